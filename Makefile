@@ -1,0 +1,86 @@
+# Every target describes itself: `make help`.
+# PYTHON=... uses that interpreter as it is and installs nothing (the GPU box may be offline).
+
+CONFIG ?= conf/flights.yaml
+ARGS ?=
+ROWS ?= 1000000
+VENV := .venv
+SHELL := /bin/bash
+
+ifdef PYTHON
+READY :=
+else
+PYTHON := $(VENV)/bin/python
+READY := $(VENV)/.ready
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help setup features train evaluate score nightly rollback test test-slow test-cudf-api lint bench bench-env gpu-check \
+        data-trivago gc clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
+	@echo
+	@echo "CONFIG=conf/NAME.yaml picks the run (now $(CONFIG)); ARGS=\"train.epochs=3 seed=7\" overrides settings."
+
+setup: $(READY)  ## make .venv with everything that the other targets need
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	test -x $(VENV)/bin/python || python3 -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[data,dev]'
+	touch $@
+
+features: $(READY)  ## raw files -> features as Parquet
+	$(PYTHON) -m pipeline features --config $(CONFIG) $(ARGS)
+
+train: $(READY)  ## raw files -> features -> tensors -> a trained, evaluated model and its report
+	$(PYTHON) -m pipeline train --config $(CONFIG) $(ARGS)
+
+evaluate: $(READY)  ## evaluate the latest model again and rewrite its report
+	$(PYTHON) -m pipeline evaluate --config $(CONFIG) $(ARGS)
+
+score: $(READY)  ## predictions of the latest model (trivago: the challenge's submission file)
+	$(PYTHON) -m pipeline score --config $(CONFIG) $(ARGS)
+
+nightly: $(READY)  ## new raw files -> a model -> compared with the current one -> promoted or kept
+	$(PYTHON) -m pipeline nightly --config $(CONFIG) $(ARGS)
+
+rollback: $(READY)  ## make the model before the current one current again
+	$(PYTHON) -m pipeline rollback --config $(CONFIG) $(ARGS)
+
+test: $(READY)  ## the test suite, on CPU
+	$(PYTHON) -m pytest $(ARGS)
+
+lint: $(READY)  ## ruff and mypy
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+
+test-cudf-api: $(READY)  ## every cuDF call of the operators against cuDF's real classes, no GPU needed (installs 3.8 GB)
+	test -x .venv-cudf/bin/python || python3 -m venv .venv-cudf
+	test -e .venv-cudf/.ready || .venv-cudf/bin/python -m pip install --quiet --constraint constraints.txt \
+	    --editable '.[data,dev]' cudf-cu13==26.10.* dask-cudf-cu13==26.10.*
+	touch .venv-cudf/.ready
+	.venv-cudf/bin/python -m pytest tests/cudf_api $(ARGS)
+
+bench-env:  ## .venv-peers with the peers that the benchmarks compare with
+	test -x .venv-peers/bin/python || python3 -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet -r benchmarks/peers.txt
+
+bench: $(READY)  ## the benchmarks; each prints a table and ends in one JSON line
+	$(PYTHON) -m benchmarks.flights_quality $(ARGS)
+	$(PYTHON) -m benchmarks.trivago_quality $(ARGS)
+
+gpu-check: $(READY)  ## on a GPU box: every test marked gpu, then the benchmarks (make gpu-check PYTHON=python3)
+	$(PYTHON) -m pytest -m gpu $(ARGS)
+	$(PYTHON) -m benchmarks.flights_quality --quick --device cuda
+	$(PYTHON) -m benchmarks.trivago_quality --quick --device cuda
+
+data-trivago: $(READY)  ## a synthetic log in the RecSys Challenge 2019 format: make data-trivago ROWS=1000000
+	$(PYTHON) -m features.recipes.trivago_synthetic --rows $(ROWS) --out data/trivago-$(ROWS) $(ARGS)
+
+gc: $(READY)  ## remove all but the newest artifacts: make gc ARGS="--keep 3"
+	$(PYTHON) -m pipeline gc --config $(CONFIG) $(ARGS)
+
+clean:  ## remove environments and caches; artifacts and runs stay
+	rm -rf .venv .venv-cudf .venv-peers build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,50 @@
+"""DateParts: calendar parts of an epoch time column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from features.errors import DataError
+from features.frame import engine_of
+from features.operators.base import Operator
+
+PARTS = ("year", "month", "day", "weekday", "day_of_year", "hour", "minute", "minute_of_day")
+
+
+class DateParts(Operator):
+    """int32 columns `<prefix>_<part>` of an int64 column of minutes (or seconds) since 1970-01-01.
+
+    Parts: year, month (1-12), day (1-31), weekday (0 is Monday), day_of_year (1-366), hour, minute, minute_of_day.
+    The column is taken as it is: give local time to get local parts. Nulls are an error: an event has a time.
+    """
+
+    def __init__(self, column: str, parts: Sequence[str], prefix: str, unit: str = "min") -> None:
+        unknown = [part for part in parts if part not in PARTS]
+        if unknown:
+            raise DataError(f"DateParts: unknown part(s) {', '.join(unknown)}. Known: {', '.join(PARTS)}.")
+        if unit not in ("min", "s"):
+            raise DataError(f"DateParts: unknown unit {unit!r}. Known: min, s.")
+        self.column, self.parts, self.prefix, self.unit = column, tuple(parts), prefix, unit
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(f"{self.prefix}_{part}" for part in self.parts)
+
+    def transform(self, frame: Any) -> Any:
+        if frame[self.column].isna().any():
+            raise DataError(f"DateParts: column {self.column!r} holds nulls. Drop or fill those rows first.")
+        seconds = frame[self.column].astype("int64") * (60 if self.unit == "min" else 1)
+        moment = engine_of(frame).frames.to_datetime(seconds, unit="s").dt
+        out = frame.copy(deep=False)
+        for part, name in zip(self.parts, self.outputs, strict=True):
+            if part == "minute_of_day":
+                values = moment.hour * 60 + moment.minute
+            else:
+                values = getattr(moment, "dayofyear" if part == "day_of_year" else part)
+            out[name] = values.astype("int32")
+        return out

@@ -1,0 +1,52 @@
+"""JoinExternal: columns of another table, looked up by key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from features.errors import DataError, require_columns
+from features.operators.base import Operator
+
+_ROW = "__row__"
+
+
+class JoinExternal(Operator):
+    """Left join that keeps every row, its order and its index; null where the key is not found.
+
+    table: the other frame, unique in `on`. columns: what to take from it, `{name there: name here}`.
+    A row whose key is null finds nothing.
+    """
+
+    def __init__(self, table: Any, on: Sequence[str], columns: dict[str, str], name: str = "table") -> None:
+        self.on, self.columns, self.name = tuple(on), dict(columns), name
+        require_columns(table, [*self.on, *self.columns], f"JoinExternal of {name}")
+        table = table[[*self.on, *self.columns]].dropna(subset=list(self.on))
+        twice = table[list(self.on)].duplicated()
+        if twice.any():
+            example = table[list(self.on)][twice].head(1).to_dict("records")[0]
+            raise DataError(
+                f"JoinExternal of {name}: {int(twice.sum())} duplicate key(s) in {list(self.on)}, for example {example}. "
+                "A lookup table holds each key once: aggregate it or drop the repeats first."
+            )
+        self.table = table.rename(columns=self.columns)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return self.on
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(self.columns.values())
+
+    def transform(self, frame: Any) -> Any:
+        left = frame[list(self.on)].reset_index(drop=True)
+        left[_ROW] = range(len(left))
+        # A join does not promise row order (cuDF does not keep it), so the row number comes along and sorts it back.
+        joined = left.merge(self.table, on=list(self.on), how="left").sort_values(_ROW).reset_index(drop=True)
+        out = frame.copy(deep=False)
+        for name in self.outputs:
+            column = joined[name]
+            column.index = frame.index
+            out[name] = column
+        return out

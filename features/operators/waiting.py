@@ -1,0 +1,48 @@
+"""Waiting: planned events of the same group that have not happened yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from features.asof import AsOf
+from features.operators.base import Operator
+
+
+class Waiting(Operator):
+    """int32 `<output>`: rows of the group planned before this row's time that had not happened by then; float32
+    `<output>_min_mean`: how long, on average, they have waited (0 where none waits).
+
+    That an event is overdue is known; when, or whether, it will happen is not, and does not enter. Needs every row of
+    a group, so the whole table.
+
+    by: key columns. planned_at: int64 time at which a row is due and at which it asks. happened_at: int64 time at
+    which it happened, null if never; same unit.
+    """
+
+    def __init__(self, by: Sequence[str], planned_at: str, happened_at: str, output: str) -> None:
+        self.by, self.planned_at, self.happened_at, self.output = tuple(by), planned_at, happened_at, output
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (*self.by, self.planned_at, self.happened_at)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (self.output, f"{self.output}_min_mean")
+
+    def transform(self, frame: Any) -> Any:
+        # An early event has happened before it was due: it only leaves the queue that it has joined.
+        left_at = frame[[self.planned_at, self.happened_at]].max(axis=1).where(frame[self.happened_at].notna())
+        frame_left = frame.assign(__left_at__=left_at)
+        planned = AsOf(frame, frame, by=self.by, query_time=self.planned_at, event_time=self.planned_at)
+        left = AsOf(frame_left, frame_left, by=self.by, query_time=self.planned_at, event_time="__left_at__")
+        waiting = planned.count() - left.count()
+        waited = waiting * planned.at - (planned.sum(self.planned_at) - left.sum(self.planned_at))
+        mean = waited / planned.xp.maximum(waiting, 1)
+        return frame.assign(
+            **{
+                self.output: planned.engine.series(waiting.astype("int32"), frame),
+                f"{self.output}_min_mean": planned.engine.series(mean.astype("float32"), frame),
+            }
+        )

@@ -1,0 +1,22 @@
+"""The recipes by name. To add a data set: write a `Recipe` in this folder and name it here."""
+
+from __future__ import annotations
+
+import importlib
+
+from features.errors import DataError
+from features.recipes.base import Recipe
+
+RECIPES = {
+    "flights": "features.recipes.flights:FlightsRecipe",
+    "table": "features.recipes.table:TableRecipe",
+    "trivago": "features.recipes.trivago:TrivagoRecipe",
+}
+
+
+def recipe_class(name: str) -> type[Recipe]:
+    """The recipe of that name."""
+    if name not in RECIPES:
+        raise DataError(f"recipe: unknown recipe {name!r}. Known: {', '.join(sorted(RECIPES))}.")
+    module, _, attribute = RECIPES[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)

@@ -1,0 +1,158 @@
+"""What a table's columns are: `Schema` for the features stage, `TensorSchema` for packed tables.
+
+Both are plain frozen dataclasses that go to and from JSON, so that loaders and bundles need nothing but this file.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from features.errors import DataError
+
+Role = Literal["categorical", "continuous", "target", "weight", "group", "time", "key"]
+ROLES: tuple[str, ...] = ("categorical", "continuous", "target", "weight", "group", "time", "key")
+Task = Literal["binary", "multiclass", "regression"]
+TASKS: tuple[str, ...] = ("binary", "multiclass", "regression")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the features stage.
+
+    role: `categorical` and `continuous` feed the model; `target` is what it learns; `weight` scales a row's loss;
+    `group` gathers rows that are ranked together; `time` orders rows; `key` is carried along for reports and scores.
+    dtype: pandas/cuDF name after casting, one of int32, int64, float32, float64, string, bool.
+    """
+
+    name: str
+    role: Role
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Target:
+    """One label. `num_outputs` is how many model outputs it takes: its classes for multiclass, else 1.
+
+    classes: for multiclass, the names of the codes 0, 1, ... of its int32 column, for reports and predictions.
+    """
+
+    name: str
+    task: Task
+    num_outputs: int = 1
+    classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", tuple(self.classes))  # JSON brings a list
+        if self.classes and len(self.classes) != self.num_outputs:
+            raise DataError(f"target {self.name!r}: {self.num_outputs} outputs but {len(self.classes)} class names.")
+        if self.task not in TASKS:
+            raise DataError(f"target {self.name!r}: unknown task {self.task!r}. Known: {', '.join(TASKS)}.")
+        if self.task != "multiclass" and self.num_outputs != 1:
+            raise DataError(f"target {self.name!r}: a {self.task} target has one output, not {self.num_outputs}.")
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Columns of a features-stage table, in file order, and its targets (one entry per column of role `target`)."""
+
+    columns: tuple[Column, ...]
+    targets: tuple[Target, ...]
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        if len(set(names)) != len(names):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            raise DataError(f"schema: column(s) {', '.join(twice)} listed twice.")
+        for column in self.columns:
+            if column.role not in ROLES:
+                raise DataError(
+                    f"schema: column {column.name!r} has unknown role {column.role!r}. Known: {', '.join(ROLES)}."
+                )
+        if [target.name for target in self.targets] != self.names("target"):
+            raise DataError(
+                f"schema: targets {[t.name for t in self.targets]} differ from the columns of role target "
+                f"{self.names('target')}."
+            )
+        for role in ("weight", "group", "time"):
+            if len(self.names(role)) > 1:
+                raise DataError(f"schema: at most one column of role {role}, found {self.names(role)}.")
+
+    def names(self, *roles: str) -> list[str]:
+        """Names of the columns of these roles, in order; every column when no role is given."""
+        return [column.name for column in self.columns if not roles or column.role in roles]
+
+    def only(self, role: str) -> str | None:
+        """The one column of this role, or None."""
+        names = self.names(role)
+        return names[0] if names else None
+
+    def dtypes(self) -> dict[str, str]:
+        return {column.name: column.dtype for column in self.columns}
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Schema":
+        try:
+            raw = json.loads(text)
+            return cls(
+                tuple(Column(**column) for column in raw["columns"]),
+                tuple(Target(**target) for target in raw["targets"]),
+            )
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise DataError(f"schema is damaged: {error}. Run the features stage again.") from error
+
+    def save(self, path: Path) -> None:
+        Path(path).write_text(self.to_json())
+
+    @classmethod
+    def load(cls, path: Path) -> "Schema":
+        return cls.from_json(Path(path).read_text())
+
+
+@dataclass(frozen=True)
+class IdColumn:
+    """One column of ids: values are in [0, num_ids)."""
+
+    name: str
+    num_ids: int
+
+
+@dataclass(frozen=True)
+class TensorSchema:
+    """What a row of a packed table holds, in this order: ids, floats, targets, weight, group."""
+
+    ids: tuple[IdColumn, ...]
+    floats: tuple[str, ...]
+    targets: tuple[Target, ...]
+    has_weight: bool = False
+    has_group: bool = False
+
+    @property
+    def num_words(self) -> int:
+        """4-byte words in a row."""
+        return len(self.ids) + len(self.floats) + len(self.targets) + self.has_weight + self.has_group
+
+    @property
+    def num_outputs(self) -> int:
+        """Width of the model's output for these targets."""
+        return sum(target.num_outputs for target in self.targets)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "TensorSchema":
+        try:
+            raw = json.loads(text)
+            return cls(
+                ids=tuple(IdColumn(**column) for column in raw["ids"]),
+                floats=tuple(raw["floats"]),
+                targets=tuple(Target(**target) for target in raw["targets"]),
+                has_weight=raw["has_weight"],
+                has_group=raw["has_group"],
+            )
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise DataError(f"tensor schema is damaged: {error}. Run the encode stage again.") from error

@@ -1,0 +1,144 @@
+"""Raw inputs: where they lie and how they are read, with errors that name the file."""
+
+from __future__ import annotations
+
+import importlib.util
+import zipfile
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from features.errors import DataError, require_columns
+from features.frame import engine_of, load_engine
+
+CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zip", ".tsv", ".dat", ".data", ".test", ".txt")
+PARQUET_ENDINGS = (".parquet", ".pq")
+
+
+def expand(pattern: str) -> list[str]:
+    """The files that a path, glob, folder or fsspec URL names, sorted.
+
+    `package://NAME/PATH` is a file shipped inside an installed Python package, found without importing it.
+    """
+    if pattern.startswith("package://"):
+        pattern = _in_package(pattern)
+    if "://" in pattern:
+        filesystem, path = fsspec.url_to_fs(pattern)
+        scheme = pattern.partition("://")[0]
+        found = [f"{scheme}://{name.lstrip('/')}" for name in sorted(filesystem.glob(path))]
+    else:
+        path = Path(pattern).expanduser()
+        if path.is_dir():
+            found = [str(item) for item in sorted(path.iterdir()) if item.name.endswith(CSV_ENDINGS + PARQUET_ENDINGS)]
+        elif path.exists():
+            found = [str(path)]
+        else:
+            found = sorted(str(item) for item in Path(path.anchor or ".").glob(str(path.relative_to(path.anchor))))
+    if not found:
+        raise DataError(f"input {pattern!r}: no such file. Check the path in the configuration.")
+    return found
+
+
+def _in_package(pattern: str) -> str:
+    package, _, inside = pattern.removeprefix("package://").partition("/")
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise DataError(f"input {pattern!r}: package {package!r} is not installed. Try: pip install 'gigabatch[data]'.")
+    return str(Path(spec.submodule_search_locations[0]) / inside)
+
+
+def read_files(
+    engine: str,
+    pattern: str,
+    dtypes: Mapping[str, str],
+    *,
+    null_values: Sequence[str] = ("", "NA"),
+    separator: str = ",",
+    names: Sequence[str] | None = None,
+) -> Any:
+    """Every file of `pattern` as one frame holding exactly the columns of `dtypes`, in that order and those types.
+
+    dtypes: int32, int64, float32, float64, string or bool a column. Integer columns with nulls must be asked for as
+    float64. names: column names for CSV files without a header row.
+    """
+    module = load_engine(engine)
+    parts = [
+        _read_one(module, path, dtypes, list(null_values), separator, None if names is None else list(names))
+        for path in expand(pattern)
+    ]
+    return parts[0] if len(parts) == 1 else module.frames.concat(parts, ignore_index=True)
+
+
+def _read_one(
+    module: Any, path: str, dtypes: Mapping[str, str], null_values: list[str], separator: str, names: list[str] | None
+) -> Any:
+    try:
+        if path.endswith(PARQUET_ENDINGS):
+            frame = module.read_parquet(path)
+        elif path.endswith(CSV_ENDINGS):
+            _refuse_empty(path)
+            frame = module.read_csv(
+                path,
+                sep=separator,
+                header="infer" if names is None else None,
+                names=names,
+                na_values=null_values,
+                keep_default_na=False,
+                skipinitialspace=True,
+                # Text columns are read as text: a guess would turn the id 007 into the number 7.
+                dtype={name: "str" for name, dtype in dtypes.items() if dtype == "string"},
+            )
+        else:
+            raise DataError(
+                f"input {path}: unknown kind of file. Known endings: {', '.join(CSV_ENDINGS + PARQUET_ENDINGS)}."
+            )
+    except DataError:
+        raise
+    except UnicodeDecodeError as error:
+        raise DataError(f"input {path}: not valid UTF-8 ({error}). Convert the file to UTF-8.") from error
+    except (OSError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
+        raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error
+    require_columns(frame, dtypes, f"input {path}")
+    if len(frame) == 0:
+        raise DataError(f"input {path}: it has a header but no rows.")
+    return cast(frame[list(dtypes)], dtypes, f"input {path}")
+
+
+def _refuse_empty(path: str) -> None:
+    if "://" not in path and Path(path).stat().st_size == 0:
+        raise DataError(f"input {path}: the file is empty (0 bytes).")
+
+
+def cast(frame: Any, dtypes: Mapping[str, str], where: str, nullable: Collection[str] = ()) -> Any:
+    """The frame with each column of `dtypes` as that type; a value that does not fit is an error naming the column.
+
+    nullable: integer columns that may hold nulls; others that do are an error.
+    """
+    out = frame.copy(deep=False)
+    for name, dtype in dtypes.items():
+        column = frame[name]
+        try:
+            out[name] = _cast_column(column, dtype, name in nullable)
+        except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+            raise DataError(
+                f"{where}: column {name!r} is declared {dtype} but holds {column.dtype} values that do not fit "
+                f"({error}). Correct the data or the declared type."
+            ) from error
+    return out
+
+
+def _cast_column(column: Any, dtype: str, nullable: bool) -> Any:
+    if dtype == "string":
+        return column.astype("str")
+    if dtype not in ("int32", "int64"):
+        return column.astype(dtype)
+    nulls = int(column.isna().sum())
+    if nulls and not nullable:
+        raise ValueError(f"{nulls} null(s); a float64 column may hold nulls")
+    whole = column.fillna(0).astype("int64") if nulls else column.astype("int64")
+    if column.dtype.kind == "f" and bool((whole.astype("float64") != column.fillna(0).astype("float64")).any()):
+        raise ValueError("some values have a fraction")
+    whole = whole.astype(dtype)
+    return engine_of(column).with_nulls(whole, column.isna()) if nulls else whole

@@ -1,0 +1,265 @@
+"""Exact evaluation metrics on the device of their inputs, summed in float64.
+
+Each takes predictions and labels [n] (or [n, K] for K classes), an optional weight [n] of the rows, and returns a 0-d
+float64 tensor. Labels of binary metrics are 0 and 1 in any dtype. Inputs that are empty, contain NaN or differ in
+length are a `ModelError`, found by one read from the device: metrics belong outside the training step.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from models.errors import ModelError, require
+
+PROBABILITY_CLIP = torch.finfo(torch.float32).eps
+"""Log losses take probabilities to be at least this far from 0 and 1, as scikit-learn does for float32."""
+
+
+class RocCurve(NamedTuple):
+    """Points of a ROC curve from (0, 0) to (1, 1), float64, in order of falling threshold.
+
+    A row counts as predicted positive if its score is at least the threshold; the first threshold is infinite.
+    """
+
+    false_positive_rate: Tensor
+    true_positive_rate: Tensor
+    threshold: Tensor
+
+
+class CalibrationCurve(NamedTuple):
+    """Bins of a reliability diagram, empty ones left out: mean confidence, share of hits (float64), rows (int64)."""
+
+    confidence: Tensor
+    accuracy: Tensor
+    count: Tensor
+
+
+def roc_auc(scores: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Area under the ROC curve: the chance that a positive outranks a negative, a tie counting half.
+
+    NaN if there is only one class, for which no area is defined.
+    """
+    _, false_positives, true_positives = _roc_counts(scores, labels, weight)
+    return torch.trapezoid(_rates(true_positives), _rates(false_positives))
+
+
+def roc_curve(scores: Tensor, labels: Tensor, weight: Tensor | None = None, *, max_points: int = 1000) -> RocCurve:
+    """The ROC curve, thinned to `max_points` for plotting; rates of an absent class are NaN.
+
+    Points on a straight line between others go first, which loses nothing. If there are still more than `max_points`
+    corners, those nearest to evenly spaced places along the curve stay, both ends among them; then every corner left
+    out lies within 2 / (max_points - 1) of one that stays, in |x| + |y|.
+    """
+    require(max_points >= 2, f"roc_curve: max_points must be at least 2, not {max_points}.")
+    threshold, false_positives, true_positives = _roc_counts(scores, labels, weight)
+    corner = _corners(false_positives, true_positives)
+    x, y = _rates(false_positives)[corner], _rates(true_positives)[corner]
+    keep = _evenly_spaced(x + y, max_points) if len(x) > max_points else slice(None)
+    return RocCurve(x[keep], y[keep], threshold[corner][keep])
+
+
+def log_loss(probabilities: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Mean negative log likelihood of labels 0 and 1 under P(1); see `PROBABILITY_CLIP`."""
+    _check("log_loss", probabilities, labels, weight)
+    _check_probabilities("log_loss", probabilities)
+    positive = _positives("log_loss", labels)
+    p = probabilities.double().clamp(PROBABILITY_CLIP, 1 - PROBABILITY_CLIP)
+    return _mean(-torch.where(positive, p.log(), (-p).log1p()), weight)
+
+
+def multiclass_log_loss(probabilities: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Mean negative log probability [n, K] of the label's class [n] int, of 0 ... K-1; see `PROBABILITY_CLIP`."""
+    _check("multiclass_log_loss", probabilities, labels, weight, num_dims=2)
+    _check_probabilities("multiclass_log_loss", probabilities)
+    _check_classes("multiclass_log_loss", labels, probabilities.shape[1])
+    p = probabilities.gather(1, labels.long()[:, None])[:, 0].double()
+    return _mean(-p.clamp(PROBABILITY_CLIP, 1 - PROBABILITY_CLIP).log(), weight)
+
+
+def accuracy(probabilities: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Share of rows whose likeliest class is the label's: P(1) [n], of which 0.5 or more means 1, or [n, K]."""
+    return _mean(_confidence_and_hits("accuracy", probabilities, labels, weight, top_label=True)[1].double(), weight)
+
+
+def expected_calibration_error(probabilities: Tensor, labels: Tensor, num_bins: int = 15) -> Tensor:
+    """Expected calibration error (Guo et al., arXiv 1706.04599, equation 3) over bins of equal width, closed above.
+
+    The sum over bins of (share of rows) |mean confidence - share of hits|. For P(1) [n], confidence is P(1) and a hit
+    is label 1; for [n, K], confidence is the highest probability and a hit is that class being the label.
+    """
+    confidence, accuracy, count = calibration_curve(probabilities, labels, num_bins)
+    return (count * (confidence - accuracy).abs()).sum() / count.sum()
+
+
+def calibration_curve(probabilities: Tensor, labels: Tensor, num_bins: int = 15) -> CalibrationCurve:
+    """Reliability diagram: bins ((i-1)/num_bins, i/num_bins], the first with 0; confidence as for the error above."""
+    require(num_bins >= 1, f"calibration_curve: num_bins must be at least 1, not {num_bins}.")
+    confidence, hits = _confidence_and_hits("calibration_curve", probabilities, labels, None, top_label=False)
+    confidence = confidence.double()
+    inner_edges = torch.linspace(0, 1, num_bins + 1, dtype=torch.float64, device=confidence.device)[1:-1]
+    bins = torch.bucketize(confidence, inner_edges)
+    count = torch.bincount(bins, minlength=num_bins)
+    num_hits = torch.bincount(bins[hits], minlength=num_bins)
+    total = confidence.new_zeros(num_bins).index_add_(0, bins, confidence)
+    used = count > 0
+    return CalibrationCurve(total[used] / count[used], num_hits[used].double() / count[used], count[used])
+
+
+def grouped_mrr(scores: Tensor, labels: Tensor, groups: Tensor) -> Tensor:
+    """Mean reciprocal rank: over the groups with a positive, the mean of 1 / rank of the best-ranked one.
+
+    groups: [n] integers; rows of a group need not lie together. Rank 1 is the highest score; tied scores all have the
+    mean of the ranks that they span, so the order of rows does not matter. NaN if no group has a positive.
+    """
+    _check("grouped_mrr", scores, labels, None)
+    positive = _positives("grouped_mrr", labels)
+    require(groups.shape == labels.shape, f"grouped_mrr: groups must be {list(labels.shape)}, not {list(groups.shape)}.")
+    require(not groups.is_floating_point(), f"grouped_mrr: groups must be integers, not {groups.dtype}.")
+
+    order = scores.argsort(descending=True, stable=True)
+    order = order[groups[order].argsort(stable=True)]
+    scores, positive, groups = scores[order], positive[order], groups[order]
+    new_group = _starts_run(groups)
+    new_tie = new_group | _starts_run(scores)
+    first_of_group = new_group.nonzero()[:, 0]
+    group_of_row = new_group.cumsum(0) - 1
+    rank = _middle_of_run(new_tie) - first_of_group[group_of_row] + 1
+
+    best = rank.new_full((len(first_of_group),), torch.inf)
+    best.scatter_reduce_(0, group_of_row[positive], rank[positive], "amin")
+    return best[best.isfinite()].reciprocal().mean()
+
+
+def rmse(predictions: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Root of the mean squared error, in the labels' unit."""
+    _check("rmse", predictions, labels, weight)
+    return _mean((predictions.double() - labels.double()).square(), weight).sqrt()
+
+
+def mae(predictions: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Mean absolute error, in the labels' unit."""
+    _check("mae", predictions, labels, weight)
+    return _mean((predictions.double() - labels.double()).abs(), weight)
+
+
+def r2(predictions: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Share of the labels' variance that is explained; NaN if the labels are constant."""
+    _check("r2", predictions, labels, weight)
+    labels = labels.double()
+    residual = _mean((predictions.double() - labels).square(), weight)
+    variance = _mean((labels - _mean(labels, weight)).square(), weight)
+    return torch.where(variance > 0, 1 - residual / variance, torch.nan)
+
+
+def _check(name: str, predictions: Tensor, labels: Tensor, weight: Tensor | None, num_dims: int = 1) -> None:
+    """Shapes, emptiness, NaN, and the sign of the weights."""
+    if predictions.dim() != num_dims or labels.shape != predictions.shape[:1]:
+        wanted = "[n]" if num_dims == 1 else "[n, classes]"
+        raise ModelError(
+            f"{name}: predictions must be {wanted} and labels [n], found {list(predictions.shape)} and "
+            f"{list(labels.shape)}."
+        )
+    require(len(labels) > 0, f"{name}: there are no rows to evaluate.")
+    for what, values in (("predictions", predictions), ("labels", labels), ("weight", weight)):
+        if values is not None and bool(values.isnan().any()):
+            raise ModelError(f"{name}: {int(values.isnan().sum())} of {values.numel()} {what} are NaN.")
+    if weight is not None:
+        require(weight.shape == labels.shape, f"{name}: weight must be {list(labels.shape)}, not {list(weight.shape)}.")
+        require(bool((weight >= 0).all()), f"{name}: a weight is negative.")
+
+
+def _check_probabilities(name: str, probabilities: Tensor) -> None:
+    low, high = probabilities.aminmax()
+    require(bool((low >= 0) & (high <= 1)), f"{name}: probabilities must be in [0, 1], found {low:.6g} to {high:.6g}.")
+
+
+def _check_classes(name: str, labels: Tensor, num_classes: int) -> None:
+    low, high = labels.aminmax()
+    require(
+        bool((low >= 0) & (high < num_classes)) and not labels.is_floating_point(),
+        f"{name}: labels must be integers from 0 to {num_classes - 1}, found {low} to {high} ({labels.dtype}).",
+    )
+
+
+def _positives(name: str, labels: Tensor) -> Tensor:
+    """Labels as bool; other values than 0 and 1 are an error."""
+    positive = labels == 1
+    require(bool((positive | (labels == 0)).all()), f"{name}: labels must be 0 or 1, found {labels.unique()[:10].tolist()}.")
+    return positive
+
+
+def _mean(values: Tensor, weight: Tensor | None) -> Tensor:
+    """(Weighted) mean of float64 values [n]."""
+    if weight is None:
+        return values.mean()
+    weight = weight.double()
+    return (values * weight).sum() / weight.sum()
+
+
+def _confidence_and_hits(
+    name: str, probabilities: Tensor, labels: Tensor, weight: Tensor | None, top_label: bool
+) -> tuple[Tensor, Tensor]:
+    """Confidence [n] of a prediction and whether it came true [n] bool.
+
+    [n, K] predicts the likeliest class. P(1) [n] predicts class 1, or with `top_label` the likelier one of the two.
+    """
+    _check(name, probabilities, labels, weight, num_dims=2 if probabilities.dim() == 2 else 1)
+    _check_probabilities(name, probabilities)
+    if probabilities.dim() == 2:
+        _check_classes(name, labels, probabilities.shape[1])
+        confidence, predicted = probabilities.max(dim=1)
+        return confidence, predicted == labels
+    positive = _positives(name, labels)
+    return probabilities, positive == (probabilities >= 0.5) if top_label else positive
+
+
+def _roc_counts(scores: Tensor, labels: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Distinct scores, falling, and the (weight of) negatives and positives at or above each; (inf, 0, 0) first.
+
+    Counts are int64, so exact; weights are summed in float64.
+    """
+    _check("roc", scores, labels, weight)
+    positive = _positives("roc", labels)
+    scores, order = scores.sort(descending=True)
+    mass = torch.ones_like(order) if weight is None else weight.double()[order]
+    positive = positive[order]
+    true_positives = torch.where(positive, mass, 0).cumsum(0)
+    false_positives = torch.where(positive, 0, mass).cumsum(0)
+    last_of_tie = torch.cat([scores[1:] != scores[:-1], scores.new_ones(1, dtype=torch.bool)])
+    threshold = torch.cat([scores.new_full((1,), torch.inf, dtype=torch.float64), scores[last_of_tie].double()])
+    counts = (torch.cat([x.new_zeros(1), x[last_of_tie]]) for x in (false_positives, true_positives))
+    return threshold, *counts
+
+
+def _rates(counts: Tensor) -> Tensor:
+    """Cumulative counts as shares of the last one; NaN if that is 0."""
+    return counts.double() / counts[-1]
+
+
+def _corners(x: Tensor, y: Tensor) -> Tensor:
+    """Which points [n] are ends of the polyline or change its direction."""
+    dx, dy = x.diff(), y.diff()
+    inner = dx[1:] * dy[:-1] != dx[:-1] * dy[1:]
+    end = inner.new_ones(1)
+    return torch.cat([end, inner, end])
+
+
+def _evenly_spaced(position: Tensor, count: int) -> Tensor:
+    """Indices of the points nearest below or above `count` evenly spaced places; `position` [n] rises."""
+    places = torch.linspace(0, 1, count, dtype=torch.float64, device=position.device) * position[-1]
+    above = torch.searchsorted(position, places).clamp(1, len(position) - 1)
+    below_is_nearer = places - position[above - 1] < position[above] - places
+    return (above - below_is_nearer.long()).unique()
+
+
+def _starts_run(values: Tensor) -> Tensor:
+    """Whether each element [n] differs from the one before it; the first does."""
+    return torch.cat([values.new_ones(1, dtype=torch.bool), values[1:] != values[:-1]])
+
+
+def _middle_of_run(starts: Tensor) -> Tensor:
+    """Position, counted from 0, of the middle of the run that each element is in; `starts` marks first elements."""
+    first = starts.nonzero()[:, 0]
+    last = torch.cat([first[1:], first.new_full((1,), len(starts))]) - 1
+    return ((first + last).double() / 2)[starts.cumsum(0) - 1]

@@ -1,0 +1,254 @@
+"""One self-contained HTML page about a run: `write_report(path, ReportData(...))`.
+
+The page needs no network, no JavaScript and no other file. Everything but the name is optional: a section without
+data is left out.
+"""
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from numpy.typing import ArrayLike
+
+from pipeline import charts
+from pipeline.charts import Calibration, Chart, Histogram, Roc
+from pipeline.display import format_value, headings, is_missing, is_number
+
+MAX_CLASSES = 15  # of a confusion matrix; rarer ones share a row and a column
+ROWS_SHOWN = 30  # of a long table; the rest is folded
+METRICS = {
+    "auc": ("AUC", "0.5 is chance, 1 is perfect"),
+    "logloss": ("Log loss", "0 is perfect"),
+    "log_loss": ("Log loss", "0 is perfect"),
+    "ece": ("Calibration error", "ECE, 0 is perfect"),
+    "mrr": ("MRR", "1 is perfect"),
+    "accuracy": ("Accuracy", "1 is perfect"),
+    "rmse": ("RMSE", "0 is perfect"),
+    "mae": ("MAE", "0 is perfect"),
+    "r2": ("R²", "0 is the mean, 1 is perfect"),
+}
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Rows by true class (first axis) and predicted class: counts has shape [classes, classes]."""
+
+    labels: Sequence[str]
+    counts: ArrayLike
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Predictions of one target. Binary targets have the first three, multiclass targets `confusion`, regression
+    targets the last two: residuals are actual - predicted; `predicted_actual` is two arrays of shape [rows]."""
+
+    title: str
+    roc: Roc | None = None
+    calibration: Calibration | None = None
+    scores: Histogram | None = None
+    confusion: Confusion | None = None
+    residuals: Histogram | None = None
+    predicted_actual: tuple[ArrayLike, ArrayLike] | None = None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of the run; `skipped` means that its artifact was already there."""
+
+    name: str
+    seconds: float | None
+    rows: int | None = None
+    rows_per_second: float | None = None
+    skipped: bool = False
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """All that a report shows. Rows of a table are mappings; their keys become headings, in order of appearance.
+
+    Keys ending in `_rate`, and `nulls`, hold fractions in [0, 1] and are shown as percentages. A metric that is None
+    does not apply to the run; one that is NaN could not be computed. `learning_curve` rows hold `step` or `epoch`,
+    and `train_*`, `valid_*` or other numbers: one chart a quantity, one line a split. `importance` rows hold `name`,
+    `mean` (drop of the metric) and `std`. `promoted` colours the banner that `decision` is written on.
+    """
+
+    name: str
+    run_id: str | None = None
+    created_utc: str | None = None
+    notes: Sequence[str] = ()
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    decision: str | None = None
+    promoted: bool | None = None
+    comparison: Sequence[Mapping[str, Any]] = ()
+    splits: Sequence[Mapping[str, Any]] = ()
+    learning_curve: Sequence[Mapping[str, Any]] = ()
+    quality: Sequence[Quality] = ()
+    stages: Sequence[Stage] = ()
+    columns: Sequence[Mapping[str, Any]] = ()
+    importance: Sequence[Mapping[str, Any]] = ()
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    configuration: str | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table; `bar` (a length) and `shade` (a background) are fractions in [0, 1]."""
+
+    text: str
+    number: bool = False
+    bar: float | None = None
+    shade: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Headings as (text, whether numbers stand below) and rows of cells."""
+
+    heads: Sequence[tuple[str, bool]]
+    rows: Sequence[Sequence[Cell]]
+
+
+def write_report(path: Path | str, data: ReportData) -> None:
+    """Write the page to `path`, whole or not at all. Equal data gives equal bytes (same matplotlib and Jinja2)."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    page = render_report(data).encode("utf-8", "replace")
+    temporary = path.with_name(f".report-{secrets.token_hex(8)}")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(page)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def render_report(data: ReportData) -> str:
+    """The page as HTML text."""
+    loader = PackageLoader("pipeline", "")
+    jinja = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return jinja.get_template("report.html.jinja").render(
+        data=data,
+        rows_shown=ROWS_SHOWN,
+        format=format_value,
+        metrics=[metric_texts(name, value) for name, value in data.metrics.items()],
+        comparison=table(data.comparison, signed=("difference", "lower_bound")),
+        splits=table(data.splits),
+        learning_charts=charts.learning_charts(data.learning_curve),
+        learning=table(data.learning_curve),
+        quality=[quality_parts(quality, number) for number, quality in enumerate(data.quality)],
+        stages=table([stage_row(stage) for stage in data.stages], bars=("seconds",)),
+        stage_seconds=sum(stage.seconds for stage in data.stages if is_finite(stage.seconds)),
+        columns=table(data.columns, bars=("nulls", "null_rate", "unseen_rate")),
+        importance=importance_bars(data.importance),
+    )
+
+
+def is_finite(value: Any) -> bool:
+    return is_number(value) and bool(np.isfinite(value))
+
+
+def metric_texts(name: str, value: float | None) -> tuple[str, str, str]:
+    """(label, value, hint) of a headline metric."""
+    label, hint = METRICS.get(name.lower(), (name.replace("_", " "), ""))
+    if value is None or is_missing(value):
+        return label, format_value(None), "does not apply" if value is None else "could not be computed"
+    fixed = not isinstance(value, int) and 1e-3 <= abs(value) < 1000
+    return label, f"{value:.4f}" if fixed else format_value(value), hint
+
+
+def table(rows: Sequence[Mapping[str, Any]], bars: Sequence[str] = (), signed: Sequence[str] = ()) -> Table:
+    """A table of `rows`; cells of the headings `bars` get a bar, numbers of the headings `signed` a sign."""
+    columns = {
+        name: _cells([row.get(name) for row in rows], _style(name, signed), name in bars) for name in headings(rows)
+    }
+    heads = [(name.replace("_", " "), any(cell.number for cell in cells)) for name, cells in columns.items()]
+    return Table(heads, list(zip(*columns.values(), strict=True)))
+
+
+def _style(name: str, signed: Sequence[str]) -> str:
+    return "fraction" if name.endswith("_rate") or name == "nulls" else "signed" if name in signed else "plain"
+
+
+def _cells(values: Sequence[Any], style: str, bar: bool) -> list[Cell]:
+    longest = 1.0 if style == "fraction" else max(filter(is_finite, values), default=0.0) or 1.0
+    return [
+        Cell(
+            _format(value, style),
+            number=is_number(value),
+            bar=min(1.0, max(0.0, float(value / longest))) if bar and is_finite(value) else None,
+        )
+        for value in values
+    ]
+
+
+def _format(value: Any, style: str) -> str:
+    if style == "plain" or not is_finite(value):
+        return format_value(value)
+    if style == "fraction":
+        return "<0.1 %" if 0 < value < 0.0005 else f"{100 * value:.1f} %"
+    return f"{value:+.1e}" if 0 < abs(value) < 5e-4 else f"{value:+.4f}"
+
+
+def stage_row(stage: Stage) -> dict[str, Any]:
+    rate = stage.rows_per_second
+    return {
+        "stage": f"{stage.name} (reused)" if stage.skipped else stage.name,
+        "seconds": stage.seconds,
+        "rows": stage.rows,
+        "rows/s": round(rate) if rate is not None and is_finite(rate) else None,
+    }
+
+
+def quality_parts(quality: Quality, number: int) -> tuple[str, list[Chart], Table | None]:
+    """(title, charts, confusion table) of one target; `number` keeps the ids of several targets apart."""
+    drawn = []
+    if quality.roc:
+        drawn.append(charts.roc_chart(quality.roc, f"roc{number}"))
+    if quality.calibration:
+        drawn.append(charts.calibration_chart(quality.calibration, f"calibration{number}"))
+    if quality.scores:
+        drawn.append(charts.histogram_chart(quality.scores, "Scores by label", "score", f"scores{number}"))
+    if quality.residuals:
+        drawn.append(charts.histogram_chart(quality.residuals, "Residuals", "actual - predicted", f"residuals{number}"))
+    if quality.predicted_actual:
+        drawn.append(charts.scatter_chart(*quality.predicted_actual, f"scatter{number}"))
+    return quality.title, drawn, confusion_table(quality.confusion) if quality.confusion else None
+
+
+def confusion_table(confusion: Confusion) -> Table:
+    """Rows per true and predicted class, shaded by the share of the true class."""
+    labels, counts = list(map(str, confusion.labels)), np.asarray(confusion.counts)
+    if len(labels) > MAX_CLASSES:
+        keep = np.sort(np.argsort(-counts.sum(1), kind="stable")[: MAX_CLASSES - 1])
+        labels = [labels[i] for i in keep] + [f"{len(labels) - len(keep)} others"]
+        group = np.full(len(counts), len(keep))
+        group[keep] = np.arange(len(keep))
+        gathered = np.zeros((len(labels), len(labels)), counts.dtype)
+        np.add.at(gathered, (group[:, None], group[None, :]), counts)
+        counts = gathered
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    rows = [
+        [Cell(label)] + [Cell(format_value(n), True, shade=float(s)) for n, s in zip(row, share, strict=True)]
+        for label, row, share in zip(labels, counts, shares, strict=True)
+    ]
+    return Table([("true \\ predicted", False), *((label, True) for label in labels)], rows)
+
+
+def importance_bars(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows by falling mean, unknown ones last; bar length and whisker ends are percentages of the longest."""
+    mean = np.array([row["mean"] if is_finite(row.get("mean")) else np.nan for row in rows], dtype=float)
+    std = np.array([row["std"] if is_finite(row.get("std")) else 0.0 for row in rows], dtype=float)
+    longest = np.nanmax(mean + std, initial=0.0) or 1.0
+    ends = np.nan_to_num(np.stack([mean, mean - std, mean + std], 1) / longest * 100).clip(0, 100).round(2).tolist()
+    return [
+        {"name": str(rows[i]["name"]), "text": format_value(float(mean[i])), "length": length, "low": low, "high": high}
+        for i in np.argsort(-mean, kind="stable").tolist()
+        for length, low, high in [ends[i]]
+    ]
