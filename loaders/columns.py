@@ -53,6 +53,14 @@ def check_columns(specs: Sequence[ColumnSpec], columns: Sequence[Tensor]) -> Non
             raise _bad_values(spec, column)
 
 
+def require_same_schema(expected: TensorSchema, found: TensorSchema, where: str) -> None:
+    """Raise `LoaderError` naming the first part in which two schemas differ."""
+    for part in ("ids", "floats", "targets", "has_weight", "has_group"):
+        wanted, got = getattr(expected, part), getattr(found, part)
+        if wanted != got:
+            raise LoaderError(f"{where}: {part} differ. Expected {wanted}, found {got}. Pack all with one schema.")
+
+
 def _int_spec(label: str, low: int, high: int, rule: str) -> ColumnSpec:
     return ColumnSpec(label, torch.int32, low, high, rule)
 

@@ -1,21 +1,23 @@
 """A table as one matrix of 4-byte words, so that one gather fetches whole rows and unpacking costs nothing.
 
 A row is: ids (int32) | floats (float32 bits) | targets (float32 bits; int32 for multiclass) | weight (float32 bits) |
-group (int32), in the order of its `TensorSchema`. Files of packed tables are in `loaders/storage.py`.
+group (int32), in the order of its `TensorSchema`. Its files are described in `loaders/storage.py`.
 
 Shapes: N rows, W words in a row, B rows in a batch, C id columns, F float columns.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from features.schema import TensorSchema
-from loaders.columns import ColumnSpec, check_columns, column_specs
+from loaders.columns import ColumnSpec, check_columns, column_specs, require_same_schema
 from loaders.errors import LoaderError
+from loaders.storage import PackedWriter, read_packed
 
 # Rows that are interleaved at once. On CPU a block of 46 columns (1.5 MB) stays in the L2 cache: packing then runs at
 # the speed of a plain copy, five times faster than filling one strided column after another. On GPU large blocks
@@ -61,11 +63,11 @@ def unpack(schema: TensorSchema, words: Tensor) -> Batch:
     assert words.dtype == torch.int32 and words.shape[1] == schema.num_words, (words.dtype, words.shape)
     first_float = len(schema.ids)
     first_target = first_float + len(schema.floats)
+    weight_at = first_target + len(schema.targets)
     targets = tuple(
         column if target.task == "multiclass" else column.view(torch.float32)
-        for target, column in zip(schema.targets, words[:, first_target:].unbind(1), strict=False)
+        for target, column in zip(schema.targets, words[:, first_target:weight_at].unbind(1), strict=True)
     )
-    weight_at = first_target + len(schema.targets)
     return Batch(
         ids=words[:, :first_float],
         floats=words[:, first_float:first_target].view(torch.float32),
@@ -157,19 +159,28 @@ class PackedTable:
     def to(self, device: torch.device | str) -> "PackedTable":
         return PackedTable(self.words.to(device), self.schema)
 
+    def save(self, folder: Path | str) -> None:
+        """Write this table to `folder`, replacing a packed table that is there."""
+        with PackedWriter(folder, self.schema, self.num_rows) as writer:
+            writer.write(self)
+
+    @classmethod
+    def load(cls, folder: Path | str, mmap: bool = True) -> "PackedTable":
+        """The packed table in `folder`, on the CPU.
+
+        With `mmap` its words are mapped read-only: pages are read when rows are, and writing into `words` crashes the
+        process, so copy before changing anything. Without, they are read into memory.
+
+        Raises:
+            LoaderError: for a missing, truncated or foreign file, or one that does not fit its layout.
+        """
+        return cls(*read_packed(folder, mmap))
+
     def pin_memory(self) -> "PackedTable":
         """This table in page-locked host memory, from which copies to a GPU run beside other work."""
         if not torch.cuda.is_available():
             raise LoaderError("pin_memory: no CUDA device was found. Leave the table in ordinary memory.")
         return PackedTable(self.words.pin_memory(), self.schema)
-
-
-def require_same_schema(expected: TensorSchema, found: TensorSchema, where: str) -> None:
-    """Raise `LoaderError` naming the first part in which two schemas differ."""
-    for part in ("ids", "floats", "targets", "has_weight", "has_group"):
-        wanted, got = getattr(expected, part), getattr(found, part)
-        if wanted != got:
-            raise LoaderError(f"{where}: {part} differ. Expected {wanted}, found {got}. Pack all with one schema.")
 
 
 def _check_counts(schema: TensorSchema, counts: tuple[int, ...]) -> None:

@@ -6,15 +6,19 @@
 import json
 import warnings
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import torch
 from numpy.lib import format as npy_format
+from torch import Tensor
 
 from features.schema import TensorSchema
+from loaders.columns import require_same_schema
 from loaders.errors import LoaderError
-from loaders.packed import PackedTable, require_same_schema
+
+if TYPE_CHECKING:
+    from loaders.packed import PackedTable
 
 FORMAT_NAME = "gigabatch-packed"
 FORMAT_VERSION = 1
@@ -44,7 +48,7 @@ class PackedWriter:
         header = {"descr": "<i4", "fortran_order": False, "shape": (num_rows, schema.num_words)}
         npy_format.write_array_header_1_0(self._file, header)
 
-    def write(self, table: PackedTable) -> None:
+    def write(self, table: "PackedTable") -> None:
         """Append the rows of `table` (same schema, any device)."""
         require_same_schema(self.schema, table.schema, f"packed writer for {self.folder}")
         if self.num_written + table.num_rows > self.num_rows:
@@ -82,21 +86,8 @@ class PackedWriter:
             self._file.close()
 
 
-def save_packed(table: PackedTable, folder: Path | str) -> None:
-    """Write `table` to `folder`, replacing a packed table that is there."""
-    with PackedWriter(folder, table.schema, table.num_rows) as writer:
-        writer.write(table)
-
-
-def load_packed(folder: Path | str, mmap: bool = True) -> PackedTable:
-    """The packed table in `folder`, on the CPU.
-
-    With `mmap` its words are mapped read-only: pages are read when rows are, and writing into `words` is an error of
-    the operating system, so copy before changing anything. Without, they are read into memory.
-
-    Raises:
-        LoaderError: for a missing, truncated or foreign file, or one that does not fit its layout.
-    """
+def read_packed(folder: Path | str, mmap: bool) -> tuple[Tensor, TensorSchema]:
+    """Words [N, W] int32 on the CPU and schema of the packed table in `folder`; see `PackedTable.load`."""
     folder = Path(folder)
     num_rows, schema = _read_layout(folder / LAYOUT_FILE)
     path = folder / WORDS_FILE
@@ -110,7 +101,7 @@ def load_packed(folder: Path | str, mmap: bool = True) -> PackedTable:
     array = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return PackedTable(torch.from_numpy(array.view(np.ndarray)), schema)
+        return torch.from_numpy(array.view(np.ndarray)), schema
 
 
 def _read_layout(path: Path) -> tuple[int, TensorSchema]:
@@ -131,7 +122,10 @@ def _read_layout(path: Path) -> tuple[int, TensorSchema]:
         )
     if not isinstance(layout.get("num_rows"), int) or "schema" not in layout:
         raise LoaderError(f"{path}: damaged (num_rows or schema is missing). Run the encode stage again.")
-    return layout["num_rows"], TensorSchema.from_json(json.dumps(layout["schema"]))
+    try:
+        return layout["num_rows"], TensorSchema.from_json(json.dumps(layout["schema"]))
+    except ValueError as error:
+        raise LoaderError(f"{path}: {error}") from error
 
 
 def _read_shape(path: Path) -> tuple[int, ...]:

@@ -23,9 +23,7 @@ def lookup(ids: Tensor, tables: Sequence[Tensor], sparse_gradients: bool = False
 
     The plain-torch reference that faster kernels are tested against.
     """
-    rows = [
-        functional.embedding(ids[:, column], table, sparse=sparse_gradients) for column, table in enumerate(tables)
-    ]
+    rows = [functional.embedding(ids[:, column], table, sparse=sparse_gradients) for column, table in enumerate(tables)]
     return torch.cat(rows, dim=1)
 
 
@@ -64,7 +62,7 @@ class EmbeddingTables(nn.Module):
         """[B, C] int32 or int64 -> [B, W] float32. An id outside its table is an IndexError (CUDA: device assert)."""
         if ids.dim() != 2 or ids.shape[1] != len(self.tables):
             raise ModelError(
-                f"embedding tables: ids must be [rows, {len(self.tables)}], one column a table, found {list(ids.shape)}."
+                f"embedding tables: ids must be [rows, {len(self.tables)}], one column a table, not {list(ids.shape)}."
             )
         if not len(self.tables):
             return torch.empty(len(ids), 0, device=ids.device)

@@ -15,10 +15,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from models.errors import ModelError, require
+from models.lamb_rows import (
+    ROW_STEPS,
+    SECOND_MOMENTS,
+    bias_corrections,
+    step_listed_rows,
+    step_nonzero_rows,
+    trust_ratio,
+)
 from models.param_groups import split_parameters
 
-SECOND_MOMENTS = ("scalar", "full")
-ROW_STEPS = ("global", "row")
 Group = dict[str, Any]
 
 
@@ -94,7 +100,7 @@ class Lamb(Optimizer):
             _check_parameter(parameter, self.param_groups[-1]["rowwise"])
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter that has a gradient; returns the closure's loss, or None."""
         loss = None
         if closure is not None:
@@ -114,30 +120,30 @@ class Lamb(Optimizer):
         """What every dense gradient is divided by: max(1, norm of all of them / max_grad_norm); None for nothing."""
         dense = [p for group in self.param_groups if not group["rowwise"] for p in _with_gradient(group)]
         for parameter in dense:
-            if parameter.grad.is_sparse:
+            if _gradient(parameter).is_sparse:
                 raise ModelError(
                     f"Lamb: the parameter of shape {list(parameter.shape)} has a sparse gradient but its group is not "
                     "row-wise. Set rowwise=True for the group of embedding tables, or make dense gradients."
                 )
         if self.max_grad_norm is None or not dense:
             return None
-        norms = torch._foreach_norm([parameter.grad for parameter in dense])
+        norms = torch._foreach_norm([_gradient(parameter) for parameter in dense])
         return (torch.linalg.vector_norm(torch.stack(norms)) / self.max_grad_norm).clamp(min=1.0)
 
     def _step_dense(self, parameters: list[Tensor], group: Group, clip: Tensor | None) -> None:
         """One step of the P parameters, in a few calls over all of them."""
         states = [self._state_of(p, moment_shape=p.shape, steps_shape=()) for p in parameters]
         steps, means, squares = ([state[key] for state in states] for key in ("num_steps", "exp_avg", "exp_avg_sq"))
-        gradients = [p.grad for p in parameters]
+        gradients = [_gradient(p) for p in parameters]
         if clip is not None:
-            gradients = torch._foreach_div(gradients, clip)
+            gradients = list(torch._foreach_div(gradients, clip))
         beta1, beta2 = group["betas"]
         torch._foreach_add_(steps, 1)
         _decay_towards(means, gradients, beta1)
         torch._foreach_mul_(squares, beta2)
         torch._foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
 
-        mean_scale, square_scale = _bias_corrections(torch.stack(steps), beta1, beta2)  # [P] each
+        mean_scale, square_scale = bias_corrections(torch.stack(steps), beta1, beta2)  # [P] each
         updates = torch._foreach_sqrt(squares)
         torch._foreach_div_(updates, square_scale.sqrt().unbind())
         torch._foreach_add_(updates, group["eps"])
@@ -163,19 +169,22 @@ class Lamb(Optimizer):
         )
         if group["rowwise_step"] == "global":
             state["num_steps"].add_(1)
-        step = _step_listed_rows if table.grad.is_sparse else _step_nonzero_rows
-        step(table, state, group)
+        gradient = _gradient(table)
+        step_rows = step_listed_rows if gradient.is_sparse else step_nonzero_rows
+        step_rows(table, gradient, state, group)
 
-    def _state_of(self, parameter: Tensor, moment_shape: Iterable[int], steps_shape: Iterable[int]) -> dict[str, Tensor]:
+    def _state_of(
+        self, parameter: Tensor, moment_shape: tuple[int, ...], steps_shape: tuple[int, ...]
+    ) -> dict[str, Tensor]:
         """The parameter's state, zeros at first.
 
         The counter is not called `step`: load_state_dict moves all state to the parameter's device except that name.
         """
         state = self.state[parameter]
         if not state:
-            state["num_steps"] = parameter.new_zeros(tuple(steps_shape))
+            state["num_steps"] = parameter.new_zeros(steps_shape)
             state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-            state["exp_avg_sq"] = parameter.new_zeros(tuple(moment_shape))
+            state["exp_avg_sq"] = parameter.new_zeros(moment_shape)
         return state
 
 
@@ -191,64 +200,6 @@ def lamb_param_groups(model: nn.Module, weight_decay: float, *, rowwise: bool = 
     return [group for group in (tables, decayed, undecayed) if group["params"]]
 
 
-def trust_ratio(weight_norm: Tensor, update_norm: Tensor, trust_clip: float | None) -> Tensor:
-    """min(weight_norm / update_norm, trust_clip) elementwise, 1 where either norm is 0 (new or dead weights)."""
-    ratio = weight_norm / update_norm
-    if trust_clip is not None:
-        ratio = ratio.clamp(max=trust_clip)
-    return torch.where((weight_norm > 0) & (update_norm > 0), ratio, 1.0)
-
-
-def _step_listed_rows(table: Tensor, state: dict[str, Tensor], group: Group) -> None:
-    """Update the rows that a sparse gradient lists; duplicates are summed first."""
-    gradient = table.grad.coalesce()  # type: ignore[union-attr]
-    rows = gradient.indices()[0]
-    steps = state["num_steps"]
-    if group["rowwise_step"] == "row":
-        steps.index_add_(0, rows, steps.new_ones(len(rows), 1))
-        steps = steps[rows]
-    old = (table, state["exp_avg"], state["exp_avg_sq"])
-    new = _updated_rows(*(tensor[rows] for tensor in old), gradient.values(), steps, group)
-    for tensor, updated in zip(old, new, strict=True):
-        tensor.index_copy_(0, rows, updated)
-
-
-def _step_nonzero_rows(table: Tensor, state: dict[str, Tensor], group: Group) -> None:
-    """Update the rows whose dense gradient is not all zero, without asking the device which they are."""
-    gradient = table.grad
-    touched = (gradient != 0).any(dim=1, keepdim=True)  # type: ignore[union-attr]
-    if group["rowwise_step"] == "row":
-        state["num_steps"].add_(touched)
-    old = (table, state["exp_avg"], state["exp_avg_sq"])
-    new = _updated_rows(*old, gradient, state["num_steps"], group)  # type: ignore[arg-type]
-    for tensor, updated in zip(old, new, strict=True):
-        tensor.copy_(torch.where(touched, updated, tensor))
-
-
-def _updated_rows(
-    weight: Tensor, mean: Tensor, square: Tensor, gradient: Tensor, steps: Tensor, group: Group
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The next (weight, mean, square) of rows: weight, mean, gradient [U, D]; square [U, 1 or D]; steps [] or [U, 1]."""
-    beta1, beta2 = group["betas"]
-    squared = gradient.square()
-    if group["rowwise_second_moment"] == "scalar":
-        squared = squared.mean(dim=1, keepdim=True)
-    mean = beta1 * mean + (1 - beta1) * gradient
-    square = beta2 * square + (1 - beta2) * squared
-
-    mean_scale, square_scale = (scale.to(weight.dtype) for scale in _bias_corrections(steps, beta1, beta2))
-    update = (mean / mean_scale) / ((square / square_scale).sqrt() + group["eps"]) + group["weight_decay"] * weight
-    weight_norm, update_norm = (torch.linalg.vector_norm(x, dim=1, keepdim=True) for x in (weight, update))
-    ratio = trust_ratio(weight_norm, update_norm, group["trust_clip"])
-    return weight - group["lr"] * ratio * update, mean, square
-
-
-def _bias_corrections(steps: Tensor, beta1: float | Tensor, beta2: float) -> tuple[Tensor, Tensor]:
-    """(1 - beta1^t, 1 - beta2^t) in float64: in float32 the second is off by 3e-5 at the first step."""
-    counts = steps.double()
-    return 1 - beta1**counts, 1 - beta2**counts
-
-
 def _decay_towards(averages: list[Tensor], values: list[Tensor], beta: float | Tensor) -> None:
     """averages <- beta averages + (1 - beta) values, in place; torch's lerp would sync to read a tensor `beta`."""
     torch._foreach_mul_(averages, beta)
@@ -258,12 +209,18 @@ def _decay_towards(averages: list[Tensor], values: list[Tensor], beta: float | T
         torch._foreach_add_(averages, values, alpha=1 - beta)
 
 
+def _gradient(parameter: Tensor) -> Tensor:
+    """The gradient of a parameter that has one."""
+    assert parameter.grad is not None
+    return parameter.grad
+
+
 def _with_gradient(group: Group) -> list[Tensor]:
     return [parameter for parameter in group["params"] if parameter.grad is not None]
 
 
 def _check_settings(settings: Group) -> None:
-    """Raise `ModelError` for a value out of range; reads tensors, so it is called when a group is made, not in steps."""
+    """Raise `ModelError` for a value out of range. It reads tensors, so it has no place in a step."""
     beta1, beta2 = settings["betas"]
     require(settings["lr"] >= 0, f"lr must not be negative: {settings['lr']}.")
     require(0 <= beta1 < 1 and 0 <= beta2 < 1, f"betas must be in [0, 1), not {settings['betas']}.")

@@ -46,7 +46,7 @@ class TargetLoss(nn.Module):
         loss = outputs.new_zeros((), dtype=torch.float32)
         for (task, _), output, target in zip(self.tasks, self._split(outputs), targets, strict=True):
             if target.shape != output.shape[:1]:
-                raise ModelError(f"loss: a target must be [{len(output)}], one value a row, found {list(target.shape)}.")
+                raise ModelError(f"loss: a target must be [{len(output)}], one value a row, not {list(target.shape)}.")
             loss = loss + _weighted_mean(_row_losses(task, output, target), weight)
         return loss
 
@@ -66,8 +66,10 @@ class TargetLoss(nn.Module):
 def _check_task(task: str, size: int) -> None:
     if task not in TASKS:
         raise ModelError.unknown("task", [task], TASKS)
-    fits = size >= 2 if task == "multiclass" else size == 1
-    require(fits, f"a {task} target takes {'two or more outputs' if task == 'multiclass' else 'one output'}, not {size}.")
+    if task == "multiclass":
+        require(size >= 2, f"a multiclass target takes two or more outputs, not {size}.")
+    else:
+        require(size == 1, f"a {task} target takes one output, not {size}.")
 
 
 def _row_losses(task: str, output: Tensor, target: Tensor) -> Tensor:

@@ -28,11 +28,11 @@ class RocCurve(NamedTuple):
 
 
 class CalibrationCurve(NamedTuple):
-    """Bins of a reliability diagram, empty ones left out: mean confidence, share of hits (float64), rows (int64)."""
+    """Bins of a reliability diagram, empty ones left out: mean confidence and share of hits (float64), rows (int64)."""
 
     confidence: Tensor
     accuracy: Tensor
-    count: Tensor
+    num_rows: Tensor
 
 
 def roc_auc(scores: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -40,8 +40,9 @@ def roc_auc(scores: Tensor, labels: Tensor, weight: Tensor | None = None) -> Ten
 
     NaN if there is only one class, for which no area is defined.
     """
-    _, false_positives, true_positives = _roc_counts(scores, labels, weight)
-    return torch.trapezoid(_rates(true_positives), _rates(false_positives))
+    _, false_positives, true_positives = _roc_counts("roc_auc", scores, labels, weight)
+    twice_area = (false_positives.diff() * (true_positives[1:] + true_positives[:-1])).sum()
+    return twice_area.double() / (2.0 * false_positives[-1] * true_positives[-1])
 
 
 def roc_curve(scores: Tensor, labels: Tensor, weight: Tensor | None = None, *, max_points: int = 1000) -> RocCurve:
@@ -52,7 +53,7 @@ def roc_curve(scores: Tensor, labels: Tensor, weight: Tensor | None = None, *, m
     out lies within 2 / (max_points - 1) of one that stays, in |x| + |y|.
     """
     require(max_points >= 2, f"roc_curve: max_points must be at least 2, not {max_points}.")
-    threshold, false_positives, true_positives = _roc_counts(scores, labels, weight)
+    threshold, false_positives, true_positives = _roc_counts("roc_curve", scores, labels, weight)
     corner = _corners(false_positives, true_positives)
     x, y = _rates(false_positives)[corner], _rates(true_positives)[corner]
     keep = _evenly_spaced(x + y, max_points) if len(x) > max_points else slice(None)
@@ -79,7 +80,10 @@ def multiclass_log_loss(probabilities: Tensor, labels: Tensor, weight: Tensor | 
 
 def accuracy(probabilities: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
     """Share of rows whose likeliest class is the label's: P(1) [n], of which 0.5 or more means 1, or [n, K]."""
-    return _mean(_confidence_and_hits("accuracy", probabilities, labels, weight, top_label=True)[1].double(), weight)
+    confidence, hits = _confidence_and_hits("accuracy", probabilities, labels, weight)
+    if probabilities.dim() == 1:
+        hits = hits == (confidence >= 0.5)
+    return _mean(hits.double(), weight)
 
 
 def expected_calibration_error(probabilities: Tensor, labels: Tensor, num_bins: int = 15) -> Tensor:
@@ -88,14 +92,14 @@ def expected_calibration_error(probabilities: Tensor, labels: Tensor, num_bins: 
     The sum over bins of (share of rows) |mean confidence - share of hits|. For P(1) [n], confidence is P(1) and a hit
     is label 1; for [n, K], confidence is the highest probability and a hit is that class being the label.
     """
-    confidence, accuracy, count = calibration_curve(probabilities, labels, num_bins)
-    return (count * (confidence - accuracy).abs()).sum() / count.sum()
+    curve = calibration_curve(probabilities, labels, num_bins)
+    return (curve.num_rows * (curve.confidence - curve.accuracy).abs()).sum() / len(labels)
 
 
 def calibration_curve(probabilities: Tensor, labels: Tensor, num_bins: int = 15) -> CalibrationCurve:
     """Reliability diagram: bins ((i-1)/num_bins, i/num_bins], the first with 0; confidence as for the error above."""
     require(num_bins >= 1, f"calibration_curve: num_bins must be at least 1, not {num_bins}.")
-    confidence, hits = _confidence_and_hits("calibration_curve", probabilities, labels, None, top_label=False)
+    confidence, hits = _confidence_and_hits("calibration_curve", probabilities, labels, None)
     confidence = confidence.double()
     inner_edges = torch.linspace(0, 1, num_bins + 1, dtype=torch.float64, device=confidence.device)[1:-1]
     bins = torch.bucketize(confidence, inner_edges)
@@ -114,8 +118,10 @@ def grouped_mrr(scores: Tensor, labels: Tensor, groups: Tensor) -> Tensor:
     """
     _check("grouped_mrr", scores, labels, None)
     positive = _positives("grouped_mrr", labels)
-    require(groups.shape == labels.shape, f"grouped_mrr: groups must be {list(labels.shape)}, not {list(groups.shape)}.")
-    require(not groups.is_floating_point(), f"grouped_mrr: groups must be integers, not {groups.dtype}.")
+    require(
+        groups.shape == labels.shape and not groups.is_floating_point(),
+        f"grouped_mrr: groups must be integers {list(labels.shape)}, found {groups.dtype} {list(groups.shape)}.",
+    )
 
     order = scores.argsort(descending=True, stable=True)
     order = order[groups[order].argsort(stable=True)]
@@ -167,6 +173,7 @@ def _check(name: str, predictions: Tensor, labels: Tensor, weight: Tensor | None
     if weight is not None:
         require(weight.shape == labels.shape, f"{name}: weight must be {list(labels.shape)}, not {list(weight.shape)}.")
         require(bool((weight >= 0).all()), f"{name}: a weight is negative.")
+        require(bool(weight.sum() > 0), f"{name}: all weights are 0.")
 
 
 def _check_probabilities(name: str, probabilities: Tensor) -> None:
@@ -185,7 +192,8 @@ def _check_classes(name: str, labels: Tensor, num_classes: int) -> None:
 def _positives(name: str, labels: Tensor) -> Tensor:
     """Labels as bool; other values than 0 and 1 are an error."""
     positive = labels == 1
-    require(bool((positive | (labels == 0)).all()), f"{name}: labels must be 0 or 1, found {labels.unique()[:10].tolist()}.")
+    if not bool((positive | (labels == 0)).all()):
+        raise ModelError(f"{name}: labels must be 0 or 1, found {labels.unique()[:10].tolist()}.")
     return positive
 
 
@@ -198,38 +206,39 @@ def _mean(values: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def _confidence_and_hits(
-    name: str, probabilities: Tensor, labels: Tensor, weight: Tensor | None, top_label: bool
+    name: str, probabilities: Tensor, labels: Tensor, weight: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Confidence [n] of a prediction and whether it came true [n] bool.
-
-    [n, K] predicts the likeliest class. P(1) [n] predicts class 1, or with `top_label` the likelier one of the two.
-    """
+    """Probability [n] of the likeliest class of [n, K], or of class 1 given as [n], and whether the label is it."""
     _check(name, probabilities, labels, weight, num_dims=2 if probabilities.dim() == 2 else 1)
     _check_probabilities(name, probabilities)
     if probabilities.dim() == 2:
         _check_classes(name, labels, probabilities.shape[1])
         confidence, predicted = probabilities.max(dim=1)
         return confidence, predicted == labels
-    positive = _positives(name, labels)
-    return probabilities, positive == (probabilities >= 0.5) if top_label else positive
+    return probabilities, _positives(name, labels)
 
 
-def _roc_counts(scores: Tensor, labels: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _roc_counts(name: str, scores: Tensor, labels: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Distinct scores, falling, and the (weight of) negatives and positives at or above each; (inf, 0, 0) first.
 
-    Counts are int64, so exact; weights are summed in float64.
+    Counts are int64, so exact; weights are summed in float64. Rows of weight 0 are left out.
     """
-    _check("roc", scores, labels, weight)
-    positive = _positives("roc", labels)
+    _check(name, scores, labels, weight)
+    positive = _positives(name, labels)
+    if weight is not None:
+        some = weight > 0
+        scores, positive, weight = scores[some], positive[some], weight[some].double()
     scores, order = scores.sort(descending=True)
-    mass = torch.ones_like(order) if weight is None else weight.double()[order]
     positive = positive[order]
+    mass = torch.ones_like(order) if weight is None else weight[order]
     true_positives = torch.where(positive, mass, 0).cumsum(0)
     false_positives = torch.where(positive, 0, mass).cumsum(0)
     last_of_tie = torch.cat([scores[1:] != scores[:-1], scores.new_ones(1, dtype=torch.bool)])
     threshold = torch.cat([scores.new_full((1,), torch.inf, dtype=torch.float64), scores[last_of_tie].double()])
-    counts = (torch.cat([x.new_zeros(1), x[last_of_tie]]) for x in (false_positives, true_positives))
-    return threshold, *counts
+    false_positives, true_positives = (
+        torch.cat([counts.new_zeros(1), counts[last_of_tie]]) for counts in (false_positives, true_positives)
+    )
+    return threshold, false_positives, true_positives
 
 
 def _rates(counts: Tensor) -> Tensor:

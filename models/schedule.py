@@ -38,7 +38,8 @@ class OneCycle:
     def __post_init__(self) -> None:
         _check_run(self.lr_max, self.num_steps)
         require(0 < self.pct_start < 1, f"pct_start must be in (0, 1), not {self.pct_start}.")
-        require(self.div > 0 and self.div_final > 0, f"div and div_final must be positive: {self.div}, {self.div_final}.")
+        for name in ("div", "div_final"):
+            require(getattr(self, name) > 0, f"{name} must be positive, not {getattr(self, name)}.")
         object.__setattr__(self, "moms", tuple(self.moms))  # YAML knows only lists
         require(len(self.moms) == 3, f"moms must be momentum at the start, the peak and the end, not {self.moms}.")
         for mom in self.moms:

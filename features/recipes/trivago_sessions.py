@@ -124,8 +124,8 @@ class BlockSimulator:
 
     def _search_item(self, s: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
         """A searched item for some of `s`: (whether one was, column of the pool)."""
-        liking = np.where(self.pool[s] >= 0, self.catalog.quality[self.pool[s]], -np.inf)
-        column = np.argmax((0.0 if self.noise_labels else 1.0) * liking + self.rng.gumbel(size=liking.shape), axis=1)
+        liking = (not self.noise_labels) * self.catalog.quality[self.pool[s]] + self.rng.gumbel(size=self.pool[s].shape)
+        column = np.argmax(np.where(self.pool[s] >= 0, liking, -np.inf), axis=1)
         searches = self.rng.random(len(s)) < share
         where = s[searches], column[searches]
         self.visits[where] += 1

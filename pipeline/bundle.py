@@ -1,0 +1,139 @@
+"""A bundle: everything that turns rows of the features stage into predictions, in one folder without pickle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from features.frame import engine_of, load_engine
+from features.preprocessor import Preprocessor
+from features.schema import Schema
+from models import ModelError, TabularConfig, TabularModel, TargetLoss
+
+FORMAT = 1
+BLOCK_ROWS = 65_536
+# The last bits of a matrix product depend on its height. In blocks padded to a multiple of 128 rows a row's score is
+# the same alone as among a million (same device and number of threads).
+PAD_ROWS = 128
+
+
+class BundleError(ValueError):
+    """A bundle is damaged or of another version; the message names the file."""
+
+
+@dataclass
+class Bundle:
+    """A trained model with its preprocessor. info: name, id and period of the training data, versions."""
+
+    preprocessor: Preprocessor
+    model: TabularModel
+    info: dict[str, Any]
+    device: str = "cpu"
+
+    @property
+    def schema(self) -> Schema:
+        return self.preprocessor.schema
+
+    def predict(self, frame: Any) -> Any:
+        """Predictions for rows of the features stage; targets need not be there.
+
+        A frame of the same engine, index and length: one float32 column a binary target (probability) or regression
+        target (value), and one column `<target>_<class>` a class of a multiclass target (probability).
+        """
+        engine = engine_of(frame)
+        encoded = self.preprocessor.transform(frame, targets=False)
+        names = self.schema.names("categorical")
+        ids = _matrix(engine.columns_to_torch(encoded, names), len(frame), torch.int32, self.device)
+        floats = _matrix(
+            engine.columns_to_torch(encoded, self.preprocessor.float_names()), len(frame), torch.float32, self.device
+        )
+        outputs = torch.cat(list(model_outputs(self.model, ids, floats)))
+        return self._named(outputs, frame)
+
+    def _named(self, outputs: Tensor, frame: Any) -> Any:
+        engine = engine_of(frame)
+        columns = {}
+        predictions = target_loss(self.schema).predict(outputs)
+        for target, prediction in zip(self.schema.targets, predictions, strict=True):
+            if target.task == "multiclass":
+                names = target.classes or tuple(map(str, range(target.num_outputs)))
+                columns |= {
+                    f"{target.name}_{name}": prediction[:, i].contiguous() for i, name in enumerate(names)
+                }
+            else:
+                columns[target.name] = prediction
+        values = {name: engine.arrays.from_dlpack(column.to(_frame_device(engine))) for name, column in columns.items()}
+        return engine.frames.DataFrame(values, index=frame.index)
+
+    def save(self, folder: Path) -> None:
+        """`bundle.json`, `weights.safetensors` and `preprocessor/`."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.preprocessor.save(folder / "preprocessor")
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.model.state_dict().items()}
+        save_file(weights, folder / "weights.safetensors")
+        content = {"format": FORMAT, "model": self.model.config.to_dict(), "info": self.info}
+        (folder / "bundle.json").write_text(json.dumps(content, indent=1))
+
+
+def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas") -> Bundle:
+    """What `Bundle.save` wrote; `bundle.predict(frame)` takes frames of `engine`."""
+    folder = Path(folder)
+    try:
+        content = json.loads((folder / "bundle.json").read_text())
+        if content["format"] != FORMAT:
+            raise BundleError(f"bundle {folder}: format {content['format']}, this version reads {FORMAT}.")
+        model = TabularModel(TabularConfig.from_dict(content["model"]))
+        model.load_state_dict(load_file(folder / "weights.safetensors", device="cpu"))
+        info = dict(content["info"])
+    except (OSError, json.JSONDecodeError, KeyError, TypeError, RuntimeError, SafetensorError, ModelError) as error:
+        raise BundleError(f"bundle {folder}: missing or damaged ({error}). Train again or take another run.") from error
+    preprocessor = Preprocessor.load(folder / "preprocessor", load_engine(engine).NAME)
+    expected = [column.num_ids for column in preprocessor.tensor_schema.ids]
+    if list(model.config.num_ids) != expected:
+        raise BundleError(f"bundle {folder}: the model's tables {model.config.num_ids} do not fit the vocabularies.")
+    return Bundle(preprocessor, model.to(device).eval(), info, device)
+
+
+def model_outputs(model: TabularModel, ids: Tensor, floats: Tensor) -> Iterator[Tensor]:
+    """Outputs [rows of block, O] of each block of rows, in evaluation mode; blocks are padded to 128 rows and cut back.
+
+    ids [N, C] int32, floats [N, F] float32, on the model's device. The model's mode is restored.
+    """
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            for start in range(0, len(floats), BLOCK_ROWS):
+                block_ids, block_floats = ids[start : start + BLOCK_ROWS], floats[start : start + BLOCK_ROWS]
+                rows = len(block_floats)
+                missing = -rows % PAD_ROWS
+                if missing:
+                    block_ids = torch.nn.functional.pad(block_ids, (0, 0, 0, missing))
+                    block_floats = torch.nn.functional.pad(block_floats, (0, 0, 0, missing))
+                yield model(block_ids, block_floats)[:rows]
+    finally:
+        model.train(training)
+
+
+def target_loss(schema: Schema) -> TargetLoss:
+    """The loss that a schema's targets ask for."""
+    return TargetLoss([(target.task, target.num_outputs) for target in schema.targets])
+
+
+def _matrix(columns: list[Tensor], rows: int, dtype: torch.dtype, device: str) -> Tensor:
+    if not columns:
+        return torch.empty((rows, 0), dtype=dtype, device=device)
+    return torch.stack(columns, dim=1).to(device)
+
+
+def _frame_device(engine: Any) -> str:
+    return "cuda" if engine.NAME == "cudf" else "cpu"

@@ -1,0 +1,215 @@
+"""A run's configuration: one YAML file, checked as a whole before any work, with `key=value` overrides.
+
+Unknown keys are errors that list the known ones. YAML is 1.2, so 1e-3 is a number and `no` is a word.
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from features.preprocessor import PreprocessorSettings
+from features.recipes import recipe_class
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be used; the message names the key, what was found and what is possible."""
+
+
+class Settings(BaseModel):
+    """Base of every part of a configuration: frozen, and without unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+
+class ModelSettings(Settings):
+    """The tabular model's shape; sizes of tables and outputs come from the data."""
+
+    layers: tuple[int, ...] = (200, 100)
+    dropout: float | tuple[float, ...] = 0.0
+    embedding_dropout: float = Field(0.0, ge=0, lt=1)
+    embedding_width_max: int = Field(600, ge=1, description="cap on the width rule min(600, round(1.6 n^0.56))")
+    batch_norm: bool = True
+    batch_norm_floats: bool = True
+
+
+class TrainSettings(Settings):
+    """How the model is trained."""
+
+    epochs: int = Field(5, ge=1)
+    batch_size: int = Field(4096, ge=2)
+    optimizer: Literal["lamb", "adamw"] = "lamb"
+    optimizer_settings: dict[str, Any] = Field(default_factory=dict, description="further arguments of the optimizer")
+    lr_max: float = Field(0.01, gt=0)
+    weight_decay: float = Field(0.01, ge=0)
+    schedule: Literal["one_cycle", "warmup_polynomial", "constant"] = "one_cycle"
+    schedule_settings: dict[str, Any] = Field(default_factory=dict, description="further arguments of the schedule")
+    select: Literal["best", "last"] = Field("best", description="keep the epoch with the lowest valid loss, or the last")
+    checkpoint_every_steps: int = Field(1000, ge=1, description="checkpoints are also written after each epoch")
+
+
+class EvaluateSettings(Settings):
+    """What the evaluation computes beside the metrics."""
+
+    importance: bool = True
+    importance_rows: int = Field(20_000, ge=100, description="rows of the test split that are shuffled and scored")
+    importance_repeats: int = Field(3, ge=1)
+    calibration_bins: int = Field(15, ge=2, le=100)
+
+
+class NightlySettings(Settings):
+    """When a new model replaces the current one."""
+
+    metric: Literal["auc", "logloss", "mrr"] | None = Field(
+        None, description="None: mrr where rows have groups, auc for a binary target, else the loss"
+    )
+    tolerance: float = Field(0.001, ge=0, description="the lower bound of the gain must be above minus this")
+    confidence: float = Field(0.95, gt=0.5, lt=1)
+    num_bootstrap: int = Field(500, ge=50)
+    min_window_rows: int = Field(1000, ge=10, description="fewer rows in the window that both models have not seen: refuse")
+
+
+class RunConfig(Settings):
+    """One run."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
+    recipe: str
+    engine: Literal["auto", "cudf", "pandas"] = "auto"
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    num_threads: int | None = Field(None, ge=1, description="CPU threads of torch; None leaves its default")
+    seed: int = Field(1, ge=0)
+    artifacts: Path = Path("artifacts")
+    runs: Path = Path("runs")
+    rows_per_part: int = Field(1_000_000, ge=1, description="rows of a Parquet part of the features stage")
+    features: Any = None
+    preprocess: PreprocessorSettings = PreprocessorSettings()
+    model: ModelSettings = ModelSettings()
+    train: TrainSettings = TrainSettings()
+    evaluate: EvaluateSettings = EvaluateSettings()
+    nightly: NightlySettings = NightlySettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _recipe_settings(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict) or "recipe" not in raw:
+            return raw
+        recipe = recipe_class(str(raw["recipe"]))
+        given = raw.get("features") or {}
+        return raw | {"features": given if is_dataclass(given) else _strict(recipe.Settings, given, "features")}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _preprocess_settings(cls, raw: Any) -> Any:
+        if isinstance(raw, dict) and isinstance(raw.get("preprocess"), dict):
+            return raw | {"preprocess": _strict(PreprocessorSettings, raw["preprocess"], "preprocess")}
+        return raw
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types, every default written out."""
+        raw = self.model_dump(mode="json", exclude={"features"})
+        return raw | {"features": json.loads(json.dumps(asdict(self.features)))}
+
+    def to_yaml(self) -> str:
+        out = io.StringIO()
+        yaml = YAML(typ="safe", pure=True)
+        yaml.default_flow_style = False
+        yaml.dump(self.to_dict(), out)
+        return out.getvalue()
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """The YAML file with `dotted.key=value` overrides applied; values are YAML too (`seed=7`, `model.layers=[64,32]`)."""
+    path = Path(path)
+    try:
+        raw = YAML(typ="safe", pure=True).load(path.read_text())
+    except FileNotFoundError as error:
+        known = sorted(str(item) for item in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
+        raise ConfigError(f"config {path}: no such file. Found there: {', '.join(known) or 'nothing'}.") from error
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config {path}: not valid YAML ({error}).") from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"config {path}: expected keys and values, found {type(raw).__name__}.")
+    for override in overrides:
+        _apply(raw, override)
+    return parse_config(raw, f"config {path}")
+
+
+def parse_config(raw: dict[str, Any], where: str = "config") -> RunConfig:
+    """A checked configuration from plain types."""
+    try:
+        return RunConfig.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(f"{where}: " + " ".join(_describe(item, RunConfig) for item in error.errors())) from error
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def _apply(raw: dict[str, Any], override: str) -> None:
+    key, separator, text = override.partition("=")
+    if not separator or not key:
+        raise ConfigError(f"override {override!r}: expected key=value, for example train.epochs=3.")
+    try:
+        value = YAML(typ="safe", pure=True).load(text)
+    except YAMLError as error:
+        raise ConfigError(f"override {override!r}: the value is not valid YAML ({error}).") from error
+    *parents, last = key.split(".")
+    for name in parents:
+        if raw.get(name) is None:
+            raw[name] = {}
+        raw = raw[name]
+        if not isinstance(raw, dict):
+            raise ConfigError(f"override {override!r}: {name!r} is a value, not a section.")
+    raw[last] = value
+
+
+def _strict(kind: type, given: Any, where: str) -> Any:
+    """A stdlib dataclass from a mapping, nested ones too, refusing unknown keys."""
+    if not isinstance(given, dict):
+        raise ConfigError(f"{where}: expected keys and values, found {type(given).__name__}.")
+    _forbid_unknown(kind, given, where)
+    try:
+        return TypeAdapter(kind).validate_python(given)
+    except ValidationError as error:
+        raise ConfigError(" ".join(_describe(item, kind, where) for item in error.errors())) from error
+
+
+def _forbid_unknown(kind: Any, given: dict[str, Any], where: str) -> None:
+    import typing
+
+    hints = typing.get_type_hints(kind)
+    for key, value in given.items():
+        if key not in hints:
+            raise ConfigError(_unknown_key(f"{where}.{key}", key, list(hints)))
+        if is_dataclass(hints[key]) and isinstance(value, dict):
+            _forbid_unknown(hints[key], value, f"{where}.{key}")
+
+
+def _unknown_key(path: str, key: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(key, known, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"unknown key {path!r}.{hint} Known keys: {', '.join(sorted(known))}."
+
+
+def _describe(item: Any, kind: Any, where: str = "") -> str:
+    location = ".".join(str(part) for part in ((where,) if where else ()) + item["loc"])
+    if item["type"] == "extra_forbidden":
+        return _unknown_key(location, str(item["loc"][-1]), _known_keys(kind, item["loc"][:-1]))
+    if item["type"] == "missing":
+        return f"key {location!r} is missing."
+    message = item["msg"].removeprefix("Value error, ")
+    return f"{location or 'configuration'}: {message} (found {item['input']!r})." if location else message
+
+
+def _known_keys(kind: Any, path: Sequence[Any]) -> list[str]:
+    for part in path:
+        kind = kind.model_fields[part].annotation
+    return list(kind.model_fields)
