@@ -26,6 +26,8 @@ class ColumnSpec:
 
 def column_specs(schema: TensorSchema) -> list[ColumnSpec]:
     """One specification per word of a row, in row order."""
+    if schema.num_words == 0:
+        raise LoaderError("packed table: the schema has no columns. Give it at least one id, float or target.")
     specs = [
         _int_spec(f"id column {column.name!r}", 0, column.num_ids - 1, f"ids must be in [0, {column.num_ids})")
         for column in schema.ids

@@ -31,13 +31,15 @@ class SampleOrder:
     Calling it with positions [K] int64 in [0, num_rows) gives rows [K] int64 on the same device, bit-equal on every
     device. Nothing waits for the device, and positions outside the range are not looked for.
 
-    Black and Rogaway ("Ciphers with Arbitrary Finite Domains", CT-RSA 2002) give the methods. Up to `SORTED_ROWS`
+    The methods are from Black and Rogaway, "Ciphers with Arbitrary Finite Domains" (CT-RSA 2002). Up to `SORTED_ROWS`
     rows, their prefix cipher: rows are sorted by 64 random bits each. Above, their generalised Feistel network on
-    Z_a x Z_b with a b >= num_rows (Luby and Rackoff 1988, with modular sums): each round adds a keyed hash of one half
-    to the other, modulo a or b. A value outside [0, num_rows) is sent through the network again until it is inside (cycle walking). Sides a, b near
-    sqrt(num_rows) are chosen so that a b - num_rows is smallest, on average about 2 and seldom above 15 values; so the
-    walk of every outside value is done once here, and a call is one pass and one replacement for each of them, where a
-    network on a power of two would repeat an unknown number of passes and wait for the device after each.
+    Z_a x Z_b with a b >= num_rows (a Luby-Rackoff construction with modular sums): each round adds a keyed hash of one
+    half to the other, modulo a or b. A value outside [0, num_rows) goes through the network again until it is inside
+    (cycle walking).
+
+    Sides a, b near sqrt(num_rows) are chosen so that a b - num_rows is smallest: about 2 on average, seldom above 15.
+    So the walks of all outside values are done once here, and a call is one pass and one replacement for each of them.
+    A network on a power of two would repeat an unknown number of passes and wait for the device after each.
     """
 
     def __init__(self, num_rows: int, seed: int, epoch: int) -> None:
@@ -56,7 +58,7 @@ class SampleOrder:
 
     def __call__(self, positions: Tensor) -> Tensor:
         """Rows [K] int64 at `positions` [K] int64."""
-        assert positions.dtype == torch.int64 and positions.dim() == 1, (positions.dtype, positions.shape)
+        assert positions.dtype == torch.int64, positions.dtype
         if self.num_rows <= SORTED_ROWS:
             counters = torch.arange(self.num_rows, device=positions.device)
             return splitmix64(counters.mul_(_GOLDEN).add_(self._start)).argsort()[positions]

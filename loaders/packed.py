@@ -60,7 +60,8 @@ class Batch(NamedTuple):
 
 def unpack(schema: TensorSchema, words: Tensor) -> Batch:
     """Views of `words` [B, W] int32 as the columns of `schema`. Nothing is copied."""
-    assert words.dtype == torch.int32 and words.shape[1] == schema.num_words, (words.dtype, words.shape)
+    assert words.dtype == torch.int32, words.dtype
+    assert words.shape[1] == schema.num_words, (words.shape, schema.num_words)
     first_float = len(schema.ids)
     first_target = first_float + len(schema.floats)
     weight_at = first_target + len(schema.targets)
@@ -85,8 +86,6 @@ class PackedTable:
     schema: TensorSchema
 
     def __post_init__(self) -> None:
-        if self.schema.num_words == 0:
-            raise LoaderError("packed table: the schema has no columns. Give it at least one id, float or target.")
         if self.words.dtype != torch.int32 or self.words.dim() != 2 or not self.words.is_contiguous():
             raise LoaderError(
                 f"packed table: expected a contiguous int32 matrix, found {self.words.dtype} of shape "
@@ -119,11 +118,11 @@ class PackedTable:
                 float, regression target or weight that is NaN or infinite; a binary target outside [0, 1]; a negative
                 weight. Checking values waits for the device once.
         """
+        specs = column_specs(schema)
         columns = [*ids, *floats, *targets]
         columns += [column for column in (weight, group) if column is not None]
         counts = (len(ids), len(floats), len(targets), weight is not None, group is not None)
         _check_counts(schema, counts)
-        specs = column_specs(schema)
         check_columns(specs, columns)
         return cls(_interleave(specs, columns, torch.device(device) if device else columns[0].device), schema)
 

@@ -144,19 +144,19 @@ class Lamb(Optimizer):
         torch._foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
 
         mean_scale, square_scale = bias_corrections(torch.stack(steps), beta1, beta2)  # [P] each
-        updates = torch._foreach_sqrt(squares)
-        torch._foreach_div_(updates, square_scale.sqrt().unbind())
-        torch._foreach_add_(updates, group["eps"])
-        torch._foreach_mul_(updates, mean_scale.unbind())
-        updates = torch._foreach_div(means, updates)
+        denominators = torch._foreach_sqrt(squares)  # mean_scale moves into them, which saves a pass
+        torch._foreach_mul_(denominators, (mean_scale / square_scale.sqrt()).unbind())
+        torch._foreach_add_(denominators, (mean_scale * group["eps"]).unbind())
+        updates = torch._foreach_div(means, denominators)
         if group["weight_decay"]:
             torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
 
         if group["weight_decay"] or group["always_adapt"]:
             weight_norms, update_norms = (torch.stack(torch._foreach_norm(x)) for x in (parameters, updates))
             ratios = trust_ratio(weight_norms, update_norms, group["trust_clip"])  # [P]
-            torch._foreach_mul_(updates, ratios.unbind())
-        torch._foreach_mul_(updates, group["lr"])
+            torch._foreach_mul_(updates, (group["lr"] * ratios).unbind())
+        else:
+            torch._foreach_mul_(updates, group["lr"])
         torch._foreach_sub_(parameters, updates)
 
     def _step_table(self, table: Tensor, group: Group) -> None:

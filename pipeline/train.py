@@ -18,7 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from loaders import BatchDataset, BatchLoader, PackedTable
+from loaders.dataset import BatchDataset
+from loaders.loader import BatchLoader
+from loaders.packed import PackedTable
 from models import Constant, OneCycle, TargetLoss, WarmupPolynomial, build_optimizer, set_lr_and_momentum
 from models.schedule import Schedule
 from pipeline.artifacts import atomic_write

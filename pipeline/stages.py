@@ -1,0 +1,293 @@
+"""The stages, each an artifact: features -> encode -> train -> evaluate. `Pipeline` is the way in from Python.
+
+    from pipeline import Pipeline
+    run = Pipeline.from_config("conf/flights.yaml").features().train()
+    run.summary["auc"]; run.bundle().predict(frame)
+
+A stage whose artifact exists and checks out is skipped. What each one returns shows itself in Jupyter.
+"""
+
+from __future__ import annotations
+
+
+import logging
+import shutil
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from features.errors import DataError
+from features.frame import engine_of, load_engine, resolve_engine
+from features.preprocessor import Preprocessor
+from features.recipes import recipe_class
+from features.recipes.base import FeatureTables
+from features.schema import Schema
+from features.sources import cast
+from loaders.packed import PackedTable
+from models import TabularConfig, TabularModel, embedding_width
+from pipeline.artifacts import Artifact, ArtifactStore, artifact_key, folder_lock, input_checksums, source_hash
+from pipeline.bundle import Bundle, load_bundle, target_loss
+from pipeline.config import RunConfig, load_config
+from pipeline.display import html_table, progress
+from pipeline.run import Run, publish
+from pipeline.train import train_model
+
+log = logging.getLogger(__name__)
+SOURCES = {
+    "features": ["features"],
+    "encode": ["features", "loaders"],
+    "train": ["features", "loaders", "models", "pipeline.train", "pipeline.bundle"],
+}
+
+
+class Pipeline:
+    """A checked configuration and the store where its artifacts lie."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.engine = resolve_engine(config.engine)
+        self.device = resolve_device(config.device)
+        self.store = ArtifactStore(config.artifacts)
+        if config.num_threads is not None:
+            torch.set_num_threads(config.num_threads)
+
+    @classmethod
+    def from_config(cls, path: str | Path, *overrides: str) -> Pipeline:
+        """From a YAML file and `key=value` overrides."""
+        return cls(load_config(path, overrides))
+
+    def features(self) -> Features:
+        """Raw files to Parquet features."""
+        config = self.config
+        recipe = recipe_class(config.recipe)(config.features)
+        settings = {"recipe": config.recipe, "features": config.to_dict()["features"], "engine": self.engine}
+        key = artifact_key(
+            "features",
+            input_checksums(recipe.inputs(), self.store.root),
+            # Where the files lie does not matter, what is in them does.
+            settings | {"features": {k: v for k, v in settings["features"].items() if k != "path"}},
+            source_hash(SOURCES["features"]),
+        )
+
+        def write(folder: Path) -> dict[str, Any]:
+            started = time.perf_counter()
+            with progress(len(recipe.inputs()), "features") as bar:
+                tables = recipe.build(self.engine)
+                bar.advance(len(recipe.inputs()))
+            rows = write_features(tables, folder, config.rows_per_part)
+            return {"rows": rows, "notes": list(tables.notes), "seconds": time.perf_counter() - started}
+
+        return Features(self, self.store.build("features", key, write))
+
+    def train(self) -> Run:
+        """Every stage up to the evaluated model."""
+        return self.features().train()
+
+    def _repr_html_(self) -> str:
+        rows = [{"setting": name, "value": str(value)} for name, value in self.config.to_dict().items()]
+        return html_table(rows, f"Pipeline {self.config.name} ({self.engine}, {self.device})")
+
+
+@dataclass
+class Features:
+    """The features stage's Parquet files."""
+
+    pipeline: Pipeline
+    artifact: Artifact
+
+    @property
+    def schema(self) -> Schema:
+        return Schema.load(self.artifact.path / "schema.json")
+
+    @property
+    def rows(self) -> dict[str, int]:
+        return dict(self.artifact.manifest["rows"])
+
+    @property
+    def notes(self) -> list[str]:
+        return list(self.artifact.manifest["notes"])
+
+    def parts(self, split: str) -> list[Path]:
+        """Parquet files of a split, in row order."""
+        if split not in self.rows:
+            raise DataError(f"split {split!r} does not exist. Known: {', '.join(self.rows)}.")
+        return sorted((self.artifact.path / split).glob("part-*.parquet"))
+
+    def frame(self, split: str) -> Any:
+        """A whole split as one frame of the pipeline's engine."""
+        engine = load_engine(self.pipeline.engine)
+        parts = [engine.read_parquet(path) for path in self.parts(split)]
+        return parts[0] if len(parts) == 1 else engine.frames.concat(parts, ignore_index=True)
+
+    def encode(self) -> Encoded:
+        """Fit the preprocessor on the train split; every split as a packed table."""
+        config = self.pipeline.config
+        settings = {"preprocess": config.to_dict()["preprocess"], "engine": self.pipeline.engine}
+        key = artifact_key("encode", {"features": self.artifact.key}, settings, source_hash(SOURCES["encode"]))
+
+        def write(folder: Path) -> dict[str, Any]:
+            started = time.perf_counter()
+            engine = self.pipeline.engine
+            preprocessor = Preprocessor(self.schema, config.preprocess)
+            preprocessor.fit([(engine, path) for path in self.parts("train")])
+            preprocessor.save(folder / "preprocessor")
+            for split in progress(("train", "valid", "test"), "encode"):
+                pack(preprocessor, self.frame(split)).save(folder / split)
+            rows = {split: self.rows[split] for split in ("train", "valid", "test")}
+            return {"rows": rows, "seconds": time.perf_counter() - started}
+
+        return Encoded(self, self.pipeline.store.build("encode", key, write))
+
+    def train(self) -> Run:
+        """Encode, train and evaluate."""
+        return self.encode().train()
+
+    def _repr_html_(self) -> str:
+        rows = [{"column": c.name, "role": c.role, "dtype": c.dtype} for c in self.schema.columns]
+        counts = ", ".join(f"{name} {count:,}" for name, count in self.rows.items())
+        return html_table(rows, f"Features of {self.pipeline.config.name}: {counts} rows")
+
+
+@dataclass
+class Encoded:
+    """Packed tables and the preprocessor that made them."""
+
+    features: Features
+    artifact: Artifact
+
+    @property
+    def preprocessor(self) -> Preprocessor:
+        return Preprocessor.load(self.artifact.path / "preprocessor", self.features.pipeline.engine)
+
+    def table(self, split: str) -> PackedTable:
+        """A split's packed table, memory-mapped."""
+        return PackedTable.load(self.artifact.path / split)
+
+    def train(self) -> Run:
+        """Train, evaluate, report; everything under runs/<name>/<id>/."""
+        return publish(self, self.fit_model())
+
+    def fit_model(self) -> Artifact:
+        """The trained bundle and metrics.jsonl as an artifact. A run that was killed goes on from its checkpoint."""
+        pipeline, config = self.features.pipeline, self.features.pipeline.config
+        raw = config.to_dict()
+        settings = {"model": raw["model"], "train": raw["train"], "seed": config.seed, "device": pipeline.device}
+        key = artifact_key("train", {"encode": self.artifact.key}, settings, source_hash(SOURCES["train"]))
+        work = pipeline.store.root / "checkpoints" / key
+
+        def write(folder: Path) -> dict[str, Any]:
+            started = time.perf_counter()
+            work.mkdir(parents=True, exist_ok=True)
+            with folder_lock(work.with_suffix(".lock")):
+                trained, bundle = self._train(work)
+                bundle.save(folder / "model")
+                shutil.copy(work / "metrics.jsonl", folder / "metrics.jsonl")
+            rows = len(self.table("train")) * config.train.epochs
+            seconds = time.perf_counter() - started
+            return {"rows": rows, "best_epoch": trained.best_epoch, "steps": trained.steps, "seconds": seconds}
+
+        artifact = pipeline.store.build("train", key, write)
+        shutil.rmtree(work, ignore_errors=True)
+        work.with_suffix(".lock").unlink(missing_ok=True)
+        return artifact
+
+    def _train(self, work: Path) -> tuple[Any, Bundle]:
+        pipeline, config = self.features.pipeline, self.features.pipeline.config
+        preprocessor, device = self.preprocessor, pipeline.device
+        train, valid = self.table("train").to(device), self.table("valid").to(device)
+        with torch.random.fork_rng(range(torch.cuda.device_count()) if device != "cpu" else []):
+            torch.manual_seed(config.seed)
+            model = TabularModel(model_config(preprocessor, config))
+            loss = target_loss(self.features.schema)
+            trained = train_model(
+                model, train, valid, loss, config.train, seed=config.seed, device=device, folder=work
+            )
+        period = training_period(self.features)
+        info = {"name": config.name, "recipe": config.recipe, "seed": config.seed, **period}
+        return trained, Bundle(preprocessor, model, info, device)
+
+    def _repr_html_(self) -> str:
+        schema = self.preprocessor.tensor_schema
+        rows = [{"column": c.name, "kind": "id", "ids": c.num_ids} for c in schema.ids]
+        rows += [{"column": name, "kind": "float", "ids": None} for name in schema.floats]
+        return html_table(rows, f"Packed rows of {schema.num_words} words")
+
+
+def resolve_device(name: str) -> str:
+    """`auto` is cuda where there is one, else cpu."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise DataError(f"device: {name} was asked for, but torch sees no CUDA device. Use device=cpu or auto.")
+    return name
+
+
+def model_config(preprocessor: Preprocessor, config: RunConfig) -> TabularConfig:
+    """The model's shape for these vocabularies and targets."""
+    schema, settings = preprocessor.tensor_schema, config.model
+    sizes = tuple(column.num_ids for column in schema.ids)
+    return TabularConfig(
+        num_ids=sizes,
+        num_floats=len(schema.floats),
+        num_outputs=schema.num_outputs,
+        embedding_widths=tuple(min(embedding_width(size), settings.embedding_width_max) for size in sizes),
+        layers=settings.layers,
+        dropout=settings.dropout,
+        embedding_dropout=settings.embedding_dropout,
+        batch_norm=settings.batch_norm,
+        batch_norm_floats=settings.batch_norm_floats,
+    )
+
+
+def write_features(tables: FeatureTables, folder: Path, rows_per_part: int) -> dict[str, int]:
+    """`<split>/part-*.parquet` in the schema's order and types, and schema.json; returns rows by split."""
+    schema = tables.schema
+    nullable = set(schema.names("categorical"))
+    for split, frame in tables.splits.items():
+        for target in schema.targets if split in ("train", "valid", "test") else ():
+            nulls = int(frame[target.name].isna().sum())
+            if nulls:
+                raise DataError(
+                    f"target {target.name!r}: {nulls} null(s) in split {split!r}. Drop rows without a label, or fill them."
+                )
+        typed = cast(frame[schema.names()], schema.dtypes(), f"split {split!r}", nullable=nullable)
+        (folder / split).mkdir()
+        for number, start in enumerate(range(0, max(len(typed), 1), rows_per_part)):
+            part = typed.iloc[start : start + rows_per_part]
+            engine_of(typed).write_parquet(part, folder / split / f"part-{number:05d}.parquet")
+    schema.save(folder / "schema.json")
+    return {split: len(frame) for split, frame in tables.splits.items()}
+
+
+def pack(preprocessor: Preprocessor, frame: Any) -> PackedTable:
+    """A features-stage frame as a packed table in host memory; columns are handed over by DLPack without a copy."""
+    encoded = preprocessor.transform(frame)
+    schema = preprocessor.tensor_schema
+    columns = engine_of(encoded).columns_to_torch(encoded, list(encoded.columns))
+    ids, floats, targets = len(schema.ids), len(schema.floats), len(schema.targets)
+    rest = columns[ids + floats + targets :]
+    table = PackedTable.from_columns(
+        schema,
+        columns[:ids],
+        columns[ids : ids + floats],
+        columns[ids + floats : ids + floats + targets],
+        weight=rest[0] if schema.has_weight else None,
+        group=rest[-1] if schema.has_group else None,
+    )
+    return table.to("cpu")
+
+
+def training_period(features: Features) -> dict[str, Any]:
+    """First and last moment that the model was fitted or selected on, where the schema has a time column."""
+    time_column = features.schema.only("time")
+    if time_column is None:
+        return {}
+    engine = load_engine(features.pipeline.engine)
+    parts = [engine.read_parquet(p, [time_column])[time_column] for s in ("train", "valid") for p in features.parts(s)]
+    return {"trained_from": float(min(p.min() for p in parts)), "trained_until": float(max(p.max() for p in parts))}
+
+

@@ -1,0 +1,156 @@
+"""Optimizers by name: which parameters they decay, and the settings that a schedule moves."""
+
+import pytest
+import torch
+from torch import nn
+
+from models import (
+    Lamb,
+    ModelError,
+    TabularConfig,
+    TabularModel,
+    build_optimizer,
+    lamb_param_groups,
+    set_lr_and_momentum,
+    split_parameters,
+)
+
+CONFIG = TabularConfig(num_ids=(5, 4), num_floats=2, num_outputs=1, layers=(6,))
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return TabularModel(CONFIG)
+
+
+def names_of(model, parameters):
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    return [names[parameter] for parameter in parameters]
+
+
+def test_parameters_split_into_tables_weights_and_the_rest(model):
+    split = split_parameters(model)
+    assert names_of(model, split.embeddings) == ["embeddings.tables.0", "embeddings.tables.1"]
+    assert names_of(model, split.decayed) == ["layers.0.0.weight", "layers.1.0.weight"]
+    assert names_of(model, split.undecayed) == [
+        "float_norm.weight",
+        "float_norm.bias",
+        "layers.0.2.weight",
+        "layers.0.2.bias",
+        "layers.1.0.bias",
+    ]
+
+
+def test_norms_of_many_dimensions_embeddings_of_torch_and_frozen_parameters_are_recognised():
+    model = nn.ModuleDict({"norm": nn.LayerNorm((2, 3)), "table": nn.Embedding(4, 2), "linear": nn.Linear(2, 2)})
+    model["linear"].weight.requires_grad_(False)
+    split = split_parameters(model)
+    assert names_of(model, split.embeddings) == ["table.weight"]
+    assert split.decayed == []
+    assert names_of(model, split.undecayed) == ["norm.weight", "norm.bias", "linear.bias"]
+
+
+def test_a_table_shared_with_a_linear_layer_is_listed_once_as_a_table():
+    model = nn.ModuleDict({"linear": nn.Linear(2, 4, bias=False), "table": nn.Embedding(4, 2)})
+    model["linear"].weight = model["table"].weight
+    split = split_parameters(model)
+    assert len(split.embeddings) == 1
+    assert split.decayed == []
+
+
+def test_lamb_groups_flag_tables_and_decay_weights_only(model):
+    groups = {group["name"]: group for group in lamb_param_groups(model, 0.3)}
+    assert {name: (g["weight_decay"], g.get("rowwise", False)) for name, g in groups.items()} == {
+        "embeddings": (0.3, True),
+        "decayed": (0.3, False),
+        "undecayed": (0.0, False),
+    }
+    assert sum(len(group["params"]) for group in groups.values()) == len(list(model.parameters()))
+
+
+def test_groups_without_parameters_are_left_out():
+    assert [group["name"] for group in lamb_param_groups(nn.Linear(2, 2, bias=False), 0.1)] == ["decayed"]
+
+
+def test_lamb_without_rowwise_treats_tables_as_dense_weights(model):
+    optimizer = build_optimizer(model, "lamb", lr=0.1, rowwise=False)
+    assert not any(group["rowwise"] for group in optimizer.param_groups)
+
+
+def test_settings_reach_lamb(model):
+    settings = {"lr": 0.2, "weight_decay": 0.3, "betas": (0.8, 0.9), "eps": 1e-4, "trust_clip": None}
+    settings |= {"always_adapt": True, "rowwise_second_moment": "full", "rowwise_step": "row"}
+    optimizer = build_optimizer(model, "lamb", max_grad_norm=7.0, **settings)
+    assert isinstance(optimizer, Lamb)
+    assert optimizer.max_grad_norm == 7.0
+    assert {key: optimizer.param_groups[0][key] for key in settings} == settings
+
+
+def test_adamw_decays_weights_and_tables_but_not_biases_and_norms(model):
+    """With zero gradients the whole update is the decay: w (1 - lr weight_decay)."""
+    optimizer = build_optimizer(model, "adamw", lr=0.1, weight_decay=0.5)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        decays = name.startswith("embeddings") or name in ("layers.0.0.weight", "layers.1.0.weight")
+        torch.testing.assert_close(parameter.detach(), before[name] * (0.95 if decays else 1.0))
+
+
+def test_settings_reach_adamw(model):
+    settings = {"lr": 0.2, "betas": (0.8, 0.9), "eps": 1e-4}
+    group = build_optimizer(model, "adamw", **settings).param_groups[0]
+    assert {key: group[key] for key in settings} == settings
+
+
+@pytest.mark.parametrize("name", ["lamb", "adamw"])
+def test_lr_and_momentum_of_a_step_are_those_set_before_it(name):
+    """After steps with gradients 1 and 0, the mean is b1' (1 - b1), whatever the optimizer does with it."""
+    layer = nn.Linear(1, 1, bias=False)
+    optimizer = build_optimizer(layer, name, lr=0.5, weight_decay=0.0)
+    for gradient, lr, momentum in ((1.0, 0.1, 0.75), (0.0, 0.0, 0.5)):
+        before = layer.weight.item()
+        set_lr_and_momentum(optimizer, lr, momentum)
+        layer.weight.grad = torch.full((1, 1), gradient)
+        optimizer.step()
+        assert layer.weight.item() == pytest.approx(before - lr)  # Adam's first step is lr long
+    assert optimizer.state[layer.weight]["exp_avg"].item() == pytest.approx(0.5 * 0.25)
+
+
+def test_settings_held_in_tensors_are_filled_in_place(model):
+    lr, beta1 = torch.tensor(0.1), torch.tensor(0.9)
+    optimizer = build_optimizer(model, "lamb", lr=lr, betas=(beta1, 0.999))
+    set_lr_and_momentum(optimizer, 0.25, 0.5)
+    assert (lr.item(), beta1.item()) == (0.25, 0.5)
+    assert all(group["lr"] is lr and group["betas"][0] is beta1 for group in optimizer.param_groups)
+
+
+@pytest.mark.parametrize(("name", "lr"), [("lamb", 0.05), ("adamw", 0.05)])
+def test_training_lowers_the_loss(model, name, lr):
+    ids, floats = torch.randint(4, (64, 2), dtype=torch.int32), torch.randn(64, 2)
+    targets = floats[:, :1] + ids[:, :1] - 1
+    optimizer = build_optimizer(model, name, lr=lr)
+    losses = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(ids, floats), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.2 * losses[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("adam", {"lr": 0.1}, "unknown optimizer 'adam'. Known: lamb, adamw"),
+        ("adamw", {"lr": 0.1, "trust_clip": 1.0}, "setting of adamw 'trust_clip'. Known: lr, weight_decay, betas, eps"),
+        ("lamb", {"lr": 0.1, "decay": 1.0}, "setting of lamb 'decay'. Known: lr, weight_decay"),
+        ("lamb", {}, "lamb: the setting lr"),
+    ],
+)
+def test_unknown_names_list_the_known_ones(model, name, settings, message):
+    with pytest.raises(ModelError, match=message):
+        build_optimizer(model, name, **settings)

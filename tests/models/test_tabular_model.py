@@ -1,0 +1,172 @@
+"""TabularModel against fastai's TabularModel, recorded by data/make_fastai_reference.py with its weights."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from models import ModelError, TabularConfig, TabularModel
+
+RECORDED = Path(__file__).parent / "data" / "fastai_tabular.npz"
+CASES = (
+    "batch_norm",
+    "no_batch_norm",
+    "output_range",
+    "several_outputs_last_norm",
+    "batch_norm_first",
+    "no_ids",
+    "no_floats",
+    "given_widths",
+)
+SMALL = TabularConfig(num_ids=(5, 4), num_floats=2, num_outputs=1, layers=(6,))
+
+
+def our_name(fastai_name: str) -> str:
+    """Name in our state dict of one in fastai's."""
+    if fastai_name.startswith("embeds."):
+        return f"embeddings.tables.{fastai_name.split('.')[1]}"
+    return fastai_name.replace("bn_cont.", "float_norm.")
+
+
+class Recording:
+    """One case of the file: a model with fastai's weights, and what fastai computed with it."""
+
+    def __init__(self, case: str) -> None:
+        with np.load(RECORDED) as file:
+            self.arrays = {key.removeprefix(f"{case}/"): file[key] for key in file if key.startswith(f"{case}/")}
+        self.config = TabularConfig.from_dict(json.loads(str(self.arrays["config"])))
+        self.model = TabularModel(self.config)
+        self.model.load_state_dict(self.section("weights"))
+        self.ids = torch.from_numpy(self.arrays["ids"]).int()
+        self.floats = torch.from_numpy(self.arrays["floats"])
+
+    def section(self, what: str) -> dict[str, torch.Tensor]:
+        """Tensors recorded under `what`, by our names; fastai's batch norm of no columns is left out."""
+        found = {key.split("/")[1]: value for key, value in self.arrays.items() if key.startswith(f"{what}/")}
+        return {
+            our_name(name): torch.from_numpy(np.asarray(value))
+            for name, value in found.items()
+            if self.config.num_floats or not name.startswith("bn_cont.")
+        }
+
+
+@pytest.fixture(params=CASES)
+def recording(request):
+    return Recording(request.param)
+
+
+def test_every_recorded_case_is_tested():
+    with np.load(RECORDED) as file:
+        assert {key.split("/")[0] for key in file} == set(CASES)
+
+
+def test_evaluation_outputs_equal_fastais(recording):
+    outputs = recording.model.eval()(recording.ids, recording.floats)
+    np.testing.assert_allclose(outputs.detach().numpy(), recording.arrays["outputs_eval"], rtol=1e-6, atol=1e-6)
+
+
+def test_training_outputs_gradients_and_running_statistics_equal_fastais(recording):
+    model = recording.model.train()
+    outputs = model(recording.ids, recording.floats)
+    np.testing.assert_allclose(outputs.detach().numpy(), recording.arrays["outputs_train"], rtol=1e-6, atol=1e-6)
+
+    nn.functional.mse_loss(outputs, torch.from_numpy(recording.arrays["targets"])).backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    torch.testing.assert_close(gradients, recording.section("gradients"), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(dict(model.named_buffers()), recording.section("buffers_after"), rtol=1e-6, atol=1e-6)
+
+
+def test_batch_norm_starts_as_fastais():
+    model = TabularModel(SMALL)
+    assert model.layers[0][2].bias.tolist() == pytest.approx([1e-3] * 6)
+    assert model.layers[0][2].weight.tolist() == [1.0] * 6
+    assert model.float_norm.bias.tolist() == [0.0, 0.0]
+
+
+def test_dropout_stands_after_the_batch_norm_of_each_layer():
+    config = TabularConfig(num_ids=(), num_floats=2, num_outputs=1, layers=(6, 4), dropout=(0.25, 0.0))
+    first, second, last = TabularModel(config).layers
+    assert [type(module) for module in first] == [nn.Linear, nn.ReLU, nn.BatchNorm1d, nn.Dropout]
+    assert first[3].p == 0.25
+    assert [type(module) for module in second] == [nn.Linear, nn.ReLU, nn.BatchNorm1d]
+    assert [type(module) for module in last] == [nn.Linear]
+
+
+def test_embedding_dropout_acts_on_embeddings_alone_and_only_in_training():
+    config = TabularConfig(num_ids=(50,), num_floats=1, num_outputs=1, embedding_dropout=0.5, batch_norm_floats=False)
+    model = TabularModel(config)
+    model.layers = nn.Identity()  # shows what enters the layers
+    model.config = TabularConfig(num_ids=(50,), num_floats=1, num_outputs=1)
+    ids, floats = torch.zeros(400, 1, dtype=torch.int32), torch.ones(400, 1)
+    torch.manual_seed(0)
+    trained, evaluated = model.train()(ids, floats), model.eval()(ids, floats)
+    dropped = trained[:, :-1] == 0
+    assert 0.45 < dropped.float().mean() < 0.55
+    torch.testing.assert_close(trained[:, :-1][~dropped], 2 * evaluated[:, :-1][~dropped])
+    torch.testing.assert_close(trained[:, -1], floats[:, 0])
+
+
+def test_outputs_are_float32_under_bfloat16_autocast():
+    model = TabularModel(SMALL).eval()
+    ids, floats = torch.zeros(4, 2, dtype=torch.int32), torch.randn(4, 2)
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs = model(ids, floats)
+    assert outputs.dtype == torch.float32
+    torch.testing.assert_close(outputs, model(ids, floats), rtol=0.05, atol=0.05)
+
+
+def test_config_survives_json():
+    config = TabularConfig(
+        num_ids=(5, 4), num_floats=2, num_outputs=3, embedding_widths=(2, 3), dropout=(0.1, 0.2), output_range=(0, 1)
+    )
+    assert TabularConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_an_unknown_key_lists_the_known_ones():
+    with pytest.raises(ModelError, match=r"'layer_widths'.*Known: num_ids, num_floats,.*linear_first"):
+        TabularConfig.from_dict(SMALL.to_dict() | {"layer_widths": [3]})
+
+
+def test_a_missing_key_is_named():
+    with pytest.raises(ModelError, match="lacks num_floats, num_outputs"):
+        TabularConfig.from_dict({"num_ids": [3]})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_ids": (), "num_floats": 0}, "no inputs are left"),
+        ({"num_ids": (5, 0)}, r"num_ids must be integers from 1 up, not \(5, 0\)"),
+        ({"num_ids": 5}, "num_ids must be integers from 1 up, not 5"),
+        ({"num_floats": -1}, "num_floats must be integers from 0 up, not -1"),
+        ({"num_floats": True}, "num_floats must be integers from 0 up, not True"),
+        ({"num_outputs": 0}, "num_outputs must be integers from 1 up, not 0"),
+        ({"layers": (8, 2.5)}, "layers must be integers"),
+        ({"embedding_widths": (3,)}, "embedding_widths has 1 entries for the 2 id columns"),
+        ({"embedding_widths": (3, 0)}, "embedding_widths must be integers from 1 up"),
+        ({"dropout": 1.0}, r"dropout must be a probability in \[0, 1\), not 1.0"),
+        ({"dropout": (0.1, 0.2, 0.3)}, "dropout has 3 entries for 1 layers"),
+        ({"embedding_dropout": "half"}, "embedding_dropout must be a probability"),
+        ({"output_range": (1.0, 1.0)}, "low < high"),
+        ({"output_range": (1.0,)}, "low < high"),
+    ],
+)
+def test_settings_out_of_range_are_refused(change, message):
+    with pytest.raises(ModelError, match=message):
+        TabularConfig.from_dict(SMALL.to_dict() | change)
+
+
+def test_floats_must_have_the_configured_columns():
+    with pytest.raises(ModelError, match=r"floats must be \[rows, 2\], found \[3, 4\]"):
+        TabularModel(SMALL)(torch.zeros(3, 2, dtype=torch.int32), torch.zeros(3, 4))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES)
+def test_outputs_on_the_gpu_equal_fastais(case):
+    recording = Recording(case)
+    outputs = recording.model.cuda().eval()(recording.ids.cuda(), recording.floats.cuda())
+    np.testing.assert_allclose(outputs.detach().cpu().numpy(), recording.arrays["outputs_eval"], rtol=1e-4, atol=1e-4)
