@@ -58,7 +58,7 @@ class PackedWriter:
             )
         block_rows = max(1, WRITE_BYTES // (4 * self.schema.num_words))
         for block in table.words.split(block_rows):
-            self._file.write(memoryview(block.cpu().numpy().astype("<i4", copy=False)).cast("B"))
+            self._file.write(block.cpu().numpy().astype("<i4", copy=False))
         self.num_written += table.num_rows
 
     def close(self) -> None:

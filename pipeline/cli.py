@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--split", help="train, valid, test or another split of the features stage")
         command.add_argument("--out", type=Path, help="file or folder to write (default: inside the run's folder)")
     gc = commands.add_parser("gc", parents=[shared], help="remove old artifacts", description="remove old artifacts")
-    gc.add_argument("--keep", type=int, default=3, help="newest artifacts of each stage that stay (default: %(default)s)")
+    gc.add_argument("--keep", type=int, default=3, help="newest artifacts of each stage, and runs of each name, that stay; latest, current and previous always stay (default: %(default)s)")
     return top
 
 
@@ -106,7 +106,10 @@ def _gc(arguments: argparse.Namespace) -> int:
     from pipeline.config import load_config
 
     config = load_config(arguments.config, arguments.overrides)
+    links = [link for link in config.runs.glob("*/*") if link.is_symlink()]
     removed, freed = collect_garbage(config.artifacts, arguments.keep)
+    runs, freed_runs = collect_garbage(config.runs, arguments.keep, protect=links)
+    removed, freed = removed + runs, freed + freed_runs
     for path in removed:
         print(f"removed {path}")
     print(f"{len(removed)} folder(s), {freed:,} bytes freed")

@@ -38,7 +38,7 @@ class ExplodeLists(Operator):
             for column, (output, dtype) in self.lists.items()
         }
         lengths = self._common_length(flat)
-        rows = xp.repeat(xp.arange(len(frame)), lengths.tolist() if xp.__name__ == "cupy" else lengths)
+        rows = row_of_entry(xp, lengths)
         first = xp.cumsum(lengths) - lengths
         out = frame[list(self.keep)].take(rows).reset_index(drop=True)
         out[self.position] = (1 + xp.arange(len(rows)) - first[rows]).astype("int32")
@@ -72,6 +72,13 @@ def split_lists(column: Any, dtype: str, separator: str = "|") -> tuple[Any, Any
         raise DataError(
             f"column {column.name!r}: a list entry is not of type {dtype} ({error}). Correct the data or the type."
         ) from error
+
+
+def row_of_entry(xp: Any, lengths: Any) -> Any:
+    """int64: the row that each entry of `split_lists` came from. `repeat` takes no array of counts in CuPy."""
+    ends = lengths.cumsum()
+    total = int(ends[-1]) if len(ends) else 0
+    return xp.searchsorted(ends, xp.arange(total), side="right")
 
 
 def _split_pandas(column: Any, dtype: str, separator: str) -> tuple[Any, Any]:

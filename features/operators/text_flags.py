@@ -9,7 +9,7 @@ from typing import Any
 from features.errors import DataError
 from features.frame import engine_of
 from features.operators.base import FittedOperator
-from features.operators.explode_lists import split_lists
+from features.operators.explode_lists import row_of_entry, split_lists
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class TextFlags(FittedOperator):
         engine = engine_of(frame)
         xp = engine.arrays
         words, lengths = split_lists(frame[self.column], "string", self.separator)
-        rows = xp.repeat(xp.arange(len(frame)), lengths.tolist() if xp.__name__ == "cupy" else lengths)
+        rows = row_of_entry(xp, lengths)
         positions = engine.positions_in(words, engine.frames.Series(list(state.words), dtype="str"))
         flags = xp.zeros((len(frame), len(state.words)), dtype="int8")
         known = positions >= 0

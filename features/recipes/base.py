@@ -45,6 +45,13 @@ class Recipe(ABC):
     def build(self, engine: str) -> FeatureTables:
         """Read, compute, split. engine: `pandas` or `cudf`."""
 
+    def submission(self, rows: Any, predictions: Any) -> Any | None:
+        """The frame that `gigabatch score` writes as CSV, from feature rows and their predictions (same length).
+
+        None, the default, has it write the key columns and the predictions instead.
+        """
+        return None
+
 
 @dataclass(frozen=True)
 class SplitFractions:

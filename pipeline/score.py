@@ -1,0 +1,108 @@
+"""Using a finished run: evaluate it on a split again, or write its predictions."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from features.errors import DataError
+from features.frame import engine_of
+from features.recipes import recipe_class
+from pipeline.artifacts import atomic_write
+from pipeline.bundle import load_bundle
+from pipeline.display import render_table
+from pipeline.evaluate import evaluate, quality
+from pipeline.report import ReportData, write_report
+from pipeline.stages import Pipeline, pack
+
+
+class RunError(ValueError):
+    """There is no such run."""
+
+
+def find_run(pipeline: Pipeline, run: Path | None) -> Path:
+    """The run's folder: the one given, else runs/<name>/latest."""
+    path = run if run is not None else pipeline.config.runs / pipeline.config.name / "latest"
+    if not (path / "model" / "bundle.json").exists():
+        raise RunError(f"run {path}: no model there. Train first (make train), or give another folder with --run.")
+    return path.resolve()
+
+
+def evaluate_run(
+    config: str, overrides: Sequence[str], run: Path | None, split: str | None, out: Path | None
+) -> int:
+    """Metrics of a run's model on a split of today's features; summary.json and report.html in a folder of their own."""
+    pipeline = Pipeline.from_config(config, *overrides)
+    path, split = find_run(pipeline, run), split or "test"
+    bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)
+    features = pipeline.features()
+    started = time.perf_counter()
+    table = pack(bundle.preprocessor, features.frame(split))
+    bins = pipeline.config.evaluate.calibration_bins
+    found = evaluate(bundle.model, table, bundle.schema, pipeline.device, bins)
+    summary = {
+        "name": pipeline.config.name,
+        "id": path.name,
+        "split": split,
+        **found.headline,
+        "rows": len(table),
+        "seconds": {"evaluate": time.perf_counter() - started},
+        "targets": found.metrics,
+    }
+    folder = out or path / f"evaluation-{split}"
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic_write(folder / "summary.json", json.dumps(summary, indent=1).encode())
+    report = ReportData(
+        name=f"{summary['name']}, {split} split",
+        run_id=path.name,
+        notes=features.notes,
+        metrics=found.headline,
+        splits=[{"split": split, "rows": len(table)}],
+        quality=quality(bundle.schema, found, table, bins),
+    )
+    write_report(folder / "report.html", report)
+    render_table([{"split": split, "rows": len(table), **found.headline}], f"{pipeline.config.name} {path.name}")
+    print(f"report  {folder / 'report.html'}")
+    return 0
+
+
+def score_run(config: str, overrides: Sequence[str], run: Path | None, split: str | None, out: Path | None) -> int:
+    """Predictions of a split: the recipe's submission format (CSV) where it has one, else keys and predictions."""
+    pipeline = Pipeline.from_config(config, *overrides)
+    path = find_run(pipeline, run)
+    bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)
+    features = pipeline.features()
+    split = split or ("score" if "score" in features.rows else "test")
+    frame = features.frame(split)
+    if len(frame) == 0:
+        raise DataError(f"split {split!r} has no rows to score.")
+    predictions = bundle.predict(frame)
+    submission = recipe_class(pipeline.config.recipe)(pipeline.config.features).submission(frame, predictions)
+    target = out or path / (f"scores-{split}.parquet" if submission is None else "submission.csv")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    content = with_keys(bundle.schema, frame, predictions) if submission is None else submission
+    write_frame(content, target)
+    print(f"{len(content):,} rows  {target}")
+    return 0
+
+
+def with_keys(schema: Any, frame: Any, predictions: Any) -> Any:
+    """Key, group and time columns beside the predictions (`predicted_<target>`)."""
+    found = {name: frame[name] for name in schema.names("key", "group", "time")}
+    found |= {f"predicted_{name}": predictions[name] for name in predictions.columns}
+    return engine_of(frame).frames.DataFrame(found)
+
+
+def write_frame(frame: Any, path: Path) -> None:
+    """CSV or Parquet by the file's ending, whole or not at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    if path.suffix == ".csv":
+        frame.to_csv(temporary, index=False)
+    elif path.suffix == ".parquet":
+        engine_of(frame).write_parquet(frame, temporary)
+    else:
+        raise DataError(f"output {path}: unknown ending. Known: .csv, .parquet.")
+    temporary.replace(path)
