@@ -103,7 +103,7 @@ def splitmix64(state: Tensor) -> Tensor:
 
 @lru_cache(maxsize=64)
 def nearly_square_sides(num_rows: int) -> tuple[int, int]:
-    """(a, b) with a b >= num_rows, a in [sqrt/2, sqrt], and the smallest excess; of equals the most nearly square."""
+    """(a, b) with the least a b >= num_rows for a in (root/2, root], root = ceil(sqrt(num_rows)); the largest such a."""
     root = math.isqrt(num_rows - 1) + 1
     a = np.arange(root, root // 2, -1)
     b = -(-num_rows // a)

@@ -43,6 +43,8 @@ class TargetLoss(nn.Module):
         """
         if len(targets) != len(self.tasks):
             raise ModelError(f"loss: {len(targets)} targets given, {len(self.tasks)} expected.")
+        if weight is not None and weight.shape != outputs.shape[:1]:
+            raise ModelError(f"loss: weight must be [{len(outputs)}], not {list(weight.shape)}.")
         loss = outputs.new_zeros((), dtype=torch.float32)
         for (task, _), output, target in zip(self.tasks, self._split(outputs), targets, strict=True):
             if target.shape != output.shape[:1]:

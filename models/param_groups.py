@@ -4,12 +4,11 @@ from typing import NamedTuple
 
 from torch import nn
 from torch.nn import Parameter
-from torch.nn.modules.batchnorm import _NormBase
 
 from models.embeddings import EmbeddingTables
 
 EMBEDDING_MODULES = (EmbeddingTables, nn.Embedding, nn.EmbeddingBag)
-NORM_MODULES = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+NORM_MODULES = (nn.LayerNorm, nn.RMSNorm)  # those of other norms have one dimension, which tells them apart
 
 
 class ParameterSplit(NamedTuple):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from loaders.packed import PackedTable
 from pipeline.artifacts import Artifact, artifact_key, atomic_symlink, source_hash
 from pipeline.bundle import Bundle, load_bundle
 from pipeline.display import html_table, render_table
@@ -123,12 +124,19 @@ def judge(encoded: Encoded, bundle: Bundle) -> dict[str, Any]:
             bundle.model, tables["test"], schema, settings, pipeline.config.seed, device
         )
     return {
+        "target_means": {split: target_means(table) for split, table in tables.items()},
         "evaluations": found,
         "quality": quality(schema, found["test"], tables["test"], settings.calibration_bins),
         "columns": column_summary(bundle.preprocessor, tables["train"], tables["test"]),
         "importance": importance,
         "importance_metric": metric,
     }
+
+
+def target_means(table: PackedTable) -> dict[str, float]:
+    """`mean of <target>` of the binary and regression targets, which shows how a split differs from another."""
+    targets = zip(table.schema.targets, table.unpack(table.words).targets, strict=True)
+    return {f"mean of {t.name}": float(labels.double().mean()) for t, labels in targets if t.task != "multiclass"}
 
 
 def summarise(
@@ -148,6 +156,7 @@ def summarise(
         "metrics": {split: found.headline for split, found in evaluations.items()},
         "targets": {split: found.metrics for split, found in evaluations.items()},
         "rows_by_split": rows,
+        "target_means": results["target_means"],
         "rows_by_stage": {
             "features": sum(rows.values()),
             "encode": sum(labelled.values()),
@@ -197,7 +206,10 @@ def report_data(
         for name in STAGES
     ]
     metrics = summary["metrics"]["test"]
-    splits = [{"split": name, "rows": count} for name, count in summary["rows_by_split"].items()]
+    splits = [
+        {"split": name, "rows": count, **summary["target_means"].get(name, {})}
+        for name, count in summary["rows_by_split"].items()
+    ]
     notes = list(summary["notes"])
     if results["importance"]:
         notes.append(f"Importance: drop of {results['importance_metric']} on the test split when a feature is shuffled.")

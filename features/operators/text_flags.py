@@ -77,10 +77,6 @@ class TextFlags(FittedOperator):
         flags[rows[known], positions[known]] = 1
         return flags
 
-    def apply(self, frame: Any, state: Words) -> Any:
-        engine = engine_of(frame)
-        flags = self.matrix(frame, state)
-        out = frame.copy(deep=False)
-        for position, name in enumerate(state.columns):
-            out[name] = engine.series(flags[:, position].astype("float32"), frame)
-        return out
+    def columns(self, frame: Any, state: Words) -> dict[str, Any]:
+        flags = self.matrix(frame, state).astype("float32")
+        return {name: engine_of(frame).series(flags[:, k], frame) for k, name in enumerate(state.columns)}

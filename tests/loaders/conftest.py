@@ -9,7 +9,11 @@ from loaders.packed import PackedTable
 SCHEMA = TensorSchema(
     ids=(IdColumn("item", 1000), IdColumn("city", 7)),
     floats=("price", "age", "distance"),
-    targets=(Target("clicked", "binary"), Target("cause", "multiclass", 4, ("none", "weather", "crew", "other")), Target("delay", "regression")),
+    targets=(
+        Target("clicked", "binary"),
+        Target("cause", "multiclass", 4, ("none", "weather", "crew", "other")),
+        Target("delay", "regression"),
+    ),
     has_weight=True,
     has_group=True,
 )

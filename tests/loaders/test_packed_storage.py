@@ -91,9 +91,14 @@ def test_writing_too_many_rows_or_another_schema_is_an_error(make_table, tmp_pat
 
 def test_a_writer_that_failed_leaves_no_table_not_even_the_old_one(make_table, tmp_path):
     make_table(3).save(tmp_path)
-    with pytest.raises(KeyError), PackedWriter(tmp_path, make_table(3).schema, 3) as writer:
-        writer.write(make_table(2))
-        raise KeyError("the source broke")
+
+    def write_half() -> None:
+        with PackedWriter(tmp_path, make_table(3).schema, 3) as writer:
+            writer.write(make_table(2))
+            raise KeyError("the source broke")
+
+    with pytest.raises(KeyError, match="the source broke"):
+        write_half()
     with pytest.raises(LoaderError, match="no finished packed table"):
         PackedTable.load(tmp_path)
 

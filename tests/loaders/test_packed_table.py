@@ -103,7 +103,10 @@ def test_concat_names_what_differs_between_schemas(make_table):
     [
         ({"ids": (0, 5, 2)}, r"id column 'item': 1 of 3 rows .* 5 in row 1; ids must be in \[0, 5\)"),
         ({"ids": (0, 0, -1)}, r"id column 'item': 1 of 3 rows .* -1 in row 2"),
-        ({"floats": (math.nan, 1.0, math.nan)}, r"float column 'price': 2 of 3 rows .* nan in row 0; values must be fin"),
+        (
+            {"floats": (math.nan, 1.0, math.nan)},
+            r"float column 'price': 2 of 3 rows .* nan in row 0; values must be fin",
+        ),
         ({"floats": (0.0, math.inf, 1.0)}, r"float column 'price': 1 of 3 .* inf in row 1"),
         ({"floats": (0.0, 1.0, -math.inf)}, r"float column 'price': 1 of 3 .* -inf in row 2"),
         ({"targets": (0.0, math.nan, 1.0)}, r"binary target 'clicked': 1 of 3 .* nan in row 1; .* drop rows without"),

@@ -95,27 +95,27 @@ def test_rows_are_those_of_a_slow_cycle_walk(num_rows):
 
 
 def test_positions_that_lead_outside_walk_back_in():
-    num_rows, seeds = 4099, range(200)
-    a, b = nearly_square_sides(num_rows)
-    assert a * b > num_rows
+    """13 values are outside; nearly all are reached from a row, some through another outside value."""
+    num_rows, num_outside = 21_547, 13
+    assert math.prod(nearly_square_sides(num_rows)) - num_rows == num_outside
     walked = 0
-    for seed in seeds:
+    for seed in range(100):
         order = SampleOrder(num_rows, seed, 0)
         rows = order._network(torch.arange(num_rows))
         for position in (rows >= num_rows).nonzero().flatten().tolist():
             walked += 1
             assert order(torch.tensor([position])).item() == row_in_python(position, num_rows, seed, 0)
-    assert walked > len(seeds)
+    assert 0.98 * 100 * num_outside < walked <= 100 * num_outside
 
 
 @given(num_rows=st.integers(2, 10**7))
 @settings(max_examples=200, deadline=None)
-def test_sides_hold_all_rows_and_leave_little_over(num_rows):
+def test_sides_hold_all_rows_and_leave_as_little_over_as_any_near_square(num_rows):
     a, b = nearly_square_sides(num_rows)
-    assert math.isqrt(num_rows) // 2 <= a <= b + 1
-    excess = a * b - num_rows
-    divided = [-(-num_rows // side) * side for side in range(math.isqrt(num_rows - 1) // 2 + 1, a + 1)]
-    assert excess == min(divided) - num_rows
+    root = math.isqrt(num_rows - 1) + 1
+    assert root // 2 < a <= root
+    multiples = [-(-num_rows // side) * side for side in range(root // 2 + 1, root + 1)]
+    assert a * b == min(multiples) >= num_rows
 
 
 def test_the_order_depends_on_rows_seed_and_epoch_alone():
@@ -199,7 +199,9 @@ def randomness_z(rows: torch.Tensor) -> dict[str, float]:
         "displacement": float((displacement - 1 / 3) / math.sqrt(2 / 45 / n)),
         "ascents": float((ascents - (n - 1) / 2) / math.sqrt((n + 1) / 12)),
         "fixed points": float((rows == torch.arange(n)).sum() - 1.0),
-        "rank of position": float((centred * torch.arange(n).double().sub((n - 1) / 2)).sum() / (n**1.5 / math.sqrt(12))),
+        "rank of position": float(
+            (centred * torch.arange(n).double().sub((n - 1) / 2)).sum() / (n**1.5 / math.sqrt(12))
+        ),
     }
     for lag in (1, 2, round(math.sqrt(n))):
         z[f"correlation at lag {lag}"] = float((centred[lag:] * centred[:-lag]).sum() / math.sqrt(n))

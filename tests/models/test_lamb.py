@@ -109,7 +109,6 @@ def test_trajectory_equals_timms(case):
             group["lr"], group["betas"] = float(lr), (float(beta1), 0.999)
         run(optimizer, parameters, [[recorded[f"gradients/{name}"][step] for name in names]])
         for name, parameter in zip(names, parameters, strict=True):
-            # timm keeps its own step count and clip in float32.
             wanted = recorded[f"weights/{name}"][step]
             np.testing.assert_allclose(parameter.detach().numpy(), wanted, rtol=1e-12, atol=1e-14)
 

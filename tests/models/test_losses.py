@@ -1,0 +1,140 @@
+"""TargetLoss against torch's and scikit-learn's losses, target by target."""
+
+import numpy as np
+import pytest
+import sklearn.metrics
+import torch
+from torch.nn import functional
+
+from models import ModelError, TargetLoss
+
+TASKS = (("binary", 1), ("multiclass", 3), ("regression", 1))
+ROWS = 40
+
+
+@pytest.fixture
+def batch():
+    """Outputs, targets and weights of a batch with one target of each task."""
+    torch.manual_seed(0)
+    targets = (torch.randint(2, (ROWS,)).float(), torch.randint(3, (ROWS,), dtype=torch.int32), torch.randn(ROWS))
+    return torch.randn(ROWS, 5) * 2, targets, torch.rand(ROWS)
+
+
+def sklearn_losses(outputs, targets, weight):
+    """(log loss, log loss over classes, mean squared error), each a weighted mean, from float64 probabilities."""
+    logits, (binary, multiclass, regression) = outputs.double(), targets
+    return (
+        sklearn.metrics.log_loss(binary, torch.sigmoid(logits[:, 0]), sample_weight=weight),
+        sklearn.metrics.log_loss(multiclass, torch.softmax(logits[:, 1:4], 1), sample_weight=weight, labels=[0, 1, 2]),
+        sklearn.metrics.mean_squared_error(regression.double(), logits[:, 4], sample_weight=weight),
+    )
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_loss_is_the_sum_of_scikit_learns(batch, weighted):
+    outputs, targets, weight = batch
+    weight = weight if weighted else None
+    loss = TargetLoss(TASKS)(outputs, targets, weight)
+    assert loss.shape == ()
+    assert loss.item() == pytest.approx(sum(sklearn_losses(outputs, targets, weight)), rel=1e-5)
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_a_single_target_has_its_own_loss(batch, position):
+    outputs, targets, weight = batch
+    columns = (slice(0, 1), slice(1, 4), slice(4, 5))[position]
+    loss = TargetLoss([TASKS[position]])(outputs[:, columns], (targets[position],), weight)
+    assert loss.item() == pytest.approx(sklearn_losses(outputs, targets, weight)[position], rel=1e-5)
+
+
+def test_predictions_are_probabilities_and_values(batch):
+    outputs, _, _ = batch
+    binary, multiclass, regression = TargetLoss(TASKS).predict(outputs)
+    torch.testing.assert_close(binary, 1 / (1 + (-outputs[:, 0]).exp()))
+    exponentials = outputs[:, 1:4].exp()
+    torch.testing.assert_close(multiclass, exponentials / exponentials.sum(dim=1, keepdim=True))
+    assert torch.equal(regression, outputs[:, 4])
+
+
+def test_gradients_pass_a_numerical_check(batch):
+    outputs, targets, weight = batch
+    outputs = outputs.clone().requires_grad_()
+    TargetLoss(TASKS)(outputs, targets, weight).backward()
+    row, step = 3, 1e-2
+    for column in range(5):
+        moved = [outputs.detach().clone() for _ in range(2)]
+        moved[0][row, column] += step
+        moved[1][row, column] -= step
+        high, low = (sum(sklearn_losses(o, targets, weight)) for o in moved)
+        assert outputs.grad[row, column].item() == pytest.approx((high - low) / (2 * step), rel=1e-3, abs=1e-6)
+
+
+def test_rows_of_weight_zero_do_not_count(batch):
+    outputs, targets, weight = batch
+    weight = weight.clone()
+    weight[25:] = 0
+    loss = TargetLoss(TASKS)
+    kept = loss(outputs[:25], tuple(target[:25] for target in targets), weight[:25])
+    torch.testing.assert_close(loss(outputs, targets, weight), kept)
+
+
+def test_a_batch_whose_weights_are_all_zero_teaches_nothing(batch):
+    outputs, targets, weight = batch
+    outputs = outputs.clone().requires_grad_()
+    loss = TargetLoss(TASKS)(outputs, targets, torch.zeros_like(weight))
+    loss.backward()
+    assert loss.item() == 0
+    assert not outputs.grad.any()
+
+
+def test_extreme_logits_stay_finite():
+    outputs = torch.tensor([[200.0], [-200.0]], requires_grad=True)
+    loss = TargetLoss([("binary", 1)])(outputs, (torch.tensor([0.0, 1.0]),))
+    loss.backward()
+    assert loss.item() == 200.0
+    np.testing.assert_allclose(outputs.grad, [[0.5], [-0.5]])
+
+
+def test_half_precision_outputs_are_computed_in_float32(batch):
+    outputs, targets, _ = batch
+    loss = TargetLoss(TASKS)
+    found = loss(outputs.bfloat16(), targets)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, loss(outputs.bfloat16().float(), targets), rtol=0, atol=0)
+    assert {prediction.dtype for prediction in loss.predict(outputs.bfloat16())} == {torch.float32}
+
+
+def test_class_numbers_may_be_int32_or_int64(batch):
+    outputs, (_, classes, _), _ = batch
+    loss = TargetLoss([("multiclass", 5)])
+    expected = functional.cross_entropy(outputs, classes.long())
+    torch.testing.assert_close(loss(outputs, (classes,)), expected)
+    torch.testing.assert_close(loss(outputs, (classes.long(),)), expected)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        ([], "at least one target"),
+        ([("ranking", 1)], "unknown task 'ranking'. Known: binary, multiclass, regression"),
+        ([("binary", 2)], "a binary target takes one output, not 2"),
+        ([("regression", 0)], "a regression target takes one output, not 0"),
+        ([("multiclass", 1)], "a multiclass target takes two or more outputs, not 1"),
+    ],
+)
+def test_tasks_that_do_not_exist_or_fit_are_refused(tasks, message):
+    with pytest.raises(ModelError, match=message):
+        TargetLoss(tasks)
+
+
+def test_shapes_that_would_broadcast_are_refused(batch):
+    outputs, targets, _ = batch
+    loss = TargetLoss(TASKS)
+    with pytest.raises(ModelError, match=r"outputs must be \[rows, 5\], found \[40, 4\]"):
+        loss(outputs[:, :4], targets)
+    with pytest.raises(ModelError, match="2 targets given, 3 expected"):
+        loss(outputs, targets[:2])
+    with pytest.raises(ModelError, match=r"a target must be \[40\], one value a row, not \[40, 1\]"):
+        loss(outputs, (targets[0][:, None], *targets[1:]))
+    with pytest.raises(ModelError, match=r"weight must be \[40\], not \[40, 1\]"):
+        loss(outputs, targets, torch.ones(ROWS, 1))
