@@ -4,6 +4,7 @@
 CONFIG ?= conf/flights.yaml
 ARGS ?=
 ROWS ?= 1000000
+OUT ?= data/trivago
 VENV := .venv
 SHELL := /bin/bash
 
@@ -77,7 +78,7 @@ gpu-check: $(READY)  ## on a GPU box: every test marked gpu, then the benchmarks
 	$(PYTHON) -m benchmarks.trivago_quality --quick --device cuda
 
 data-trivago: $(READY)  ## a synthetic log in the RecSys Challenge 2019 format: make data-trivago ROWS=1000000
-	$(PYTHON) -m features.recipes.trivago_synthetic --rows $(ROWS) --out data/trivago-$(ROWS) $(ARGS)
+	$(PYTHON) -m features.recipes.trivago_synthetic --rows $(ROWS) --out $(OUT) $(ARGS)
 
 gc: $(READY)  ## remove all but the newest artifacts: make gc ARGS="--keep 3"
 	$(PYTHON) -m pipeline gc --config $(CONFIG) $(ARGS)

@@ -101,10 +101,10 @@ class AsOf:
         """int64 sum of an integer column over the same events; nulls add nothing."""
         filled = self.events[column].fillna(0)
         values = self.engine.array(filled)
-        if values.dtype.kind not in "iub" and bool((values != self.xp.rint(values)).any()):
+        if values.dtype.kind == "f" and bool((~(abs(values) < 2.0**62) | (values != self.xp.rint(values))).any()):
             raise DataError(
-                f"as-of sum: column {column!r} holds fractions; running sums are exact for integers only. "
-                "Scale and round it first (for example to cents or minutes)."
+                f"as-of sum: column {column!r} holds fractions or values beyond int64; running sums are exact for "
+                "integers only. Scale and round it first (for example to cents or minutes)."
             )
         return self._sum(values.astype("int64"), window)
 

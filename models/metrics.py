@@ -41,7 +41,7 @@ def roc_auc(scores: Tensor, labels: Tensor, weight: Tensor | None = None) -> Ten
     NaN if there is only one class, for which no area is defined.
     """
     _, false_positives, true_positives = _roc_counts("roc_auc", scores, labels, weight)
-    twice_area = (false_positives.diff() * (2 * true_positives[1:])).sum()
+    twice_area = (false_positives.diff() * (true_positives[1:] + true_positives[:-1])).sum()
     return twice_area.double() / (2 * false_positives[-1].double() * true_positives[-1])
 
 

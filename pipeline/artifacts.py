@@ -15,19 +15,25 @@ import importlib.util
 import json
 import logging
 import os
+import platform
+import re
 import secrets
 import shutil
+import socket
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePath
+from typing import IO, Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 CHECKSUMS = "checksums.json"
+SETTLED_NS = 2_000_000_000  # a file changed later than this ago may change again without its time showing it
 VERSIONS_OF = ("pandas", "pyarrow", "numpy", "torch", "dask", "cudf-cu13", "cupy-cuda13x")
 
 
@@ -47,16 +53,26 @@ class Artifact:
 
 def artifact_key(stage: str, inputs: Mapping[str, Any], config: Mapping[str, Any], sources: str) -> str:
     """32 hex digits; equal for equal content whatever the order of keys."""
-    text = json.dumps([stage, inputs, config, sources], sort_keys=True, default=str)
+    text = json.dumps([stage, inputs, config, sources], sort_keys=True, default=_stable_text)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _stable_text(value: Any) -> str:
+    """Text of a setting that JSON has no form for; `str` of just anything may hold an address of this process."""
+    if isinstance(value, PurePath):
+        return str(value)
+    raise ArtifactError(f"artifact key: a {type(value).__name__} ({value!r}) has no stable text. Give JSON values.")
 
 
 def source_hash(modules: Sequence[str]) -> str:
     """Hash of the source text of modules and whole packages, by name; never of a commit."""
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(modules):
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:
+        try:
+            spec = importlib.util.find_spec(name)
+        except ModuleNotFoundError as error:
+            raise ArtifactError(f"module {name!r} has no source to take a hash of: {error}.") from error
+        if spec is None or spec.origin is None or not spec.has_location:
             raise ArtifactError(f"module {name!r} has no source to take a hash of.")
         origin = Path(spec.origin)
         files = sorted(origin.parent.rglob("*.py")) if origin.name == "__init__.py" else [origin]
@@ -72,29 +88,52 @@ def file_checksum(path: Path) -> str:
 
 
 class ChecksumCache:
-    """Checksums of local files by path, size and modification time, kept in a JSON file."""
+    """Checksums of local files by path, size and modification time, kept in a JSON file.
+
+    As in git's index, a file changed within the last two seconds is not taken in: another change of the same size
+    within the same tick of the file system's clock could not be told from it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.known: dict[str, str] = {}
-        if path.exists():
-            try:
-                self.known = dict(json.loads(path.read_text()))
-            except (ValueError, TypeError):
-                log.warning("%s is damaged; checksums are computed again", path)
+        self.known = self._read()
+        self._changed = False
 
     def checksum(self, path: Path) -> str:
         stat = path.stat()
-        key = f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}"
-        if key not in self.known:
-            self.known[key] = file_checksum(path)
-        return self.known[key]
+        entry = self.known.get(str(path.resolve()))
+        if entry is not None and entry[:2] == (stat.st_size, stat.st_mtime_ns):
+            return entry[2]
+        checksum = file_checksum(path)
+        self.remember(path, stat, checksum)
+        return checksum
+
+    def remember(self, path: Path, stat: os.stat_result, checksum: str) -> None:
+        """Take in a checksum of the file that had this `stat` before it was read."""
+        if time.time_ns() - stat.st_mtime_ns > SETTLED_NS:
+            self.known[str(path.resolve())] = (stat.st_size, stat.st_mtime_ns, checksum)
+            self._changed = True
 
     def save(self) -> None:
         """Keep what was computed; two writers at once lose a few entries, never the file."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        current = [item for item in self.known.items() if Path(item[0].rsplit("|", 2)[0]).exists()]
-        atomic_write(self.path, json.dumps(dict(current)).encode())
+        if not self._changed:
+            return
+        known = {name: entry for name, entry in (self._read() | self.known).items() if Path(name).exists()}
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write(self.path, json.dumps(known).encode())
+        except OSError as error:
+            log.warning("%s could not be written (%s); checksums will be computed again", self.path, error)
+
+    def _read(self) -> dict[str, tuple[int, int, str]]:
+        try:
+            found = json.loads(self.path.read_text())
+            return {name: (int(size), int(mtime_ns), str(text)) for name, (size, mtime_ns, text) in found.items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, AttributeError):
+            log.warning("%s is damaged; checksums are computed again", self.path)
+            return {}
 
 
 def input_checksums(paths: Sequence[str], root: Path) -> dict[str, str]:
@@ -102,11 +141,13 @@ def input_checksums(paths: Sequence[str], root: Path) -> dict[str, str]:
     cache = ChecksumCache(root / CHECKSUMS)
     found = {}
     for position, path in enumerate(paths):
-        if "://" in path:
-            filesystem, inside = fsspec.url_to_fs(path)
-            found[f"{position}:{Path(inside).name}"] = str(filesystem.ukey(inside))
-        else:
-            found[f"{position}:{Path(path).name}"] = cache.checksum(Path(path))
+        filesystem, inside = fsspec.url_to_fs(path)
+        try:
+            local = isinstance(filesystem, LocalFileSystem)
+            checksum = cache.checksum(Path(inside)) if local else str(filesystem.ukey(inside))
+        except FileNotFoundError as error:
+            raise ArtifactError(f"input {path} does not exist. Correct its path in the configuration.") from error
+        found[f"{position}:{Path(inside).name}"] = checksum
     cache.save()
     return found
 
@@ -127,18 +168,9 @@ class ArtifactStore:
         if found is not None:
             log.info("%s: skipped, unchanged (%s)", stage, target)
             return found
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            remove_leftovers(target.parent)
-            return self._write(stage, key, target, write)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise
-            free = shutil.disk_usage(self.root).free if self.root.exists() else 0
-            raise ArtifactError(
-                f"{stage}: the disk of {self.root} is full ({free:,} bytes free: {error}). Nothing was left behind; "
-                "free some space (gigabatch gc --keep 1) and run again."
-            ) from error
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(target.parent)
+        return self._write(stage, key, target, write)
 
     def find(self, stage: str, key: str) -> Artifact | None:
         """The artifact if it is there and whole; a damaged one is put aside and logged."""
@@ -149,7 +181,8 @@ class ArtifactStore:
             return Artifact(target, key, self._verified(target), skipped=True)
         except ArtifactError as error:
             aside = target.with_name(f".damaged-{key}-{secrets.token_hex(4)}")
-            target.rename(aside)
+            with contextlib.suppress(FileNotFoundError):  # another process was faster
+                target.rename(aside)
             log.warning("%s It was put aside as %s and is made again.", error, aside)
             return None
 
@@ -157,11 +190,13 @@ class ArtifactStore:
         cache = ChecksumCache(self.root / CHECKSUMS)
         try:
             manifest = json.loads((target / MANIFEST).read_text())
+            if different := manifest["files"].keys() ^ _content_files(target).keys():
+                raise ArtifactError(f"artifact {target}: {sorted(different)} missing, or not in its manifest.")
             for name, entry in manifest["files"].items():
                 path = target / name
                 if path.stat().st_size != entry["bytes"] or cache.checksum(path) != entry["checksum"]:
                     raise ArtifactError(f"artifact {target}: file {name} is not what its manifest says.")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             if isinstance(error, ArtifactError):
                 raise
             raise ArtifactError(f"artifact {target}: damaged ({error}).") from error
@@ -169,13 +204,13 @@ class ArtifactStore:
         return manifest
 
     def _write(self, stage: str, key: str, target: Path, write: Callable[[Path], dict[str, Any]]) -> Artifact:
-        temporary = target.with_name(f".tmp-{key}-{os.getpid()}-{secrets.token_hex(4)}")
-        with own_folder(temporary):
+        temporary = temporary_path(target)
+        with own_folder(temporary), _full_disk_as_user_error(stage, temporary):
             extra = write(temporary)
+            stats = {name: path.stat() for name, path in _content_files(temporary).items()}
             files = {
-                str(path.relative_to(temporary)): {"bytes": path.stat().st_size, "checksum": file_checksum(path)}
-                for path in sorted(temporary.rglob("*"))
-                if path.is_file()
+                name: {"bytes": stat.st_size, "checksum": file_checksum(temporary / name)}
+                for name, stat in stats.items()
             }
             manifest = {
                 "stage": stage,
@@ -195,16 +230,53 @@ class ArtifactStore:
                 log.info("%s: another process finished the same artifact first", stage)
                 return Artifact(target, key, self._verified(target))
             fsync_folder(target.parent)
+        cache = ChecksumCache(self.root / CHECKSUMS)  # so that the next run need not read everything again
+        for name, stat in stats.items():
+            cache.remember(target / name, stat, str(files[name]["checksum"]))
+        cache.save()
         return Artifact(target, key, manifest)
+
+
+def _content_files(folder: Path) -> dict[str, Path]:
+    """Files of an artifact by relative name, in order, but for the manifest and hidden ones such as .DS_Store."""
+    files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {name: path for name, path in files.items() if name != MANIFEST and not re.search(r"(^|/)\.", name)}
+
+
+@contextlib.contextmanager
+def _full_disk_as_user_error(stage: str, folder: Path) -> Iterator[None]:
+    """Turn an error that a full disk is behind into an `ArtifactError` with the space that was free then."""
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None:  # libraries wrap the system's error in their own
+            if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise ArtifactError(
+                    f"{stage}: could not write to {folder.parent}, the disk is full or its limit is met "
+                    f"({shutil.disk_usage(folder.parent).free:,} bytes free; {cause}). Nothing was left behind; free "
+                    "some space (gigabatch gc --keep 1) and run again."
+                ) from error
+            cause = cause.__cause__ or cause.__context__
+        raise
 
 
 def versions() -> dict[str, str]:
     """Installed versions of the libraries that numbers may depend on."""
-    found = {}
+    found = {"python": platform.python_version()}
     for name in VERSIONS_OF:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found
+
+
+def temporary_path(target: Path) -> Path:
+    """A name beside `target` that no other writer has: of this machine, this process and this call."""
+    return target.with_name(f".tmp-{target.name}@{_host()}@{os.getpid()}-{secrets.token_hex(4)}")
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())
 
 
 @contextlib.contextmanager
@@ -214,8 +286,7 @@ def own_folder(path: Path) -> Iterator[None]:
     The kernel drops the lock of a killed process, which is how `remove_leftovers` knows that nobody writes there.
     """
     lock = path.with_name(path.name + ".lock")
-    with open(lock, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with _locked(lock):
         try:
             path.mkdir()
             yield
@@ -224,22 +295,41 @@ def own_folder(path: Path) -> Iterator[None]:
             lock.unlink(missing_ok=True)
 
 
-def remove_leftovers(folder: Path) -> list[Path]:
-    """Remove temporary folders whose writer is gone; returns them."""
-    removed = []
-    for path in folder.glob(".tmp-*"):
-        if path.name.endswith(".lock"):
-            continue
-        lock = path.with_name(path.name + ".lock")
-        try:
-            with open(lock, "a") as file:
+def _locked(lock: Path) -> IO[str]:
+    """The lock file, open and locked; again where a cleaner removed it between the two steps."""
+    while True:
+        file = open(lock, "w")  # noqa: SIM115
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
+                return file
+        file.close()
+
+
+def remove_leftovers(folder: Path) -> dict[Path, int]:
+    """Remove temporary folders of this machine whose writer is gone; returns them with the bytes that they took.
+
+    Those of other machines that share the disk stay: whether their writers live is not to be seen from here.
+    """
+    removed = {}
+    for name in sorted({path.name.removesuffix(".lock") for path in folder.glob(f".tmp-*@{_host()}@*")}):
+        path, lock = folder / name, folder / f"{name}.lock"
+        with open(lock, "a") as file:
+            try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
-                lock.unlink(missing_ok=True)
-                removed.append(path)
-        except BlockingIOError:
-            continue
+            except BlockingIOError:
+                continue
+            if path.exists():
+                removed[path] = _remove(path)
+            lock.unlink(missing_ok=True)
     return removed
+
+
+def _remove(folder: Path) -> int:
+    """Remove a folder; returns the bytes of its files."""
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    shutil.rmtree(folder)
+    return size
 
 
 @contextlib.contextmanager
@@ -266,18 +356,22 @@ def collect_garbage(root: Path, keep: int, protect: Sequence[Path] = ()) -> tupl
     if keep < 0:
         raise ArtifactError(f"gc: keep must be at least 0, found {keep}.")
     protected = {path.resolve() for path in protect}
-    removed: list[Path] = []
-    freed = 0
+    removed: dict[Path, int] = {}
     for stage in sorted(path for path in root.glob("*") if path.is_dir() and path.name != "checkpoints"):
-        removed += remove_leftovers(stage)
-        finished = sorted((p for p in stage.iterdir() if (p / MANIFEST).exists()), key=lambda p: -p.stat().st_mtime_ns)
-        whole = [path for path in finished if not path.name.startswith(".")]
-        old = [path for path in whole[keep:] if path.resolve() not in protected]
-        for path in old + list(stage.glob(".damaged-*")):
-            freed += sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-            shutil.rmtree(path)
-            removed.append(path)
-    return removed, freed
+        removed |= remove_leftovers(stage)
+        for path in _artifacts_newest_first(stage)[keep:]:
+            if path.resolve() not in protected:
+                aside = path.with_name(f".removed-{path.name}-{secrets.token_hex(4)}")
+                path.rename(aside)  # at once, so that a crash leaves no half artifact under its name
+                removed[path] = _remove(aside)
+        removed |= {path: _remove(path) for path in [*stage.glob(".damaged-*"), *stage.glob(".removed-*")]}
+    return list(removed), sum(removed.values())
+
+
+def _artifacts_newest_first(stage: Path) -> list[Path]:
+    """Finished folders; neither hidden ones nor links such as `latest`."""
+    found = [path for path in stage.iterdir() if not path.name.startswith(".") and not path.is_symlink()]
+    return sorted((p for p in found if (p / MANIFEST).exists()), key=lambda p: (-p.stat().st_mtime_ns, p.name))
 
 
 def atomic_write(path: Path, content: bytes) -> None:
@@ -289,16 +383,22 @@ def atomic_write(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        fsync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def atomic_symlink(target: Path, link: Path) -> None:
     """Point `link` at `target`; a reader sees the old or the new, never none."""
+    if link.is_dir() and not link.is_symlink():
+        raise ArtifactError(f"{link} is a folder, not a link to one. Move it away and run again.")
     temporary = link.with_name(f".{link.name}-{os.getpid()}-{secrets.token_hex(4)}")
-    temporary.symlink_to(target)
-    os.replace(temporary, link)
-    fsync_folder(link.parent)
+    try:
+        temporary.symlink_to(target)
+        os.replace(temporary, link)
+        fsync_folder(link.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def fsync_tree(folder: Path) -> None:

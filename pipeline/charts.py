@@ -18,19 +18,20 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter, ScalarFormatter
+from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, ScalarFormatter
 from numpy.typing import ArrayLike
+
+from pipeline.display import metric_label
 
 MAX_POINTS = 1000  # of a scatter chart
 SERIES = ("--series-1", "--series-2", "--series-3", "--series-4")
 VARIABLES = {"#010101": "--ink", "#020202": "--muted", "#030303": "--grid", "#040404": "--card"}
 VARIABLES |= {f"#0{5 + i}0{5 + i}0{5 + i}": name for i, name in enumerate(SERIES)}
 INK, MUTED, GRID, CARD, *LINES = VARIABLES
-FONT_SIZE = 9  # of a chart 288 units wide
 STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "gigabatch",
-    "font.size": FONT_SIZE,
+    "font.size": 10,  # of a chart 288 units wide; the page repeats it
     "axes.edgecolor": GRID,
     "axes.labelcolor": MUTED,
     "axes.linewidth": 1.0,
@@ -103,12 +104,11 @@ def learning_charts(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
             quantities.setdefault(quantity, {})[split] = y
     charts = []
     for quantity, lines in quantities.items():
-        title = quantity.replace("_", " ")
-        charts.append(_line_chart(f"{title[:1].upper()}{title[1:]} by {axis}", axis, x, lines, len(charts)))
+        charts.append(_line_chart(f"{metric_label(quantity)} by {axis}", axis, x, lines, f"curve{len(charts)}"))
     return charts
 
 
-def _line_chart(title: str, axis: str, x: np.ndarray, lines: Mapping[str, np.ndarray], number: int) -> Chart:
+def _line_chart(title: str, axis: str, x: np.ndarray, lines: Mapping[str, np.ndarray], key: str) -> Chart:
     with matplotlib.rc_context(STYLE):
         ax = _axes(axis)
         for color, y in zip(_colors(lines), lines.values(), strict=True):
@@ -118,7 +118,7 @@ def _line_chart(title: str, axis: str, x: np.ndarray, lines: Mapping[str, np.nda
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
         ax.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
         legend = _legend(lines) if len(lines) > 1 or "" not in lines else ()
-        return Chart(title, _svg(ax, title, f"curve{number}"), legend)
+        return Chart(title, _svg(ax, title, key), legend)
 
 
 def roc_chart(roc: Roc, key: str) -> Chart:
@@ -150,8 +150,7 @@ def calibration_chart(calibration: Calibration, key: str) -> Chart:
         area = 8 + 90 * count / max([*count, 1])
         ax.scatter(predicted, observed, s=area, color=LINES[0], edgecolor=CARD, linewidth=0.8, zorder=3)
         ax.set(xlim=(-0.02 * top, 1.02 * top), ylim=(-0.02 * top, 1.02 * top))
-        note = "A point's area shows how many rows its bin holds."
-        return Chart("Calibration", _svg(ax, "Calibration", key), note=note)
+        return Chart("Calibration", _svg(ax, "Calibration", key), note="area: rows of the bin")
 
 
 def histogram_chart(histogram: Histogram, title: str, axis: str, key: str) -> Chart:
@@ -163,7 +162,7 @@ def histogram_chart(histogram: Histogram, title: str, axis: str, key: str) -> Ch
             share = share / max(share.sum(), 1)
             ax.stairs(share, np.asarray(histogram.edges, float), fill=True, color=color, alpha=0.18, linewidth=0)
             ax.stairs(share, np.asarray(histogram.edges, float), color=color, linewidth=1.4)
-        ax.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
         return Chart(title, _svg(ax, title, key), _legend(histogram.counts) if len(histogram.counts) > 1 else ())
 
 

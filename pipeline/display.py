@@ -22,7 +22,23 @@ from rich.table import Table
 from rich.text import Text
 
 MISSING = "–"
+METRIC_LABELS = {
+    "auc": "AUC",
+    "logloss": "Log loss",
+    "log_loss": "Log loss",
+    "ece": "Calibration error",
+    "mrr": "MRR",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "r2": "R²",
+}
 Rows = Sequence[Mapping[str, Any]]
+
+
+def metric_label(name: str) -> str:
+    """How a metric or another quantity is written in a heading: "AUC" for auc, "Learning rate" for learning_rate."""
+    text = name.replace("_", " ")
+    return METRIC_LABELS.get(name.lower(), text[:1].upper() + text[1:])
 
 
 def is_missing(value: Any) -> bool:

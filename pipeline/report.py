@@ -13,24 +13,21 @@ from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 from numpy.typing import ArrayLike
 
 from pipeline import charts
 from pipeline.charts import Calibration, Chart, Histogram, Roc
-from pipeline.display import format_value, headings, is_missing, is_number
+from pipeline.display import format_value, headings, is_missing, is_number, metric_label
 
 MAX_CLASSES = 15  # of a confusion matrix; rarer ones share a row and a column
 ROWS_SHOWN = 30  # of a long table; the rest is folded
-METRICS = {
-    "auc": ("AUC", "0.5 is chance, 1 is perfect"),
-    "logloss": ("Log loss", "0 is perfect"),
-    "log_loss": ("Log loss", "0 is perfect"),
-    "ece": ("Calibration error", "ECE, 0 is perfect"),
-    "mrr": ("MRR", "1 is perfect"),
-    "accuracy": ("Accuracy", "1 is perfect"),
-    "rmse": ("RMSE", "0 is perfect"),
-    "mae": ("MAE", "0 is perfect"),
-    "r2": ("R²", "0 is the mean, 1 is perfect"),
+HINTS = {
+    "auc": "0.5 is chance, 1 is perfect",
+    "ece": "ECE, 0 is perfect",
+    "r2": "0 is the mean, 1 is perfect",
+    **dict.fromkeys(("logloss", "log_loss", "rmse", "mae"), "0 is perfect"),
+    **dict.fromkeys(("mrr", "accuracy"), "1 is perfect"),
 }
 
 
@@ -137,6 +134,7 @@ def render_report(data: ReportData) -> str:
         data=data,
         rows_shown=ROWS_SHOWN,
         format=format_value,
+        breakable=breakable,
         metrics=[metric_texts(name, value) for name, value in data.metrics.items()],
         comparison=table(data.comparison, signed=("difference", "lower_bound")),
         splits=table(data.splits),
@@ -150,13 +148,18 @@ def render_report(data: ReportData) -> str:
     )
 
 
+def breakable(text: str) -> Markup:
+    """`text` escaped, with line breaks allowed after underscores."""
+    return escape(text).replace("_", Markup("_<wbr>"))
+
+
 def is_finite(value: Any) -> bool:
     return is_number(value) and bool(np.isfinite(value))
 
 
 def metric_texts(name: str, value: float | None) -> tuple[str, str, str]:
     """(label, value, hint) of a headline metric."""
-    label, hint = METRICS.get(name.lower(), (name.replace("_", " "), ""))
+    label, hint = metric_label(name), HINTS.get(name.lower(), "")
     if value is None or is_missing(value):
         return label, format_value(None), "does not apply" if value is None else "could not be computed"
     fixed = not isinstance(value, int) and 1e-3 <= abs(value) < 1000
@@ -178,10 +181,11 @@ def _style(name: str, signed: Sequence[str]) -> str:
 
 def _cells(values: Sequence[Any], style: str, bar: bool) -> list[Cell]:
     longest = 1.0 if style == "fraction" else max(filter(is_finite, values), default=0.0) or 1.0
+    numeric = any(map(is_number, values)) and all(is_number(value) or is_missing(value) for value in values)
     return [
         Cell(
             _format(value, style),
-            number=is_number(value),
+            number=numeric,
             bar=min(1.0, max(0.0, float(value / longest))) if bar and is_finite(value) else None,
         )
         for value in values
@@ -193,7 +197,7 @@ def _format(value: Any, style: str) -> str:
         return format_value(value)
     if style == "fraction":
         return "<0.1 %" if 0 < value < 0.0005 else f"{100 * value:.1f} %"
-    return f"{value:+.1e}" if 0 < abs(value) < 5e-4 else f"{value:+.4f}"
+    return f"{value:+.2g}" if 0 < abs(value) < 1e-3 else f"{value:+.4f}"
 
 
 def stage_row(stage: Stage) -> dict[str, Any]:
@@ -245,10 +249,14 @@ def importance_bars(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Rows by falling mean, unknown ones last; bar length and whisker ends are percentages of the longest."""
     mean = np.array([row["mean"] if is_finite(row.get("mean")) else np.nan for row in rows], dtype=float)
     std = np.array([row["std"] if is_finite(row.get("std")) else 0.0 for row in rows], dtype=float)
-    longest = np.nanmax(mean + std, initial=0.0) or 1.0
+    longest = float(np.nanmax(mean + std, initial=0.0)) or 1.0
+    decimals = int(np.clip(2 - np.floor(np.log10(longest)), 0, 9))
     ends = np.nan_to_num(np.stack([mean, mean - std, mean + std], 1) / longest * 100).clip(0, 100).round(2).tolist()
     return [
-        {"name": str(rows[i]["name"]), "text": format_value(float(mean[i])), "length": length, "low": low, "high": high}
+        {
+            "name": str(rows[i]["name"]),
+            "text": format_value(None) if np.isnan(mean[i]) else f"{mean[i]:,.{decimals}f}",
+            **dict(zip(("length", "low", "high"), ends[i], strict=True)),
+        }
         for i in np.argsort(-mean, kind="stable").tolist()
-        for length, low, high in [ends[i]]
     ]

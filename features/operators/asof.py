@@ -35,9 +35,13 @@ class Mean:
 
 @dataclass(frozen=True)
 class Last:
-    """The named columns of the last earlier event, as float32 under new names; null where there is none."""
+    """The named columns of the last earlier event under new names; null where there is none.
+
+    dtype: float32, or float64 for numbers above 2^24 such as minutes since 1970, which float32 rounds.
+    """
 
     columns: dict[str, str]
+    dtype: str = "float32"
 
 
 class AsOf(Operator):
@@ -82,7 +86,7 @@ class AsOf(Operator):
                 out[item.output] = self._mean(frame, question, everyone, item)
             else:
                 for source, output in item.columns.items():
-                    out[output] = take_rows(frame, source, question.last_row())
+                    out[output] = take_rows(frame, source, question.last_row()).astype(item.dtype)
         return out
 
     def _question(self, frame: Any, by: Sequence[str]) -> Question:
@@ -115,11 +119,9 @@ def ratio(frame: Any, numerator: Any, denominator: Any) -> Any:
 
 
 def take_rows(frame: Any, column: str, rows: Any, like: Any = None) -> Any:
-    """float32 column: the value of `column` in row number `rows`, null where that is -1 or the value is null."""
+    """float64 column: the value of `column` in row number `rows`, null where that is -1 or the value is null."""
     engine = engine_of(frame)
     values = engine.array(frame[column].astype("float64"), fill=0.0)
     known = engine.array(frame[column].notna())
     index = engine.arrays.clip(rows, 0, None)
-    return engine.series(
-        values[index].astype("float32"), frame if like is None else like, valid=(rows >= 0) & known[index]
-    )
+    return engine.series(values[index], frame if like is None else like, valid=(rows >= 0) & known[index])

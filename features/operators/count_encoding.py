@@ -57,9 +57,7 @@ class LastBefore(Operator):
 
     def transform(self, frame: Any) -> Any:
         engine = engine_of(frame)
-        question = AsOf(
-            frame, self.events, by=self.by, query_time=self.at, event_time=self.at, order=self.order
-        )
+        question = AsOf(frame, self.events, by=self.by, query_time=self.at, event_time=self.at, order=self.order)
         rows = question.last_row()
         found = engine.series(rows >= 0, frame)
         out = frame.copy(deep=False)

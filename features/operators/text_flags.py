@@ -52,8 +52,8 @@ class TextFlags(FittedOperator):
 
     def finish(self, partial: Any) -> Words:
         counted = partial[partial["value"] != ""].sort_values(["count", "value"], ascending=[False, True])
-        words = engine_of(partial).to_pandas(counted.head(self.max_words or 0) if self.max_words is not None else counted)
-        names = tuple(words["value"].tolist())
+        kept = counted.head(len(counted) if self.max_words is None else self.max_words)
+        names = tuple(engine_of(partial).to_pandas(kept)["value"].tolist())
         return Words(names, self._column_names(names))
 
     def _column_names(self, words: tuple[str, ...]) -> tuple[str, ...]:

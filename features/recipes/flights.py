@@ -296,11 +296,8 @@ def aircraft() -> list[Operator]:
             "at",
             "landed_at",
             [
-                Last({
-                    "arr_delay": "aircraft_arr_delay",
-                    "landed_at": "aircraft_landed_at",
-                    "air_time": "aircraft_air_time",
-                }),
+                Last({"arr_delay": "aircraft_arr_delay", "air_time": "aircraft_air_time"}),
+                Last({"landed_at": "aircraft_landed_at"}, dtype="float64"),
                 Count("aircraft_landings_last_day", window=1440),
             ],
             "flight_row",

@@ -78,9 +78,33 @@ class TrivagoRecipe(Recipe):
         schema = trivago_schema(builder.flag_names)
         splits = split_by_session(pairs, log, settings.split)
         return FeatureTables(
-            {name: cast(frame[schema.names()], schema.dtypes(), name).reset_index(drop=True) for name, frame in splits.items()},
+            {
+                name: cast(frame[schema.names()], schema.dtypes(), name).reset_index(drop=True)
+                for name, frame in splits.items()
+            },
             schema,
             self._notes(log, builder, splits),
+        )
+
+    def submission(self, rows: Any, predictions: Any) -> Any:
+        """The challenge's format: a row a clickout, its candidates by falling score, ties in the order shown.
+
+        Columns user_id, session_id, timestamp, step, item_recommendations (item ids, separated by spaces). A host
+        frame: it goes to a CSV file.
+        """
+        engine = engine_of(rows)
+        keys = ["clickout", "user_id", "session_id", "timestamp", "step"]
+        host = engine.to_pandas(rows[[*keys, "item_id", "candidate_order"]]).assign(
+            score=engine.to_pandas(predictions)["target"].to_numpy()
+        )
+        host = host.sort_values(["clickout", "score", "candidate_order"], ascending=[True, False, True])
+        items = host["item_id"].astype("str").groupby(host["clickout"]).agg(" ".join)
+        return (
+            host.drop_duplicates("clickout")[keys]
+            .assign(item_recommendations=lambda frame: frame["clickout"].map(items))
+            .drop(columns=["clickout"])
+            .sort_values(["user_id", "session_id", "timestamp", "step"])
+            .reset_index(drop=True)
         )
 
     def read_log(self, engine: str) -> Any:
@@ -95,7 +119,7 @@ class TrivagoRecipe(Recipe):
         metadata = read_files(engine, self._pattern("item_metadata"), METADATA, null_values=("",))
         twice = metadata["item_id"].duplicated()
         if bool(twice.any()):
-            example = metadata["item_id"][twice].head(1).tolist()[0]
+            example = metadata["item_id"][twice].iloc[0]
             raise DataError(f"item metadata: {int(twice.sum())} item_id(s) appear twice, for example {example}.")
         return metadata
 

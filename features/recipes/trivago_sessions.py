@@ -139,7 +139,7 @@ class BlockSimulator:
         noise = rng.normal(size=pool.shape)
         score = 0.5 * self.catalog.quality[pool] + noise + (self.visits[s] > 0) + 99.0 * self.searched[s]
         order = np.argsort(np.where(pool >= 0, -score, np.inf), axis=1, kind="stable")[:, : world.LIST]
-        usual = rng.random(len(s)) < 0.85
+        usual = (rng.random(len(s)) < 0.85) | self.noise_labels
         length = np.minimum(
             np.where(usual, world.LIST, rng.integers(5, world.LIST, size=len(s))), (pool >= 0).sum(axis=1)
         )

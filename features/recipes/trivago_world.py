@@ -91,10 +91,10 @@ def _primes_up_to(limit: int) -> np.ndarray:
     return np.flatnonzero(sieve)
 
 
-def _city_sizes(rng: np.random.Generator, items: int) -> np.ndarray:
-    """Prime city sizes, heavy-tailed, that add up to at least `items`."""
+def _city_sizes(rng: np.random.Generator, items: int, smallest: int) -> np.ndarray:
+    """Prime city sizes from `smallest`, heavy-tailed, that add up to at least `items`."""
     primes = _primes_up_to(2_000)
-    primes = primes[primes >= 7]
+    primes = primes[primes >= smallest]
     wanted = np.minimum(12 + 60 * rng.pareto(1.5, size=items // 40 + 2), 1_900).astype(np.int64)
     sizes = primes[np.searchsorted(primes, wanted)]
     return sizes[: int(np.searchsorted(np.cumsum(sizes), items)) + 1]
@@ -128,10 +128,10 @@ def _tastes(rng: np.random.Generator, attributes: np.ndarray, scale: float) -> t
     return taste, np.argsort(-weights, axis=1, kind="stable")[:, :4]
 
 
-def make_catalog(num_items: int, seed: int, effects: Effects) -> Catalog:
-    """At least `num_items` items in cities of 7 to 1,901, with properties, prices and planted quality."""
+def make_catalog(num_items: int, seed: int, effects: Effects, smallest_city: int = 7) -> Catalog:
+    """At least `num_items` items in cities of `smallest_city` to 1,901, with properties, prices, planted quality."""
     rng = np.random.default_rng([seed, 0])
-    size = _city_sizes(rng, num_items)
+    size = _city_sizes(rng, num_items, smallest_city)
     items = int(size.sum())
     stars = np.digitize(rng.normal(size=items), (-1.3, -0.6, 0.3, 1.2))
     quality = effects.quality * rng.normal(size=items)

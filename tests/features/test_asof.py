@@ -55,7 +55,7 @@ def answers_of(question, window):
 
 
 @given(queries=ROWS, events=ROWS, by=st.sampled_from([(), ("key",), ("key", "number")]), window=WINDOW)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_answers_equal_a_loop_over_all_pairs(queries, events, by, window):
     left, right = table(queries), table(events)
     question = AsOf(left, right, by=by, query_time="at", event_time="known_at", order="order")
@@ -63,7 +63,7 @@ def test_answers_equal_a_loop_over_all_pairs(queries, events, by, window):
 
 
 @given(rows=ROWS, by=st.sampled_from([(), ("key",), ("key", "number")]), window=WINDOW)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_row_never_finds_itself_when_asked_not_to(rows, by, window):
     frame = table(rows)
     question = AsOf(frame, frame, by=by, query_time="at", event_time="known_at", order="order", exclude_self=True)
@@ -71,7 +71,7 @@ def test_a_row_never_finds_itself_when_asked_not_to(rows, by, window):
 
 
 @given(rows=ROWS, window=WINDOW, seed=st.integers(0, 99))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_shuffled_rows_get_the_same_answers(rows, window, seed):
     frame = table(rows)
     places = np.random.default_rng(seed).permutation(len(frame))
@@ -137,7 +137,7 @@ def test_a_missing_key_column_is_named_with_the_alternatives():
 
 
 @given(left=ROWS, right=ROWS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_codes_are_equal_exactly_where_all_keys_are(left, right):
     frames = [table(left), table(right)]
     codes = np.concatenate(group_codes(*frames, ["key", "number"]))

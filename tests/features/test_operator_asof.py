@@ -64,7 +64,7 @@ def expected(frame):
 
 
 @given(rows=st.lists(ROW, max_size=20))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_every_aggregation_equals_a_loop(rows):
     frame = table(rows)
     found = OPERATOR(frame)[list(OPERATOR.outputs)].to_numpy("float64", na_value=np.nan)
@@ -72,7 +72,7 @@ def test_every_aggregation_equals_a_loop(rows):
 
 
 @given(rows=st.lists(ROW, min_size=1, max_size=20), seed=st.integers(0, 99))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_shuffled_rows_get_bit_equal_features(rows, seed):
     frame = table(rows)
     shuffled = frame.sample(frac=1, random_state=seed)

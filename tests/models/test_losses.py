@@ -78,6 +78,13 @@ def test_rows_of_weight_zero_do_not_count(batch):
     torch.testing.assert_close(loss(outputs, targets, weight), kept)
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_only_the_proportions_of_weights_matter(batch, scale):
+    outputs, targets, weight = batch
+    loss = TargetLoss(TASKS)
+    torch.testing.assert_close(loss(outputs, targets, weight * scale), loss(outputs, targets, weight))
+
+
 def test_a_batch_whose_weights_are_all_zero_teaches_nothing(batch):
     outputs, targets, weight = batch
     outputs = outputs.clone().requires_grad_()

@@ -1,0 +1,68 @@
+"""Normalize against numpy's mean and standard deviation."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from features.errors import DataError
+from features.operators.normalize import Normalize, Scale
+
+NUMBERS = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=40)
+
+
+def frame_of(values, dtype="float32"):
+    return pd.DataFrame({"x": pd.Series(values, dtype=dtype)})
+
+
+@given(values=NUMBERS)
+@settings(max_examples=60, deadline=None)
+def test_fit_equals_numpy(values):
+    found = Normalize("x").fit([frame_of(values)])
+    data = np.array(values, dtype="float64")
+    assert found.mean == pytest.approx(data.mean(), rel=1e-12, abs=1e-6)
+    assert found.std == pytest.approx(data.std() or 1.0, rel=1e-9)
+
+
+@given(values=NUMBERS, cuts=st.lists(st.integers(0, 40), max_size=7), seed=st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_fit_is_bit_equal_for_any_partitions_and_row_order(values, cuts, seed):
+    frame, rng = frame_of(values), np.random.default_rng(seed)
+    shuffled = frame.sample(frac=1, random_state=seed)
+    bounds = [0, *sorted(min(cut, len(frame)) for cut in cuts), len(frame)]
+    parts = [shuffled.iloc[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    parts = [parts[i] for i in rng.permutation(len(parts))]
+    assert Normalize("x").fit(parts) == Normalize("x").fit([frame])
+
+
+def test_scaled_columns_have_zero_mean_and_unit_deviation():
+    frame = frame_of(np.random.default_rng(0).gamma(2, 50, 5000))
+    operator = Normalize("x")
+    scaled = operator.apply(frame, operator.fit([frame]))["x"].to_numpy("float64")
+    assert scaled.mean() == pytest.approx(0, abs=1e-6)
+    assert scaled.std() == pytest.approx(1, abs=1e-6)
+
+
+def test_applies_mean_and_std_in_float64():
+    found = Normalize("x").apply(frame_of([2**24 + 2, 2**24], "float64"), Scale(2.0**24 + 1, 0.5))
+    assert found["x"].tolist() == [2.0, -2.0]
+    assert str(found["x"].dtype) == "float32"
+
+
+@pytest.mark.parametrize("value", [5.0, 0.1, 1e6 + 0.1])
+def test_a_constant_column_becomes_zero(value):
+    frame, operator = frame_of([value] * 7, "float64"), Normalize("x")
+    state = operator.fit([frame])
+    assert state.std == 1.0
+    assert operator.apply(frame, state)["x"].tolist() == [0] * 7
+
+
+def test_a_null_is_an_error():
+    with pytest.raises(DataError, match="Normalize: column 'x' holds nulls"):
+        Normalize("x").fit([frame_of([1, None])])
+
+
+def test_an_infinity_is_an_error():
+    with pytest.raises(DataError, match="'x' holds an infinity"):
+        Normalize("x").fit([frame_of([1, np.inf])])
