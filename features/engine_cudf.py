@@ -59,7 +59,9 @@ def value_counts(column: cudf.Series) -> cudf.DataFrame:
 
 
 def positions_in(column: cudf.Series, vocabulary: cudf.Series) -> cupy.ndarray:
-    # A join does not keep row order: carry the row number through it and sort by it afterwards.
+    if isinstance(column.dtype, cudf.CategoricalDtype):
+        column = column.astype(vocabulary.dtype)
+    # A join does not keep row order: carry the row number through it and write each position to its row.
     rows = cudf.DataFrame({"value": column.reset_index(drop=True), "row": cupy.arange(len(column))})
     known = cudf.DataFrame({"value": vocabulary.reset_index(drop=True), "position": cupy.arange(len(vocabulary))})
     known["value"] = known["value"].astype(rows["value"].dtype)

@@ -125,4 +125,6 @@ def _plain(column: pd.Series) -> pa.Array:
 
 def _arrow(column: pd.Series) -> pa.Array:
     converted = pa.Array.from_pandas(column)
-    return converted.combine_chunks() if isinstance(converted, pa.ChunkedArray) else converted
+    if isinstance(converted, pa.ChunkedArray):
+        converted = converted.combine_chunks()
+    return converted.dictionary_decode() if pa.types.is_dictionary(converted.type) else converted

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
 
 from features.errors import DataError, require_columns
 from features.frame import engine_of, load_engine
@@ -26,8 +27,7 @@ def expand(pattern: str) -> list[str]:
         pattern = _in_package(pattern)
     if "://" in pattern:
         filesystem, path = fsspec.url_to_fs(pattern)
-        scheme = pattern.partition("://")[0]
-        found = [f"{scheme}://{name.lstrip('/')}" for name in sorted(filesystem.glob(path))]
+        found = [filesystem.unstrip_protocol(name) for name in sorted(filesystem.glob(path))]
     else:
         path = Path(pattern).expanduser()
         if path.is_dir():
@@ -133,12 +133,16 @@ def _cast_column(column: Any, dtype: str, nullable: bool) -> Any:
     if dtype == "string":
         return column.astype("str")
     if dtype not in ("int32", "int64"):
-        return column.astype(dtype)
+        # A number beyond float32 becomes an infinity, which the preprocessor refuses by the column's name.
+        with np.errstate(over="ignore"):
+            return column.astype(dtype)
     nulls = int(column.isna().sum())
     if nulls and not nullable:
         raise ValueError(f"{nulls} null(s); a float64 column may hold nulls")
     whole = column.fillna(0).astype("int64") if nulls else column.astype("int64")
     if column.dtype.kind == "f" and bool((whole.astype("float64") != column.fillna(0).astype("float64")).any()):
         raise ValueError("some values have a fraction")
-    whole = whole.astype(dtype)
-    return engine_of(column).with_nulls(whole, column.isna()) if nulls else whole
+    narrow = whole.astype(dtype)
+    if bool((narrow.astype("int64") != whole).any()):
+        raise ValueError(f"some values are outside the range of {dtype}")
+    return engine_of(column).with_nulls(narrow, column.isna()) if nulls else narrow

@@ -103,7 +103,7 @@ def splitmix64(state: Tensor) -> Tensor:
 
 @lru_cache(maxsize=64)
 def nearly_square_sides(num_rows: int) -> tuple[int, int]:
-    """(a, b) with the least a b >= num_rows for a in (root/2, root], root = ceil(sqrt(num_rows)); the largest such a."""
+    """(a, b) with the least a b >= num_rows where a is in (root/2, root] for root = ceil(sqrt(num_rows))."""
     root = math.isqrt(num_rows - 1) + 1
     a = np.arange(root, root // 2, -1)
     b = -(-num_rows // a)

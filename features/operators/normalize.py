@@ -46,6 +46,9 @@ class Normalize(FittedOperator):
     def finish(self, partial: Any) -> Scale:
         values = partial.astype("float64")
         values.sort()
+        if values[0] == values[-1]:
+            # Rounding can move the mean of equal values beside them, and the deviation then is tiny instead of 0.
+            return Scale(float(values[0]), 1.0)
         mean = float(values.mean())
         std = float(((values - mean) ** 2).mean()) ** 0.5
         return Scale(mean, std if std > 0 else 1.0)

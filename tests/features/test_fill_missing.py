@@ -77,11 +77,6 @@ def test_integer_columns_fill_nothing_and_become_float32():
     assert str(operator.apply(frame, operator.fit([frame]))["x"].dtype) == "float32"
 
 
-def test_the_median_of_values_near_the_largest_float_is_finite():
-    big = float(np.finfo("float64").max)
-    assert FillMissing("x").fit([frame_of([big, big], "float64")]).value == big
-
-
 def test_an_unknown_indicator_lists_the_known():
     with pytest.raises(DataError, match="unknown indicator 'maybe'. Known: auto, all, none"):
         FillMissing("x", "maybe")

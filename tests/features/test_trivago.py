@@ -119,7 +119,7 @@ def by_loop(past, row, folds, properties):
               for i, p in zip(its, ps, strict=True) if i == lasts["viewed"]]  # fmt: skip
     viewed_price = prices[items.index(lasts["viewed"])] if lasts["viewed"] in items else (viewed or [np.nan])[-1]
     usual = past.user_ranks[row.user_id]
-    filters = row.current_filters.split("|") if isinstance(row.current_filters, str) else []
+    filters = [] if row.current_filters == "none" else row.current_filters.split("|")
     sort_order = past.last(row.session_id, lambda r: r.action_type == "change of sort order")
     shared = {
         "list_length": len(items),
@@ -131,7 +131,7 @@ def by_loop(past, row, folds, properties):
         "session_step": row.step,
         "last_action": session[-1].action_type if session else None,
         "sort_order": None if sort_order is None else sort_order.reference,
-        "current_filters": "|".join(filters) or "none",
+        "current_filters": row.current_filters,
         "user_id": row.user_id,
         "platform": row.platform,
         "city": row.city,
@@ -185,7 +185,7 @@ def test_every_feature_equals_a_loop_over_earlier_rows(tmp_path):
     }
     properties = {i: set(text.split("|")) for i, text in metadata[["item_id", "properties"]].itertuples(index=False)}
     past, expected = Past(), []
-    rows = list(log.sort_values(["timestamp", "step"]).itertuples())
+    rows = list(log.fillna({"current_filters": "none"}).sort_values(["timestamp", "step"]).itertuples())
     ready = 0
     for row in rows:
         while (rows[ready].timestamp, rows[ready].step) < (row.timestamp, row.step):
@@ -199,12 +199,12 @@ def test_every_feature_equals_a_loop_over_earlier_rows(tmp_path):
     for name in [*CATEGORICAL, *CONTINUOUS]:
         if expected[name].dtype.kind in "if":
             exact = pairs[name].astype("float64")
-            np.testing.assert_allclose(exact, expected[name].astype("float64"), rtol=2e-6, atol=1e-5, err_msg=name)
+            atol = 1e-4 if name.startswith("price") else 1e-7  # a difference of float32 numbers of up to 1,000
+            np.testing.assert_allclose(exact, expected[name].astype("float64"), rtol=2e-6, atol=atol, err_msg=name)
         else:
             both_null = pairs[name].isna() & expected[name].isna()
             assert (both_null | (pairs[name] == expected[name])).all(), name
-    flags = dict(zip(sorted(set().union(*properties.values())), sorted(names[-33:]), strict=False))
-    assert len(flags) == len(names) - len(CATEGORICAL) - len(CONTINUOUS)
+    assert len(names) == len(CATEGORICAL) + len(CONTINUOUS) + len(set().union(*properties.values()))
     five_star = np.array(["5 Star" in has for has in expected["has"]])
     np.testing.assert_array_equal(pairs["has_5_star"] == 1, five_star)
 
@@ -348,7 +348,7 @@ def test_noise_labels_leave_every_feature_and_a_trained_model_at_chance(tmp_path
     scores = model.predict_proba(rest[names])[:, 1]
     auc = roc_auc_score(rest["target"], scores)
     assert abs(auc - 0.5) < 5 / np.sqrt(12 * rest["target"].sum())
-    rank = 1 + rest.assign(score=-scores).groupby("clickout")["score"].rank(method="average").to_numpy() - 1
+    rank = rest.assign(score=-scores).groupby("clickout")["score"].rank(method="first").to_numpy()
     mrr = (1 / rank)[rest["target"].to_numpy() == 1]
     chance = np.mean(1 / np.arange(1, 26))
     assert abs(mrr.mean() - chance) < 5 * mrr.std() / np.sqrt(len(mrr))

@@ -1,0 +1,265 @@
+"""The preprocessor: ids, fills and scales that do not depend on partitions, rows or files in between."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from features.errors import DataError
+from features.preprocessor import Preprocessor, PreprocessorSettings
+from features.schema import Column, Schema, Target, TensorSchema
+
+SCHEMA = Schema(
+    (
+        Column("word", "categorical", "string"),
+        Column("number", "categorical", "int64"),
+        Column("x", "continuous", "float32"),
+        Column("z", "continuous", "float32"),
+        Column("y", "target", "float32"),
+        Column("kind", "target", "int32"),
+        Column("w", "weight", "float32"),
+        Column("g", "group", "string"),
+        Column("k", "key", "int64"),
+    ),
+    (Target("y", "binary"), Target("kind", "multiclass", 3)),
+)
+ROW = st.tuples(
+    st.one_of(st.none(), st.sampled_from(["a", "b", "cc", "d"])),
+    st.one_of(st.none(), st.integers(-3, 3)),
+    st.one_of(st.none(), st.floats(-1000, 1000, width=32)),
+    st.floats(-1000, 1000, width=32),
+)
+LITERAL = (("a", 7, 1.0, 10.0), ("b", 7, None, 20.0), ("b", None, 4.0, 30.0), (None, -2, 7.0, 40.0))
+
+
+def table(rows):
+    frame = pd.DataFrame(rows, columns=["word", "number", "x", "z"])
+    frame = frame.astype({"word": "str", "number": "float64", "x": "float32", "z": "float32"})
+    size = len(frame)
+    return frame.assign(
+        y=np.arange(size) % 2, kind=np.arange(size) % 3, w=1.5, g=[f"s{i // 2}" for i in range(size)], k=range(size)
+    )
+
+
+def fitted(rows=LITERAL, **chosen):
+    return Preprocessor(SCHEMA, PreprocessorSettings(**chosen)).fit([table(rows)])
+
+
+def state(preprocessor):
+    vocabularies = {n: (v.values.tolist(), v.counts.tolist()) for n, v in preprocessor.vocabularies.items()}
+    return vocabularies, preprocessor.fills, preprocessor.scales
+
+
+def cut(frame, cuts, seed):
+    bounds = [0, *sorted(min(c, len(frame)) for c in cuts), len(frame)]
+    parts = [frame.iloc[a:b].reset_index(drop=True) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [parts[i] for i in np.random.default_rng(seed).permutation(len(parts))]
+
+
+def test_a_literal_table_is_encoded_filled_and_scaled():
+    found = fitted().transform(table(LITERAL))
+    assert list(found.columns) == ["word", "number", "x", "z", "x_na", "y", "kind", "w", "g"]
+    assert [str(t) for t in found.dtypes] == ["int32"] * 2 + ["float32"] * 4 + ["int32", "float32", "int32"]
+    assert found["word"].tolist() == [4, 3, 3, 1]
+    assert found["number"].tolist() == [3, 3, 1, 4]
+    filled = np.array([1, 4, 4, 7])
+    np.testing.assert_allclose(found["x"], (filled - filled.mean()) / filled.std(), rtol=1e-6)
+    np.testing.assert_allclose(found["z"], (np.array([10, 20, 30, 40]) - 25) / np.std([10, 20, 30, 40]), rtol=1e-6)
+    assert found["x_na"].tolist() == [0, 1, 0, 0]
+    assert found["y"].tolist() == [0, 1, 0, 1]
+    assert found["g"].tolist() == [0, 0, 1, 1]
+
+
+def test_the_tensor_schema_describes_what_transform_yields():
+    preprocessor = fitted()
+    schema, found = preprocessor.tensor_schema, preprocessor.transform(table(LITERAL))
+    assert isinstance(schema, TensorSchema)
+    names = [c.name for c in schema.ids] + list(schema.floats) + [t.name for t in schema.targets] + ["w", "g"]
+    assert names == list(found.columns)
+    assert schema.num_words == len(found.columns)
+    assert [c.num_ids for c in schema.ids] == [3 + 2, 3 + 2]
+    assert all(found[c.name].between(0, c.num_ids - 1).all() for c in schema.ids)
+
+
+@given(rows=st.lists(ROW, min_size=1, max_size=30), cuts=st.lists(st.integers(0, 30), max_size=7), seed=st.integers(0, 99))
+@settings(max_examples=25, deadline=None)
+def test_fit_does_not_depend_on_the_partitions_or_their_order(rows, cuts, seed):
+    frame = table([*rows, ("a", 1, 0.0, 0.0)])
+    one = Preprocessor(SCHEMA).fit([frame])
+    many = Preprocessor(SCHEMA).fit(cut(frame.sample(frac=1, random_state=seed), cuts, seed))
+    assert state(many) == state(one)
+
+
+@given(train=st.lists(ROW, min_size=1, max_size=20), rows=st.lists(ROW, min_size=2, max_size=12))
+@settings(max_examples=20, deadline=None)
+def test_a_row_transformed_alone_equals_the_row_among_many(train, rows):
+    preprocessor = fitted([*train, ("a", 1, 0.0, 0.0)])
+    frame = table(rows)
+    many = preprocessor.transform(frame, targets=False)
+    for i in (0, len(rows) - 1):
+        alone = preprocessor.transform(frame.iloc[[i]], targets=False)
+        pd.testing.assert_frame_equal(alone, many.iloc[[i]], check_exact=True)
+
+
+@given(rows=st.lists(ROW, min_size=2, max_size=20), seed=st.integers(0, 99))
+@settings(max_examples=20, deadline=None)
+def test_shuffled_rows_transform_alike(rows, seed):
+    preprocessor, frame = fitted(), table(rows)
+    shuffled = preprocessor.transform(frame.sample(frac=1, random_state=seed), targets=False)
+    pd.testing.assert_frame_equal(shuffled.sort_index(), preprocessor.transform(frame, targets=False), check_exact=True)
+
+
+def test_parquet_parts_fit_like_frames(tmp_path):
+    frame = table(LITERAL)
+    paths = []
+    for i in range(2):
+        frame.iloc[2 * i : 2 * i + 2].to_parquet(tmp_path / f"{i}.parquet")
+        paths.append(("pandas", tmp_path / f"{i}.parquet"))
+    assert state(Preprocessor(SCHEMA).fit(paths)) == state(fitted())
+
+
+def test_transform_needs_no_label_and_no_key():
+    frame = table(LITERAL)[["word", "number", "x", "z"]]
+    found = fitted().transform(frame, targets=False)
+    assert list(found.columns) == ["word", "number", "x", "z", "x_na"]
+
+
+def test_targets_do_not_change_the_features():
+    preprocessor, frame = fitted(), table(LITERAL)
+    plain = preprocessor.transform(frame, targets=False)
+    pd.testing.assert_frame_equal(preprocessor.transform(frame.assign(y=1 - frame["y"]))[list(plain.columns)], plain)
+
+
+def test_unseen_categories_and_new_nulls_are_handled():
+    frame = table([("new", 99, None, None)])
+    found = fitted(scale=False).transform(frame, targets=False)
+    assert found.to_dict("records") == [{"word": 2, "number": 2, "x": 4.0, "z": 25.0, "x_na": 1.0}]
+    assert fitted([("a", 1, 0.0, 0.0)]).transform(table([(None, None, 1.0, 1.0)]))[["word", "number"]].to_numpy().tolist() == [[1, 1]]
+
+
+def test_ids_that_arrive_as_floats_are_taken_when_whole():
+    frame = table(LITERAL)
+    assert str(frame["number"].dtype) == "float64"
+    as_integers = frame.assign(number=frame["number"].astype("Int64"))
+    preprocessor = fitted()
+    pd.testing.assert_frame_equal(preprocessor.transform(as_integers), preprocessor.transform(frame))
+    with pytest.raises(DataError, match="Preprocessor: column 'number' is declared int64.*fraction"):
+        preprocessor.transform(frame.assign(number=[3.0, 3.5, 1.0, 1.0]))
+
+
+def test_a_category_column_is_encoded_by_value():
+    frame = table(LITERAL)
+    lying = frame.assign(word=pd.Categorical(frame["word"], categories=["zz", "b", "a"]))
+    pd.testing.assert_frame_equal(fitted().transform(lying), fitted().transform(frame))
+    assert state(Preprocessor(SCHEMA).fit([lying])) == state(fitted())
+
+
+def test_the_input_frame_is_not_changed():
+    frame = table(LITERAL)
+    before = frame.copy(deep=True)
+    Preprocessor(SCHEMA).fit([frame]).transform(frame)
+    pd.testing.assert_frame_equal(frame, before)
+
+
+def test_settings_reach_the_operators():
+    found = fitted(min_count=2, indicator="all", scale=False)
+    assert found.vocabularies["word"].values.tolist() == ["b"]
+    assert found.float_names() == ["x", "z", "x_na", "z_na"]
+    assert found.scales == {}
+
+
+@pytest.mark.parametrize("chosen", [{}, {"scale": False, "indicator": "none", "min_count": 2}])
+def test_a_saved_preprocessor_loads_equal(tmp_path, chosen):
+    one = fitted(**chosen)
+    one.save(tmp_path / "p")
+    two = Preprocessor.load(tmp_path / "p")
+    assert (two.schema, two.settings, state(two)) == (one.schema, one.settings, state(one))
+    assert two.tensor_schema == one.tensor_schema
+    pd.testing.assert_frame_equal(two.transform(table(LITERAL)), one.transform(table(LITERAL)), check_exact=True)
+
+
+def test_nothing_saved_is_a_pickle(tmp_path):
+    fitted().save(tmp_path / "p")
+    assert {path.suffix for path in (tmp_path / "p").iterdir()} == {".json", ".parquet"}
+
+
+def damage_json(change):
+    def damage(folder):
+        state = json.loads((folder / "preprocessor.json").read_text())
+        change(state)
+        (folder / "preprocessor.json").write_text(json.dumps(state))
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "preprocessor.json").unlink(),
+        lambda folder: (folder / "preprocessor.json").write_text("{"),
+        lambda folder: (folder / "preprocessor.json").write_text("[]"),
+        lambda folder: (folder / "vocabulary-001.parquet").unlink(),
+        lambda folder: (folder / "vocabulary-000.parquet").write_bytes(b"PAR1"),
+        lambda folder: pd.DataFrame({"a": [1]}).to_parquet(folder / "vocabulary-000.parquet"),
+        damage_json(lambda state: state.pop("fills")),
+        damage_json(lambda state: state["fills"].pop("x")),
+        damage_json(lambda state: state["fills"]["x"].pop("value")),
+        damage_json(lambda state: state["scales"].pop("x")),
+        damage_json(lambda state: state["schema"].pop("columns")),
+        damage_json(lambda state: state.update(format=99)),
+        damage_json(lambda state: state["settings"].update(surprise=1)),
+    ],
+)
+def test_a_damaged_folder_is_an_error(tmp_path, damage):
+    fitted().save(tmp_path / "p")
+    damage(tmp_path / "p")
+    with pytest.raises(DataError):
+        Preprocessor.load(tmp_path / "p")
+
+
+def test_an_all_null_continuous_column_is_an_error_and_an_all_null_category_is_not():
+    with pytest.raises(DataError, match="column 'x': all 2 rows of the train split are null"):
+        fitted([("a", 1, None, 1.0), ("b", 1, None, 1.0)])
+    found = fitted([(None, 1, 1.0, 1.0), (None, 2, 2.0, 1.0)])
+    assert found.transform(table([("a", 1, 1.0, 1.0), (None, 1, 1.0, 1.0)]))["word"].tolist() == [2, 1]
+
+
+def test_an_infinity_is_an_error_that_names_the_column():
+    with pytest.raises(DataError, match="column 'z' holds an infinity"):
+        fitted([("a", 1, 1.0, np.inf), ("a", 1, 1.0, 1.0)])
+
+
+def test_a_value_beyond_float32_is_an_error():
+    with pytest.raises(DataError, match="column 'z'"):
+        Preprocessor(SCHEMA).fit([table(LITERAL).assign(z=[1.0, 2.0, 3.0, 1e300])])
+
+
+def test_missing_columns_are_named_with_the_alternatives():
+    with pytest.raises(DataError, match="Preprocessor: column.* 'x' not found. Columns there: 'word', 'number', 'z'"):
+        fitted().transform(table(LITERAL).drop(columns="x"))
+    with pytest.raises(DataError, match="'y' not found"):
+        fitted().transform(table(LITERAL).drop(columns="y"))
+
+
+def test_text_in_a_continuous_column_is_an_error():
+    with pytest.raises(DataError, match="column 'x' is declared float32"):
+        fitted().transform(table(LITERAL).assign(x=["1", "2", "many", "4"]))
+
+
+@pytest.mark.parametrize("use", [lambda p: p.transform(table(LITERAL)), lambda p: p.tensor_schema, lambda p: p.save("x")])
+def test_an_unfitted_preprocessor_says_so(use):
+    with pytest.raises(DataError, match="not fitted"):
+        use(Preprocessor(SCHEMA))
+
+
+def test_fitting_on_nothing_is_an_error():
+    with pytest.raises(DataError, match="nothing to fit on"):
+        Preprocessor(SCHEMA).fit([])
+
+
+def test_infinity_at_transform_is_an_error():
+    with pytest.raises(DataError, match="'z' holds an infinity"):
+        fitted().transform(table([("a", 1, 1.0, -np.inf)]), targets=False)

@@ -1,0 +1,75 @@
+"""Schemas go to JSON and back, and refuse what makes no sense."""
+
+import pytest
+
+from features.errors import DataError
+from features.schema import Column, IdColumn, Schema, Target, TensorSchema
+
+SCHEMA = Schema(
+    (
+        Column("c", "categorical", "string"),
+        Column("x", "continuous", "float32"),
+        Column("y", "target", "float32"),
+        Column("kind", "target", "int32"),
+        Column("w", "weight", "float32"),
+        Column("g", "group", "int64"),
+        Column("t", "time", "int64"),
+        Column("k", "key", "int64"),
+    ),
+    (Target("y", "binary"), Target("kind", "multiclass", 3, ("a", "b", "c"))),
+)
+
+
+def test_schema_survives_json_and_a_file(tmp_path):
+    SCHEMA.save(tmp_path / "schema.json")
+    assert Schema.load(tmp_path / "schema.json") == Schema.from_json(SCHEMA.to_json()) == SCHEMA
+
+
+def test_names_by_role_keep_their_order():
+    assert SCHEMA.names("categorical", "continuous", "target") == ["c", "x", "y", "kind"]
+    assert SCHEMA.names() == ["c", "x", "y", "kind", "w", "g", "t", "k"]
+    assert SCHEMA.only("weight") == "w"
+    assert Schema((), ()).only("weight") is None
+    assert SCHEMA.dtypes()["g"] == "int64"
+
+
+@pytest.mark.parametrize(
+    ("columns", "targets", "message"),
+    [
+        ([Column("a", "key", "int64"), Column("a", "time", "int64")], [], "a listed twice"),
+        ([Column("a", "label", "int64")], [], "unknown role 'label'. Known: categorical"),
+        ([Column("a", "target", "float32")], [], "targets .* differ"),
+        ([], [Target("a", "binary")], "targets .* differ"),
+        ([Column("a", "time", "int64"), Column("b", "time", "int64")], [], "at most one column of role time"),
+    ],
+)
+def test_a_schema_that_makes_no_sense_is_an_error(columns, targets, message):
+    with pytest.raises(DataError, match=message):
+        Schema(tuple(columns), tuple(targets))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("y", "ranking"), "unknown task 'ranking'. Known: binary"),
+        (("y", "binary", 2), "a binary target has one output, not 2"),
+        (("y", "multiclass", 3, ("a", "b")), "3 outputs but 2 class names"),
+    ],
+)
+def test_a_target_that_makes_no_sense_is_an_error(arguments, message):
+    with pytest.raises(DataError, match=message):
+        Target(*arguments)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"columns": [{"nam": "a"}], "targets": []}'])
+@pytest.mark.parametrize("kind", [Schema, TensorSchema])
+def test_damaged_json_is_an_error(kind, text):
+    with pytest.raises(DataError, match="schema is damaged"):
+        kind.from_json(text)
+
+
+def test_tensor_schema_counts_words_and_outputs_and_survives_json():
+    schema = TensorSchema((IdColumn("c", 9),), ("x", "x_na"), SCHEMA.targets, has_weight=True, has_group=True)
+    assert schema.num_words == 1 + 2 + 2 + 1 + 1
+    assert schema.num_outputs == 1 + 3
+    assert TensorSchema.from_json(schema.to_json()) == schema
