@@ -118,7 +118,9 @@ def to_pandas(frame: pd.DataFrame) -> pd.DataFrame:
 def _plain(column: pd.Series) -> pa.Array:
     values = column.to_numpy()
     if values.dtype.kind not in "iuf":
-        raise ValueError(f"column {column.name!r} is {column.dtype} and cannot become a tensor; fill and cast it first.")
+        raise ValueError(
+            f"column {column.name!r} is {column.dtype} and cannot become a tensor; fill and cast it first."
+        )
     # pandas hands out read-only memory, which NumPy's own DLPack export may refuse; Arrow wraps it without a copy.
     return pa.array(values)
 

@@ -48,8 +48,11 @@ class Preprocessor:
 
     @property
     def fitted(self) -> bool:
-        return set(self.vocabularies) == set(self.schema.names("categorical")) and set(self.fills) == set(
-            self.schema.names("continuous")
+        continuous = set(self.schema.names("continuous"))
+        return (
+            set(self.vocabularies) == set(self.schema.names("categorical"))
+            and set(self.fills) == continuous
+            and set(self.scales) == (continuous if self.settings.scale else set())
         )
 
     def fit(self, parts: Sequence[Any]) -> Preprocessor:
@@ -102,7 +105,9 @@ class Preprocessor:
         categorical = self.schema.names("categorical")
         encoded = engine.map_columns(lambda name: self.vocabularies[name].encode(frame[name]), categorical)
         columns = {name: engine.series(ids, frame) for name, ids in zip(categorical, encoded, strict=True)}
-        floats = {k: v for found in engine.map_columns(partial(self._floats, frame), self.fills) for k, v in found.items()}
+        floats = {
+            k: v for found in engine.map_columns(partial(self._floats, frame), self.fills) for k, v in found.items()
+        }
         columns |= {name: floats[name] for name in self.float_names()}
         if targets:
             columns |= self._labels(frame)

@@ -60,14 +60,12 @@ class Bundle:
 
     def _named(self, outputs: Tensor, frame: Any) -> Any:
         engine = engine_of(frame)
-        columns = {}
+        columns: dict[str, Tensor] = {}
         predictions = target_loss(self.schema).predict(outputs)
         for target, prediction in zip(self.schema.targets, predictions, strict=True):
             if target.task == "multiclass":
                 names = target.classes or tuple(map(str, range(target.num_outputs)))
-                columns |= {
-                    f"{target.name}_{name}": prediction[:, i].contiguous() for i, name in enumerate(names)
-                }
+                columns |= {f"{target.name}_{name}": prediction[:, i].contiguous() for i, name in enumerate(names)}
             else:
                 columns[target.name] = prediction
         values = {name: engine.arrays.from_dlpack(column.to(_frame_device(engine))) for name, column in columns.items()}

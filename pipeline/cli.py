@@ -1,4 +1,4 @@
-"""The command line: gigabatch features|train|evaluate|score|nightly|rollback|gc --config conf/NAME.yaml key=value ..."""
+"""The command line: gigabatch COMMAND --config conf/NAME.yaml key=value ..."""
 
 from __future__ import annotations
 
@@ -37,7 +37,12 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--split", help="train, valid, test or another split of the features stage")
         command.add_argument("--out", type=Path, help="file or folder to write (default: inside the run's folder)")
     gc = commands.add_parser("gc", parents=[shared], help="remove old artifacts", description="remove old artifacts")
-    gc.add_argument("--keep", type=int, default=3, help="newest artifacts of each stage, and runs of each name, that stay; latest, current and previous always stay (default: %(default)s)")
+    gc.add_argument(
+        "--keep",
+        type=int,
+        default=3,
+        help="newest artifacts of each stage, and runs of each name, that stay (default: %(default)s)",
+    )
     return top
 
 
@@ -48,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return COMMANDS[arguments.command](arguments)
     except ValueError as error:
-        if not type(error).__module__.partition(".")[0] in ("pipeline", "features", "loaders", "models"):
+        if type(error).__module__.partition(".")[0] not in ("pipeline", "features", "loaders", "models"):
             raise
         print(f"gigabatch: {error}", file=sys.stderr)
         return FAILED if arguments.command == "nightly" else 2

@@ -53,7 +53,9 @@ class TrainSettings(Settings):
     weight_decay: float = Field(0.01, ge=0)
     schedule: Literal["one_cycle", "warmup_polynomial", "constant"] = "one_cycle"
     schedule_settings: dict[str, Any] = Field(default_factory=dict, description="further arguments of the schedule")
-    select: Literal["best", "last"] = Field("best", description="keep the epoch with the lowest valid loss, or the last")
+    select: Literal["best", "last"] = Field(
+        "best", description="keep the epoch with the lowest valid loss, or the last"
+    )
     checkpoint_every_steps: int = Field(1000, ge=1, description="checkpoints are also written after each epoch")
 
 
@@ -75,7 +77,9 @@ class NightlySettings(Settings):
     tolerance: float = Field(0.001, ge=0, description="the lower bound of the gain must be above minus this")
     confidence: float = Field(0.95, gt=0.5, lt=1)
     num_bootstrap: int = Field(500, ge=50)
-    min_window_rows: int = Field(1000, ge=10, description="fewer rows in the window that both models have not seen: refuse")
+    min_window_rows: int = Field(
+        1000, ge=10, description="fewer rows in the window that both models have not seen: refuse"
+    )
 
 
 class RunConfig(Settings):
@@ -127,7 +131,7 @@ class RunConfig(Settings):
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """The YAML file with `dotted.key=value` overrides applied; values are YAML too (`seed=7`, `model.layers=[64,32]`)."""
+    """The YAML file with `dotted.key=value` overrides applied; values are YAML too (`model.layers=[64,32]`)."""
     path = Path(path)
     try:
         raw = YAML(typ="safe", pure=True).load(path.read_text())

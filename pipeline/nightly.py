@@ -128,7 +128,9 @@ def choose_metric(settings: NightlySettings, schema: Schema) -> str:
     metric = settings.metric or ("mrr" if grouped else "auc" if task == "binary" else "logloss")
     fits = {"mrr": grouped and task == "binary", "auc": task == "binary", "logloss": True}
     if not fits[metric]:
-        raise ConfigError(f"nightly.metric: {metric} does not apply to a {task} target{'' if grouped else ' without groups'}.")
+        raise ConfigError(
+            f"nightly.metric: {metric} does not apply to a {task} target{'' if grouped else ' without groups'}."
+        )
     return metric
 
 
@@ -148,14 +150,14 @@ def bootstrap(
         assert group is not None
         return _bootstrap_groups(current, candidate, labels, group, settings, generator)
     sign = 1.0 if metric == "auc" else -1.0
-    names = {"auc": "AUC", "logloss": "log loss" if labels.is_floating_point() else "log loss"}
+    binary = bool(((labels == 0) | (labels == 1)).all())
+    loss_name = "log loss" if current.dim() == 2 or binary else "RMSE"
 
     def measure(scores: Tensor, weight: Tensor | None) -> float:
         if metric == "auc":
             return float(roc_auc(scores, labels, weight))
         if scores.dim() == 2:
             return float(multiclass_log_loss(scores, labels, weight))
-        binary = bool(((labels == 0) | (labels == 1)).all())
         return float(log_loss(scores, labels, weight) if binary else rmse(scores, labels, weight))
 
     rows = len(labels)
@@ -165,11 +167,16 @@ def bootstrap(
         gains.append(sign * (measure(candidate, weight) - measure(current, weight)))
     old, new = measure(current, None), measure(candidate, None)
     bound = torch.tensor(gains, dtype=torch.float64).quantile(1 - settings.confidence)
-    return Comparison(names[metric], rows, old, new, sign * (new - old), float(bound))
+    return Comparison("AUC" if metric == "auc" else loss_name, rows, old, new, sign * (new - old), float(bound))
 
 
 def _bootstrap_groups(
-    current: Tensor, candidate: Tensor, labels: Tensor, group: Tensor, settings: NightlySettings, generator: torch.Generator
+    current: Tensor,
+    candidate: Tensor,
+    labels: Tensor,
+    group: Tensor,
+    settings: NightlySettings,
+    generator: torch.Generator,
 ) -> Comparison:
     # MRR is a mean over groups, so it is enough to resample each group's reciprocal ranks.
     each = [reciprocal_ranks(scores, labels, group) for scores in (current, candidate)]

@@ -176,7 +176,7 @@ def environment(device: str) -> dict[str, Any]:
     import pandas
     import pyarrow
 
-    found = {
+    return {
         "machine": platform.processor() or platform.machine(),
         "system": platform.platform(),
         "python": sys.version.split()[0],
@@ -187,7 +187,6 @@ def environment(device: str) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu",
         "threads": torch.get_num_threads(),
     }
-    return found
 
 
 def report_data(
@@ -212,7 +211,9 @@ def report_data(
     ]
     notes = list(summary["notes"])
     if results["importance"]:
-        notes.append(f"Importance: drop of {results['importance_metric']} on the test split when a feature is shuffled.")
+        notes.append(
+            f"Importance: drop of {results['importance_metric']} on the test split when a feature is shuffled."
+        )
     return ReportData(
         name=summary["name"],
         run_id=summary["id"],

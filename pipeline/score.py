@@ -31,10 +31,8 @@ def find_run(pipeline: Pipeline, run: Path | None) -> Path:
     return path.resolve()
 
 
-def evaluate_run(
-    config: str, overrides: Sequence[str], run: Path | None, split: str | None, out: Path | None
-) -> int:
-    """Metrics of a run's model on a split of today's features; summary.json and report.html in a folder of their own."""
+def evaluate_run(config: str, overrides: Sequence[str], run: Path | None, split: str | None, out: Path | None) -> int:
+    """Metrics of a run's model on a split of today's features; summary.json and report.html in their own folder."""
     pipeline = Pipeline.from_config(config, *overrides)
     path, split = find_run(pipeline, run), split or "test"
     bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)

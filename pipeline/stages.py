@@ -9,12 +9,10 @@ A stage whose artifact exists and checks out is skipped. What each one returns s
 
 from __future__ import annotations
 
-
 import logging
 import shutil
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,7 @@ from features.sources import cast
 from loaders.packed import PackedTable
 from models import TabularConfig, TabularModel, embedding_width
 from pipeline.artifacts import Artifact, ArtifactStore, artifact_key, folder_lock, input_checksums, source_hash
-from pipeline.bundle import Bundle, load_bundle, target_loss
+from pipeline.bundle import Bundle, target_loss
 from pipeline.config import RunConfig, load_config
 from pipeline.display import html_table, progress
 from pipeline.run import Run, publish
@@ -203,9 +201,7 @@ class Encoded:
             torch.manual_seed(config.seed)
             model = TabularModel(model_config(preprocessor, config))
             loss = target_loss(self.features.schema)
-            trained = train_model(
-                model, train, valid, loss, config.train, seed=config.seed, device=device, folder=work
-            )
+            trained = train_model(model, train, valid, loss, config.train, seed=config.seed, device=device, folder=work)
         period = training_period(self.features)
         info = {"name": config.name, "recipe": config.recipe, "seed": config.seed, **period}
         return trained, Bundle(preprocessor, model, info, device)
@@ -252,7 +248,7 @@ def write_features(tables: FeatureTables, folder: Path, rows_per_part: int) -> d
             nulls = int(frame[target.name].isna().sum())
             if nulls:
                 raise DataError(
-                    f"target {target.name!r}: {nulls} null(s) in split {split!r}. Drop rows without a label, or fill them."
+                    f"target {target.name!r}: {nulls} null(s) in split {split!r}. Drop rows without a label."
                 )
         typed = cast(frame[schema.names()], schema.dtypes(), f"split {split!r}", nullable=nullable)
         (folder / split).mkdir()
@@ -289,5 +285,3 @@ def training_period(features: Features) -> dict[str, Any]:
     engine = load_engine(features.pipeline.engine)
     parts = [engine.read_parquet(p, [time_column])[time_column] for s in ("train", "valid") for p in features.parts(s)]
     return {"trained_from": float(min(p.min() for p in parts)), "trained_until": float(max(p.max() for p in parts))}
-
-

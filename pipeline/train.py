@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,9 @@ def build_schedule(settings: TrainSettings, num_steps: int) -> Schedule:
     known = [name for name in kind.__dataclass_fields__ if name not in ("lr", "lr_max", "num_steps")]
     unknown = [name for name in settings.schedule_settings if name not in known]
     if unknown:
-        raise TrainingError(f"train.schedule_settings: {settings.schedule} has no {unknown}. Known: {', '.join(known)}.")
+        raise TrainingError(
+            f"train.schedule_settings: {settings.schedule} has no {unknown}. Known: {', '.join(known)}."
+        )
     return kind(settings.lr_max, num_steps, **settings.schedule_settings)
 
 
@@ -153,7 +156,7 @@ def end_epoch(
             f"training diverged in epoch {epoch}: the loss is not finite. Lower train.lr_max or use a longer warm-up."
         )
     points = torch.linspace(0, per_epoch, min(CURVE_POINTS_PER_EPOCH, per_epoch) + 1).round().long().tolist()
-    for start, stop in zip(points[:-1], points[1:], strict=True):
+    for start, stop in pairwise(points):
         step = (epoch - 1) * per_epoch + stop
         state.curve.append(
             {

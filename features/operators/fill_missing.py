@@ -67,7 +67,7 @@ class FillMissing(FittedOperator):
     def columns(self, frame: Any, state: Fill) -> dict[str, Any]:
         column = frame[self.column]
         filled = column.fillna(state.value).astype("float32")
-        require_finite(engine_of(frame).array(filled), self.column)
+        require_finite(filled)
         found = {self.column: filled}
         if state.indicator:
             found[f"{self.column}_na"] = column.isna().astype("float32")
@@ -76,17 +76,16 @@ class FillMissing(FittedOperator):
 
 def known_values(column: Any) -> Any:
     """The column's values without nulls and NaN, as an array of its own type; an infinity is an error."""
+    known = column[column.notna()]
+    require_finite(known)
+    return engine_of(column).array(known)
+
+
+def require_finite(column: Any) -> None:
+    """Raise `DataError` if the column, which has no nulls, holds an infinity."""
     engine = engine_of(column)
-    values = engine.array(column[column.notna()])
-    require_finite(values, column.name)
-    return values
-
-
-def require_finite(values: Any, name: str) -> None:
-    """Raise `DataError` if the array, of either engine, holds an infinity."""
-    # The sum of magnitudes is finite only if all are; it stays in float64 so that it does not overflow itself.
-    if not bool(((values - values) == 0).all()):
-        raise DataError(f"column {name!r} holds an infinity. Clip it or make it null before this stage.")
+    if not bool(engine.arrays.isfinite(engine.array(column)).all()):
+        raise DataError(f"column {column.name!r} holds an infinity. Clip it or make it null before this stage.")
 
 
 def concatenate(left: Any, right: Any) -> Any:

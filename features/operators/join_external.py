@@ -26,8 +26,8 @@ class JoinExternal(Operator):
         if twice.any():
             example = table[list(self.on)][twice].head(1).to_dict("records")[0]
             raise DataError(
-                f"JoinExternal of {name}: {int(twice.sum())} duplicate key(s) in {list(self.on)}, for example {example}. "
-                "A lookup table holds each key once: aggregate it or drop the repeats first."
+                f"JoinExternal of {name}: {int(twice.sum())} duplicate key(s) in {list(self.on)}, for example "
+                f"{example}. A lookup table holds each key once: aggregate it or drop the repeats first."
             )
         self.table = table.rename(columns=self.columns)
 

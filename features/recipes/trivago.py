@@ -87,25 +87,18 @@ class TrivagoRecipe(Recipe):
         )
 
     def submission(self, rows: Any, predictions: Any) -> Any:
-        """The challenge's format: a row a clickout, its candidates by falling score, ties in the order shown.
-
-        Columns user_id, session_id, timestamp, step, item_recommendations (item ids, separated by spaces). A host
-        frame: it goes to a CSV file.
-        """
-        engine = engine_of(rows)
-        keys = ["clickout", "user_id", "session_id", "timestamp", "step"]
-        host = engine.to_pandas(rows[[*keys, "item_id", "candidate_order"]]).assign(
-            score=engine.to_pandas(predictions)["target"].to_numpy()
-        )
-        host = host.sort_values(["clickout", "score", "candidate_order"], ascending=[True, False, True])
-        items = host["item_id"].astype("str").groupby(host["clickout"]).agg(" ".join)
-        return (
-            host.drop_duplicates("clickout")[keys]
-            .assign(item_recommendations=lambda frame: frame["clickout"].map(items))
-            .drop(columns=["clickout"])
-            .sort_values(["user_id", "session_id", "timestamp", "step"])
-            .reset_index(drop=True)
-        )
+        """The challenge's format, one line a clickout in order of user, session and step: user_id, session_id,
+        timestamp, step and item_recommendations, its items by descending score, parted by spaces (a pandas frame)."""
+        names = ["clickout", "user_id", "session_id", "timestamp", "step", "candidate_order", "item_id"]
+        ranked = rows[names].reset_index(drop=True)
+        ranked["score"] = predictions["target"].reset_index(drop=True)
+        # Equal scores keep the shown order.
+        ranked = ranked.sort_values(["clickout", "score", "candidate_order"], ascending=[True, False, True])
+        ranked = engine_of(ranked).to_pandas(ranked)
+        items = ranked["item_id"].astype("str").groupby(ranked["clickout"]).agg(" ".join)
+        lines = ranked[names[:5]].drop_duplicates("clickout").set_index("clickout")
+        lines["item_recommendations"] = items
+        return lines.sort_values(["user_id", "session_id", "step"]).reset_index(drop=True)
 
     def read_log(self, engine: str) -> Any:
         """train and test one after the other, every column of the official files."""

@@ -40,9 +40,7 @@ def slow(queries, events, by, window, exclude_self):
     answers = []
     events = events.to_dict("records")
     for i, query in enumerate(queries.to_dict("records")):
-        rows = [
-            j for j, event in enumerate(events) if seen(query, event, by, window) and not (exclude_self and i == j)
-        ]
+        rows = [j for j, event in enumerate(events) if seen(query, event, by, window) and not (exclude_self and i == j)]
         values = [events[j]["value"] for j in rows if not pd.isna(events[j]["value"])]
         last = max(rows, key=lambda j: (events[j]["known_at"], events[j]["order"]), default=-1)
         answers.append((len(rows), len(values), int(sum(values)), last))
@@ -78,7 +76,9 @@ def test_shuffled_rows_get_the_same_answers(rows, window, seed):
     shuffled = frame.iloc[places].reset_index(drop=True)
 
     def ask(data):
-        question = AsOf(data, data, by=["key"], query_time="at", event_time="known_at", order="order", exclude_self=True)
+        question = AsOf(
+            data, data, by=["key"], query_time="at", event_time="known_at", order="order", exclude_self=True
+        )
         last = question.last_row(window)
         orders = data["order"].to_numpy()[last] if len(data) else last
         return np.stack([question.count(window), question.sum("value", window), np.where(last < 0, -1, orders)])
@@ -120,13 +120,13 @@ def test_no_rows_give_empty_answers():
 
 def test_a_query_without_time_is_an_error():
     frame = pd.DataFrame({"at": [1.0, np.nan]})
-    with pytest.raises(DataError, match="'at' holds nulls"):
+    with pytest.raises(DataError, match=r"'at' holds nulls"):
         AsOf(frame, frame, by=[], query_time="at", event_time="at")
 
 
 def test_sum_refuses_fractions_and_names_the_column():
     frame = pd.DataFrame({"at": [1, 2], "value": [0.5, 1.0]})
-    with pytest.raises(DataError, match="'value' holds fractions"):
+    with pytest.raises(DataError, match=r"'value' holds fractions"):
         AsOf(frame, frame, by=[], query_time="at", event_time="at").sum("value")
 
 
@@ -152,5 +152,5 @@ def test_codes_are_equal_exactly_where_all_keys_are(left, right):
 
 def test_infinite_values_in_a_sum_are_an_error():
     frame = pd.DataFrame({"at": [1, 2], "value": [np.inf, 1.0]})
-    with pytest.raises(DataError, match="'value'"):
+    with pytest.raises(DataError, match=r"'value'"):
         AsOf(frame, frame, by=[], query_time="at", event_time="at").sum("value")

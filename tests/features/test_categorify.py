@@ -1,5 +1,6 @@
 """Categorify: the fit does not depend on partitions, and rare values encode as unseen."""
 
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -20,7 +21,7 @@ def frame_of(values):
 def parts_of(frame, cuts, seed):
     """The frame cut anywhere (empty parts included), parts in any order."""
     bounds = [0, *sorted(min(cut, len(frame)) for cut in cuts), len(frame)]
-    parts = [frame.iloc[a:b].reset_index(drop=True) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    parts = [frame.iloc[a:b].reset_index(drop=True) for a, b in itertools.pairwise(bounds)]
     return [parts[i] for i in np.random.default_rng(seed).permutation(len(parts))]
 
 
@@ -68,10 +69,10 @@ def test_integer_values_tie_by_value():
 
 
 def test_min_count_below_one_is_an_error():
-    with pytest.raises(ValueError, match="min_count must be at least 1, found 0"):
+    with pytest.raises(ValueError, match=r"min_count must be at least 1, found 0"):
         Categorify("word", 0)
 
 
 def test_no_partition_is_an_error():
-    with pytest.raises(ValueError, match="Categorify: nothing to fit on"):
+    with pytest.raises(ValueError, match=r"Categorify: nothing to fit on"):
         Categorify("word").fit([])

@@ -40,12 +40,12 @@ def test_outputs_are_int32_and_the_rest_stays():
 
 
 def test_a_null_time_is_an_error():
-    with pytest.raises(DataError, match="column 'at' holds nulls"):
+    with pytest.raises(DataError, match=r"column 'at' holds nulls"):
         DateParts("at", ("hour",), "d")(pd.DataFrame({"at": [1.0, None]}))
 
 
 def test_unknown_parts_and_units_list_the_known_ones():
     with pytest.raises(DataError, match=r"unknown part\(s\) century. Known: year"):
         DateParts("at", ("century",), "d")
-    with pytest.raises(DataError, match="unknown unit 'h'. Known: min, s"):
+    with pytest.raises(DataError, match=r"unknown unit 'h'. Known: min, s"):
         DateParts("at", ("hour",), "d", unit="h")

@@ -1,5 +1,7 @@
 """FillMissing: numpy's median in place of nulls."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -22,7 +24,7 @@ def test_fit_is_numpys_median_for_any_partitions(values, cuts, seed):
     known = [v for v in values if v is not None]
     frame, operator = frame_of(values), FillMissing("x")
     bounds = [0, *sorted(min(cut, len(frame)) for cut in cuts), len(frame)]
-    parts = [frame.iloc[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    parts = [frame.iloc[a:b] for a, b in itertools.pairwise(bounds)]
     parts = [parts[i] for i in np.random.default_rng(seed).permutation(len(parts))]
     if not known:
         with pytest.raises(DataError, match=f"'x': all {len(values)} rows"):
@@ -66,7 +68,7 @@ def test_none_gives_no_indicator_even_with_nulls():
 
 @pytest.mark.parametrize("bad", [np.inf, -np.inf])
 def test_an_infinity_is_an_error(bad):
-    with pytest.raises(DataError, match="'x' holds an infinity"):
+    with pytest.raises(DataError, match=r"'x' holds an infinity"):
         FillMissing("x").fit([frame_of([1, bad])])
 
 
@@ -78,5 +80,5 @@ def test_integer_columns_fill_nothing_and_become_float32():
 
 
 def test_an_unknown_indicator_lists_the_known():
-    with pytest.raises(DataError, match="unknown indicator 'maybe'. Known: auto, all, none"):
+    with pytest.raises(DataError, match=r"unknown indicator 'maybe'. Known: auto, all, none"):
         FillMissing("x", "maybe")

@@ -103,7 +103,14 @@ print(json.dumps(dict(
 """
     assert len(modules) > 15
     found = json.loads(run_python(code))
-    assert found == dict(opened=[], environment=False, threads=0, seeded=False, logging=False, stray=False)
+    assert found == {
+        "opened": [],
+        "environment": False,
+        "threads": 0,
+        "seeded": False,
+        "logging": False,
+        "stray": False,
+    }
 
 
 def test_auto_is_pandas_without_cudf():
@@ -114,13 +121,13 @@ def test_auto_is_pandas_without_cudf():
 
 
 def test_an_unknown_engine_lists_the_known():
-    with pytest.raises(DataError, match="unknown engine 'polars'. Known: auto, cudf, pandas"):
+    with pytest.raises(DataError, match=r"unknown engine 'polars'. Known: auto, cudf, pandas"):
         resolve_engine("polars")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("cudf") is not None, reason="cuDF is installed here")
 def test_asking_for_cudf_where_it_is_not_installed_is_an_error():
-    with pytest.raises(DataError, match="cudf was asked for but is not installed"):
+    with pytest.raises(DataError, match=r"cudf was asked for but is not installed"):
         load_engine("cudf")
 
 
@@ -140,7 +147,7 @@ def test_a_column_becomes_a_tensor_without_a_copy():
 
 
 def test_a_text_column_cannot_become_a_tensor():
-    with pytest.raises(ValueError, match="column 'a' is str and cannot become a tensor"):
+    with pytest.raises(ValueError, match=r"column 'a' is str and cannot become a tensor"):
         engine.columns_to_torch(pd.DataFrame({"a": ["x"]}), ["a"])
 
 
@@ -170,7 +177,7 @@ def test_hash64_of_int32_equals_that_of_int64():
 
 
 def test_hash64_refuses_nulls():
-    with pytest.raises(ValueError, match="column 'a' holds nulls"):
+    with pytest.raises(ValueError, match=r"column 'a' holds nulls"):
         engine.hash64(pd.Series(["x", None], name="a"))
 
 

@@ -24,7 +24,9 @@ def test_takes_columns_under_new_names_and_leaves_null_where_not_found():
 @given(keys=st.lists(st.tuples(st.sampled_from("abcd"), st.one_of(st.none(), st.integers(0, 3)))))
 def test_two_key_columns_equal_a_dictionary_lookup(keys):
     frame = pd.DataFrame(keys, columns=["place", "hour"]).astype({"place": "str", "hour": "float64"})
-    table = pd.DataFrame([(p, float(h), 10 * h + ord(p)) for p in "abc" for h in (0, 1, 3)], columns=["place", "hour", "t"])
+    table = pd.DataFrame(
+        [(p, float(h), 10 * h + ord(p)) for p in "abc" for h in (0, 1, 3)], columns=["place", "hour", "t"]
+    )
     known = {(p, h): t for p, h, t in table.itertuples(index=False)}
     found = JoinExternal(table.sample(frac=1, random_state=1), ("place", "hour"), {"t": "temp"})(frame)
     expected = [known.get((p, h), np.nan) for p, h in zip(frame["place"], frame["hour"], strict=True)]
@@ -44,10 +46,12 @@ def test_repeated_null_keys_in_the_table_are_left_out_and_never_found():
 
 
 def test_a_missing_column_of_the_table_is_named():
-    with pytest.raises(DataError, match="JoinExternal of planes: column.* 'engines' not found.*'tail', 'seats', 'year'"):
+    with pytest.raises(
+        DataError, match=r"JoinExternal of planes: column.* 'engines' not found.*'tail', 'seats', 'year'"
+    ):
         JoinExternal(PLANES, ("tail",), {"engines": "engines"}, "planes")
 
 
 def test_a_missing_key_of_the_frame_is_named():
-    with pytest.raises(DataError, match="'tail' not found"):
+    with pytest.raises(DataError, match=r"'tail' not found"):
         JoinExternal(PLANES, ("tail",), {"seats": "seats"})(pd.DataFrame({"tailnum": ["N1"]}))

@@ -1,5 +1,7 @@
 """Normalize against numpy's mean and standard deviation."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -31,7 +33,7 @@ def test_fit_is_bit_equal_for_any_partitions_and_row_order(values, cuts, seed):
     frame, rng = frame_of(values), np.random.default_rng(seed)
     shuffled = frame.sample(frac=1, random_state=seed)
     bounds = [0, *sorted(min(cut, len(frame)) for cut in cuts), len(frame)]
-    parts = [shuffled.iloc[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    parts = [shuffled.iloc[a:b] for a, b in itertools.pairwise(bounds)]
     parts = [parts[i] for i in rng.permutation(len(parts))]
     assert Normalize("x").fit(parts) == Normalize("x").fit([frame])
 
@@ -59,10 +61,10 @@ def test_a_constant_column_becomes_zero(value):
 
 
 def test_a_null_is_an_error():
-    with pytest.raises(DataError, match="Normalize: column 'x' holds nulls"):
+    with pytest.raises(DataError, match=r"Normalize: column 'x' holds nulls"):
         Normalize("x").fit([frame_of([1, None])])
 
 
 def test_an_infinity_is_an_error():
-    with pytest.raises(DataError, match="'x' holds an infinity"):
+    with pytest.raises(DataError, match=r"'x' holds an infinity"):
         Normalize("x").fit([frame_of([1, np.inf])])

@@ -109,5 +109,5 @@ def test_a_last_value_keeps_minutes_since_1970_exact_when_asked_for_float64():
 
 
 def test_a_missing_column_names_the_operator():
-    with pytest.raises(DataError, match="AsOf: column.* 'known_at' not found"):
+    with pytest.raises(DataError, match=r"AsOf: column.* 'known_at' not found"):
         OPERATOR(table([]).drop(columns="known_at"))

@@ -64,7 +64,7 @@ def test_a_target_that_makes_no_sense_is_an_error(arguments, message):
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"columns": [{"nam": "a"}], "targets": []}'])
 @pytest.mark.parametrize("kind", [Schema, TensorSchema])
 def test_damaged_json_is_an_error(kind, text):
-    with pytest.raises(DataError, match="schema is damaged"):
+    with pytest.raises(DataError, match=r"schema is damaged"):
         kind.from_json(text)
 
 

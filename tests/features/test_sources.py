@@ -109,29 +109,29 @@ def test_a_truncated_parquet_file_is_an_error(tmp_path):
     pd.DataFrame({"name": ["x"] * 99, "size": 1, "price": 0.0}).to_parquet(tmp_path / "whole.parquet")
     data = (tmp_path / "whole.parquet").read_bytes()
     for keep in (len(data) // 2, len(data) - 4):
-        with pytest.raises(DataError, match="cut.parquet: cannot be read, it may be truncated"):
+        with pytest.raises(DataError, match=r"cut.parquet: cannot be read, it may be truncated"):
             read(put(tmp_path, "cut.parquet", data[:keep]))
 
 
 def test_a_parquet_file_without_rows_is_an_error(tmp_path):
     pd.DataFrame({"name": ["x"], "size": [1], "price": [0.0]}).head(0).to_parquet(tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="no rows"):
+    with pytest.raises(DataError, match=r"no rows"):
         read(tmp_path / "a.parquet")
 
 
 @pytest.mark.parametrize("pattern", ["nowhere.csv", "nowhere/*.csv", "/nowhere/a.csv", "file:///nowhere/a.csv"])
 def test_a_path_that_finds_nothing_is_an_error(pattern):
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match=r"no such file"):
         expand(pattern)
 
 
 def test_an_empty_folder_is_an_error(tmp_path):
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match=r"no such file"):
         expand(str(tmp_path))
 
 
 def test_a_package_that_is_not_installed_is_an_error():
-    with pytest.raises(DataError, match="package 'no_such_package_here' is not installed"):
+    with pytest.raises(DataError, match=r"package 'no_such_package_here' is not installed"):
         expand("package://no_such_package_here/data.csv")
 
 
@@ -144,13 +144,13 @@ def test_whole_floats_become_integers_and_others_do_not(dtype):
 
 @pytest.mark.parametrize("value", [2**31, -(2**31) - 1, float(2**31)])
 def test_an_integer_too_large_for_int32_is_an_error(value):
-    with pytest.raises(DataError, match="column 'id' is declared int32"):
+    with pytest.raises(DataError, match=r"column 'id' is declared int32"):
         cast(pd.DataFrame({"id": [1, value]}), {"id": "int32"}, "here")
 
 
 @pytest.mark.parametrize("value", [np.inf, 1e300])
 def test_a_float_beyond_int64_is_an_error(value):
-    with pytest.raises(DataError, match="column 'id' is declared int64"):
+    with pytest.raises(DataError, match=r"column 'id' is declared int64"):
         cast(pd.DataFrame({"id": [1.0, value]}), {"id": "int64"}, "here")
 
 

@@ -316,6 +316,21 @@ def test_a_session_that_crosses_a_boundary_goes_to_the_later_split():
     assert 5 in set(split_by_session(pairs, more, SplitFractions(0.6, 0.2, 0.2))["valid"]["session"])
 
 
+def test_submission_ranks_the_items_of_every_clickout_to_be_scored_in_the_official_format(folder):
+    recipe = TrivagoRecipe(TrivagoSettings(path=str(folder)))
+    rows = recipe.build("pandas").splits["score"].sample(frac=1, random_state=3)
+    # Cheapest first; equal prices keep the order of the list.
+    found = recipe.submission(rows, pd.DataFrame({"target": -rows["price"].to_numpy()}))
+    truth = pd.read_csv(folder / "ground_truth.csv")
+    assert list(found.columns) == ["user_id", "session_id", "timestamp", "step", "item_recommendations"]
+    key = ["user_id", "session_id", "timestamp", "step"]
+    assert sorted(found[key].itertuples(index=False)) == sorted(truth[key].itertuples(index=False))
+    found = found.merge(truth, on=key, validate="one_to_one")
+    for row in found.itertuples():
+        items, prices = row.impressions.split("|"), entries(row.prices)
+        assert row.item_recommendations.split(" ") == [items[k] for k in np.argsort(prices, kind="stable")]
+
+
 def test_clickouts_that_cannot_be_used_are_left_out_and_counted(folder, raw):
     log, metadata = raw
     asked = log.index[(log["action_type"] == "clickout item") & log["reference"].notna()]
