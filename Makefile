@@ -16,7 +16,7 @@ READY := $(VENV)/.ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup features train evaluate score nightly rollback test test-slow test-cudf-api lint bench bench-env gpu-check \
+.PHONY: help setup features train evaluate score nightly rollback test test-cudf-api lint bench bench-env gpu-check \
         data-trivago gc clean
 
 help:  ## show this list

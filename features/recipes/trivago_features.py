@@ -199,10 +199,12 @@ class PairBuilder:
             wanted = self._wanted(clickouts, words)[engine.array(pairs["clickout"])]
             of_item = self.flags.matrix(self.metadata, words)
             position = engine.positions_in(pairs["item_id"], self.metadata["item_id"])
+            flags = {}
             for column, name in enumerate(words.columns):
                 has = of_item[:, column][xp.clip(position, 0, None)] * (position >= 0)
                 matched += has * wanted[:, column]
-                pairs[name] = has.astype("float32")
+                flags[name] = has.astype("float32")
+            pairs = engine.frames.concat([pairs, engine.frames.DataFrame(flags, index=pairs.index)], axis=1)
         share = matched / xp.maximum(engine.array(pairs["filters_set"]), 1)
         pairs["filters_matched"] = share.astype("float32")
         return pairs

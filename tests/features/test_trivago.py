@@ -369,6 +369,19 @@ def test_noise_labels_leave_every_feature_and_a_trained_model_at_chance(tmp_path
     assert abs(mrr.mean() - chance) < 5 * mrr.std() / np.sqrt(len(mrr))
 
 
+def test_as_many_properties_as_the_official_metadata_has(raw):
+    log, metadata = raw
+    rng = np.random.default_rng(1)
+    words = np.array([f"Property {n}" for n in range(157)])
+    texts = ["|".join(words[rng.random(157) < 0.2]) for _ in range(len(metadata))]
+    pairs, names = built(log, metadata.assign(properties=pd.Series(texts, dtype="str")))
+    assert sum(name.startswith("has_property_") for name in names) == 157
+    mask = np.array([[word in text.split("|") for word in words] for text in texts])
+    row = pairs.iloc[500]
+    item = int(np.flatnonzero(metadata["item_id"] == row["item_id"])[0])
+    assert [row[f"has_property_{n}"] == 1 for n in range(157)] == mask[item].tolist()
+
+
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
