@@ -7,6 +7,7 @@ legends are HTML beside it.
 
 import io
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, ScalarFormatter
 from numpy.typing import ArrayLike
 
-from pipeline.display import metric_label
+from pipeline.display import is_number, metric_label
 
 MAX_POINTS = 1000  # of a scatter chart
 SERIES = ("--series-1", "--series-2", "--series-3", "--series-4")
@@ -90,11 +91,15 @@ class Chart:
 
 
 def learning_charts(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """A chart per quantity over `step` (else `epoch`, else the row number), with a line per split."""
+    """A chart per quantity over `step` (else `epoch`, else the row number), with a line per split.
+
+    A value that is absent or None was not measured; one that is NaN or infinite is counted in the chart's note.
+    """
     axis = next((key for key in ("step", "epoch") if any(key in row for row in rows)), "row")
     x = _floats(row.get(axis, number) for number, row in enumerate(rows, 1))
     keys = dict.fromkeys(key for row in rows for key in row if key not in ("step", "epoch"))
     quantities: dict[str, dict[str, np.ndarray]] = {}
+    lost: Counter[str] = Counter()
     for key in keys:
         split, _, quantity = key.partition("_")
         if split not in ("train", "valid", "test"):
@@ -102,13 +107,16 @@ def learning_charts(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
         y = _floats(row.get(key) for row in rows)
         if np.isfinite(x + y).any():
             quantities.setdefault(quantity, {})[split] = y
+            lost[quantity] += sum(is_number(row.get(key)) and not np.isfinite(row[key]) for row in rows)
     charts = []
-    for quantity, lines in quantities.items():
-        charts.append(_line_chart(f"{metric_label(quantity)} by {axis}", axis, x, lines, f"curve{len(charts)}"))
+    for number, (quantity, lines) in enumerate(quantities.items()):
+        note = f"not finite: {lost[quantity]} of the values" if lost[quantity] else ""
+        title = f"{metric_label(quantity)} by {axis}"
+        charts.append(_line_chart(title, axis, x, lines, f"curve{number}", note))
     return charts
 
 
-def _line_chart(title: str, axis: str, x: np.ndarray, lines: Mapping[str, np.ndarray], key: str) -> Chart:
+def _line_chart(title: str, axis: str, x: np.ndarray, lines: Mapping[str, np.ndarray], key: str, note: str) -> Chart:
     with matplotlib.rc_context(STYLE):
         ax = _axes(axis)
         for color, y in zip(_colors(lines), lines.values(), strict=True):
@@ -118,7 +126,7 @@ def _line_chart(title: str, axis: str, x: np.ndarray, lines: Mapping[str, np.nda
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
         ax.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
         legend = _legend(lines) if len(lines) > 1 or "" not in lines else ()
-        return Chart(title, _svg(ax, title, key), legend)
+        return Chart(title, _svg(ax, title, key), legend, note)
 
 
 def roc_chart(roc: Roc, key: str) -> Chart:
@@ -234,8 +242,7 @@ def _legend(series: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 def _floats(values: Any) -> np.ndarray:
     """float64 array; what is no number becomes NaN."""
-    numbers = [value if isinstance(value, (int, float, np.number)) else np.nan for value in values]
-    return np.asarray(numbers, dtype=np.float64)
+    return np.asarray([value if is_number(value) else np.nan for value in values], dtype=np.float64)
 
 
 def _evenly(length: int, most: int) -> np.ndarray:

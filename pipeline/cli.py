@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -49,6 +50,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; user errors become one line on standard error and exit code 2 (nightly: 20 or 40)."""
     arguments = parser().parse_args(argv)
+    # OpenMP's threads spin while they wait, unless told otherwise before torch is loaded. With anything else running
+    # on the machine, spinning makes small batches 5 to 10 times slower (docs/tried.md).
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         return COMMANDS[arguments.command](arguments)

@@ -3,7 +3,6 @@
 Everything here is for display only, so a terminal that cannot show something never stops a run.
 """
 
-import math
 import os
 import sys
 import time
@@ -13,6 +12,7 @@ from io import StringIO
 from numbers import Integral, Real
 from typing import Any, Self, TextIO
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
@@ -43,7 +43,8 @@ def metric_label(name: str) -> str:
 
 def is_missing(value: Any) -> bool:
     """True for None and for what differs from itself (NaN, NaT)."""
-    return value is None or bool(isinstance(value, float) and math.isnan(value)) or bool(value != value)
+    differs = value != value
+    return value is None or (isinstance(differs, bool | np.bool_) and bool(differs))
 
 
 def is_number(value: Any) -> bool:
@@ -54,7 +55,7 @@ def format_value(value: Any) -> str:
     """Text of one cell: 9,430 for counts, four significant digits for other numbers, a dash for None and NaN."""
     if is_missing(value):
         return MISSING
-    if isinstance(value, bool):
+    if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if isinstance(value, Integral):
         return f"{int(value):,}"
@@ -196,11 +197,7 @@ class Progress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._quietly(self._show)
-        if self._bar:
-            self._quietly(self._bar.stop)
-        else:
-            self._quietly(lambda: _write(self._file, self._last_line(stopped=kind is not None)))
+        self._quietly(self._bar_end if self._bar else lambda: _write(self._file, self._last_line(kind is not None)))
 
     def __iter__(self) -> Iterator[Any]:
         assert self._items is not None, "progress(total) is for a with statement; give an iterable to iterate over"
@@ -216,12 +213,17 @@ class Progress:
         now = self._clock()
         if now - self._shown >= self._interval:
             self._shown = now
-            self._quietly(self._show if self._bar else lambda: _write(self._file, self._line()))
+            self._quietly(self._draw if self._bar else lambda: _write(self._file, self._line()))
 
-    def _show(self) -> None:
-        if self._bar:
-            self._bar.update(self._task, completed=self._done, note=self._note)
-            self._bar.refresh()
+    def _draw(self) -> None:
+        assert self._bar is not None
+        self._bar.update(self._task, completed=self._done, note=self._note)
+        self._bar.refresh()
+
+    def _bar_end(self) -> None:
+        assert self._bar is not None
+        self._draw()
+        self._bar.stop()
 
     def _quietly(self, action: Callable[[], None]) -> None:
         """Run `action` unless the output has gone away: a lost terminal must not end a training run."""

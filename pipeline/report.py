@@ -176,7 +176,9 @@ def table(rows: Sequence[Mapping[str, Any]], bars: Sequence[str] = (), signed: S
 
 
 def _style(name: str, signed: Sequence[str]) -> str:
-    return "fraction" if name.endswith("_rate") or name == "nulls" else "signed" if name in signed else "plain"
+    if name.endswith("_rate") or name == "nulls":
+        return "fraction"
+    return "seconds" if name == "seconds" else "signed" if name in signed else "plain"
 
 
 def _cells(values: Sequence[Any], style: str, bar: bool) -> list[Cell]:
@@ -197,6 +199,8 @@ def _format(value: Any, style: str) -> str:
         return format_value(value)
     if style == "fraction":
         return "<0.1 %" if 0 < value < 0.0005 else f"{100 * value:.1f} %"
+    if style == "seconds":
+        return "<0.01" if 0 < value < 0.005 else f"{value:,.2f}"
     return f"{value:+.2g}" if 0 < abs(value) < 1e-3 else f"{value:+.4f}"
 
 
@@ -220,7 +224,7 @@ def quality_parts(quality: Quality, number: int) -> tuple[str, list[Chart], Tabl
     if quality.scores:
         drawn.append(charts.histogram_chart(quality.scores, "Scores by label", "score", f"scores{number}"))
     if quality.residuals:
-        drawn.append(charts.histogram_chart(quality.residuals, "Residuals", "actual - predicted", f"residuals{number}"))
+        drawn.append(charts.histogram_chart(quality.residuals, "Residuals", "actual − predicted", f"residuals{number}"))
     if quality.predicted_actual:
         drawn.append(charts.scatter_chart(*quality.predicted_actual, f"scatter{number}"))
     return quality.title, drawn, confusion_table(quality.confusion) if quality.confusion else None

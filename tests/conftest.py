@@ -1,10 +1,13 @@
 """What every test shares: the GPU gate, the sample data, and what a machine without all packages leaves out."""
 
 import importlib.util
+import os
 from pathlib import Path
 
-import pytest
-import torch
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does; before torch is loaded
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 # The offline GPU box lacks some packages (make gpu-check installs nothing): folders whose code needs them are left out

@@ -86,6 +86,20 @@ class TrivagoRecipe(Recipe):
             self._notes(log, builder, splits),
         )
 
+    def submission(self, rows: Any, predictions: Any) -> Any:
+        """The challenge's format, one line a clickout in order of user, session and step: user_id, session_id,
+        timestamp, step and item_recommendations, its items by descending score, parted by spaces (a pandas frame)."""
+        names = ["clickout", "user_id", "session_id", "timestamp", "step", "candidate_order", "item_id"]
+        ranked = rows[names].reset_index(drop=True)
+        ranked["score"] = predictions["target"].reset_index(drop=True)
+        # Equal scores keep the shown order.
+        ranked = ranked.sort_values(["clickout", "score", "candidate_order"], ascending=[True, False, True])
+        ranked = engine_of(ranked).to_pandas(ranked)
+        items = ranked["item_id"].astype("str").groupby(ranked["clickout"]).agg(" ".join)
+        lines = ranked[names[:5]].drop_duplicates("clickout").set_index("clickout")
+        lines["item_recommendations"] = items
+        return lines.sort_values(["user_id", "session_id", "step"]).reset_index(drop=True)
+
     def read_log(self, engine: str) -> Any:
         """train and test one after the other, every column of the official files."""
         parts = [read_files(engine, self._pattern(name), LOG, null_values=("",)) for name in ("train", "test")]

@@ -108,6 +108,13 @@ def test_positions_that_lead_outside_walk_back_in():
     assert 0.98 * 100 * num_outside < walked <= 100 * num_outside
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_long_walks_outside_end_in_a_row(seed):
+    """With sides chosen badly most values are outside, so walks are long and some go round outside for ever."""
+    with network_for_any_size(), mock.patch.object(order_module, "nearly_square_sides", return_value=(25, 20)):
+        assert torch.equal(whole_epoch(100, seed).sort().values, torch.arange(100))
+
+
 @given(num_rows=st.integers(2, 10**7))
 @settings(max_examples=200, deadline=None)
 def test_sides_hold_all_rows_and_leave_as_little_over_as_any_near_square(num_rows):

@@ -187,6 +187,21 @@ def test_a_checksum_is_computed_once_while_path_size_and_time_stay(tmp_path, has
     assert hashed == ["flights.csv"] * 2
 
 
+def test_files_of_a_new_artifact_are_not_read_again_to_check_it(store, hashed):
+    """Unless they were written just now: large ones, for which it matters, take longer than that."""
+
+    def write_slowly(folder: Path) -> dict:
+        write_parts(folder)
+        age(folder / "part-0.bin")
+        return {}
+
+    store.build("encode", "k1", write_slowly)
+    assert sorted(hashed) == ["empty", "part-0.bin", "part-1.bin"]
+    hashed.clear()
+    assert store.build("encode", "k1", fail_if_called).skipped
+    assert sorted(hashed) == ["empty", "part-1.bin"]
+
+
 def test_a_change_in_the_same_tick_of_the_clock_is_seen(tmp_path):
     """Same size and same time: as git does, a file that was changed just now is not taken from the cache."""
     file = tmp_path / "flights.csv"
