@@ -57,15 +57,21 @@ def read_files(
     null_values: Sequence[str] = ("", "NA"),
     separator: str = ",",
     names: Sequence[str] | None = None,
+    nullable: Collection[str] = (),
 ) -> Any:
     """Every file of `pattern` as one frame holding exactly the columns of `dtypes`, in that order and those types.
 
     dtypes: int32, int64, float32, float64, string or bool a column. Integer columns with nulls must be asked for as
-    float64. names: column names for CSV files without a header row.
+    float64, or be named in `nullable`. names: column names for CSV files without a header row.
     """
     module = load_engine(engine)
     parts = [
-        _read_one(module, path, dtypes, list(null_values), separator, None if names is None else list(names))
+        cast(
+            _read_one(module, path, dtypes, list(null_values), separator, None if names is None else list(names)),
+            dtypes,
+            f"input {path}",
+            nullable,
+        )
         for path in expand(pattern)
     ]
     return parts[0] if len(parts) == 1 else module.frames.concat(parts, ignore_index=True)
@@ -103,7 +109,7 @@ def _read_one(
     require_columns(frame, dtypes, f"input {path}")
     if len(frame) == 0:
         raise DataError(f"input {path}: it has a header but no rows.")
-    return cast(frame[list(dtypes)], dtypes, f"input {path}")
+    return frame[list(dtypes)]
 
 
 def _refuse_empty(path: str) -> None:
@@ -142,6 +148,8 @@ def _cast_column(column: Any, dtype: str, nullable: bool) -> Any:
     whole = column.fillna(0).astype("int64") if nulls else column.astype("int64")
     if column.dtype.kind == "f" and bool((whole.astype("float64") != column.fillna(0).astype("float64")).any()):
         raise ValueError("some values have a fraction")
+    if column.dtype.kind == "f" and bool((whole.abs() > 2**53).any()):
+        raise ValueError("some values are beyond 2^53, where floats skip whole numbers; read the column as a string")
     narrow = whole.astype(dtype)
     if bool((narrow.astype("int64") != whole).any()):
         raise ValueError(f"some values are outside the range of {dtype}")

@@ -51,7 +51,7 @@ STYLE = {
     "ytick.major.size": 0,
     "figure.constrained_layout.use": True,
 }
-LINE = {"linewidth": 1.7, "solid_capstyle": "round", "solid_joinstyle": "round"}
+LINE: dict[str, Any] = {"linewidth": 1.7, "solid_capstyle": "round", "solid_joinstyle": "round"}
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,9 @@ def _axes(xlabel: str, ylabel: str = "") -> Axes:
 def _svg(ax: Axes, title: str, key: str) -> Markup:
     """Inline SVG of the axes' figure: described by `title`, ids beginning with `key`, colours as CSS variables."""
     buffer = io.StringIO()
-    ax.figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    canvas = ax.figure.canvas
+    assert isinstance(canvas, FigureCanvasSVG)
+    canvas.print_figure(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     root = ElementTree.fromstring(buffer.getvalue())
     used = set(re.findall(r'#([\w.-]+)[")]', buffer.getvalue()))
     for parent in list(root.iter()):

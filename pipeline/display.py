@@ -27,6 +27,7 @@ METRIC_LABELS = {
     "logloss": "Log loss",
     "log_loss": "Log loss",
     "ece": "Calibration error",
+    "lr": "Learning rate",
     "mrr": "MRR",
     "rmse": "RMSE",
     "mae": "MAE",

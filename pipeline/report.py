@@ -76,7 +76,7 @@ class ReportData:
 
     name: str
     run_id: str | None = None
-    created_utc: str | None = None
+    created_utc: str | None = None  # ISO 8601
     notes: Sequence[str] = ()
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     decision: str | None = None

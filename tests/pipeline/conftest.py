@@ -1,0 +1,108 @@
+"""A small data set and configuration for whole runs (a whole run of it takes about two seconds)."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_recipe import write_day
+
+from features.recipes import RECIPES
+from pipeline.run import Run
+from pipeline.stages import Pipeline
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+PREAMBLE = """
+import os, sys
+sys.path[:0] = {paths!r}
+from features.recipes import RECIPES
+RECIPES["tiny"] = "tiny_recipe:TinyRecipe"
+from pipeline.stages import Pipeline
+config = {config!r}
+"""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tiny_recipe_is_known():
+    RECIPES["tiny"] = "tiny_recipe:TinyRecipe"
+    yield
+    del RECIPES["tiny"]
+
+
+class Tiny:
+    """A folder with raw files, a YAML file, and runs of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.raw = folder / "raw"
+        self.config = folder / "tiny.yaml"
+        self.home = folder / "runs" / "tiny"
+        settings = {
+            "name": "tiny",
+            "recipe": "tiny",
+            "device": "cpu",
+            "artifacts": str(folder / "artifacts"),
+            "runs": str(folder / "runs"),
+            "features": {"path": str(self.raw)},
+            "model": {"layers": [16], "dropout": 0.1},
+            "train": {"epochs": 2, "batch_size": 256, "lr_max": 0.02, "checkpoint_every_steps": 4},
+            "evaluate": {"importance": False},
+            "nightly": {"min_window_rows": 100, "num_bootstrap": 100},
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        self.config.write_text(json.dumps(settings))  # JSON is YAML
+
+    def pipeline(self, *overrides: str) -> Pipeline:
+        return Pipeline.from_config(self.config, *overrides)
+
+    def train(self, *overrides: str) -> Run:
+        return self.pipeline(*overrides).train()
+
+    def artifacts(self, stage: str) -> list[Path]:
+        """Finished artifacts of a stage."""
+        return sorted(p for p in (self.folder / "artifacts" / stage).glob("*") if not p.name.startswith("."))
+
+    def hidden(self) -> list[str]:
+        """Temporary folders that someone left."""
+        kinds = (".tmp-*", ".damaged-*", ".removed-*", "*.tmp")
+        return sorted(str(p.relative_to(self.folder)) for kind in kinds for p in self.folder.rglob(kind))
+
+    def start(self, code: str) -> subprocess.Popen:
+        """`code` in a process of its own, with the tiny recipe known and `config` set."""
+        preamble = PREAMBLE.format(paths=[str(ROOT), str(HERE)], config=str(self.config))
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen([sys.executable, "-c", preamble + code], env=environment, cwd=self.folder, **pipes)
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess:
+        """The command line in a process of its own."""
+        code = f"from pipeline.cli import main\nsys.exit(main({list(arguments)!r}))"
+        process = self.start(code)
+        out, err = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Tiny:
+    """Three thousand rows and a configuration, in a folder of the test's own."""
+    made = Tiny(tmp_path / "tiny")
+    write_day(made.raw, 0)
+    return made
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory) -> tuple[Tiny, Run]:
+    """A finished run that tests only read."""
+    made = Tiny(tmp_path_factory.mktemp("trained") / "tiny")
+    write_day(made.raw, 0)
+    return made, made.train()
+
+
+@pytest.fixture
+def tiny_in() -> Callable[[Path], Tiny]:
+    return Tiny
