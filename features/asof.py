@@ -143,8 +143,11 @@ def group_codes(left: Any, right: Any, by: Sequence[str]) -> tuple[Any, Any]:
         both = engine.frames.concat([left[name], right[name]], ignore_index=True)
         column = engine.codes(both)
         null |= column < 0
+        if name == by[0]:
+            codes = xp.clip(column, 0, None)  # dense already
+            continue
         width = int(column.max()) + 1 if size else 1
-        # Re-numbering after each column keeps the product of two code ranges inside int64.
+        # Re-numbering after each further column keeps the product of two code ranges inside int64.
         codes = xp.unique(codes * max(width, 1) + xp.clip(column, 0, None), return_inverse=True)[1].astype("int64")
     codes = xp.where(null, -1, codes)
     return codes[: len(left)], codes[len(left) :]

@@ -148,8 +148,8 @@ def _cast_column(column: Any, dtype: str, nullable: bool) -> Any:
     whole = column.fillna(0).astype("int64") if nulls else column.astype("int64")
     if column.dtype.kind == "f" and bool((whole.astype("float64") != column.fillna(0).astype("float64")).any()):
         raise ValueError("some values have a fraction")
-    if column.dtype.kind == "f" and bool((whole.abs() > 2**53).any()):
-        raise ValueError("some values are beyond 2^53, where floats skip whole numbers; read the column as a string")
+    if column.dtype.kind == "f" and bool((whole.abs() >= 2**53).any()):
+        raise ValueError("some values reach 2^53, where floats skip whole numbers; read the column as a string")
     narrow = whole.astype(dtype)
     if bool((narrow.astype("int64") != whole).any()):
         raise ValueError(f"some values are outside the range of {dtype}")

@@ -172,6 +172,21 @@ class ArtifactStore:
         remove_leftovers(target.parent)
         return self._write(stage, key, target, write)
 
+    def copy(self, artifact: Artifact, target: Path) -> None:
+        """A copy of an artifact outside the store, whole or not at all; one that is there already stays."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(target.parent)
+        temporary = temporary_path(target)
+        with own_folder(temporary), _full_disk_as_user_error(f"copy of {artifact.path}", temporary):
+            shutil.copytree(artifact.path, temporary, dirs_exist_ok=True)
+            fsync_tree(temporary)
+            try:
+                temporary.rename(target)
+            except OSError as error:  # another process was first
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+            fsync_folder(target.parent)
+
     def find(self, stage: str, key: str) -> Artifact | None:
         """The artifact if it is there and whole; a damaged one is put aside and logged."""
         target = self.root / stage / key

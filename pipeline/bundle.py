@@ -13,10 +13,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from features.errors import DataError
 from features.frame import engine_of, load_engine
 from features.preprocessor import Preprocessor
 from features.schema import Schema
-from models import ModelError, TabularConfig, TabularModel, TargetLoss
+from models import TabularConfig, TabularModel, TargetLoss
 
 FORMAT = 1
 BLOCK_ROWS = 65_536
@@ -92,9 +93,15 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
         model = TabularModel(TabularConfig.from_dict(content["model"]))
         model.load_state_dict(load_file(folder / "weights.safetensors", device="cpu"))
         info = dict(content["info"])
-    except (OSError, json.JSONDecodeError, KeyError, TypeError, RuntimeError, SafetensorError, ModelError) as error:
+    except BundleError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         raise BundleError(f"bundle {folder}: missing or damaged ({error}). Train again or take another run.") from error
-    preprocessor = Preprocessor.load(folder / "preprocessor", load_engine(engine).NAME)
+    name = load_engine(engine).NAME
+    try:
+        preprocessor = Preprocessor.load(folder / "preprocessor", name)
+    except DataError as error:
+        raise BundleError(f"bundle {folder}: {error}") from error
     expected = [column.num_ids for column in preprocessor.tensor_schema.ids]
     if list(model.config.num_ids) != expected:
         raise BundleError(f"bundle {folder}: the model's tables {model.config.num_ids} do not fit the vocabularies.")
@@ -110,7 +117,7 @@ def model_outputs(model: TabularModel, ids: Tensor, floats: Tensor) -> Iterator[
     model.eval()
     try:
         with torch.inference_mode():
-            for start in range(0, len(floats), BLOCK_ROWS):
+            for start in range(0, max(len(floats), 1), BLOCK_ROWS):  # no rows are one empty block
                 block_ids, block_floats = ids[start : start + BLOCK_ROWS], floats[start : start + BLOCK_ROWS]
                 rows = len(block_floats)
                 missing = -rows % PAD_ROWS

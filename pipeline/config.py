@@ -138,6 +138,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     except FileNotFoundError as error:
         known = sorted(str(item) for item in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
         raise ConfigError(f"config {path}: no such file. Found there: {', '.join(known) or 'nothing'}.") from error
+    except OSError as error:
+        raise ConfigError(f"config {path}: cannot be read ({error.strerror}).") from error
     except (YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"config {path}: not valid YAML ({error}).") from error
     if not isinstance(raw, dict):

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from features.errors import DataError
 from features.schema import Schema
+from loaders.errors import LoaderError
 from models import grouped_mrr, log_loss, multiclass_log_loss, rmse, roc_auc
 from pipeline.artifacts import ArtifactError, atomic_symlink, folder_lock
 from pipeline.bundle import Bundle, load_bundle
@@ -52,17 +53,27 @@ def run_nightly(config: str | Path, overrides: Sequence[str] = ()) -> int:
     home = pipeline.config.runs / pipeline.config.name
     try:
         with folder_lock(home / "nightly.lock"):
-            return _locked(pipeline, home)
+            return _recorded(pipeline, home)
     except ArtifactError as error:
-        print(f"nightly failed: {error}")
+        print(f"Failed: {error}")
         return FAILED
+
+
+def _recorded(pipeline: Pipeline, home: Path) -> int:
+    """A night that fails leaves its line too, whatever made it fail."""
+    try:
+        return _locked(pipeline, home)
+    except Exception as error:
+        if not isinstance(error, ValueError):
+            log.exception("nightly")
+        return _finish(home, FAILED, f"Failed: {error}")
 
 
 def _locked(pipeline: Pipeline, home: Path) -> int:
     try:
         features = pipeline.features()
         encoded = features.encode()
-    except DataError as error:
+    except (DataError, LoaderError) as error:
         return _finish(home, REFUSED, f"Data refused: {error}")
     candidate = encoded.train()
     current = home / "current"

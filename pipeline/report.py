@@ -21,6 +21,7 @@ from pipeline.charts import Calibration, Chart, Histogram, Roc
 from pipeline.display import format_value, headings, is_missing, is_number, metric_label
 
 MAX_CLASSES = 15  # of a confusion matrix; rarer ones share a row and a column
+SIGNED = ("difference", "lower_bound", "gain", "bound")  # headings of a comparison whose numbers get a sign
 ROWS_SHOWN = 30  # of a long table; the rest is folded
 HINTS = {
     "auc": "0.5 is chance, 1 is perfect",
@@ -136,7 +137,7 @@ def render_report(data: ReportData) -> str:
         format=format_value,
         breakable=breakable,
         metrics=[metric_texts(name, value) for name, value in data.metrics.items()],
-        comparison=table(data.comparison, signed=("difference", "lower_bound")),
+        comparison=table(data.comparison, signed=SIGNED),
         splits=table(data.splits),
         learning_charts=charts.learning_charts(data.learning_curve),
         learning=table(data.learning_curve),

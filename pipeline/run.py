@@ -99,13 +99,7 @@ def publish(encoded: Encoded, trained: Artifact) -> Run:
     artifact = pipeline.store.build("evaluate", key, write)
     path = config.runs / config.name / key[:12]
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        staging = path.parent / f".{path.name}-{time.time_ns()}"
-        shutil.copytree(artifact.path, staging)
-        try:
-            staging.rename(path)
-        except OSError:  # another process published the same run first
-            shutil.rmtree(staging)
+        pipeline.store.copy(artifact, path)
     atomic_symlink(Path(path.name), path.parent / "latest")
     artifacts = {"features": features.artifact, "encode": encoded.artifact, "train": trained, "evaluate": artifact}
     return Run(path, tuple(name for name, item in artifacts.items() if item.skipped))

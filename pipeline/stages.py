@@ -180,17 +180,19 @@ class Encoded:
         def write(folder: Path) -> dict[str, Any]:
             started = time.perf_counter()
             work.mkdir(parents=True, exist_ok=True)
-            with folder_lock(work.with_suffix(".lock")):
-                trained, bundle = self._train(work)
-                bundle.save(folder / "model")
-                shutil.copy(work / "metrics.jsonl", folder / "metrics.jsonl")
+            trained, bundle = self._train(work)
+            bundle.save(folder / "model")
+            shutil.copy(work / "metrics.jsonl", folder / "metrics.jsonl")
             rows = len(self.table("train")) * config.train.epochs
             seconds = time.perf_counter() - started
             return {"rows": rows, "best_epoch": trained.best_epoch, "steps": trained.steps, "seconds": seconds}
 
-        artifact = pipeline.store.build("train", key, write)
-        shutil.rmtree(work, ignore_errors=True)
-        work.with_suffix(".lock").unlink(missing_ok=True)
+        if pipeline.store.find("train", key) is not None and not work.exists():
+            return pipeline.store.build("train", key, write)
+        # Held until the checkpoints are gone, so that no other run takes them up or loses them meanwhile.
+        with folder_lock(work.with_suffix(".lock")):
+            artifact = pipeline.store.build("train", key, write)
+            shutil.rmtree(work, ignore_errors=True)
         return artifact
 
     def _train(self, work: Path) -> tuple[Any, Bundle]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -116,8 +118,9 @@ def train_model(
                 after_step(state.step)
             end_epoch(model, valid_table, loss, schedule, losses, state, device)
             bar.advance(0, f"valid loss {state.curve[-1]['valid_loss']:.5f}")
-            save_checkpoint(checkpoint, model, optimizer, loader, losses, state)
+            # Before the checkpoint, so that a run killed between the two does not skip the last lines.
             write_curve(folder / "metrics.jsonl", state.curve)
+            save_checkpoint(checkpoint, model, optimizer, loader, losses, state)
 
     if settings.select == "best":
         model.load_state_dict(state.best_weights)
@@ -151,10 +154,13 @@ def end_epoch(
     per_epoch = len(losses)
     epoch = state.step // per_epoch
     host = losses.cpu()
-    if not bool(host.isfinite().all()):
-        raise TrainingError(
-            f"training diverged in epoch {epoch}: the loss is not finite. Lower train.lr_max or use a longer warm-up."
-        )
+    valid_loss = table_loss(model, valid_table, loss, device)
+    for split, finite in (("train", bool(host.isfinite().all())), ("valid", math.isfinite(valid_loss))):
+        if not finite:
+            raise TrainingError(
+                f"training diverged in epoch {epoch}: the {split} loss is not finite. Lower train.lr_max or use a "
+                "longer warm-up."
+            )
     points = torch.linspace(0, per_epoch, min(CURVE_POINTS_PER_EPOCH, per_epoch) + 1).round().long().tolist()
     for start, stop in pairwise(points):
         step = (epoch - 1) * per_epoch + stop
@@ -166,7 +172,6 @@ def end_epoch(
                 "lr": schedule.at(step - 1)[0],
             }
         )
-    valid_loss = table_loss(model, valid_table, loss, device)
     state.curve[-1]["valid_loss"] = valid_loss
     if valid_loss < state.best_loss:
         state.best_loss, state.best_epoch = valid_loss, epoch - 1
@@ -200,16 +205,22 @@ def save_checkpoint(
         "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
     temporary = path.with_suffix(".tmp")
-    with open(temporary, "wb") as file:
-        torch.save(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimizer: Any, loader: BatchLoader, losses: Tensor) -> Progress:
     """Put everything back where it was; torch reads it without executing anything (`weights_only`)."""
-    content = torch.load(path, map_location=losses.device, weights_only=True)
+    try:
+        content = torch.load(path, map_location=losses.device, weights_only=True)
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise TrainingError(f"checkpoint {path}: damaged ({error}). Remove it to train from the start.") from error
     model.load_state_dict(content["model"])
     optimizer.load_state_dict(content["optimizer"])
     loader.load_state_dict(content["loader"])

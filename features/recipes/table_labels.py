@@ -11,6 +11,8 @@ from features.frame import engine_of
 from features.schema import TASKS, Target, Task
 
 MOST_SHOWN = 10
+LARGEST_FLOAT32 = (2 - 2.0**-23) * 2.0**127
+ISO_8601 = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?)?$"
 
 
 @dataclass(frozen=True)
@@ -125,10 +127,9 @@ def _numbers(name: str, column: Any, target: TargetSettings) -> Any:
             f"target {name!r}: a binary label is 0 or 1, found {_shown(_values(column))}. Set positive to the label "
             "that counts as 1, or another task."
         )
-    small = numbers.astype("float32")
-    if not bool((abs(small) < float("inf")).all()):
-        raise DataError(f"target {name!r}: holds an infinity, or a value beyond float32. Remove or rescale it.")
-    return small
+    if not bool((abs(numbers) <= LARGEST_FLOAT32).all()):
+        raise DataError(f"target {name!r}: holds NaN, an infinity or a value beyond float32. Remove or rescale it.")
+    return numbers.astype("float32")
 
 
 def _class_numbers(name: str, labels: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -161,11 +162,17 @@ def moments(column: Any) -> Any:
     microseconds since 1970; all in one time zone, a closing Z is ignored."""
     for dtype in ("int64", "float64"):
         try:
-            return column.astype(dtype)
+            numbers = column.astype(dtype)
         except (ValueError, TypeError, RuntimeError, OverflowError):
             continue
+        if not bool((abs(numbers) < float("inf")).all()):
+            raise DataError(f"time column {column.name!r}: holds NaN or an infinity. Give every row a time.")
+        return numbers
+    text = column.str.rstrip("Z")
     try:
-        moment = engine_of(column).frames.to_datetime(column.str.rstrip("Z"))
+        if not bool(text.str.match(ISO_8601).all()):
+            raise ValueError("not every value has that form")
+        moment = engine_of(column).frames.to_datetime(text)
         return moment.astype("datetime64[us]").astype("int64")
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
         raise DataError(

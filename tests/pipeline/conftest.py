@@ -50,7 +50,7 @@ class Tiny:
             "runs": str(folder / "runs"),
             "features": {"path": str(self.raw)},
             "model": {"layers": [16], "dropout": 0.1},
-            "train": {"epochs": 2, "batch_size": 256, "lr_max": 0.02, "checkpoint_every_steps": 4},
+            "train": {"epochs": 2, "batch_size": 256, "lr_max": 0.02},
             "evaluate": {"importance": False},
             "nightly": {"min_window_rows": 100, "num_bootstrap": 100},
         }
