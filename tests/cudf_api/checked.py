@@ -65,13 +65,11 @@ def _guards(function: Any) -> list[tuple[ast.expr, str]]:
     except (OSError, TypeError, SyntaxError):
         return []
     body = tree.body[0].body if isinstance(tree.body[0], ast.FunctionDef) else []
-    found = []
-    for node in body:
-        if isinstance(node, ast.If) and any(
-            isinstance(inner, ast.Raise) and "NotImplementedError" in ast.unparse(inner) for inner in node.body
-        ):
-            found.append((node.test, ast.unparse(node.test)))
-    return found
+    return [(node.test, ast.unparse(node.test)) for node in body if isinstance(node, ast.If) and _not_implemented(node)]
+
+
+def _not_implemented(node: ast.If) -> bool:
+    return any(isinstance(inner, ast.Raise) and "NotImplementedError" in ast.unparse(inner) for inner in node.body)
 
 
 def checked_attribute(owner: type, real: Any, name: str, value: Any) -> Any:

@@ -68,7 +68,7 @@ class Page(HTMLParser):
         return [value for _, name, value in self.attributes if name == "id"]
 
 
-def full(text="flights", number=0.5):
+def full(text="Flights", number=0.5):
     """Data for every section; `text` stands wherever a name may, `number` among the numbers."""
     grid = np.linspace(0, 1, 6)
     return ReportData(
@@ -143,7 +143,7 @@ def test_the_page_refers_to_nothing_outside_itself():
     references = {"src", "srcset", "href", "xlink:href", "action", "data", "poster", "background", "formaction"}
     for _, name, value in page.attributes:
         if name in references:
-            assert value == "data:,"[: len(value)] == value or value.startswith("#")
+            assert value == "data:," or value.startswith("#")
     assert not {"script", "img", "iframe", "object", "embed", "video"} & set(page.tags)
     assert "://" not in text
     assert "@import" not in text
@@ -185,7 +185,7 @@ def test_hostile_names_are_text_everywhere(hostile):
     assert page.inside["h1"] == hostile
     assert page.inside["pre"] == hostile
     texts = sum(hostile in word for word in page.words)
-    assert texts == sum("flights" in word for word in calm.words) > 15
+    assert texts == sum("Flights" in word for word in calm.words) > 15
 
 
 @settings(max_examples=40, deadline=None)
@@ -302,7 +302,7 @@ def test_five_hundred_columns_are_all_there_and_most_are_folded():
     page = Page(render_report(ReportData("wide", columns=columns, importance=importance)))
     assert all(name in page.inside["table"] for name in names)
     assert sum(name in page.inside["details"] for name in names) == 470
-    assert page.inside["summary"].split() == ["470", "more", "470", "more"]
+    assert page.inside["summary"] == "470 more" * 2
 
 
 def test_a_failed_write_leaves_the_old_report_and_nothing_else(tmp_path, monkeypatch):

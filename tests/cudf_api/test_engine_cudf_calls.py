@@ -1,0 +1,106 @@
+"""The cuDF engine's own calls, read from its source: each name exists and each call's arguments bind in cuDF or CuPy.
+
+Also the table recipe on frames that refuse what cuDF lacks.
+"""
+
+import ast
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+cudf = pytest.importorskip("cudf", reason="the cuDF API check runs in its own environment: make test-cudf-api")
+import cupy  # noqa: E402
+from checked import CheckedFrame, check_everything  # noqa: E402
+from cudf.core.groupby.groupby import DataFrameGroupBy  # noqa: E402
+
+import features  # noqa: E402
+from features.recipes.table import TableRecipe, TableSettings  # noqa: E402
+
+MODULES = {"cudf": cudf, "cupy": cupy}
+CLASSES = (cudf.DataFrame, cudf.Series, DataFrameGroupBy, cupy.ndarray, np.dtype)
+SOURCE = (Path(features.__file__).parent / "engine_cudf.py").read_text()
+
+
+def calls(source):
+    """Every call `owner.name(...)` of the source whose owner is not another plain module."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = node.func.value
+            if not (isinstance(owner, ast.Name) and owner.id in ("torch", "np", "pd")):
+                yield node
+
+
+def candidates(node):
+    """(function, whether it takes self) that the call may mean: one for a module, one a class for a method."""
+    owner, name = node.func.value, node.func.attr
+    if isinstance(owner, ast.Name) and owner.id in MODULES:
+        return [(getattr(MODULES[owner.id], name), False)] if hasattr(MODULES[owner.id], name) else []
+    return [(getattr(kind, name), True) for kind in CLASSES if hasattr(kind, name)]
+
+
+def binds(node, function, bound_to):
+    """None if the call's positional and keyword arguments fit the signature, else why not."""
+    keywords = {keyword.arg: None for keyword in node.keywords if keyword.arg}
+    try:
+        signature = inspect.signature(function)
+        signature.bind(*([None] * (len(node.args) + bound_to)), **keywords)
+    except TypeError as error:
+        return str(error)
+    except ValueError:  # a compiled function without a signature
+        return None
+    return None
+
+
+def refused(source):
+    """The calls that nothing in cuDF or CuPy accepts."""
+    found = []
+    for node in calls(source):
+        if all(binds(node, *candidate) for candidate in candidates(node)):
+            found.append(ast.unparse(node))
+    return found
+
+
+def test_every_call_of_the_cudf_engine_fits_cudf_or_cupy():
+    assert len(list(calls(SOURCE))) > 30
+    assert refused(SOURCE) == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["cudf.merge_asof(a, b)", "cudf.DataFrame(a, bogus=1)", "frame.combine_first(a)", "cupy.no_such()",
+     "frame.to_parquet()", "column.case_when(a)", "frame.sort_values(a, colour=1)"],
+)  # fmt: skip
+def test_the_source_check_catches_what_does_not_exist(call):
+    assert refused(call) == [call]
+
+
+@pytest.mark.parametrize("call", ["cudf.merge_asof", "cudf.qcut", "cudf.Categorical"])
+def test_functions_known_to_be_absent_are_absent(call):
+    assert not hasattr(cudf, call.removeprefix("cudf."))
+
+
+@pytest.mark.parametrize("settings", [{"time": "at"}, {"group": "shop"}, {}])
+def test_table_recipe_uses_only_what_cudf_has(tmp_path, monkeypatch, settings):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({
+        "shop": [f"s{i // 2}" for i in range(400)], "x": rng.normal(size=400), "w": rng.uniform(size=400),
+        "late": rng.choice(["yes", "no."], 400), "kind": rng.choice(["a", "b"], 400), "price": rng.normal(size=400),
+        "at": [f"2013-01-{1 + i % 28:02d}T00:00:00Z" for i in range(400)],
+    })  # fmt: skip
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    check_everything(monkeypatch)
+    targets = {
+        "late": {"task": "binary", "positive": "yes", "label_strip": "."},
+        "kind": {"task": "multiclass"},
+        "price": {"task": "regression"},
+    }
+    shop = {} if settings.get("group") else {"categorical": ("shop",)}
+    chosen = TableSettings(
+        path=str(tmp_path / "t.csv"), continuous=("x",), weight="w", targets=targets, **shop, **settings
+    )
+    tables = TableRecipe(chosen).build("pandas")
+    assert isinstance(tables.splits["train"], CheckedFrame)
+    assert sum(map(len, tables.splits.values())) == 400

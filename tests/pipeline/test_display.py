@@ -1,0 +1,266 @@
+"""Tables and progress: aligned without a terminal, quiet enough for logs, and never the end of a run."""
+
+import io
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.cells import cell_len
+
+from pipeline.display import format_value, html_table, plain_table, progress, render_table
+
+ROWS = [
+    {"split": "train", "rows": 228_344, "auc": 0.76341234, "note": None},
+    {"split": "validation", "rows": 9, "auc": float("nan"), "note": "few"},
+]
+
+
+class Terminal(io.StringIO):
+    """A terminal as far as a program can tell; `encoding` is what it can show."""
+
+    def __init__(self, encoding="utf-8"):
+        super().__init__()
+        self._encoding = encoding
+
+    encoding = property(lambda self: self._encoding)
+
+    def isatty(self):
+        return True
+
+    def write(self, text):
+        text.encode(self._encoding)  # a real stream fails here
+        return super().write(text)
+
+
+class Clock:
+    """Seconds that pass only when told."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def _ordinary_terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "100")
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (9430, "9,430"),
+        (np.int64(9430), "9,430"),
+        (0.123456, "0.1235"),
+        (np.float32(0.5), "0.5"),
+        (12_345.6, "12,346"),
+        (0.00001234, "1.23e-05"),
+        (0.0, "0"),
+        (True, "yes"),
+        (np.False_, "no"),
+        (None, "–"),
+        (float("nan"), "–"),
+        (np.float32("nan"), "–"),
+        (pd.NaT, "–"),
+        (pd.NA, "<NA>"),
+        (float("inf"), "inf"),
+        ("text", "text"),
+        ([1, 2], "[1, 2]"),
+    ],
+)
+def test_values_are_written_for_people(value, text):
+    assert format_value(value) == text
+
+
+def test_plain_table_is_aligned():
+    assert plain_table(ROWS, "Splits") == (
+        "Splits\n"
+        "split          rows     auc  note\n"
+        "----------  -------  ------  ----\n"
+        "train       228,344  0.7634  –\n"
+        "validation        9       –  few\n"
+    )
+
+
+def test_plain_table_measures_wide_characters_as_terminals_do():
+    lines = plain_table([{"city": "東京", "n": 1}, {"city": "Paris", "n": 22}]).splitlines()
+    assert len({cell_len(line) for line in lines}) == 1
+
+
+def test_tables_take_rows_that_lack_keys_and_no_rows():
+    assert plain_table([{"a": 1}, {"b": 2}]).splitlines()[2:] == ["1  –", "–  2"]
+    for file in (io.StringIO(), Terminal()):
+        render_table([], "Nothing", file)
+        assert "Nothing" in file.getvalue()
+    assert "<tbody></tbody>" in html_table([])
+
+
+def test_render_table_is_plain_where_there_is_no_terminal(capsys):
+    render_table(ROWS, "Splits")
+    assert capsys.readouterr().out == plain_table(ROWS, "Splits")
+
+
+def test_render_table_draws_on_a_terminal():
+    file = Terminal()
+    render_table(ROWS, "Splits", file)
+    assert "─" in file.getvalue()
+    for text in ("Splits", "228,344", "0.7634", "validation"):
+        assert text in file.getvalue()
+
+
+@pytest.mark.parametrize("make", [io.StringIO, Terminal])
+def test_names_can_neither_steer_a_terminal_nor_be_markup(make):
+    file = make()
+    render_table([{"[red]name[/red]": "\x1b[2Jgone\n", "b": "[bold]"}], "[/nothing] \x07", file)
+    text = file.getvalue()
+    assert "\x1b[2J" not in text
+    assert "\x07" not in text
+    for shown in ("[red]name[/red]", r"\x1b[2Jgone\n", "[bold]", r"[/nothing] \x07"):
+        assert shown in text
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_what_a_terminal_cannot_show_becomes_a_question_mark(encoding):
+    file = Terminal(encoding)
+    render_table([{"city": "東京", "n": None}], "Städte", file)
+    assert "??" in file.getvalue()
+
+
+@pytest.mark.parametrize("term", ["dumb", "unknown"])
+def test_dumb_terminals_get_plain_text(term, monkeypatch):
+    monkeypatch.setenv("TERM", term)
+    file = Terminal()
+    render_table(ROWS, None, file)
+    assert file.getvalue() == plain_table(ROWS)
+    with progress(2, "work", file=file) as bar:
+        bar.advance(2)
+    assert "work: done, 2 in" in file.getvalue()
+
+
+def test_render_table_without_standard_output_is_silent(monkeypatch):
+    monkeypatch.setattr("sys.stdout", None)
+    render_table(ROWS)
+
+
+def test_html_table_escapes_and_aligns():
+    class Cells(HTMLParser):
+        tags, texts = [], []
+
+        def handle_starttag(self, tag, attributes):
+            self.tags.append((tag, dict(attributes).get("style")))
+
+        def handle_data(self, data):
+            self.texts.append(data)
+
+    page = Cells()
+    hostile = "<script>\"'&amp;"
+    page.feed(html_table([{hostile: hostile, "n": 1234}], hostile))
+    assert page.texts == [hostile, hostile, "n", hostile, "1,234"]
+    assert [tag for tag, _ in page.tags] == ["table", "caption", "thead", "tr", "th", "th", "tbody", "tr", "td", "td"]
+    assert [style for tag, style in page.tags if tag in ("td", "th")] == ["text-align:left", "text-align:right"] * 2
+
+
+def test_progress_passes_items_through():
+    assert list(progress([3, 1, 2], "work", file=io.StringIO())) == [3, 1, 2]
+    assert list(progress((i for i in range(3)), "work", file=Terminal())) == [0, 1, 2]
+
+
+def test_progress_writes_a_line_every_five_seconds_at_most_and_one_at_the_end():
+    clock, file = Clock(), io.StringIO()
+    for _ in progress(range(20), "encode", file=file, clock=clock):
+        clock.now += 1
+    assert file.getvalue().splitlines() == [
+        "encode: 5 of 20 (25 %), 5.0 s, 1/s",
+        "encode: 10 of 20 (50 %), 10.0 s, 1/s",
+        "encode: 15 of 20 (75 %), 15.0 s, 1/s",
+        "encode: 20 of 20 (100 %), 20.0 s, 1/s",
+        "encode: done, 20 in 20.0 s, 1/s",
+    ]
+
+
+def test_quick_work_writes_only_its_last_line():
+    file = io.StringIO()
+    for _ in progress(range(10_000), "quick", file=file, clock=Clock()):
+        pass
+    assert file.getvalue() == "quick: done, 10,000 in 0.0 s\n"
+
+
+def test_progress_counts_what_it_is_told_with_a_note():
+    clock, file = Clock(), io.StringIO()
+    with progress(None, "train", file=file, clock=clock) as bar:
+        clock.now += 6
+        bar.advance(204_800, "loss 0.41")
+        clock.now += 2
+        bar.advance(204_800)
+    assert file.getvalue().splitlines() == [
+        "train: 204,800, 6.0 s, 34,133/s, loss 0.41",
+        "train: done, 409,600 in 8.0 s, 51,200/s, loss 0.41",
+    ]
+
+
+def test_an_error_passes_through_and_is_told_apart_from_success():
+    clock, file = Clock(), io.StringIO()
+    with pytest.raises(RuntimeError, match="boom"), progress(10, "train", file=file, clock=clock) as bar:
+        clock.now += 2
+        bar.advance(4)
+        raise RuntimeError("boom")
+    assert file.getvalue() == "train: stopped after 4 of 10 in 2.0 s, 2/s\n"
+
+
+def test_progress_draws_a_bar_on_a_terminal_that_ends_full():
+    clock, file = Clock(), Terminal()
+    with progress(50, "[red]epoch[/red] 1", file=file, clock=clock) as bar:
+        for _ in range(50):
+            clock.now += 0.05
+            bar.advance(1, "[loss]")
+    last = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", file.getvalue()).strip().splitlines()[-1]
+    assert "100%" in last
+    for text in ("[red]epoch[/red] 1", "[loss]", "━"):
+        assert text in last
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_bar_on_a_terminal_of_few_characters_does_not_stop_the_work(encoding):
+    clock, done = Clock(), 0
+    for _ in progress(range(5), "Städte 東京", file=Terminal(encoding), clock=clock):
+        clock.now += 1
+        done += 1
+    assert done == 5
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+@pytest.mark.parametrize("error", [OSError("hung up"), ValueError("I/O operation on closed file"), BrokenPipeError()])
+def test_an_output_that_goes_away_does_not_stop_the_work(error, is_terminal):
+    class Gone(Terminal):
+        def isatty(self):
+            return is_terminal
+
+        def write(self, text):
+            if clock.now > 103:
+                raise error
+            return super().write(text)
+
+    clock, done = Clock(), 0
+    for _ in progress(range(30), "work", file=Gone(), clock=clock):
+        clock.now += 1
+        done += 1
+    assert done == 30
+
+
+def test_progress_without_standard_error_is_silent(monkeypatch):
+    monkeypatch.setattr("sys.stderr", None)
+    assert list(progress([1, 2], "work")) == [1, 2]
+
+
+def test_progress_restores_the_cursor_after_an_error():
+    file = Terminal()
+    with pytest.raises(KeyboardInterrupt), progress(3, "work", file=file) as bar:
+        bar.advance()
+        raise KeyboardInterrupt
+    assert file.getvalue().count("\x1b[?25l") == file.getvalue().count("\x1b[?25h") == 1
