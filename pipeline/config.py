@@ -141,7 +141,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     except OSError as error:
         raise ConfigError(f"config {path}: cannot be read ({error.strerror}).") from error
     except (YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"config {path}: not valid YAML ({error}).") from error
+        raise ConfigError(f"config {path}: not valid YAML ({_where_yaml(error)}).") from error
     if not isinstance(raw, dict):
         raise ConfigError(f"config {path}: expected keys and values, found {type(raw).__name__}.")
     for override in overrides:
@@ -159,6 +159,13 @@ def parse_config(raw: dict[str, Any], where: str = "config") -> RunConfig:
         raise ConfigError(f"{where}: {error}") from error
 
 
+def _where_yaml(error: Exception) -> str:
+    """The parser's complaint in one line, with the place where it has one."""
+    problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
+    text = " ".join(str(problem or error).split())
+    return text if mark is None else f"{text}, line {mark.line + 1}, column {mark.column + 1}"
+
+
 def _apply(raw: dict[str, Any], override: str) -> None:
     key, separator, text = override.partition("=")
     if not separator or not key:
@@ -166,7 +173,7 @@ def _apply(raw: dict[str, Any], override: str) -> None:
     try:
         value = YAML(typ="safe", pure=True).load(text)
     except YAMLError as error:
-        raise ConfigError(f"override {override!r}: the value is not valid YAML ({error}).") from error
+        raise ConfigError(f"override {override!r}: the value is not valid YAML ({_where_yaml(error)}).") from error
     *parents, last = key.split(".")
     for name in parents:
         if raw.get(name) is None:

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from html import escape
 from io import StringIO
 from numbers import Integral, Real
@@ -80,11 +81,13 @@ def headings(rows: Rows) -> list[str]:
 def render_table(rows: Rows, title: str | None = None, file: TextIO | None = None) -> None:
     """Write a table of `rows` (mappings from heading to value) to `file`, by default standard output."""
     file = sys.stdout if file is None else file
-    _write(file, _rich_table(rows, title, file) if _is_terminal(file) else plain_table(rows, title))
+    _write(file, _rich_table(rows, title, file) if rows and _is_terminal(file) else plain_table(rows, title))
 
 
 def plain_table(rows: Rows, title: str | None = None) -> str:
     """Aligned text of `rows`: numbers to the right, everything else to the left."""
+    if not rows:
+        return f"{_printable(title)}\n(no rows)\n" if title else "(no rows)\n"
     columns = headings(rows)
     lines = [[_printable(name) for name in columns]]
     lines += [[_printable(format_value(row.get(name))) for name in columns] for row in rows]
@@ -234,6 +237,9 @@ class Progress:
             action()
         except (OSError, ValueError):  # hung-up terminal or full disk; closed file or odd encoding
             self._file = None
+            if self._bar:
+                with suppress(OSError, ValueError):
+                    self._bar.stop()  # gives sys.stdout and sys.stderr back
 
     def _line(self) -> str:
         seconds = self._clock() - self._start
@@ -249,6 +255,13 @@ class Progress:
     def _tail(self, seconds: float) -> str:
         rate = f", {format_value(self._done / seconds)}/s" if seconds > 0 else ""
         return rate + (f", {self._note}" if self._note else "")
+
+
+class _Console(Console):
+    """rich ends the process on a broken pipe; an error can be caught."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 def _length(items: Any) -> int | None:
@@ -267,6 +280,6 @@ def _bar(file: TextIO) -> RichProgress:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}", markup=False),
-        console=Console(file=file),
+        console=_Console(file=file),
         auto_refresh=False,
     )

@@ -219,7 +219,7 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: Any, loader: BatchL
     """Put everything back where it was; torch reads it without executing anything (`weights_only`)."""
     try:
         content = torch.load(path, map_location=losses.device, weights_only=True)
-    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise TrainingError(f"checkpoint {path}: damaged ({error}). Remove it to train from the start.") from error
     model.load_state_dict(content["model"])
     optimizer.load_state_dict(content["optimizer"])

@@ -33,7 +33,10 @@ class Waiting(Operator):
 
     def transform(self, frame: Any) -> Any:
         # An early event has happened before it was due: it only leaves the queue that it has joined.
-        left_at = frame[[self.planned_at, self.happened_at]].max(axis=1).where(frame[self.happened_at].notna())
+        # Column-wise: cuDF's row-wise maximum may go through float32, which rounds minutes since 1970.
+        happened = frame[self.happened_at].fillna(frame[self.planned_at])
+        planned_at = frame[self.planned_at].astype(happened.dtype)
+        left_at = happened.where(happened > planned_at, planned_at).where(frame[self.happened_at].notna())
         frame_left = frame.assign(__left_at__=left_at)
         planned = AsOf(frame, frame, by=self.by, query_time=self.planned_at, event_time=self.planned_at)
         left = AsOf(frame_left, frame_left, by=self.by, query_time=self.planned_at, event_time="__left_at__")

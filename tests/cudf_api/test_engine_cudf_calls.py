@@ -13,7 +13,7 @@ import pytest
 
 cudf = pytest.importorskip("cudf", reason="the cuDF API check runs in its own environment: make test-cudf-api")
 import cupy  # noqa: E402
-from checked import CheckedFrame, check_everything  # noqa: E402
+from checked import CheckedFrame, NotInCudf, check_call, check_everything  # noqa: E402
 from cudf.core.groupby.groupby import DataFrameGroupBy  # noqa: E402
 
 import features  # noqa: E402
@@ -56,11 +56,7 @@ def binds(node, function, bound_to):
 
 def refused(source):
     """The calls that nothing in cuDF or CuPy accepts."""
-    found = []
-    for node in calls(source):
-        if all(binds(node, *candidate) for candidate in candidates(node)):
-            found.append(ast.unparse(node))
-    return found
+    return [ast.unparse(node) for node in calls(source) if all(binds(node, *option) for option in candidates(node))]
 
 
 def test_every_call_of_the_cudf_engine_fits_cudf_or_cupy():
@@ -80,6 +76,13 @@ def test_the_source_check_catches_what_does_not_exist(call):
 @pytest.mark.parametrize("call", ["cudf.merge_asof", "cudf.qcut", "cudf.Categorical"])
 def test_functions_known_to_be_absent_are_absent(call):
     assert not hasattr(cudf, call.removeprefix("cudf."))
+
+
+def test_arguments_that_cudf_does_not_implement_are_refused():
+    other = cudf.Series  # never called: only the guard on the other argument is judged
+    check_call("Series.cov", cudf.Series.cov, (other,), {})
+    with pytest.raises(NotInCudf, match=r"NotImplementedError"):
+        check_call("Series.cov", cudf.Series.cov, (other,), {"min_periods": 3})
 
 
 @pytest.mark.parametrize("settings", [{"time": "at"}, {"group": "shop"}, {}])

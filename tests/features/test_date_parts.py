@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from features.errors import DataError
@@ -21,6 +21,7 @@ def by_datetime(moment):
 
 @pytest.mark.parametrize("unit", ["min", "s"])
 @given(data=st.data())
+@settings(max_examples=40, deadline=None)
 def test_parts_equal_the_standard_library(unit, data):
     limit = 4_000_000_000 // (60 if unit == "min" else 1)
     times = data.draw(st.lists(st.integers(-limit, limit), min_size=1))

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 import torch
 import xxhash
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import features
@@ -152,12 +152,14 @@ def test_a_text_column_cannot_become_a_tensor():
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=20))
+@settings(max_examples=40, deadline=None)
 def test_hash64_of_strings_is_xxh64_of_their_utf8_bytes(values):
     found = engine.hash64(pd.Series(values, dtype="str"))
     assert found.astype("uint64").tolist() == [xxhash.xxh64_intdigest(v.encode()) for v in values]
 
 
 @given(st.lists(INT64, max_size=20))
+@settings(max_examples=40, deadline=None)
 def test_hash64_of_integers_is_xxh64_of_eight_little_endian_bytes(values):
     found = engine.hash64(pd.Series(values, dtype="int64"))
     assert found.dtype == np.int64
@@ -182,6 +184,7 @@ def test_hash64_refuses_nulls():
 
 
 @given(st.lists(st.one_of(st.none(), st.sampled_from("abc"))))
+@settings(max_examples=40, deadline=None)
 def test_value_counts_come_by_falling_count_then_value(values):
     known = [v for v in values if v is not None]
     found = engine.value_counts(pd.Series(values, dtype="str"))

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from features.errors import DataError
@@ -22,6 +22,7 @@ def test_takes_columns_under_new_names_and_leaves_null_where_not_found():
 
 
 @given(keys=st.lists(st.tuples(st.sampled_from("abcd"), st.one_of(st.none(), st.integers(0, 3)))))
+@settings(max_examples=40, deadline=None)
 def test_two_key_columns_equal_a_dictionary_lookup(keys):
     frame = pd.DataFrame(keys, columns=["place", "hour"]).astype({"place": "str", "hour": "float64"})
     table = pd.DataFrame(

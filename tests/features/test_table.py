@@ -201,7 +201,7 @@ def test_large_integer_ids_stay_exact_and_nulls_stay_null(table, tmp_path):
     rows = pd.concat(list(tables.splits.values()))
     assert int(rows["code"].isna().sum()) == int((table["code"] == 7).sum())
     holes = frame.assign(code=frame["code"].astype("Int64").mask(table["code"] == 7))
-    with pytest.raises(DataError, match=r"column 'code'.*2\\^53.*read the column as a string"):
+    with pytest.raises(DataError, match=r"column 'code'.*2\^53.*read the column as a string"):
         build(path=write(tmp_path, holes), categorical={"code": "int64"}, targets=targets)
 
 

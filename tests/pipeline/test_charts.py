@@ -105,7 +105,9 @@ def test_roc_without_an_area_says_nothing_of_it(auc):
 
 
 def test_learning_curve_has_a_chart_per_quantity_and_a_line_per_split():
-    rows = [{"step": 10 * i, "train_loss": 1 / i, "valid_loss": 2 / i, "valid_auc": i / 9, "lr": 0.1} for i in (1, 2, 5)]
+    rows = [
+        {"step": 10 * i, "train_loss": 1 / i, "valid_loss": 2 / i, "valid_auc": i / 9, "lr": 0.1} for i in (1, 2, 5)
+    ]
     loss, auc, rate = learning_charts(rows)
     assert [chart.title for chart in (loss, auc, rate)] == ["Loss by step", "AUC by step", "Learning rate by step"]
     assert [label for label, _ in loss.legend] == ["train", "valid"]

@@ -83,14 +83,10 @@ def test_an_unknown_key_in_an_override_is_an_error(load):
         load(SMALLEST, "train.epoch=3")
 
 
-@pytest.mark.parametrize(("text", "value"), [("1e-3", 0.001), ("1E2", 100.0), (".5", 0.5), ("1_0.0", None)])
+@pytest.mark.parametrize(("text", "value"), [("1e-3", 0.001), ("1E2", 100.0), (".5", 0.5)])
 def test_numbers_are_those_of_yaml_1_2(load, text, value):
-    if value is None:
-        with pytest.raises(ConfigError, match=r"train\.lr_max"):
-            load(SMALLEST + f"train: {{lr_max: {text}}}")
-    else:
-        assert load(SMALLEST + f"train: {{lr_max: {text}}}").train.lr_max == value
-        assert load(SMALLEST, f"train.lr_max={text}").train.lr_max == value
+    assert load(SMALLEST + f"train: {{schedule_settings: {{div: {text}}}}}").train.schedule_settings == {"div": value}
+    assert load(SMALLEST, f"train.schedule_settings.div={text}").train.schedule_settings == {"div": value}
 
 
 @pytest.mark.parametrize("word", ["no", "off", "yes", "on"])
@@ -113,7 +109,7 @@ def test_a_folder_in_place_of_a_file_is_an_error(tmp_path):
 
 @pytest.mark.parametrize("text", ["seed: 1\nseed: 2\n", "train: {epochs: 1, epochs: 2}\n"])
 def test_a_key_that_stands_twice_is_an_error(load, text):
-    with pytest.raises(ConfigError, match="not valid YAML.*duplicate key"):
+    with pytest.raises(ConfigError, match=r"not valid YAML \(.*duplicate key .*line \d"):
         load(SMALLEST + text)
 
 

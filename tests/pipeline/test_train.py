@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,12 @@ def weights(trained) -> dict[str, torch.Tensor]:
 def differing(one: dict, other: dict) -> list[str]:
     assert one.keys() == other.keys()
     return [name for name in one if not torch.equal(one[name], other[name])]
+
+
+@pytest.fixture(autouse=True)
+def _no_flushing(monkeypatch):
+    """Checkpoints are many here and the disk is slow; that they are flushed is tested elsewhere."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 class Crash(Exception):

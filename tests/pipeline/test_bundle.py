@@ -1,0 +1,233 @@
+"""Bundles: what was saved predicts the same, for a row alone or among many, and damage is found."""
+
+import json
+import pickletools
+import shutil
+import struct
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_recipe import day_of_rows
+
+from features.errors import DataError
+from features.preprocessor import Preprocessor
+from features.schema import Column, Schema, Target
+from models import TabularConfig, TabularModel
+from pipeline.bundle import BLOCK_ROWS, Bundle, BundleError, load_bundle
+from pipeline.stages import pack
+
+MANY = 200_000
+
+
+@pytest.fixture(scope="module")
+def bundle(trained):
+    return trained[1].bundle()
+
+
+@pytest.fixture(scope="module")
+def many() -> pd.DataFrame:
+    return day_of_rows(50, MANY)
+
+
+@pytest.fixture(scope="module")
+def scores(bundle, many) -> np.ndarray:
+    return bundle.predict(many)["clicked"].to_numpy()
+
+
+@pytest.fixture
+def folder(trained, tmp_path):
+    """A copy of the bundle's folder, to be damaged."""
+    return shutil.copytree(trained[1].path / "model", tmp_path / "model")
+
+
+def bits(values: np.ndarray) -> np.ndarray:
+    assert values.dtype == np.float32
+    return values.view(np.int32)
+
+
+def test_a_loaded_bundle_predicts_what_the_saved_one_did(bundle, many, scores, tmp_path):
+    bundle.save(tmp_path / "again")
+    loaded = load_bundle(tmp_path / "again")
+    assert loaded.info == bundle.info
+    assert loaded.model.config == bundle.model.config
+    assert np.array_equal(bits(loaded.predict(many)["clicked"].to_numpy()), bits(scores))
+
+
+def test_predictions_are_the_models_outputs_on_the_packed_rows(bundle, many, scores):
+    """The way of training (pack, unpack, forward) and the way of scoring give the same probability."""
+    rows = many.head(1000)
+    table = pack(bundle.preprocessor, rows)
+    batch = table.unpack(table.words)
+    with torch.no_grad():
+        expected = torch.sigmoid(bundle.model.eval()(batch.ids, batch.floats)[:, 0].double())
+    assert scores[:1000] == pytest.approx(expected.numpy(), abs=1e-6)
+    assert scores.min() > 0
+    assert scores.max() < 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, MANY - 1))
+def test_a_score_is_the_same_bits_alone_among_seven_and_among_many(bundle, many, scores, position):
+    alone = bundle.predict(many.iloc[[position]])["clicked"].to_numpy()
+    start = min(position, MANY - 7)
+    seven = bundle.predict(many.iloc[start : start + 7])["clicked"].to_numpy()
+    assert bits(alone)[0] == bits(scores)[position]
+    assert np.array_equal(bits(seven), bits(scores)[start : start + 7])
+
+
+@pytest.mark.parametrize("rows", [1, 127, 128, 129, BLOCK_ROWS - 1, BLOCK_ROWS, BLOCK_ROWS + 1, 2 * BLOCK_ROWS])
+def test_scores_do_not_depend_on_where_blocks_end(bundle, many, scores, rows):
+    assert np.array_equal(bits(bundle.predict(many.tail(rows))["clicked"].to_numpy()), bits(scores)[-rows:])
+
+
+def test_predictions_keep_the_index_and_need_no_label(bundle, many):
+    rows = many.iloc[[5, 3, 99]].drop(columns=["clicked", "at", "row", "session"])
+    found = bundle.predict(rows)
+    assert list(found.index) == [5, 3, 99]
+    assert list(found.columns) == ["clicked"]
+    assert found["clicked"].dtype == "float32"
+
+
+def test_no_rows_give_no_predictions(bundle, many):
+    found = bundle.predict(many.head(0))
+    assert (len(found), list(found.columns)) == (0, ["clicked"])
+
+
+def test_order_of_columns_and_further_columns_do_not_matter(bundle, many, scores):
+    rows = many.head(9)[list(many.columns[::-1])].assign(unrelated="x")
+    assert np.array_equal(bits(bundle.predict(rows)["clicked"].to_numpy()), bits(scores)[:9])
+
+
+def test_an_unseen_category_and_a_new_null_are_scored(bundle, many):
+    """`signal` had no null and `city` no Rome at fit: the first counts as the median, the second as unseen."""
+    rows = many.head(2).copy()
+    rows["signal"] = [np.nan, bundle.preprocessor.fills["signal"].value]
+    rows.loc[1, ["city", "product", "store", "gap", "noise", "other"]] = rows.loc[0]
+    found = bundle.predict(rows)["clicked"].to_numpy()
+    assert np.isfinite(found).all()
+    assert bits(found)[0] == bits(found)[1]
+    strange = many.head(3).assign(city=["Rome", "Kyiv", None])
+    ids = bundle.preprocessor.transform(strange, targets=False)["city"].tolist()
+    assert ids == [2, 2, 1]
+    assert np.isfinite(bundle.predict(strange)["clicked"]).all()
+
+
+def test_a_missing_column_is_named_with_those_there(bundle, many):
+    with pytest.raises(DataError, match=r"column\(s\) 'signal' not found\. Columns there: .*'signul'"):
+        bundle.predict(many.head(3).rename(columns={"signal": "signul"}))
+
+
+def test_ids_that_come_as_float_or_text_are_cast_or_refused_by_name(bundle, many, scores):
+    as_float = many.head(5).assign(store=many["store"].head(5).astype("float64"))
+    assert np.array_equal(bits(bundle.predict(as_float)["clicked"].to_numpy()), bits(scores)[:5])
+    with pytest.raises(DataError, match="column 'store' is declared int64.*fraction"):
+        bundle.predict(many.head(5).assign(store=1.5))
+    with pytest.raises(DataError, match="column 'signal' is declared float32"):
+        bundle.predict(many.head(5).assign(signal="much"))
+
+
+def test_a_category_dtype_is_read_by_value_not_by_code(bundle, many, scores):
+    """A frame's own category codes may be in any order; they mean nothing."""
+    names = sorted(many["city"].unique(), reverse=True)
+    rows = many.head(50).assign(city=pd.Categorical(many["city"].head(50), categories=names))
+    assert np.array_equal(bits(bundle.predict(rows)["clicked"].to_numpy()), bits(scores)[:50])
+
+
+def test_an_infinity_at_scoring_is_refused_by_name(bundle, many):
+    with pytest.raises(DataError, match="column 'noise' holds an infinity"):
+        bundle.predict(many.head(3).assign(noise=np.inf))
+
+
+def test_a_multiclass_and_a_regression_target_are_named_by_class_and_column(tmp_path):
+    schema = Schema(
+        (Column("x", "continuous", "float32"), Column("kind", "target", "int32"), Column("size", "target", "float32")),
+        (Target("kind", "multiclass", 3, ("red", "green", "blue")), Target("size", "regression")),
+    )
+    frame = pd.DataFrame({"x": [0.5, -1.0, 2.0, 0.0]})
+    torch.manual_seed(0)
+    model = TabularModel(TabularConfig((), 1, 4, layers=(8,)))
+    Bundle(Preprocessor(schema).fit([frame]), model, {"name": "a"}).save(tmp_path)
+    found = load_bundle(tmp_path).predict(frame)
+    assert list(found.columns) == ["kind_red", "kind_green", "kind_blue", "size"]
+    scaled = torch.tensor((frame["x"] - 0.375).to_numpy() / frame["x"].std(ddof=0), dtype=torch.float32)[:, None]
+    with torch.no_grad():
+        outputs = model.eval()(torch.empty(4, 0, dtype=torch.int32), scaled).double().numpy()
+    expected = np.exp(outputs[:, :3]) / np.exp(outputs[:, :3]).sum(1, keepdims=True)
+    assert found.iloc[:, :3].to_numpy() == pytest.approx(expected, abs=1e-6)
+    assert found["size"].to_numpy() == pytest.approx(outputs[:, 3], abs=1e-5)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def edit(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def shrink_vocabulary(folder):
+    path = folder / "preprocessor" / "vocabulary-000.parquet"
+    pd.read_parquet(path).iloc[:-1].to_parquet(path)
+
+
+DAMAGES = {
+    "weights cut": lambda folder: cut(folder / "weights.safetensors"),
+    "weights gone": lambda folder: (folder / "weights.safetensors").unlink(),
+    "weights empty": lambda folder: (folder / "weights.safetensors").write_bytes(b""),
+    "weights of another header": lambda folder: (folder / "weights.safetensors").write_bytes(struct.pack("<Q", 1 << 40)),
+    "json cut": lambda folder: cut(folder / "bundle.json"),
+    "json gone": lambda folder: (folder / "bundle.json").unlink(),
+    "json is a list": lambda folder: (folder / "bundle.json").write_text("[]"),
+    "json not utf-8": lambda folder: (folder / "bundle.json").write_bytes(b"\xff\xfe{}"),
+    "model is a list": lambda folder: edit(folder / "bundle.json", model=[]),
+    "model of another size": lambda folder: edit(
+        folder / "bundle.json", model=json.loads((folder / "bundle.json").read_text())["model"] | {"layers": [3]}
+    ),
+    "preprocessor gone": lambda folder: shutil.rmtree(folder / "preprocessor"),
+    "preprocessor cut": lambda folder: cut(folder / "preprocessor" / "preprocessor.json"),
+    "vocabulary cut": lambda folder: cut(folder / "preprocessor" / "vocabulary-000.parquet"),
+    "vocabulary shorter": shrink_vocabulary,
+}
+
+
+@pytest.mark.parametrize("damage", list(DAMAGES))
+def test_a_damaged_bundle_is_an_error_that_names_it(folder, damage):
+    DAMAGES[damage](folder)
+    with pytest.raises(BundleError, match=f"bundle {folder}"):
+        load_bundle(folder)
+
+
+def test_a_bundle_of_another_version_says_which(folder):
+    edit(folder / "bundle.json", format=99)
+    with pytest.raises(BundleError, match=r"format 99, this version reads 1\.$"):
+        load_bundle(folder)
+
+
+def test_a_bundle_holds_nothing_that_runs_when_it_is_read(folder):
+    """No pickle, whatever its name: JSON, Parquet and safetensors only."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".json", ".parquet", ".safetensors"}
+    for path in files:
+        content = path.read_bytes()
+        with pytest.raises(Exception):  # noqa: B017, PT011 (pickletools raises many kinds for what is no pickle)
+            pickletools.dis(content, out=open("/dev/null", "w"))
+        start = {".json": b"{", ".parquet": b"PAR1"}.get(path.suffix)
+        assert content.startswith(start or struct.pack("<Q", struct.unpack("<Q", content[:8])[0]))
+
+
+def test_a_bundle_does_not_need_the_folder_it_was_trained_in(folder, trained, many, scores):
+    assert str(trained[0].folder).encode() not in b"".join(p.read_bytes() for p in folder.rglob("*") if p.is_file())
+    assert np.array_equal(bits(load_bundle(folder).predict(many.head(9))["clicked"].to_numpy()), bits(scores)[:9])
+
+
+@pytest.mark.gpu
+def test_scores_on_the_gpu_agree_with_the_cpu_and_do_not_depend_on_the_batch(folder, many, scores):
+    bundle = load_bundle(folder, device="cuda")
+    found = bundle.predict(many)["clicked"].to_numpy()
+    assert found == pytest.approx(scores, abs=1e-5)
+    for position in (0, 77, MANY - 1):
+        assert bits(bundle.predict(many.iloc[[position]])["clicked"].to_numpy())[0] == bits(found)[position]
