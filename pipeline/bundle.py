@@ -24,6 +24,9 @@ BLOCK_ROWS = 65_536
 # The last bits of a matrix product depend on its height. In blocks padded to a multiple of 128 rows a row's score is
 # the same alone as among a million (same device and number of threads).
 PAD_ROWS = 128
+# So do those of a sigmoid: torch computes it in vectors and what is left over, at the end of a tensor or of a thread's
+# share, by another formula. This many rows, a multiple of the padding, are below torch's share of one thread.
+PREDICTION_ROWS = 16_384
 
 
 class BundleError(ValueError):
@@ -62,7 +65,7 @@ class Bundle:
     def _named(self, outputs: Tensor, frame: Any) -> Any:
         engine = engine_of(frame)
         columns: dict[str, Tensor] = {}
-        predictions = target_loss(self.schema).predict(outputs)
+        predictions = output_predictions(target_loss(self.schema), outputs)
         for target, prediction in zip(self.schema.targets, predictions, strict=True):
             if target.task == "multiclass":
                 names = target.classes or tuple(map(str, range(target.num_outputs)))
@@ -119,14 +122,23 @@ def model_outputs(model: TabularModel, ids: Tensor, floats: Tensor) -> Iterator[
         with torch.inference_mode():
             for start in range(0, max(len(floats), 1), BLOCK_ROWS):  # no rows are one empty block
                 block_ids, block_floats = ids[start : start + BLOCK_ROWS], floats[start : start + BLOCK_ROWS]
-                rows = len(block_floats)
-                missing = -rows % PAD_ROWS
-                if missing:
-                    block_ids = torch.nn.functional.pad(block_ids, (0, 0, 0, missing))
-                    block_floats = torch.nn.functional.pad(block_floats, (0, 0, 0, missing))
-                yield model(block_ids, block_floats)[:rows]
+                yield model(_padded(block_ids), _padded(block_floats))[: len(block_floats)]
     finally:
         model.train(training)
+
+
+def output_predictions(loss: TargetLoss, outputs: Tensor) -> tuple[Tensor, ...]:
+    """`TargetLoss.predict` of outputs [N, O]; a row's predictions are the same bits whatever rows are beside it."""
+    blocks = [
+        tuple(prediction[: len(block)] for prediction in loss.predict(_padded(block)))
+        for block in outputs.split(PREDICTION_ROWS)
+    ]
+    return tuple(torch.cat(parts) for parts in zip(*blocks, strict=True))
+
+
+def _padded(rows: Tensor) -> Tensor:
+    missing = -len(rows) % PAD_ROWS
+    return torch.nn.functional.pad(rows, (0, 0, 0, missing)) if missing else rows
 
 
 def target_loss(schema: Schema) -> TargetLoss:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tiny_recipe import write_day
 
 from features.recipes import RECIPES
@@ -19,6 +20,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PREAMBLE = """
 import os, sys
+os.fsync = lambda handle: None
 sys.path[:0] = {paths!r}
 from features.recipes import RECIPES
 RECIPES["tiny"] = "tiny_recipe:TinyRecipe"
@@ -75,7 +77,7 @@ class Tiny:
     def start(self, code: str) -> subprocess.Popen:
         """`code` in a process of its own, with the tiny recipe known and `config` set."""
         preamble = PREAMBLE.format(paths=[str(ROOT), str(HERE)], config=str(self.config))
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}  # the last bits depend on it
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen([sys.executable, "-c", preamble + code], env=environment, cwd=self.folder, **pipes)
 
@@ -88,8 +90,12 @@ class Tiny:
 
 
 @pytest.fixture
-def tiny(tmp_path: Path) -> Tiny:
-    """Three thousand rows and a configuration, in a folder of the test's own."""
+def tiny(tmp_path: Path, monkeypatch) -> Tiny:
+    """Three thousand rows and a configuration, in a folder of the test's own.
+
+    Nothing is flushed to disk: it takes most of the time, and a killed process loses nothing by it.
+    """
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
     made = Tiny(tmp_path / "tiny")
     write_day(made.raw, 0)
     return made

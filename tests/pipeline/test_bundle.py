@@ -213,10 +213,8 @@ def test_a_bundle_holds_nothing_that_runs_when_it_is_read(folder):
     assert {path.suffix for path in files} == {".json", ".parquet", ".safetensors"}
     for path in files:
         content = path.read_bytes()
-        with pytest.raises(Exception):  # noqa: B017, PT011 (pickletools raises many kinds for what is no pickle)
-            pickletools.dis(content, out=open("/dev/null", "w"))
-        start = {".json": b"{", ".parquet": b"PAR1"}.get(path.suffix)
-        assert content.startswith(start or struct.pack("<Q", struct.unpack("<Q", content[:8])[0]))
+        with pytest.raises((ValueError, IndexError, AttributeError)):  # what pickletools says of what is no pickle
+            list(pickletools.genops(content))
 
 
 def test_a_bundle_does_not_need_the_folder_it_was_trained_in(folder, trained, many, scores):

@@ -164,7 +164,10 @@ def test_importance_without_a_ranking_metric_is_the_rise_of_the_loss(task):
     used = table.unpack(table.words).floats[:, 0]
     target = Target("y", "regression") if task == "regression" else Target("y", "multiclass", 2)
     table = make_table([target], [used.clone() if task == "regression" else (used > 0).int()])
-    logits = (lambda ids, floats: floats[:, :1]) if task == "regression" else (lambda ids, floats: floats[:, [1, 0]] * 0 + torch.stack([-floats[:, 0], floats[:, 0]], 1))  # noqa: E501
+    logits = {
+        "regression": lambda ids, floats: floats[:, :1],
+        "multiclass": lambda ids, floats: torch.stack([-floats[:, 0], floats[:, 0]], 1),
+    }[task]
     name, found = permutation_importance(Fixed(logits), table, schema_of(target), EvaluateSettings(), 1, "cpu")
     assert name == "minus loss"
     assert found[0]["name"] == "used"
@@ -229,7 +232,7 @@ def test_what_the_report_draws_adds_up_to_the_rows(binary):
     schema = schema_of(*targets)
     first, second, third = quality(schema, evaluate(model, table, schema, "cpu"), table, 15)
     assert sum(counts.sum() for counts in first.scores.counts.values()) == ROWS
-    assert first.calibration.rows.sum() == ROWS
+    assert first.calibration.count.sum() == ROWS
     predicted = table.unpack(table.words).floats[:, [1, 2, 0]].argmax(1)
     assert (second.confusion.counts == sk.confusion_matrix(kind, predicted)).all()
     assert third.residuals.counts["rows"].sum() == ROWS
