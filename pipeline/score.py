@@ -31,7 +31,9 @@ def find_run(pipeline: Pipeline, run: Path | None) -> Path:
     return path.resolve()
 
 
-def evaluate_run(config: str, overrides: Sequence[str], run: Path | None, split: str | None, out: Path | None) -> int:
+def evaluate_run(
+    config: str | Path, overrides: Sequence[str], run: Path | None, split: str | None, out: Path | None
+) -> int:
     """Metrics of a run's model on a split of today's features; summary.json and report.html in their own folder."""
     pipeline = Pipeline.from_config(config, *overrides)
     path, split = find_run(pipeline, run), split or "test"
@@ -67,7 +69,9 @@ def evaluate_run(config: str, overrides: Sequence[str], run: Path | None, split:
     return 0
 
 
-def score_run(config: str, overrides: Sequence[str], run: Path | None, split: str | None, out: Path | None) -> int:
+def score_run(
+    config: str | Path, overrides: Sequence[str], run: Path | None, split: str | None, out: Path | None
+) -> int:
     """Predictions of a split: the recipe's submission format (CSV) where it has one, else keys and predictions."""
     pipeline = Pipeline.from_config(config, *overrides)
     path = find_run(pipeline, run)
@@ -96,11 +100,14 @@ def with_keys(schema: Any, frame: Any, predictions: Any) -> Any:
 
 def write_frame(frame: Any, path: Path) -> None:
     """CSV or Parquet by the file's ending, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    if path.suffix == ".csv":
-        frame.to_csv(temporary, index=False)
-    elif path.suffix == ".parquet":
-        engine_of(frame).write_parquet(frame, temporary)
-    else:
+    if path.suffix not in (".csv", ".parquet"):
         raise DataError(f"output {path}: unknown ending. Known: .csv, .parquet.")
-    temporary.replace(path)
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        if path.suffix == ".csv":
+            frame.to_csv(temporary, index=False)
+        else:
+            engine_of(frame).write_parquet(frame, temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """A small data set and configuration for whole runs (a whole run of it takes about two seconds)."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -34,6 +35,21 @@ def tiny_recipe_is_known():
     RECIPES["tiny"] = "tiny_recipe:TinyRecipe"
     yield
     del RECIPES["tiny"]
+
+
+@contextlib.contextmanager
+def threads_of_torch(number: int):
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """The steps are tiny; on a machine that is shared, threads that wait for each other take most of the time."""
+    with threads_of_torch(1):
+        yield
 
 
 class Tiny:
@@ -106,7 +122,8 @@ def trained(tmp_path_factory) -> tuple[Tiny, Run]:
     """A finished run that tests only read."""
     made = Tiny(tmp_path_factory.mktemp("trained") / "tiny")
     write_day(made.raw, 0)
-    return made, made.train()
+    with threads_of_torch(1):
+        return made, made.train()
 
 
 @pytest.fixture
