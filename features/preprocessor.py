@@ -211,4 +211,6 @@ def fit_together(operators: dict[tuple[str, str], FittedOperator], parts: Sequen
         pairs = [dask.delayed(merge)(*pending[i : i + 2]) for i in range(0, len(pending) - 1, 2)]
         pending = pairs + pending[len(pairs) * 2 :]
     merged = pending[0].compute(scheduler="threads")
-    return {key: operator.finish(merged[key]) for key, operator in operators.items()}
+    engine = load_engine(parts[0][0]) if isinstance(parts[0], tuple) else engine_of(parts[0])
+    states = engine.map_columns(lambda key: operators[key].finish(merged[key]), list(operators))
+    return dict(zip(operators, states, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import os
 import sys
@@ -11,6 +12,10 @@ from pathlib import Path
 
 log = logging.getLogger("gigabatch")
 FAILED = 40
+# No permission, a full or a read-only disk, a folder for a file: nothing that a traceback would explain.
+REFUSED_BY_SYSTEM = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EISDIR, errno.ENOTDIR,
+)  # fmt: skip
 
 
 def parser() -> argparse.ArgumentParser:
@@ -59,11 +64,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         if type(error).__module__.partition(".")[0] not in ("pipeline", "features", "loaders", "models"):
             raise
-        print(f"gigabatch: {error}", file=sys.stderr)
+        print(f"gigabatch: {_one_line(error)}", file=sys.stderr)
+        return FAILED if arguments.command == "nightly" else 2
+    except OSError as error:
+        if error.errno not in REFUSED_BY_SYSTEM:
+            raise
+        print(f"gigabatch: {_one_line(error)}", file=sys.stderr)
         return FAILED if arguments.command == "nightly" else 2
     except KeyboardInterrupt:
         print("gigabatch: stopped; run again to go on.", file=sys.stderr)
         return 130
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _features(arguments: argparse.Namespace) -> int:

@@ -17,8 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from features.operators.fill_missing import INDICATORS
 from features.preprocessor import PreprocessorSettings
 from features.recipes import recipe_class
+from models import TabularConfig
 
 
 class ConfigError(ValueError):
@@ -40,6 +42,12 @@ class ModelSettings(Settings):
     embedding_width_max: int = Field(600, ge=1, description="cap on the width rule min(600, round(1.6 n^0.56))")
     batch_norm: bool = True
     batch_norm_floats: bool = True
+
+    @model_validator(mode="after")
+    def _fits_the_model(self) -> ModelSettings:
+        """What the model itself would refuse, before any work."""
+        TabularConfig((1,), 1, 1, layers=self.layers, dropout=self.dropout)
+        return self
 
 
 class TrainSettings(Settings):
@@ -114,7 +122,11 @@ class RunConfig(Settings):
     @classmethod
     def _preprocess_settings(cls, raw: Any) -> Any:
         if isinstance(raw, dict) and isinstance(raw.get("preprocess"), dict):
-            return raw | {"preprocess": _strict(PreprocessorSettings, raw["preprocess"], "preprocess")}
+            settings = _strict(PreprocessorSettings, raw["preprocess"], "preprocess")
+            if settings.indicator not in INDICATORS:
+                known = ", ".join(INDICATORS)
+                raise ConfigError(f"preprocess.indicator: unknown value {settings.indicator!r}. Known: {known}.")
+            return raw | {"preprocess": settings}
         return raw
 
     def to_dict(self) -> dict[str, Any]:

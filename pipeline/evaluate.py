@@ -126,11 +126,12 @@ def permutation_importance(
     """How much worse the model gets when one feature's values are shuffled over rows (Breiman 2001, section 10).
 
     A feature's indicator is shuffled with it. Returns the metric's name and rows of name, mean, std over the
-    repeats, largest first. The metric is MRR where rows have groups, AUC for binary targets, else minus the loss.
+    repeats, largest first. The metric is AUC for a binary target, MRR where its rows have groups, else minus the loss.
     """
     rows = importance_rows(table, settings.importance_rows)
     words = table.words[rows]
-    metric = "MRR" if table.schema.has_group else "AUC" if schema.targets[0].task == "binary" else "minus loss"
+    binary = schema.targets[0].task == "binary"
+    metric = "minus loss" if not binary else "MRR" if table.schema.has_group else "AUC"
 
     def measure(words: Tensor) -> float:
         part = PackedTable(words, table.schema)

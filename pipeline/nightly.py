@@ -136,7 +136,7 @@ def choose_metric(settings: NightlySettings, schema: Schema) -> str:
     """The metric that decides, for the first target."""
     task = schema.targets[0].task
     grouped = schema.only("group") is not None
-    metric = settings.metric or ("mrr" if grouped else "auc" if task == "binary" else "logloss")
+    metric = settings.metric or ("logloss" if task != "binary" else "mrr" if grouped else "auc")
     fits = {"mrr": grouped and task == "binary", "auc": task == "binary", "logloss": True}
     if not fits[metric]:
         raise ConfigError(

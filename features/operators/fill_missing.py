@@ -57,8 +57,8 @@ class FillMissing(FittedOperator):
                 "Remove the column from the configuration or repair the input."
             )
         values = values.copy()
-        values.sort()
         middle = len(values) // 2
+        values.partition((max(middle - 1, 0), middle))
         low = float(values[middle - 1 + len(values) % 2])
         nulls = rows - len(values)
         indicator = self.indicator == "all" or (self.indicator == "auto" and nulls > 0)

@@ -23,6 +23,11 @@ from pipeline.stages import pack
 MANY = 200_000
 
 
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Not here: how work is shared among threads must not show in the scores."""
+
+
 @pytest.fixture(scope="module")
 def bundle(trained):
     return trained[1].bundle()
@@ -124,7 +129,7 @@ def test_a_missing_column_is_named_with_those_there(bundle, many):
 def test_ids_that_come_as_float_or_text_are_cast_or_refused_by_name(bundle, many, scores):
     as_float = many.head(5).assign(store=many["store"].head(5).astype("float64"))
     assert np.array_equal(bits(bundle.predict(as_float)["clicked"].to_numpy()), bits(scores)[:5])
-    with pytest.raises(DataError, match="column 'store' is declared int64.*fraction"):
+    with pytest.raises(DataError, match=r"column 'store' is declared int64.*fraction"):
         bundle.predict(many.head(5).assign(store=1.5))
     with pytest.raises(DataError, match="column 'signal' is declared float32"):
         bundle.predict(many.head(5).assign(signal="much"))
@@ -178,7 +183,9 @@ DAMAGES = {
     "weights cut": lambda folder: cut(folder / "weights.safetensors"),
     "weights gone": lambda folder: (folder / "weights.safetensors").unlink(),
     "weights empty": lambda folder: (folder / "weights.safetensors").write_bytes(b""),
-    "weights of another header": lambda folder: (folder / "weights.safetensors").write_bytes(struct.pack("<Q", 1 << 40)),
+    "weights of another header": lambda folder: (folder / "weights.safetensors").write_bytes(
+        struct.pack("<Q", 1 << 40)
+    ),
     "json cut": lambda folder: cut(folder / "bundle.json"),
     "json gone": lambda folder: (folder / "bundle.json").unlink(),
     "json is a list": lambda folder: (folder / "bundle.json").write_text("[]"),

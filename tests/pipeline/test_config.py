@@ -138,6 +138,10 @@ def test_bytes_that_are_not_utf8_are_an_error(tmp_path):
         ("features.path=3", r"features\.path: .*\(found 3\)"),
         ("features=3", r"features: expected keys and values, found int"),
         ("train=3", r"train: .*\(found 3\)"),
+        ("model.dropout=2", r"model: dropout must be a probability"),
+        ("model.dropout=[0.1]", r"model: dropout has 1 entries for 2 layers"),
+        ("model.layers=[0]", r"model: layers must be integers from 1 up"),
+        ("preprocess.indicator=never", r"preprocess\.indicator: unknown value 'never'\. Known: auto, all, none"),
         ("preprocess.min_count=many", r"preprocess\.min_count: .*found 'many'"),
     ],
 )

@@ -122,7 +122,9 @@ def test_a_metric_that_is_not_defined_is_none():
     found = target_metrics(Target("a", "binary"), ones / 2, ones, torch.zeros(10, dtype=torch.int32), 15)
     assert found["auc"] is None
     assert found["mrr"] == pytest.approx(1 / 5.5)  # all tied: the mean of the ranks 1 to 10
-    assert target_metrics(Target("a", "binary"), ones / 2, 0 * ones, torch.zeros(10, dtype=torch.int32), 15)["mrr"] is None
+    assert (
+        target_metrics(Target("a", "binary"), ones / 2, 0 * ones, torch.zeros(10, dtype=torch.int32), 15)["mrr"] is None
+    )
     assert target_metrics(Target("a", "regression"), ones, ones, None, 15)["r2"] is None
 
 
@@ -133,7 +135,7 @@ def test_importance_finds_what_the_model_uses_and_gives_nothing_to_the_rest(bina
     auc = evaluate(model, table, schema_of(Target("label", "binary")), "cpu").headline["auc"]
     by_name = {row["name"]: row for row in found}
     assert name == "AUC"
-    assert [row["name"] for row in found][0] == "used"
+    assert found[0]["name"] == "used"
     # Shuffled, the only feature used tells nothing about the label: AUC falls to a half.
     assert by_name["used"]["mean"] == pytest.approx(auc - 0.5, abs=0.02)
     assert by_name["noise"] == {"name": "noise", "mean": 0.0, "std": 0.0}
@@ -158,12 +160,13 @@ def test_importance_of_a_feature_includes_its_indicator(binary):
     assert {row["name"] for row in found if row["std"] > 0} == {"used"}
 
 
+@pytest.mark.parametrize("group", [None, torch.arange(ROWS, dtype=torch.int32) // 4], ids=["rows", "groups"])
 @pytest.mark.parametrize("task", ["regression", "multiclass"])
-def test_importance_without_a_ranking_metric_is_the_rise_of_the_loss(task):
+def test_importance_without_a_ranking_metric_is_the_rise_of_the_loss(task, group):
     table = make_table([Target("y", "regression")], [torch.zeros(ROWS)])
     used = table.unpack(table.words).floats[:, 0]
     target = Target("y", "regression") if task == "regression" else Target("y", "multiclass", 2)
-    table = make_table([target], [used.clone() if task == "regression" else (used > 0).int()])
+    table = make_table([target], [used.clone() if task == "regression" else (used > 0).int()], group)
     logits = {
         "regression": lambda ids, floats: floats[:, :1],
         "multiclass": lambda ids, floats: torch.stack([-floats[:, 0], floats[:, 0]], 1),
@@ -213,8 +216,16 @@ def test_the_column_summary_counts_nulls_values_and_the_unseen():
     )  # fmt: skip
     test = train.assign(city=["a", "x", "y", "z"], used=[1.0, 1.0, 1.0, 1.0])
     preprocessor = Preprocessor(schema).fit([train])
-    found = {row["name"]: row for row in column_summary(preprocessor, pack(preprocessor, train), pack(preprocessor, test))}
-    assert found["city"] == {"name": "city", "role": "categorical", "nulls": 0.25, "cardinality": 2, "unseen_rate": 0.75}
+    found = {
+        row["name"]: row for row in column_summary(preprocessor, pack(preprocessor, train), pack(preprocessor, test))
+    }
+    assert found["city"] == {
+        "name": "city",
+        "role": "categorical",
+        "nulls": 0.25,
+        "cardinality": 2,
+        "unseen_rate": 0.75,
+    }
     filled = np.array([1.0, 2.0, 2.0, 6.0])
     assert found["used"] == {
         "name": "used", "role": "continuous", "nulls": 0.25, "median": 2.0, "mean": pytest.approx(filled.mean()),

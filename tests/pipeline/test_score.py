@@ -68,7 +68,7 @@ def test_no_run_is_an_error_that_says_what_to_do(tiny):
 
 
 def test_an_unknown_split_or_ending_is_an_error(trained, tmp_path):
-    with pytest.raises(DataError, match="split 'tset' does not exist. Known: train, valid, test"):
+    with pytest.raises(DataError, match=r"split 'tset' does not exist\. Known: train, valid, test"):
         score_run(trained[0].config, (), None, "tset", None)
     with pytest.raises(DataError, match=r"scores\.xlsx: unknown ending\. Known: \.csv, \.parquet"):
         score_run(trained[0].config, (), None, None, tmp_path / "scores.xlsx")

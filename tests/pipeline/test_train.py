@@ -218,7 +218,9 @@ def test_the_curve_is_one_json_object_a_line_with_the_schedules_lr(tmp_path):
 
 
 def test_an_unknown_setting_of_the_schedule_lists_the_known_ones(tmp_path):
-    with pytest.raises(TrainingError, match=r"train\.schedule_settings: one_cycle has no \['warmup'\]\. Known: pct_start"):
+    with pytest.raises(
+        TrainingError, match=r"train\.schedule_settings: one_cycle has no \['warmup'\]\. Known: pct_start"
+    ):
         run(tmp_path, settings_of(schedule_settings={"warmup": 3}))
 
 

@@ -1,0 +1,301 @@
+"""The nightly job: promote, keep, refuse, fail; and the statistics that decide."""
+
+import json
+import math
+import os
+import signal
+
+import numpy as np
+import pytest
+import sklearn.metrics as sk
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_recipe import day_of_rows, write_day
+
+from features.schema import Column, Schema, Target
+from models import grouped_mrr
+from pipeline.bundle import load_bundle
+from pipeline.config import ConfigError, NightlySettings
+from pipeline.nightly import bootstrap, choose_metric, reciprocal_ranks, rollback, run_nightly
+from pipeline.run import write_report
+
+PROMOTED, KEPT, REFUSED, FAILED = 0, 10, 20, 40
+
+
+def nights(tiny) -> list[dict]:
+    return [json.loads(line) for line in (tiny.home / "nightly.jsonl").read_text().splitlines()]
+
+
+def pointer(tiny, name: str) -> str | None:
+    link = tiny.home / name
+    return os.readlink(link) if link.is_symlink() else None
+
+
+def test_the_first_night_promotes_and_the_same_data_again_is_kept(tiny, capsys):
+    assert run_nightly(tiny.config) == PROMOTED
+    first = pointer(tiny, "current")
+    assert (tiny.home / "current" / "model" / "bundle.json").exists()
+    assert run_nightly(tiny.config) == KEPT
+    assert (pointer(tiny, "current"), pointer(tiny, "previous")) == (first, None)
+    assert [night["exit_code"] for night in nights(tiny)] == [0, 10]
+    assert "nothing changed" in capsys.readouterr().out
+    assert "<html" in (tiny.home / "nightly.html").read_text()
+
+
+def test_more_data_is_decided_by_the_bound_on_rows_that_neither_model_has_seen(tiny):
+    run_nightly(tiny.config)
+    write_day(tiny.raw, 1)
+    code = run_nightly(tiny.config)
+    night = nights(tiny)[-1]
+    assert code == night["exit_code"] == (PROMOTED if night["bound"] > -0.001 else KEPT)
+    # The window: the last tenth of 6,000 rows. Both models scored on it again, by other code.
+    window = day_of_rows(1).tail(600)
+    labels = window["clicked"]
+    current = pointer(tiny, "previous" if code == PROMOTED else "current")
+    found = [
+        sk.roc_auc_score(labels, load_bundle(tiny.home / run / "model").predict(window)["clicked"])
+        for run in (current, night["run"])
+    ]
+    assert (night["metric"], night["rows"]) == ("AUC", 600)
+    assert [night["current"], night["candidate"]] == pytest.approx(found, abs=1e-9)
+    assert night["gain"] == pytest.approx(found[1] - found[0], abs=1e-9)
+
+
+def test_a_wide_tolerance_promotes_and_rollback_swaps_back_and_forth(tiny, capsys):
+    run_nightly(tiny.config)
+    first = pointer(tiny, "current")
+    write_day(tiny.raw, 1, 1500)
+    assert run_nightly(tiny.config, ["nightly.tolerance=1"]) == PROMOTED
+    second = pointer(tiny, "current")
+    assert second != first
+    assert pointer(tiny, "previous") == first
+    assert rollback(tiny.config) == 0
+    assert (pointer(tiny, "current"), pointer(tiny, "previous")) == (first, second)
+    assert f"{first} is current again" in capsys.readouterr().out
+    assert rollback(tiny.config) == 0
+    assert (pointer(tiny, "current"), pointer(tiny, "previous")) == (second, first)
+
+
+def test_rollback_without_an_older_model_is_an_error(tiny):
+    run_nightly(tiny.config)
+    with pytest.raises(ConfigError, match="previous does not exist; there is no model before"):
+        rollback(tiny.config)
+
+
+@pytest.mark.parametrize("bad", ["features.shuffled=true", "train.lr_max=1e-9"])
+def test_a_bad_candidate_is_kept_out_and_current_stays(tiny, bad):
+    run_nightly(tiny.config)
+    before = pointer(tiny, "current")
+    write_day(tiny.raw, 1)
+    assert run_nightly(tiny.config, [bad]) == KEPT
+    assert (pointer(tiny, "current"), pointer(tiny, "previous")) == (before, None)
+    assert nights(tiny)[-1]["bound"] < -0.05
+    assert nights(tiny)[-1]["decision"].startswith("Kept: AUC ")
+
+
+def test_with_groups_mrr_decides(tiny):
+    group = "features.group=true"
+    run_nightly(tiny.config, [group])
+    write_day(tiny.raw, 1, 1500)
+    assert run_nightly(tiny.config, [group, "nightly.tolerance=1"]) == PROMOTED
+    assert nights(tiny)[-1]["metric"] == "MRR"
+
+
+def test_too_few_new_rows_are_refused_and_current_stays(tiny):
+    run_nightly(tiny.config)
+    before = pointer(tiny, "current")
+    write_day(tiny.raw, 1, 500)
+    assert run_nightly(tiny.config, ["nightly.min_window_rows=351"]) == REFUSED
+    assert pointer(tiny, "current") == before
+    assert "only 350 labelled rows come after both models' training data" in nights(tiny)[-1]["decision"]
+
+
+HOSTILE = {
+    "header only": lambda raw: "\n".join([raw.read_text().splitlines()[0], ""]).encode(),
+    "empty file": lambda raw: b"",
+    "column gone": lambda raw: raw.read_bytes().replace(b"signal", b"signul", 1),
+    "not utf-8": lambda raw: raw.read_bytes().replace(b"Oslo", b"Osl\xf8", 1),
+    "null label": lambda raw: raw.read_bytes().rstrip()[:-3] + b"\n",
+    "label of 2": lambda raw: raw.read_bytes().rstrip()[:-3] + b"2.0\n",
+}
+
+
+@pytest.mark.parametrize("kind", list(HOSTILE))
+def test_bad_data_are_refused_and_current_stays(tiny, kind):
+    run_nightly(tiny.config)
+    before = pointer(tiny, "current")
+    path = write_day(tiny.raw, 1, 600)
+    path.write_bytes(HOSTILE[kind](path))
+    assert run_nightly(tiny.config) == REFUSED
+    assert pointer(tiny, "current") == before
+    assert nights(tiny)[-1]["decision"].startswith("Data refused: ")
+
+
+def test_no_files_at_all_are_refused(tiny):
+    (tiny.raw / "day-000.csv").unlink()
+    assert run_nightly(tiny.config) == REFUSED
+    assert pointer(tiny, "current") is None
+
+
+def test_a_night_that_fails_is_on_record_and_current_stays(tiny, monkeypatch):
+    run_nightly(tiny.config)
+    before = pointer(tiny, "current")
+    assert run_nightly(tiny.config, ["train.schedule_settings={nonsense: 1}"]) == FAILED
+    assert "one_cycle has no ['nonsense']" in nights(tiny)[-1]["decision"]
+    write_day(tiny.raw, 1, 600)
+    monkeypatch.setattr("pipeline.run.write_report", lambda *_: 1 / 0)
+    assert run_nightly(tiny.config) == FAILED
+    assert nights(tiny)[-1]["decision"] == "Failed: division by zero"
+    assert pointer(tiny, "current") == before
+    monkeypatch.setattr("pipeline.run.write_report", write_report)
+    assert run_nightly(tiny.config, ["nightly.tolerance=1"]) == PROMOTED
+
+
+def test_a_damaged_current_model_fails_and_says_which(tiny):
+    run_nightly(tiny.config)
+    (tiny.home / "current" / "model" / "weights.safetensors").write_bytes(b"")
+    write_day(tiny.raw, 1, 600)
+    assert run_nightly(tiny.config) == FAILED
+    assert "current/model: missing or damaged" in nights(tiny)[-1]["decision"]
+
+
+def test_a_second_job_fails_at_once_and_the_lock_of_a_killed_one_is_free(tiny, capsys):
+    holder = tiny.start(
+        "from pathlib import Path\nfrom pipeline.artifacts import folder_lock\nimport time\n"
+        f"with folder_lock(Path({str(tiny.home / 'nightly.lock')!r})):\n"
+        "    print('held', flush=True)\n    time.sleep(60)"
+    )
+    with holder:
+        assert holder.stdout.readline() == "held\n"
+        assert run_nightly(tiny.config) == FAILED
+        assert f"is held by another run (pid {holder.pid} " in capsys.readouterr().out
+        assert not (tiny.home / "nightly.jsonl").exists()
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+    assert run_nightly(tiny.config) == PROMOTED
+
+
+def slow_reciprocal_ranks(scores, labels, groups) -> list[float]:
+    """Row by row: rank of the best positive, ties at the mean of the ranks that they span."""
+    found = []
+    for group in sorted(set(groups)):
+        rows = [i for i, one in enumerate(groups) if one == group]
+        ranks = []
+        for i in rows:
+            above = sum(scores[j] > scores[i] for j in rows)
+            equal = sum(scores[j] == scores[i] for j in rows)
+            if labels[i]:
+                ranks.append(sum(range(above + 1, above + equal + 1)) / equal)
+        if ranks:
+            found.append(1 / min(ranks))
+    return found
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(-5, 5)), min_size=1, max_size=30))
+def test_reciprocal_ranks_equal_a_slow_loop_and_their_mean_the_metric(rows):
+    scores, labels, groups = (list(column) for column in zip(*rows, strict=True))
+    tensors = torch.tensor(scores).float(), torch.tensor(labels).float(), torch.tensor(groups)
+    found = reciprocal_ranks(*tensors)
+    assert found.tolist() == pytest.approx(slow_reciprocal_ranks(scores, labels, groups))
+    if len(found):
+        assert float(found.mean()) == pytest.approx(float(grouped_mrr(*tensors)))
+
+
+def made_up(rows: int, noise: float, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Labels, the scores of a model with much noise, and of one with less."""
+    random = np.random.default_rng(seed)
+    signal = random.normal(size=rows)
+    labels = random.random(rows) < 1 / (1 + np.exp(-2 * signal))
+    worse = 1 / (1 + np.exp(-(2 * signal + noise * random.normal(size=rows))))
+    better = 1 / (1 + np.exp(-2 * signal))
+    return tuple(torch.tensor(a).float() for a in (labels.astype(float), worse, better))
+
+
+def test_the_bound_of_log_loss_is_that_of_the_normal_approximation():
+    labels, worse, better = made_up(2000, 1.0)
+    found = bootstrap("logloss", worse, better, labels, None, NightlySettings(num_bootstrap=2000), 1)
+
+    def losses(p):
+        return -torch.where(labels > 0, p.double().log(), (1 - p.double()).log())
+
+    each = losses(worse) - losses(better)
+    assert found.gain == pytest.approx(float(each.mean()), rel=1e-4)
+    assert found.bound == pytest.approx(float(each.mean() - 1.645 * each.std() / math.sqrt(2000)), abs=0.1 * found.gain)
+    assert (found.metric, found.rows) == ("log loss", 2000)
+
+
+def test_the_bound_of_mrr_is_that_of_the_normal_approximation():
+    random = np.random.default_rng(4)
+    groups = torch.arange(1000).repeat_interleave(5)
+    labels = torch.nn.functional.one_hot(torch.tensor(random.integers(5, size=1000)), 5).flatten().float()
+    noise = torch.tensor(random.normal(size=(2, 5000))).float()
+    worse, better = labels + 2 * noise[0], labels + noise[1]
+    found = bootstrap("mrr", worse, better, labels, groups, NightlySettings(num_bootstrap=2000), 1)
+    first, second = (
+        torch.tensor(slow_reciprocal_ranks(s.tolist(), labels.tolist(), groups.tolist())) for s in (worse, better)
+    )
+    each = second - first
+    assert found.gain == pytest.approx(float(each.mean()), abs=1e-6)
+    assert found.bound == pytest.approx(float(each.mean() - 1.645 * each.std() / math.sqrt(1000)), abs=0.003)
+
+
+def test_the_bound_of_auc_lies_below_a_known_gain_and_above_nothing():
+    labels, worse, better = made_up(2000, 1.0)
+    many = NightlySettings(num_bootstrap=300)
+    found = bootstrap("auc", worse, better, labels, None, many, 1)
+    gain = sk.roc_auc_score(labels, better) - sk.roc_auc_score(labels, worse)
+    assert found.gain == pytest.approx(gain, abs=1e-9)
+    assert 0 < found.bound < found.gain
+    back = bootstrap("auc", better, worse, labels, None, many, 1)
+    assert back.bound < back.gain == -found.gain
+    assert bootstrap("auc", better, better, labels, None, many, 1).bound == 0
+
+
+def test_more_confidence_and_fewer_rows_lower_the_bound():
+    labels, worse, better = made_up(2000, 1.0)
+    bounds = [
+        bootstrap("auc", worse, better, labels, None, NightlySettings(confidence=c, num_bootstrap=200), 1).bound
+        for c in (0.8, 0.95, 0.99)
+    ]
+    assert bounds == sorted(bounds, reverse=True)
+    few = bootstrap("auc", worse[:200], better[:200], labels[:200], None, NightlySettings(num_bootstrap=200), 1)
+    assert few.gain - few.bound > 2 * (sk.roc_auc_score(labels, better) - sk.roc_auc_score(labels, worse) - bounds[1])
+
+
+def test_the_bootstrap_repeats_itself_and_follows_its_seed():
+    labels, worse, better = made_up(500, 1.0)
+    found = [bootstrap("auc", worse, better, labels, None, NightlySettings(num_bootstrap=50), s) for s in (1, 1, 2)]
+    assert found[0] == found[1]
+    assert found[0].bound != found[2].bound
+
+
+def test_regression_is_compared_by_rmse_and_multiclass_by_log_loss():
+    value = torch.linspace(-1, 1, 400)
+    found = bootstrap("logloss", value + 1, value + 0.5, value, None, NightlySettings(num_bootstrap=50), 1)
+    assert (found.metric, found.current, found.candidate) == ("RMSE", pytest.approx(1), pytest.approx(0.5))
+    assert found.bound == pytest.approx(0.5, abs=1e-6)
+    classes = torch.arange(400) % 3
+    flat, sure = torch.full((400, 3), 1 / 3), torch.nn.functional.one_hot(classes, 3) * 0.7 + 0.1
+    found = bootstrap("logloss", flat, sure, classes.int(), None, NightlySettings(num_bootstrap=50), 1)
+    assert (found.current, found.candidate) == (pytest.approx(math.log(3)), pytest.approx(-math.log(0.8)))
+
+
+@pytest.mark.parametrize(
+    ("task", "group", "asked", "expected"),
+    [
+        ("binary", False, None, "auc"), ("binary", True, None, "mrr"), ("regression", False, None, "logloss"),
+        ("multiclass", False, None, "logloss"), ("binary", True, "auc", "auc"), ("regression", True, None, "logloss"),
+        ("regression", False, "auc", None), ("binary", False, "mrr", None), ("multiclass", True, "mrr", None),
+    ],
+)  # fmt: skip
+def test_the_metric_fits_the_target_or_is_an_error(task, group, asked, expected):
+    target = Target("y", task, 3 if task == "multiclass" else 1)
+    columns = [Column("x", "continuous", "float32"), Column("y", "target", "float32")]
+    schema = Schema((*columns, *([Column("g", "group", "int64")] if group else [])), (target,))
+    if expected is None:
+        with pytest.raises(ConfigError, match=rf"nightly\.metric: {asked} does not apply to a {task} target"):
+            choose_metric(NightlySettings(metric=asked), schema)
+    else:
+        assert choose_metric(NightlySettings(metric=asked), schema) == expected
