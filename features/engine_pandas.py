@@ -45,8 +45,8 @@ def array(series: pd.Series, fill: Any = None) -> np.ndarray:
 
 
 def series(values: np.ndarray, like: pd.DataFrame, valid: np.ndarray | None = None) -> pd.Series:
-    """An array as a column on the index of `like`; null where `valid` is False."""
-    column = pd.Series(values, index=like.index)
+    """An array as a column on the index of `like`, without a copy; null where `valid` is False."""
+    column = pd.Series(values, index=like.index, copy=False)
     return column if valid is None else column.where(pd.Series(valid, index=like.index))
 
 

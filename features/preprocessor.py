@@ -111,7 +111,7 @@ class Preprocessor:
         columns |= {name: floats[name] for name in self.float_names()}
         if targets:
             columns |= self._labels(frame)
-        return engine.frames.DataFrame(columns)
+        return engine.frames.DataFrame(columns, copy=False)  # every column is new already
 
     def _floats(self, frame: Any, name: str) -> dict[str, Any]:
         """The continuous column of that name, filled and scaled, and its indicator if it has one."""

@@ -73,10 +73,10 @@ class Pipeline:
 
         def write(folder: Path) -> dict[str, Any]:
             started = time.perf_counter()
-            with progress(len(recipe.inputs()), "features") as bar:
+            with progress(None, "features") as bar:
+                recipe.report = lambda step: bar.advance(1, step)
                 tables = recipe.build(self.engine)
-                bar.advance(len(recipe.inputs()))
-            rows = write_features(tables, folder, config.rows_per_part)
+                rows = write_features(tables, folder, config.rows_per_part)
             return {"rows": rows, "notes": list(tables.notes), "seconds": time.perf_counter() - started}
 
         return Features(self, self.store.build("features", key, write))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -36,6 +37,8 @@ class Recipe(ABC):
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings
+        self.report: Callable[[str], None] = lambda step: None
+        """Called with a word about each step when it is done; the pipeline shows them as progress."""
 
     @abstractmethod
     def inputs(self) -> list[str]:

@@ -84,6 +84,7 @@ class FlightsRecipe(Recipe):
 
     def build(self, engine: str) -> FeatureTables:
         raw = self.read(engine)
+        self.report("read")
         frame = self.features(raw)
         cancelled = int(raw["flights"]["dep_time"].isna().sum())
         left_out = int(raw["flights"]["arr_delay"].isna().sum())
@@ -125,6 +126,7 @@ class FlightsRecipe(Recipe):
         frame["late"] = late.where(frame["arr_delay"].notna())
         for operator in self.operators():
             frame = operator(frame)
+            self.report(", ".join(operator.outputs[:2]))
         return frame
 
     def operators(self) -> list[Operator]:

@@ -74,7 +74,9 @@ class TrivagoRecipe(Recipe):
             settings.ctr_smoothing,
             settings.target_smoothing,
         )
+        self.report("read")
         pairs = builder.build(log)
+        self.report("pairs")
         schema = trivago_schema(builder.flag_names)
         splits = split_by_session(pairs, log, settings.split)
         return FeatureTables(

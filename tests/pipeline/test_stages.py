@@ -387,3 +387,52 @@ def test_what_a_notebook_shows_names_columns_rows_and_settings(tiny):
     features = pipeline.features()
     assert "train 2,400, valid 300, test 300 rows" in features._repr_html_()
     assert "signal" in features.encode()._repr_html_()
+
+
+RAW_FILES = {
+    "empty": (lambda raw: b"", r"day-000\.csv: the file is empty"),
+    "header": (lambda raw: raw.splitlines()[0] + b"\n", r"day-000\.csv: it has a header but no rows"),
+    "renamed": (lambda raw: raw.replace(b"signal", b"signul", 1), r"'signal' not found\. Columns there: .*'signul'"),
+    "bytes": (lambda raw: raw.replace(b"Oslo", b"Osl\xf8", 1), r"day-000\.csv: not valid UTF-8"),
+    "cut": (lambda raw: raw[:100_000], r"day-000\.csv: column '\w+' is declared int64.*null"),
+    "ragged": (lambda raw: raw + b"1," * 20 + b"\n", r"day-000\.csv: cannot be read.*line 3002"),
+    "twice": (lambda raw: raw + raw.splitlines()[-1] + b"\n", "column 'row' must be unique"),
+}
+
+
+@pytest.mark.parametrize("kind", list(RAW_FILES))
+def test_a_broken_raw_file_is_named_and_nothing_is_made(tiny, kind):
+    damage, message = RAW_FILES[kind]
+    path = tiny.raw / "day-000.csv"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DataError, match=message):
+        tiny.train()
+    assert tiny.artifacts("features") == []
+    assert tiny.hidden() == []
+
+
+def test_an_id_with_a_fraction_is_an_error_and_a_whole_float_is_not(tiny):
+    change(tiny, lambda frame: frame.assign(store=frame["store"].astype(float)))
+    assert tiny.pipeline().features().frame("train")["store"].dtype == "int64"
+    change(tiny, lambda frame: frame.assign(store=frame["store"] + 0.5))
+    with pytest.raises(DataError, match="column 'store' is declared int64 but holds float64 values.*fraction"):
+        tiny.train()
+
+
+def test_times_before_1970_are_times_like_others(tiny):
+    run = tiny.train()
+    change(tiny, lambda frame: frame.assign(at=frame["at"] - 10_000_000))
+    assert tiny.train().summary["metrics"] == run.summary["metrics"]
+
+
+def test_a_category_without_any_value_is_one_id(tiny):
+    change(tiny, lambda frame: frame.assign(city=None))
+    schema = tiny.pipeline().features().encode().preprocessor.tensor_schema
+    assert [column.num_ids for column in schema.ids if column.name == "city"] == [3]
+    assert tiny.train().summary["auc"] > 0.6
+
+
+def test_a_run_that_diverges_is_an_error_and_makes_no_model(tiny):
+    with pytest.raises(ValueError, match=r"diverged in epoch 1.*Lower train\.lr_max"):
+        tiny.train("train.lr_max=1e30")
+    assert tiny.artifacts("train") == []
