@@ -111,16 +111,21 @@ def calibration_curve(probabilities: Tensor, labels: Tensor, num_bins: int = 15)
 
 
 def grouped_mrr(scores: Tensor, labels: Tensor, groups: Tensor) -> Tensor:
-    """Mean reciprocal rank: over the groups with a positive, the mean of 1 / rank of the best-ranked one.
+    """Mean reciprocal rank: the mean of `reciprocal_ranks`; NaN if no group has a positive."""
+    return reciprocal_ranks(scores, labels, groups).mean()
+
+
+def reciprocal_ranks(scores: Tensor, labels: Tensor, groups: Tensor) -> Tensor:
+    """1 / rank of the best-ranked positive of each group that has one, float64 [groups], by ascending group number.
 
     groups: [n] integers; rows of a group need not lie together. Rank 1 is the highest score; tied scores all have the
-    mean of the ranks that they span, so the order of rows does not matter. NaN if no group has a positive.
+    mean of the ranks that they span, so the order of rows does not matter.
     """
-    _check("grouped_mrr", scores, labels, None)
-    positive = _positives("grouped_mrr", labels)
+    _check("reciprocal_ranks", scores, labels, None)
+    positive = _positives("reciprocal_ranks", labels)
     require(
         groups.shape == labels.shape and not groups.is_floating_point(),
-        f"grouped_mrr: groups must be integers {list(labels.shape)}, found {groups.dtype} {list(groups.shape)}.",
+        f"reciprocal_ranks: groups must be integers {list(labels.shape)}, found {groups.dtype} {list(groups.shape)}.",
     )
 
     order = scores.argsort(descending=True, stable=True)
@@ -134,7 +139,7 @@ def grouped_mrr(scores: Tensor, labels: Tensor, groups: Tensor) -> Tensor:
 
     best = rank.new_full((len(first_of_group),), torch.inf)
     best.scatter_reduce_(0, group_of_row[positive], rank[positive], "amin")
-    return best[best.isfinite()].reciprocal().mean()
+    return best[best.isfinite()].reciprocal()
 
 
 def rmse(predictions: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:

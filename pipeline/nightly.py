@@ -21,7 +21,7 @@ from torch import Tensor
 from features.errors import DataError
 from features.schema import Schema
 from loaders.errors import LoaderError
-from models import grouped_mrr, log_loss, multiclass_log_loss, rmse, roc_auc
+from models import grouped_mrr, log_loss, multiclass_log_loss, reciprocal_ranks, rmse, roc_auc
 from pipeline.artifacts import ArtifactError, atomic_symlink, folder_lock
 from pipeline.bundle import Bundle, load_bundle
 from pipeline.config import ConfigError, NightlySettings
@@ -198,20 +198,6 @@ def _bootstrap_groups(
     )
     old, new = (float(grouped_mrr(scores, labels, group)) for scores in (current, candidate))
     return Comparison("MRR", len(labels), old, new, new - old, float(gains.quantile(1 - settings.confidence)))
-
-
-def reciprocal_ranks(scores: Tensor, labels: Tensor, group: Tensor) -> Tensor:
-    """float64 reciprocal rank of the best positive of each group that has one, groups ascending; mid-ranks for ties."""
-    order = torch.argsort(group, stable=True)
-    sizes = group[order].unique_consecutive(return_counts=True)[1].tolist()
-    found = []
-    for part_scores, part_labels in zip(scores[order].double().split(sizes), labels[order].split(sizes), strict=True):
-        positive = part_labels > 0
-        if positive.any():
-            best = part_scores[positive].max()
-            equal = int((part_scores == best).sum())
-            found.append(1.0 / (int((part_scores > best).sum()) + (equal + 1) / 2))
-    return torch.tensor(found, dtype=torch.float64)
 
 
 def _promote(home: Path, candidate: Run, comparison: Comparison | None, text: str) -> int:

@@ -200,6 +200,7 @@ def test_a_damaged_artifact_is_made_again_with_a_warning(tiny, stage, caplog):
     assert largest.read_bytes() != bytes(content)
 
 
+@pytest.mark.slow
 def test_kill_9_in_the_middle_of_any_stage_leaves_nothing_half_written(tiny, tiny_in, tmp_path):
     """Each run dies in the middle of a stage; the rerun goes on and ends with the model of a run that never died."""
     points = ("features", "encode", "train", "evaluate", "publish", "latest")
@@ -415,7 +416,7 @@ def test_an_id_with_a_fraction_is_an_error_and_a_whole_float_is_not(tiny):
     change(tiny, lambda frame: frame.assign(store=frame["store"].astype(float)))
     assert tiny.pipeline().features().frame("train")["store"].dtype == "int64"
     change(tiny, lambda frame: frame.assign(store=frame["store"] + 0.5))
-    with pytest.raises(DataError, match="column 'store' is declared int64 but holds float64 values.*fraction"):
+    with pytest.raises(DataError, match=r"column 'store' is declared int64 but holds float64 values.*fraction"):
         tiny.train()
 
 

@@ -1,0 +1,71 @@
+"""MinMax: a column onto the range 0 to 1."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from features.errors import DataError
+from features.frame import engine_of
+from features.operators.base import FittedOperator
+from features.operators.fill_missing import require_finite
+
+
+@dataclass(frozen=True)
+class Range:
+    """Smallest and largest value at fit."""
+
+    low: float
+    high: float
+
+
+class MinMax(FittedOperator):
+    """float32 (x - low) / (high - low), replacing the column, which may hold no nulls.
+
+    A column that is constant at fit is divided by 1, so it becomes 0. Values outside the range of the fit are not
+    clipped and come out below 0 or above 1.
+    """
+
+    def __init__(self, column: str) -> None:
+        self.column = column
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def partial(self, frame: Any) -> Range:
+        """The partition's range; from infinity to -infinity for a partition without rows."""
+        values = filled_values(frame, self.column, "MinMax")
+        return Range(float(values.min()), float(values.max())) if len(values) else Range(math.inf, -math.inf)
+
+    def merge(self, left: Range, right: Range) -> Range:
+        return Range(min(left.low, right.low), max(left.high, right.high))
+
+    def finish(self, partial: Range) -> Range:
+        if partial.low > partial.high:
+            raise DataError(f"MinMax: column {self.column!r} has no rows to fit on. The train split is empty.")
+        if not math.isfinite(partial.high - partial.low):
+            raise DataError(
+                f"MinMax: column {self.column!r} spans {partial.low} to {partial.high}, more than float64 can hold. "
+                "Clip it first."
+            )
+        return partial
+
+    def columns(self, frame: Any, state: Range) -> dict[str, Any]:
+        values = filled_values(frame, self.column, "MinMax")
+        scaled = (values - state.low) / ((state.high - state.low) or 1.0)
+        return {self.column: engine_of(frame).series(scaled.astype("float32"), frame)}
+
+
+def filled_values(frame: Any, column: str, operator: str) -> Any:
+    """The column as a float64 array; a null, NaN or infinity is a `DataError`."""
+    values = frame[column]
+    if values.isna().any():
+        raise DataError(f"{operator}: column {column!r} holds nulls. Fill them first.")
+    require_finite(values)
+    return engine_of(frame).array(values).astype("float64")
