@@ -15,14 +15,15 @@ from dataclasses import dataclass
 from typing import Any
 
 UNIT_EXPONENT = -1074  # of the smallest float64 above 0
-CHUNK_BITS = {"numpy": 15, "cupy": 22}  # 2^15 values stay in a CPU cache; a GPU wants few large launches
+CHUNK_BITS = {"numpy": 13, "cupy": 22}  # 64 KB stay in a CPU cache, and malloc reuses them; a GPU wants large launches
 
 
 @dataclass(frozen=True)
 class ExactSum:
     """The exact sum of finite numbers, in units of 2^-1074. Equal sums are equal objects.
 
-    Costs 4 to 9 times `array.sum()` for float32 and float64 columns on one CPU core (see tests for exactness).
+    Measured on one shared CPU core, 4M values: 3 to 6 ns a value (3 to 4 for float32), which is 15 to 30 times
+    `array.sum()` (7 for float32) and a tenth of `math.fsum`.
     """
 
     units: int = 0

@@ -16,7 +16,7 @@ from features.frame import engine_of, load_engine
 from features.operators.base import FittedOperator
 from features.operators.categorify import Categorify
 from features.operators.fill_missing import Fill, FillMissing
-from features.operators.normalize import Normalize, Scale
+from features.operators.normalize import KnownMoments, Normalize, Scale
 from features.schema import IdColumn, Schema, TensorSchema
 from features.sources import cast
 from features.vocabulary import Vocabulary
@@ -58,24 +58,24 @@ class Preprocessor:
     def fit(self, parts: Sequence[Any]) -> Preprocessor:
         """Learn from the train split.
 
-        parts: frames, or Parquet paths paired with an engine as `(engine, path)`; each is one partition. Two passes:
-        vocabularies and medians, then the moments of the filled columns.
+        parts: frames, or Parquet paths paired with an engine as `(engine, path)`; each is one partition. One pass.
         """
         if not parts:
             raise DataError("Preprocessor: nothing to fit on, no partition was given.")
         categorical, continuous = self.schema.names("categorical"), self.schema.names("continuous")
-        first: dict[tuple[str, str], FittedOperator] = {
+        operators: dict[tuple[str, str], FittedOperator] = {
             **{("id", name): Categorify(name, self.settings.min_count) for name in categorical},
             **{("fill", name): FillMissing(name, self.settings.indicator) for name in continuous},
+            **{("moments", name): KnownMoments(name) for name in continuous if self.settings.scale},
         }
-        states = fit_together(first, parts, lambda frame: self._typed(frame, targets=False))
+        states = fit_together(operators, parts, lambda frame: self._typed(frame, targets=False))
         self.vocabularies = {name: states["id", name] for name in categorical}
         self.fills = {name: states["fill", name] for name in continuous}
-        self.scales = {}
-        if self.settings.scale and continuous:
-            second: dict[tuple[str, str], FittedOperator] = {("scale", name): Normalize(name) for name in continuous}
-            scales = fit_together(second, parts, self._filled)
-            self.scales = {name: scales["scale", name] for name in continuous}
+        self.scales = {
+            name: states["moments", name].filled(fill.value).scale()
+            for name, fill in self.fills.items()
+            if self.settings.scale
+        }
         return self
 
     @property
@@ -132,11 +132,6 @@ class Preprocessor:
         if group:
             found[group] = engine.series(engine.codes(frame[group]).astype("int32"), frame)
         return found
-
-    def _filled(self, frame: Any) -> Any:
-        typed = self._typed(frame, targets=False)
-        filled = {name: FillMissing(name).columns(typed, fill)[name] for name, fill in self.fills.items()}
-        return engine_of(frame).frames.DataFrame(filled)
 
     def _typed(self, frame: Any, targets: bool) -> Any:
         """Columns that are needed, cast to the schema's types, so that a frame from elsewhere cannot lie."""

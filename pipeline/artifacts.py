@@ -266,7 +266,7 @@ def _full_disk_as_user_error(stage: str, folder: Path) -> Iterator[None]:
     except Exception as error:
         cause: BaseException | None = error
         while cause is not None:  # libraries wrap the system's error in their own
-            if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if _is_full_disk(cause):
                 raise ArtifactError(
                     f"{stage}: could not write to {folder.parent}, the disk is full or its limit is met "
                     f"({shutil.disk_usage(folder.parent).free:,} bytes free; {cause}). Nothing was left behind; free "
@@ -274,6 +274,13 @@ def _full_disk_as_user_error(stage: str, folder: Path) -> Iterator[None]:
                 ) from error
             cause = cause.__cause__ or cause.__context__
         raise
+
+
+def _is_full_disk(error: BaseException) -> bool:
+    codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if isinstance(error, shutil.Error):  # copytree gathers the errors of its files as text
+        return any(f"[Errno {code}]" in str(error) for code in codes)
+    return isinstance(error, OSError) and error.errno in codes
 
 
 def versions() -> dict[str, str]:

@@ -268,7 +268,7 @@ def test_a_full_disk_is_a_clear_error_and_leaves_nothing_half_written(tiny, stag
     if stage == "evaluate":
         encoded.fit_model()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3_000, hard))
     try:
         with pytest.raises(ArtifactError, match=f"{stage}: could not write to .*the disk is full or its limit is met"):
             tiny.train()

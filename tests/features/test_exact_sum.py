@@ -1,0 +1,125 @@
+"""ExactSum against math.fsum and fractions.Fraction."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from features.exact_sum import ExactSum, exact_pieces
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+TAME = st.floats(-1e300, 1e300)  # math.fsum overflows on the way where ExactSum does not
+TINY = st.floats(-1e-306, 1e-306)
+
+
+def exactly(values):
+    return sum((Fraction(value) for value in values), Fraction(0))
+
+
+@given(values=st.lists(TAME | TINY | st.floats(-2, 2), max_size=60))
+@settings(max_examples=300, deadline=None)
+def test_value_equals_fsum_bit_for_bit(values):
+    assert ExactSum.of(np.array(values, dtype="float64")).value().hex() == (math.fsum(values) + 0.0).hex()
+
+
+@given(values=st.lists(FINITE, max_size=40))
+@settings(max_examples=200, deadline=None)
+def test_units_equal_the_rational_sum_of_any_finite_floats(values):
+    assert Fraction(ExactSum.of(np.array(values, dtype="float64")).units, 2**1074) == exactly(values)
+
+
+@given(values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=60))
+@settings(max_examples=100, deadline=None)
+def test_float32_equals_fsum(values):
+    assert ExactSum.of(np.array(values, dtype="float32")).value() == math.fsum(values)
+
+
+@given(
+    values=st.lists(FINITE, max_size=60), cuts=st.lists(st.integers(0, 60), max_size=15), seed=st.integers(0, 999)
+)
+@settings(max_examples=150, deadline=None)
+def test_any_split_and_order_gives_the_same_object(values, cuts, seed):
+    rng = np.random.default_rng(seed)
+    array = np.array(values, dtype="float64")
+    shuffled = rng.permutation(array)
+    bounds = [0, *sorted(min(cut, len(array)) for cut in cuts), len(array)]
+    merged = ExactSum()
+    for start, stop in rng.permutation(list(itertools.pairwise(bounds))):
+        merged = merged.merge(ExactSum.of(shuffled[start:stop]))
+    assert merged == ExactSum.of(array)
+
+
+@given(values=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_int64_sums_do_not_overflow(values):
+    assert ExactSum.of(np.array(values, dtype="int64")).units == sum(values) << 1074
+
+
+@pytest.mark.parametrize("dtype", ["uint64", "uint32", "int32", "int8", "bool"])
+def test_whole_number_types_sum_exactly(dtype):
+    top = 1 if dtype == "bool" else np.iinfo(dtype).max
+    assert ExactSum.of(np.full(1000, top, dtype=dtype)).units == (1000 * int(top)) << 1074
+
+
+@pytest.mark.parametrize("spread", [0, 3, 60])
+def test_long_arrays_of_many_chunks_equal_fsum(spread):
+    rng = np.random.default_rng(5)
+    values = np.ldexp(rng.normal(size=50_001), rng.integers(-spread, spread + 1, 50_001))
+    assert ExactSum.of(values).value() == math.fsum(values)
+    assert ExactSum.of(values[::-1]) == ExactSum.of(values)
+
+
+def test_cancellation_leaves_the_smallest_term():
+    values = np.array([1e300, 1.0, 5e-324, -1e300, -1.0])
+    assert ExactSum.of(values).value() == 5e-324
+    assert values.sum() != 5e-324
+
+
+def test_a_full_chunk_of_the_largest_numbers_is_exact():
+    largest = np.finfo("float64").max
+    values = np.concatenate([np.full(8192, largest), np.full(8192, -largest), [3.0]])
+    assert ExactSum.of(values).value() == 3.0
+
+
+def test_a_sum_beyond_float64_is_an_overflow_error():
+    with pytest.raises(OverflowError):
+        ExactSum.of(np.full(3, 1.7e308)).value()
+
+
+def test_no_values_sum_to_zero():
+    assert ExactSum.of(np.array([])) == ExactSum() == ExactSum(0)
+    assert ExactSum().value() == 0.0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_nan_and_infinity_are_errors(bad):
+    with pytest.raises(ValueError, match=r"NaN or an infinity"):
+        ExactSum.of(np.array([1.0, bad, 2.0]))
+
+
+def test_text_is_an_error():
+    with pytest.raises(ValueError, match=r"array of <U1 has no sum"):
+        ExactSum.of(np.array(["a"]))
+
+
+@given(values=st.lists(FINITE, min_size=1, max_size=20), bits=st.integers(2, 50), grid=st.sampled_from([1, 7, 26]))
+@settings(max_examples=150, deadline=None)
+def test_pieces_are_small_whole_numbers_on_the_grid_and_add_up(values, bits, grid):
+    array = np.array(values, dtype="float64")
+    totals = [Fraction(0)] * len(values)
+    units = []
+    for unit, pieces in exact_pieces(array, bits, grid):
+        units.append(unit)
+        for row, piece in enumerate(pieces):
+            whole = Fraction(float(piece)) / Fraction(2) ** unit
+            assert whole.denominator == 1
+            assert abs(whole) <= 2**bits
+            totals[row] += Fraction(float(piece))
+    assert totals == [Fraction(value) for value in values]
+    assert units == sorted(set(units), reverse=True)
+    assert all((unit + 1074) % grid == 0 for unit in units)
+    assert array.tolist() == values
