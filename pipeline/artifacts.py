@@ -371,7 +371,7 @@ def folder_lock(path: Path) -> Iterator[None]:
 
 
 def collect_garbage(root: Path, keep: int, protect: Sequence[Path] = ()) -> tuple[list[Path], int]:
-    """Remove all but the newest `keep` artifacts of each stage, damaged ones and leftovers.
+    """Remove all but the newest `keep` artifacts of each stage, and checkpoints, damaged ones and leftovers.
 
     protect: folders that stay. Returns what was removed and the bytes freed.
     """
@@ -387,7 +387,18 @@ def collect_garbage(root: Path, keep: int, protect: Sequence[Path] = ()) -> tupl
                 path.rename(aside)  # at once, so that a crash leaves no half artifact under its name
                 removed[path] = _remove(aside)
         removed |= {path: _remove(path) for path in [*stage.glob(".damaged-*"), *stage.glob(".removed-*")]}
+    removed |= _remove_checkpoints(root / "checkpoints", keep)
     return list(removed), sum(removed.values())
+
+
+def _remove_checkpoints(folder: Path, keep: int) -> dict[Path, int]:
+    """Remove all but the newest `keep` checkpoints of unfinished trainings; one that is being written to stays."""
+    found = sorted((p for p in folder.glob("*") if p.is_dir()), key=lambda path: -path.stat().st_mtime_ns)
+    removed = {}
+    for path in found[keep:]:
+        with contextlib.suppress(ArtifactError), folder_lock(path.with_suffix(".lock")):
+            removed[path] = _remove(path)
+    return removed
 
 
 def _artifacts_newest_first(stage: Path) -> list[Path]:

@@ -14,7 +14,6 @@ from features.exact_sum import UNIT_EXPONENT, ExactSum
 from features.operators.base import FittedOperator
 from features.operators.fill_missing import known_values, require_finite
 
-
 SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 
 

@@ -712,3 +712,16 @@ def test_a_pointer_never_replaces_a_folder(tmp_path):
     with pytest.raises(ArtifactError, match=r"latest .*is a folder"):
         atomic_symlink(Path("a"), tmp_path / "latest")
     assert names(tmp_path) == ["latest"]
+
+
+def test_gc_removes_old_checkpoints_but_none_that_is_written_to(tmp_path):
+    for number, name in enumerate(("old", "busy", "new")):
+        folder = tmp_path / "checkpoints" / name
+        folder.mkdir(parents=True)
+        (folder / "checkpoint.pt").write_bytes(b"12345")
+        os.utime(folder, (number, number))
+    with artifacts.folder_lock(tmp_path / "checkpoints" / "busy.lock"):
+        removed, freed = artifacts.collect_garbage(tmp_path, keep=1)
+    assert [path.name for path in removed] == ["old"]
+    assert freed == 5
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir() if path.is_dir()) == ["busy", "new"]
