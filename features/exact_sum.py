@@ -61,8 +61,9 @@ def _sum_floats(values: Any, bits: int) -> int:
     values = values.astype("float64")
     units = 0
     for unit, pieces in exact_pieces(values, 53 - bits):
-        # 2^bits pieces of 53 - bits bits each stay below 2^53 units, so this sum is exact.
-        units += int(math.ldexp(float(pieces.sum()), -unit)) << (unit - UNIT_EXPONENT)
+        # 2^bits pieces of 53 - bits bits each stay below 2^53 units, so this sum is exact; huge ones could overflow.
+        total, down = (float((pieces * 2.0**-64).sum()), 64) if unit > 900 else (float(pieces.sum()), 0)
+        units += int(math.ldexp(total, down - unit)) << (unit - UNIT_EXPONENT)
     return units
 
 
@@ -70,7 +71,7 @@ def exact_pieces(values: Any, bits: int, grid: int = 1) -> Iterator[tuple[int, A
     """Pairs (unit, pieces) whose pieces add up to the float64 array `values` exactly, element by element.
 
     Pieces are multiples of 2^unit, at most 2^bits of them in absolute value; the units fall from pair to pair, and
-    each is UNIT_EXPONENT plus a multiple of `grid`. bits: from 2 to 50.
+    each is UNIT_EXPONENT plus a multiple of `grid`, which is at most `bits`. bits: from 2 to 50.
     """
     rest = values.copy()
     while len(rest):
@@ -87,10 +88,9 @@ def exact_pieces(values: Any, bits: int, grid: int = 1) -> Iterator[tuple[int, A
 
 
 def _multiples(values: Any, unit: int) -> Any:
-    """Each value rounded to a multiple of 2^unit, exactly."""
-    if unit > 1023 - 52:
-        # The anchor would overflow, so all is scaled down; what falls off the low end is far below half a unit.
-        return _multiples(values * 2.0**-64, unit - 64) * 2.0**64
+    """Each value rounded to a multiple of 2^unit: towards 0 near the end of float64's range, else to the nearest."""
+    if unit > 900:  # the anchor, or the largest number rounded up, would overflow
+        return (values * 2.0**-unit).astype("int64") * 2.0**unit
     anchor = math.ldexp(1.5, unit + 52)
     pieces = values + anchor
     pieces -= anchor

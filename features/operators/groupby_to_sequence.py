@@ -1,0 +1,79 @@
+"""GroupbyToSequence: the rows of a group as one row of delimited lists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from features.errors import DataError
+from features.frame import engine_of
+from features.operators.base import Operator
+from features.operators.difference_lag import sorted_groups
+
+
+class GroupbyToSequence(Operator):
+    """One row a group, sorted by key on a new index: the keys, and per column the last values as text like '12|7|31'.
+
+    order: integer column, unique within a group; the latest comes last. max_length: how many values are kept at most.
+    columns: of text or whole numbers; a null becomes an empty entry, so lists of one row stay equally long, as
+    `ExplodeLists` wants them. Rows with a null key are left out. Group-wise: needs every row of a group.
+    """
+
+    def __init__(
+        self, by: Sequence[str], order: str, columns: Sequence[str], max_length: int, separator: str = "|"
+    ) -> None:
+        if max_length < 1 or not separator:
+            raise DataError(
+                f"GroupbyToSequence: max_length must be at least 1 and the separator not empty, found {max_length} "
+                f"and {separator!r}."
+            )
+        self.by, self.order, self.columns = tuple(by), order, tuple(columns)
+        self.max_length, self.separator = max_length, separator
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (*self.by, self.order, *self.columns)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return self.columns
+
+    def transform(self, frame: Any) -> Any:
+        xp = engine_of(frame).arrays
+        groups, rows = sorted_groups(frame, self.by, self.order, "GroupbyToSequence")
+        rows = rows[groups[rows] >= 0]
+        is_last = xp.ones(len(rows), dtype=bool)
+        is_last[:-1] = groups[rows[1:]] != groups[rows[:-1]]
+        last = xp.nonzero(is_last)[0]
+        counts = last.copy() + 1
+        counts[1:] = last[1:] - last[:-1]
+        out = frame[list(self.by)].take(rows[last]).reset_index(drop=True)
+        for name in self.columns:
+            out[name] = self._joined(self._text(frame[name]), rows, last, counts)
+        return out.sort_values(list(self.by)).reset_index(drop=True)
+
+    def _text(self, column: Any) -> Any:
+        if getattr(column.dtype, "kind", "O") not in "iuOU":
+            raise DataError(
+                f"GroupbyToSequence: column {column.name!r} is {column.dtype}, which engines write differently. Cast "
+                "it to whole numbers or text."
+            )
+        text = column.astype("str").fillna("")
+        if bool(text.str.contains(self.separator, regex=False).any()):
+            raise DataError(
+                f"GroupbyToSequence: column {column.name!r} holds text with the separator {self.separator!r}. Choose "
+                "another separator."
+            )
+        return text
+
+    def _joined(self, text: Any, rows: Any, last: Any, counts: Any) -> Any:
+        engine = engine_of(text)
+        longest = min(self.max_length, int(counts.max()) if len(counts) else 0)
+        joined = text.head(0).reset_index(drop=True)
+        # From the oldest place to the latest: order is explicit, where a collected list's order is the library's.
+        for place in range(longest - 1, -1, -1):
+            entry = text.take(rows[engine.arrays.clip(last - place, 0, None)]).reset_index(drop=True)
+            there = engine.frames.Series(counts > place)
+            entry = (self.separator + entry).where(there, "")
+            joined = entry if place == longest - 1 else joined + entry
+        return joined.str.slice(len(self.separator))
