@@ -8,6 +8,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does;
 
 import pytest
 import torch
+from hypothesis import settings
+
+# CI tries the same examples each time, so that what passed once passes again; elsewhere each run tries new ones.
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 # The offline GPU box lacks some packages (make gpu-check installs nothing): folders whose code needs them are left out

@@ -6,10 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from features.errors import DataError
 from features.frame import engine_of
 from features.operators.base import FittedOperator
 from features.operators.fill_missing import require_finite
+from features.operators.normalize import SMALLEST_SPREAD
 
 
 @dataclass(frozen=True)
@@ -23,8 +26,9 @@ class Range:
 class MinMax(FittedOperator):
     """float32 (x - low) / (high - low), replacing the column, which may hold no nulls.
 
-    A column that is constant at fit is divided by 1, so it becomes 0. Values outside the range of the fit are not
-    clipped and come out below 0 or above 1.
+    A column that is constant at fit, or spans less than SMALLEST_SPREAD, is divided by 1, so it becomes 0. Values
+    outside the range of the fit are not clipped and come out below 0 or above 1; one too large for float32 then is a
+    `DataError`.
     """
 
     def __init__(self, column: str) -> None:
@@ -58,8 +62,12 @@ class MinMax(FittedOperator):
 
     def columns(self, frame: Any, state: Range) -> dict[str, Any]:
         values = filled_values(frame, self.column, "MinMax")
-        scaled = (values - state.low) / ((state.high - state.low) or 1.0)
-        return {self.column: engine_of(frame).series(scaled.astype("float32"), frame)}
+        span = state.high - state.low
+        with np.errstate(over="ignore"):  # what leaves float32 is refused by name below
+            scaled = ((values - state.low) / (span if span >= SMALLEST_SPREAD else 1.0)).astype("float32")
+        found = engine_of(frame).series(scaled, frame).rename(self.column)
+        require_finite(found)
+        return {self.column: found}
 
 
 def filled_values(frame: Any, column: str, operator: str) -> Any:

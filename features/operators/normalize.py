@@ -14,14 +14,15 @@ from features.exact_sum import UNIT_EXPONENT, ExactSum
 from features.operators.base import FittedOperator
 from features.operators.fill_missing import known_values, require_finite
 
-SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
+# A column that varies less than this is constant but for noise; dividing by it would leave float32's range.
+SMALLEST_SPREAD = 2.0**-100
 
 
 @dataclass(frozen=True)
 class Scale:
     """mean and population standard deviation at fit.
 
-    A constant column has std 1, so it becomes 0; so has one whose spread is below float32's smallest normal number.
+    A constant column has std 1, so it becomes 0; so has one whose deviation is below SMALLEST_SPREAD.
     """
 
     mean: float
@@ -56,7 +57,7 @@ class Moments:
         mean = self.total.units / (self.count << -UNIT_EXPONENT)
         variance_units = self.count * (self.squares.units << -UNIT_EXPONENT) - self.total.units**2
         variance = max(variance_units, 0) / (self.count**2 << -2 * UNIT_EXPONENT)
-        return Scale(mean, variance**0.5 if variance**0.5 >= SMALLEST_NORMAL else 1.0)
+        return Scale(mean, variance**0.5 if variance**0.5 >= SMALLEST_SPREAD else 1.0)
 
 
 class Normalize(FittedOperator):
