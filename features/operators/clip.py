@@ -1,0 +1,60 @@
+"""Clip: values held between two bounds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from features.errors import DataError
+from features.operators.base import Operator
+
+
+class Clip(Operator):
+    """The numeric column with values below `low` raised to it and above `high` lowered to it; same dtype. Row-wise.
+
+    None is no bound. Nulls stay null, infinities become the bound.
+
+    Errors (`DataError`): no bound at all, a bound that is not finite, low above high; a column that is no number; a
+    bound that the column's type cannot hold (a fraction for an integer column, 300 for int8).
+    """
+
+    def __init__(self, column: str, low: float | None = None, high: float | None = None) -> None:
+        bounds = [bound for bound in (low, high) if bound is not None]
+        if not bounds or not all(map(math.isfinite, bounds)) or (len(bounds) == 2 and bounds[0] > bounds[1]):
+            raise DataError(
+                f"Clip of {column!r}: give low, high or both as finite numbers with low <= high, found low={low}, "
+                f"high={high}."
+            )
+        self.column, self.low, self.high = column, low, high
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def transform(self, frame: Any) -> Any:
+        column = frame[self.column]
+        low, high = (_bound_as(column, bound) for bound in (self.low, self.high))
+        out = frame.copy(deep=False)
+        out[self.column] = column.clip(lower=low, upper=high).astype(column.dtype)
+        return out
+
+
+def _bound_as(column: Any, bound: float | None) -> float | None:
+    """The bound as a number of the column's type."""
+    kind = "category" if str(column.dtype) == "category" else column.dtype.kind
+    if kind not in ("i", "u", "f"):
+        raise DataError(f"Clip: column {column.name!r} is {column.dtype}, not a number. Cast it first.")
+    if bound is None:
+        return None
+    dtype = np.dtype(str(column.dtype).lower())  # pandas calls its masked types Int64 and so on
+    limits = np.finfo(dtype) if kind == "f" else np.iinfo(dtype)
+    low, high = (float(limits.min), float(limits.max)) if kind == "f" else (int(limits.min), int(limits.max))
+    if not low <= bound <= high or (kind != "f" and bound != int(bound)):
+        raise DataError(f"Clip: column {column.name!r} is {column.dtype}, which cannot hold the bound {bound}.")
+    return float(bound) if kind == "f" else int(bound)
