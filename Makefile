@@ -16,7 +16,7 @@ READY := $(VENV)/.ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup features train evaluate score nightly rollback test test-cudf-api lint bench bench-env gpu-check \
+.PHONY: help setup features train evaluate score nightly rollback test test-cudf-api lint bench gpu-check \
         data-trivago gc clean
 
 help:  ## show this list
@@ -37,7 +37,7 @@ features: $(READY)  ## raw files -> features as Parquet
 train: $(READY)  ## raw files -> features -> tensors -> a trained, evaluated model and its report
 	$(PYTHON) -m pipeline train --config $(CONFIG) $(ARGS)
 
-evaluate: $(READY)  ## evaluate the latest model again and rewrite its report
+evaluate: $(READY)  ## evaluate the latest model again; summary and report go beside its own
 	$(PYTHON) -m pipeline evaluate --config $(CONFIG) $(ARGS)
 
 score: $(READY)  ## predictions of the latest model (trivago: the challenge's submission file)
@@ -64,10 +64,6 @@ test-cudf-api: $(READY)  ## every cuDF call of the operators against cuDF's real
 	touch .venv-cudf/.ready
 	.venv-cudf/bin/python -m pytest tests/cudf_api $(ARGS)
 
-bench-env:  ## .venv-peers with the peers that the benchmarks compare with
-	test -x .venv-peers/bin/python || python3 -m venv .venv-peers
-	.venv-peers/bin/python -m pip install --quiet -r benchmarks/peers.txt
-
 bench: $(READY)  ## the benchmarks; each prints a table and ends in one JSON line
 	$(PYTHON) -m benchmarks.flights_quality $(ARGS)
 	$(PYTHON) -m benchmarks.trivago_quality $(ARGS)
@@ -84,4 +80,4 @@ gc: $(READY)  ## remove all but the newest artifacts: make gc ARGS="--keep 3"
 	$(PYTHON) -m pipeline gc --config $(CONFIG) $(ARGS)
 
 clean:  ## remove environments and caches; artifacts and runs stay
-	rm -rf .venv .venv-cudf .venv-peers build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-cudf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

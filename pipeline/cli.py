@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     }.items():
         commands.add_parser(name, parents=[shared], help=text, description=text)
     for name, text in {
-        "evaluate": "evaluate a run's model on a split and rewrite its report",
+        "evaluate": "evaluate a run's model on a split; summary and report in a folder beside its own",
         "score": "write a model's predictions of a split",
     }.items():
         command = commands.add_parser(name, parents=[shared], help=text, description=text)
