@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -186,13 +186,29 @@ class Preprocessor:
         return found
 
 
-def fit_together(operators: dict[tuple[str, str], FittedOperator], parts: Sequence[Any], prepare: Any) -> Any:
-    """States of many operators in one pass over the partitions, as one Dask graph in threads.
+def fit_together(operators: Mapping[Any, FittedOperator], parts: Sequence[Any], prepare: Any) -> dict[Any, Any]:
+    """States of many operators, each as one pass over the partitions (more where an operator has a `following` one).
 
-    Each partition gives a partial for every operator; partials are merged pairwise, as a tree.
+    A pass is one Dask graph in threads: each partition gives a partial for every operator, and partials are merged
+    pairwise, as a tree.
     """
+    pending: dict[Any, FittedOperator] = dict(operators)
+    states: dict[Any, Any] = {}
+    while pending:
+        merged = _one_pass(pending, parts, prepare)
+        following = {key: operator.following(merged[key]) for key, operator in pending.items()}
+        done = [key for key in pending if following[key] is None]
+        engine = load_engine(parts[0][0]) if isinstance(parts[0], tuple) else engine_of(parts[0])
+        finished = engine.map_columns(lambda key: pending[key].finish(merged[key]), done)  # noqa: B023
+        states |= dict(zip(done, finished, strict=True))
+        pending = {key: operator for key, operator in following.items() if operator is not None}
+    return {key: states[key] for key in operators}
 
-    def partials(part: Any) -> dict[tuple[str, str], Any]:
+
+def _one_pass(operators: Mapping[Any, FittedOperator], parts: Sequence[Any], prepare: Any) -> dict[Any, Any]:
+    """The merged partial of every operator."""
+
+    def partials(part: Any) -> dict[Any, Any]:
         frame = prepare(load_engine(part[0]).read_parquet(part[1]) if isinstance(part, tuple) else part)
         keys = list(operators)
         found = engine_of(frame).map_columns(lambda key: operators[key].partial(frame), keys)
@@ -205,7 +221,4 @@ def fit_together(operators: dict[tuple[str, str], FittedOperator], parts: Sequen
     while len(pending) > 1:
         pairs = [dask.delayed(merge)(*pending[i : i + 2]) for i in range(0, len(pending) - 1, 2)]
         pending = pairs + pending[len(pairs) * 2 :]
-    merged = pending[0].compute(scheduler="threads")
-    engine = load_engine(parts[0][0]) if isinstance(parts[0], tuple) else engine_of(parts[0])
-    states = engine.map_columns(lambda key: operators[key].finish(merged[key]), list(operators))
-    return dict(zip(operators, states, strict=True))
+    return pending[0].compute(scheduler="threads")

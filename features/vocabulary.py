@@ -12,12 +12,20 @@ from features.frame import engine_of, load_engine
 
 @dataclass(frozen=True)
 class IdLayout:
-    """Ids: 0 padding, 1 null, 2 unseen, then the vocabulary. The only place where this order is written down."""
+    """Ids: 0 padding, 1 null, 2 unseen, then the vocabulary. The only place where this order is written down.
+
+    buckets: how many ids unseen values share, from `unseen` on: XXH64 of the value modulo `buckets` picks one.
+    """
 
     padding: int = 0
     null: int = 1
     unseen: int = 2
-    first: int = 3
+    buckets: int = 1
+
+    @property
+    def first(self) -> int:
+        """The id of the vocabulary's first value."""
+        return max(self.padding, self.null, self.unseen + self.buckets - 1) + 1
 
     def num_ids(self, num_values: int) -> int:
         """Rows that an embedding table needs for a vocabulary of `num_values`."""
