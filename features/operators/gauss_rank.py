@@ -6,20 +6,39 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from features.errors import DataError
-from features.frame import engine_of
+from features.float_order import rankable
+from features.frame import engine_of, load_engine
 from features.operators.base import FittedOperator
-from features.operators.fill_missing import concatenate
-from features.operators.min_max import filled_values
+from features.operators.fill_missing import filled_values
+from features.quantiles import RadixHistogram
 
 CLIP = 1e-6
+MOST_KNOTS = 1 << 20  # 16 MB
 
 
 @dataclass(frozen=True)
 class Scores:
-    """table: columns `value` (ascending, distinct) and `score`, float64."""
+    """table: columns `value` (ascending, distinct) and `score`, float64.
+
+    rank_error: a score that a value of the fit gets is that of a rank / (n - 1) at most so far from the value's own; 0
+    where every distinct value has its knot.
+    """
 
     table: Any
+    rank_error: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Partial:
+    """counted: distinct values, or groups of them. low, high: of all values. engine: the partitions' library."""
+
+    counted: RadixHistogram
+    low: float
+    high: float
+    engine: str
 
 
 class GaussRank(FittedOperator):
@@ -29,10 +48,16 @@ class GaussRank(FittedOperator):
     goes through the inverse normal distribution function (Jahrer 2017, "RankGauss", first place of Porto Seguro's
     Safe Driver Prediction). A value not seen at fit is interpolated linearly between its neighbours' scores, which
     keeps the order; beyond the ends it takes the end's score. A constant column becomes 0.
+
+    max_knots: of a column with more distinct values, those that share their leading bits also share a mean rank, with
+    as many bits as make no more than `max_knots` groups; so the fit takes bounded memory and one pass over the
+    partitions. The state says what that costs. Integers above 2^53 are taken as the nearest float64.
     """
 
-    def __init__(self, column: str) -> None:
-        self.column = column
+    def __init__(self, column: str, max_knots: int = MOST_KNOTS) -> None:
+        if max_knots < 2:
+            raise DataError(f"GaussRank of {column!r}: max_knots must be at least 2, found {max_knots}.")
+        self.column, self.max_knots = column, max_knots
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -42,28 +67,34 @@ class GaussRank(FittedOperator):
     def outputs(self) -> tuple[str, ...]:
         return (self.column,)
 
-    def partial(self, frame: Any) -> Any:
-        """Values of the partition as a one-column frame's array."""
-        return filled_values(frame, self.column, "GaussRank") + 0.0  # -0.0 becomes 0.0: one value, one knot
+    def partial(self, frame: Any) -> Partial:
+        values = rankable(filled_values(frame, self.column, "GaussRank", wide=False))
+        ends = (float(values.min()), float(values.max())) if len(values) else (math.inf, -math.inf)
+        return Partial(RadixHistogram.distinct(values, "float64").limited(self.max_knots), *ends, engine_of(frame).NAME)
 
-    def merge(self, left: Any, right: Any) -> Any:
-        return concatenate(left, right)
+    def merge(self, left: Partial, right: Partial) -> Partial:
+        counted = left.counted.merge(right.counted).limited(self.max_knots)
+        return Partial(counted, min(left.low, right.low), max(left.high, right.high), left.engine)
 
-    def finish(self, partial: Any) -> Scores:
+    def finish(self, partial: Partial) -> Scores:
         import pandas as pd
 
-        if len(partial) == 0:
+        counted = partial.counted
+        total = counted.total
+        if not total:
             raise DataError(f"GaussRank: column {self.column!r} has no rows to fit on. The train split is empty.")
-        values = partial.copy()
-        values.sort()
-        if not math.isfinite(float(values[-1]) - float(values[0])):
+        if not math.isfinite(partial.high - partial.low):
             raise DataError(f"GaussRank: column {self.column!r} spans more than float64 can hold. Clip it first.")
-        engine = engine_of_array(values)
-        first = engine.arrays.ones(len(values), dtype=bool)
-        first[1:] = values[1:] != values[:-1]
-        starts = engine.to_host(engine.arrays.nonzero(first)[0])
-        knots = engine.to_host(values[first])
-        return Scores(engine.from_pandas(pd.DataFrame({"value": knots, "score": scores(starts, len(values))})))
+        low, high = counted.edges()
+        knots = low if counted.exact else np.clip(low / 2 + high / 2, partial.low, partial.high)
+        starts = np.cumsum(counted.counts) - counted.counts
+        table = load_engine(partial.engine).from_pandas(pd.DataFrame({"value": knots, "score": scores(starts, total)}))
+        if counted.exact:
+            return Scores(table)
+        # Such a score lies between those of the two groups beside the value's own.
+        groups = np.concatenate([[0], counted.counts, [0]])
+        furthest = groups[1:-1] + np.maximum(groups[:-2], groups[2:]) / 2
+        return Scores(table, min(float(furthest.max()) / max(total - 1, 1), 1.0))
 
     def columns(self, frame: Any, state: Scores) -> dict[str, Any]:
         engine = engine_of(frame)
@@ -80,19 +111,11 @@ class GaussRank(FittedOperator):
         return {self.column: engine.series(found.astype("float32"), frame)}
 
 
-def engine_of_array(values: Any) -> Any:
-    """The engine module whose arrays these are."""
-    from features.frame import load_engine
-
-    return load_engine("cudf" if type(values).__module__.partition(".")[0] == "cupy" else "pandas")
-
-
 def scores(starts: Any, num_rows: int) -> Any:
     """float64 normal scores of the distinct values of a sorted column; starts: where each of them begins.
 
     On the host, once a fit: the same bits whatever the device.
     """
-    import numpy as np
     import torch
 
     stops = np.append(starts[1:], num_rows)

@@ -11,7 +11,7 @@ import numpy as np
 from features.errors import DataError
 from features.frame import engine_of
 from features.operators.base import FittedOperator
-from features.operators.fill_missing import require_finite
+from features.operators.fill_missing import filled_values, require_finite
 from features.operators.normalize import SMALLEST_SPREAD
 
 
@@ -68,12 +68,3 @@ class MinMax(FittedOperator):
         found = engine_of(frame).series(scaled, frame).rename(self.column)
         require_finite(found)
         return {self.column: found}
-
-
-def filled_values(frame: Any, column: str, operator: str) -> Any:
-    """The column as a float64 array; a null, NaN or infinity is a `DataError`."""
-    values = frame[column]
-    if values.isna().any():
-        raise DataError(f"{operator}: column {column!r} holds nulls. Fill them first.")
-    require_finite(values)
-    return engine_of(frame).array(values).astype("float64")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -10,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from features.errors import DataError
-from features.exact_sum import UNIT_EXPONENT, ExactSum
+from features.exact_sum import UNIT_EXPONENT, ExactSum, leading_sums32, sum_of_squares
 from features.operators.base import FittedOperator
-from features.operators.fill_missing import known_values, require_finite
+from features.operators.fill_missing import filled_values, require_finite
 
 # A column that varies less than this is constant but for noise; dividing by it would leave float32's range.
 SMALLEST_SPREAD = 2.0**-100
+FEW_VALUES = 1 << 14  # fewer are summed without a table of 65,536 rows
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,22 @@ class Moments:
     @classmethod
     def of(cls, values: Any) -> Moments:
         """Of a float or integer array, taken as float64; its squares are summed without rounding them."""
+        if isinstance(values, np.ndarray) and values.dtype == np.float32 and FEW_VALUES <= len(values) < 1 << 31:
+            from features.kernels import leading_moments32
+
+            words = np.ascontiguousarray(values).view(np.uint32)
+            found = cls.of_leading(leading_moments32(words, np.empty(0, np.uint8), 0))
+            if found.count != len(values):
+                raise ValueError("Moments: the values hold NaN or an infinity; remove them first.")
+            return found
         wide = values.astype("float64")
-        return cls(len(values), ExactSum.of(wide), _sum_of_squares(wide))
+        return cls(len(values), ExactSum.of(wide), sum_of_squares(wide))
+
+    @classmethod
+    def of_leading(cls, moments: np.ndarray) -> Moments:
+        """Of the finite ones among the float32 values that `kernels.leading_moments32` counted."""
+        count = int(moments[:, 0].reshape(2, 256, 128)[:, :255].sum())
+        return cls(count, *leading_sums32(moments))
 
     def merge(self, other: Moments) -> Moments:
         return Moments(self.count + other.count, self.total.merge(other.total), self.squares.merge(other.squares))
@@ -78,9 +92,7 @@ class Normalize(FittedOperator):
         return (self.column,)
 
     def partial(self, frame: Any) -> Moments:
-        if frame[self.column].isna().any():
-            raise DataError(f"Normalize: column {self.column!r} holds nulls. Fill them first.")
-        return Moments.of(known_values(frame[self.column]))
+        return Moments.of(filled_values(frame, self.column, "Normalize"))
 
     def merge(self, left: Moments, right: Moments) -> Moments:
         return left.merge(right)
@@ -95,59 +107,3 @@ class Normalize(FittedOperator):
             scaled = ((frame[self.column].astype("float64") - state.mean) / state.std).astype("float32")
         require_finite(scaled)
         return {self.column: scaled}
-
-
-@dataclass(frozen=True)
-class Known:
-    """Moments of the values that are known, and how many rows are null."""
-
-    moments: Moments
-    nulls: int
-
-    def filled(self, value: float) -> Moments:
-        """Of the float32 column with `value` in place of nulls, without another pass over it."""
-        return self.moments.merge(Moments.of_repeated(_as_float32(value), self.nulls))
-
-
-class KnownMoments(FittedOperator):
-    """Fits `Known`; for those who fill and scale in one pass. Adds no column."""
-
-    def __init__(self, column: str) -> None:
-        self.column = column
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.column,)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return ()
-
-    def partial(self, frame: Any) -> Known:
-        values = known_values(frame[self.column])
-        return Known(Moments.of(values.astype("float32")), len(frame) - len(values))
-
-    def merge(self, left: Known, right: Known) -> Known:
-        return Known(left.moments.merge(right.moments), left.nulls + right.nulls)
-
-    def finish(self, partial: Known) -> Known:
-        return partial
-
-    def columns(self, frame: Any, state: Known) -> dict[str, Any]:
-        return {}
-
-
-def _sum_of_squares(wide: Any) -> ExactSum:
-    """Exact: each value is split into halves of 26 bits, whose products float64 holds (Dekker 1971, section 5)."""
-    large = wide * 134217729.0  # 2^27 + 1
-    high = large - (large - wide)
-    low = wide - high
-    found = ExactSum.of(high * high)
-    if bool((low != 0).any()):
-        crossed = ExactSum.of(high * low)
-        found = found.merge(crossed).merge(crossed).merge(ExactSum.of(low * low))
-    return found
-
-
-def _as_float32(value: float) -> float:
-    return struct.unpack("f", struct.pack("f", value))[0]

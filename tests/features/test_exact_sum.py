@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.exact_sum import ExactSum, exact_pieces
+from features import kernels
+from features.exact_sum import (
+    ExactSum,
+    exact_pieces,
+    leading_sums32,
+    squares_by_extraction,
+    sum_by_extraction,
+    sum_of_squares,
+)
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 TAME = st.floats(-1e300, 1e300)  # math.fsum overflows on the way where ExactSum does not
@@ -121,3 +129,63 @@ def test_pieces_are_small_whole_numbers_on_the_grid_and_add_up(values, bits, gri
     assert units == sorted(set(units), reverse=True)
     assert all((unit + 1074) % grid == 0 for unit in units)
     assert array.tolist() == values
+
+
+@given(values=st.lists(FINITE | TINY, max_size=60), bits=st.integers(4, 22))
+@settings(max_examples=150, deadline=None)
+def test_the_compiled_loop_and_vector_arithmetic_find_the_same_units(values, bits):
+    array = np.array(values, dtype="float64")
+    assert ExactSum.of(array).units == sum_by_extraction(array, bits)
+
+
+@given(values=st.lists(st.floats(-1e150, 1e150) | st.floats(-2, 2), max_size=40))
+@settings(max_examples=150, deadline=None)
+def test_squares_of_float64(values):
+    values = [value for value in values if abs(value) >= 1e-130]  # below, the square's last bits leave float64
+    array = np.array(values, dtype="float64")
+    assert Fraction(sum_of_squares(array).units, 2**1074) == exactly(Fraction(value) ** 2 for value in values)
+    assert sum_of_squares(array) == squares_by_extraction(array)
+
+
+@given(values=st.lists(TINY, max_size=20))
+@settings(max_examples=50, deadline=None)
+def test_squares_below_float64_are_the_same_by_both_ways(values):
+    array = np.array(values, dtype="float64")
+    assert sum_of_squares(array) == squares_by_extraction(array)
+
+
+def test_a_square_beyond_float64_is_an_error():
+    with pytest.raises(ValueError, match=r"NaN or an infinity"):
+        sum_of_squares(np.array([1e200]))
+
+
+@given(
+    values=st.lists(
+        st.floats(width=32, allow_nan=False, allow_infinity=False)
+        | st.sampled_from([0.0, -0.0, 2.0**-149, -(2.0**-126)]),
+        max_size=60,
+    )
+)
+@settings(max_examples=150, deadline=None)
+def test_float32_sum_and_squares_from_their_leading_bits(values):
+    array = np.array([*values, np.nan], dtype="float32")
+    total, squares = leading_sums32(kernels.leading_moments32(array.view(np.uint32), np.empty(0, np.uint8), 0))
+    assert Fraction(total.units, 2**1074) == exactly(values)
+    assert Fraction(squares.units, 2**1074) == exactly(Fraction(value) ** 2 for value in values)
+
+
+def test_float32_sums_do_not_overflow_when_all_bits_are_set():
+    value = np.float32(np.finfo("float32").max)  # every bit of the mantissa
+    moments = kernels.leading_moments32(np.array([value]).view(np.uint32), np.empty(0, np.uint8), 0)
+    many = (1 << 31) - 1
+    total, squares = leading_sums32(moments * many)
+    assert Fraction(total.units, 2**1074) == many * Fraction(float(value))
+    assert Fraction(squares.units, 2**1074) == many * Fraction(float(value)) ** 2
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_strided_and_read_only_arrays(dtype):
+    values = np.arange(60).astype(dtype)[::-3]
+    values.flags.writeable = False
+    assert ExactSum.of(values).value() == sum(range(59, -1, -3))
+    assert ExactSum.of(values.reshape(4, 5)).value() == sum(range(59, -1, -3))

@@ -1,6 +1,10 @@
-"""FillMissing: numpy's median in place of nulls."""
+"""FillMissing: numpy's median, an exact mean, the most frequent value or a constant in place of nulls."""
 
 import itertools
+import math
+import statistics
+from collections import Counter
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -9,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from features.errors import DataError
-from features.operators.fill_missing import Fill, FillMissing
+from features.operators import fill_missing
+from features.operators.fill_missing import Fill, FillMissing, filled_values, known_values, require_numbers
 
 NUMBERS = st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6, width=32)), min_size=1, max_size=40)
 
@@ -19,7 +24,7 @@ def frame_of(values, dtype="float32"):
 
 
 @given(values=NUMBERS, cuts=st.lists(st.integers(0, 40), max_size=7), seed=st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_fit_is_numpys_median_for_any_partitions(values, cuts, seed):
     known = [v for v in values if v is not None]
     frame, operator = frame_of(values), FillMissing("x")
@@ -82,3 +87,188 @@ def test_integer_columns_fill_nothing_and_become_float32():
 def test_an_unknown_indicator_lists_the_known():
     with pytest.raises(DataError, match=r"unknown indicator 'maybe'. Known: auto, all, none"):
         FillMissing("x", "maybe")
+
+
+WILD = st.floats(allow_nan=False, allow_infinity=False, width=32) | st.sampled_from([0.0, -0.0, 2.0**-149, 1.0, 2.0])
+
+
+def partitions(values, seed, dtype="float32"):
+    """1 to 64 parts in random order, some of them empty."""
+    rng = np.random.default_rng(seed)
+    owner = rng.integers(0, rng.integers(1, 65), len(values))
+    frame = frame_of(values, dtype)
+    return [frame[owner == part] for part in rng.permutation(owner.max(initial=0) + 1)]
+
+
+def seed_numbers():
+    return st.integers(0, 999)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@given(values=st.lists(st.none() | WILD, max_size=40), seed=seed_numbers())
+@settings(max_examples=40, deadline=None)
+def test_the_median_of_wild_values_is_numpys(dtype, values, seed):
+    values = [*values, 3.0]
+    known = np.array([value for value in values if value is not None])
+    assert FillMissing("x").fit(partitions(values, seed, dtype)).value == np.median(known)
+
+
+@given(values=st.lists(st.none() | WILD, max_size=40), seed=seed_numbers())
+@settings(max_examples=40, deadline=None)
+def test_the_mean_is_the_exact_one_rounded_once(values, seed):
+    values = [*values, 3.0]
+    known = [value for value in values if value is not None]
+    found = FillMissing("x", strategy="mean").fit(partitions(values, seed))
+    assert found.value == float(sum(map(Fraction, known)) / len(known))
+    assert found == Fill(found.value, None in values, values.count(None) / len(values))
+
+
+def test_the_mean_is_that_of_the_statistics_module():
+    values = np.random.default_rng(0).normal(size=5000).astype("float32")
+    found = FillMissing("x", strategy="mean").fit([frame_of(values[:70]), frame_of(values[70:])])
+    assert found.value == float(statistics.mean(map(Fraction, values.tolist())))
+    assert found.value == pytest.approx(statistics.fmean(values.tolist()), rel=1e-15)
+
+
+def test_the_mean_of_large_integers_is_exact():
+    values = [2**62 + 1, 2**62 + 1, 2**62 + 1]
+    assert FillMissing("x", strategy="mean").fit([frame_of(values, "int64")]).value == float(2**62 + 1)
+
+
+@given(values=st.lists(st.none() | st.integers(-3, 3) | WILD, max_size=40), seed=seed_numbers())
+@settings(max_examples=40, deadline=None)
+def test_the_mode_is_the_smallest_of_the_most_frequent(values, seed):
+    values = [*values, 3.0]
+    counts = Counter(value + 0.0 for value in values if value is not None)
+    expected = min(counts, key=lambda value: (-counts[value], value))
+    found = FillMissing("x", strategy="mode").fit(partitions(values, seed))
+    assert found == Fill(expected, None in values, values.count(None) / len(values))
+
+
+def test_a_mode_among_too_many_values_is_refused_whatever_the_partitions(monkeypatch):
+    monkeypatch.setattr(fill_missing, "MOST_DISTINCT", 5)
+    operator = FillMissing("x", strategy="mode")
+    assert operator.fit([frame_of([1, 2, 3, 3]), frame_of([3, 4, 5])]).value == 3.0
+    for parts in ([[1, 2, 3, 4, 5, 6]], [[1, 2, 3], [4, 5, 6]]):
+        with pytest.raises(DataError, match=r"'x' has more than 5 distinct values.*Use strategy median, mean or const"):
+            operator.fit([frame_of(part) for part in parts])
+
+
+@given(values=st.lists(st.none() | WILD, min_size=1, max_size=40), seed=seed_numbers())
+@settings(max_examples=30, deadline=None)
+def test_a_constant_needs_no_known_value(values, seed):
+    operator = FillMissing("x", strategy="constant", value=-1.5)
+    found = operator.fit(partitions(values, seed))
+    assert found == Fill(-1.5, None in values, values.count(None) / len(values))
+    assert operator.apply(frame_of([None, 2]), found)["x"].tolist() == [-1.5, 2]
+
+
+@given(values=st.lists(st.none() | WILD, max_size=60), seed=seed_numbers())
+@settings(max_examples=40, deadline=None)
+def test_a_sketch_is_as_near_as_it_says_and_does_not_depend_on_partitions(values, seed):
+    values = [*values, 3.0]
+    known = np.array([value for value in values if value is not None])
+    found = FillMissing("x", method="sketch").fit(partitions(values, seed))
+    assert found == FillMissing("x", method="sketch").fit([frame_of(values)])
+    assert abs(found.value - np.median(known)) <= found.error
+
+
+def test_a_sketch_of_many_values_is_within_a_256th():
+    values = np.random.default_rng(0).gamma(2, 50, 20_000).astype("float32")
+    found = FillMissing("x", method="sketch").fit([frame_of(values)])
+    exact = float(np.median(values.astype("float64")))
+    assert abs(found.value - exact) <= found.error <= exact * 2.0**-8
+
+
+@pytest.mark.parametrize("strategy", ["median", "mean", "mode"])
+def test_all_null_is_an_error_that_offers_a_constant(strategy):
+    with pytest.raises(DataError, match=rf"'x': all 2 rows.*no {strategy}.*fill it with a constant"):
+        FillMissing("x", strategy=strategy).fit([frame_of([None]), frame_of([]), frame_of([None])])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values", "median"),
+    [
+        ("bool", [True, True, False], 1.0),
+        ("boolean", [True, None, False], 0.5),
+        ("int8", [1, 2, 4], 2.0),
+        ("Int64", [1, None, 4], 2.5),
+        ("uint64", [2**63, 2**63, 1], 2.0**63),
+        ("Float32", [0.5, None, 1], 0.75),
+        ("object", [None, None, None], None),
+        ("float16", [1, 2, 4], 2.0),
+    ],
+)
+def test_columns_of_any_number_type(dtype, values, median):
+    frame = frame_of(values, dtype)
+    operator = FillMissing("x") if median is not None else FillMissing("x", strategy="constant", value=7)
+    state = operator.fit([frame])
+    expected = 7.0 if median is None else median
+    assert state.value == expected
+    found = operator.apply(frame, state)
+    assert {str(dtype) for dtype in found.dtypes} == {"float32"}
+    assert found["x"].tolist() == [np.float32(expected if value is None else value) for value in values]
+
+
+@pytest.mark.parametrize(
+    "column", [pd.Series(["1", "2"]), pd.Series(["1", 2], dtype=object), pd.Series(["a"], dtype="category")]
+)
+def test_text_is_refused_at_fit_and_at_apply(column):
+    frame = pd.DataFrame({"x": column})
+    for strategy in ("median", "mean", "mode"):
+        with pytest.raises(DataError, match=r"column 'x' is .*, not numbers. Cast or encode it"):
+            FillMissing("x", strategy=strategy).fit([frame])
+    with pytest.raises(DataError, match=r"column 'x' is .*, not numbers"):
+        FillMissing("x").apply(frame, Fill(1.0, False, 0.0))
+
+
+def test_partitions_of_two_float_types_are_refused_by_name():
+    with pytest.raises(DataError, match=r"column 'x': one partition holds float32, another float64.*Cast the column"):
+        FillMissing("x").fit([frame_of([1]), frame_of([2], "float64")])
+
+
+@pytest.mark.parametrize("strategy", ["median", "mean", "mode"])
+def test_an_infinity_is_an_error_with_every_strategy(strategy):
+    with pytest.raises(DataError, match=r"'x' holds an infinity"):
+        FillMissing("x", strategy=strategy).fit([frame_of([1, np.inf])])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"strategy": "middle"}, r"unknown strategy 'middle'. Known: median, mean, mode, constant"),
+        ({"strategy": "constant"}, r"strategy constant takes a value, found None"),
+        ({"value": 3}, r"strategy median takes no value, found 3"),
+        ({"method": "fast"}, r"unknown method 'fast'. Known: exact, sketch"),
+        ({"strategy": "mean", "method": "sketch"}, r"sketch is for the median; mean is always exact"),
+        ({"strategy": "constant", "value": math.nan}, r"value nan is not a finite float32"),
+        ({"strategy": "constant", "value": 1e39}, r"value 1e\+39 is not a finite float32"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(DataError, match=message):
+        FillMissing("x", **settings)
+
+
+@pytest.mark.parametrize("operator", [FillMissing("x", "all", "constant", 2.0), FillMissing("x", method="sketch")])
+def test_settings_rebuild_the_operator(operator):
+    assert repr(type(operator)(**operator.settings())) == repr(operator)
+
+
+def test_a_row_alone_is_filled_as_among_many():
+    frame = frame_of([*np.random.default_rng(1).normal(size=50), None, None])
+    operator = FillMissing("x", strategy="mean")
+    state = operator.fit([frame])
+    alone = [operator.apply(frame.iloc[[row]], state).iloc[0].tolist() for row in range(len(frame))]
+    assert operator.apply(frame, state).to_numpy().tolist() == alone
+
+
+def test_known_and_filled_values():
+    column = pd.Series([1.5, None, np.nan, 2.0], name="x")
+    assert known_values(column).tolist() == [1.5, 2.0]
+    assert known_values(pd.Series([None], dtype=object)).tolist() == []
+    found = filled_values(frame_of([3, 1], "int64"), "x", "Op")
+    assert (found.tolist(), found.dtype) == ([3.0, 1.0], np.float64)
+    with pytest.raises(DataError, match=r"Op: column 'x' holds nulls"):
+        filled_values(frame_of([3, None]), "x", "Op")
+    require_numbers(pd.Series([], dtype="str"))

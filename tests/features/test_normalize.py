@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from features.errors import DataError
-from features.operators.normalize import Normalize, Scale
+from features.exact_sum import ExactSum, squares_by_extraction, sum_by_extraction
+from features.operators.normalize import FEW_VALUES, Moments, Normalize, Scale
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=40)
 
@@ -69,3 +70,21 @@ def test_a_null_is_an_error():
 def test_an_infinity_is_an_error():
     with pytest.raises(DataError, match=r"'x' holds an infinity"):
         Normalize("x").fit([frame_of([1, np.inf])])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+@pytest.mark.parametrize("size", [0, 1, FEW_VALUES - 1, FEW_VALUES, 3 * FEW_VALUES])
+def test_moments_of_few_and_many_values_equal_vector_arithmetic(dtype, size):
+    rng = np.random.default_rng(size)
+    values = (np.exp(20 * rng.normal(size=size)) * rng.choice([-1, 0, 1], size)).clip(-1e15, 1e15).astype(dtype)
+    wide = values.astype("float64")
+    assert Moments.of(values) == Moments(size, ExactSum(sum_by_extraction(wide)), squares_by_extraction(wide))
+
+
+@pytest.mark.parametrize("size", [3, FEW_VALUES])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_moments_of_what_is_not_finite_are_refused(size, bad):
+    values = np.ones(size, "float32")
+    values[1] = bad
+    with pytest.raises(ValueError, match="NaN or an infinity"):
+        Moments.of(values)

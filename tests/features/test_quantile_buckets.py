@@ -1,6 +1,7 @@
 """QuantileBuckets against numpy.quantile and pandas.qcut."""
 
 import itertools
+import math
 
 import numpy as np
 import pandas as pd
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from features import quantiles, rank_search
 from features.errors import DataError
 from features.operators.quantile_buckets import Edges, QuantileBuckets
 
@@ -76,3 +78,82 @@ def test_one_bucket_is_an_error():
 def test_all_null_is_an_error():
     with pytest.raises(DataError, match=r"'x' has no known value"):
         QuantileBuckets("x", 2).fit([frame_of([None, None])])
+
+
+def edges_by_sorting(values, num_buckets):
+    """The whole column in memory, sorted; linear quantiles as NumPy computes them."""
+    ordered = sorted(value + 0.0 for value in values)
+    found = []
+    for i in range(1, num_buckets):
+        place = i / num_buckets * (len(ordered) - 1)
+        below = math.floor(place)
+        part, low, high = place - below, ordered[below], ordered[min(below + 1, len(ordered) - 1)]
+        found.append(high - (high - low) * (1 - part) if part >= 0.5 else low + (high - low) * part)
+    return tuple(sorted(set(found)))
+
+
+WILD = st.none() | st.floats(-(2.0**100), 2.0**100, width=32) | st.sampled_from([0.0, -0.0, 2.0**-149, 1.0, 2.0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kept", [0, 1 << 22])
+@given(values=st.lists(WILD, max_size=60), num_buckets=st.integers(2, 50), seed=st.integers(0, 999))
+@settings(max_examples=40, deadline=None)
+def test_edges_out_of_core_equal_sorting_everything(dtype, kept, values, num_buckets, seed):
+    values = [*values, 1.0]
+    rng = np.random.default_rng(seed)
+    owner = rng.integers(0, rng.integers(1, 65), len(values))
+    frame = pd.DataFrame({"x": pd.Series(values, dtype=dtype)})
+    operator = QuantileBuckets("x", num_buckets)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rank_search, "KEPT_VALUES", kept)  # 0: no partition is kept, further passes are made
+        patch.setattr(quantiles, "MOST_BINS", 16)
+        found = operator.fit([frame[owner == part] for part in rng.permutation(owner.max() + 1)])
+    expected = edges_by_sorting([value for value in values if value is not None], num_buckets)
+    assert found == Edges(expected, num_buckets - 1 - len(expected))
+
+
+@given(values=st.lists(WILD, max_size=60), num_buckets=st.integers(2, 20), cut=st.integers(0, 60))
+@settings(max_examples=60, deadline=None)
+def test_sketched_edges_are_as_near_as_they_say_and_do_not_depend_on_partitions(values, num_buckets, cut):
+    values = [*values, 1.0]
+    frame = frame_of(values)
+    operator = QuantileBuckets("x", num_buckets, method="sketch")
+    found = operator.fit([frame.iloc[cut:], frame.iloc[:cut]])
+    assert found == operator.fit([frame])
+    assert len(found.edges) == len(found.errors) == num_buckets - 1 - found.merged
+    for fraction in np.arange(1, num_buckets) / num_buckets:
+        exact = np.quantile([value for value in values if value is not None], fraction)
+        assert any(abs(edge - exact) <= error for edge, error in zip(found.edges, found.errors, strict=True))
+
+
+def test_sketched_edges_of_many_values_are_within_a_128th():
+    frame = frame_of(np.random.default_rng(0).gamma(2, 50, 20_000))
+    found = QuantileBuckets("x", 10, method="sketch").fit([frame])
+    exact = np.quantile(frame["x"], np.arange(1, 10) / 10)
+    np.testing.assert_allclose(found.edges, exact, rtol=2.0**-7)
+    assert max(found.errors) <= max(exact) * 2.0**-7
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"), [("int64", [1, 2, 3, 9]), ("Int64", [1, None, 2, 3, 9]), ("bool", [0, 1, 1])]
+)
+def test_whole_numbers_and_booleans(dtype, values):
+    frame = pd.DataFrame({"x": pd.Series(values, dtype=dtype)})
+    operator = QuantileBuckets("x", 2)
+    median = float(np.median([value for value in values if value is not None]))
+    state = operator.fit([frame])
+    assert state.edges == (median,)
+    expected = [0 if value is None else 1 + (value > median) for value in values]
+    assert operator.apply(frame, state)["x"].tolist() == expected
+
+
+def test_text_and_infinity_are_errors():
+    with pytest.raises(DataError, match=r"column 'x' is .*, not numbers"):
+        QuantileBuckets("x", 2).fit([pd.DataFrame({"x": ["1", "2"]})])
+    with pytest.raises(DataError, match=r"column 'x' is .*, not numbers"):
+        QuantileBuckets("x", 2).apply(pd.DataFrame({"x": ["1", "2"]}), Edges((1.0,), 0))
+    with pytest.raises(DataError, match=r"'x' holds an infinity"):
+        QuantileBuckets("x", 2).fit([frame_of([1.0, np.inf])])
+    with pytest.raises(DataError, match=r"unknown method 'x'. Known: exact, sketch"):
+        QuantileBuckets("x", 2, "x")

@@ -1,0 +1,79 @@
+"""The order of floats as the order of unsigned integers.
+
+Read as unsigned integers, floats of one sign are in order already (negative ones in falling order). With all bits
+flipped for a negative one and the sign bit for the others, all are: its `image`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from features.validity import Bitmap, valid_mask
+
+WIDTHS = {"float32": 32, "float64": 64}
+# Patterns of the leading bits, of either sign, that infinity (the first of them) and NaN have.
+NOT_FINITE = 128
+WORDS: dict[str, Any] = {"float32": np.uint32, "float64": np.uint64}
+
+
+class InfinityFound(ValueError):
+    """The values hold an infinity, which has no bin; who knows the column's name turns this into a `DataError`."""
+
+
+def rankable(values: Any) -> Any:
+    """The array as float32 if it is that, else as float64: integers keep their order, though above 2^53 not all their
+    digits."""
+    return values if values.dtype in (np.float32, np.float64) else values.astype("float64")
+
+
+def kind_of(values: Any) -> str:
+    """`float32` or `float64`; another type is a `ValueError`."""
+    if str(values.dtype) not in WIDTHS:
+        raise ValueError(f"an array of {values.dtype} cannot be ranked. Use {' or '.join(WIDTHS)}.")
+    return str(values.dtype)
+
+
+def images(words: Any, kind: str) -> Any:
+    """The order-preserving unsigned integers of float words."""
+    top = WORDS[kind](1 << (WIDTHS[kind] - 1))
+    return array_module(words).where(words >= top, ~words, words | top)
+
+
+def words_of(keys: np.ndarray, kind: str) -> np.ndarray:
+    """The float words (uint64 in both kinds) whose order-preserving integers these are."""
+    top = np.uint64(1 << (WIDTHS[kind] - 1))
+    return np.where(keys >= top, keys ^ top, keys ^ (top | (top - np.uint64(1))))
+
+
+def floats_of(keys: np.ndarray, kind: str) -> np.ndarray:
+    """float64 values whose order-preserving integers these are; 0.0 for -0.0."""
+    return words_of(keys, kind).astype(WORDS[kind]).view(kind).astype("float64") + 0.0
+
+
+def float_words(values: Any) -> Any:
+    """The memory of a float32 or float64 array as unsigned integers."""
+    return array_module(values).ascontiguousarray(values).view(WORDS[kind_of(values)])
+
+
+def array_module(values: Any) -> Any:
+    """numpy or cupy."""
+    if isinstance(values, np.ndarray):
+        return np
+    import cupy
+
+    return cupy
+
+
+def require_no_infinity(values: Any, valid: Bitmap | None, counts: np.ndarray) -> None:
+    """`InfinityFound` if one of the values is infinite; counts: of every pattern of their leading bits."""
+    # NaN with unusual bits can share the patterns that infinity has, so these only say where to look again.
+    if not counts.reshape(2, -1)[:, -NOT_FINITE].any():
+        return
+    infinite = abs(values) == math.inf
+    if valid is not None:
+        infinite &= valid_mask(valid, len(values))
+    if bool(infinite.any()):
+        raise InfinityFound("the values hold an infinity; remove it first.")

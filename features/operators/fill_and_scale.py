@@ -1,0 +1,107 @@
+"""FillAndScale: `FillMissing` and then `Normalize`, fitted together in one pass and the median's next one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from features.column_statistics import ColumnStatistics
+from features.frame import engine_of
+from features.operators.base import FittedOperator
+from features.operators.fill_missing import Fill, Filling, FillMissing, as_float32, middle_ranks, naming
+from features.operators.normalize import Moments, Normalize, Scale
+from features.quantiles import RadixHistogram, Search
+from features.rank_search import Ranked
+
+
+@dataclass(frozen=True)
+class FilledScale:
+    """The state. scale: None where the column is only filled."""
+
+    fill: Fill
+    scale: Scale | None
+    statistics: ColumnStatistics
+
+
+class FillAndScale(FittedOperator):
+    """What the preprocessor fits on a float32 column: the state that `FillMissing(column, indicator)` and, with
+    `scale`, a `Normalize` after it would have, without reading the filled column again."""
+
+    is_step = False
+
+    def __init__(self, column: str, indicator: str = "auto", scale: bool = True) -> None:
+        self.column, self.indicator, self.scale = column, indicator, scale
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return self._filling.outputs
+
+    @property
+    def _filling(self) -> FillMissing:
+        return FillMissing(self.column, self.indicator)
+
+    def partial(self, frame: Any) -> ColumnStatistics:
+        return naming(self.column, engine_of(frame).column_statistics, frame[self.column])
+
+    def merge(self, left: ColumnStatistics, right: ColumnStatistics) -> ColumnStatistics:
+        return left.merge(right)
+
+    def following(self, partial: ColumnStatistics) -> FittedOperator | None:
+        if not partial.moments.count:
+            return None
+        return MedianPass(self, partial, Search.start(partial.histogram, middle_ranks(partial.moments.count)))
+
+    def finish(self, partial: ColumnStatistics) -> FilledScale:
+        return self.state(partial, None)
+
+    def state(self, found: ColumnStatistics, search: Search | None) -> FilledScale:
+        """search: for the two middle values, resolved; None where there is no value (an error, by FillMissing)."""
+        filling = Filling(found.rows, found.moments.count, Ranked(found.histogram, None))
+        fill = self._filling.finish(filling) if search is None else self._filling.state_of(filling, search)
+        scale = (
+            found.moments.merge(Moments.of_repeated(as_float32(fill.value), found.nulls)).scale()
+            if self.scale
+            else None
+        )
+        return FilledScale(fill, scale, found)
+
+    def columns(self, frame: Any, state: FilledScale) -> dict[str, Any]:
+        found = self._filling.columns(frame, state.fill)
+        return found if state.scale is None else found | Normalize(self.column).columns(found, state.scale)
+
+
+class MedianPass(FittedOperator):
+    """Looks among the values of the bins that hold the middle ones. Adds no column."""
+
+    is_step = False
+
+    def __init__(self, operator: FillAndScale, first: ColumnStatistics, search: Search) -> None:
+        self.operator, self.first, self.search = operator, first, search
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return self.operator.inputs
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return ()
+
+    def partial(self, frame: Any) -> RadixHistogram:
+        return engine_of(frame).column_count(frame[self.operator.column], self.search)
+
+    def merge(self, left: RadixHistogram, right: RadixHistogram) -> RadixHistogram:
+        return self.search.merge(left, right)
+
+    def following(self, partial: RadixHistogram) -> FittedOperator | None:
+        search = self.search.narrowed(partial)
+        return None if search.resolved else MedianPass(self.operator, self.first, search)
+
+    def finish(self, partial: RadixHistogram) -> FilledScale:
+        return self.operator.state(self.first, self.search.narrowed(partial))
+
+    def columns(self, frame: Any, state: Any) -> dict[str, Any]:
+        return {}
