@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import zipfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import fsspec
 import numpy as np
@@ -16,6 +17,13 @@ from features.frame import engine_of, load_engine
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zip", ".tsv", ".dat", ".data", ".test", ".txt")
 PARQUET_ENDINGS = (".parquet", ".pq")
+
+
+class FileCache(Protocol):
+    """Keeps what files were parsed to; the pipeline has one (`pipeline.incremental`)."""
+
+    def read(self, path: str, how: Mapping[str, Any], parse: Callable[[str], Any]) -> Any:
+        """The rows of the file: kept ones, or what `parse` makes of it. how: every setting that they depend on."""
 
 
 def expand(pattern: str) -> list[str]:
@@ -58,27 +66,54 @@ def read_files(
     separator: str = ",",
     names: Sequence[str] | None = None,
     nullable: Collection[str] = (),
+    cache: FileCache | None = None,
 ) -> Any:
     """Every file of `pattern` as one frame holding exactly the columns of `dtypes`, in that order and those types.
 
     dtypes: int32, int64, float32, float64, string or bool a column. Integer columns with nulls must be asked for as
-    float64, or be named in `nullable`. names: column names for CSV files without a header row.
+    float64, or be named in `nullable`. names: column names for CSV files without a header row. cache: asked for the
+    rows of each file first; recipes pass their own.
     """
     module = load_engine(engine)
-    parts = [
-        cast(
-            _read_one(module, path, dtypes, list(null_values), separator, None if names is None else list(names)),
-            dtypes,
-            f"input {path}",
-            nullable,
-        )
-        for path in expand(pattern)
-    ]
+    nulls, header = list(null_values), None if names is None else list(names)
+
+    def parse(path: str) -> Any:
+        frame = _read_one(module, path, dtypes, nulls, separator, header)
+        return cast(frame, dtypes, f"input {path}", nullable)
+
+    how = {
+        "dtypes": list(dtypes.items()),
+        "null_values": nulls,
+        "separator": separator,
+        "names": header,
+        "nullable": sorted(nullable),
+    }
+    parts = [parse(path) if cache is None else cache.read(path, how, parse) for path in expand(pattern)]
     return parts[0] if len(parts) == 1 else module.frames.concat(parts, ignore_index=True)
 
 
+def read_bytes(
+    module: Any,
+    path: str,
+    content: bytes,
+    dtypes: Mapping[str, str],
+    *,
+    null_values: Sequence[str] = ("", "NA"),
+    nullable: Collection[str] = (),
+) -> Any:
+    """What `read_files` gives for a CSV file of these bytes, a header among them; `path` is named in errors."""
+    frame = _read_one(module, path, dtypes, list(null_values), ",", None, content)
+    return cast(frame, dtypes, f"input {path}", nullable)
+
+
 def _read_one(
-    module: Any, path: str, dtypes: Mapping[str, str], null_values: list[str], separator: str, names: list[str] | None
+    module: Any,
+    path: str,
+    dtypes: Mapping[str, str],
+    null_values: list[str],
+    separator: str,
+    names: list[str] | None,
+    content: bytes | None = None,
 ) -> Any:
     try:
         if path.endswith(PARQUET_ENDINGS):
@@ -86,7 +121,7 @@ def _read_one(
         elif path.endswith(CSV_ENDINGS):
             _refuse_empty(path)
             frame = module.read_csv(
-                path,
+                path if content is None else io.BytesIO(content),
                 sep=separator,
                 header="infer" if names is None else None,
                 names=names,
@@ -120,11 +155,16 @@ def _refuse_empty(path: str) -> None:
 def cast(frame: Any, dtypes: Mapping[str, str], where: str, nullable: Collection[str] = ()) -> Any:
     """The frame with each column of `dtypes` as that type; a value that does not fit is an error naming the column.
 
-    nullable: integer columns that may hold nulls; others that do are an error.
+    nullable: integer and bool columns that may hold nulls; others that do are an error. bool takes booleans, the
+    numbers 0 and 1, and the texts true, false, 0 and 1 in upper or lower case; anything else does not fit.
     """
     out = frame.copy(deep=False)
     for name, dtype in dtypes.items():
         column = frame[name]
+        typed = engine_of(frame).as_typed(column, dtype, name in nullable)
+        if typed is not None:
+            out[name] = typed
+            continue
         try:
             out[name] = _cast_column(column, dtype, name in nullable)
         except (ValueError, TypeError, RuntimeError, OverflowError) as error:
@@ -138,6 +178,8 @@ def cast(frame: Any, dtypes: Mapping[str, str], where: str, nullable: Collection
 def _cast_column(column: Any, dtype: str, nullable: bool) -> Any:
     if dtype == "string":
         return column.astype("str")
+    if dtype == "bool":
+        return _cast_bool(column, nullable)
     if dtype not in ("int32", "int64"):
         # A number beyond float32 becomes an infinity, which the preprocessor refuses by the column's name.
         with np.errstate(over="ignore"):
@@ -145,7 +187,10 @@ def _cast_column(column: Any, dtype: str, nullable: bool) -> Any:
     nulls = int(column.isna().sum())
     if nulls and not nullable:
         raise ValueError(f"{nulls} null(s); a float64 column may hold nulls")
-    whole = column.fillna(0).astype("int64") if nulls else column.astype("int64")
+    if column.dtype.kind == "u" and bool((column > 2**63 - 1).any()):
+        raise ValueError("some values are outside the range of int64")
+    zero = "0" if column.dtype.kind == "O" else 0
+    whole = column.fillna(zero).astype("int64") if nulls else column.astype("int64")
     if column.dtype.kind == "f" and bool((whole.astype("float64") != column.fillna(0).astype("float64")).any()):
         raise ValueError("some values have a fraction")
     if column.dtype.kind == "f" and bool((whole.abs() >= 2**53).any()):
@@ -154,3 +199,24 @@ def _cast_column(column: Any, dtype: str, nullable: bool) -> Any:
     if bool((narrow.astype("int64") != whole).any()):
         raise ValueError(f"some values are outside the range of {dtype}")
     return engine_of(column).with_nulls(narrow, column.isna()) if nulls else narrow
+
+
+def _cast_bool(column: Any, nullable: bool) -> Any:
+    null = column.isna()
+    nulls = int(null.sum())
+    if nulls and not nullable:
+        raise ValueError(f"{nulls} null(s), which are neither true nor false; fill them, or cast to float64")
+    kind = "O" if str(column.dtype) == "category" else column.dtype.kind
+    if kind == "b":
+        true, wrong = column.fillna(False).astype("bool"), 0
+    elif kind in ("i", "u", "f"):
+        filled = column.fillna(0)
+        true, wrong = (filled == 1).astype("bool"), int(((filled != 0) & (filled != 1)).sum())
+    elif kind == "O":
+        text = column.astype("str").fillna("false").str.lower()
+        true, wrong = text.isin(["true", "1"]), int((~text.isin(["true", "1", "false", "0"])).sum())
+    else:
+        raise TypeError("only booleans, the numbers 0 and 1 and text can become bool")
+    if wrong:
+        raise ValueError(f"{wrong} value(s) other than true, false, 0 and 1")
+    return engine_of(column).with_nulls(true, null) if nulls else true

@@ -73,6 +73,11 @@ class AsOf(Operator):
             names += list(item.columns.values()) if isinstance(item, Last) else [item.output]
         return tuple(names)
 
+    @property
+    def group_keys(self) -> tuple[str, ...]:
+        smoothed = any(isinstance(item, Mean) and item.smoothing for item in self.aggregations)
+        return () if smoothed else self.by  # the prior is over all groups
+
     def transform(self, frame: Any) -> Any:
         question = self._question(frame, self.by)
         everyone = None

@@ -9,40 +9,70 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from features.errors import DataError, require_columns
 
 
-class Configured:
+class Configured(ABC):
     """What both kinds share: an operator is its class and its constructor's arguments."""
 
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments by name, those at their default left out: `type(op)(**op.settings())` is `op`."""
-        parameters = inspect.signature(type(self)).parameters.values()
-        given = {item.name: getattr(self, item.name) for item in parameters}
-        return {item.name: given[item.name] for item in parameters if given[item.name] != item.default}
+    changes_rows: ClassVar[bool] = False
+    """Whether `transform` may give other rows than it takes. Serving leaves such an operator out."""
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.settings().items())})"
+    is_step: ClassVar[bool] = True
+    """Whether workflows may name it; False for a class that only another operator uses."""
 
+    tables: ClassVar[tuple[str, ...]] = ()
+    """Arguments that are frames; in YAML the path of a file stands there."""
 
-class Operator(Configured, ABC):
-    """A pure function of a partition: reads `inputs`, adds or replaces `outputs`.
-
-    Row-wise operators may be given any partition. Group-wise ones (lag, rank, as-of statistics) need every row of a
-    group in the partition that they are given; their docstring says so.
-    """
+    files: ClassVar[tuple[str, ...]] = ()
+    """Further arguments that may be the path of a file, which the operator reads when it is fitted."""
 
     @property
     @abstractmethod
     def inputs(self) -> tuple[str, ...]:
-        """Columns that must be there."""
+        """Columns that must be there (to fit)."""
 
     @property
     @abstractmethod
     def outputs(self) -> tuple[str, ...]:
         """Columns that are added or replaced."""
+
+    @property
+    def group_keys(self) -> tuple[str, ...] | None:
+        """Columns whose equal rows must lie in one partition; `()`: all rows must; None: any partition will do."""
+        return None
+
+    def columns_after(self, before: Sequence[str]) -> tuple[str, ...]:
+        """The columns of the frame that comes out, from those that go in. Override where columns go away."""
+        return tuple(dict.fromkeys((*before, *self.outputs)))
+
+    def may_make(self, name: str) -> bool:
+        """Whether a column of this name may be added or replaced; for outputs whose names follow from the fit."""
+        return name in self.outputs
+
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments by name, those at their default left out: `type(op)(**op.settings())` is `op`."""
+        parameters = inspect.signature(type(self)).parameters.values()
+        given = {item.name: getattr(self, item.name) for item in parameters}
+        return {
+            item.name: given[item.name]
+            for item in parameters
+            if item.default is item.empty or given[item.name] != item.default
+        }
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.settings().items())})"
+
+
+class Operator(Configured):
+    """A pure function of a partition: reads `inputs`, adds or replaces `outputs`.
+
+    Row-wise operators may be given any partition. Group-wise ones (lag, rank, as-of statistics) need every row of a
+    group in the partition that they are given; their docstring says so.
+    """
 
     @abstractmethod
     def transform(self, frame: Any) -> Any:
@@ -53,7 +83,7 @@ class Operator(Configured, ABC):
         return self.transform(frame)
 
 
-class FittedOperator(Configured, ABC):
+class FittedOperator(Configured):
     """An operator that learns from the train split first.
 
     fit = finish(merge(partial(p0), partial(p1), ...)); merge is associative and commutative, so that the state does
@@ -62,14 +92,13 @@ class FittedOperator(Configured, ABC):
     """
 
     @property
-    @abstractmethod
-    def inputs(self) -> tuple[str, ...]:
-        """Columns that must be there."""
+    def applied_inputs(self) -> tuple[str, ...]:
+        """Columns that must be there to apply; override where the fit needs more, such as a label."""
+        return self.inputs
 
-    @property
-    @abstractmethod
-    def outputs(self) -> tuple[str, ...]:
-        """Columns that are added or replaced."""
+    def outputs_of(self, state: Any) -> tuple[str, ...]:
+        """Columns that `apply` adds or replaces; override where they follow from the fit."""
+        return self.outputs
 
     @abstractmethod
     def partial(self, frame: Any) -> Any:
@@ -97,8 +126,17 @@ class FittedOperator(Configured, ABC):
 
     def apply(self, frame: Any, state: Any) -> Any:
         """The frame with the output columns added or replaced."""
-        require_columns(frame, self.inputs, type(self).__name__)
+        require_columns(frame, self.applied_inputs, type(self).__name__)
         return frame.assign(**self.columns(frame, state))
+
+    def train_columns(self, frame: Any, state: Any) -> dict[str, Any]:
+        """`columns` for rows that the fit saw; override where those must not be told their own label."""
+        return self.columns(frame, state)
+
+    def apply_to_train(self, frame: Any, state: Any) -> Any:
+        """`apply` for rows that the fit saw."""
+        require_columns(frame, self.applied_inputs, type(self).__name__)
+        return frame.assign(**self.train_columns(frame, state))
 
     def fit(self, partitions: Any) -> Any:
         """The state over an iterable of partitions; `pipeline` fits many operators at once through Dask instead."""
@@ -112,3 +150,17 @@ class FittedOperator(Configured, ABC):
             raise DataError(f"{type(self).__name__}: nothing to fit on, no partition was given.")
         following = self.following(merged)
         return self.finish(merged) if following is None else following.fit(partitions)
+
+
+class OneColumn:
+    """Mixin, named first: reads `self.column`; writes `self.output` where there is one, else the same column."""
+
+    column: str
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (getattr(self, "output", self.column),)

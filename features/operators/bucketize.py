@@ -9,11 +9,11 @@ from typing import Any
 
 from features.errors import DataError
 from features.frame import engine_of
-from features.operators.base import Operator
+from features.operators.base import OneColumn, Operator
 from features.operators.log import float_values
 
 
-class Bucketize(Operator):
+class Bucketize(OneColumn, Operator):
     """int32 column `output` (default: `column` itself): which interval between `edges` the value lies in. Row-wise.
 
     Intervals are closed on the left and open on the right: 1 for x < edges[0], k + 1 for edges[k-1] <= x < edges[k],
@@ -31,14 +31,6 @@ class Bucketize(Operator):
                 f"found {list(edges)}."
             )
         self.column, self.edges, self.output = column, edges, column if output is None else output
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.column,)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return (self.output,)
 
     def transform(self, frame: Any) -> Any:
         engine = engine_of(frame)

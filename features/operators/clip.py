@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from features.errors import DataError
-from features.operators.base import Operator
+from features.operators.base import OneColumn, Operator
 
 
-class Clip(Operator):
+class Clip(OneColumn, Operator):
     """The numeric column with values below `low` raised to it and above `high` lowered to it; same dtype. Row-wise.
 
     None is no bound. Nulls stay null, infinities become the bound.
@@ -28,14 +28,6 @@ class Clip(Operator):
                 f"high={high}."
             )
         self.column, self.low, self.high = column, low, high
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.column,)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return (self.column,)
 
     def transform(self, frame: Any) -> Any:
         column = frame[self.column]

@@ -17,6 +17,8 @@ class CountEncoding(Operator):
     events: a frame that holds `by` and `at` too. A row with a null key counts 0. Exact up to 2^24.
     """
 
+    tables = ("events",)
+
     def __init__(self, events: Any, by: Sequence[str], output: str, *, at: str) -> None:
         self.events, self.by, self.output, self.at = events, tuple(by), output, at
         require_columns(events, [*by, at], f"events of {output!r}")
@@ -42,6 +44,8 @@ class LastBefore(Operator):
     columns: {name in events: output name}, types as there (integers come as float64, so that they can be null).
     order: a column of `events` that settles which of several rows of one `at` is the latest.
     """
+
+    tables = ("events",)
 
     def __init__(self, events: Any, by: Sequence[str], columns: Mapping[str, str], *, at: str, order: str) -> None:
         self.events, self.by, self.columns, self.at, self.order = events, tuple(by), dict(columns), at, order

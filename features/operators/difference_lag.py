@@ -31,6 +31,10 @@ class DifferenceLag(Operator):
     def outputs(self) -> tuple[str, ...]:
         return (self.output,)
 
+    @property
+    def group_keys(self) -> tuple[str, ...]:
+        return self.by
+
     def transform(self, frame: Any) -> Any:
         engine = engine_of(frame)
         xp, lag = engine.arrays, self.lag

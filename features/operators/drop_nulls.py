@@ -15,6 +15,8 @@ class DropNulls(Operator):
     Row-wise, but the number of rows changes. Empty text is not null. No columns are a `DataError`.
     """
 
+    changes_rows = True
+
     def __init__(self, columns: Sequence[str]) -> None:
         if isinstance(columns, str) or not columns:
             raise DataError(f"DropNulls: give a list of one or more columns, found {columns!r}.")

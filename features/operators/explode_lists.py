@@ -18,6 +18,8 @@ class ExplodeLists(Operator):
     Row-wise in the sense that a row's entries depend on that row alone; the number of rows changes.
     """
 
+    changes_rows = True
+
     def __init__(
         self, lists: Mapping[str, tuple[str, str]], position: str, keep: Sequence[str], separator: str = "|"
     ) -> None:
@@ -30,6 +32,9 @@ class ExplodeLists(Operator):
     @property
     def outputs(self) -> tuple[str, ...]:
         return (self.position, *(output for output, _ in self.lists.values()))
+
+    def columns_after(self, before: Sequence[str]) -> tuple[str, ...]:
+        return (*self.keep, *self.outputs)
 
     def transform(self, frame: Any) -> Any:
         xp = engine_of(frame).arrays
@@ -87,7 +92,10 @@ def _split_pandas(column: Any, dtype: str, separator: str) -> tuple[Any, Any]:
     import pyarrow.compute as pc
 
     # Arrow keeps the entries in one buffer; pandas' own str.split makes a Python list and strings a row.
-    lists = pc.split_pattern(pa.array(column, type=pa.large_string(), from_pandas=True), separator)
+    values = pa.array(column, type=pa.large_string(), from_pandas=True)
+    if isinstance(values, pa.ChunkedArray):  # of frames that were put together
+        values = values.combine_chunks()
+    lists = pc.split_pattern(values, separator)
     lengths = lists.value_lengths().fill_null(0).to_numpy().astype("int64")
     entries = lists.flatten()
     if dtype == "string":

@@ -9,6 +9,8 @@ from features.errors import DataError
 from features.frame import engine_of
 from features.operators.base import Operator
 from features.operators.difference_lag import sorted_groups
+from features.operators.explode_lists import row_of_entry
+from features.operators.list_slice import join_lists
 
 
 class GroupbyToSequence(Operator):
@@ -19,6 +21,8 @@ class GroupbyToSequence(Operator):
     `ExplodeLists` wants them. Rows with a null key are left out. Group-wise: needs every row of a group.
     """
 
+    changes_rows = True
+
     def __init__(
         self, by: Sequence[str], order: str, columns: Sequence[str], max_length: int, separator: str = "|"
     ) -> None:
@@ -26,6 +30,12 @@ class GroupbyToSequence(Operator):
             raise DataError(
                 f"GroupbyToSequence: max_length must be at least 1 and the separator not empty, found {max_length} "
                 f"and {separator!r}."
+            )
+        shared = sorted(set(by).intersection(columns))
+        if not by or not columns or shared:
+            raise DataError(
+                "GroupbyToSequence: give keys and columns, none of them both"
+                + (f", found {', '.join(map(repr, shared))} in both." if shared else ".")
             )
         self.by, self.order, self.columns = tuple(by), order, tuple(columns)
         self.max_length, self.separator = max_length, separator
@@ -38,6 +48,13 @@ class GroupbyToSequence(Operator):
     def outputs(self) -> tuple[str, ...]:
         return self.columns
 
+    @property
+    def group_keys(self) -> tuple[str, ...]:
+        return self.by
+
+    def columns_after(self, before: Sequence[str]) -> tuple[str, ...]:
+        return (*self.by, *self.outputs)
+
     def transform(self, frame: Any) -> Any:
         xp = engine_of(frame).arrays
         groups, rows = sorted_groups(frame, self.by, self.order, "GroupbyToSequence")
@@ -47,9 +64,14 @@ class GroupbyToSequence(Operator):
         last = xp.nonzero(is_last)[0]
         counts = last.copy() + 1
         counts[1:] = last[1:] - last[:-1]
+        counts = xp.minimum(counts, self.max_length)
+        of = row_of_entry(xp, counts)
+        # From the oldest entry that is kept to the latest, group after group.
+        entries = rows[last[of] + 1 - counts[of] + xp.arange(len(of)) - (xp.cumsum(counts) - counts)[of]]
         out = frame[list(self.by)].take(rows[last]).reset_index(drop=True)
         for name in self.columns:
-            out[name] = self._joined(self._text(frame[name]), rows, last, counts)
+            text = self._text(frame[name]).take(entries).reset_index(drop=True)
+            out[name] = join_lists(text, counts, self.separator)
         return out.sort_values(list(self.by)).reset_index(drop=True)
 
     def _text(self, column: Any) -> Any:
@@ -65,15 +87,3 @@ class GroupbyToSequence(Operator):
                 "another separator."
             )
         return text
-
-    def _joined(self, text: Any, rows: Any, last: Any, counts: Any) -> Any:
-        engine = engine_of(text)
-        longest = min(self.max_length, int(counts.max()) if len(counts) else 0)
-        joined = text.head(0).reset_index(drop=True)
-        # From the oldest place to the latest: order is explicit, where a collected list's order is the library's.
-        for place in range(longest - 1, -1, -1):
-            entry = text.take(rows[engine.arrays.clip(last - place, 0, None)]).reset_index(drop=True)
-            there = engine.frames.Series(counts > place)
-            entry = (self.separator + entry).where(there, "")
-            joined = entry if place == longest - 1 else joined + entry
-        return joined.str.slice(len(self.separator))

@@ -6,10 +6,10 @@ from typing import Any
 
 from features.errors import DataError
 from features.frame import engine_of
-from features.operators.base import Operator
+from features.operators.base import OneColumn, Operator
 
 
-class HashBucket(Operator):
+class HashBucket(OneColumn, Operator):
     """int32 column `output` (default: `column` itself): 1 + XXH64(value) mod num_buckets, 0 where null. Row-wise.
 
     So ids are in [0, num_buckets], and a null shares its id with no value. The hash (XXH64, seed 0, unsigned; Collet,
@@ -23,14 +23,6 @@ class HashBucket(Operator):
     def __init__(self, column: str, num_buckets: int, output: str | None = None) -> None:
         require_num_buckets(num_buckets, f"HashBucket of {column!r}")
         self.column, self.num_buckets, self.output = column, num_buckets, column if output is None else output
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.column,)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return (self.output,)
 
     def transform(self, frame: Any) -> Any:
         hashes, null = hash_values(frame[self.column], "HashBucket")

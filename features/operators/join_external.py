@@ -18,10 +18,13 @@ class JoinExternal(Operator):
     A row whose key is null finds nothing.
     """
 
+    tables = ("table",)
+
     def __init__(self, table: Any, on: Sequence[str], columns: dict[str, str], name: str = "table") -> None:
         self.on, self.columns, self.name = tuple(on), dict(columns), name
         require_columns(table, [*self.on, *self.columns], f"JoinExternal of {name}")
-        table = table[[*self.on, *self.columns]].dropna(subset=list(self.on))
+        self.table = table[[*self.on, *self.columns]]
+        table = self.table.dropna(subset=list(self.on))
         twice = table[list(self.on)].duplicated()
         if twice.any():
             example = table[list(self.on)][twice].head(1).to_dict("records")[0]
@@ -29,7 +32,7 @@ class JoinExternal(Operator):
                 f"JoinExternal of {name}: {int(twice.sum())} duplicate key(s) in {list(self.on)}, for example "
                 f"{example}. A lookup table holds each key once: aggregate it or drop the repeats first."
             )
-        self.table = table.rename(columns=self.columns)
+        self._lookup = table.rename(columns=self.columns)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -43,7 +46,7 @@ class JoinExternal(Operator):
         left = frame[list(self.on)].reset_index(drop=True)
         left[_ROW] = range(len(left))
         # A join does not promise row order (cuDF does not keep it), so the row number comes along and sorts it back.
-        joined = left.merge(self.table, on=list(self.on), how="left").sort_values(_ROW).reset_index(drop=True)
+        joined = left.merge(self._lookup, on=list(self.on), how="left").sort_values(_ROW).reset_index(drop=True)
         out = frame.copy(deep=False)
         for name in self.outputs:
             column = joined[name]

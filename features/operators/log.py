@@ -9,12 +9,12 @@ import numpy as np
 
 from features.errors import DataError
 from features.frame import engine_of
-from features.operators.base import Operator
+from features.operators.base import OneColumn, Operator
 
 INVALID = ("error", "null")
 
 
-class Log(Operator):
+class Log(OneColumn, Operator):
     """float32 column `output` (default: `column` itself) = natural log of (x + offset), taken in float64. Row-wise.
 
     Null (and NaN) gives null. Where x + offset is not above 0: `invalid="error"` raises `DataError` with the number of
@@ -28,14 +28,6 @@ class Log(Operator):
             raise DataError(f"Log of {column!r}: offset must be a finite number, found {offset}.")
         self.column, self.output = column, column if output is None else output
         self.offset, self.invalid = offset, invalid
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.column,)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return (self.output,)
 
     def transform(self, frame: Any) -> Any:
         engine = engine_of(frame)

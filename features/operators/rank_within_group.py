@@ -26,6 +26,10 @@ class RankWithinGroup(Operator):
     def outputs(self) -> tuple[str, ...]:
         return (self.output,)
 
+    @property
+    def group_keys(self) -> tuple[str, ...]:
+        return self.by
+
     def transform(self, frame: Any) -> Any:
         ranks = frame.groupby(list(self.by))[self.value].rank(method="min", ascending=not self.descending)
         out = frame.copy(deep=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from features.errors import DataError
@@ -31,6 +31,9 @@ class Rename(Operator):
     @property
     def outputs(self) -> tuple[str, ...]:
         return tuple(self.mapping.values())
+
+    def columns_after(self, before: Sequence[str]) -> tuple[str, ...]:
+        return tuple(self.mapping.get(name, name) for name in before)
 
     def transform(self, frame: Any) -> Any:
         staying = [name for name in frame.columns if name not in self.mapping]

@@ -38,6 +38,10 @@ class Rolling(Operator):
     def outputs(self) -> tuple[str, ...]:
         return (self.output,)
 
+    @property
+    def group_keys(self) -> tuple[str, ...]:
+        return self.by
+
     def transform(self, frame: Any) -> Any:
         out = frame.copy(deep=False)
         out[self.output] = self._extreme(frame) if self.statistic in ("min", "max") else self._running(frame)

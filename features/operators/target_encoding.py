@@ -50,6 +50,10 @@ class TargetEncoding(Operator):
     def outputs(self) -> tuple[str, ...]:
         return (self.output,)
 
+    @property
+    def group_keys(self) -> tuple[str, ...]:
+        return ()  # the prior is over all keys
+
     def transform(self, frame: Any) -> Any:
         events = frame[list(dict.fromkeys(self.inputs))][frame[self.hits].notna()]
         hits, trials = self._sums(frame, events, self.by)

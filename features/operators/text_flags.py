@@ -41,6 +41,12 @@ class TextFlags(FittedOperator):
         """Empty: the outputs are known only after the fit."""
         return ()
 
+    def outputs_of(self, state: Words) -> tuple[str, ...]:
+        return state.columns
+
+    def may_make(self, name: str) -> bool:
+        return name.startswith(self.prefix)
+
     def partial(self, frame: Any) -> Any:
         """Columns value and count of this partition's words; a word counts once a mention."""
         words, _ = split_lists(frame[self.column], "string", self.separator)

@@ -31,6 +31,10 @@ class Waiting(Operator):
     def outputs(self) -> tuple[str, ...]:
         return (self.output, f"{self.output}_min_mean")
 
+    @property
+    def group_keys(self) -> tuple[str, ...]:
+        return self.by
+
     def transform(self, frame: Any) -> Any:
         # An early event has happened before it was due: it only leaves the queue that it has joined.
         # Column-wise: cuDF's row-wise maximum may go through float32, which rounds minutes since 1970.

@@ -1,14 +1,17 @@
 """JoinGroupby against the statistics module and fractions."""
 
-import itertools
+import math
 import statistics
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from partitioned import COUNTS, cut
 
+from features import grouped_sum
 from features.errors import DataError
 from features.operators.join_groupby import STATISTICS, JoinGroupby
 
@@ -42,16 +45,83 @@ def test_statistics_equal_the_exact_ones(rows):
         np.testing.assert_allclose(got, [expected[name] for name in STATISTICS], rtol=2e-7, atol=1e-30)
 
 
-@given(rows=ROWS, cuts=st.lists(st.integers(0, 30), max_size=15), seed=st.integers(0, 99))
-@settings(max_examples=25, deadline=None)
-def test_fit_does_not_depend_on_partitions(rows, cuts, seed):
+@given(rows=ROWS, count=COUNTS, seed=st.integers(0, 99))
+@settings(max_examples=12, deadline=None)
+def test_fit_does_not_depend_on_partitions(rows, count, seed):
     frame = frame_of(rows)
-    rng, shuffled = np.random.default_rng(seed), frame.sample(frac=1, random_state=seed)
-    bounds = [0, *sorted(min(cut, len(frame)) for cut in cuts), len(frame)]
-    parts = [shuffled.iloc[a:b] for a, b in itertools.pairwise(bounds)]
     operator = JoinGroupby(("k", "j"), ["x", "n"], STATISTICS)
-    found = operator.fit([parts[i] for i in rng.permutation(len(parts))])
+    found = operator.fit(cut(frame.sample(frac=1, random_state=seed), count, seed))
     pd.testing.assert_frame_equal(found.table, operator.fit([frame]).table, check_exact=True)
+
+
+def rounded_once(count, units, squares, low, high):
+    """Every statistic from exact sums in units of 2^-1074, by Python's integers, whose quotient is rounded once."""
+    one = 1 << 1074
+    found = {"count": float(count), "sum": units / one, "mean": units / (count * one), "min": low, "max": high}
+    if count > 1:
+        found["std"] = math.sqrt((count * squares * one - units * units) / (count * (count - 1) * one * one))
+    return found
+
+
+def slow_table(frame, by, values):
+    """The state's table by a loop over rows and groups."""
+    exact = {}
+    for row in frame.to_dict("records"):
+        key = tuple(row[name] for name in by)
+        for name in values:
+            if not any(pd.isna(item) for item in (*key, row[name])):
+                exact.setdefault(key, {}).setdefault(name, []).append(float(row[name]))
+    records = []
+    for key, columns in sorted(exact.items()):
+        record = dict(zip(by, key, strict=True))
+        for name in values:
+            seen = [Fraction(x) for x in columns.get(name, [])]
+            sums = [sum(x**power for x in seen) * 2**1074 for power in (1, 2)]
+            assert all(Fraction(item).denominator == 1 for item in sums)
+            found = rounded_once(len(seen), *map(int, sums), *map(float, (min(seen), max(seen)))) if seen else {}
+            record |= {f"{name}_{kind}_by_{'_'.join(by)}": found.get(kind, math.nan) for kind in STATISTICS}
+        records.append(record)
+    return pd.DataFrame(records)
+
+
+WIDE = st.floats(-1e30, 1e30).map(lambda x: x if abs(x) > 1e-140 else 0.0)
+NARROW = st.integers(-99, 99).map(lambda n: n / 4)
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.sampled_from(["a", "b", "c", "d", None]), st.none() | WIDE, st.none() | NARROW),
+        min_size=1,
+        max_size=40,
+    ),
+    chunk=st.sampled_from([1, 3, 1 << 16]),
+    count=COUNTS,
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=40, deadline=None)
+def test_the_table_equals_a_slow_exact_one_bit_by_bit(rows, chunk, count, seed):
+    frame = pd.DataFrame(rows, columns=["k", "x", "n"]).astype({"k": "str", "x": "float64", "n": "float64"})
+    operator = JoinGroupby(("k",), ["x", "n"], STATISTICS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grouped_sum, "CHUNK", chunk)
+        found = operator.fit(cut(frame, count, seed)).table
+    expected = slow_table(frame, ["k"], ["x", "n"])
+    if len(expected) == 0:
+        assert len(found) == 0
+        return
+    pd.testing.assert_frame_equal(found, expected, check_exact=True, check_dtype=False)
+
+
+def test_many_groups_equal_a_group_by_of_whole_numbers():
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"k": rng.integers(0, 70_000, 200_000), "n": rng.integers(-1000, 1000, 200_000)})
+    operator = JoinGroupby(("k",), ["n"], STATISTICS)
+    found = operator.fit(cut(frame, 5, 0)).table.set_index("k")
+    grouped = frame.groupby("k")["n"]
+    assert len(found) > grouped_sum.CHUNK
+    for name in ("count", "sum", "mean", "min", "max"):
+        np.testing.assert_array_equal(found[f"n_{name}_by_k"], grouped.agg(name))
+    np.testing.assert_allclose(found["n_std_by_k"], grouped.std(), rtol=1e-12)
 
 
 def test_literal_groups_unseen_and_null_keys_in_row_order():
@@ -89,3 +159,15 @@ def test_unknown_statistics_and_huge_values_are_errors():
         JoinGroupby(("k",), ["x"], ["median"])
     with pytest.raises(DataError, match=r"column 'x' holds values beyond 1e\+30"):
         JoinGroupby(("k",), ["x"], ["sum"]).fit([pd.DataFrame({"k": ["a"], "x": [1e31]})])
+
+
+def test_a_column_that_is_no_number_or_infinite_is_an_error_and_one_of_nulls_is_not():
+    operator = JoinGroupby(("k",), ["x"], ["mean", "count"])
+    with pytest.raises(DataError, match=r"JoinGroupby: column 'x' is str, not a number"):
+        operator.fit([pd.DataFrame({"k": ["a"], "x": ["1"]})])
+    with pytest.raises(DataError, match=r"JoinGroupby: column 'x' holds an infinity"):
+        operator.fit([pd.DataFrame({"k": ["a"], "x": [np.inf]})])
+    frame = pd.DataFrame({"k": ["a", "b"], "x": [None, None]})
+    state = operator.fit([frame, frame.assign(x=[2.0, None])])
+    assert state.table.to_dict("list") == {"k": ["a"], "x_mean_by_k": [2.0], "x_count_by_k": [1.0]}
+    assert operator.apply(frame[["k"]], state)["x_mean_by_k"].isna().tolist() == [False, True]

@@ -164,3 +164,53 @@ def test_cast_leaves_its_input_alone():
     frame = pd.DataFrame({"id": [3.0]})
     cast(frame, {"id": "int64"}, "here")
     assert str(frame["id"].dtype) == "float64"
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pd.Series([True, False, True]),
+        pd.Series([1, 0, 1]),
+        pd.Series([1.0, 0.0, 1.0], dtype="float32"),
+        pd.Series(["True", "FALSE", "true"]),
+        pd.Series(["1", "0", "1"]),
+        pd.Series([True, False, True], dtype="object"),
+        pd.Series([True, False, True], dtype="boolean"),
+        pd.Series([1, 0, 1], dtype="Int64"),
+        pd.Series(["true", "false", "true"], dtype="category"),
+    ],
+    ids=lambda column: f"{column.dtype}-{column[1]}",
+)
+def test_bool_takes_booleans_zero_and_one_and_their_texts(column):
+    found = cast(pd.DataFrame({"b": column}), {"b": "bool"}, "here")["b"]
+    assert str(found.dtype) == "bool"
+    assert found.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("value", ["yes", " true", "", "2", "1.0", "f", 2, -1, 0.5, np.inf])
+def test_anything_else_is_no_bool(value):
+    with pytest.raises(
+        DataError, match=r"here: column 'b' is declared bool .*1 value\(s\) other than true, false, 0 and 1"
+    ):
+        cast(pd.DataFrame({"b": [value]}), {"b": "bool"}, "here")
+    with pytest.raises(DataError, match="column 'b' is declared bool"):
+        cast(pd.DataFrame({"b": pd.to_datetime(["2020-01-01"])}), {"b": "bool"}, "here")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1.0, np.nan, 0.0], ["True", None, "false"], pd.array([True, None, False], dtype="boolean"), [True, None, False]],
+)
+def test_a_null_is_no_bool_unless_nulls_may_stay(values):
+    frame = pd.DataFrame({"b": values})
+    with pytest.raises(DataError, match=r"here: column 'b' is declared bool .*1 null\(s\)"):
+        cast(frame, {"b": "bool"}, "here")
+    found = cast(frame, {"b": "bool"}, "here", nullable={"b"})["b"]
+    assert found.isna().tolist() == [False, True, False]
+    assert found[[0, 2]].tolist() == [True, False]
+
+
+def test_an_unsigned_integer_beyond_int64_is_an_error_not_a_negative_number():
+    frame = pd.DataFrame({"id": np.array([1, 2**63], dtype="uint64")})
+    with pytest.raises(DataError, match=r"column 'id' is declared int64 .*outside the range of int64"):
+        cast(frame, {"id": "int64"}, "here")

@@ -103,3 +103,9 @@ def test_on_noise_labels_the_encoding_is_at_chance_where_folds_over_rows_are_not
 def test_smoothing_must_be_positive():
     with pytest.raises(DataError, match="'mean': smoothing must be positive, found 0"):
         TargetEncoding(("key",), "hit", "mean", at="at", smoothing=0)
+
+
+def test_it_asks_for_all_rows_and_its_settings_build_it_again():
+    operator = TargetEncoding(("key",), "hit", "mean", at="at", fold="fold", smoothing=3.0)
+    assert operator.group_keys == ()
+    assert TargetEncoding(**operator.settings()).settings() == operator.settings()
