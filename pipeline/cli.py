@@ -34,6 +34,9 @@ def parser() -> argparse.ArgumentParser:
         "rollback": "make the model before the current one current again",
     }.items():
         commands.add_parser(name, parents=[shared], help=text, description=text)
+    text = "what a run will take, memory, time and disk, and whether that fits, from a sample of its inputs"
+    plan = commands.add_parser("plan", parents=[shared], help=text, description=text)
+    plan.add_argument("--json", action="store_true", help="one JSON object for machines; exit code 3: refused")
     for name, text in {
         "evaluate": "evaluate a run's model on a split; summary and report in a folder beside its own",
         "score": "write a model's predictions of a split",
@@ -41,7 +44,30 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, parents=[shared], help=text, description=text)
         command.add_argument("--run", type=Path, help="the run's folder (default: runs/<name>/latest)")
         command.add_argument("--split", help="train, valid, test or another split of the features stage")
+        if name == "score":
+            command.add_argument("--input", metavar="FILES", help="raw files without labels to score, not a split")
         command.add_argument("--out", type=Path, help="file or folder to write (default: inside the run's folder)")
+    for name, source, text in (
+        ("import-nvtabular", "DIR", "a saved NVTabular workflow as one of ours, ids kept (docs/migrating.md)"),
+        ("import-fastai", "FILE", "fastai's tabular procs as a workflow of ours, ids kept (docs/migrating.md)"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("source", type=Path, metavar=source, help="what to read; a pickle is refused")
+        command.add_argument(
+            "--out", type=Path, required=True, metavar="FOLDER", help="folder to write the workflow to"
+        )
+        command.add_argument(
+            "--schema", type=Path, help="schema.json of a features stage: also write FOLDER/preprocessor, to train with"
+        )
+    text = "extend a run's vocabularies and statistics by new feature rows, and report how these differ"
+    update = commands.add_parser("update", parents=[shared], help=text, description=text)
+    update.add_argument("--data", required=True, metavar="FILES", help="Parquet files of the features stage, all new")
+    update.add_argument(
+        "--preprocessor", type=Path, metavar="FOLDER", help="what to extend (default: that of runs/<name>/latest)"
+    )
+    update.add_argument(
+        "--refresh-scales", action="store_true", help="medians and scales of all data, for a model trained anew"
+    )
     gc = commands.add_parser("gc", parents=[shared], help="remove old artifacts", description="remove old artifacts")
     gc.add_argument(
         "--keep",
@@ -87,10 +113,18 @@ def _features(arguments: argparse.Namespace) -> int:
     features = Pipeline.from_config(arguments.config, *arguments.overrides).features()
     rows = [{"split": name, "rows": count} for name, count in features.rows.items()]
     render_table(rows, f"features {'(skipped, unchanged)' if features.artifact.skipped else ''}")
+    if not features.artifact.skipped and any(features.files.values()):
+        print("input files: " + ", ".join(f"{count:,} {state}" for state, count in features.files.items()))
     for note in features.notes:
         print(note)
     print(features.artifact.path)
     return 0
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from pipeline.plan import run_plan
+
+    return run_plan(arguments.config, arguments.overrides, arguments.json)
 
 
 def _train(arguments: argparse.Namespace) -> int:
@@ -109,7 +143,17 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 def _score(arguments: argparse.Namespace) -> int:
     from pipeline.score import score_run
 
-    return score_run(arguments.config, arguments.overrides, arguments.run, arguments.split, arguments.out)
+    return score_run(
+        arguments.config, arguments.overrides, arguments.run, arguments.split, arguments.out, arguments.input
+    )
+
+
+def _update(arguments: argparse.Namespace) -> int:
+    from pipeline.update import update_preprocessor
+
+    return update_preprocessor(
+        arguments.config, arguments.overrides, arguments.data, arguments.preprocessor, arguments.refresh_scales
+    )
 
 
 def _nightly(arguments: argparse.Namespace) -> int:
@@ -124,13 +168,32 @@ def _rollback(arguments: argparse.Namespace) -> int:
     return rollback(arguments.config, arguments.overrides)
 
 
+def _import(arguments: argparse.Namespace) -> int:
+    from features.importers.fastai import import_fastai
+    from features.importers.nvtabular import import_nvtabular
+    from features.schema import Schema
+
+    schema = None if arguments.schema is None else Schema.load(arguments.schema)
+    read = import_nvtabular if arguments.command == "import-nvtabular" else import_fastai
+    imported = read(arguments.source)
+    imported.save(arguments.out, schema)
+    for step in imported.workflow.steps:
+        print(step)
+    for note in imported.notes:
+        print(f"note: {note}")
+    print(arguments.out)
+    return 0
+
+
 def _gc(arguments: argparse.Namespace) -> int:
     from pipeline.artifacts import collect_garbage
     from pipeline.config import load_config
+    from pipeline.incremental import parsed_in_use
 
     config = load_config(arguments.config, arguments.overrides)
     links = [link for link in config.runs.glob("*/*") if link.is_symlink()]
-    removed, freed = collect_garbage(config.artifacts, arguments.keep)
+    in_use = parsed_in_use(config.artifacts, arguments.keep)
+    removed, freed = collect_garbage(config.artifacts, arguments.keep, protect=in_use)
     runs, freed_runs = collect_garbage(config.runs, arguments.keep, protect=links)
     removed, freed = removed + runs, freed + freed_runs
     for path in removed:
@@ -140,11 +203,15 @@ def _gc(arguments: argparse.Namespace) -> int:
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "plan": _plan,
     "features": _features,
     "train": _train,
     "evaluate": _evaluate,
     "score": _score,
+    "update": _update,
     "nightly": _nightly,
     "rollback": _rollback,
+    "import-nvtabular": _import,
+    "import-fastai": _import,
     "gc": _gc,
 }

@@ -1,0 +1,153 @@
+"""What every importer gives, and reading JSON that others wrote."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from features.category_values import settle
+from features.errors import DataError
+from features.operators.categorify import Categorify
+from features.operators.fill_missing import Fill, FillMissing
+from features.operators.normalize import Normalize, Scale
+from features.preprocessor import Preprocessor, PreprocessorSettings
+from features.schema import Schema
+from features.vocabulary import Vocabulary
+
+PICKLE_ENDINGS = (".pkl", ".pickle", ".pth", ".pt", ".joblib")
+
+
+@dataclass(frozen=True)
+class Imported:
+    """workflow: fitted, ready to transform and save. notes: what differs from where it came from, a line each."""
+
+    workflow: Any
+    notes: tuple[str, ...] = ()
+
+    def save(self, folder: Path, schema: Schema | None = None) -> None:
+        """`Workflow.load(folder)` reads it back; with a schema also `Preprocessor.load(folder / "preprocessor")`.
+
+        The folder appears when it is whole. Errors (`DataError`): there is something in it already.
+        """
+        folder = Path(folder)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise DataError(f"{folder}: exists and is not empty. Choose another folder, or remove it.")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as whole:
+            written = Path(whole) / folder.name
+            self.workflow.save(written)
+            if schema is not None:
+                self.preprocessor(schema).save(written / "preprocessor")
+            written.replace(folder)
+
+    def preprocessor(self, schema: Schema) -> Preprocessor:
+        """The same state for `gigabatch train`: a vocabulary for each categorical column of the schema, a fill and a
+        scale for each continuous one.
+
+        Errors (`DataError`): a column of the schema whose state is not there; a continuous column without a scale
+        where another has one.
+        """
+        states: dict[tuple[type, str], Any] = {}
+        for position, step in enumerate(self.workflow.steps):
+            for name in step.inputs if isinstance(step, Categorify | FillMissing | Normalize) else ():
+                states[type(step), name] = self.workflow.states[position]
+        categorical, continuous = schema.names("categorical"), schema.names("continuous")
+        vocabularies: dict[str, Any] = {name: states.get((Categorify, name)) for name in categorical}
+        fills: dict[str, Any] = {name: states.get((FillMissing, name)) for name in continuous}
+        scales = {name: states[Normalize, name] for name in continuous if (Normalize, name) in states}
+        kinds: dict[type, tuple[Mapping[str, Any], type]] = {
+            Categorify: (vocabularies, Vocabulary),
+            FillMissing: (fills, Fill),
+        }
+        for kind, (found, state) in kinds.items():
+            missing = [name for name, value in found.items() if not isinstance(value, state)]
+            if missing:
+                raise DataError(
+                    f"import: the schema's column(s) {', '.join(map(repr, missing))} need a {kind.__name__} of their "
+                    "own, which the imported steps do not have. Take them out of the schema, or use the workflow."
+                )
+        if scales and len(scales) < len(continuous):
+            missing = [name for name in continuous if name not in scales]
+            raise DataError(f"import: column(s) {', '.join(map(repr, missing))} are not normalised, others are.")
+        settings = PreprocessorSettings(scale=bool(scales))
+        return Preprocessor(schema, settings, vocabularies, fills, scales)
+
+
+def read_json(path: Path, where: str) -> dict[str, Any]:
+    """The JSON object in a file; NaN, an infinity and a name given twice are errors."""
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(items)) != len(items):
+            raise DataError(f"{where}: {path.name} gives a name twice.")
+        return dict(items)
+
+    def constant(text: str) -> Any:
+        raise DataError(f"{where}: {path.name} holds {text}, which is no number to compute with. Fit it again.")
+
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=pairs, parse_constant=constant)
+    except DataError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{where}: {path.name} cannot be read as JSON ({error}).") from error
+    if not isinstance(found, dict):
+        raise DataError(f"{where}: {path.name} must hold an object, found {type(found).__name__}.")
+    return found
+
+
+def refuse_pickle(path: Path, instead: str) -> None:
+    """`DataError` if the file looks like a pickle or a torch archive; it is not opened beyond its first bytes."""
+    with path.open("rb") as file:
+        start = file.read(4)
+    if path.suffix in PICKLE_ENDINGS or start[:1] == b"\x80" or start == b"PK\x03\x04":
+        raise DataError(f"{path}: a pickle, which would run whatever code is in it, so it is not read. {instead}")
+
+
+def field(entry: Any, name: str, kind: type | tuple[type, ...], where: str) -> Any:
+    """`entry[name]`, of that type."""
+    value = entry.get(name) if isinstance(entry, dict) else None
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise DataError(f"{where}: expected {name} of type {_name(kind)}, found {value!r:.80}.")
+    return value
+
+
+def number(value: Any, where: str) -> float:
+    """A finite number, as a float."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise DataError(f"{where}: expected a finite number, found {value!r:.80}.")
+    return float(value)
+
+
+def numbers(entry: Any, name: str, where: str) -> dict[str, float]:
+    """`entry[name]` as finite numbers by column."""
+    return {
+        column: number(value, f"{where}: {name} of {column!r}")
+        for column, value in field(entry, name, dict, where).items()
+    }
+
+
+def scale_of(mean: float, std: float, where: str) -> Scale:
+    """A deviation of 0 is that of a constant column, which is only shifted: as by 1."""
+    if std < 0:
+        raise DataError(f"{where}: the standard deviation must not be negative, found {std}.")
+    return Scale(mean, std if std > 0 else 1.0)
+
+
+def distinct_values(column: Any, where: str) -> Any:
+    """The column as values of a vocabulary: of one kind, no null, none twice."""
+    settled = settle(column, where)
+    if bool(settled.null.any()):
+        raise DataError(f"{where}: {int(settled.null.sum())} null(s) among the values.")
+    values = settled.values.astype("str") if str(settled.values.dtype) == "category" else settled.values
+    if bool(values.duplicated().any()):
+        raise DataError(f"{where}: {int(values.duplicated().sum())} value(s) are there twice.")
+    return values.reset_index(drop=True)
+
+
+def _name(kind: type | tuple[type, ...]) -> str:
+    return " or ".join(item.__name__ for item in kind) if isinstance(kind, tuple) else kind.__name__

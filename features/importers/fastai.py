@@ -1,0 +1,106 @@
+"""fastai's fitted tabular procs as one of our workflows, from a JSON file that a snippet in their environment writes.
+
+fastai saves by pickle only (`learn.export`), so nothing of its own can be read safely. docs/migrating.md has the
+snippet; the file holds what `Categorify`, `FillMissing` and `Normalize` of fastai/tabular/core.py (2.8) learned.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from features.errors import DataError
+from features.importers.base import (
+    Imported,
+    distinct_values,
+    field,
+    number,
+    numbers,
+    read_json,
+    refuse_pickle,
+    scale_of,
+)
+from features.operators.base import Configured
+from features.operators.categorify import Categorify
+from features.operators.fill_missing import Fill, FillMissing
+from features.operators.normalize import Normalize
+from features.vocabulary import IdLayout, Vocabulary
+from features.workflow import Workflow
+
+FORMAT = "gigabatch-fastai-1"
+FIELDS = ("format", "classes", "continuous", "fills", "indicators", "means", "stds")
+NA = "#na#"
+LAYOUT = IdLayout(padding=0, null=0, unseen=0)  # one id for whatever is not in `classes`
+
+
+def import_fastai(path: Path) -> Imported:
+    """The workflow in an exported file, fitted; an id is the value's index in fastai's `classes`, 0 for the rest.
+
+    Errors (`DataError`): a pickle (`learn.export`), which is not read; a file that is not of the format; classes that
+    do not begin with '#na#', hold a value twice or values of different types.
+    """
+    path = Path(path)
+    where = f"fastai export {path}"
+    if not path.is_file():
+        raise DataError(f"{where}: there is no such file.")
+    refuse_pickle(path, "Load it in the environment that made it and write a JSON export: docs/migrating.md.")
+    found = read_json(path, where)
+    if set(found) != set(FIELDS) or found["format"] != FORMAT:
+        raise DataError(
+            f"{where}: expected the fields {', '.join(FIELDS)} and format {FORMAT!r}, found "
+            f"{', '.join(found)} and {found.get('format')!r}. Write it as docs/migrating.md shows."
+        )
+    steps, outputs = _steps(found, where)
+    workflow = Workflow([step for step, _ in steps], outputs=outputs)
+    workflow.states = dict(enumerate(state for _, state in steps))
+    return Imported(workflow, _notes(found))
+
+
+def _steps(found: dict[str, Any], where: str) -> tuple[list[tuple[Configured, Any]], list[str]]:
+    """(operators with their states in the order of fastai's procs, columns that come out)."""
+    flagged = field(found, "indicators", bool, where)
+    fills, means, stds = (numbers(found, name, where) for name in ("fills", "means", "stds"))
+    classes, continuous = field(found, "classes", dict, where), field(found, "continuous", list, where)
+    flags = {f"{name}_na" for name in fills if flagged}
+    missing = [name for name in (*fills, *means) if name not in continuous] + [
+        name for name in flags if name not in classes
+    ]
+    if missing or not all(isinstance(name, str) for name in continuous) or set(means) != set(stds):
+        raise DataError(
+            f"{where}: fills, means, stds, continuous and classes do not belong together{': ' if missing else ''}"
+            f"{', '.join(map(repr, missing))}. Write it again from one set of procs."
+        )
+    steps: list[tuple[Configured, Any]] = []
+    for name, value in fills.items():
+        filling = FillMissing(name, "all" if flagged else "none", "constant", number(value, where))
+        steps.append((filling, Fill(value, flagged, 0.0)))
+    for name, values in classes.items():
+        steps.append((Categorify(name), _vocabulary(name, values, name in flags, where)))
+    scaled = [name for name in continuous if name in means]
+    steps += [(Normalize(name), scale_of(means[name], stds[name], f"{where}: {name!r}")) for name in scaled]
+    return steps, [*classes, *continuous]
+
+
+def _vocabulary(name: str, values: Any, is_flag: bool, where: str) -> Vocabulary:
+    if not isinstance(values, list) or values[:1] != [NA]:
+        raise DataError(
+            f"{where}: the classes of {name!r} must be a list that begins with {NA!r}, found {values!r:.80}."
+        )
+    # fastai's indicator is True or False, ours 1.0 or 0.0.
+    known = [float(value) if is_flag and isinstance(value, bool) else value for value in values[1:]]
+    column = pd.Series(known, name=name) if known else pd.Series([], dtype="str", name=name)
+    return Vocabulary(
+        distinct_values(column, f"{where}: classes of {name!r}"), pd.Series([0] * len(known), dtype="int64"), LAYOUT
+    )
+
+
+def _notes(found: dict[str, Any]) -> tuple[str, ...]:
+    notes = ["ids are int32 (fastai: int64); null, unseen and padding are all 0, as there"]
+    if found["fills"]:
+        notes.append(
+            "a column in fills is float32 from the fill on (fastai: as it was, float32 after Normalize), so its "
+            "normalised values may differ in the last bits"
+        )
+    return (*notes, "counts and null rates at fit are not known, so churn cannot be told against this fit")
