@@ -1,4 +1,4 @@
-"""A bundle: everything that turns rows of the features stage into predictions, in one folder without pickle."""
+"""A bundle: everything that turns rows into predictions, in one folder without pickle."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from torch import Tensor
 
 from features.errors import DataError
 from features.frame import engine_of, load_engine
+from features.online import OnlineTransformer
 from features.preprocessor import Preprocessor
 from features.schema import Schema
+from features.workflow import Workflow
 from models import TabularConfig, TabularModel, TargetLoss
 
 FORMAT = 1
@@ -35,12 +37,16 @@ class BundleError(ValueError):
 
 @dataclass
 class Bundle:
-    """A trained model with its preprocessor. info: name, id and period of the training data, versions."""
+    """A trained model with its preprocessor. info: name, id and period of the training data, versions.
+
+    workflow: the steps from raw rows to rows of the features stage, without labels; None where the recipe has none.
+    """
 
     preprocessor: Preprocessor
     model: TabularModel
     info: dict[str, Any]
     device: str = "cpu"
+    workflow: Workflow | None = None
 
     @property
     def schema(self) -> Schema:
@@ -52,15 +58,30 @@ class Bundle:
         A frame of the same engine, index and length: one float32 column a binary target (probability) or regression
         target (value), and one column `<target>_<class>` a class of a multiclass target (probability).
         """
-        engine = engine_of(frame)
-        encoded = self.preprocessor.transform(frame, targets=False)
-        names = self.schema.names("categorical")
-        ids = _matrix(engine.columns_to_torch(encoded, names), len(frame), torch.int32, self.device)
-        floats = _matrix(
-            engine.columns_to_torch(encoded, self.preprocessor.float_names()), len(frame), torch.float32, self.device
-        )
+        rows = torch.from_dlpack(self.preprocessor.weave(frame, targets=False)).to(self.device)
+        num_ids = len(self.schema.names("categorical"))
+        # Contiguous, because the last bits of what a model computes from views depend on how many rows there are.
+        ids, floats = rows[:, :num_ids].contiguous(), rows[:, num_ids:].view(torch.float32).contiguous()
         outputs = torch.cat(list(model_outputs(self.model, ids, floats)))
         return self._named(outputs, frame)
+
+    def predict_raw(self, frame: Any) -> Any:
+        """Predictions for raw rows, as `predict` gives them; they need no label, only the workflow's columns."""
+        return self.predict(self.raw_workflow.transform(self.raw_workflow.typed(frame)))
+
+    @property
+    def raw_workflow(self) -> Workflow:
+        """The workflow; `DataError` where there is none."""
+        if self.workflow is None:
+            raise DataError(
+                f"bundle: recipe {self.info.get('recipe')!r} has no way from raw rows alone to predictions, because "
+                "its features need more than the row. Give rows of the features stage to predict, or score a split."
+            )
+        return self.workflow
+
+    def online(self) -> OnlineTransformer:
+        """For a service: one row of the features stage to the model's ids and floats, the bits that `predict` uses."""
+        return OnlineTransformer.of(self.preprocessor)
 
     def _named(self, outputs: Tensor, frame: Any) -> Any:
         engine = engine_of(frame)
@@ -76,13 +97,18 @@ class Bundle:
         return engine.frames.DataFrame(values, index=frame.index)
 
     def save(self, folder: Path) -> None:
-        """`bundle.json`, `weights.safetensors` and `preprocessor/`."""
+        """`bundle.json`, `weights.safetensors`, `preprocessor/`, and `workflow/` where there is one."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.preprocessor.save(folder / "preprocessor")
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.model.state_dict().items()}
         save_file(weights, folder / "weights.safetensors")
-        content = {"format": FORMAT, "model": self.model.config.to_dict(), "info": self.info}
+        if self.workflow is not None:
+            self.workflow.save(folder / "workflow")
+        has_workflow = self.workflow is not None
+        content = {
+            "format": FORMAT, "model": self.model.config.to_dict(), "info": self.info, "workflow": has_workflow
+        }  # fmt: skip
         (folder / "bundle.json").write_text(json.dumps(content, indent=1))
 
 
@@ -95,7 +121,7 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
             raise BundleError(f"bundle {folder}: format {content['format']}, this version reads {FORMAT}.")
         model = TabularModel(TabularConfig.from_dict(content["model"]))
         model.load_state_dict(load_file(folder / "weights.safetensors", device="cpu"))
-        info = dict(content["info"])
+        info, has_workflow = dict(content["info"]), content.get("workflow", False)
     except BundleError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
@@ -103,12 +129,13 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
     name = load_engine(engine).NAME
     try:
         preprocessor = Preprocessor.load(folder / "preprocessor", name)
+        workflow = Workflow.load(folder / "workflow", name) if has_workflow else None
     except DataError as error:
         raise BundleError(f"bundle {folder}: {error}") from error
     expected = [column.num_ids for column in preprocessor.tensor_schema.ids]
     if list(model.config.num_ids) != expected:
         raise BundleError(f"bundle {folder}: the model's tables {model.config.num_ids} do not fit the vocabularies.")
-    return Bundle(preprocessor, model.to(device).eval(), info, device)
+    return Bundle(preprocessor, model.to(device).eval(), info, device, workflow)
 
 
 def model_outputs(model: TabularModel, ids: Tensor, floats: Tensor) -> Iterator[Tensor]:
@@ -144,12 +171,6 @@ def _padded(rows: Tensor) -> Tensor:
 def target_loss(schema: Schema) -> TargetLoss:
     """The loss that a schema's targets ask for."""
     return TargetLoss([(target.task, target.num_outputs) for target in schema.targets])
-
-
-def _matrix(columns: list[Tensor], rows: int, dtype: torch.dtype, device: str) -> Tensor:
-    if not columns:
-        return torch.empty((rows, 0), dtype=dtype, device=device)
-    return torch.stack(columns, dim=1).to(device)
 
 
 def _frame_device(engine: Any) -> str:

@@ -12,7 +12,7 @@ from features.errors import DataError
 from features.frame import engine_of
 from features.recipes import recipe_class
 from pipeline.artifacts import atomic_write
-from pipeline.bundle import load_bundle
+from pipeline.bundle import Bundle, load_bundle
 from pipeline.display import render_table
 from pipeline.evaluate import evaluate, quality
 from pipeline.report import ReportData, write_report
@@ -70,12 +70,22 @@ def evaluate_run(
 
 
 def score_run(
-    config: str | Path, overrides: Sequence[str], run: Path | None, split: str | None, out: Path | None
+    config: str | Path,
+    overrides: Sequence[str],
+    run: Path | None,
+    split: str | None,
+    out: Path | None,
+    raw: str | None = None,
 ) -> int:
-    """Predictions of a split: the recipe's submission format (CSV) where it has one, else keys and predictions."""
+    """Predictions of a split: the recipe's submission format (CSV) where it has one, else keys and predictions.
+
+    raw: score the rows of these files instead, which need no label.
+    """
     pipeline = Pipeline.from_config(config, *overrides)
     path = find_run(pipeline, run)
     bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)
+    if raw is not None:
+        return _score_raw(pipeline, bundle, raw, split, out or path / "scores-raw.parquet")
     features = pipeline.features()
     split = split or ("score" if "score" in features.rows else "test")
     frame = features.frame(split)
@@ -84,16 +94,29 @@ def score_run(
     predictions = bundle.predict(frame)
     submission = recipe_class(pipeline.config.recipe)(pipeline.config.features).submission(frame, predictions)
     target = out or path / (f"scores-{split}.parquet" if submission is None else "submission.csv")
-    target.parent.mkdir(parents=True, exist_ok=True)
     content = with_keys(bundle.schema, frame, predictions) if submission is None else submission
+    return _written(content, target)
+
+
+def _score_raw(pipeline: Pipeline, bundle: Bundle, raw: str, split: str | None, target: Path) -> int:
+    if split is not None:
+        raise RunError("score: give either --input or --split, not both.")
+    recipe = recipe_class(pipeline.config.recipe)(pipeline.config.features)
+    columns = bundle.raw_workflow.applied_inputs
+    frame = recipe.raw_rows(pipeline.engine, raw, columns)
+    return _written(with_keys(bundle.schema, frame, bundle.predict_raw(frame)), target)
+
+
+def _written(content: Any, target: Path) -> int:
+    target.parent.mkdir(parents=True, exist_ok=True)
     write_frame(content, target)
     print(f"{len(content):,} rows  {target}")
     return 0
 
 
 def with_keys(schema: Any, frame: Any, predictions: Any) -> Any:
-    """Key, group and time columns beside the predictions (`predicted_<target>`)."""
-    found = {name: frame[name] for name in schema.names("key", "group", "time")}
+    """Key, group and time columns, as far as they are there, beside the predictions (`predicted_<target>`)."""
+    found = {name: frame[name] for name in schema.names("key", "group", "time") if name in frame.columns}
     found |= {f"predicted_{name}": predictions[name] for name in predictions.columns}
     return engine_of(frame).frames.DataFrame(found)
 

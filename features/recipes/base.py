@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from features.errors import DataError
 from features.schema import Schema
+from features.sources import FileCache
+from features.workflow import Workflow
 
 
 @dataclass(frozen=True)
@@ -16,18 +19,38 @@ class FeatureTables:
     """What a recipe makes. splits: `train`, `valid`, `test` and any further named frame, all with the schema's columns.
 
     notes: plain sentences for the report, such as rows left out and why.
+    workflow: the fitted steps from raw rows to these columns, for recipes whose models can be given raw rows.
     """
 
     splits: dict[str, Any]
     schema: Schema
     notes: tuple[str, ...] = ()
+    workflow: Workflow | None = None
 
     def __post_init__(self) -> None:
-        for name in ("train", "valid", "test"):
-            if name not in self.splits:
-                raise DataError(f"recipe: split {name!r} is missing.")
-            if len(self.splits[name]) == 0:
-                raise DataError(f"recipe: split {name!r} is empty. Give more data or other split fractions.")
+        require_splits({name: len(frame) for name, frame in self.splits.items()})
+
+
+@dataclass(frozen=True)
+class FeatureParts:
+    """What a recipe wrote by itself, part by part: `<split>/part-*.parquet` with the schema's columns and types, no
+    null in a target but in further splits. rows: by split, checked as in `FeatureTables`."""
+
+    rows: dict[str, int]
+    schema: Schema
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_splits(self.rows)
+
+
+def require_splits(rows: Mapping[str, int]) -> None:
+    """Refuse splits that are missing or empty."""
+    for name in ("train", "valid", "test"):
+        if name not in rows:
+            raise DataError(f"recipe: split {name!r} is missing.")
+        if rows[name] == 0:
+            raise DataError(f"recipe: split {name!r} is empty. Give more data or other split fractions.")
 
 
 class Recipe(ABC):
@@ -39,6 +62,8 @@ class Recipe(ABC):
         self.settings = settings
         self.report: Callable[[str], None] = lambda step: None
         """Called with a word about each step when it is done; the pipeline shows them as progress."""
+        self.cache: FileCache | None = None
+        """Pass it to `read_files`, so that files that did not change need not be parsed again."""
 
     @abstractmethod
     def inputs(self) -> list[str]:
@@ -47,6 +72,26 @@ class Recipe(ABC):
     @abstractmethod
     def build(self, engine: str) -> FeatureTables:
         """Read, compute, split. engine: `pandas` or `cudf`."""
+
+    def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:
+        """Rows to be scored, from files as the recipe reads them: these columns and the key columns, no label.
+
+        `DataError` where scores need more than the row itself, such as the history that flights are scored with.
+        """
+        raise DataError(
+            f"recipe {type(self).__name__}: has no way from raw rows alone to predictions, because its features need "
+            "more than the row. Score a split of the features stage instead (--split), or use recipe: table."
+        )
+
+    def write_parts(
+        self, engine: str, folder: Path, rows_per_part: int, run: Callable[[Callable[[Any], Any], Sequence[Any]], list]
+    ) -> FeatureParts | None:
+        """The splits as files in `folder`, for data larger than memory. None, the default, has `build` called instead.
+
+        rows_per_part: about how many rows a part is to hold; the rows must not depend on it. run: calls a function
+        on each of a list of tasks, in any process that sees the folder, and gives the results in order.
+        """
+        return None
 
     def submission(self, rows: Any, predictions: Any) -> Any | None:
         """The frame that `gigabatch score` writes as CSV, from feature rows and their predictions (same length).

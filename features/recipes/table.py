@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from features.errors import DataError
+from features.errors import DataError, require_columns
 from features.frame import engine_of, load_engine
 from features.recipes.base import FeatureTables, Recipe, SplitFractions, split_by_time
 from features.recipes.table_labels import TargetSettings, encode_targets, moments, require_filled, target_settings
 from features.schema import Column, Schema
 from features.sources import expand, read_files
+from features.steps import parse_steps, table_files
+from features.workflow import DTYPES, Workflow
 
 ROW = "row_number"
 SPLITS = ("train", "valid", "test")
@@ -31,6 +34,9 @@ class TableSettings:
     hash of `split_key` (default: group, else the row number) and `seed`, so that equal keys share a split.
     keys: columns carried along to predictions, as text; without any it is `row_number`, int64.
     null_values: what stands for null. column_names: for CSV files without a header row.
+    steps: operators as in `features.steps`, fitted on the train split; roles may name the columns that they make.
+    inputs: `{name: type}` of columns in the files that only steps read, or that steps read as another type than their
+    role's: int32, int64, float32, float64, string or bool.
     """
 
     path: str | None = None
@@ -50,6 +56,8 @@ class TableSettings:
     null_values: tuple[str, ...] = ("", "NA")
     separator: str = ","
     column_names: tuple[str, ...] | None = None
+    steps: tuple[dict[str, Any], ...] = ()
+    inputs: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         apart = [name for name in SPLITS if getattr(self, f"{name}_path")]
@@ -68,6 +76,42 @@ class TableSettings:
         if self.time and apart:
             raise DataError("table: time splits one path; with separate files leave it out.")
         target_settings(self.targets)
+        self._check_steps()
+
+    def _check_steps(self) -> None:
+        for name, dtype in self.inputs.items():
+            if dtype not in DTYPES:
+                raise DataError(f"table: input {name!r} has type {dtype!r}. Known: {', '.join(DTYPES)}.")
+        named = [name for name in self.inputs if name in (*self.targets, self.weight, self.group, self.time)]
+        if named:
+            raise DataError(f"table: inputs names {named[0]!r}, whose role says already how it is read. Leave it out.")
+        try:
+            workflow = self.workflow()
+        except DataError as error:
+            raise DataError(f"table: {error}") from error
+        try:
+            workflow.check(self.declared)
+        except DataError as error:
+            raise DataError(f"table: {error} Columns that only steps read are declared under inputs.") from error
+        there = workflow.columns_after(self.declared)
+        gone = [name for name in self.declared if name not in (*there, *self.inputs, ROW)]
+        if gone:
+            raise DataError(
+                f"table: column {gone[0]!r} has a role but is not there after the steps. Columns then: "
+                f"{', '.join(map(repr, there))}."
+            )
+
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """Every column that has a role or a type."""
+        roles = (self.weight, self.group, self.time, self.split_key, *self.keys, *self.targets)
+        named = [*self.inputs, *self.categories, *self.continuous, *(name for name in roles if name)]
+        return tuple(dict.fromkeys((*named, ROW)))
+
+    def workflow(self, engine: str = "pandas", dtypes: Mapping[str, str] | None = None) -> Workflow:
+        """The steps, not fitted."""
+        labels = [*self.targets, *([self.weight] if self.weight else [])]
+        return Workflow(parse_steps(self.steps, engine), labels, dtypes)
 
     @property
     def categories(self) -> dict[str, str]:
@@ -86,13 +130,34 @@ class TableRecipe(Recipe):
     settings: TableSettings
 
     def inputs(self) -> list[str]:
-        return [path for pattern in self._patterns().values() for path in expand(pattern)]
+        files = [path for pattern in self._patterns().values() for path in expand(pattern)]
+        return files + table_files(self.settings.steps)
 
     def build(self, engine: str) -> FeatureTables:
         splits = self._split({name: self._read(engine, pattern) for name, pattern in self._patterns().items()})
         splits, targets = encode_targets(splits, self.targets)
+        workflow = self.settings.workflow(engine, self._raw_types(splits["train"])).fit([splits["train"]])
+        for name, frame in splits.items():
+            transform = workflow.transform_train if name == "train" else workflow.transform
+            splits[name] = transform(frame).reset_index(drop=True)
         schema = Schema(tuple(self._columns(splits["train"])), targets)
-        return FeatureTables({name: frame[schema.names()] for name, frame in splits.items()}, schema)
+        for frame in splits.values():
+            require_columns(frame, schema.names(), "table, after the steps")
+        return FeatureTables({name: frame[schema.names()] for name, frame in splits.items()}, schema, (), workflow)
+
+    def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:
+        chosen = self.settings
+        dtypes = {name: dtype for name, dtype in self._dtypes().items() if name in (*columns, *chosen.keys)}
+        frame = self._read_files(engine, pattern, dtypes)
+        if chosen.time in dtypes:
+            frame[chosen.time] = moments(frame[chosen.time])
+        frame[ROW] = load_engine(engine).arrays.arange(len(frame))
+        return frame
+
+    @cached_property
+    def _workflow(self) -> Workflow:
+        """The steps, for what they read and make."""
+        return self.settings.workflow()
 
     @property
     def targets(self) -> dict[str, TargetSettings]:
@@ -105,20 +170,7 @@ class TableRecipe(Recipe):
 
     def _read(self, engine: str, pattern: str) -> Any:
         chosen = self.settings
-        texts = [name for name in (chosen.group, chosen.time, chosen.split_key, *chosen.keys) if name]
-        dtypes = dict.fromkeys(texts, "string") | chosen.categories | dict.fromkeys(chosen.continuous, "float32")
-        dtypes |= {name: target.dtype for name, target in self.targets.items()}
-        if chosen.weight:
-            dtypes[chosen.weight] = "float32"
-        frame = read_files(
-            engine,
-            pattern,
-            dtypes,
-            null_values=chosen.null_values,
-            separator=chosen.separator,
-            names=chosen.column_names,
-            nullable=set(chosen.categories),
-        )
+        frame = self._read_files(engine, pattern, self._dtypes())
         for name in (*self.targets, chosen.weight, chosen.group, chosen.time, chosen.split_key):
             if name:
                 require_filled(frame[name], pattern)
@@ -126,6 +178,40 @@ class TableRecipe(Recipe):
             raise DataError(f"input {pattern}: weight {chosen.weight!r} holds negative or infinite values.")
         frame[ROW] = load_engine(engine).arrays.arange(len(frame))
         return frame
+
+    def _read_files(self, engine: str, pattern: str, dtypes: dict[str, str]) -> Any:
+        chosen = self.settings
+        return read_files(
+            engine,
+            pattern,
+            dtypes,
+            null_values=chosen.null_values,
+            separator=chosen.separator,
+            names=chosen.column_names,
+            nullable={*chosen.categories, *chosen.inputs},
+            cache=self.cache,
+        )
+
+    def _dtypes(self) -> dict[str, str]:
+        """Type of each column that is read from the files: those that have a role, unless a step makes them, and those
+        that steps read."""
+        chosen, workflow = self.settings, self._workflow
+        texts = [name for name in (chosen.group, chosen.time, chosen.split_key, *chosen.keys) if name]
+        dtypes = dict.fromkeys(texts, "string") | chosen.categories | dict.fromkeys(chosen.continuous, "float32")
+        dtypes |= {name: target.dtype for name, target in self.targets.items()}
+        if chosen.weight:
+            dtypes[chosen.weight] = "float32"
+        made = {name for name in dtypes if workflow.makes(name) and name not in workflow.inputs}
+        needed = {name: dtype for name, dtype in chosen.inputs.items() if name in workflow.inputs or name in dtypes}
+        return {name: dtype for name, dtype in (dtypes | needed).items() if name not in made and name != ROW}
+
+    def _raw_types(self, frame: Any) -> dict[str, str]:
+        """What the workflow is to be given, label and weight left out; a time is a number by now."""
+        chosen = self.settings
+        found = {name: dtype for name, dtype in self._dtypes().items() if name not in (*self.targets, chosen.weight)}
+        if chosen.time:
+            found[chosen.time] = str(frame[chosen.time].dtype)
+        return found
 
     def _split(self, files: dict[str, Any]) -> dict[str, Any]:
         shares = self.settings.split
@@ -154,13 +240,19 @@ class TableRecipe(Recipe):
 
     def _columns(self, frame: Any) -> list[Column]:
         chosen = self.settings
-        columns = [Column(name, "categorical", dtype) for name, dtype in chosen.categories.items()]
+        columns = [Column(name, "categorical", self._stored(frame, name)) for name in chosen.categories]
         columns += [Column(name, "continuous", "float32") for name in chosen.continuous]
         columns += [Column(name, "target", target.stored) for name, target in self.targets.items()]
         columns += [Column(chosen.weight, "weight", "float32")] if chosen.weight else []
         columns += [Column(chosen.group, "group", "string")] if chosen.group else []
         columns += [Column(chosen.time, "time", str(frame[chosen.time].dtype))] if chosen.time else []
         return columns + ([Column(name, "key", "string") for name in chosen.keys] or [Column(ROW, "key", "int64")])
+
+    def _stored(self, frame: Any, name: str) -> str:
+        """Type of a categorical column in the features stage; whole numbers that a step makes stay whole numbers."""
+        declared = self.settings.categories[name]
+        made = isinstance(self.settings.categorical, Sequence) and self._workflow.makes(name)
+        return "int64" if made and frame[name].dtype.kind in "iu" else declared
 
 
 def _cut(frame: Any, place: Any, cuts: dict[str, tuple[float, float]]) -> dict[str, Any]:

@@ -7,10 +7,14 @@ pytest.importorskip("cudf", reason="the cuDF API check runs in its own environme
 from checked import CheckedFrame, check_everything
 
 from features.operators.difference_lag import DifferenceLag
+from features.operators.fill_missing import STRATEGIES, FillMissing
+from features.operators.folded_target_encoding import FoldedTargetEncoding
 from features.operators.gauss_rank import GaussRank
 from features.operators.groupby_to_sequence import GroupbyToSequence
 from features.operators.join_groupby import JoinGroupby
+from features.operators.list_slice import _join_by_place
 from features.operators.min_max import MinMax
+from features.operators.normalize import Normalize
 from features.operators.quantile_buckets import QuantileBuckets
 from features.operators.rolling import STATISTICS, Rolling
 
@@ -30,8 +34,15 @@ def frame():
 
 FITTED = [
     MinMax("x"),
+    *(FillMissing("value", "all", strategy) for strategy in STRATEGIES if strategy != "constant"),
+    FillMissing("value", strategy="constant", value=1.5),
+    FillMissing("number"),
+    FillMissing("value", method="sketch"),
+    Normalize("x"),
     QuantileBuckets("value", 4),
+    QuantileBuckets("value", 4, method="sketch"),
     GaussRank("x"),
+    FoldedTargetEncoding(("key", "number"), ["value", "x"], "row"),
     JoinGroupby(("key", "number"), ["value", "x"], ["count", "sum", "mean", "min", "max", "std"]),
 ]
 GROUPWISE = [
@@ -43,9 +54,10 @@ GROUPWISE = [
 @pytest.mark.parametrize("operator", FITTED, ids=lambda operator: type(operator).__name__)
 def test_fitted_operator_uses_only_what_cudf_has(operator):
     whole = frame()
-    found = operator.apply(whole, operator.fit([whole.iloc[:20], whole.iloc[20:]]))
-    assert isinstance(found, CheckedFrame)
-    assert len(found) == 60
+    state = operator.fit([whole.iloc[:20], whole.iloc[20:]])
+    for found in (operator.apply(whole, state), operator.apply_to_train(whole, state)):
+        assert isinstance(found, CheckedFrame)
+        assert len(found) == 60
 
 
 @pytest.mark.parametrize("operator", GROUPWISE, ids=lambda operator: type(operator).__name__)
@@ -59,3 +71,8 @@ def test_sequences_use_only_what_cudf_has():
     found = GroupbyToSequence(("key",), "row", ["number"], 3)(frame())
     assert isinstance(found, CheckedFrame)
     assert found["key"].tolist() == ["a", "b", "c"]
+
+
+def test_lists_joined_by_place_use_only_what_cudf_has():
+    entries = CheckedFrame({"entry": ["a", "b", "c"]})["entry"]
+    assert _join_by_place(entries, np.array([2, 0, 1]), "|").tolist() == ["a|b", "", "c"]

@@ -321,3 +321,95 @@ def test_a_yaml_file_is_all_that_it_takes(saved, tmp_path):
     config = load_config(tmp_path / "mine.yaml")
     tables = recipe_class(config.recipe)(config.features).build("pandas")
     assert len(tables.splits["train"]) / 3000 == pytest.approx(0.6, abs=0.03)
+
+
+STEPS = (
+    {"log": {"column": "price", "output": "log_price"}},
+    {"hashed_cross": {"columns": ["shop", "code"], "num_buckets": 50, "output": "shop_code"}},
+    {"fill_missing": {"column": ["log_price", "x"]}},
+    {"normalize": {"column": "log_price"}},
+)
+WITH_STEPS = {
+    "steps": STEPS, "inputs": {"price": "float64", "code": "int64"}, "categorical": ("shop", "shop_code"),
+    "continuous": ("x", "log_price"), "targets": {"late": {"task": "binary"}}, "keys": ("id",),
+}  # fmt: skip
+
+
+def test_steps_are_fitted_on_the_train_split_and_their_columns_have_roles(saved, table):
+    tables = build(path=saved, **WITH_STEPS)
+    dtypes = {column.name: (column.role, column.dtype) for column in tables.schema.columns}
+    assert dtypes == {
+        "shop": ("categorical", "string"), "shop_code": ("categorical", "int64"), "x": ("continuous", "float32"),
+        "log_price": ("continuous", "float32"), "late": ("target", "float32"), "id": ("key", "string"),
+    }  # fmt: skip
+    logs = table.set_index("id")["price"].map(np.log1p).astype("float32").astype("float64")
+    train = logs[tables.splits["train"]["id"]]
+    for frame in tables.splits.values():
+        expected = (logs[frame["id"]] - train.mean()) / train.std(ddof=0)
+        np.testing.assert_allclose(frame["log_price"], expected, rtol=1e-5, atol=1e-6)
+    assert tables.workflow.inputs == ("price", "shop", "code", "x")
+    assert tables.workflow.labels == ("late",)
+
+
+def test_without_steps_the_table_is_as_it_was(saved):
+    settings = {key: value for key, value in WITH_STEPS.items() if key not in ("steps", "inputs")}
+    settings |= {"categorical": ("shop",), "continuous": ("x",)}
+    found = build(path=saved, **settings)
+    assert found.workflow.steps == ()
+    assert list(found.splits["test"].columns) == ["shop", "x", "late", "id"]
+
+
+def test_rows_may_go_and_a_step_may_read_the_label_to_fit(saved, table):
+    steps = ({"clip": {"column": "x", "low": 0}}, {"drop_nulls": {"columns": ["price"]}})
+    settings = WITH_STEPS | {"steps": steps, "categorical": ("shop",), "continuous": ("x",)}
+    holes = table.assign(price=table["price"].where(table["code"] % 2 == 0))
+    holes.to_csv(saved, index=False)
+    found = build(path=saved, **settings)
+    assert sum(map(len, found.splits.values())) == int(holes["price"].notna().sum())
+    assert min(frame["x"].min() for frame in found.splits.values()) == 0
+    kept = sorted(key for frame in found.splits.values() for key in frame["id"])
+    assert kept == sorted(holes.loc[holes["price"].notna(), "id"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": ({"lgo": {"column": "x"}},)}, r"table: step 1 \(lgo\): unknown operator 'lgo'"),
+        ({"steps": ({"log": {"column": "prise"}},)},
+         r"table: step 1 \(log\): column 'prise' .*Did you mean 'price'\?.*declared under inputs"),
+        ({"inputs": {"price": "float64"}}, r"step 2 \(hashed_cross\): column 'code' comes from no earlier step"),
+        ({"inputs": {"price": "number"}}, r"table: input 'price' has type 'number'\. Known: int32, int64"),
+        ({"inputs": {"late": "int64"}}, r"table: inputs names 'late', whose role says already"),
+        ({"steps": ({"rename": {"mapping": {"x": "y"}}},)}, r"table: column 'x' has a role but is not there after"),
+        ({"steps": ()}, r"t\.csv: column\(s\) 'shop_code', 'log_price' not found"),
+        ({"steps": ({"text_flags": {"column": "shop", "prefix": "s_"}},), "categorical": ("shop",),
+          "continuous": ("s_a", "s_z")}, r"table, after the steps: column\(s\) 's_z' not found.*'s_a'"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_steps_are_errors(saved, change, message):
+    with pytest.raises(DataError, match=message):
+        build(path=saved, **(WITH_STEPS | change))
+
+
+def test_raw_rows_hold_what_is_asked_for_and_the_keys(saved, table, tmp_path):
+    unlabelled = write(tmp_path, table.drop(columns=["late", "kind", "w"]), "new.csv")
+    recipe = TableRecipe(TableSettings(path=saved, **WITH_STEPS))
+    found = recipe.raw_rows("pandas", unlabelled, ("price", "shop", "code", "x"))
+    assert list(found.columns) == ["id", "shop", "x", "price", "code", "row_number"]
+    assert found["id"].tolist() == table["id"].tolist()
+    assert str(found["code"].dtype) == "int64"
+    with pytest.raises(DataError, match=r"new2\.csv: column\(s\) 'price' not found"):
+        recipe.raw_rows("pandas", write(tmp_path, table.drop(columns="price"), "new2.csv"), ("price", "shop"))
+
+
+def test_a_table_that_a_step_reads_is_an_input_of_the_stage(saved, tmp_path):
+    shops = write(tmp_path, pd.DataFrame({"shop": ["a", "b"], "size": [3.0, 4.0]}), "shops.csv")
+    steps = ({"join_external": {"table": shops, "on": ["shop"], "columns": {"size": "shop_size"}}},)
+    settings = WITH_STEPS | {"steps": steps, "categorical": ("shop",), "continuous": ("shop_size",)}
+    assert TableRecipe(TableSettings(path=saved, **settings)).inputs() == [saved, shops]
+    frame = build(path=saved, **settings).splits["test"]
+    assert frame.groupby("shop")["shop_size"].max().to_dict() == {
+        "a": 3.0,
+        "b": 4.0,
+        "c": pytest.approx(np.nan, nan_ok=True),
+    }

@@ -17,7 +17,15 @@ from features.errors import DataError
 from features.preprocessor import Preprocessor
 from features.schema import Column, Schema, Target
 from models import TabularConfig, TabularModel
-from pipeline.bundle import BLOCK_ROWS, Bundle, BundleError, load_bundle
+from pipeline.bundle import (
+    BLOCK_ROWS,
+    Bundle,
+    BundleError,
+    load_bundle,
+    model_outputs,
+    output_predictions,
+    target_loss,
+)
 from pipeline.stages import pack
 
 MANY = 200_000
@@ -214,6 +222,7 @@ def test_a_bundle_of_another_version_says_which(folder):
         load_bundle(folder)
 
 
+@pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning")  # of bytes read as if a pickle's
 def test_a_bundle_holds_nothing_that_runs_when_it_is_read(folder):
     """No pickle, whatever its name: JSON, Parquet and safetensors only."""
     files = [path for path in folder.rglob("*") if path.is_file()]
@@ -227,6 +236,14 @@ def test_a_bundle_holds_nothing_that_runs_when_it_is_read(folder):
 def test_a_bundle_does_not_need_the_folder_it_was_trained_in(folder, trained, many, scores):
     assert str(trained[0].folder).encode() not in b"".join(p.read_bytes() for p in folder.rglob("*") if p.is_file())
     assert np.array_equal(bits(load_bundle(folder).predict(many.head(9))["clicked"].to_numpy()), bits(scores)[:9])
+
+
+def test_a_row_through_the_online_transformer_scores_the_same_bits(bundle, many, scores):
+    transformer, loss = bundle.online(), target_loss(bundle.schema)
+    for position, row in enumerate(many.head(30).to_dict("records")):
+        ids, floats = (torch.from_numpy(array)[None] for array in transformer(row))
+        outputs = torch.cat(list(model_outputs(bundle.model, ids, floats)))
+        assert bits(output_predictions(loss, outputs)[0].numpy()) == bits(scores)[position]
 
 
 @pytest.mark.gpu

@@ -1,6 +1,7 @@
 """Using a finished run: evaluating it again and writing its predictions."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -8,6 +9,8 @@ import pytest
 from tiny_recipe import day_of_rows
 
 from features.errors import DataError
+from pipeline.bundle import BundleError, load_bundle
+from pipeline.cli import main
 from pipeline.score import RunError, evaluate_run, score_run
 
 
@@ -83,4 +86,75 @@ def test_a_write_that_fails_leaves_no_file(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(pd.DataFrame, "to_csv", fail)
     with pytest.raises(OSError, match="No space left"):
         score_run(trained[0].config, (), None, None, tmp_path / "scores.csv")
+    assert list(tmp_path.iterdir()) == []
+
+
+STEPS = [
+    {"drop_nulls": {"columns": ["gap"]}},
+    {"clip": {"column": "signal", "low": -1.5}},
+    {"hashed_cross": {"columns": ["city", "store"], "num_buckets": 30, "output": "place"}},
+    {"fill_missing": {"column": "gap"}},
+]
+TABLE = {
+    "path": "", "categorical": ["city", "place"], "continuous": ["signal", "gap"], "inputs": {"store": "int64"},
+    "keys": ["row"], "group": "session", "targets": {"clicked": {"task": "binary"}}, "steps": STEPS,
+}  # fmt: skip
+
+
+@pytest.fixture
+def stepped(tiny):
+    """A run of the recipe `table` with steps, on the tiny data set."""
+    content = json.loads(tiny.config.read_text())
+    content |= {"recipe": "table", "name": "stepped", "features": TABLE | {"path": str(tiny.raw)}}
+    tiny.config.write_text(json.dumps(content))
+    return tiny, tiny.train()
+
+
+def test_raw_rows_without_labels_score_as_the_rows_of_the_features_stage(stepped, tmp_path):
+    tiny, run = stepped
+    raw = day_of_rows(0)
+    raw.drop(columns="clicked").to_csv(tmp_path / "new.csv", index=False)
+    arguments = ["score", "--config", str(tiny.config), "--input", str(tmp_path / "new.csv")]
+    assert main([*arguments, "--out", str(tmp_path / "scores.csv")]) == 0
+    found = pd.read_csv(tmp_path / "scores.csv")
+    assert list(found.columns) == ["row", "predicted_clicked"]
+    assert found["row"].tolist() == raw["row"].tolist()  # rows that the fit dropped are scored too
+    features = tiny.pipeline().features()
+    kept = pd.concat([features.frame(split) for split in ("train", "valid", "test")])
+    assert len(kept) == raw["gap"].notna().sum()
+    expected = kept.assign(clicked=run.bundle().predict(kept.drop(columns="clicked"))["clicked"])
+    expected = expected.assign(row=expected["row"].astype("int64")).set_index("row")["clicked"]
+    again = found.set_index("row")["predicted_clicked"][expected.index].astype("float32")
+    assert np.array_equal(again.to_numpy(), expected.to_numpy())
+
+
+def test_the_bundle_takes_raw_rows_as_any_reader_gives_them(stepped):
+    _, run = stepped
+    bundle = load_bundle(run.path / "model")
+    raw = day_of_rows(0).drop(columns="clicked").head(50)
+    expected = bundle.predict_raw(raw)
+    assert len(expected) == 50
+    texts = raw.assign(store=raw["store"].astype("str"), signal=raw["signal"].astype("object"))
+    assert np.array_equal(bundle.predict_raw(texts)["clicked"], expected["clicked"])
+    alone = pd.concat([bundle.predict_raw(raw.iloc[k : k + 1]) for k in range(5)])
+    assert np.array_equal(alone["clicked"], expected["clicked"][:5])
+    assert sorted(bundle.raw_workflow.applied_inputs) == ["city", "gap", "signal", "store"]
+
+
+def test_a_bundle_without_its_workflow_is_damaged(stepped, tmp_path):
+    _, run = stepped
+    folder = shutil.copytree(run.path / "model", tmp_path / "model")
+    shutil.rmtree(folder / "workflow")
+    with pytest.raises(BundleError, match=r"workflow .*damaged"):
+        load_bundle(folder)
+
+
+def test_a_recipe_without_a_way_from_raw_rows_says_so(trained, tmp_path):
+    tiny, run = trained
+    with pytest.raises(DataError, match=r"recipe 'tiny' has no way from raw rows alone to predictions"):
+        score_run(tiny.config, (), None, None, tmp_path / "scores.csv", str(tiny.raw))
+    with pytest.raises(DataError, match="recipe 'tiny' has no way"):
+        run.bundle().predict_raw(day_of_rows(0))
+    with pytest.raises(RunError, match="either --input or --split, not both"):
+        score_run(tiny.config, (), None, "test", None, str(tiny.raw))
     assert list(tmp_path.iterdir()) == []

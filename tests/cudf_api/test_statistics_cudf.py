@@ -1,0 +1,57 @@
+"""Fit statistics, churn and updates on frames that refuse what cuDF lacks."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cudf", reason="the cuDF API check runs in its own environment: make test-cudf-api")
+from checked import CheckedFrame, check_everything
+
+from features.churn import churn
+from features.preprocessor import Preprocessor
+from features.schema import Column, Schema, Target
+from features.statistics import Statistics, statistics_operators
+from features.update import checksum
+
+SCHEMA = Schema(
+    (
+        Column("word", "categorical", "string"),
+        Column("number", "categorical", "int64"),
+        Column("x", "continuous", "float32"),
+        Column("y", "target", "float32"),
+    ),
+    (Target("y", "binary"),),
+)
+
+
+@pytest.fixture(autouse=True)
+def checks(monkeypatch):
+    check_everything(monkeypatch)
+
+
+def frame(seed):
+    rng = np.random.default_rng(seed)
+    return CheckedFrame({
+        "word": rng.choice(["a", "b", f"only {seed}", None], 60), "number": rng.integers(0, 5 + seed, 60),
+        "x": np.where(rng.random(60) < 0.2, np.nan, rng.normal(size=60)).astype("float32"),
+        "y": rng.integers(0, 2, 60).astype("float32"),
+    }).astype({"word": "str"})  # fmt: skip
+
+
+def test_statistics_and_churn_use_only_what_cudf_has():
+    found = []
+    for seed in (1, 2):
+        parts = [frame(seed).iloc[:20], frame(seed).iloc[20:]]
+        states = {key: operator.fit(parts) for key, operator in statistics_operators(SCHEMA).items()}
+        found.append(Statistics.from_states(states))
+    old, new = found[0], found[1].at_version(2)
+    report = churn(old, new, {name: state.vocabulary for name, state in old.categories.items()})
+    assert report.categories[0].new.examples[0][0] == "only 2"
+    assert old.merge(new).rows == 120
+
+
+@pytest.mark.parametrize("refresh", [False, True])
+def test_an_update_uses_only_what_cudf_has(refresh):
+    preprocessor = Preprocessor(SCHEMA).fit([frame(1)])
+    preprocessor.update([frame(2).iloc[:20], frame(2).iloc[20:]], refresh_scales=refresh)
+    assert preprocessor.vocabularies["word"].values.tolist()[-1] == "only 2"
+    assert len(checksum(preprocessor.learned)) == 32
