@@ -16,8 +16,8 @@ READY := $(VENV)/.ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup features train evaluate score nightly rollback test test-cudf-api lint bench gpu-check \
-        data-trivago gc clean
+.PHONY: help setup plan features train evaluate score nightly rollback test test-cudf-api lint bench bench-env \
+        gpu-check data-trivago gc clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
@@ -30,6 +30,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || python3 -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[data,dev]'
 	touch $@
+
+plan: $(READY)  ## what a run will take (memory, time, disk) and whether that fits, before anything starts
+	$(PYTHON) -m pipeline plan --config $(CONFIG) $(ARGS)
 
 features: $(READY)  ## raw files -> features as Parquet
 	$(PYTHON) -m pipeline features --config $(CONFIG) $(ARGS)
@@ -64,9 +67,18 @@ test-cudf-api: $(READY)  ## every cuDF call of the operators against cuDF's real
 	touch .venv-cudf/.ready
 	.venv-cudf/bin/python -m pytest tests/cudf_api $(ARGS)
 
+bench-env:  ## environments of the benchmarks' peers, in .venv-bench (pandas, Polars, scikit-learn, fastai)
+	test -x .venv-bench/bin/python || python3 -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --quiet --requirement benchmarks/peers.txt
+	test -x .venv-bench/fastai/bin/python || python3 -m venv .venv-bench/fastai
+	.venv-bench/fastai/bin/python -m pip install --quiet --requirement benchmarks/peers-fastai.txt
+	.venv-bench/fastai/bin/python -m pip install --quiet --no-deps fastai==2.8.* fastcore 'fastprogress<1.1' \
+	    'plum-dispatch<2.10' fasttransform fastdownload cloudpickle
+
 bench: $(READY)  ## the benchmarks; each prints a table and ends in one JSON line
 	$(PYTHON) -m benchmarks.flights_quality $(ARGS)
 	$(PYTHON) -m benchmarks.trivago_quality $(ARGS)
+	test ! -d .venv-bench || $(PYTHON) -m benchmarks.preprocess $(ARGS)
 
 gpu-check: $(READY)  ## on a GPU box: every test marked gpu, then the benchmarks (make gpu-check PYTHON=python3)
 	$(PYTHON) -m pytest -m gpu $(ARGS)
@@ -80,4 +92,4 @@ gc: $(READY)  ## remove all but the newest artifacts: make gc ARGS="--keep 3"
 	$(PYTHON) -m pipeline gc --config $(CONFIG) $(ARGS)
 
 clean:  ## remove environments and caches; artifacts and runs stay
-	rm -rf .venv .venv-cudf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-cudf .venv-bench build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -13,7 +13,13 @@ import cudf
 import cupy
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import torch
+
+from features.coded_column import CodedColumn
+from features.column_statistics import ColumnStatistics
+from features.quantiles import RadixHistogram, Search
+from features.row_words import FloatWord, IdWord, infinity
 
 NAME = "cudf"
 frames = cudf
@@ -26,6 +32,14 @@ def read_csv(path: Any, **options: Any) -> cudf.DataFrame:
 
 def read_parquet(path: Any, columns: Sequence[str] | None = None) -> cudf.DataFrame:
     return cudf.read_parquet(path, columns=None if columns is None else list(columns))
+
+
+def parquet_columns(path: Any) -> list[str]:
+    return pq.read_schema(path).names
+
+
+def read_columns(path: Any, columns: Sequence[str] | None = None) -> cudf.DataFrame:
+    return read_parquet(path, columns)
 
 
 def write_parquet(frame: cudf.DataFrame, path: Any) -> None:
@@ -51,6 +65,16 @@ def codes(column: cudf.Series) -> cupy.ndarray:
     return cupy.asarray(column.factorize()[0]).astype("int64")
 
 
+def coded(column: cudf.Series) -> CodedColumn:
+    numbers, values = column.factorize()
+    numbers = cupy.asarray(numbers).astype("int32")
+    frame = cudf.DataFrame({"value": cudf.Series(values).reset_index(drop=True)})
+    frame["count"] = cupy.bincount(numbers + 1, minlength=len(frame) + 1)[1:].astype("int64")
+    counted = frame.sort_values(["count", "value"], ascending=[False, True])
+    order = cupy.asarray(counted.index.values)
+    return CodedColumn(numbers, counted.reset_index(drop=True), order, len(frame))
+
+
 def value_counts(column: cudf.Series) -> cudf.DataFrame:
     values = column.dropna().reset_index(drop=True)
     frame = cudf.DataFrame({"value": values, "count": cupy.ones(len(values), dtype="int64")})
@@ -58,7 +82,23 @@ def value_counts(column: cudf.Series) -> cudf.DataFrame:
     return counted.sort_values(["count", "value"], ascending=[False, True]).reset_index(drop=True)
 
 
-def positions_in(column: cudf.Series, vocabulary: cudf.Series) -> cupy.ndarray:
+def direct_counts(column: cudf.Series) -> None:
+    return None
+
+
+def sum_counts(counted: cudf.DataFrame) -> cudf.DataFrame:
+    return counted.groupby("value").agg({"count": "sum"}).reset_index()
+
+
+def sort_counts(counted: cudf.DataFrame) -> cudf.DataFrame:
+    return counted.sort_values(["count", "value"], ascending=[False, True]).reset_index(drop=True)
+
+
+def lookup(vocabulary: cudf.Series) -> None:
+    return None  # a join builds its own table, in a few milliseconds
+
+
+def positions_in(column: cudf.Series, vocabulary: cudf.Series, table: Any = None) -> cupy.ndarray:
     if isinstance(column.dtype, cudf.CategoricalDtype):
         column = column.astype(vocabulary.dtype)
     # A join does not keep row order: carry the row number through it and write each position to its row.
@@ -69,6 +109,42 @@ def positions_in(column: cudf.Series, vocabulary: cudf.Series) -> cupy.ndarray:
     positions = cupy.full(len(column), -1, dtype="int64")
     positions[joined["row"].to_cupy()] = joined["position"].to_cupy()
     return positions
+
+
+def positions_and_nulls(column: cudf.Series, table: Any) -> None:
+    return None
+
+
+def column_statistics(column: cudf.Series) -> ColumnStatistics:
+    return ColumnStatistics.of(column.astype("float32").to_cupy(na_value=np.nan))
+
+
+def column_count(column: cudf.Series, search: Search) -> RadixHistogram:
+    return search.count(column.astype("float32").to_cupy(na_value=np.nan))
+
+
+def weave(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequence[FloatWord]) -> cupy.ndarray:
+    columns: list[Any] = [None] * num_words
+    for word in ids:
+        words = word.ids if word.table is None else word.table[word.ids]  # -1 takes the last, that of null
+        columns[word.place] = cupy.ascontiguousarray(words).view("int32")
+    for item in floats:
+        values = item.column.astype("float32").to_cupy(na_value=np.nan)
+        null = cupy.isnan(values)
+        filled = cupy.where(null, cupy.float32(item.fill), values)
+        _require_finite(item, filled, scaled=False)
+        if item.std:
+            filled = ((filled.astype("float64") - item.mean) / item.std).astype("float32")
+            _require_finite(item, filled, scaled=True)
+        columns[item.place] = filled.view("int32")
+        if item.flag_place >= 0:
+            columns[item.flag_place] = null.astype("float32").view("int32")
+    return cupy.stack(columns, axis=1) if columns else cupy.empty((num_rows, 0), dtype="int32")
+
+
+def _require_finite(word: FloatWord, values: cupy.ndarray, scaled: bool) -> None:
+    if not bool(cupy.isfinite(values).all()):
+        raise infinity(word, scaled)
 
 
 def hash64(column: cudf.Series) -> cupy.ndarray:
@@ -84,6 +160,15 @@ def columns_to_torch(frame: cudf.DataFrame, columns: Sequence[str]) -> list[torc
 
 def map_columns(function: Any, columns: Sequence[str]) -> list[Any]:
     return [function(name) for name in columns]
+
+
+def as_typed(column: cudf.Series, dtype: str, nullable: bool) -> cudf.Series | None:
+    if dtype == "string":
+        plain = not isinstance(column.dtype, cudf.CategoricalDtype | cudf.ListDtype)
+        return column if column.dtype.kind == "O" and plain else None
+    whole = dtype in ("int32", "int64", "bool")
+    fits = str(column.dtype) == dtype and (not whole or nullable or not bool(column.isna().any()))
+    return column if fits else None
 
 
 def to_host(values: Any) -> np.ndarray:

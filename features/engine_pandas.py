@@ -17,6 +17,26 @@ import pyarrow.parquet as pq
 import torch
 import xxhash
 
+from features.arrow_columns import (
+    Coded,
+    Lookup,
+    codable,
+    distinct,
+    float_pieces,
+    frequency_order,
+    is_valid,
+    is_whole,
+    one_array,
+    read_arrow,
+    to_arrow,
+)
+from features.coded_column import CodedColumn
+from features.coding import count_codes
+from features.column_statistics import ColumnStatistics
+from features.encode_rows import weave_rows
+from features.quantiles import RadixHistogram, Search
+from features.row_words import FloatWord, IdWord
+
 NAME = "pandas"
 frames = pd
 arrays = np
@@ -30,6 +50,16 @@ def read_csv(path: Any, **options: Any) -> pd.DataFrame:
 def read_parquet(path: Any, columns: Sequence[str] | None = None) -> pd.DataFrame:
     """A Parquet file as a frame; strings come Arrow-backed."""
     return pd.read_parquet(path, columns=None if columns is None else list(columns))
+
+
+def parquet_columns(path: Any) -> list[str]:
+    """Names of a Parquet file's columns, from its footer."""
+    return pq.read_schema(path).names
+
+
+def read_columns(path: Any, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """A Parquet file as a frame in the form that is the cheapest to encode: Arrow-backed, text as the file has it."""
+    return read_arrow(path, columns)
 
 
 def write_parquet(frame: pd.DataFrame, path: Any) -> None:
@@ -51,29 +81,133 @@ def series(values: np.ndarray, like: pd.DataFrame, valid: np.ndarray | None = No
 
 
 def with_nulls(whole: pd.Series, null: pd.Series) -> pd.Series:
-    """An integer column with nulls where `null` is True; pandas needs its masked integer type for that."""
-    return whole.astype("Int64" if whole.dtype == "int64" else "Int32").mask(null)
+    """An integer or bool column with nulls where `null` is True; pandas needs its masked types for that."""
+    return whole.astype({"int32": "Int32", "int64": "Int64", "bool": "boolean"}[str(whole.dtype)]).mask(null)
 
 
 def codes(column: pd.Series) -> np.ndarray:
     """int64 number of each value, equal values equal numbers, dense from 0; -1 for null."""
+    values = _arrow(column)
+    if codable(values.type):
+        return distinct(values).codes.astype("int64")
     return pd.factorize(column)[0].astype("int64")
+
+
+def coded(column: pd.Series) -> CodedColumn:
+    """Of a column of text or integers, in one pass over it."""
+    values = one_array(to_arrow(column))
+    if not codable(values.type):  # floats and flags
+        encoded = values.dictionary_encode()
+        values = encoded.chunk(0) if isinstance(encoded, pa.ChunkedArray) else encoded
+        counted = value_counts(column)
+        order = pc.index_in(pa.Array.from_pandas(counted["value"]).cast(values.dictionary.type), values.dictionary)
+        codes = values.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        return CodedColumn(codes.astype(np.int32), counted, order.to_numpy(), len(values.dictionary))
+    found = distinct(values)
+    counted, order = _counted(found)
+    return CodedColumn(found.codes, counted, order, len(found.values))
+
+
+def _counted(found: Coded) -> tuple[pd.DataFrame, np.ndarray]:
+    """Columns `value` and `count` of the codes that some row has, and these codes, in the order of `value_counts`."""
+    counts = count_codes(found.codes, len(found.values))
+    order = frequency_order(found.values, counts)[: np.count_nonzero(counts)]
+    return pd.DataFrame({"value": found.values.take(pa.array(order)).to_pandas(), "count": counts[order]}), order
 
 
 def value_counts(column: pd.Series) -> pd.DataFrame:
     """Columns `value` and `count` (int64), nulls left out, by descending count, ties by ascending value."""
+    values = one_array(to_arrow(column))
+    if codable(values.type):
+        return _counted(distinct(values))[0]
     counted = pa.Table.from_struct_array(pc.value_counts(_arrow(column).drop_null()))
     counted = counted.rename_columns(["value", "count"])
     counted = counted.sort_by([("count", "descending"), ("value", "ascending")])
     return counted.to_pandas()
 
 
-def positions_in(column: pd.Series, vocabulary: pd.Series) -> np.ndarray:
-    """Position of every value in `vocabulary` (int64), -1 for null and for a value that is not there."""
-    values = _arrow(column)
-    known = _arrow(vocabulary).cast(values.type) if len(vocabulary) else pa.array([], values.type)
+def direct_counts(column: pd.Series) -> pd.DataFrame | None:
+    """`value_counts` of an Arrow-backed column of text, int32 or int64, whose values are what they look like; else
+    None."""
+    if not isinstance(column.dtype, pd.ArrowDtype) or not codable(column.dtype.pyarrow_dtype):
+        return None
+    kind = column.dtype.pyarrow_dtype
+    return None if is_whole(kind) and kind not in (pa.int32(), pa.int64()) else value_counts(column)
+
+
+def sum_counts(counted: pd.DataFrame) -> pd.DataFrame:
+    """Columns `value` and `count`, each value once: the sum of the rows that have it. `value` holds no null."""
+    values = one_array(to_arrow(counted["value"]))
+    if not codable(values.type):
+        return counted.groupby("value").agg({"count": "sum"}).reset_index()
+    found = distinct(values)
+    counts = np.zeros(len(found.values), np.int64)
+    np.add.at(counts, found.codes, counted["count"].to_numpy())
+    return pd.DataFrame({"value": found.values.to_pandas(), "count": counts})
+
+
+def sort_counts(counted: pd.DataFrame) -> pd.DataFrame:
+    """Columns `value` (no null) and `count` in the order of `value_counts`, on a new index."""
+    values = one_array(to_arrow(counted["value"]))
+    if not codable(values.type):
+        return counted.sort_values(["count", "value"], ascending=[False, True]).reset_index(drop=True)
+    order = frequency_order(values, counted["count"].to_numpy())
+    if (order[1:] > order[:-1]).all():
+        return counted.reset_index(drop=True)
+    values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    return pd.DataFrame(
+        {"value": values.take(pa.array(order)).to_pandas(), "count": counted["count"].to_numpy()[order]}
+    )
+
+
+def lookup(vocabulary: pd.Series) -> Any:
+    """A hash table of the vocabulary (distinct values without nulls), for `positions_in`."""
+    known = one_array(to_arrow(vocabulary))
+    return Lookup(known) if codable(known.type) else known
+
+
+def positions_in(column: pd.Series, vocabulary: pd.Series, table: Any = None) -> np.ndarray:
+    """Position of every value in `vocabulary` (int64), -1 for null and for a value that is not there.
+
+    table: what `lookup(vocabulary)` gave, so that it need not be made again.
+    """
+    values = one_array(to_arrow(column))
+    table = lookup(vocabulary) if table is None else table
+    if isinstance(table, Lookup) and (table.whole == is_whole(values.type)) and codable(values.type):
+        return table.positions(values).astype(np.int64)
+    values, known = _arrow(column), _arrow(vocabulary)
+    known = known.cast(values.type) if len(known) else pa.array([], values.type)
     found = pc.index_in(values, value_set=known, skip_nulls=True)
     return found.fill_null(-1).to_numpy().astype(np.int64)
+
+
+def positions_and_nulls(column: pd.Series, table: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    """int32 positions (-1: null or not there) and bool nulls, if the column is of the very kind that the vocabulary
+    of `table` (a `lookup`) is, so that nothing has to be brought into another form first."""
+    values = one_array(to_arrow(column))
+    if not (isinstance(table, Lookup) and codable(values.type) and table.whole == is_whole(values.type)):
+        return None
+    positions = table.positions(values)
+    valid = is_valid(values)
+    return positions, ~valid if len(valid) else np.zeros(len(positions), np.bool_)
+
+
+def column_statistics(column: pd.Series) -> ColumnStatistics:
+    """Of a float32 column; `ValueError` for an infinity."""
+    return ColumnStatistics.of_pieces(float_pieces(column))
+
+
+def column_count(column: pd.Series, search: Search) -> RadixHistogram:
+    """`search.count` of a float32 column."""
+    found = RadixHistogram.empty()
+    for values, valid in float_pieces(column):
+        found = search.merge(found, search.count(values, valid))
+    return found
+
+
+def weave(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequence[FloatWord]) -> np.ndarray:
+    """int32 [num_rows, num_words], as `features.encode_rows.weave_rows`."""
+    return weave_rows(num_rows, num_words, ids, floats)
 
 
 def hash64(column: pd.Series) -> np.ndarray:
@@ -81,7 +215,7 @@ def hash64(column: pd.Series) -> np.ndarray:
     codes, values = pd.factorize(column)
     if (codes < 0).any():
         raise ValueError(f"hash64: column {column.name!r} holds nulls; fill them first.")
-    if isinstance(values.dtype, np.dtype) and values.dtype.kind in "iu":
+    if values.dtype.kind in "iub":  # of masked columns too
         data = (int(value).to_bytes(8, "little", signed=True) for value in values)
     else:
         data = (str(value).encode() for value in values)
@@ -98,6 +232,25 @@ def map_columns(function: Any, columns: Sequence[str]) -> list[Any]:
     """`function` of each column name, in threads: Arrow and NumPy release the interpreter lock."""
     with ThreadPoolExecutor() as pool:
         return list(pool.map(function, columns))
+
+
+def as_typed(column: pd.Series, dtype: str, nullable: bool) -> pd.Series | None:
+    """The column as the schema's type where that takes no look at its values: as it is, or Arrow's integers widened.
+
+    None where values must be looked at. An Arrow-backed column stays one.
+    """
+    kind = column.dtype
+    if not isinstance(kind, pd.ArrowDtype):
+        return column if str(kind) == dtype or (dtype == "string" and kind == "str") else None
+    found = kind.pyarrow_dtype
+    if dtype == "string":
+        return column if codable(found) and not is_whole(found) else None
+    if dtype in ("int32", "int64"):
+        fits = is_whole(found) and not pa.types.is_dictionary(found) and found.bit_width <= int(dtype[3:])
+        if not fits or not (nullable or not column.isna().any()):
+            return None
+        return column if found.bit_width == int(dtype[3:]) else column.astype(pd.ArrowDtype(pa.type_for_alias(dtype)))
+    return column if str(found) == {"float32": "float", "float64": "double"}.get(dtype) else None
 
 
 def to_host(values: Any) -> np.ndarray:
@@ -126,7 +279,5 @@ def _plain(column: pd.Series) -> pa.Array:
 
 
 def _arrow(column: pd.Series) -> pa.Array:
-    converted = pa.Array.from_pandas(column)
-    if isinstance(converted, pa.ChunkedArray):
-        converted = converted.combine_chunks()
+    converted = one_array(to_arrow(column))
     return converted.dictionary_decode() if pa.types.is_dictionary(converted.type) else converted

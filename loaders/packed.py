@@ -127,6 +127,21 @@ class PackedTable:
         return cls(_interleave(specs, columns, torch.device(device) if device else columns[0].device), schema)
 
     @classmethod
+    def from_rows(cls, schema: TensorSchema, words: Tensor) -> "PackedTable":
+        """Rows [N, W] int32 that a preprocessor wove, as they are; its ids and floats fit the schema by construction.
+
+        Raises:
+            LoaderError: for a target or weight outside its range, which only the data can answer for.
+        """
+        table = cls(words, schema)
+        first = len(schema.ids) + len(schema.floats)
+        specs = [spec for spec in column_specs(schema)[first:] if spec.dtype == torch.float32 or spec.low == 0]
+        columns = [words[:, first + i].contiguous().view(spec.dtype) for i, spec in enumerate(specs)]
+        if columns:
+            check_columns(specs, columns)
+        return table
+
+    @classmethod
     def concat(cls, tables: Iterable["PackedTable"]) -> "PackedTable":
         """The rows of `tables` one after another; all must have the same schema and device."""
         parts = list(tables)

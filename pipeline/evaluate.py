@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from features.schema import Schema, Target
-from features.vocabulary import LAYOUT
 from loaders.packed import PackedTable
 from models import (
     accuracy,
@@ -174,13 +173,16 @@ def column_summary(preprocessor: Any, train: PackedTable, test: PackedTable) -> 
     found: list[dict[str, Any]] = []
     fitted, asked = train.unpack(train.words).ids, test.unpack(test.words).ids
     for position, column in enumerate(train.schema.ids):
+        vocabulary = preprocessor.vocabularies[column.name]
+        layout = vocabulary.layout
+        unseen = (asked[:, position] >= layout.unseen) & (asked[:, position] < layout.unseen + layout.buckets)
         found.append(
             {
                 "name": column.name,
                 "role": "categorical",
-                "nulls": float((fitted[:, position] == LAYOUT.null).double().mean()),
-                "cardinality": len(preprocessor.vocabularies[column.name].values),
-                "unseen_rate": float((asked[:, position] == LAYOUT.unseen).double().mean()),
+                "nulls": float((fitted[:, position] == layout.null).double().mean()),
+                "cardinality": len(vocabulary.values),
+                "unseen_rate": float(unseen.double().mean()),
             }
         )
     for name, fill in preprocessor.fills.items():

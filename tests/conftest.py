@@ -10,15 +10,16 @@ import pytest
 import torch
 from hypothesis import settings
 
-# CI tries the same examples each time, so that what passed once passes again; elsewhere each run tries new ones.
-settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+# CI tries the same examples each time, so that what passed once passes again; elsewhere each run tries new ones. No
+# deadlines: the first call of a compiled loop compiles it, and machines are shared.
+settings.register_profile("ci", derandomize=True, deadline=None)
+settings.register_profile("here", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 # The offline GPU box lacks some packages (make gpu-check installs nothing): folders whose code needs them are left out
 # there, and the report's first lines say so.
-NEEDS = {"pipeline": ("pydantic", "ruamel.yaml", "safetensors"), "features": ("dask", "xxhash")}
+NEEDS = {"pipeline": ("pydantic", "ruamel.yaml", "safetensors"), "features": ("dask", "numba", "xxhash")}
 
 
 def _missing(packages):

@@ -82,3 +82,10 @@ def test_text_entries_come_as_text():
 def test_a_separator_is_taken_literally():
     values, _ = split_lists(pd.Series(["1.2.3"], dtype="str"), "int64", separator=".")
     assert values.tolist() == [1, 2, 3]
+
+
+def test_a_column_put_together_from_several_frames_is_split_as_one():
+    parts = [pd.Series(["1|2"], dtype="str"), pd.Series([], dtype="str"), pd.Series([None, "3"], dtype="str")]
+    entries, lengths = split_lists(pd.concat(parts, ignore_index=True), "int64")
+    assert entries.tolist() == [1, 2, 3]
+    assert lengths.tolist() == [2, 0, 1]

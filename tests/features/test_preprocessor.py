@@ -5,6 +5,8 @@ import json
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -94,6 +96,52 @@ def test_fit_does_not_depend_on_the_partitions_or_their_order(rows, cuts, seed):
     one = Preprocessor(SCHEMA).fit([frame])
     many = Preprocessor(SCHEMA).fit(cut(frame.sample(frac=1, random_state=seed), cuts, seed))
     assert state(many) == state(one)
+
+
+@given(
+    rows=st.lists(ROW, min_size=1, max_size=30),
+    cuts=st.lists(st.integers(0, 30), max_size=63),
+    min_count=st.integers(1, 3),
+)
+@settings(max_examples=40)
+def test_fit_weave_gives_the_states_of_fit_and_the_rows_of_weave(rows, cuts, min_count):
+    frame = table([*rows, ("a", 1, 0.0, 0.0)])
+    parts = [frame.iloc[a:b].reset_index(drop=True) for a, b in itertools.pairwise([0, *sorted(cuts), len(frame)])]
+    apart = Preprocessor(SCHEMA, PreprocessorSettings(min_count=min_count)).fit([frame])
+    together = Preprocessor(SCHEMA, PreprocessorSettings(min_count=min_count))
+    woven = together.fit_weave(parts)
+    assert state(together) == state(apart)
+    for part, found in zip(parts, woven, strict=True):
+        assert np.array_equal(found, apart.weave(part))
+
+
+def test_the_columns_of_a_file_need_not_be_converted(tmp_path):
+    """Text as dictionary codes, narrow integers, chunks with nulls: what `read_columns` hands over is encoded alike."""
+    rng = np.random.default_rng(5)
+    size = 3000
+    words = np.array(["a", "b", "cc", None, "d"], dtype=object)[rng.integers(0, 5, size)]
+    narrow = pa.array(rng.integers(-3, 4, size), pa.int8(), mask=rng.random(size) < 0.1)
+    x = pa.array(rng.normal(size=size).astype("float32"), mask=rng.random(size) < 0.1)
+    rest = table([("a", 1, 0.0, 0.0)] * size)[["z", "y", "kind", "w", "g"]]
+    columns = {"word": pa.array(words), "number": narrow, "x": x} | {n: pa.array(rest[n]) for n in rest}
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet", row_group_size=700)
+    part = ("pandas", tmp_path / "rows.parquet")
+    frame = pd.read_parquet(tmp_path / "rows.parquet")
+    plain = Preprocessor(SCHEMA).fit([frame])
+    direct = Preprocessor(SCHEMA)
+    (woven,) = direct.fit_weave([part])
+    assert isinstance(direct.read(part)["word"].dtype, pd.ArrowDtype)
+    assert state(direct) == state(plain) == state(Preprocessor(SCHEMA).fit([part]))
+    assert np.array_equal(woven, plain.weave(frame))
+    assert np.array_equal(direct.weave(direct.read(part)), woven)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "int64"])
+def test_continuous_columns_of_any_declared_type_become_float32(dtype):
+    schema = Schema((Column("x", "continuous", dtype), Column("y", "target", "float32")), (Target("y", "binary"),))
+    frame = pd.DataFrame({"x": np.array([1, 2, 2, 3], dtype), "y": np.float32([0, 1, 0, 1])})
+    found = Preprocessor(schema).fit([frame]).transform(frame)["x"]
+    np.testing.assert_allclose(found, (np.array([1, 2, 2, 3]) - 2) / np.std([1, 2, 2, 3]), rtol=1e-6)
 
 
 @given(train=st.lists(ROW, min_size=1, max_size=20), rows=st.lists(ROW, min_size=2, max_size=12))

@@ -9,26 +9,31 @@ import xxhash
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
 
+from features import engine_pandas
 from features.errors import DataError
 from features.recipes.base import SplitFractions
-from features.recipes.trivago import TrivagoRecipe, TrivagoSettings, split_by_session
-from features.recipes.trivago_features import CATEGORICAL, CONTINUOUS, ENCODED, VIEWS, PairBuilder, prepare_log
+from features.recipes.trivago import METADATA, TrivagoRecipe, TrivagoSettings
+from features.recipes.trivago_chunk import ENCODED
+from features.recipes.trivago_features import CATEGORICAL, CONTINUOUS, build_pairs
+from features.recipes.trivago_log import LOG, VIEWS, prepare_log
+from features.recipes.trivago_stream import split_of, split_times
 from features.recipes.trivago_synthetic import write_synthetic_log
+from features.sources import read_files
 
 KEY = ["session_id", "step", "candidate_order"]
 
 
 def built(log, metadata):
     """Pairs by session, step and candidate, and the names of all features."""
-    builder = PairBuilder(metadata, 200, num_folds=5, ctr_smoothing=20.0, target_smoothing=400.0)
-    pairs = builder.build(prepare_log(log))
-    names = [*CATEGORICAL, *CONTINUOUS, *builder.flag_names]
+    pairs, _, flags = build_pairs(prepare_log(log), metadata, 200, 5, ctr_smoothing=20.0, target_smoothing=400.0)
+    names = [*CATEGORICAL, *CONTINUOUS, *flags]
     return pairs.sort_values(KEY).reset_index(drop=True), names
 
 
 def read(folder):
-    recipe = TrivagoRecipe(TrivagoSettings(path=str(folder)))
-    return recipe.read_log("pandas"), recipe.read_metadata("pandas")
+    parts = [read_files("pandas", str(folder / f"{name}.csv"), LOG, null_values=("",)) for name in ("train", "test")]
+    metadata = read_files("pandas", str(folder / "item_metadata.csv"), METADATA, null_values=("",))
+    return pd.concat(parts, ignore_index=True), metadata
 
 
 @pytest.fixture(scope="module")
@@ -303,17 +308,19 @@ def test_splits_hold_whole_sessions_in_time_with_the_schema(folder, raw):
 
 def test_a_session_that_crosses_a_boundary_goes_to_the_later_split():
     # Clickouts at 10, 20, ..., 100; session 2 runs from 30 to 70, across the boundary at 60.
-    session = [0, 1, 2, 3, 4, 5, 2, 6, 7, 8]
+    session = np.array([0, 1, 2, 3, 4, 5, 2, 6, 7, 8])
     times = np.arange(10, 110, 10)
-    log = pd.DataFrame({"session": session, "timestamp": times})
-    pairs = log.assign(target=1.0, candidate_order=1)
-    found = split_by_session(pairs, log, SplitFractions(0.6, 0.2, 0.2))
-    assert sorted(found["train"]["session"]) == [0, 1, 3, 4, 5]
-    assert sorted(found["valid"]["session"]) == [2, 2, 6]
-    assert sorted(found["test"]["session"]) == [7, 8]
+    until = split_times(times, 0.6, 0.2)
+    assert until == (60, 80)
+
+    def sessions_of(ends):
+        masks = split_of(engine_pandas, pd.Series(np.ones(10)), ends, *until)
+        return {name: sorted(session[mask]) for name, mask in masks.items()}
+
+    ends = np.array([times[session == number].max() for number in session])
+    assert sessions_of(ends) == {"train": [0, 1, 3, 4, 5], "valid": [2, 2, 6], "test": [7, 8], "score": []}
     # A row without a clickout counts too: session 5 looks at something at 75.
-    more = pd.concat([log, pd.DataFrame({"session": [5], "timestamp": [75]})])
-    assert 5 in set(split_by_session(pairs, more, SplitFractions(0.6, 0.2, 0.2))["valid"]["session"])
+    assert 5 in sessions_of(np.where(session == 5, 75, ends))["valid"]
 
 
 def test_submission_ranks_the_items_of_every_clickout_to_be_scored_in_the_official_format(folder):
@@ -337,9 +344,8 @@ def test_clickouts_that_cannot_be_used_are_left_out_and_counted(folder, raw):
     broken = log.copy()
     broken.loc[asked[:3], "reference"] = "999999999"
     broken.loc[asked[3:5], ["impressions", "prices"]] = None
-    builder = PairBuilder(metadata, 200, 5, 20.0, 400.0)
-    pairs = builder.build(prepare_log(broken))
-    assert (builder.not_in_list, builder.without_list) == (3, 2)
+    pairs, tables, _ = build_pairs(prepare_log(broken), metadata, 200, 5, 20.0, 400.0)
+    assert (tables.not_in_list, tables.without_list) == (3, 2)
     lost = broken.loc[asked[:5], ["session_id", "step"]]
     assert pairs.merge(lost, on=["session_id", "step"]).empty
     assert pairs["clickout"].nunique() == (log["action_type"] == "clickout item").sum() - 5
