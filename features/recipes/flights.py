@@ -102,20 +102,23 @@ class FlightsRecipe(Recipe):
         """The raw tables by name: flights, weather, planes, airports."""
         numbers = dict.fromkeys(WEATHER, "float64")
         return {
-            "flights": read_files(engine, self._pattern("flights"), FLIGHTS),
+            "flights": read_files(engine, self._pattern("flights"), FLIGHTS, cache=self.cache),
             "weather": read_files(
-                engine, self._pattern("weather"), {"origin": "string", "time_hour": "string", **numbers}
+                engine, self._pattern("weather"), {"origin": "string", "time_hour": "string", **numbers},
+                cache=self.cache,
             ),
             "planes": read_files(
                 engine,
                 self._pattern("planes"),
                 {"tailnum": "string", "year": "float64", "engines": "float64", "seats": "float64", **PLANES},
+                cache=self.cache,
             ),
             "airports": read_files(
                 engine,
                 self._pattern("airports"),
                 {"faa": "string", "lat": "float64", "lon": "float64", "alt": "float64", "tz": "float64",
                  "dst": "string"},
+                cache=self.cache,
             ),
         }  # fmt: skip
 

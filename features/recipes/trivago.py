@@ -9,22 +9,24 @@ crosses a boundary goes to the later split. Clickouts without a reference form t
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from features.csv_blocks import CsvBlock, csv_blocks
 from features.errors import DataError
 from features.frame import engine_of, load_engine
-from features.recipes.base import FeatureTables, Recipe, SplitFractions
-from features.recipes.trivago_features import CATEGORICAL, CLICKOUT, CONTINUOUS, PairBuilder, prepare_log
+from features.recipes.base import FeatureParts, FeatureTables, Recipe, SplitFractions
+from features.recipes.trivago_features import CATEGORICAL, CONTINUOUS, Properties
+from features.recipes.trivago_stream import ChunkTask, Streamed, TaskMap, stream_pairs
 from features.schema import Column, Schema, Target
-from features.sources import cast, expand, read_files
+from features.sources import expand, read_files
 
-LOG = {
-    "user_id": "string", "session_id": "string", "timestamp": "int64", "step": "int64", "action_type": "string",
-    "reference": "string", "platform": "string", "city": "string", "device": "string", "current_filters": "string",
-    "impressions": "string", "prices": "string",
-}  # fmt: skip
 METADATA = {"item_id": "int64", "properties": "string"}
+BLOCK_BYTES = 64 << 20  # of the input files, read at a time
+CHUNK_WEIGHT = 1_000_000  # log rows and pairs of a chunk together; what a worker holds at a time
 
 
 @dataclass(frozen=True)
@@ -65,28 +67,39 @@ class TrivagoRecipe(Recipe):
         return [path for name in names for path in expand(self._pattern(name))]
 
     def build(self, engine: str) -> FeatureTables:
+        """The whole log in memory at the end, though not on the way."""
+        with tempfile.TemporaryDirectory() as name:
+            found = self.write_parts(engine, Path(name), CHUNK_WEIGHT, run_here)
+            module, splits = load_engine(engine), {}
+            for split in found.rows:
+                paths = sorted((Path(name) / split).glob("part-*.parquet"))
+                splits[split] = module.frames.concat([module.read_parquet(path) for path in paths], ignore_index=True)
+            return FeatureTables(splits, found.schema, found.notes)
+
+    def write_parts(
+        self, engine: str, folder: Path, rows_per_part: int, run: TaskMap, block_bytes: int = BLOCK_BYTES
+    ) -> FeatureParts:
+        """Splits as parts, one a chunk of time, in memory that does not grow with the log (`trivago_stream`)."""
         settings = self.settings
-        log = prepare_log(self.read_log(engine))
-        builder = PairBuilder(
-            self.read_metadata(engine),
-            settings.max_properties,
-            settings.num_folds,
-            settings.ctr_smoothing,
-            settings.target_smoothing,
-        )
-        self.report("read")
-        pairs = builder.build(log)
-        self.report("pairs")
-        schema = trivago_schema(builder.flag_names)
-        splits = split_by_session(pairs, log, settings.split)
-        return FeatureTables(
-            {
-                name: cast(frame[schema.names()], schema.dtypes(), name).reset_index(drop=True)
-                for name, frame in splits.items()
-            },
-            schema,
-            self._notes(log, builder, splits),
-        )
+        properties = Properties.of(self.read_metadata(engine), settings.max_properties, engine)
+        schema = trivago_schema(properties.words.columns)
+        # Its folder is one of the artifact's that is being written, so a crash leaves nothing of it.
+        with tempfile.TemporaryDirectory(prefix=".work-", dir=folder) as work:
+            streamed = stream_pairs(
+                self.blocks(block_bytes),
+                properties,
+                schema.names(),
+                ChunkTask(
+                    engine, Path(work).absolute(), -1, (), 0, None,
+                    settings.num_folds, settings.ctr_smoothing, settings.target_smoothing,
+                ),
+                (settings.split.train, settings.split.valid),
+                Path(folder).absolute(),
+                rows_per_part,
+                run,
+                self.report,
+            )  # fmt: skip
+        return FeatureParts(streamed.rows, schema, self._notes(streamed))
 
     def submission(self, rows: Any, predictions: Any) -> Any:
         """The challenge's format, one line a clickout in order of user, session and step: user_id, session_id,
@@ -102,54 +115,35 @@ class TrivagoRecipe(Recipe):
         lines["item_recommendations"] = items
         return lines.sort_values(["user_id", "session_id", "step"]).reset_index(drop=True)
 
-    def read_log(self, engine: str) -> Any:
-        """train and test one after the other, every column of the official files."""
-        parts = [read_files(engine, self._pattern(name), LOG, null_values=("",)) for name in ("train", "test")]
-        return load_engine(engine).frames.concat(parts, ignore_index=True)
+    def blocks(self, block_bytes: int) -> list[CsvBlock]:
+        """train and test one after the other, in pieces."""
+        return [block for name in ("train", "test") for block in csv_blocks(self._pattern(name), block_bytes)]
 
     def read_metadata(self, engine: str) -> Any | None:
         """item_id (unique) and properties, or None where the settings name no such file."""
         if not self.settings.item_metadata:
             return None
-        metadata = read_files(engine, self._pattern("item_metadata"), METADATA, null_values=("",))
+        metadata = read_files(engine, self._pattern("item_metadata"), METADATA, null_values=("",), cache=self.cache)
         twice = metadata["item_id"].duplicated()
         if bool(twice.any()):
             example = metadata["item_id"][twice].iloc[0]
             raise DataError(f"item metadata: {int(twice.sum())} item_id(s) appear twice, for example {example}.")
         return metadata
 
-    def _notes(self, log: Any, builder: PairBuilder, splits: dict[str, Any]) -> tuple[str, ...]:
-        clickouts = int((log["action_type"] == CLICKOUT).sum())
-        sizes = ", ".join(f"{name} {len(frame):,}" for name, frame in splits.items())
+    def _notes(self, streamed: Streamed) -> tuple[str, ...]:
+        counts = streamed.counts
+        sizes = ", ".join(f"{name} {rows:,}" for name, rows in streamed.rows.items())
         return (
-            f"{clickouts:,} clickouts in {len(log):,} log rows; pairs: {sizes}.",
-            f"{builder.not_in_list:,} clickouts left out because their reference is not among their impressions, "
-            f"{builder.without_list:,} because they have no impressions; their rows still count in the history of "
+            f"{counts['clickouts']:,} clickouts in {counts['rows']:,} log rows; pairs: {sizes}.",
+            f"{counts['not_in_list']:,} clickouts left out because their reference is not among their impressions, "
+            f"{counts['without_list']:,} because they have no impressions; their rows still count in the history of "
             "others.",
         )
 
 
-def split_by_session(pairs: Any, log: Any, fractions: SplitFractions) -> dict[str, Any]:
-    """train, valid, test and score of whole sessions.
-
-    The boundaries are the times by which `fractions` of the labelled clickouts had happened. A session whose last log
-    row lies after a boundary belongs to the later split, wherever it began. Clickouts without a reference are `score`.
-    """
-    engine = engine_of(pairs)
-    labelled = pairs["target"].notna()
-    times = pairs[labelled & (pairs["candidate_order"] == 1)]["timestamp"].sort_values().reset_index(drop=True)
-    if len(times) == 0:
-        raise DataError("trivago: no clickout has a reference among its impressions, so there is nothing to learn.")
-    last = log.groupby("session").agg({"timestamp": "max"}).sort_index()
-    end = engine.series(engine.array(last["timestamp"])[engine.array(pairs["session"])], pairs)
-    first = times.iloc[max(int(len(times) * fractions.train) - 1, 0)]
-    second = times.iloc[max(int(len(times) * (fractions.train + fractions.valid)) - 1, 0)]
-    return {
-        "train": pairs[labelled & (end <= first)],
-        "valid": pairs[labelled & (end > first) & (end <= second)],
-        "test": pairs[labelled & (end > second)],
-        "score": pairs[~labelled],
-    }
+def run_here(function: Any, tasks: Sequence[Any]) -> list[Any]:
+    """The results of the tasks, one after the other in this process."""
+    return [function(task) for task in tasks]
 
 
 def trivago_schema(flag_names: tuple[str, ...]) -> Schema:

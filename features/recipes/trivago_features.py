@@ -1,32 +1,26 @@
 """Features of (clickout, candidate) pairs from a log in the format of the RecSys Challenge 2019.
 
-Time discipline. `moment` numbers the log's distinct (timestamp, step) in order. Everything about a pair comes from
-its own clickout row without the reference (what was shown, to whom, when) and from rows of a strictly smaller moment.
-So changing a clickout's reference, or anything later, changes none of its features.
+Time discipline. A moment is a (timestamp, step). Everything about a pair comes from its own clickout row without the
+reference (what was shown, to whom, when) and from rows of a strictly smaller moment. So changing a clickout's
+reference, or anything later, changes none of its features.
+
+The log may come in chunks of time, each with what earlier ones left (`trivago_history`, `trivago_chunk`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from features.errors import DataError
-from features.frame import engine_of
-from features.operators.asof import AsOf, Mean
-from features.operators.base import Operator
-from features.operators.count_encoding import CountEncoding, LastBefore
-from features.operators.difference import Difference
-from features.operators.explode_lists import ExplodeLists
+from features.frame import engine_of, load_engine
+from features.operators.asof import ratio
 from features.operators.rank_within_group import RankWithinGroup
-from features.operators.target_encoding import TargetEncoding
 from features.operators.text_flags import TextFlags, Words
-
-CLICKOUT, SEARCH_ITEM, SORT_CHANGE = "clickout item", "search for item", "change of sort order"
-VIEWS = ("interaction item image", "interaction item info", "interaction item deals", "interaction item rating")
-ITEM_ACTIONS = (*VIEWS, CLICKOUT, SEARCH_ITEM)
-# Name of the flag, and the actions whose last item it compares with.
-LAST_ITEMS = {"interacted": ITEM_ACTIONS, "viewed": VIEWS, "clicked": (CLICKOUT,), "searched": (SEARCH_ITEM,)}
-ENCODED = {"filters": "current_filters", "city": "city", "device": "device", "user": "user_id"}
-NO_FILTERS = "none"
+from features.recipes.trivago_chunk import ENCODED, ITEM_GROUPS, LAST_ITEMS, Chunk, target_counts
+from features.recipes.trivago_history import FIRST, LAST, NONE, Family
+from features.recipes.trivago_log import CLICKOUT, NO_FILTERS, Books, CodedLog
+from features.recipes.trivago_pairs import Tables, explode, places_in_list
 
 CATEGORICAL = {
     "user_id": "string", "item_id": "int64", "platform": "string", "city": "string", "device": "string",
@@ -41,271 +35,251 @@ CONTINUOUS = (
     *(f"{name}_target_mean" for name in ENCODED), "session_actions", "session_clickouts", "user_clickouts",
     "seconds_since_last_action", "seconds_since_session_start", "session_step",
 )  # fmt: skip
+# Columns that are text in the pairs: the number behind them, and the column whose book it is of.
+TEXTS = {
+    "user_id": ("user", "user_id"), "session_id": ("session", "session_id"), "platform": ("platform", "platform"),
+    "city": ("city", "city"), "device": ("device", "device"), "current_filters": ("filters", "current_filters"),
+    "sort_order": ("sort_order", "sort_order"), "last_action": ("last_action", "action_type"),
+}  # fmt: skip
 
-# Columns of a clickout that its pairs carry.
-FROM_CLICKOUT = (
-    "user_id", "session_id", "timestamp", "step", "user", "platform", "city", "device", "current_filters",
-    "sort_order", "last_action", "session_actions", "session_clickouts", "user_clickouts", "seconds_since_last_action",
-    "seconds_since_session_start", *(f"{name}_target_mean" for name in ENCODED),
-)  # fmt: skip
 
+@dataclass(frozen=True)
+class Properties:
+    """What the metadata says: item_id, `has` int8 [items, words], and the words with their columns."""
 
-def prepare_log(log: Any) -> Any:
-    """The log in order of (timestamp, step), with row, moment, item (-1 for none) and the codes session and user.
+    item_id: Any
+    has: Any
+    words: Words
 
-    The row order of the input does not matter; a null in `current_filters` becomes 'none'.
-    """
-    if bool((log["timestamp"] < 0).any()) or bool((log["step"] < 0).any()):
-        bad = log[(log["timestamp"] < 0) | (log["step"] < 0)].head(1)[["session_id", "timestamp", "step"]]
-        raise DataError(f"trivago log: negative timestamp or step, for example {bad.to_dict('records')[0]}.")
-    for name in ("user_id", "session_id", "action_type"):
-        if bool(log[name].isna().any()):
-            raise DataError(f"trivago log: column {name!r} holds {int(log[name].isna().sum())} null(s).")
-    engine = engine_of(log)
-    xp = engine.arrays
-    out = log.copy(deep=False)
-    out["session_hash"] = engine.series(engine.hash64(log["session_id"]), log)
-    out = out.sort_values(["timestamp", "step", "session_hash"]).reset_index(drop=True)
-    changes = (xp.diff(engine.array(out["timestamp"])) != 0) | (xp.diff(engine.array(out["step"])) != 0)
-    moment = xp.zeros(len(out), dtype="int64")
-    moment[1:] = xp.cumsum(changes)
-    out["row"], out["moment"] = xp.arange(len(out)), moment
-    out["session"], out["user"] = engine.codes(out["session_id"]), engine.codes(out["user_id"])
-    out["current_filters"] = out["current_filters"].fillna(NO_FILTERS)
-    reference = out["reference"].fillna("")
-    is_item = out["action_type"].isin(list(ITEM_ACTIONS)) & reference.str.isdigit()
-    out["item_id"] = reference.where(is_item, "-1").astype("int64")
-    return out
+    @classmethod
+    def of(cls, metadata: Any | None, max_properties: int, engine: str) -> Properties:
+        """metadata: columns item_id and properties, or None for no properties at all."""
+        module = load_engine(engine)
+        if metadata is None:
+            empty = module.frames.Series([], dtype="int64")
+            return cls(empty, module.arrays.zeros((0, 0), dtype="int8"), Words((), ()))
+        flags = TextFlags("properties", "has_", max_properties)
+        words = flags.fit([metadata])
+        return cls(metadata["item_id"], flags.matrix(metadata, words), words)
 
 
 class PairBuilder:
-    """From a prepared log and the item metadata to one frame of pairs with every feature.
-
-    After `build`, `flag_names` holds the columns of item properties, and `without_list` and `not_in_list` how many
-    clickouts were left out because nothing was shown, or because their reference was not among what was shown.
-    """
+    """From the tables of a chunk to one frame of its pairs with every feature."""
 
     def __init__(
-        self, metadata: Any | None, max_properties: int, num_folds: int, ctr_smoothing: float, target_smoothing: float
+        self, books: Books, properties: Properties, num_folds: int, ctr_smoothing: float, target_smoothing: float
     ) -> None:
-        self.metadata, self.num_folds = metadata, num_folds
+        self.books, self.properties, self.num_folds = books, properties, num_folds
         self.ctr_smoothing, self.target_smoothing = ctr_smoothing, target_smoothing
-        self.flags = TextFlags("properties", "has_", max_properties)
-        self.flag_names: tuple[str, ...] = ()
-        self.without_list = self.not_in_list = 0
 
-    def build(self, log: Any) -> Any:
-        """All pairs, clickout by clickout in time order, every list in shown order."""
-        items = log[log["item_id"] >= 0].reset_index(drop=True)
-        clickouts, pairs = self._explode(log)
-        pairs = _prices(pairs)
-        clickouts = self._clickout_features(_outcomes(clickouts, pairs), log, items)
-        clickouts = _places_in_list(clickouts, pairs)
-        pairs = _relations(pairs, clickouts)
-        for operator in self._item_operators(pairs, items):
-            pairs = operator(pairs)
-        return self._properties(pairs, clickouts)
+    def build(self, tables: Tables, carried: Mapping[str, Any] | None = None, first_clickout: int = 0) -> Any:
+        """All pairs, clickout by clickout in time order, every list in shown order.
 
-    def _explode(self, log: Any) -> tuple[Any, Any]:
-        """Clickouts that stay, numbered in time order, and their pairs with `target` (null without a reference)."""
-        asked = log[log["action_type"] == CLICKOUT]
-        shown = asked[asked["impressions"].notna()].reset_index(drop=True).rename(columns={"item_id": "clicked_item"})
-        xp = engine_of(log).arrays
-        shown["clickout"] = xp.arange(len(shown))
-        lists = {"impressions": ("item_id", "int64"), "prices": ("price", "int64")}
-        kept = ("clickout", "clicked_item", "moment", "session")
-        pairs = ExplodeLists(lists, "candidate_order", kept)(shown)
-        pairs["target"] = (pairs["item_id"] == pairs["clicked_item"]).astype("float32")
-        labelled = engine_of(log).array(shown["reference"].notna())
-        hit = _by_clickout(pairs, "target", "max", xp.zeros(len(shown), dtype="float32")) > 0
-        stays = hit | ~labelled
-        self.without_list, self.not_in_list = len(asked) - len(shown), int((~stays).sum())
-        number = xp.cumsum(stays) - 1
-        rows = engine_of(log).array(pairs["clickout"])
-        pairs["clickout"] = number[rows]
-        pairs["target"] = pairs["target"].where(engine_of(log).series(labelled[rows], pairs))
-        shown["clickout"] = number
-        pairs = pairs[engine_of(log).series(stays[rows], pairs)].drop(columns=["clicked_item"])
-        return shown[engine_of(log).series(stays, shown)].reset_index(drop=True), pairs.reset_index(drop=True)
+        carried: by family what earlier chunks left, None for the first chunk. first_clickout: number of the first.
+        Beside the features: target, clickout, timestamp, step, session_id and `session`, its number.
+        """
+        chunk = Chunk(tables, self.books, self.num_folds, carried)
+        clicks = self._of_clickouts(chunk)
+        columns = self._from_clickouts(chunk, clicks) | self._from_pairs(chunk)
+        columns |= self._relations(chunk, clicks) | self._history(chunk, clicks.pop("visit_starts"))
+        columns |= self._flags(chunk)
+        columns["clickout"] = chunk.of_pair + first_clickout
+        ranked = chunk.engine.frames.DataFrame({name: columns[name] for name in ("clickout", "item_ctr")}, copy=False)
+        rank = RankWithinGroup(("clickout",), "item_ctr", "item_ctr_rank", descending=True)
+        columns["item_ctr_rank"] = rank(ranked)["item_ctr_rank"]
+        return chunk.engine.frames.DataFrame(columns, copy=False)
 
-    def _clickout_features(self, clickouts: Any, log: Any, items: Any) -> Any:
-        """What is alike for all candidates of a list: history of session and user, out-of-fold target means."""
-        clickouts["fold"] = clickouts["session_hash"] % self.num_folds
-        for operator in self._clickout_operators(log, items):
-            clickouts = operator(clickouts)
-        first = log.groupby("session").agg({"timestamp": "min"}).sort_index()
-        start = engine_of(log).array(first["timestamp"])[engine_of(log).array(clickouts["session"])]
-        seconds = engine_of(log).array(clickouts["timestamp"]) - start
-        clickouts["seconds_since_session_start"] = seconds.astype("float32")
-        return clickouts
+    def _of_clickouts(self, chunk: Chunk) -> dict[str, Any]:
+        """What is alike for all candidates of a list, by clickout: history of session and user, target means."""
+        row, click, xp = chunk.row, chunk.click, chunk.xp
+        sessions, users = chunk.sessions(), chunk.users()
+        own, moment = sessions.codes["rows"][click["row"]], click["moment"]
 
-    def _clickout_operators(self, log: Any, items: Any) -> list[Operator]:
-        session, user = ("session",), ("user",)
-        found: list[Operator] = [
-            LastBefore(_acted(items, actions), session, {"item_id": f"last_{name}_item"}, at="moment", order="row")
+        def last(name: str, values: Any, where: Any = None) -> Any:
+            return (
+                sessions.events("rows", row["moment"], where).ask(own, moment).last(sessions.before(name, LAST), values)
+            )
+
+        every = sessions.events("rows", row["moment"]).ask(own, moment)
+        found = {
+            f"last_{name}": last(name, row["item_id"], chunk.acted(actions) & (row["item_id"] >= 0))
             for name, actions in LAST_ITEMS.items()
-        ]
-        previous = {"timestamp": "last_action_at", "action_type": "last_action"}
-        orders = _acted(log, (SORT_CHANGE,))
-        asked = _acted(log, (CLICKOUT,))
-        return [
-            *found,
-            LastBefore(log, session, previous, at="moment", order="row"),
-            LastBefore(orders, session, {"reference": "sort_order"}, at="moment", order="row"),
-            CountEncoding(log, session, "session_actions", at="moment"),
-            CountEncoding(asked, session, "session_clickouts", at="moment"),
-            CountEncoding(asked, user, "user_clickouts", at="moment"),
-            Difference("timestamp", "last_action_at", "seconds_since_last_action"),
-            AsOf(user, "moment", "moment", [Mean("clicked_price_permille", "user_price_permille")], "row"),
-            *(
-                TargetEncoding(
-                    (column,), "hits", f"{name}_target_mean",
-                    at="moment", trials="list_length", fold="fold", smoothing=self.target_smoothing,
-                )
-                for name, column in ENCODED.items()
-            ),
-        ]  # fmt: skip
-
-    def _item_operators(self, pairs: Any, items: Any) -> list[Operator]:
-        """Counts of the candidate before the clickout, and its click-through."""
-        counts: dict[str, tuple[str, ...]] = {
-            "item_count": ("item_id",),
-            "user_item_count": ("user", "item_id"),
-            "session_item_count": ("session", "item_id"),
-            "city_item_count": ("city", "item_id"),
-            "platform_item_count": ("platform", "item_id"),
         }
-        in_session = ("session", "item_id")
-        return [
-            *(CountEncoding(items, by, output, at="moment") for output, by in counts.items()),
-            CountEncoding(_visit_starts(items), in_session, "session_item_visits", at="moment"),
-            CountEncoding(_acted(items, (CLICKOUT,)), in_session, "session_item_clicks", at="moment"),
-            CountEncoding(pairs[["item_id", "moment"]], ("item_id",), "item_impressions", at="moment"),
-            *(
-                TargetEncoding(by, "target", output, at="moment", smoothing=self.ctr_smoothing)
-                for output, by in (("item_ctr", ("item_id",)), ("platform_item_ctr", ("platform", "item_id")))
-            ),
-            RankWithinGroup(("clickout",), "item_ctr", "item_ctr_rank", descending=True),
-        ]
+        found["visit_starts"] = (row["item_id"] >= 0) & (chunk.previous_items(sessions) != row["item_id"])
+        found["sort_order"] = last("sort_order", row["sort_order"], chunk.sort_changes())
+        found["last_action"] = every.last(sessions.before("last_action", LAST), row["action"])
+        found["last_at"] = every.last(sessions.before("last_at", LAST), row["timestamp"])
+        # A session's first row may be the clickout itself.
+        start = every.first(sessions.before("start", FIRST), row["timestamp"])
+        found["start"] = xp.where(start == NONE, click["timestamp"], start)
+        found["session_actions"] = every.count(sessions.before("actions"))
+        asked = chunk.acted((CLICKOUT,))
+        found["session_clickouts"] = every.sum(sessions.before("clickouts"), asked.astype("int64"))
+        codes = users.codes["clickouts"]
+        found["user_clickouts"] = (
+            users.events("rows", row["moment"]).ask(codes, moment).count(users.before("clickouts"))
+        )
+        clicked = users.events("clickouts", moment, chunk.labelled).ask(codes, moment)
+        found["permille"] = clicked.sum(users.before("permille"), click["clicked_price_permille"])
+        found["permille_known"] = clicked.count(users.before("known"))
+        return found | self._target_means(chunk)
 
-    def _properties(self, pairs: Any, clickouts: Any) -> Any:
+    def _target_means(self, chunk: Chunk) -> dict[str, Any]:
+        """Out of fold: each mean is of earlier lists of other folds; TargetEncoding states the formula."""
+        out_of_fold = {}
+        for name in (*ENCODED, "all"):
+            whole = self._mean_sums(chunk, chunk.users() if name == "user" else chunk.encoded(name, False))
+            own = self._mean_sums(chunk, chunk.encoded(name, True))
+            out_of_fold[name] = whole[0] - own[0], whole[1] - own[1]
+        return {
+            f"{name}_target_mean": _smoothed(chunk, *out_of_fold[name], *out_of_fold["all"], self.target_smoothing)
+            for name in ENCODED
+        }
+
+    def _mean_sums(self, chunk: Chunk, family: Family) -> tuple[Any, Any]:
+        """int64 [clickouts]: hits and trials of each one's group before it."""
+        asked = family.events("clickouts", chunk.click["moment"], chunk.labelled).ask(
+            family.codes["clickouts"], chunk.click["moment"]
+        )
+        return asked.count(family.before("hits")), asked.sum(family.before("trials"), chunk.click["list_length"])
+
+    def _from_clickouts(self, chunk: Chunk, clicks: dict[str, Any]) -> dict[str, Any]:
+        """The clickout's columns on each of its pairs."""
+        engine, xp, of_pair = chunk.engine, chunk.xp, chunk.of_pair
+        numbers = chunk.click | {
+            name: xp.where(clicks[name] < 0, -1, clicks[name]) for name in ("sort_order", "last_action")
+        }
+        found = {name: self.books.decode(book, numbers[number][of_pair]) for name, (number, book) in TEXTS.items()}
+        found["timestamp"], found["session"] = chunk.click["timestamp"][of_pair], chunk.click["session"][of_pair]
+        found["step"] = engine.array(chunk.tables.clickouts["step"])[of_pair]
+        for name in ("session_actions", "session_clickouts", "user_clickouts"):
+            found[name] = clicks[name].astype("float32")[of_pair]
+        for name in ENCODED:
+            found[f"{name}_target_mean"] = clicks[f"{name}_target_mean"].take(of_pair).reset_index(drop=True)
+        since = (chunk.click["timestamp"] - clicks["last_at"]).astype("float32")
+        found["seconds_since_last_action"] = _column(chunk, since[of_pair], (clicks["last_at"] != NONE)[of_pair])
+        found["seconds_since_session_start"] = (chunk.click["timestamp"] - clicks["start"]).astype("float32")[of_pair]
+        found["session_step"] = found["step"].astype("float32")
+        return found
+
+    def _from_pairs(self, chunk: Chunk) -> dict[str, Any]:
+        """The candidate and its price in the list."""
+        pairs = chunk.tables.pairs
+        names = ("price_minus_list_mean", "price_over_list_mean", "price_minus_list_min", "price_rank")
+        found = {name: pairs[name] for name in (*names, "item_id", "target")}
+        found |= {name: pairs[name].astype("float32") for name in ("price", "candidate_order", "list_length")}
+        found["position"] = pairs["candidate_order"]
+        return found
+
+    def _relations(self, chunk: Chunk, clicks: dict[str, Any]) -> dict[str, Any]:
+        """The candidate against what the session did last, and its price rank against what the user takes."""
+        engine, of_pair, pairs = chunk.engine, chunk.of_pair, chunk.tables.pairs
+        found = {
+            f"is_last_{name}": (chunk.item == clicks[f"last_{name}"][of_pair]).astype("float32") for name in LAST_ITEMS
+        }
+        order, price = places_in_list(chunk.tables, clicks["last_interacted"], clicks["last_viewed"])
+        for output, column, there in (
+            ("order_minus_last_interacted", "candidate_order", order[of_pair]),
+            ("price_minus_last_viewed", "price", self._viewed_price(chunk, clicks["last_viewed"], price)[of_pair]),
+        ):
+            difference = (engine.array(pairs[column]) - there).astype("float32")
+            found[output] = _column(chunk, difference, there >= 0)
+        usual = ratio(chunk.tables.clickouts, clicks["permille"].astype("float64"), clicks["permille_known"])
+        usual = usual.take(of_pair).reset_index(drop=True)
+        found["price_rank_minus_user_mean"] = (pairs["price_permille"] - usual).astype("float32")
+        return found
+
+    def _viewed_price(self, chunk: Chunk, viewed: Any, here: Any) -> Any:
+        """int64 [clickouts]: the last viewed item's price: `here`, else when last shown in the session; -1 for none."""
+        pairs = chunk.tables.pairs
+        session, asks = chunk.click["session"], (here < 0) & (viewed >= 0)
+        asked_of = chunk.xp.zeros(len(chunk.books.frames["session_id"]), dtype=bool)
+        asked_of[session[asks]] = True
+        shown_in = chunk.xp.where(asked_of[session], session, -1)[chunk.of_pair]  # few sessions are asked of
+        family = chunk.family(
+            "session_item", pairs=chunk.item_key(shown_in, chunk.item), viewed=chunk.item_key(session, viewed)
+        )
+        seen = family.events("pairs", chunk.at).ask(family.codes["viewed"], chunk.click["moment"])
+        earlier = seen.last(family.before("price", LAST), chunk.engine.array(pairs["price"]))
+        return chunk.xp.where(here >= 0, here, chunk.xp.where(earlier == NONE, -1, earlier))
+
+    def _history(self, chunk: Chunk, visit_starts: Any) -> dict[str, Any]:
+        """Counts of the candidate before the clickout, and its click-through."""
+        moment, target = chunk.row["moment"], target_counts(chunk)
+        labelled = chunk.labelled[chunk.of_pair].astype("int64")
+        prior = self._mean_of_pairs(chunk)
+        found = {}
+        for name in ITEM_GROUPS:
+            family = chunk.items(name)
+            prefix = f"{name}_" if name else ""
+            asked = family.events("rows", moment).ask(family.codes["pairs"], chunk.at)
+            found[f"{prefix}item_count"] = asked.count(family.before("count")).astype("float32")
+            if name == "session":
+                clicks = (chunk.acted((CLICKOUT,)) & (chunk.row["item_id"] >= 0)).astype("int64")
+                found["session_item_visits"] = asked.sum(family.before("visits"), visit_starts).astype("float32")
+                found["session_item_clicks"] = asked.sum(family.before("clicks"), clicks).astype("float32")
+            if name in ("", "platform"):
+                shown = family.events("pairs", chunk.at).ask_own()
+                hits, trials = shown.sum(family.before("hits"), target), shown.sum(family.before("trials"), labelled)
+                found[f"{prefix}item_ctr"] = _smoothed(
+                    chunk, hits, trials, *prior, self.ctr_smoothing, chunk.tables.pairs
+                )
+            if not name:
+                found["item_impressions"] = shown.count(family.before("impressions")).astype("float32")
+        return found
+
+    def _mean_of_pairs(self, chunk: Chunk) -> tuple[Any, Any]:
+        """int64 [pairs]: clicks and candidates of all lists before each pair's."""
+        click = chunk.click
+        # A list may show the item clicked twice.
+        clicked = chunk.xp.bincount(chunk.of_pair[target_counts(chunk) > 0], minlength=len(chunk.fold))
+        everyone = chunk.encoded("all", False)
+        lists = everyone.events("clickouts", click["moment"], chunk.labelled).ask(
+            everyone.codes["clickouts"], click["moment"]
+        )
+        hits = lists.sum(everyone.before("pair_hits"), clicked)
+        return hits[chunk.of_pair], lists.sum(everyone.before("trials"), click["list_length"])[chunk.of_pair]
+
+    def _flags(self, chunk: Chunk) -> dict[str, Any]:
         """Item properties as 0/1 columns, and the share of the filters set that the candidate fulfils."""
-        engine = engine_of(pairs)
-        xp = engine.arrays
-        matched = xp.zeros(len(pairs), dtype="int64")
-        if self.metadata is not None:
-            words = self.flags.fit([self.metadata])
-            self.flag_names = words.columns
-            wanted = self._wanted(clickouts, words)[engine.array(pairs["clickout"])]
-            of_item = self.flags.matrix(self.metadata, words)
-            position = engine.positions_in(pairs["item_id"], self.metadata["item_id"])
-            flags = {}
-            for column, name in enumerate(words.columns):
-                has = of_item[:, column][xp.clip(position, 0, None)] * (position >= 0)
-                matched += has * wanted[:, column]
-                flags[name] = has.astype("float32")
-            pairs = engine.frames.concat([pairs, engine.frames.DataFrame(flags, index=pairs.index)], axis=1)
-        share = matched / xp.maximum(engine.array(pairs["filters_set"]), 1)
-        pairs["filters_matched"] = share.astype("float32")
-        return pairs
-
-    def _wanted(self, clickouts: Any, words: Words) -> Any:
-        """int8 [clickouts, words]: the properties among the current filters."""
-        renamed = clickouts[["current_filters"]].rename(columns={"current_filters": "properties"})
-        return self.flags.matrix(renamed, words)
+        engine, xp, properties = chunk.engine, chunk.xp, self.properties
+        filters = self.books.frames["current_filters"]["value"]
+        texts = engine.frames.DataFrame({"properties": filters})
+        wanted = TextFlags("properties", "has_").matrix(texts, properties.words)
+        number = chunk.click["filters"][chunk.of_pair]
+        matched = xp.zeros(len(number), dtype="int64")
+        found = {}
+        position = engine.positions_in(chunk.tables.pairs["item_id"], properties.item_id)
+        for column, name in enumerate(properties.words.columns):
+            has = properties.has[:, column][xp.clip(position, 0, None)] * (position >= 0)
+            matched += has * wanted[:, column][number]
+            found[name] = has.astype("float32")
+        bars = (filters.str.count(r"\|") + 1).where(filters != NO_FILTERS, 0)
+        filters_set = engine.array(bars).astype("int64")[number]
+        found["filters_matched"] = (matched / xp.maximum(filters_set, 1)).astype("float32")
+        return found
 
 
-def _acted(rows: Any, actions: tuple[str, ...]) -> Any:
-    return rows[rows["action_type"].isin(list(actions))].reset_index(drop=True)
+def _column(chunk: Chunk, values: Any, valid: Any) -> Any:
+    return chunk.engine.series(values, chunk.tables.pairs, valid=valid)
 
 
-def _visit_starts(items: Any) -> Any:
-    """The first row of every run of rows about one item in a session: a visit shows as many image views in a row."""
-    previous = LastBefore(items, ("session",), {"item_id": "previous"}, at="moment", order="row")(items)
-    return items[(previous["previous"].fillna(-1) != items["item_id"])].reset_index(drop=True)
+def _smoothed(
+    chunk: Chunk, hits: Any, trials: Any, all_hits: Any, all_trials: Any, smoothing: float, like: Any = None
+) -> Any:
+    """(hits + smoothing * prior) / (trials + smoothing), the prior being the same quotient over all groups."""
+    prior = all_hits / chunk.xp.maximum(all_trials, 1)
+    known = all_trials > 0
+    like = chunk.tables.clickouts if like is None else like
+    return ratio(like, hits + smoothing * prior, (trials + smoothing) * known)
 
 
-def _by_clickout(pairs: Any, column: str, how: str, out: Any) -> Any:
-    """`out` with the aggregate of every clickout of `pairs` written at its number."""
-    engine = engine_of(pairs)
-    found = pairs.groupby("clickout").agg({column: how}).reset_index()
-    out[engine.array(found["clickout"])] = engine.array(found[column])
-    return out
-
-
-def _prices(pairs: Any) -> Any:
-    """The price against its list; sums of integers, so that no engine or order changes a bit."""
-    prices = pairs.groupby("clickout")["price"]
-    size, total = prices.transform("count"), prices.transform("sum")
-    pairs["list_length"] = size
-    pairs["price_minus_list_mean"] = ((pairs["price"] * size - total) / size).astype("float32")
-    pairs["price_over_list_mean"] = (pairs["price"] * size / total.where(total > 0, 1)).astype("float32")
-    pairs["price_minus_list_min"] = (pairs["price"] - prices.transform("min")).astype("float32")
-    pairs = RankWithinGroup(("clickout",), "price", "price_rank")(pairs)
-    above = pairs["price_rank"].astype("int64") - 1
-    pairs["price_permille"] = above * 1000 // (size - 1).where(size > 1, 1)
-    return pairs
-
-
-def _outcomes(clickouts: Any, pairs: Any) -> Any:
-    """What becomes known of a list when it is clicked: hits (null without a reference) and the price rank clicked."""
-    engine = engine_of(pairs)
-    xp = engine.arrays
-    number = len(clickouts)
-    clickouts["list_length"] = _by_clickout(pairs, "list_length", "max", xp.zeros(number, dtype="int64"))
-    labelled = clickouts["reference"].notna()
-    clickouts["hits"] = engine.series(xp.ones(number), clickouts).where(labelled)
-    clicked = pairs[(pairs["target"].fillna(0) > 0)]
-    permille = _by_clickout(clicked, "price_permille", "min", xp.zeros(number, dtype="int64"))
-    clickouts["clicked_price_permille"] = engine.series(permille.astype("float64"), clickouts).where(labelled)
-    return clickouts
-
-
-def _places_in_list(clickouts: Any, pairs: Any) -> Any:
-    """Where the last interacted item stands in the list, and what the last viewed one costs: here, else when shown
-    last in this session; -1 where it was not shown."""
-    engine = engine_of(pairs)
-    xp = engine.arrays
-    rows = engine.array(pairs["clickout"])
-    for name, column, output in (
-        ("interacted", "candidate_order", "last_interacted_order"),
-        ("viewed", "price", "last_viewed_price"),
-    ):
-        item = engine.array(clickouts[f"last_{name}_item"], fill=-1).astype("int64")
-        same = pairs[engine.series(engine.array(pairs["item_id"]) == item[rows], pairs)]
-        clickouts[output] = _by_clickout(same, column, "min", xp.full(len(clickouts), -1, dtype="int64"))
-    asked = clickouts[["session", "moment"]].copy(deep=False)
-    asked["item_id"] = item
-    seen = pairs[["session", "item_id", "moment", "price"]].copy(deep=False)
-    seen["order"] = xp.arange(len(seen))
-    earlier = LastBefore(seen, ("session", "item_id"), {"price": "earlier"}, at="moment", order="order")(asked)
-    price = clickouts["last_viewed_price"]
-    clickouts["last_viewed_price"] = price.where(price >= 0, earlier["earlier"].fillna(-1).astype("int64"))
-    return clickouts
-
-
-def _relations(pairs: Any, clickouts: Any) -> Any:
-    """The clickout's columns on each of its pairs, and the candidate against what the session did last."""
-    engine = engine_of(pairs)
-    rows = engine.array(pairs["clickout"])
-    shared = clickouts[[*FROM_CLICKOUT, "user_price_permille"]].take(rows).reset_index(drop=True)
-    for name in FROM_CLICKOUT:
-        pairs[name] = shared[name]
-    item = engine.array(pairs["item_id"])
-    for name in LAST_ITEMS:
-        last = engine.array(clickouts[f"last_{name}_item"], fill=-1).astype("int64")
-        pairs[f"is_last_{name}"] = (item == last[rows]).astype("float32")
-    for output, column, last in (
-        ("order_minus_last_interacted", "candidate_order", "last_interacted_order"),
-        ("price_minus_last_viewed", "price", "last_viewed_price"),
-    ):
-        there = engine.array(clickouts[last])[rows]
-        difference = (engine.array(pairs[column]) - there).astype("float32")
-        pairs[output] = engine.series(difference, pairs, valid=there >= 0)
-    pairs["price_rank_minus_user_mean"] = (pairs["price_permille"] - shared["user_price_permille"]).astype("float32")
-    filters = clickouts["current_filters"]
-    bars = (filters.str.count(r"\|") + 1).where(filters != NO_FILTERS, 0)
-    pairs["filters_set"] = engine.array(bars).astype("int64")[rows]
-    pairs["session_step"] = pairs["step"].astype("float32")
-    pairs["position"] = pairs["candidate_order"]
-    return pairs
+def build_pairs(
+    log: CodedLog, metadata: Any | None, max_properties: int, num_folds: int, ctr_smoothing: float,
+    target_smoothing: float,
+) -> tuple[Any, Tables, tuple[str, ...]]:  # fmt: skip
+    """A log that fits in memory as one chunk: all pairs, the tables that they came from, and the property columns."""
+    properties = Properties.of(metadata, max_properties, engine_of(log.rows).NAME)
+    tables = explode(log.rows, log.books)
+    builder = PairBuilder(log.books, properties, num_folds, ctr_smoothing, target_smoothing)
+    return builder.build(tables), tables, properties.words.columns

@@ -78,7 +78,7 @@ class TinyRecipe(Recipe):
         return expand(self._pattern())
 
     def build(self, engine: str) -> FeatureTables:
-        frame = read_files(engine, self._pattern(), RAW)
+        frame = read_files(engine, self._pattern(), RAW, cache=self.cache)
         if frame["row"].duplicated().any():
             raise DataError(f"input {self._pattern()}: column 'row' must be unique.")
         splits = split_by_time(frame, "at", "row", self.settings.split)
