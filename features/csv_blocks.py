@@ -30,9 +30,12 @@ class CsvBlock:
         """The rows of the block as `read_files` gives them."""
         if self.stop is None:
             return read_files(engine, self.path, dtypes, null_values=null_values, nullable=nullable)
-        with open(self.path, "rb") as file:
-            file.seek(self.start)
-            content = self.header + file.read(self.stop - self.start)
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self.start)
+                content = self.header + file.read(self.stop - self.start)
+        except OSError as error:
+            raise DataError(f"input {self.path}: cannot be read here ({error}). Every worker must see it.") from error
         return read_bytes(load_engine(engine), self.path, content, dtypes, null_values=null_values, nullable=nullable)
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from features.category_settings import CategorySettings
 from features.churn import Churn, Thresholds, churn
 from features.errors import DataError, require_columns
 from features.fit import fit_together
 from features.frame import engine_of, load_engine
 from features.operators.base import FittedOperator
-from features.operators.categorify import Categorify
 from features.operators.fill_and_scale import FillAndScale, FilledScale
 from features.operators.fill_missing import Fill
 from features.operators.normalize import Scale
@@ -30,11 +30,29 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class PreprocessorSettings:
-    """min_count: rarer categories encode as unseen. indicator: see FillMissing. scale: z-score continuous columns."""
+    """min_count, max_size, oov_buckets: of every categorical column, see `Categorify`; `columns` says otherwise for
+    some of them. indicator: see `FillMissing`. scale: z-score continuous columns."""
 
     min_count: int = 1
+    max_size: int | None = None
+    oov_buckets: int = 1
+    columns: Mapping[str, CategorySettings] = field(default_factory=dict)
     indicator: str = "auto"
     scale: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.columns, Mapping):
+            raise DataError(f"preprocess.columns: expected settings by column, found {self.columns!r}.")
+        known = {  # JSON brings plain mappings
+            name: item if isinstance(item, CategorySettings) else CategorySettings(**item)
+            for name, item in self.columns.items()
+        }
+        object.__setattr__(self, "columns", known)
+        CategorySettings(self.min_count, self.max_size, self.oov_buckets)
+
+    def category(self, name: str) -> CategorySettings:
+        """Of the categorical column of that name."""
+        return self.columns.get(name, CategorySettings(self.min_count, self.max_size, self.oov_buckets))
 
 
 @dataclass
@@ -51,6 +69,14 @@ class Preprocessor:
     scales: dict[str, Scale] = field(default_factory=dict)
     statistics: Statistics | None = None
     version: Version = field(default_factory=Version)
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.settings.columns) - set(self.schema.names("categorical")))
+        if unknown:
+            raise DataError(
+                f"preprocess.columns: {', '.join(unknown)} is no categorical column. Categorical columns: "
+                f"{', '.join(self.schema.names('categorical'))}."
+            )
 
     @property
     def fitted(self) -> bool:
@@ -72,7 +98,7 @@ class Preprocessor:
             raise DataError("Preprocessor: nothing to fit on, no partition was given.")
         categorical, continuous = self.schema.names("categorical"), self.schema.names("continuous")
         operators: dict[tuple[str, str], FittedOperator] = {
-            **{("id", name): FitCategory(name, self.settings.min_count) for name in categorical},
+            **{("id", name): FitCategory(name, self.settings.category(name)) for name in categorical},
             **{("float", name): self._filling(name) for name in continuous},
         }
         states = fit_together(
@@ -111,7 +137,7 @@ class Preprocessor:
             scheduler=scheduler,
         )
         new = Statistics.from_states(states)
-        after = updated(learned, new, min_count=self.settings.min_count, refresh_scales=refresh_scales)
+        after = updated(learned, new, category=self.settings.category, refresh_scales=refresh_scales)
         report = churn(learned.statistics, new, learned.vocabularies, learned.version.number, thresholds)
         self.vocabularies, self.fills, self.scales = after.vocabularies, after.fills, after.scales
         self.statistics, self.version = after.statistics, after.version
@@ -156,12 +182,13 @@ class Preprocessor:
         kind, name = task
         if kind == "float":
             return self._filling(name).fit([frame[[name]] for frame in frames])
-        engine, operator = engine_of(frames[0]), Categorify(name, self.settings.min_count)
+        engine, category = engine_of(frames[0]), self.settings.category(name)
+        operator = category.operator(name)
         parts = [engine.coded(frame[name]) for frame in frames]
         merged = parts[0].counted
         for part in parts[1:]:
             merged = operator.merge(merged, part.counted)
-        state = FitCategory(name, self.settings.min_count).finish((sum(map(len, frames)), merged))
+        state = FitCategory(name, category).finish((sum(map(len, frames)), merged))
         return state, [(part.codes, part.ids(state.vocabulary, single=len(parts) == 1)) for part in parts]
 
     def _filling(self, name: str) -> FillAndScale:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from features.category_settings import CategorySettings
 from features.category_values import same_kind
 from features.column_statistics import ColumnStatistics
 from features.errors import DataError
@@ -197,13 +198,13 @@ class FittedCategory:
 
 
 class FitCategory(FitCategoryStatistics):
-    """What the preprocessor fits on a categorical column, whose values are counted once. min_count: of `Categorify`."""
+    """What the preprocessor fits on a categorical column, whose values are counted once."""
 
-    def __init__(self, column: str, min_count: int = 1) -> None:
-        self.column, self.min_count = column, min_count
+    def __init__(self, column: str, category: CategorySettings | None = None) -> None:
+        self.column, self.category = column, category or CategorySettings()
 
     def finish(self, partial: tuple[int, Any]) -> FittedCategory:  # type: ignore[override]
-        vocabulary = Categorify(self.column, self.min_count).finish(partial[1])
+        vocabulary = self.category.operator(self.column).finish(partial[1])
         assert isinstance(vocabulary, Vocabulary)  # one column, not a combination
         return FittedCategory(vocabulary, CategoryStatistics.beside(vocabulary, *partial))
 

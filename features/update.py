@@ -15,13 +15,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from features.category_settings import CategorySettings
 from features.column_statistics import ColumnStatistics
 from features.errors import DataError
 from features.frame import engine_of
@@ -71,20 +72,20 @@ def updated(
     old: Learned,
     new: Statistics,
     *,
-    min_count: int = 1,
-    max_size: int | None = None,
+    category: Callable[[str], CategorySettings] = lambda name: CategorySettings(),
     refresh_scales: bool = False,
 ) -> Learned:
     """The next version, from statistics of the new data alone; see the module's docstring.
 
-    min_count, max_size: as in `Categorify`, of the first fit. A vocabulary that has max_size values takes no more.
+    category: the settings of a column by its name, as of the first fit. A vocabulary that has max_size values takes no
+    more.
     """
     if new.rows == 0:
         raise DataError("update: the new data has no rows. There is nothing to learn from.")
     number = old.version.number + 1
     statistics = old.statistics.merge(new.at_version(number))
     vocabularies = {
-        name: _appended(vocabulary, old.statistics.categories[name], new.categories[name], min_count, max_size)
+        name: _appended(vocabulary, old.statistics.categories[name], new.categories[name], category(name))
         for name, vocabulary in old.vocabularies.items()
     }
     fills, scales = old.fills, old.scales
@@ -105,7 +106,7 @@ def checksum(learned: Learned) -> str:
 
 
 def _appended(
-    vocabulary: Vocabulary, old: CategoryStatistics, new: CategoryStatistics, min_count: int, max_size: int | None
+    vocabulary: Vocabulary, old: CategoryStatistics, new: CategoryStatistics, category: CategorySettings
 ) -> Vocabulary:
     engine = engine_of(new.counts)
     values, counts = new.counts["value"], engine.array(new.counts["count"])
@@ -116,7 +117,7 @@ def _appended(
     counts = counts.copy()
     counts[rare] += engine.array(old.counts["count"])[places[rare]]
     counted = engine.frames.DataFrame({"value": values, "count": engine.series(counts, new.counts)})
-    return vocabulary.update(counted, min_count, max_size)
+    return vocabulary.update(counted, category.min_count, category.max_size)
 
 
 def _refilled(fill: Fill, total: ColumnStatistics) -> Fill:

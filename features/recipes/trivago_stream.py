@@ -22,7 +22,7 @@ from features.frame import load_engine
 from features.operators.text_flags import Words
 from features.recipes.trivago_chunk import FAMILIES, OWNED, Chunk, owner_of, totals
 from features.recipes.trivago_features import PairBuilder, Properties
-from features.recipes.trivago_history import Ledger, read_arrays, write_arrays
+from features.recipes.trivago_history import ITEM_BITS, Ledger, read_arrays, write_arrays
 from features.recipes.trivago_log import (
     BlockTask,
     Books,
@@ -124,7 +124,7 @@ def _settle_visits(found: dict[str, np.ndarray], sessions: Ledger) -> None:
     known = before["key"][place] == session if len(before["key"]) else np.zeros(len(session), dtype=bool)
     same = known.copy()
     same[known] = before["interacted"][place[known]] == item[known]
-    keys = (session[~same] << 31) + item[~same]
+    keys = (session[~same] << ITEM_BITS) + item[~same]
     np.add.at(found["session_item/visits"], np.searchsorted(found["session_item/key"], keys), 1)
 
 

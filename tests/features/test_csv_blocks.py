@@ -88,3 +88,9 @@ def test_blocks_are_read_as_the_whole_file_is(tmp_path):
 def test_a_block_size_below_one_is_refused():
     with pytest.raises(DataError, match="block_bytes must be at least 1, found 0"):
         csv_blocks("x.csv", 0)
+
+
+def test_a_file_that_a_worker_does_not_see_is_named(tmp_path):
+    block = CsvBlock(str(tmp_path / "gone.csv"), 0, 10, b"name,number\n")
+    with pytest.raises(DataError, match=r"input .*gone.csv: cannot be read here .*Every worker must see it"):
+        block.read("pandas", DTYPES)

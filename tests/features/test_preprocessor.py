@@ -8,9 +8,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from features.category_settings import CategorySettings
 from features.errors import DataError
 from features.preprocessor import Preprocessor, PreprocessorSettings
 from features.schema import Column, Schema, Target, TensorSchema
@@ -134,6 +136,28 @@ def test_the_columns_of_a_file_need_not_be_converted(tmp_path):
     assert state(direct) == state(plain) == state(Preprocessor(SCHEMA).fit([part]))
     assert np.array_equal(woven, plain.weave(frame))
     assert np.array_equal(direct.weave(direct.read(part)), woven)
+
+
+def test_columns_may_have_category_settings_of_their_own(tmp_path):
+    chosen = PreprocessorSettings(max_size=1, columns={"number": CategorySettings(min_count=2, oov_buckets=3)})
+    found = Preprocessor(SCHEMA, chosen).fit([table(LITERAL)])
+    # word: b twice, a once; of which only b is kept. number: 7 twice, and three ids for what is unseen.
+    assert found.vocabularies["word"].values.tolist() == ["b"]
+    assert found.vocabularies["number"].values.tolist() == [7]
+    assert [column.num_ids for column in found.tensor_schema.ids] == [3 + 1, 2 + 3 + 1]
+    encoded = found.transform(table([("b", 7, 1.0, 1.0), ("a", -2, 1.0, 1.0)]))
+    assert encoded["word"].tolist() == [3, 2]
+    assert encoded["number"].tolist() == [5, 2 + xxhash.xxh64_intdigest((-2).to_bytes(8, "little", signed=True)) % 3]
+    found.save(tmp_path)
+    again = Preprocessor.load(tmp_path)
+    assert again.settings == chosen
+    pd.testing.assert_frame_equal(again.transform(table(LITERAL)), found.transform(table(LITERAL)))
+    assert np.array_equal(Preprocessor(SCHEMA, chosen).fit_weave([table(LITERAL)])[0], found.weave(table(LITERAL)))
+
+
+def test_settings_of_a_column_that_is_not_categorical_are_refused():
+    with pytest.raises(DataError, match=r"preprocess.columns: x is no categorical column. .*: word, number"):
+        Preprocessor(SCHEMA, PreprocessorSettings(columns={"x": CategorySettings()}))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int32", "int64"])

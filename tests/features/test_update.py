@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from features.category_settings import CategorySettings
 from features.errors import DataError
 from features.fit import fit_together
 from features.operators.categorify import Categorify
@@ -51,6 +52,14 @@ def statistics_of(parts):
     return Statistics.from_states(fit_together(statistics_operators(SCHEMA), parts, lambda frame: frame))
 
 
+def rare(min_count):
+    return lambda name: CategorySettings(min_count)
+
+
+def most(max_size):
+    return lambda name: CategorySettings(max_size=max_size)
+
+
 def fitted(rows, min_count=1):
     """A first fit by the preprocessor's own operators."""
     frame = table(rows)
@@ -79,9 +88,9 @@ def vocabularies(learned):
 @settings(max_examples=60, deadline=None)
 def test_any_chunking_of_the_new_data_gives_the_same_state(old, new, cuts, seed, min_count, refresh):
     first = fitted([FIRST, *old], min_count)
-    one = updated(first, statistics_of([table(new)]), min_count=min_count, refresh_scales=refresh)
+    one = updated(first, statistics_of([table(new)]), category=rare(min_count), refresh_scales=refresh)
     parts = cut(table(new).sample(frac=1, random_state=seed), cuts, seed)
-    many = updated(first, statistics_of(parts), min_count=min_count, refresh_scales=refresh)
+    many = updated(first, statistics_of(parts), category=rare(min_count), refresh_scales=refresh)
     assert checksum(many) == checksum(one)
     assert vocabularies(many) == vocabularies(one)
     assert (many.fills, many.scales, many.version) == (one.fills, one.scales, one.version)
@@ -94,7 +103,7 @@ def test_ids_stay_and_what_was_seen_often_enough_decodes(chunks, min_count):
     state, seen = fitted(chunks[0], min_count), list(chunks[0])
     for chunk in chunks[1:]:
         before, seen = state, seen + chunk
-        state = updated(state, statistics_of([table(chunk)]), min_count=min_count)
+        state = updated(state, statistics_of([table(chunk)]), category=rare(min_count))
         for position, name in enumerate(("word", "number")):
             old, new = before.vocabularies[name], state.vocabularies[name]
             assert new.values.tolist()[: len(old.values)] == old.values.tolist()
@@ -114,7 +123,7 @@ def test_updates_equal_a_fit_on_everything_but_for_the_order_of_ids(chunks, min_
     chunks = [[FIRST, *chunks[0]], *chunks[1:]]
     state = fitted(chunks[0], min_count)
     for chunk in chunks[1:]:
-        state = updated(state, statistics_of([table(chunk)]), min_count=min_count, refresh_scales=True)
+        state = updated(state, statistics_of([table(chunk)]), category=rare(min_count), refresh_scales=True)
     whole = fitted([row for chunk in chunks for row in chunk], min_count)
     for name in ("word", "number"):
         pairs = [
@@ -135,11 +144,11 @@ def test_new_values_follow_by_count_over_all_data_then_by_value():
     first = fitted([("a", 1, 1.0)] * 3 + [("rare", 1, 1.0), ("twice", 1, 1.0), ("twice", 1, 1.0)], min_count=3)
     assert first.vocabularies["word"].values.tolist() == ["a"]
     new = [("rare", 1, 1.0)] * 2 + [("twice", 1, 1.0)] * 2 + [("c", 1, 1.0)] * 3 + [("d", 1, 1.0)] * 2
-    second = updated(first, statistics_of([table(new)]), min_count=3)
+    second = updated(first, statistics_of([table(new)]), category=rare(3))
     found = second.vocabularies["word"]
     assert found.values.tolist() == ["a", "twice", "c", "rare"]  # 3; 4, 3, 3; d was seen twice only
     assert found.counts.tolist() == [3, 4, 3, 3]
-    third = updated(second, statistics_of([table([("d", 1, 1.0)])]), min_count=3)
+    third = updated(second, statistics_of([table([("d", 1, 1.0)])]), category=rare(3))
     assert third.vocabularies["word"].values.tolist() == ["a", "twice", "c", "rare", "d"]
     counts = third.statistics.categories["word"].counts.set_index("value")
     assert counts["last_version"].to_dict() == {"a": 1, "twice": 2, "c": 2, "rare": 2, "d": 3}
@@ -148,8 +157,8 @@ def test_new_values_follow_by_count_over_all_data_then_by_value():
 def test_a_full_vocabulary_takes_no_more():
     first = fitted([("a", 1, 1.0), ("b", 1, 1.0)])
     new = statistics_of([table([("c", 1, 1.0), ("d", 1, 1.0), ("d", 1, 1.0)])])
-    assert updated(first, new, max_size=3).vocabularies["word"].values.tolist() == ["a", "b", "d"]
-    assert updated(first, new, max_size=1).vocabularies["word"].values.tolist() == ["a", "b"]
+    assert updated(first, new, category=most(3)).vocabularies["word"].values.tolist() == ["a", "b", "d"]
+    assert updated(first, new, category=most(1)).vocabularies["word"].values.tolist() == ["a", "b"]
 
 
 def test_fills_and_scales_stay_unless_they_are_refreshed_at_any_later_time():

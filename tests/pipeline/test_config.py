@@ -43,6 +43,7 @@ def test_defaults_are_filled_in(load):
         ("features: {late_minute: 3}", "features.late_minute", "late_minutes", "smoothing"),
         ("features: {split: {trian: 0.5}}", "features.split.trian", "train", "valid"),
         ("preprocess: {min_counts: 3}", "preprocess.min_counts", "min_count", "indicator"),
+        ("preprocess: {columns: {a: {min_cuont: 3}}}", "preprocess.columns.a.min_cuont", "min_count", "oov_buckets"),
         ("nightly: {tolerence: 0.1}", "nightly.tolerence", "tolerance", "confidence"),
     ],
 )
