@@ -381,7 +381,7 @@ def collect_garbage(root: Path, keep: int, protect: Sequence[Path] = ()) -> tupl
     removed: dict[Path, int] = {}
     for stage in sorted(path for path in root.glob("*") if path.is_dir() and path.name != "checkpoints"):
         removed |= remove_leftovers(stage)
-        for path in _artifacts_newest_first(stage)[keep:]:
+        for path in artifacts_newest_first(stage)[keep:]:
             if path.resolve() not in protected:
                 aside = path.with_name(f".removed-{path.name}-{secrets.token_hex(4)}")
                 path.rename(aside)  # at once, so that a crash leaves no half artifact under its name
@@ -401,7 +401,7 @@ def _remove_checkpoints(folder: Path, keep: int) -> dict[Path, int]:
     return removed
 
 
-def _artifacts_newest_first(stage: Path) -> list[Path]:
+def artifacts_newest_first(stage: Path) -> list[Path]:
     """Finished folders; neither hidden ones nor links such as `latest`."""
     found = [path for path in stage.iterdir() if not path.name.startswith(".") and not path.is_symlink()]
     return sorted((p for p in found if (p / MANIFEST).exists()), key=lambda p: (-p.stat().st_mtime_ns, p.name))

@@ -90,6 +90,15 @@ class NightlySettings(Settings):
     )
 
 
+class ClusterSettings(Settings):
+    """How many tasks run at once, and where a cluster is started, its workers."""
+
+    threads: int | None = Field(None, ge=1, description="with cluster none: tasks at once; None: one a core")
+    workers: int | None = Field(None, ge=1, description="processes to start; None leaves Dask's choice")
+    threads_per_worker: int | None = Field(None, ge=1, description="None leaves Dask's choice")
+    memory_limit: str = Field("auto", description="of a worker, such as 4GiB; auto: its share of the machine's")
+
+
 class RunConfig(Settings):
     """One run."""
 
@@ -98,10 +107,16 @@ class RunConfig(Settings):
     engine: Literal["auto", "cudf", "pandas"] = "auto"
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     num_threads: int | None = Field(None, ge=1, description="CPU threads of torch; None leaves its default")
+    cluster: str = Field(
+        "none", pattern=r"^(none|local|cuda|tcp://[^/\s]+:\d+)$", description="none, local, cuda or tcp://HOST:PORT"
+    )
+    cluster_settings: ClusterSettings = ClusterSettings()
     seed: int = Field(1, ge=0)
     artifacts: Path = Path("artifacts")
     runs: Path = Path("runs")
-    rows_per_part: int = Field(1_000_000, ge=1, description="rows of a Parquet part of the features stage")
+    rows_per_part: int = Field(
+        1_000_000, ge=1, description="rows of a Parquet part of the features stage, and so of what is in memory at once"
+    )
     features: Any = None
     preprocess: PreprocessorSettings = PreprocessorSettings()
     model: ModelSettings = ModelSettings()
@@ -216,6 +231,11 @@ def _forbid_unknown(kind: Any, given: dict[str, Any], where: str) -> None:
             raise ConfigError(_unknown_key(f"{where}.{key}", key, list(hints)))
         if is_dataclass(hints[key]) and isinstance(value, dict):
             _forbid_unknown(hints[key], value, f"{where}.{key}")
+        *_, inside = typing.get_args(hints[key]) or (None,)
+        if is_dataclass(inside) and isinstance(value, dict):  # settings by name
+            for name, item in value.items():
+                if isinstance(item, dict):
+                    _forbid_unknown(inside, item, f"{where}.{key}.{name}")
 
 
 def _unknown_key(path: str, key: str, known: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,19 +26,24 @@ from features.recipes import recipe_class
 from features.recipes.base import FeatureTables
 from features.schema import Schema
 from features.sources import cast
+from features.workflow import Workflow
 from loaders.packed import PackedTable
 from models import TabularConfig, TabularModel, embedding_width
 from pipeline.artifacts import Artifact, ArtifactStore, artifact_key, folder_lock, input_checksums, source_hash
 from pipeline.bundle import Bundle, target_loss
+from pipeline.cluster import Cluster, open_cluster
 from pipeline.config import RunConfig, load_config
 from pipeline.display import html_table, progress
+from pipeline.encode import encode_split, pack
+from pipeline.incremental import ParsedFiles
 from pipeline.run import Run, publish
 from pipeline.train import train_model
 
+__all__ = ["Encoded", "Features", "Pipeline", "pack"]
 log = logging.getLogger(__name__)
 SOURCES = {
     "features": ["features"],
-    "encode": ["features", "loaders"],
+    "encode": ["features", "loaders", "pipeline.encode"],
     "train": ["features", "loaders", "models", "pipeline.train", "pipeline.bundle"],
 }
 
@@ -75,11 +81,23 @@ class Pipeline:
             started = time.perf_counter()
             with progress(None, "features") as bar:
                 recipe.report = lambda step: bar.advance(1, step)
-                tables = recipe.build(self.engine)
-                rows = write_features(tables, folder, config.rows_per_part)
-            return {"rows": rows, "notes": list(tables.notes), "seconds": time.perf_counter() - started}
+                recipe.cache = cache = ParsedFiles(self.store, self.engine)
+                with self.cluster(folder) as cluster:
+                    parts = recipe.write_parts(self.engine, folder, config.rows_per_part, cluster.map)
+                if parts is not None:
+                    parts.schema.save(folder / "schema.json")
+                    rows, notes = parts.rows, parts.notes
+                else:
+                    tables = recipe.build(self.engine)
+                    rows, notes = write_features(tables, folder, config.rows_per_part), tables.notes
+            seconds = time.perf_counter() - started
+            return {"rows": rows, "notes": list(notes), "inputs": cache.files, "seconds": seconds}
 
         return Features(self, self.store.build("features", key, write))
+
+    def cluster(self, folder: Path) -> AbstractContextManager[Cluster]:
+        """Where a stage's tasks run that read and write `folder`, for a `with` block."""
+        return open_cluster(self.config.cluster, self.config.cluster_settings, folder)
 
     def train(self) -> Run:
         """Every stage up to the evaluated model."""
@@ -109,6 +127,18 @@ class Features:
     def notes(self) -> list[str]:
         return list(self.artifact.manifest["notes"])
 
+    @property
+    def workflow(self) -> Workflow | None:
+        """The fitted steps from raw rows to these columns; None where the recipe has no such steps."""
+        folder = self.artifact.path / "workflow"
+        return Workflow.load(folder, self.pipeline.engine) if folder.is_dir() else None
+
+    @property
+    def files(self) -> dict[str, int]:
+        """How many input files were `read`, and how many `reused` as they were parsed before."""
+        states = [entry["state"] for entry in self.artifact.manifest.get("inputs", [])]
+        return {state: states.count(state) for state in ("read", "reused")}
+
     def parts(self, split: str) -> list[Path]:
         """Parquet files of a split, in row order."""
         if split not in self.rows:
@@ -131,10 +161,12 @@ class Features:
             started = time.perf_counter()
             engine = self.pipeline.engine
             preprocessor = Preprocessor(self.schema, config.preprocess)
-            preprocessor.fit([(engine, path) for path in self.parts("train")])
-            preprocessor.save(folder / "preprocessor")
-            for split in progress(("train", "valid", "test"), "encode"):
-                pack(preprocessor, self.frame(split)).save(folder / split)
+            with self.pipeline.cluster(folder) as cluster:
+                preprocessor.fit([(engine, path) for path in self.parts("train")], scheduler=cluster.scheduler)
+                preprocessor.save(folder / "preprocessor")
+                for split in progress(("train", "valid", "test"), "encode"):
+                    parts = self.parts(split)
+                    encode_split(preprocessor, engine, parts, self.rows[split], folder / split, cluster)
             rows = {split: self.rows[split] for split in ("train", "valid", "test")}
             return {"rows": rows, "seconds": time.perf_counter() - started}
 
@@ -206,7 +238,10 @@ class Encoded:
             trained = train_model(model, train, valid, loss, config.train, seed=config.seed, device=device, folder=work)
         period = training_period(self.features)
         info = {"name": config.name, "recipe": config.recipe, "seed": config.seed, **period}
-        return trained, Bundle(preprocessor, model, info, device)
+        workflow = self.features.workflow
+        if workflow is not None:
+            workflow = workflow.serving(self.features.schema.names("categorical", "continuous"))
+        return trained, Bundle(preprocessor, model, info, device, workflow)
 
     def _repr_html_(self) -> str:
         schema = self.preprocessor.tensor_schema
@@ -242,7 +277,7 @@ def model_config(preprocessor: Preprocessor, config: RunConfig) -> TabularConfig
 
 
 def write_features(tables: FeatureTables, folder: Path, rows_per_part: int) -> dict[str, int]:
-    """`<split>/part-*.parquet` in the schema's order and types, and schema.json; returns rows by split."""
+    """`<split>/part-*.parquet` in the schema's order and types, schema.json and workflow/; returns rows by split."""
     schema = tables.schema
     nullable = set(schema.names("categorical"))
     for split, frame in tables.splits.items():
@@ -258,25 +293,9 @@ def write_features(tables: FeatureTables, folder: Path, rows_per_part: int) -> d
             part = typed.iloc[start : start + rows_per_part]
             engine_of(typed).write_parquet(part, folder / split / f"part-{number:05d}.parquet")
     schema.save(folder / "schema.json")
+    if tables.workflow is not None:
+        tables.workflow.save(folder / "workflow")
     return {split: len(frame) for split, frame in tables.splits.items()}
-
-
-def pack(preprocessor: Preprocessor, frame: Any) -> PackedTable:
-    """A features-stage frame as a packed table in host memory; columns are handed over by DLPack without a copy."""
-    encoded = preprocessor.transform(frame)
-    schema = preprocessor.tensor_schema
-    columns = engine_of(encoded).columns_to_torch(encoded, list(encoded.columns))
-    ids, floats, targets = len(schema.ids), len(schema.floats), len(schema.targets)
-    rest = columns[ids + floats + targets :]
-    table = PackedTable.from_columns(
-        schema,
-        columns[:ids],
-        columns[ids : ids + floats],
-        columns[ids + floats : ids + floats + targets],
-        weight=rest[0] if schema.has_weight else None,
-        group=rest[-1] if schema.has_group else None,
-    )
-    return table.to("cpu")
 
 
 def training_period(features: Features) -> dict[str, Any]:
@@ -285,5 +304,9 @@ def training_period(features: Features) -> dict[str, Any]:
     if time_column is None:
         return {}
     engine = load_engine(features.pipeline.engine)
-    parts = [engine.read_parquet(p, [time_column])[time_column] for s in ("train", "valid") for p in features.parts(s)]
-    return {"trained_from": float(min(p.min() for p in parts)), "trained_until": float(max(p.max() for p in parts))}
+    spans = []
+    for part in (part for split in ("train", "valid") for part in features.parts(split)):
+        moments = engine.read_parquet(part, [time_column])[time_column]
+        if len(moments):
+            spans.append((float(moments.min()), float(moments.max())))
+    return {"trained_from": min(first for first, _ in spans), "trained_until": max(last for _, last in spans)}

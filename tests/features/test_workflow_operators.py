@@ -1,11 +1,14 @@
 """Every operator as a step of a workflow: saved, loaded, and in any partitions, the same to the last bit."""
 
+import importlib.util
+
 import numpy as np
 import pandas as pd
 import pytest
 from equal_states import same
 from partitioned import cut
 
+from features.frame import load_engine
 from features.operators import operator_class
 from features.operators.lambda_function import register_function
 from features.workflow import Workflow
@@ -128,3 +131,19 @@ def test_whoever_needs_whole_groups_says_so():
         by = "row" if "row" in step.columns_after(tuple(frame.columns)) else keys
         found = pd.concat([step(part) for part in parts]).sort_values(by).reset_index(drop=True)
         pd.testing.assert_frame_equal(found, step(frame).sort_values(by).reset_index(drop=True), check_exact=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(importlib.util.find_spec("cudf") is None, reason="needs cuDF")
+@pytest.mark.parametrize("name", sorted(set(EXAMPLES) - {"lambda_function"}))
+def test_on_cudf_it_gives_what_it_gives_on_pandas(name):
+    """Whole numbers and text alike, floats to 1 ulp of float32; in the order of `row`, since cuDF promises none."""
+    engine = load_engine("cudf")
+    frame = table()
+    by_pandas = Workflow.from_steps([{name: EXAMPLES[name]}]).fit_transform([frame])[0]
+    (found,) = Workflow.from_steps([{name: EXAMPLES[name]}], engine="cudf").fit_transform([engine.from_pandas(frame)])
+    by_cudf = engine.to_pandas(found)
+    assert list(by_cudf.columns) == list(by_pandas.columns)
+    keys = [column for column in ("row", "place") if column in by_pandas.columns]
+    left, right = (found.sort_values(keys).reset_index(drop=True) for found in (by_cudf, by_pandas))
+    pd.testing.assert_frame_equal(left, right, check_dtype=False, rtol=2**-23, atol=0)

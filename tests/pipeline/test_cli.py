@@ -36,7 +36,8 @@ def test_help_lists_every_command_and_imports_nothing_heavy():
     started = time.monotonic()
     found = python_m_pipeline("--help")
     assert found.returncode == 0
-    assert all(f"    {name} " in found.stdout for name in COMMANDS)
+    lines = [line.split()[0] for line in found.stdout.splitlines() if line.startswith("    ") and line[4] != " "]
+    assert set(COMMANDS) <= set(lines)
     assert time.monotonic() - started < 10
     code = "import sys, pipeline.cli\nassert not {'torch', 'pandas', 'pydantic'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

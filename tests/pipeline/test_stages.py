@@ -21,7 +21,6 @@ from pipeline.run import STAGES
 KILL = """
 import pipeline.artifacts, pipeline.run, pipeline.stages, pipeline.train
 from features.schema import Schema
-from loaders.packed import PackedTable
 from pathlib import Path
 
 def kill(*_, **__):
@@ -42,7 +41,7 @@ def kill_in_copy(self, artifact, target):
 real_copy = pipeline.artifacts.ArtifactStore.copy
 POINTS = {
     "features": lambda: setattr(Schema, "save", kill),
-    "encode": lambda: kill_after(PackedTable, "save", 2),
+    "encode": lambda: kill_after(pipeline.stages, "encode_split", 2),
     "train": lambda: kill_after(pipeline.train, "save_checkpoint", 2),
     "evaluate": lambda: setattr(pipeline.run, "write_report", kill),
     "publish": lambda: setattr(pipeline.artifacts.ArtifactStore, "copy", kill_in_copy),
