@@ -5,6 +5,8 @@ CONFIG ?= conf/flights.yaml
 ARGS ?=
 ROWS ?= 1000000
 OUT ?= data/trivago
+SECONDS ?= 60
+TARGET ?= csv parquet preprocessor statistics vocabulary workflow packed fastai nvtabular expression steps
 VENV := .venv
 SHELL := /bin/bash
 
@@ -16,7 +18,7 @@ READY := $(VENV)/.ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plan features train evaluate score nightly rollback test test-cudf-api lint bench bench-env \
+.PHONY: help setup plan features train evaluate score nightly rollback test test-cudf-api fuzz lint bench bench-env \
         gpu-check data-trivago gc clean
 
 help:  ## show this list
@@ -55,6 +57,11 @@ rollback: $(READY)  ## make the model before the current one current again
 test: $(READY)  ## the test suite, on CPU
 	$(PYTHON) -m pytest $(ARGS)
 
+fuzz: $(READY)  ## made-up bytes into every reader and loader of saved states: make fuzz SECONDS=60 TARGET="csv steps"
+	$(PYTHON) -c 'import atheris' 2> /dev/null || \
+	    $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[fuzz]'
+	for target in $(TARGET); do $(PYTHON) tests/fuzz/run.py $$target $(SECONDS) || exit 1; done
+
 lint: $(READY)  ## ruff and mypy
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
@@ -78,6 +85,8 @@ bench-env:  ## environments of the benchmarks' peers, in .venv-bench (pandas, Po
 bench: $(READY)  ## the benchmarks; each prints a table and ends in one JSON line
 	$(PYTHON) -m benchmarks.flights_quality $(ARGS)
 	$(PYTHON) -m benchmarks.trivago_quality $(ARGS)
+	$(PYTHON) -m benchmarks.online $(ARGS)
+	$(PYTHON) -m benchmarks.large $(ARGS)
 	test ! -d .venv-bench || $(PYTHON) -m benchmarks.preprocess $(ARGS)
 
 gpu-check: $(READY)  ## on a GPU box: every test marked gpu, then the benchmarks (make gpu-check PYTHON=python3)

@@ -27,7 +27,7 @@ from pipeline.display import render_table
 
 PEERS = {
     "pandas": ("pandas", "pandas_dictionary", "pandas_lookup"),
-    "polars": ("polars", "polars_replace"),
+    "polars": ("polars", "polars_categorical", "polars_replace"),
     "fastai": ("fastai",),
     "sklearn": ("sklearn",),
 }

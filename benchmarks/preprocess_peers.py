@@ -116,6 +116,35 @@ def with_polars(path: str, clock) -> None:
     pl.concat(found[1:], how="horizontal").to_numpy(), found[0].to_numpy()
 
 
+def with_polars_categorical(path: str, clock) -> None:
+    """Text by its physical category codes, which NumPy ranks; `item_id` by a join."""
+    import polars as pl
+
+    frame = pl.read_parquet(path, columns=COLUMNS)
+    clock()
+    text = [name for name in CATEGORICAL if frame.schema[name] == pl.String]
+    small = [name for name in CATEGORICAL if name.startswith("is_")]
+    lazy = frame.lazy()
+    values = (
+        lazy.select("item_id").drop_nulls().group_by("item_id").len().sort("len", descending=True)
+        .select("item_id", pl.int_range(FIRST, FIRST + pl.len(), dtype=pl.Int32).alias("id"))
+    )  # fmt: skip
+    medians = lazy.select(pl.col(CONTINUOUS).median()).collect().row(0, named=True)
+    filled = [pl.col(name).fill_null(medians[name]) for name in CONTINUOUS]
+    floats = lazy.select(
+        [((column - column.mean()) / column.std()).cast(pl.Float32) for column in filled]
+        + [pl.col(name).is_null().cast(pl.Float32).alias(f"{name}_na") for name in CONTINUOUS]
+    )
+    codes = lazy.select(
+        [pl.col(name).cast(pl.Categorical).to_physical().cast(pl.Int64).fill_null(-1) for name in text]
+        + [pl.col(name).cast(pl.Int64).fill_null(-1) for name in small]
+    )
+    items = lazy.select("item_id").join(values, on="item_id", how="left", maintain_order="left").select("id")
+    found, coded, item = pl.collect_all([floats, codes, items])
+    ids = {name: ranked(coded[name].to_numpy()) for name in text + small} | {"item_id": item["id"].to_numpy()}
+    np.stack([ids[name] for name in CATEGORICAL], 1), found.to_numpy()
+
+
 def with_polars_replace(path: str, clock) -> None:
     """As ../shared/bench/peer_frames.py."""
     import polars as pl
@@ -178,6 +207,7 @@ PEERS = {
     "pandas_dictionary": with_pandas_dictionary,
     "pandas_lookup": with_pandas_lookup,
     "polars": with_polars,
+    "polars_categorical": with_polars_categorical,
     "polars_replace": with_polars_replace,
     "sklearn": with_sklearn,
     "fastai": with_fastai,

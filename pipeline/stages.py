@@ -34,7 +34,7 @@ from pipeline.bundle import Bundle, target_loss
 from pipeline.cluster import Cluster, open_cluster
 from pipeline.config import RunConfig, load_config
 from pipeline.display import html_table, progress
-from pipeline.encode import encode_split, pack
+from pipeline.encode import encode_split, fit, pack
 from pipeline.incremental import ParsedFiles
 from pipeline.run import Run, publish
 from pipeline.train import train_model
@@ -162,11 +162,12 @@ class Features:
             engine = self.pipeline.engine
             preprocessor = Preprocessor(self.schema, config.preprocess)
             with self.pipeline.cluster(folder) as cluster:
-                preprocessor.fit([(engine, path) for path in self.parts("train")], scheduler=cluster.scheduler)
+                packed = fit(preprocessor, engine, self.parts("train"), cluster)
                 preprocessor.save(folder / "preprocessor")
                 for split in progress(("train", "valid", "test"), "encode"):
                     parts = self.parts(split)
-                    encode_split(preprocessor, engine, parts, self.rows[split], folder / split, cluster)
+                    ready, packed = packed if split == "train" else [], []
+                    encode_split(preprocessor, engine, parts, self.rows[split], folder / split, cluster, ready)
             rows = {split: self.rows[split] for split in ("train", "valid", "test")}
             return {"rows": rows, "seconds": time.perf_counter() - started}
 
