@@ -54,6 +54,20 @@ def test_both_engines_name_the_same_module_attributes():
         assert names == {"NAME", "frames", "arrays"}
 
 
+@given(st.data())
+def test_counts_are_sorted_by_count_and_then_by_value(data):
+    values = data.draw(st.lists(st.one_of(st.text("abé\0", max_size=20)), unique=True, max_size=30))
+    counts = data.draw(st.lists(st.integers(1, 3), min_size=len(values), max_size=len(values)))
+    expected = sorted(zip(values, counts, strict=True), key=lambda pair: (-pair[1], pair[0].encode()))
+    given_order = expected if data.draw(st.booleans()) else list(zip(values, counts, strict=True))
+    frame = pd.DataFrame(given_order, columns=["value", "count"]).astype({"value": "str", "count": "int64"})
+    found = engine.sort_counts(frame)
+    assert list(found.itertuples(index=False, name=None)) == expected
+    repeated = engine.sum_counts(pd.concat([frame, frame.sample(frac=1, random_state=1)], ignore_index=True))
+    summed = {value: 2 * count for value, count in expected}
+    assert dict(repeated.itertuples(index=False, name=None)) == summed
+
+
 def run_python(code):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=FOLDER.parent)
     assert done.returncode == 0, done.stderr
