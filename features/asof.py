@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from features.category_values import TEXT, same_kind, settle
 from features.errors import DataError, require_columns
 from features.frame import engine_of
+from features.number_columns import float_values, whole_values
 
 
 class AsOf:
@@ -44,13 +46,13 @@ class AsOf:
         self.xp = self.engine.arrays
         self.events = events
         self.num_queries = len(queries)
-        query_groups, event_groups = group_codes(queries, events, by)
+        query_groups, event_groups = group_codes(queries, events, by, "as-of")
         if queries[query_time].isna().any():
             raise DataError(f"as-of: column {query_time!r} holds nulls; every query needs a time.")
-        at = self.engine.array(queries[query_time]).astype("int64")
+        at = whole_values(queries[query_time], "as-of time")
         known = self.engine.array(events[event_time].notna()) & (event_groups >= 0)
-        times = self.engine.array(events[event_time], fill=0).astype("int64")
-        self._set_span(at, times[known])
+        times = whole_values(events[event_time], "as-of time")
+        self._set_span(at, times[known], event_groups)
         keys = event_groups * self.span + (times - self.base)
         rows = self.xp.nonzero(known)[0]
         self.sorted_rows = rows[self._argsort(keys[rows], events, rows, order)]
@@ -61,16 +63,24 @@ class AsOf:
         self.own_time = self.xp.where(known, times, self.xp.int64(2**62)) if exclude_self else None
         self.stop = self._search(at)
 
-    def _set_span(self, at: Any, times: Any) -> None:
+    def _set_span(self, at: Any, times: Any, groups: Any) -> None:
         low = min([int(a.min()) for a in (at, times) if len(a)], default=0)
         high = max([int(a.max()) for a in (at, times) if len(a)], default=0)
         self.base, self.span = low, high - low + 2
+        num_groups = int(groups.max()) + 1 if len(groups) else 1
+        if (num_groups + 1) * self.span >= 2**63:
+            raise DataError(
+                f"as-of: times from {low} to {high} in {num_groups} group(s) are more than int64 can number. Give the "
+                "times in a coarser unit, such as minutes."
+            )
 
     def _argsort(self, keys: Any, events: Any, rows: Any, order: str | None) -> Any:
         if order is None:
             return self.xp.argsort(keys)
-        ties = self.engine.array(events[order])[rows]
-        return self.xp.lexsort(self.xp.stack([ties.astype("int64"), keys]))
+        if events[order].isna().any():
+            raise DataError(f"as-of: order column {order!r} holds nulls. Drop those rows or give them a place.")
+        ties = whole_values(events[order], "as-of order")[rows]
+        return self.xp.lexsort(self.xp.stack([ties, keys]))
 
     def _search(self, bound: Any) -> Any:
         """Position in the sorted events of each query's first event at or after `bound`."""
@@ -99,14 +109,20 @@ class AsOf:
 
     def sum(self, column: str, window: int | None = None) -> Any:
         """int64 sum of an integer column over the same events; nulls add nothing."""
-        filled = self.events[column].fillna(0)
-        values = self.engine.array(filled)
-        if values.dtype.kind == "f" and bool((~(abs(values) < 2.0**62) | (values != self.xp.rint(values))).any()):
+        summed = self.events[column]
+        fractions = False
+        if summed.dtype.kind == "f":
+            floats = float_values(summed, "as-of sum")
+            fractions = bool(((floats != self.xp.rint(floats)) & ~self.xp.isnan(floats)).any())
+        values = self.xp.zeros(0, dtype="int64") if fractions else whole_values(summed, "as-of sum")
+        largest = max(int(values.max()), -int(values.min())) if len(values) else 0
+        beyond = largest * len(values) >= 2**62 and not float(abs(values.astype("float64")).sum()) < 2.0**62
+        if fractions or beyond:
             raise DataError(
                 f"as-of sum: column {column!r} holds fractions or values beyond int64; running sums are exact for "
                 "integers only. Scale and round it first (for example to cents or minutes)."
             )
-        return self._sum(values.astype("int64"), window)
+        return self._sum(values, window)
 
     def _sum(self, values: Any, window: int | None) -> Any:
         running = self.xp.zeros(len(self.sorted_rows) + 1, dtype="int64")
@@ -129,10 +145,11 @@ class AsOf:
         return self.xp.where(self.found_group & (position >= start), rows, -1)
 
 
-def group_codes(left: Any, right: Any, by: Sequence[str]) -> tuple[Any, Any]:
+def group_codes(left: Any, right: Any, by: Sequence[str], where: str = "key") -> tuple[Any, Any]:
     """int64 codes such that two rows of either frame are equal in every column of `by` exactly if their codes are.
 
-    -1 where any of the columns is null. With no column every row has code 0.
+    -1 where any of the columns is null. With no column every row has code 0. What counts as the same value, and which
+    types there are: see `features.category_values`.
     """
     engine = engine_of(right)
     xp = engine.arrays
@@ -140,8 +157,7 @@ def group_codes(left: Any, right: Any, by: Sequence[str]) -> tuple[Any, Any]:
     codes = xp.zeros(size, dtype="int64")
     null = xp.zeros(size, dtype=bool)
     for name in by:
-        both = engine.frames.concat([left[name], right[name]], ignore_index=True)
-        column = engine.codes(both)
+        column = _column_codes(left[name], right[name], where)
         null |= column < 0
         if name == by[0]:
             codes = xp.clip(column, 0, None)  # dense already
@@ -151,3 +167,25 @@ def group_codes(left: Any, right: Any, by: Sequence[str]) -> tuple[Any, Any]:
         codes = xp.unique(codes * max(width, 1) + xp.clip(column, 0, None), return_inverse=True)[1].astype("int64")
     codes = xp.where(null, -1, codes)
     return codes[: len(left)], codes[len(left) :]
+
+
+def _column_codes(left: Any, right: Any, where: str) -> Any:
+    """int64 code of each value of both columns, -1 for null."""
+    engine = engine_of(right)
+    xp = engine.arrays
+    sides = settle(left, where), settle(right, where)
+    null = xp.concatenate([side.null for side in sides])
+    if bool(null.all()):
+        return xp.full(len(null), -1, dtype="int64")
+    if None in (sides[0].kind, sides[1].kind):  # one side without any value
+        found = [xp.full(len(side.null), -1, dtype="int64") for side in sides]
+        place = 0 if sides[1].kind is None else 1
+        found[place] = engine.codes(sides[place].values)
+        return xp.where(null, -1, xp.concatenate(found))
+    values: tuple[Any, ...] = tuple(side.values for side in sides)
+    if values[0].dtype != values[1].dtype:
+        if {side.kind for side in sides} == {TEXT}:
+            values = tuple(column.astype("str") for column in values)
+        values = same_kind(values[0], values[1], f"{where}: column {left.name!r}")
+    codes = engine.codes(engine.frames.concat(list(values), ignore_index=True))
+    return xp.where(null, -1, codes)

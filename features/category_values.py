@@ -84,7 +84,10 @@ def unknown_type(column: Any, where: str) -> DataError:
 
 def _unboxed(column: Any, where: str) -> Any:
     """A pandas column of Python objects as the type that all of them have."""
-    typed = column.convert_dtypes()
+    try:
+        typed = column.convert_dtypes()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{where}: column {column.name!r} holds text that is no Unicode ({error}).") from error
     if str(typed.dtype) == "object":
         types = sorted({type(value).__name__ for value in column[column.notna()].head(1000)})
         raise DataError(

@@ -2,6 +2,19 @@
 
 from collections.abc import Iterable
 
+# Whatever reading a damaged or malicious file may raise in the libraries that read it.
+UNREADABLE = (
+    OSError,
+    ValueError,
+    RuntimeError,  # a RecursionError among them, of JSON that is nested without end
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    EOFError,
+    SyntaxError,
+)
+
 
 class DataError(ValueError):
     """The data or a setting about it is wrong; the message says where and how to mend it."""
@@ -16,7 +29,14 @@ class DataError(ValueError):
 
 
 def require_columns(frame, columns: Iterable[str], where: str) -> None:
-    """Raise `DataError` naming every column of `columns` that `frame` lacks."""
-    missing = [name for name in columns if name not in frame.columns]
+    """Raise `DataError` naming every column of `columns` that `frame` lacks or holds more than once."""
+    there = list(frame.columns)
+    wanted = list(columns)
+    missing = [name for name in wanted if name not in there]
     if missing:
-        raise DataError.missing_columns(missing, list(frame.columns), where)
+        raise DataError.missing_columns(missing, there, where)
+    twice = [name for name in dict.fromkeys(wanted) if there.count(name) > 1] if len(set(there)) < len(there) else []
+    if twice:
+        raise DataError(
+            f"{where}: column(s) {', '.join(map(repr, twice))} are there more than once. Rename or drop the others."
+        )

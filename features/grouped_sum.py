@@ -45,7 +45,7 @@ class GroupedSums:
         """
         engine = engine_of(frame)
         xp = engine.arrays
-        codes = group_codes(frame, frame.head(0), by)[0]
+        codes = group_codes(frame, frame.head(0), by, where)[0]
         keyed = xp.nonzero(codes >= 0)[0]
         _, first, groups = xp.unique(codes[keyed], return_index=True, return_inverse=True)
         keys = frame[list(by)].take(keyed[first]).reset_index(drop=True)
@@ -156,10 +156,10 @@ class GroupTotals:
         return np.concatenate([np.empty(0), *(function(slice(start, start + CHUNK)) for start in starts)])
 
 
-def row_of_key(frame: Any, table: Any, by: Sequence[str]) -> Any:
+def row_of_key(frame: Any, table: Any, by: Sequence[str], where: str = "key") -> Any:
     """int64 array: for each row of `frame`, the row of `table`, unique in `by`, with its key; -1 for none and null."""
     xp = engine_of(frame).arrays
-    asked, there = group_codes(frame, table, by)
+    asked, there = group_codes(frame, table, by, where)
     size = max([int(codes.max()) for codes in (asked, there) if len(codes)], default=-1) + 1
     row_of = xp.full(size + 1, -1, dtype="int64")  # the last place, -1, is that of null keys
     row_of[there] = xp.arange(len(there))

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from features.errors import DataError
+from features.errors import UNREADABLE, DataError
 from features.operators.fill_missing import Fill
 from features.operators.normalize import Scale
 from features.preprocessor import FORMAT, Preprocessor, PreprocessorSettings
@@ -99,7 +99,7 @@ class OnlineTransformer:
             return cls(preprocessor)
         except DataError:
             raise
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
+        except (*UNREADABLE, pa.ArrowException) as error:
             raise DataError(f"preprocessor {folder}: damaged ({error}). Run the encode stage again.") from error
 
     def __call__(self, row: Row) -> tuple[np.ndarray, np.ndarray]:

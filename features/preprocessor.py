@@ -10,7 +10,7 @@ from typing import Any
 
 from features.category_settings import CategorySettings
 from features.churn import Churn, Thresholds, churn
-from features.errors import DataError, require_columns
+from features.errors import UNREADABLE, DataError, require_columns
 from features.fit import fit_together
 from features.frame import engine_of, load_engine
 from features.operators.base import FittedOperator
@@ -360,7 +360,7 @@ class Preprocessor:
                 found._take_statistics(Version.from_dict(state["version"]), load_statistics(folder, engine))
         except DataError:
             raise
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except UNREADABLE as error:
             raise DataError(f"preprocessor {folder}: damaged ({error}). Run the encode stage again.") from error
         found._require_fitted()
         return found

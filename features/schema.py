@@ -8,12 +8,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from features.errors import DataError
+from features.errors import UNREADABLE, DataError
 
 Role = Literal["categorical", "continuous", "target", "weight", "group", "time", "key"]
 ROLES: tuple[str, ...] = ("categorical", "continuous", "target", "weight", "group", "time", "key")
 Task = Literal["binary", "multiclass", "regression"]
 TASKS: tuple[str, ...] = ("binary", "multiclass", "regression")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,10 @@ class Column:
     name: str
     role: Role
     dtype: str
+
+    def __post_init__(self) -> None:
+        if not all(isinstance(value, str) for value in (self.name, self.role, self.dtype)):
+            raise DataError(f"schema: name, role and dtype of a column are text, found {self!r}.")
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,8 @@ class Target:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", tuple(self.classes))  # JSON brings a list
+        if not isinstance(self.name, str) or not _is_count(self.num_outputs):
+            raise DataError(f"schema: a target has a name and a whole number of outputs from 1, found {self!r}.")
         if self.classes and len(self.classes) != self.num_outputs:
             raise DataError(f"target {self.name!r}: {self.num_outputs} outputs but {len(self.classes)} class names.")
         if self.task not in TASKS:
@@ -101,7 +111,9 @@ class Schema:
                 tuple(Column(**column) for column in raw["columns"]),
                 tuple(Target(**target) for target in raw["targets"]),
             )
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except DataError:
+            raise
+        except UNREADABLE as error:
             raise DataError(f"schema is damaged: {error}. Run the features stage again.") from error
 
     def save(self, path: Path) -> None:
@@ -119,6 +131,10 @@ class IdColumn:
     name: str
     num_ids: int
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _is_count(self.num_ids):
+            raise DataError(f"tensor schema: a column of ids has a name and their number from 1, found {self!r}.")
+
 
 @dataclass(frozen=True)
 class TensorSchema:
@@ -129,6 +145,12 @@ class TensorSchema:
     targets: tuple[Target, ...]
     has_weight: bool = False
     has_group: bool = False
+
+    def __post_init__(self) -> None:
+        if not all(isinstance(name, str) for name in self.floats):
+            raise DataError(f"tensor schema: floats are names of columns, found {self.floats!r}.")
+        if not (isinstance(self.has_weight, bool) and isinstance(self.has_group, bool)):
+            raise DataError("tensor schema: has_weight and has_group are true or false.")
 
     @property
     def num_words(self) -> int:
@@ -154,5 +176,7 @@ class TensorSchema:
                 has_weight=raw["has_weight"],
                 has_group=raw["has_group"],
             )
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except DataError:
+            raise
+        except UNREADABLE as error:
             raise DataError(f"tensor schema is damaged: {error}. Run the encode stage again.") from error

@@ -5,18 +5,21 @@ from __future__ import annotations
 import importlib.util
 import io
 import zipfile
+import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import fsspec
 import numpy as np
+import pyarrow as pa
 
-from features.errors import DataError, require_columns
+from features.errors import UNREADABLE, DataError, require_columns
 from features.frame import engine_of, load_engine
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zip", ".tsv", ".dat", ".data", ".test", ".txt")
 PARQUET_ENDINGS = (".parquet", ".pq")
+PLAIN = (str, bool, int, float, np.bool_, np.integer, np.floating)
 
 
 class FileCache(Protocol):
@@ -139,12 +142,50 @@ def _read_one(
         raise
     except UnicodeDecodeError as error:
         raise DataError(f"input {path}: not valid UTF-8 ({error}). Convert the file to UTF-8.") from error
-    except (OSError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
+    except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error
     require_columns(frame, dtypes, f"input {path}")
+    _refuse_guesses(module, frame, path, dtypes, names, separator, content)
     if len(frame) == 0:
         raise DataError(f"input {path}: it has a header but no rows.")
     return frame[list(dtypes)]
+
+
+def _refuse_guesses(
+    module: Any,
+    frame: Any,
+    path: str,
+    dtypes: Mapping[str, str],
+    names: list[str] | None,
+    separator: str,
+    content: bytes | None,
+) -> None:
+    """Raise `DataError` where the reader has made sense of a file that has none."""
+    if path.endswith(PARQUET_ENDINGS):
+        for name in (name for name, dtype in dtypes.items() if dtype == "string" and module.NAME == "pandas"):
+            try:
+                pa.array(frame[name], from_pandas=True).validate(full=True)
+            except (ValueError, TypeError) as error:
+                raise DataError(f"input {path}: column {name!r} is not valid UTF-8 ({error}).") from error
+        return
+    _refuse_nul(path, content)
+    if type(frame.index).__name__ != "RangeIndex":  # readers take a first field too many for it
+        raise DataError(f"input {path}: its rows have more fields than its header has names. Repair one of them.")
+    if names is None and any(f"{name}.1" in frame.columns for name in dtypes):  # how readers rename a second one
+        given = path if content is None else io.BytesIO(content)
+        header = module.read_csv(given, sep=separator, header=None, nrows=1, dtype="str", skipinitialspace=True)
+        there = module.to_pandas(header).iloc[0].tolist()
+        twice = [name for name in dtypes if there.count(name) > 1]
+        if twice:
+            raise DataError(f"input {path}: column(s) {', '.join(map(repr, twice))} are there more than once.")
+
+
+def _refuse_nul(path: str, content: bytes | None) -> None:
+    """pandas would end a field at a NUL byte, so that the text `x NUL y` became another category, `x`."""
+    with fsspec.open(path, compression="infer") if content is None else io.BytesIO(content) as file:
+        while chunk := file.read(1 << 22):
+            if b"\0" in chunk:
+                raise DataError(f"input {path}: it holds a NUL byte, so it is no text in UTF-8. Convert or repair it.")
 
 
 def _refuse_empty(path: str) -> None:
@@ -176,6 +217,7 @@ def cast(frame: Any, dtypes: Mapping[str, str], where: str, nullable: Collection
 
 
 def _cast_column(column: Any, dtype: str, nullable: bool) -> Any:
+    column = _plain(column, dtype)
     if dtype == "string":
         return column.astype("str")
     if dtype == "bool":
@@ -199,6 +241,26 @@ def _cast_column(column: Any, dtype: str, nullable: bool) -> Any:
     if bool((narrow.astype("int64") != whole).any()):
         raise ValueError(f"some values are outside the range of {dtype}")
     return engine_of(column).with_nulls(narrow, column.isna()) if nulls else narrow
+
+
+def _plain(column: Any, dtype: str) -> Any:
+    """The column if it is of text, numbers or booleans, else `TypeError`; one of Python's numbers as their own type."""
+    kind = str(column.dtype)
+    if kind != "object" or engine_of(column).NAME != "pandas":
+        inner = column.cat.categories.dtype if kind == "category" else column.dtype
+        words = ("list", "struct", "decimal", "binary", "complex", "interval")
+        if getattr(inner, "kind", "O") not in "OUiufb" or any(word in str(inner) for word in words):
+            raise TypeError("only text, numbers and booleans can be cast; DateParts takes dates apart")
+        return column
+    known = column[column.notna()]
+    types = {type(value) for value in known}
+    strange = sorted(found.__name__ for found in types if not issubclass(found, PLAIN))
+    if strange:
+        raise TypeError(f"it holds Python objects of type {', '.join(strange)}; only text, numbers and booleans fit")
+    has_text = any(issubclass(found, str) for found in types)
+    if has_text and len(types) > 1 and dtype not in ("string", "bool"):
+        raise TypeError(f"it holds text beside {', '.join(sorted(t.__name__ for t in types if t is not str))}")
+    return column.convert_dtypes() if dtype in ("int32", "int64") and types and not has_text else column
 
 
 def _cast_bool(column: Any, nullable: bool) -> Any:

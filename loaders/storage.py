@@ -6,6 +6,7 @@
 import json
 import warnings
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from numpy.lib import format as npy_format
 from torch import Tensor
 
+from features.errors import UNREADABLE
 from features.schema import TensorSchema
 from loaders.columns import require_same_schema
 from loaders.errors import LoaderError
@@ -111,7 +113,7 @@ def _read_layout(path: Path) -> tuple[int, TensorSchema]:
         raise LoaderError(
             f"{path}: not found, so {path.parent} holds no finished packed table. Run the encode stage first."
         ) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise LoaderError(f"{path}: damaged ({error}). Run the encode stage again.") from error
     if not isinstance(layout, dict) or layout.get("format") != FORMAT_NAME:
         raise LoaderError(f"{path}: not the layout of a packed table ({FORMAT_NAME!r} is not its format).")
@@ -120,10 +122,11 @@ def _read_layout(path: Path) -> tuple[int, TensorSchema]:
             f"{path}: format version {layout.get('version')}, this code reads {FORMAT_VERSION}. "
             "Run the encode stage again."
         )
-    if not isinstance(layout.get("num_rows"), int) or "schema" not in layout:
+    num_rows = layout.get("num_rows")
+    if isinstance(num_rows, bool) or not isinstance(num_rows, int) or num_rows < 0 or "schema" not in layout:
         raise LoaderError(f"{path}: damaged (num_rows or schema is missing). Run the encode stage again.")
     try:
-        return layout["num_rows"], TensorSchema.from_json(json.dumps(layout["schema"]))
+        return num_rows, TensorSchema.from_json(json.dumps(layout["schema"]))
     except ValueError as error:
         raise LoaderError(f"{path}: {error}") from error
 
@@ -139,7 +142,7 @@ def _read_shape(path: Path) -> tuple[int, ...]:
             header_bytes = file.tell()
     except FileNotFoundError:
         raise LoaderError(f"{path}: not found. Run the encode stage again.") from None
-    except ValueError as error:
+    except (*UNREADABLE, TokenError) as error:  # NumPy reads a header by Python's own parser
         raise LoaderError(f"{path}: damaged header ({error}). Run the encode stage again.") from error
     if dtype != np.dtype("<i4") or fortran_order or len(shape) != 2:
         raise LoaderError(f"{path}: expected a row-major int32 matrix, found {dtype} of shape {shape}.")

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from features.errors import DataError
+from features.errors import UNREADABLE, DataError
 from features.frame import engine_of, load_engine
 from features.online import OnlineTransformer
 from features.preprocessor import Preprocessor
@@ -124,7 +124,7 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
         info, has_workflow = dict(content["info"]), content.get("workflow", False)
     except BundleError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
+    except (*UNREADABLE, SafetensorError) as error:
         raise BundleError(f"bundle {folder}: missing or damaged ({error}). Train again or take another run.") from error
     name = load_engine(engine).NAME
     try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from features.errors import DataError
+from features.errors import UNREADABLE, DataError
 from features.importers.base import (
     Imported,
     distinct_values,
@@ -52,7 +52,12 @@ def import_fastai(path: Path) -> Imported:
             f"{where}: expected the fields {', '.join(FIELDS)} and format {FORMAT!r}, found "
             f"{', '.join(found)} and {found.get('format')!r}. Write it as docs/migrating.md shows."
         )
-    steps, outputs = _steps(found, where)
+    try:
+        steps, outputs = _steps(found, where)
+    except DataError:
+        raise
+    except UNREADABLE as error:  # such as a number of a thousand digits
+        raise DataError(f"{where}: damaged ({error}). Write it as docs/migrating.md shows.") from error
     workflow = Workflow([step for step, _ in steps], outputs=outputs)
     workflow.states = dict(enumerate(state for _, state in steps))
     return Imported(workflow, _notes(found))

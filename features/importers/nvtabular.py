@@ -12,7 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-from features.errors import DataError
+from features.errors import UNREADABLE, DataError
 from features.importers.base import Imported, field, read_json
 from features.importers.nvtabular_operators import EQUIVALENTS, HANDLERS
 from features.operators.base import Configured
@@ -33,11 +33,16 @@ def import_nvtabular(folder: Path) -> Imported:
     """
     folder = Path(folder)
     where = f"NVTabular workflow {folder}"
-    graph = _graph(folder, where)
-    builder = _Builder(folder, where)
-    for node in _in_order(graph, where):
-        builder.add(node)
-    return builder.finish(field(graph, "output_node_id", int, where))
+    try:
+        graph = _graph(folder, where)
+        builder = _Builder(folder, where)
+        for node in _in_order(graph, where):
+            builder.add(node)
+        return builder.finish(field(graph, "output_node_id", int, where))
+    except DataError:
+        raise
+    except UNREADABLE as error:  # such as a number of a thousand digits
+        raise DataError(f"{where}: damaged ({error}). Save it again.") from error
 
 
 def _graph(folder: Path, where: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from features.asof import AsOf as Question
 from features.frame import engine_of
+from features.number_columns import float_values
 from features.operators.base import Operator
 
 
@@ -126,7 +127,7 @@ def ratio(frame: Any, numerator: Any, denominator: Any) -> Any:
 def take_rows(frame: Any, column: str, rows: Any, like: Any = None) -> Any:
     """float64 column: the value of `column` in row number `rows`, null where that is -1 or the value is null."""
     engine = engine_of(frame)
-    values = engine.array(frame[column].astype("float64"), fill=0.0)
-    known = engine.array(frame[column].notna())
+    values = float_values(frame[column], "as-of last value")
+    known = ~engine.arrays.isnan(values)
     index = engine.arrays.clip(rows, 0, None)
     return engine.series(values[index], frame if like is None else like, valid=(rows >= 0) & known[index])

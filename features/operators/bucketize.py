@@ -9,8 +9,8 @@ from typing import Any
 
 from features.errors import DataError
 from features.frame import engine_of
+from features.number_columns import float_values
 from features.operators.base import OneColumn, Operator
-from features.operators.log import float_values
 
 
 class Bucketize(OneColumn, Operator):

@@ -62,7 +62,7 @@ class Cast(Operator):
 
 def _require_writable(column: Any) -> None:
     kind = "O" if str(column.dtype) == "category" else column.dtype.kind
-    if kind not in ("O", "i", "u", "b") and bool(column.notna().any()):
+    if kind not in ("O", "U", "i", "u", "b") and bool(column.notna().any()):
         raise DataError(
             f"Cast: column {column.name!r} is {column.dtype}, which engines write differently as text. Cast it to "
             "int64 first."

@@ -33,7 +33,8 @@ class Clip(OneColumn, Operator):
         column = frame[self.column]
         low, high = (_bound_as(column, bound) for bound in (self.low, self.high))
         out = frame.copy(deep=False)
-        out[self.column] = column.clip(lower=low, upper=high).astype(column.dtype)
+        if low is not None or high is not None:
+            out[self.column] = column.clip(lower=low, upper=high).astype(column.dtype)
         return out
 
 
@@ -41,10 +42,12 @@ def _bound_as(column: Any, bound: float | None) -> float | None:
     """The bound as a number of the column's type."""
     kind = "category" if str(column.dtype) == "category" else column.dtype.kind
     if kind not in ("i", "u", "f"):
+        if not bool(column.notna().any()):  # a column of nulls alone may be of any type
+            return None
         raise DataError(f"Clip: column {column.name!r} is {column.dtype}, not a number. Cast it first.")
     if bound is None:
         return None
-    dtype = np.dtype(str(column.dtype).lower())  # pandas calls its masked types Int64 and so on
+    dtype = np.dtype(getattr(column.dtype, "numpy_dtype", column.dtype))  # of pandas' masked and Arrow types
     limits = np.finfo(dtype) if kind == "f" else np.iinfo(dtype)
     low, high = (float(limits.min), float(limits.max)) if kind == "f" else (int(limits.min), int(limits.max))
     if not low <= bound <= high or (kind != "f" and bound != int(bound)):

@@ -7,16 +7,19 @@ from typing import Any
 
 from features.errors import DataError
 from features.frame import engine_of
+from features.number_columns import whole_values
 from features.operators.base import Operator
 
 PARTS = ("year", "month", "day", "weekday", "day_of_year", "hour", "minute", "minute_of_day")
+FIRST, LAST = -62_135_596_800, 253_402_300_799  # seconds since 1970 of the first of the year 1 and the last of 9999
 
 
 class DateParts(Operator):
     """int32 columns `<prefix>_<part>` of an int64 column of minutes (or seconds) since 1970-01-01.
 
     Parts: year, month (1-12), day (1-31), weekday (0 is Monday), day_of_year (1-366), hour, minute, minute_of_day.
-    The column is taken as it is: give local time to get local parts. Nulls are an error: an event has a time.
+    The column is taken as it is: give local time to get local parts. Nulls are an error: an event has a time. So are
+    dates, which come in many units and zones, and numbers outside the years 1 to 9999.
     """
 
     def __init__(self, column: str, parts: Sequence[str], prefix: str, unit: str = "min") -> None:
@@ -38,8 +41,14 @@ class DateParts(Operator):
     def transform(self, frame: Any) -> Any:
         if frame[self.column].isna().any():
             raise DataError(f"DateParts: column {self.column!r} holds nulls. Drop or fill those rows first.")
-        seconds = frame[self.column].astype("int64") * (60 if self.unit == "min" else 1)
-        moment = engine_of(frame).frames.to_datetime(seconds, unit="s").dt
+        engine, unit = engine_of(frame), 60 if self.unit == "min" else 1
+        times = whole_values(frame[self.column], "DateParts")
+        if len(times) and not (int(times.min()) * unit >= FIRST and int(times.max()) * unit <= LAST):
+            raise DataError(
+                f"DateParts: column {self.column!r} holds {int(times.min())} to {int(times.max())}, which as "
+                f"{'minutes' if unit == 60 else 'seconds'} since 1970 are not in the years 1 to 9999. Check its unit."
+            )
+        moment = engine.frames.to_datetime(engine.series(times * unit, frame), unit="s").dt
         out = frame.copy(deep=False)
         for part, name in zip(self.parts, self.outputs, strict=True):
             if part == "minute_of_day":

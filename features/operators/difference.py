@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from features.frame import engine_of
+from features.number_columns import float_values
 from features.operators.base import Operator
 
 
@@ -23,6 +27,9 @@ class Difference(Operator):
 
     def transform(self, frame: Any) -> Any:
         out = frame.copy(deep=False)
-        difference = frame[self.left].astype("float64") - frame[self.right].astype("float64")
-        out[self.output] = difference.astype("float32")
+        left, right = (float_values(frame[name], "Difference") for name in (self.left, self.right))
+        with np.errstate(all="ignore"):  # infinity less infinity is null
+            difference = (left - right).astype("float32")
+        xp = engine_of(frame).arrays
+        out[self.output] = engine_of(frame).series(difference, frame, ~xp.isnan(difference))
         return out

@@ -8,6 +8,7 @@ from typing import Any
 from features.asof import group_codes
 from features.errors import DataError
 from features.frame import engine_of
+from features.number_columns import float_values, whole_values
 from features.operators.base import Operator
 
 
@@ -39,8 +40,8 @@ class DifferenceLag(Operator):
         engine = engine_of(frame)
         xp, lag = engine.arrays, self.lag
         groups, rows = sorted_groups(frame, self.by, self.order, "DifferenceLag")
-        values = engine.array(frame[self.column].astype("float64"), fill=0.0)
-        known = engine.array(frame[self.column].notna())
+        values = float_values(frame[self.column], "DifferenceLag")
+        known = ~xp.isnan(values)
         later, earlier = rows[lag:], rows[: max(len(rows) - lag, 0)]
         difference = xp.zeros(len(frame), dtype="float64")
         valid = xp.zeros(len(frame), dtype=bool)
@@ -60,11 +61,13 @@ def sorted_groups(frame: Any, by: Sequence[str], order: str, operator: str) -> t
     xp = engine.arrays
     if frame[order].isna().any():
         raise DataError(f"{operator}: order column {order!r} holds nulls. Drop those rows or give them a place.")
-    place = engine.array(frame[order])
-    if place.dtype.kind not in "iu":
-        raise DataError(f"{operator}: order column {order!r} is {place.dtype}; cast it to int64, e.g. minutes or ids.")
-    groups = group_codes(frame, frame.head(0), by)[0]
-    rows = xp.lexsort(xp.stack([place.astype("int64"), groups]))
+    if len(frame) and frame[order].dtype.kind not in "iu":
+        raise DataError(
+            f"{operator}: order column {order!r} is {frame[order].dtype}; cast it to int64, e.g. minutes or ids."
+        )
+    place = whole_values(frame[order], operator)
+    groups = group_codes(frame, frame.head(0), by, operator)[0]
+    rows = xp.lexsort(xp.stack([place, groups]))
     later, earlier = rows[1:], rows[:-1]
     twice = (groups[later] == groups[earlier]) & (place[later] == place[earlier]) & (groups[later] >= 0)
     if bool(twice.any()):

@@ -12,8 +12,8 @@ import numpy as np
 
 from features.errors import DataError
 from features.frame import engine_of
+from features.number_columns import float_values
 from features.operators.base import Operator
-from features.operators.log import float_values
 
 MAX_LENGTH = 1000  # characters
 MAX_DEPTH = 100  # nested operations; a sum of n terms is n - 1 of them

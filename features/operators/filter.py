@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from features.category_values import TEXT, settle
 from features.errors import DataError
 from features.frame import engine_of
 from features.operators.base import Operator
@@ -111,7 +112,7 @@ def _plain(column: Any) -> Any:
 
 
 def _compare(column: Any, op: str, value: Any) -> Any:
-    kind = column.dtype.kind
+    kind = "O" if column.dtype.kind == "U" else column.dtype.kind  # of Arrow's text
     wanted = "b" if isinstance(value, bool) else "O" if isinstance(value, str) else "iuf"
     if kind not in wanted or (kind == "b" and op not in ("==", "!=")):
         raise DataError(
@@ -120,7 +121,10 @@ def _compare(column: Any, op: str, value: Any) -> Any:
         )
     engine = engine_of(column)
     if kind == "O":
-        return engine.array(COMPARISONS[op](column.astype("str"), value)).astype(bool)
+        text = settle(column, "Filter")
+        if text.kind not in (TEXT, None):
+            raise DataError(f"Filter: column {column.name!r} holds {text.kind}, not text. Cast it first.")
+        return engine.array(COMPARISONS[op](text.values.astype("str"), value)).astype(bool)
     values = engine.array(column)
     if kind in "iu":
         return _compare_integers(engine.arrays, values, op, value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from features.category_values import TEXT, WHOLE, settle
 from features.errors import DataError
 from features.frame import engine_of
 from features.operators.base import Operator
@@ -69,13 +70,16 @@ class GroupbyToSequence(Operator):
         # From the oldest entry that is kept to the latest, group after group.
         entries = rows[last[of] + 1 - counts[of] + xp.arange(len(of)) - (xp.cumsum(counts) - counts)[of]]
         out = frame[list(self.by)].take(rows[last]).reset_index(drop=True)
+        for name in self.by:
+            if str(out[name].dtype) == "category":  # sorted by value, not by the order of its categories
+                out[name] = out[name].astype(out[name].cat.categories.dtype)
         for name in self.columns:
             text = self._text(frame[name]).take(entries).reset_index(drop=True)
             out[name] = join_lists(text, counts, self.separator)
         return out.sort_values(list(self.by)).reset_index(drop=True)
 
     def _text(self, column: Any) -> Any:
-        if getattr(column.dtype, "kind", "O") not in "iuOU":
+        if settle(column, "GroupbyToSequence").kind not in (TEXT, WHOLE, None):
             raise DataError(
                 f"GroupbyToSequence: column {column.name!r} is {column.dtype}, which engines write differently. Cast "
                 "it to whole numbers or text."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from features.category_values import FLOAT, TEXT, Settled, settle
 from features.errors import DataError
 from features.frame import engine_of
 from features.operators.base import OneColumn, Operator
@@ -14,10 +15,11 @@ class HashBucket(OneColumn, Operator):
 
     So ids are in [0, num_buckets], and a null shares its id with no value. The hash (XXH64, seed 0, unsigned; Collet,
     xxHash specification) is over UTF-8 for text and 8 little-endian bytes for integers and booleans, the same on CPU
-    and GPU. Whole floats (integers read with nulls) hash as integers; the number 7 and the text "7" hash differently.
+    and GPU. Whole floats (integers read with nulls) hash as integers; the number 7 and the text "7" hash differently. A
+    category type and a column of Python objects of one type hash as their values.
 
-    Errors (`DataError`): num_buckets outside 1..2^31-1; a fraction, an infinity or a float of 2^53 and beyond; a
-    column that is neither text nor numbers.
+    Errors (`DataError`): num_buckets outside 1..2^31-1; a fraction, an infinity or a float of 2^53 and beyond; an
+    integer of 2^63 and beyond; a column that is neither text nor numbers.
     """
 
     def __init__(self, column: str, num_buckets: int, output: str | None = None) -> None:
@@ -47,24 +49,19 @@ def bucket_ids(hashes: Any, null: Any, num_buckets: int) -> Any:
 def hash_values(column: Any, where: str) -> tuple[Any, Any]:
     """(uint64 XXH64 of every value, bool array of nulls); the hash of a null means nothing."""
     engine = engine_of(column)
-    null = engine.array(column.isna())
-    return engine.hash64(_hashable(column, where)).view("uint64"), null
+    settled = settle(column, where)
+    if settled.kind is None:
+        return engine.arrays.zeros(len(column), dtype="uint64"), settled.null
+    return engine.hash64(_hashable(settled, where)).view("uint64"), settled.null
 
 
-def _hashable(column: Any, where: str) -> Any:
+def _hashable(settled: Settled, where: str) -> Any:
     """The column as text or int64 without nulls."""
-    kind = "category" if str(column.dtype) == "category" else column.dtype.kind
-    if kind == "O":
-        return column.astype("str").fillna("")
-    if kind not in ("i", "u", "b", "f"):
-        raise DataError(
-            f"{where}: column {column.name!r} is {column.dtype}. Columns that can be hashed: text, integers, "
-            "booleans, whole floats. Cast it first."
-        )
-    filled = column.fillna(False if kind == "b" else 0)
-    if kind == "f":
-        _require_whole(filled, where)
-    return filled.astype("int64")
+    if settled.kind == TEXT:
+        return settled.values.astype("str").fillna("")
+    if settled.kind == FLOAT:
+        _require_whole(settled.values, where)
+    return settled.values.astype("int64")
 
 
 def _require_whole(column: Any, where: str) -> None:

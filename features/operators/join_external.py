@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from features.errors import DataError, require_columns
+from features.frame import engine_of
+from features.grouped_sum import row_of_key
 from features.operators.base import Operator
 
-_ROW = "__row__"
+_ROW, _KEY = "__row__", "__key__"
 
 
 class JoinExternal(Operator):
@@ -43,10 +45,12 @@ class JoinExternal(Operator):
         return tuple(self.columns.values())
 
     def transform(self, frame: Any) -> Any:
-        left = frame[list(self.on)].reset_index(drop=True)
-        left[_ROW] = range(len(left))
+        engine = engine_of(frame)
+        keys = row_of_key(frame, self._lookup, self.on, f"JoinExternal of {self.name}")
+        left = engine.frames.DataFrame({_ROW: engine.arrays.arange(len(frame)), _KEY: keys})
+        right = self._lookup[list(self.outputs)].assign(**{_KEY: engine.arrays.arange(len(self._lookup))})
         # A join does not promise row order (cuDF does not keep it), so the row number comes along and sorts it back.
-        joined = left.merge(self._lookup, on=list(self.on), how="left").sort_values(_ROW).reset_index(drop=True)
+        joined = left.merge(right, on=_KEY, how="left").sort_values(_ROW).reset_index(drop=True)
         out = frame.copy(deep=False)
         for name in self.outputs:
             column = joined[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from features.category_values import TEXT, settle
 from features.errors import DataError
 from features.frame import engine_of
 from features.list_columns import list_column, list_entries
@@ -74,7 +75,7 @@ class ListSlice(OneColumn, Operator):
 
     def _entries(self, column: Any) -> tuple[Any, Any]:
         if self.separator is not None:
-            if column.dtype.kind != "O" and bool(column.notna().any()):
+            if settle(column, "ListSlice").kind not in (TEXT, None):
                 raise DataError(
                     f"ListSlice: column {column.name!r} is {column.dtype}, not delimited text. Cast it to string, or "
                     "set separator=None for a column of lists."

@@ -9,6 +9,7 @@ import numpy as np
 
 from features.errors import DataError
 from features.frame import engine_of
+from features.number_columns import float_values
 from features.operators.base import OneColumn, Operator
 
 INVALID = ("error", "null")
@@ -46,11 +47,3 @@ class Log(OneColumn, Operator):
         out = frame.copy(deep=False)
         out[self.output] = engine.series(logs.astype("float32"), frame, valid)
         return out
-
-
-def float_values(column: Any, where: str) -> Any:
-    """The numeric or boolean column as a float64 array with NaN for null; another type is a `DataError`."""
-    kind = "category" if str(column.dtype) == "category" else column.dtype.kind
-    if kind not in ("i", "u", "b", "f"):
-        raise DataError(f"{where}: column {column.name!r} is {column.dtype}, not a number. Cast it first.")
-    return engine_of(column).array(column.astype("float64"))

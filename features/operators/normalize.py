@@ -10,6 +10,7 @@ import numpy as np
 
 from features.errors import DataError
 from features.exact_sum import UNIT_EXPONENT, ExactSum, leading_sums32, sum_of_squares
+from features.frame import engine_of
 from features.operators.base import FittedOperator
 from features.operators.fill_missing import filled_values, require_finite
 
@@ -103,7 +104,9 @@ class Normalize(FittedOperator):
         return partial.scale()
 
     def columns(self, frame: Any, state: Scale) -> dict[str, Any]:
+        values = filled_values(frame, self.column, "Normalize")
         with np.errstate(over="ignore"):  # what leaves float32 is refused by name below
-            scaled = ((frame[self.column].astype("float64") - state.mean) / state.std).astype("float32")
-        require_finite(scaled)
-        return {self.column: scaled}
+            scaled = ((values - state.mean) / state.std).astype("float32")
+        found = engine_of(frame).series(scaled, frame).rename(self.column)
+        require_finite(found)
+        return {self.column: found}

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from features.asof import group_codes
+from features.frame import engine_of
+from features.number_columns import float_values
 from features.operators.base import Operator
 
 
 class RankWithinGroup(Operator):
-    """float32 column `output`: 1 for the smallest value of the group (largest with `descending`), 2 for the next, ...
+    """float32 column `output`: 1 for the group's smallest number (largest with `descending`), 2 for the next, ...
 
     Equal values share the lowest of their ranks; a null value has a null rank and takes up none. Group-wise: needs
     every row of a group.
@@ -31,7 +34,12 @@ class RankWithinGroup(Operator):
         return self.by
 
     def transform(self, frame: Any) -> Any:
-        ranks = frame.groupby(list(self.by))[self.value].rank(method="min", ascending=not self.descending)
+        engine = engine_of(frame)
+        groups = group_codes(frame, frame.head(0), self.by, "RankWithinGroup")[0]
+        values = float_values(frame[self.value], "RankWithinGroup")
+        known = (groups >= 0) & ~engine.arrays.isnan(values)
+        table = engine.frames.DataFrame({"group": groups, "value": values})
+        ranks = table.groupby("group")["value"].rank(method="min", ascending=not self.descending)
         out = frame.copy(deep=False)
-        out[self.output] = ranks.astype("float32")
+        out[self.output] = engine.series(engine.array(ranks, fill=0.0).astype("float32"), frame, valid=known)
         return out

@@ -8,6 +8,7 @@ from typing import Any
 from features.asof import AsOf
 from features.errors import DataError
 from features.frame import engine_of
+from features.number_columns import float_values
 from features.operators.asof import ratio
 from features.operators.base import Operator
 
@@ -62,7 +63,7 @@ class Rolling(Operator):
         events = frame[frame[self.column].notna()]
         question = AsOf(frame, events, by=self.by, query_time=self.time, event_time=self.time)
         sign = 1.0 if self.statistic == "min" else -1.0
-        values = sign * engine.array(events[self.column]).astype("float64")[question.sorted_rows]
+        values = sign * float_values(events[self.column], "Rolling")[question.sorted_rows]
         count = question.count(self.window)
         low = range_minimum(engine.arrays, values, question.stop - count, count)
         return engine.series((sign * low).astype("float32"), frame, valid=count > 0)

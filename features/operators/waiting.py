@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from features.asof import AsOf
+from features.errors import DataError
+from features.number_columns import whole_values
 from features.operators.base import Operator
 
 
@@ -36,6 +38,12 @@ class Waiting(Operator):
         return self.by
 
     def transform(self, frame: Any) -> Any:
+        whole_values(frame[self.happened_at], "Waiting")
+        if str(frame[self.happened_at].dtype) == "object":  # without any value
+            frame = frame.assign(**{self.happened_at: frame[self.happened_at].astype("float64")})
+        if frame[self.planned_at].isna().any():
+            raise DataError(f"Waiting: column {self.planned_at!r} holds nulls; every row needs a time.")
+        whole_values(frame[self.planned_at], "Waiting")
         # An early event has happened before it was due: it only leaves the queue that it has joined.
         # Column-wise: cuDF's row-wise maximum may go through float32, which rounds minutes since 1970.
         happened = frame[self.happened_at].fillna(frame[self.planned_at])

@@ -75,9 +75,17 @@ def test_a_float_that_is_no_id_is_an_error(value):
 
 
 def test_a_column_of_another_type_is_an_error_that_lists_the_known():
-    for column in (pd.Series(["a"], dtype="category"), pd.to_datetime(pd.Series(["2020-01-01"]))):
-        with pytest.raises(DataError, match=r"column 'n' is .*text, integers, booleans, whole floats"):
+    for column in (pd.Series([[1]]), pd.to_datetime(pd.Series(["2020-01-01"]))):
+        with pytest.raises(DataError, match=r"column 'n' (is|holds) .*text, (integers|whole numbers), floats"):
             HashBucket("n", 10)(pd.DataFrame({"n": column}))
+
+
+def test_a_category_type_is_hashed_by_its_values_in_whatever_order_they_are():
+    plain = pd.Series(["b", None, "a", "b"], dtype="str")
+    expected = HashBucket("n", 10)(pd.DataFrame({"n": plain}))["n"].tolist()
+    for order in (["a", "b"], ["b", "a"], ["c", "b", "a"]):
+        column = pd.Series(pd.Categorical(plain, categories=order))
+        assert HashBucket("n", 10)(pd.DataFrame({"n": column}))["n"].tolist() == expected
 
 
 @pytest.mark.parametrize("buckets", [0, -1, 2**31, 2.0, True])
