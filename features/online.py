@@ -263,7 +263,8 @@ def _as_text(value: Any, dtype: str) -> str:
         value.encode()  # half of a surrogate pair is no text
         return value
     _require_plain(value)
-    return str(value)
+    # As in `features.sources.cast`: the text of a whole float is that of the integer.
+    return str(_as_whole(value, "int64") if isinstance(value, (float, np.floating)) else value)
 
 
 def _as_whole(value: Any, dtype: str) -> int:

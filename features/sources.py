@@ -219,7 +219,7 @@ def cast(frame: Any, dtypes: Mapping[str, str], where: str, nullable: Collection
 def _cast_column(column: Any, dtype: str, nullable: bool) -> Any:
     column = _plain(column, dtype)
     if dtype == "string":
-        return column.astype("str")
+        return _cast_text(column)
     if dtype == "bool":
         return _cast_bool(column, nullable)
     if dtype not in ("int32", "int64"):
@@ -233,14 +233,41 @@ def _cast_column(column: Any, dtype: str, nullable: bool) -> Any:
         raise ValueError("some values are outside the range of int64")
     zero = "0" if column.dtype.kind == "O" else 0
     whole = column.fillna(zero).astype("int64") if nulls else column.astype("int64")
-    if column.dtype.kind == "f" and bool((whole.astype("float64") != column.fillna(0).astype("float64")).any()):
-        raise ValueError("some values have a fraction")
-    if column.dtype.kind == "f" and bool((whole.abs() >= 2**53).any()):
-        raise ValueError("some values reach 2^53, where floats skip whole numbers; read the column as a string")
+    if column.dtype.kind == "f":
+        _require_whole(column, whole)
     narrow = whole.astype(dtype)
     if bool((narrow.astype("int64") != whole).any()):
         raise ValueError(f"some values are outside the range of {dtype}")
     return engine_of(column).with_nulls(narrow, column.isna()) if nulls else narrow
+
+
+def _require_whole(column: Any, whole: Any) -> None:
+    """Raise `ValueError` unless the floats (nulls apart) are the integers `whole`, beyond doubt."""
+    if bool((whole.astype("float64") != column.fillna(0).astype("float64")).any()):
+        raise ValueError("some values have a fraction")
+    if bool((whole.abs() >= 2**53).any()):
+        raise ValueError("some values reach 2^53, where floats skip whole numbers; read the column as a string")
+
+
+def _cast_text(column: Any) -> Any:
+    """Text of numbers is that of integers: 7.0 (an integer read with nulls) is "7", the same category as 7 is."""
+    if str(column.dtype) == "category" and getattr(column.cat.categories.dtype, "kind", "O") == "f":
+        column = column.astype("float64")
+    if str(column.dtype) == "object" and engine_of(column).NAME == "pandas":
+        inferred = column.infer_objects()
+        floats = inferred.map(lambda value: isinstance(value, float) and value == value)
+        if str(inferred.dtype) == "object" and bool(floats.any()):
+            whole = _cast_text(inferred[floats].astype("float64"))
+            column = inferred.copy()
+            column[floats] = whole.astype("object")
+        else:
+            column = inferred
+    if column.dtype.kind != "f":
+        return column.astype("str")
+    with np.errstate(invalid="ignore"):
+        whole = column.fillna(0).astype("int64")
+    _require_whole(column, whole)
+    return whole.astype("str").where(column.notna())
 
 
 def _plain(column: Any, dtype: str) -> Any:

@@ -21,7 +21,7 @@ from features.recipes.table import TableRecipe, TableSettings  # noqa: E402
 
 MODULES = {"cudf": cudf, "cupy": cupy}
 CLASSES = (cudf.DataFrame, cudf.Series, DataFrameGroupBy, cupy.ndarray, np.dtype)
-PLAIN = ("torch", "np", "pd")
+PLAIN = ("torch", "np", "pd", "pq")
 OURS = ("ColumnStatistics", "search")  # names in the engine that stand for objects of this project
 SOURCE = (Path(features.__file__).parent / "engine_cudf.py").read_text()
 

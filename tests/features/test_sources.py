@@ -214,3 +214,24 @@ def test_an_unsigned_integer_beyond_int64_is_an_error_not_a_negative_number():
     frame = pd.DataFrame({"id": np.array([1, 2**63], dtype="uint64")})
     with pytest.raises(DataError, match=r"column 'id' is declared int64 .*outside the range of int64"):
         cast(frame, {"id": "int64"}, "here")
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pd.Series([7.0, None, -2.0]),
+        pd.Series([7, None, -2], dtype="Int64"),
+        pd.Series([7.0, None, -2.0], dtype="category"),
+        pd.Series([7.0, None, "-2"], dtype="object"),
+        pd.Series([7.0, np.nan, -2], dtype="float32"),
+    ],
+)
+def test_the_text_of_whole_floats_is_that_of_integers(column):
+    found = cast(pd.DataFrame({"id": column}), {"id": "string"}, "here")["id"]
+    assert [None if pd.isna(value) else value for value in found] == ["7", None, "-2"]
+
+
+@pytest.mark.parametrize("value", [0.5, 2.0**53, float("inf")])
+def test_other_floats_are_no_text(value):
+    with pytest.raises(DataError, match="column 'id' is declared string but holds float64"):
+        cast(pd.DataFrame({"id": [1.0, value]}), {"id": "string"}, "here")
