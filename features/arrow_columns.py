@@ -63,6 +63,13 @@ def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column
 
 
+def _indices(column: pa.DictionaryArray) -> np.ndarray:
+    """int32 [N] places in the dictionary, -1 for null."""
+    found = column.indices
+    found = found if found.null_count == 0 else found.fill_null(-1)
+    return found.to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
+
+
 def is_valid(column: pa.Array) -> np.ndarray:
     """bool [N], or `coding.NO_NULLS` where no row is null."""
     if column.null_count == 0:
@@ -117,7 +124,7 @@ def distinct(column: pa.Array) -> Coded:
     """Codes of a column for which `codable` holds, in order of first appearance (in its dictionary, if any)."""
     if pa.types.is_dictionary(column.type):
         inner = distinct(column.dictionary)
-        codes = column.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
+        codes = _indices(column)
         # The dictionary may hold a null, or a value twice.
         if len(inner.values) == len(column.dictionary):
             return Coded(codes, inner.values)
@@ -158,7 +165,7 @@ class Lookup:
         """int32 [N]: position in `known`, -1 for null and for what is not there. Of the same kind as `known`."""
         if pa.types.is_dictionary(column.type):
             found = np.append(self.positions(column.dictionary), np.int32(-1))
-            return found[column.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+            return found[_indices(column)]
         if self.whole:
             return coding.find_integers(int64_values(column), is_valid(column), self.slots)
         return coding.find_strings(*string_buffers(column), is_valid(column), self.buffers, self.slots)

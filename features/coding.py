@@ -21,7 +21,7 @@ from numba.extending import intrinsic
 
 BLOCK = 64  # rows whose slots are fetched together
 FIRST_SLOTS = 1 << 12
-GROWTH = 4
+FULL = 0.75  # of the slots in use: then the table grows
 DIGIT_BITS = 11  # a radix pass; 2,048 counters stay in the L1 cache
 NO_NULLS = np.empty(0, np.bool_)
 
@@ -287,18 +287,34 @@ def _find_integers(values, valid, slots, found):
     return touched
 
 
+def _empty_table(num_slots: int, words: int, dtype: Any) -> tuple[Any, Any]:
+    """Slots, and room for the rows of as many values as may come into them."""
+    return np.zeros((num_slots, words), dtype), np.empty(int(FULL * num_slots), np.int64)
+
+
+def _grown(num_slots: int, count: int, row: int, num_rows: int) -> int:
+    """How many slots a table gets that is full after `row` of the rows: about what all of them will need, so that it
+    is moved few times, but at most 16 times what it has. Distinct values grow slower than rows (Heaps' law)."""
+    expected = count * (num_rows / row) ** 0.7
+    wanted = num_slots * 2
+    while wanted * FULL < expected and wanted < num_slots * 16:
+        wanted *= 2
+    return wanted
+
+
 def code_strings(offsets: Any, data: Any, valid: Any = NO_NULLS) -> tuple[Any, Any, Any]:
     """Distinct strings, numbered in order of first appearance.
 
     Returns codes int32 [N] (-1 for null), rows int64 [V] where each code first stood, and the slots for `find_strings`.
     """
     codes = np.empty(len(offsets) - 1, np.int32)
-    slots, rows = np.zeros((FIRST_SLOTS, 4), np.uint64), np.empty(FIRST_SLOTS // 2, np.int64)
+    slots, rows = _empty_table(FIRST_SLOTS, 4, np.uint64)
     row, count = _code_strings(offsets, data, valid, 0, slots, rows, 0, codes)
     while row < len(codes):
-        wide = np.zeros((GROWTH * len(slots), 4), np.uint64)
+        wide, more = _empty_table(_grown(len(slots), count, row, len(codes)), 4, np.uint64)
         _move_strings(slots, wide)
-        slots, rows = wide, np.concatenate([rows[:count], np.empty(len(wide) // 2 - count, np.int64)])
+        more[:count] = rows[:count]
+        slots, rows = wide, more
         row, count = _code_strings(offsets, data, valid, row, slots, rows, count, codes)
     return codes, rows[:count], slots
 
@@ -353,12 +369,13 @@ def code_narrow(values: Any, valid: Any, most: int = 1 << 16) -> tuple[Any, Any]
 def code_integers(values: Any, valid: Any = NO_NULLS) -> tuple[Any, Any, Any]:
     """As `code_strings`, of int64 [N]."""
     codes = np.empty(len(values), np.int32)
-    slots, rows = np.zeros((FIRST_SLOTS, 2), np.int64), np.empty(FIRST_SLOTS // 2, np.int64)
+    slots, rows = _empty_table(FIRST_SLOTS, 2, np.int64)
     row, count, _ = _code_integers(values, valid, 0, slots, rows, 0, codes)
     while row < len(codes):
-        wide = np.zeros((GROWTH * len(slots), 2), np.int64)
+        wide, more = _empty_table(_grown(len(slots), count, row, len(codes)), 2, np.int64)
         _move_integers(slots, wide)
-        slots, rows = wide, np.concatenate([rows[:count], np.empty(len(wide) // 2 - count, np.int64)])
+        more[:count] = rows[:count]
+        slots, rows = wide, more
         row, count, _ = _code_integers(values, valid, row, slots, rows, count, codes)
     return codes, rows[:count], slots
 

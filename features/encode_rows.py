@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,8 @@ import numpy as np
 from features.arrow_columns import float_pieces
 from features.row_words import FloatWord, IdWord, infinity
 
+# One a core: more would take each other's cache.
+NUM_THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 TASK_ROWS = 1 << 16  # rows that a thread weaves before it takes the next ones
 
 
@@ -46,7 +49,7 @@ def weave_rows(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Seq
         kernels.weave_floats(values, bitmaps, offsets, fills, means, spreads, float_places, flag_places, rows, faults)
         return faults
 
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
         faults = list(pool.map(run, pairwise(cuts)))
     for number, word in enumerate(floats):
         fault = int(np.bitwise_or.reduce([found[number] for found in faults])) if faults else 0

@@ -33,7 +33,7 @@ from features.arrow_columns import (
 from features.coded_column import CodedColumn
 from features.coding import count_codes
 from features.column_statistics import ColumnStatistics
-from features.encode_rows import weave_rows
+from features.encode_rows import NUM_THREADS, weave_rows
 from features.quantiles import RadixHistogram, Search
 from features.row_words import FloatWord, IdWord
 
@@ -199,10 +199,7 @@ def column_statistics(column: pd.Series) -> ColumnStatistics:
 
 def column_count(column: pd.Series, search: Search) -> RadixHistogram:
     """`search.count` of a float32 column."""
-    found = RadixHistogram.empty()
-    for values, valid in float_pieces(column):
-        found = search.merge(found, search.count(values, valid))
-    return found
+    return search.count_pieces(float_pieces(column))
 
 
 def weave(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequence[FloatWord]) -> np.ndarray:
@@ -230,7 +227,7 @@ def columns_to_torch(frame: pd.DataFrame, columns: Sequence[str]) -> list[torch.
 
 def map_columns(function: Any, columns: Sequence[str]) -> list[Any]:
     """`function` of each column name, in threads: Arrow and NumPy release the interpreter lock."""
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
         return list(pool.map(function, columns))
 
 

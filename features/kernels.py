@@ -65,14 +65,15 @@ def leading_counts(words, valid, offset, shift, num_bins, minus_zero):
 def words_inside(words, valid, offset, shift, wanted, minus_zero):
     """The words, in their order, whose `word >> shift` is True in `wanted`; `minus_zero` is taken as 0, nulls are left
     out."""
-    found = np.empty(len(words) + 1, words.dtype)  # pages that are never written take no memory
+    found = np.empty(len(words), words.dtype)  # pages that are never written take no memory
     place = 0
     for i in range(len(words)):
         word = words[i]
         if word == minus_zero:
             word ^= minus_zero
-        found[place] = word  # without a branch, that a processor would often guess wrongly
-        place += wanted[word >> shift] and not _is_null(valid, offset + i)
+        if wanted[word >> shift] and not _is_null(valid, offset + i):  # rarely so: a few bins of thousands
+            found[place] = word
+            place += 1
     return found[:place].copy()
 
 

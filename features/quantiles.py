@@ -266,12 +266,20 @@ class Search:
 
     def count(self, values: Any, valid: Bitmap | None = None) -> RadixHistogram:
         """The next pass's histogram of an array: only of values in the bins that are looked into."""
-        if kind_of(values) != self.kind:  # then it holds no value, or the first pass would not have merged
+        return self.count_pieces([(values, valid)])
+
+    def count_pieces(self, pieces: Sequence[tuple[Any, Bitmap | None]]) -> RadixHistogram:
+        """`count` of a column in pieces."""
+        # A piece of another kind holds no value, or the first pass would not have merged.
+        pieces = [(values, valid) for values, valid in pieces if kind_of(values) == self.kind]
+        if not pieces:
             return RadixHistogram.empty(self.kind)
-        found = images(self._inside(values, valid), self.kind)
+        wanted = self._wanted()
+        words = [self._inside(values, valid, wanted) for values, valid in pieces]
+        found = images(words[0] if len(words) == 1 else array_module(words[0]).concatenate(words), self.kind)
         keys, counts = _on_host(*array_module(found).unique(found, return_counts=True))
-        wanted = np.isin(keys >> np.uint64(WIDTHS[self.kind] - self.bits), self.prefixes)
-        return self._bounded(RadixHistogram(self.kind, WIDTHS[self.kind], keys[wanted], counts[wanted]))
+        inside = np.isin(keys >> np.uint64(WIDTHS[self.kind] - self.bits), self.prefixes)
+        return self._bounded(RadixHistogram(self.kind, WIDTHS[self.kind], keys[inside], counts[inside]))
 
     def merge(self, left: RadixHistogram, right: RadixHistogram) -> RadixHistogram:
         """Two partitions' `count` as one."""
@@ -287,12 +295,17 @@ class Search:
         step = max(1, min(STEP_BITS, MOST_BINS.bit_length() - 1 - (looked_into - 1).bit_length()))
         return min(self.bits + step, WIDTHS[self.kind])
 
-    def _inside(self, values: Any, valid: Bitmap | None) -> Any:
-        """The array's values, as words, whose first pass's bin is one of those that are looked into."""
-        shift = WIDTHS[self.kind] - LEADING_BITS[self.kind]
+    def _wanted(self) -> np.ndarray:
+        """bool by the leading bits of a word: whether its first pass's bin is one of those that are looked into."""
+        shift = np.uint64(WIDTHS[self.kind] - LEADING_BITS[self.kind])
         leading = np.unique(self.prefixes >> np.uint64(self.bits - LEADING_BITS[self.kind]))
         wanted = np.zeros(1 << LEADING_BITS[self.kind], bool)
-        wanted[words_of(leading << np.uint64(shift), self.kind) >> np.uint64(shift)] = True
+        wanted[words_of(leading << shift, self.kind) >> shift] = True
+        return wanted
+
+    def _inside(self, values: Any, valid: Bitmap | None, wanted: np.ndarray) -> Any:
+        """The array's values, as words, whose leading bits are `wanted`."""
+        shift = WIDTHS[self.kind] - LEADING_BITS[self.kind]
         if isinstance(values, np.ndarray):
             from features.kernels import words_inside
 

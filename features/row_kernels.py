@@ -77,8 +77,8 @@ def weave_floats(values, bitmaps, bit_offsets, fills, means, spreads, places, fl
     not scaled; places, its word in a row; flag_places, that of its indicator or -1; faults, int8, set to INFINITE or
     OUT_OF_RANGE.
     """
-    num_rows = out.shape[0]
-    rows_of = out.view(np.float32)
+    num_rows, width = out.shape[0], np.uint64(out.shape[1])
+    words = out.reshape(-1).view(np.float32)
     filled, null = np.empty(BLOCK_ROWS, np.float32), np.empty(BLOCK_ROWS, np.bool_)
     for start in range(0, num_rows, BLOCK_ROWS):
         size = min(BLOCK_ROWS, num_rows - start)
@@ -89,12 +89,16 @@ def weave_floats(values, bitmaps, bit_offsets, fills, means, spreads, places, fl
             else:
                 null[:] = False
             faults[column] |= _fill_and_scale(source, null, size, fills[column], means[column], spreads[column], filled)
-            place, flag_place = places[column], flag_places[column]
+            # Unsigned places, because signed ones are looked at for being negative.
+            place = np.uint64(start) * width + np.uint64(places[column])
             for i in range(size):
-                rows_of[start + i, place] = filled[i]
-            if flag_place >= 0:
+                words[place] = filled[i]
+                place += width
+            if flag_places[column] >= 0:
+                place = np.uint64(start) * width + np.uint64(flag_places[column])
                 for i in range(size):
-                    rows_of[start + i, flag_place] = np.float32(null[i])
+                    words[place] = np.float32(null[i])
+                    place += width
 
 
 @numba.njit(cache=True, nogil=True)
@@ -104,18 +108,21 @@ def weave_words(words, tables, nulls, places, out):
     One entry a column: words, the address of its N words; tables, 0, or the address of int32 by code, and then a
     column's words are codes into it; nulls, what a negative code becomes; places, its word in a row.
     """
-    num_rows = out.shape[0]
+    num_rows, width = out.shape[0], np.uint64(out.shape[1])
+    flat = out.reshape(-1)
     for start in range(0, num_rows, BLOCK_ROWS):
         size = min(BLOCK_ROWS, num_rows - start)
         for column in range(len(words)):
             source = numba.carray(_pointer(words[column] + 4 * start), (size,), np.int32)
-            place = places[column]
+            place = np.uint64(start) * width + np.uint64(places[column])
             if tables[column] != 0:
                 table = numba.carray(_pointer(tables[column]), (1,), np.int32)
                 null = nulls[column]
                 for i in range(size):
                     code = source[i]
-                    out[start + i, place] = table[code] if code >= 0 else null
+                    flat[place] = table[code] if code >= 0 else null
+                    place += width
             else:
                 for i in range(size):
-                    out[start + i, place] = source[i]
+                    flat[place] = source[i]
+                    place += width
