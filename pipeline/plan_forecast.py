@@ -1,0 +1,247 @@
+"""The sample runs of a plan, and what they say about the whole run."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from features.vocabulary import LAYOUT
+from models import embedding_width
+from pipeline.config import RunConfig
+from pipeline.plan_fit import distinct_values, predict
+from pipeline.plan_sample import PlanError, sample_files
+
+FLOAT_BYTES = 4
+LABELLED = ("train", "valid", "test")
+MAPPED: dict[str, tuple[str, ...]] = {"train": ("train", "valid"), "evaluate": LABELLED}  # tables that a stage reads
+MMAP_BYTES = 32 << 20  # glibc's largest M_MMAP_THRESHOLD, see mallopt(3)
+
+
+class Probes:
+    """Runs samples, each in a process and an artifact folder of its own under `folder`."""
+
+    def __init__(self, config: RunConfig, folder: Path) -> None:
+        self.config, self.folder = config, folder
+        self.number = 0
+        self.last: dict[str, Any] = {}
+
+    def run(self, fraction: float, rows_per_part: int | None = None) -> dict[str, Any]:
+        """Every stage on that share of the rows, parts and blocks smaller by the same share; one epoch of training.
+
+        With `rows_per_part`, for the effect of that alone, only features and encode. The whole is run as configured.
+        """
+        self.number += 1
+        home = self.folder / f"probe-{self.number}"
+        settings, share = sample_files(self.config.recipe, self.config.features, fraction, home / "inputs")
+        raw = self.config.to_dict() | {"features": asdict(settings), "cluster": "none"}
+        raw |= {"artifacts": str(home / "artifacts"), "runs": str(home / "runs")}
+        if share < 1:
+            raw["train"] |= {"epochs": 1}
+            raw["rows_per_part"] = rows_per_part or max(round(self.config.rows_per_part * share), 1)
+        task = {"config": raw, "block_scale": share, "whole_run": rows_per_part is None, "sizes": None}
+        found = self._spawn(task) | {"share": share}
+        if rows_per_part is None:
+            self.last = raw
+        return found
+
+    def run_steps(self, sizes: list[int], batch_size: int) -> dict[str, Any]:
+        """A few steps of training on the last sample, with id tables of these sizes."""
+        self.number += 1
+        raw = self.last | {"train": self.last["train"] | {"batch_size": batch_size}}
+        return self._spawn({"config": raw, "block_scale": 1.0, "whole_run": False, "sizes": sizes})
+
+    def _spawn(self, task: dict[str, Any]) -> dict[str, Any]:
+        out = self.folder / f"found-{self.number}.json"
+        # glibc gives arrays above a threshold, which soon is 32 MiB, back to the system when they are freed, and keeps
+        # smaller ones. In a scale model these would all be smaller, so the threshold is made smaller as well.
+        threshold = max(int(MMAP_BYTES * task["block_scale"]), 1 << 17)
+        allocator = {"MALLOC_MMAP_THRESHOLD_": str(threshold), "MALLOC_TRIM_THRESHOLD_": str(2 * threshold)}
+        if task["block_scale"] >= 1:
+            allocator = {}
+        done = subprocess.run(
+            [sys.executable, "-m", "pipeline.plan_probe"],
+            input=json.dumps(task | {"out": str(out), "spawned": time.time()}, default=str),
+            capture_output=True,
+            text=True,
+            env={"OMP_WAIT_POLICY": "PASSIVE"} | allocator | os.environ,
+        )
+        if done.returncode == 0:
+            return dict(json.loads(out.read_text()))
+        if done.returncode in (-9, 137):
+            raise PlanError(
+                "plan: the run of a sample was killed, most likely because memory ran out. Free some first."
+            )
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise PlanError(f"plan: the stages fail on a sample of the inputs: {lines[-1] if lines else done.returncode}")
+
+
+class Forecast:
+    """The whole run from its samples (`Probes.run`, the larger one last) and from steps of training.
+
+    parts: rows of a part of the whole run. smaller: a further sample run with smaller parts, and their rows.
+    """
+
+    def __init__(self, config: RunConfig, found: list[dict[str, Any]]) -> None:
+        self.config, self.found = config, found
+        self.steps: dict[str, Any] | None = None
+        self.smaller: tuple[int, dict[str, Any]] | None = None
+        last = found[-1]
+        self.exact = bool(last["share"] >= 1)
+        self.rows = {split: round(count / last["share"]) for split, count in last["rows"].items()}
+        self.id_sizes = {name: self._id_size(name) for name in last["counts"]}
+        self.batch_size = min(config.train.batch_size, max(self.rows["train"], 2))
+
+    def _id_size(self, name: str) -> int:
+        """Ids of a column's table. A value that is to occur so often in all rows must do so less often in a sample."""
+        points, least = [], self.config.preprocess.min_count
+        for result in self.found:
+            needed = max(math.ceil(least * result["share"]), 1)
+            values = sum(n for times, n in zip(*result["counts"][name], strict=True) if times >= needed)
+            points.append((result["rows"]["train"], values))
+        train = self.rows["train"]
+        values = points[-1][1] if self.exact else min(distinct_values(points, train), max(train // least, 1))
+        return LAYOUT.num_ids(values)
+
+    def table_bytes(self, splits: tuple[str, ...], rows: dict[str, int] | None = None) -> int:
+        """Bytes of packed tables: exact, given their rows."""
+        return sum((rows or self.rows)[split] for split in splits) * self.found[-1]["num_words"] * FLOAT_BYTES
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Of the embedding tables, which grow with the data; the layers are in what a step was measured to take."""
+        cap = self.config.model.embedding_width_max
+        return FLOAT_BYTES * sum(size * min(embedding_width(size), cap) for size in self.id_sizes.values())
+
+    def least_training_bytes(self) -> int:
+        """Weights, gradients and one moment of each weight: less than any optimizer needs."""
+        return 3 * self.parameter_bytes
+
+    def _phases(self, prefix: str) -> list[str]:
+        return [phase["name"] for phase in self.found[-1]["phases"] if phase["name"].startswith(prefix)]
+
+    def _points(self, phase: str, what: str) -> list[tuple[float, float]]:
+        return [
+            (result["share"], item[what]) for result in self.found for item in result["phases"] if item["name"] == phase
+        ]
+
+    def _at_whole(self, phase: str, what: str) -> float:
+        return predict(self._points(phase, what))
+
+    def seconds(self, stage: str, what: str = "seconds") -> float:
+        """Wall seconds of a stage; `what`: or cpu_seconds."""
+        if stage in ("features", "encode"):
+            return sum(self._at_whole(phase, what) for phase in self._phases(stage))
+        if stage == "train":
+            return self._train_seconds(what)
+        return self._at_whole("evaluate", what) + (self._importance(what) if self._phases("importance") else 0.0)
+
+    @property
+    def start_seconds(self) -> float:
+        """Until everything is imported; as measured."""
+        return float(sum(result["startup_seconds"] for result in self.found) / len(self.found))
+
+    def _train_seconds(self, what: str) -> float:
+        if self.exact:
+            return self._at_whole("train", what)
+        if self.steps is None:
+            return math.nan
+        last = self.found[-1]
+        # What the stage does beside the loop, such as saving the bundle, as far as the larger sample shows it.
+        beside = max(self._points("train", "seconds")[-1][1] - self._loop_seconds(self.steps, last["rows"], 1), 0.0)
+        seconds = self._loop_seconds(self.steps, self.rows, self.config.train.epochs) + beside
+        return seconds * (self.steps["cpu_per_second"] if what == "cpu_seconds" else 1.0)
+
+    def _loop_seconds(self, found: dict[str, Any], rows: dict[str, int], epochs: int) -> float:
+        settings = self.config.train
+        steps = rows["train"] // min(settings.batch_size, max(rows["train"], 1))
+        saves = 1 + steps // settings.checkpoint_every_steps
+        valid = rows["valid"] * found["valid_row_seconds"]
+        return float(
+            found["first_seconds"] + epochs * (steps * found["step_seconds"] + saves * found["end_seconds"] + valid)
+        )
+
+    def _importance(self, what: str, tables: bool = False) -> float:
+        """Of permutation importance, which takes no more rows of the test split than the settings say."""
+        most = self.config.evaluate.importance_rows
+
+        def reach(rows: dict[str, int]) -> float:
+            return float(min(rows["test"], most))
+
+        amounts = [amount for _, amount in self._points("importance", what)]
+        if tables:
+            amounts = [a - self.table_bytes(LABELLED, r["rows"]) for a, r in zip(amounts, self.found, strict=True)]
+        points = [(reach(result["rows"]), amount) for result, amount in zip(self.found, amounts, strict=True)]
+        return predict(points, reach(self.rows))
+
+    def host_bytes(self, stage: str, rows_per_part: int | None = None) -> float:
+        """Peak of the resident set; rows_per_part: other than configured, once `smaller` is known."""
+        if stage in ("features", "encode"):
+            return max(
+                self._at_whole(phase, "peak_bytes") - self._saved(phase, rows_per_part) for phase in self._phases(stage)
+            )
+        if self.exact:
+            phases = self._phases(stage) + (self._phases("importance") if stage == "evaluate" else [])
+            return max(self._at_whole(phase, "peak_bytes") for phase in phases)
+        splits = MAPPED[stage]
+        tables = [self.table_bytes(splits, result["rows"]) for result in self.found]
+        points = [
+            (share, amount - known)
+            for (share, amount), known in zip(self._points(stage, "peak_bytes"), tables, strict=True)
+        ]
+        peak = predict(points) - self._saved("encode", rows_per_part, "held_bytes")
+        if stage == "train":
+            # The sample's model is in the points; what that of the whole takes beyond it was measured.
+            more = self.least_training_bytes() if self.steps is None else self.steps["more_host_bytes"]
+            return peak + more + self.table_bytes(splits)
+        if self._phases("importance"):
+            peak = max(peak, self._importance("peak_bytes", tables=True))
+        return peak + self.table_bytes(splits) + self.parameter_bytes
+
+    def mapped_bytes(self, stage: str) -> int:
+        """Of its peak, what are pages of packed tables: the system may drop them and read them again."""
+        return self.table_bytes(MAPPED[stage]) if stage in MAPPED else 0
+
+    @property
+    def part_rows(self) -> int:
+        """Rows of a part as configured."""
+        return min(self.config.rows_per_part, self.rows["train"])
+
+    def _saved(self, phase: str, rows_per_part: int | None, what: str = "peak_bytes") -> float:
+        """By how much less smaller parts take, at most all that grows with the rows."""
+        if rows_per_part is None or self.smaller is None:
+            return 0.0
+        rows, result = self.smaller
+        (amount,) = [item[what] for item in result["phases"] if item["name"] == phase]
+        usual = self.part_rows * self.found[-1]["share"]
+        points = sorted(self._points(phase, what))
+        a_row = (points[-1][1] - amount) / (usual - rows)
+        most = max(points[1][1] - points[0][1], 0) / (points[1][0] - points[0][0])
+        return min(max(a_row, 0.0) * (self.part_rows - rows_per_part), most)
+
+    def gpu_bytes(self, stage: str) -> float:
+        """Peak of what the run adds to the GPU's memory in use."""
+        if stage in ("features", "encode"):
+            return max(self._at_whole(phase, "gpu_bytes") for phase in self._phases(stage))
+        if stage == "train" and self.steps is not None:
+            if not self.steps["gpu_bytes"]:
+                return 0.0
+            held = self.steps["gpu_bytes"] - self.steps["table_bytes"]
+            return max(held, 0) + self.table_bytes(("train", "valid"))
+        return self._at_whole(stage, "gpu_bytes")
+
+    def disk_bytes(self, stage: str) -> float:
+        """At the most while the stage runs or when it ends."""
+        if stage in ("features", "encode"):
+            return max(self._at_whole(phase, "disk_bytes") for phase in self._phases(stage))
+        if self.exact:
+            return self._at_whole(stage, "disk_bytes")
+        # A checkpoint is written beside the one before it.
+        checkpoint = 2 * self.steps["checkpoint_bytes"] if self.steps is not None else 0
+        return self._at_whole(stage, "disk_bytes") + checkpoint
