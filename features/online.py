@@ -17,15 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from features.errors import UNREADABLE, DataError
-from features.operators.fill_missing import Fill
+from features.errors import DataError
 from features.operators.normalize import Scale
-from features.preprocessor import FORMAT, Preprocessor, PreprocessorSettings
-from features.schema import Schema
+from features.preprocessor import Preprocessor
+from features.preprocessor_files import SavedState, damage, vocabulary_path
 from features.vocabulary import LAYOUT, METADATA, IdLayout, Vocabulary
 
 WHERE = "OnlineTransformer"
@@ -83,24 +81,13 @@ class OnlineTransformer:
     def load(cls, folder: str | Path) -> OnlineTransformer:
         """Of what `Preprocessor.save` wrote, read without a data frame library; a damaged folder is an error."""
         folder = Path(folder)
-        try:
-            state = json.loads((folder / "preprocessor.json").read_text())
-            if state["format"] != FORMAT:
-                raise DataError(f"preprocessor {folder}: format {state['format']}, this version reads {FORMAT}.")
-            schema = Schema.from_json(json.dumps(state["schema"]))
-            names = schema.names("categorical")
-            preprocessor = Preprocessor(
-                schema,
-                PreprocessorSettings(**state["settings"]),
-                {name: _read_vocabulary(folder / f"vocabulary-{i:03d}.parquet") for i, name in enumerate(names)},
-                {name: Fill(**fill) for name, fill in state["fills"].items()},
-                {name: Scale(**scale) for name, scale in state["scales"].items()},
-            )
-            return cls(preprocessor)
-        except DataError:
-            raise
-        except (*UNREADABLE, pa.ArrowException) as error:
-            raise DataError(f"preprocessor {folder}: damaged ({error}). Run the encode stage again.") from error
+        with damage(folder):
+            state = SavedState.read(folder)
+            vocabularies = {
+                name: _read_vocabulary(vocabulary_path(folder, position))
+                for position, name in enumerate(state.schema.names("categorical"))
+            }
+            return cls(Preprocessor(state.schema, state.settings, vocabularies, state.fills, state.scales))
 
     def __call__(self, row: Row) -> tuple[np.ndarray, np.ndarray]:
         """ids int32 [C] and floats float32 [F] of one row."""

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from features.category_settings import CategorySettings
 from features.churn import Churn, Thresholds, churn
-from features.errors import UNREADABLE, DataError, require_columns
+from features.errors import DataError, require_columns
 from features.fit import fit_together
 from features.frame import engine_of, load_engine
 from features.operators.base import FittedOperator
 from features.operators.fill_and_scale import FillAndScale, FilledScale
 from features.operators.fill_missing import Fill
 from features.operators.normalize import Scale
+from features.preprocessor_files import SavedState, damage, vocabulary_path
+from features.preprocessor_settings import PreprocessorSettings
 from features.row_words import FloatWord, IdWord
 from features.schema import IdColumn, Schema, TensorSchema
 from features.sources import cast
@@ -24,35 +24,6 @@ from features.statistics import FitCategory, FittedCategory, Statistics, statist
 from features.statistics_files import load_statistics, save_statistics
 from features.update import Learned, Version, updated
 from features.vocabulary import Vocabulary
-
-FORMAT = 1
-
-
-@dataclass(frozen=True)
-class PreprocessorSettings:
-    """min_count, max_size, oov_buckets: of every categorical column, see `Categorify`; `columns` says otherwise for
-    some of them. indicator: see `FillMissing`. scale: z-score continuous columns."""
-
-    min_count: int = 1
-    max_size: int | None = None
-    oov_buckets: int = 1
-    columns: Mapping[str, CategorySettings] = field(default_factory=dict)
-    indicator: str = "auto"
-    scale: bool = True
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.columns, Mapping):
-            raise DataError(f"preprocess.columns: expected settings by column, found {self.columns!r}.")
-        known = {  # JSON brings plain mappings
-            name: item if isinstance(item, CategorySettings) else CategorySettings(**item)
-            for name, item in self.columns.items()
-        }
-        object.__setattr__(self, "columns", known)
-        CategorySettings(self.min_count, self.max_size, self.oov_buckets)
-
-    def category(self, name: str) -> CategorySettings:
-        """Of the categorical column of that name."""
-        return self.columns.get(name, CategorySettings(self.min_count, self.max_size, self.oov_buckets))
 
 
 @dataclass
@@ -326,42 +297,23 @@ class Preprocessor:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         for position, name in enumerate(self.schema.names("categorical")):
-            self.vocabularies[name].save(folder / f"vocabulary-{position:03d}.parquet")
-        state = {
-            "format": FORMAT,
-            "schema": json.loads(self.schema.to_json()),
-            "settings": asdict(self.settings),
-            "fills": {name: asdict(fill) for name, fill in self.fills.items()},
-            "scales": {name: asdict(scale) for name, scale in self.scales.items()},
-            "version": None if self.statistics is None else asdict(self.version),
-        }
+            self.vocabularies[name].save(vocabulary_path(folder, position))
         if self.statistics is not None:
             save_statistics(self.statistics, folder)
-        (folder / "preprocessor.json").write_text(json.dumps(state, indent=1))
+        version = None if self.statistics is None else self.version
+        SavedState(self.schema, self.settings, self.fills, self.scales, version).write(folder)
 
     @classmethod
     def load(cls, folder: Path, engine: str = "pandas") -> Preprocessor:
         """What `save` wrote, ready to transform frames of `engine`; a damaged folder is an error."""
         folder = Path(folder)
-        try:
-            state = json.loads((folder / "preprocessor.json").read_text())
-            if state["format"] != FORMAT:
-                raise DataError(f"preprocessor {folder}: format {state['format']}, this version reads {FORMAT}.")
-            schema = Schema.from_json(json.dumps(state["schema"]))
-            found = cls(
-                schema,
-                PreprocessorSettings(**state["settings"]),
-                fills={name: Fill(**fill) for name, fill in state["fills"].items()},
-                scales={name: Scale(**scale) for name, scale in state["scales"].items()},
-            )
-            for position, name in enumerate(schema.names("categorical")):
-                found.vocabularies[name] = Vocabulary.load(folder / f"vocabulary-{position:03d}.parquet", engine)
-            if state.get("version") is not None:
-                found._take_statistics(Version.from_dict(state["version"]), load_statistics(folder, engine))
-        except DataError:
-            raise
-        except UNREADABLE as error:
-            raise DataError(f"preprocessor {folder}: damaged ({error}). Run the encode stage again.") from error
+        with damage(folder):
+            state = SavedState.read(folder)
+            found = cls(state.schema, state.settings, fills=state.fills, scales=state.scales)
+            for position, name in enumerate(state.schema.names("categorical")):
+                found.vocabularies[name] = Vocabulary.load(vocabulary_path(folder, position), engine)
+            if state.version is not None:
+                found._take_statistics(state.version, load_statistics(folder, engine))
         found._require_fitted()
         return found
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from features.category_settings import CategorySettings
 from features.category_values import same_kind
 from features.column_statistics import ColumnStatistics
 from features.errors import DataError
@@ -19,6 +18,7 @@ from features.frame import engine_of
 from features.operators.base import FittedOperator
 from features.operators.categorify import Categorify
 from features.operators.fill_missing import middle_ranks, naming
+from features.preprocessor_settings import CategorySettings
 from features.schema import Schema
 from features.vocabulary import Vocabulary
 

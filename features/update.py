@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from features.category_settings import CategorySettings
 from features.column_statistics import ColumnStatistics
 from features.errors import DataError
 from features.frame import engine_of
 from features.operators.fill_missing import Fill, as_float32
 from features.operators.normalize import Moments, Scale
+from features.preprocessor_settings import CategorySettings
 from features.statistics import CategoryStatistics, Statistics, median
 from features.vocabulary import Vocabulary
 

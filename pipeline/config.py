@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from features.operators.fill_missing import INDICATORS
-from features.preprocessor import PreprocessorSettings
+from features.preprocessor_settings import PreprocessorSettings
 from features.recipes import recipe_class
 from models import TabularConfig
 

@@ -15,7 +15,8 @@ from features.errors import DataError
 from features.operators.categorify import Categorify
 from features.operators.fill_missing import Fill, FillMissing
 from features.operators.normalize import Normalize, Scale
-from features.preprocessor import Preprocessor, PreprocessorSettings
+from features.preprocessor import Preprocessor
+from features.preprocessor_settings import PreprocessorSettings
 from features.schema import Schema
 from features.vocabulary import Vocabulary
 

@@ -23,7 +23,8 @@ from features.errors import DataError
 from features.online import OnlineTransformer
 from features.operators.fill_missing import Fill
 from features.operators.normalize import Scale
-from features.preprocessor import Preprocessor, PreprocessorSettings
+from features.preprocessor import Preprocessor
+from features.preprocessor_settings import PreprocessorSettings
 from features.recipes.flights import FlightsRecipe, FlightsSettings
 from features.schema import Column, Schema, Target
 from features.vocabulary import IdLayout, Vocabulary

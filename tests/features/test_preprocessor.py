@@ -12,9 +12,9 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.category_settings import CategorySettings
 from features.errors import DataError
-from features.preprocessor import Preprocessor, PreprocessorSettings
+from features.preprocessor import Preprocessor
+from features.preprocessor_settings import CategorySettings, PreprocessorSettings
 from features.schema import Column, Schema, Target, TensorSchema
 
 SCHEMA = Schema(

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from features.errors import DataError
-from features.preprocessor import Preprocessor, PreprocessorSettings
+from features.preprocessor import Preprocessor
+from features.preprocessor_settings import PreprocessorSettings
 from features.schema import Column, Schema, Target
 from features.statistics import Statistics
 from features.update import Version, checksum

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.category_settings import CategorySettings
 from features.errors import DataError
 from features.fit import fit_together
 from features.operators.categorify import Categorify
 from features.operators.fill_and_scale import FillAndScale
+from features.preprocessor_settings import CategorySettings
 from features.schema import Column, Schema, Target
 from features.statistics import Statistics, statistics_operators
 from features.update import Learned, Version, checksum, updated
