@@ -250,8 +250,12 @@ def _as_text(value: Any, dtype: str) -> str:
         value.encode()  # half of a surrogate pair is no text
         return value
     _require_plain(value)
-    # As in `features.sources.cast`: the text of a whole float is that of the integer.
-    return str(_as_whole(value, "int64") if isinstance(value, (float, np.floating)) else value)
+    if isinstance(value, (float, np.floating)):  # as in `features.sources.cast`: a whole one is the integer's text
+        number = float(value)
+        if not abs(number) < EXACT:
+            raise ValueError("it reaches 2^53, where floats skip whole numbers; give an integer or text")
+        return str(int(number)) if number == int(number) else str(value)
+    return str(value)
 
 
 def _as_whole(value: Any, dtype: str) -> int:

@@ -250,24 +250,27 @@ def _require_whole(column: Any, whole: Any) -> None:
 
 
 def _cast_text(column: Any) -> Any:
-    """Text of numbers is that of integers: 7.0 (an integer read with nulls) is "7", the same category as 7 is."""
+    """Text of a whole float is that of the integer: 7.0 (an integer read with nulls) is "7", the same category as 7."""
     if str(column.dtype) == "category" and getattr(column.cat.categories.dtype, "kind", "O") == "f":
         column = column.astype("float64")
     if str(column.dtype) == "object" and engine_of(column).NAME == "pandas":
-        inferred = column.infer_objects()
-        floats = inferred.map(lambda value: isinstance(value, float) and value == value)
-        if str(inferred.dtype) == "object" and bool(floats.any()):
-            whole = _cast_text(inferred[floats].astype("float64"))
-            column = inferred.copy()
-            column[floats] = whole.astype("object")
-        else:
-            column = inferred
+        column = column.infer_objects()
+        floats = column.map(lambda value: isinstance(value, float) and value == value)
+        if str(column.dtype) == "object" and bool(floats.any()):
+            text = _cast_text(column[floats].astype("float64"))
+            column = column.copy()
+            column[floats] = text.astype("object")
     if column.dtype.kind != "f":
         return column.astype("str")
-    with np.errstate(invalid="ignore"):
-        whole = column.fillna(0).astype("int64")
-    _require_whole(column, whole)
-    return whole.astype("str").where(column.notna())
+    null = column.isna()
+    if bool((column.fillna(0).abs() >= 2**53).any()):
+        raise ValueError("some values reach 2^53, where floats skip whole numbers; read the column as text")
+    whole = column.fillna(0).astype("int64")
+    fraction = whole.astype(column.dtype) != column.fillna(0)
+    text = whole.astype("str")
+    if bool(fraction.any()):
+        text = text.where(~fraction, column.astype("str"))
+    return text.where(~null)
 
 
 def _plain(column: Any, dtype: str) -> Any:

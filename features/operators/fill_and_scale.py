@@ -70,8 +70,10 @@ class FillAndScale(FittedOperator):
         return FilledScale(fill, scale, found)
 
     def columns(self, frame: Any, state: FilledScale) -> dict[str, Any]:
-        found = self._filling.columns(frame, state.fill)
-        return found if state.scale is None else found | Normalize(self.column).columns(found, state.scale)
+        filled = self._filling.columns(frame, state.fill)
+        if state.scale is None:
+            return filled
+        return filled | Normalize(self.column).columns(frame.assign(**filled), state.scale)
 
 
 class MedianPass(FittedOperator):

@@ -231,7 +231,12 @@ def test_the_text_of_whole_floats_is_that_of_integers(column):
     assert [None if pd.isna(value) else value for value in found] == ["7", None, "-2"]
 
 
-@pytest.mark.parametrize("value", [0.5, 2.0**53, float("inf")])
-def test_other_floats_are_no_text(value):
+def test_the_text_of_a_fraction_is_its_own():
+    found = cast(pd.DataFrame({"id": [1.0, 0.5, None, -2.25]}), {"id": "string"}, "here")["id"]
+    assert [None if pd.isna(value) else value for value in found] == ["1", "0.5", None, "-2.25"]
+
+
+@pytest.mark.parametrize("value", [2.0**53, float("inf")])
+def test_floats_that_may_be_other_numbers_are_no_text(value):
     with pytest.raises(DataError, match="column 'id' is declared string but holds float64"):
         cast(pd.DataFrame({"id": [1.0, value]}), {"id": "string"}, "here")
