@@ -136,7 +136,7 @@ class Preprocessor:
         engine = engine_of(frames[0])
         tasks = [("id", name) for name in self.schema.names("categorical")]
         tasks += [("float", name) for name in self.schema.names("continuous")]
-        # The widest columns first, so that no thread is left with one of them at the end.
+        # Categorical columns take longest, so they come first: no thread is left with one of them at the end.
         found = dict(zip(tasks, engine.map_columns(lambda task: self._fit_column(task, frames), tasks), strict=True))
         self._keep(
             {name: state[0] for (kind, name), state in found.items() if kind == "id"},

@@ -52,8 +52,8 @@ class RankingOperator(Protocol):
     def state_of(self, partial: Any, search: Search) -> Any:
         """The state, given the first pass's merged partial and the resolved search."""
 
-    def values_of(self, frame: Any) -> Any:
-        """The partition's values as a float32 or float64 array."""
+    def count(self, frame: Any, search: Search) -> RadixHistogram:
+        """`search.count` of the partition's values."""
 
 
 class NextPass(FittedOperator):
@@ -71,7 +71,7 @@ class NextPass(FittedOperator):
         return ()
 
     def partial(self, frame: Any) -> RadixHistogram:
-        return self.search.count(self.operator.values_of(frame))
+        return self.operator.count(frame, self.search)
 
     def merge(self, left: RadixHistogram, right: RadixHistogram) -> RadixHistogram:
         return self.search.merge(left, right)

@@ -106,7 +106,7 @@ def encode_split(
     with PackedWriter(folder, schema, num_rows) as writer:
         tables = packed or _tables(preprocessor, engine, parts, folder, cluster)
         for part, table in zip(parts, tables, strict=True):
-            if group is not None:
+            if group is not None and len(parts) > 1:
                 # A part numbers its groups from 0; the last word of a row is made to count on from earlier parts.
                 table.words[:, -1] = numbers.number(module.read_parquet(part, [group])[group])
             writer.write(table)

@@ -11,7 +11,7 @@ from features.operators.base import FittedOperator
 from features.operators.fill_missing import Fill, Filling, FillMissing, as_float32, middle_ranks, naming
 from features.operators.normalize import Moments, Normalize, Scale
 from features.quantiles import RadixHistogram, Search
-from features.rank_search import Ranked
+from features.rank_search import NextPass, Ranked
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,16 @@ class FillAndScale(FittedOperator):
     def following(self, partial: ColumnStatistics) -> FittedOperator | None:
         if not partial.moments.count:
             return None
-        return MedianPass(self, partial, Search.start(partial.histogram, middle_ranks(partial.moments.count)))
+        return NextPass(self, partial, Search.start(partial.histogram, middle_ranks(partial.moments.count)))
 
     def finish(self, partial: ColumnStatistics) -> FilledScale:
-        return self.state(partial, None)
+        return self.state_of(partial, None)
 
-    def state(self, found: ColumnStatistics, search: Search | None) -> FilledScale:
+    def count(self, frame: Any, search: Search) -> RadixHistogram:
+        """Of the next pass: `search.count` of the partition's values."""
+        return engine_of(frame).column_count(frame[self.column], search)
+
+    def state_of(self, found: ColumnStatistics, search: Search | None) -> FilledScale:
         """search: for the two middle values, resolved; None where there is no value (an error, by FillMissing)."""
         filling = Filling(found.rows, found.moments.count, Ranked(found.histogram, None))
         fill = self._filling.finish(filling) if search is None else self._filling.state_of(filling, search)
@@ -74,36 +78,3 @@ class FillAndScale(FittedOperator):
         if state.scale is None:
             return filled
         return filled | Normalize(self.column).columns(frame.assign(**filled), state.scale)
-
-
-class MedianPass(FittedOperator):
-    """Looks among the values of the bins that hold the middle ones. Adds no column."""
-
-    is_step = False
-
-    def __init__(self, operator: FillAndScale, first: ColumnStatistics, search: Search) -> None:
-        self.operator, self.first, self.search = operator, first, search
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return self.operator.inputs
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return ()
-
-    def partial(self, frame: Any) -> RadixHistogram:
-        return engine_of(frame).column_count(frame[self.operator.column], self.search)
-
-    def merge(self, left: RadixHistogram, right: RadixHistogram) -> RadixHistogram:
-        return self.search.merge(left, right)
-
-    def following(self, partial: RadixHistogram) -> FittedOperator | None:
-        search = self.search.narrowed(partial)
-        return None if search.resolved else MedianPass(self.operator, self.first, search)
-
-    def finish(self, partial: RadixHistogram) -> FilledScale:
-        return self.operator.state(self.first, self.search.narrowed(partial))
-
-    def columns(self, frame: Any, state: Any) -> dict[str, Any]:
-        return {}

@@ -139,6 +139,10 @@ class FillMissing(FittedOperator):
         low, high = search.values().tolist()
         return self._fill(partial, (low + high) / 2)
 
+    def count(self, frame: Any, search: Search) -> RadixHistogram:
+        """Of the next pass: `search.count` of the partition's values."""
+        return search.count(self.values_of(frame))
+
     def values_of(self, frame: Any) -> Any:
         """The partition's values, NaN for null or left out."""
         return float_values(frame[self.column])

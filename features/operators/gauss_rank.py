@@ -11,7 +11,7 @@ import numpy as np
 from features.errors import DataError
 from features.float_order import rankable
 from features.frame import engine_of, load_engine
-from features.operators.base import FittedOperator
+from features.operators.base import FittedOperator, OneColumn
 from features.operators.fill_missing import filled_values
 from features.quantiles import RadixHistogram
 
@@ -41,7 +41,7 @@ class Partial:
     engine: str
 
 
-class GaussRank(FittedOperator):
+class GaussRank(OneColumn, FittedOperator):
     """float32 normal score of the value's rank, replacing the column, which may hold no nulls.
 
     Ranks at fit run from 0 to n - 1, equal values share their mean; rank / (n - 1) is clipped to [1e-6, 1 - 1e-6] and
@@ -58,14 +58,6 @@ class GaussRank(FittedOperator):
         if max_knots < 2:
             raise DataError(f"GaussRank of {column!r}: max_knots must be at least 2, found {max_knots}.")
         self.column, self.max_knots = column, max_knots
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.column,)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return (self.column,)
 
     def partial(self, frame: Any) -> Partial:
         values = rankable(filled_values(frame, self.column, "GaussRank", wide=False))

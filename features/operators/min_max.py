@@ -10,7 +10,7 @@ import numpy as np
 
 from features.errors import DataError
 from features.frame import engine_of
-from features.operators.base import FittedOperator
+from features.operators.base import FittedOperator, OneColumn
 from features.operators.fill_missing import filled_values, require_finite
 from features.operators.normalize import SMALLEST_SPREAD
 
@@ -23,7 +23,7 @@ class Range:
     high: float
 
 
-class MinMax(FittedOperator):
+class MinMax(OneColumn, FittedOperator):
     """float32 (x - low) / (high - low), replacing the column, which may hold no nulls.
 
     A column that is constant at fit, or spans less than SMALLEST_SPREAD, is divided by 1, so it becomes 0. Values
@@ -33,14 +33,6 @@ class MinMax(FittedOperator):
 
     def __init__(self, column: str) -> None:
         self.column = column
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.column,)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return (self.column,)
 
     def partial(self, frame: Any) -> Range:
         """The partition's range; from infinity to -infinity for a partition without rows."""

@@ -11,7 +11,7 @@ import numpy as np
 from features.errors import DataError
 from features.exact_sum import UNIT_EXPONENT, ExactSum, leading_sums32, sum_of_squares
 from features.frame import engine_of
-from features.operators.base import FittedOperator
+from features.operators.base import FittedOperator, OneColumn
 from features.operators.fill_missing import filled_values, require_finite
 
 # A column that varies less than this is constant but for noise; dividing by it would leave float32's range.
@@ -75,7 +75,7 @@ class Moments:
         return Scale(mean, variance**0.5 if variance**0.5 >= SMALLEST_SPREAD else 1.0)
 
 
-class Normalize(FittedOperator):
+class Normalize(OneColumn, FittedOperator):
     """float32 (x - mean) / std, replacing the column, which may hold no nulls.
 
     The state follows from exact sums, so it is the same for any partitioning.
@@ -83,14 +83,6 @@ class Normalize(FittedOperator):
 
     def __init__(self, column: str) -> None:
         self.column = column
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.column,)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return (self.column,)
 
     def partial(self, frame: Any) -> Moments:
         return Moments.of(filled_values(frame, self.column, "Normalize"))

@@ -8,9 +8,9 @@ from typing import Any
 
 from features.errors import DataError
 from features.frame import engine_of
-from features.operators.base import FittedOperator
+from features.operators.base import FittedOperator, OneColumn
 from features.operators.fill_missing import float_values, naming, ranked_values, require_numbers
-from features.quantiles import Search, interpolated, linear_place
+from features.quantiles import RadixHistogram, Search, interpolated, linear_place
 from features.rank_search import NextPass, Ranked, require_method
 
 
@@ -26,7 +26,7 @@ class Edges:
     errors: tuple[float, ...] = ()
 
 
-class QuantileBuckets(FittedOperator):
+class QuantileBuckets(OneColumn, FittedOperator):
     """int32 bucket, replacing the column: 0 for null, 1 up to the first edge inclusive, 2 above it, and so on.
 
     Edges are the exact quantiles i / num_buckets of the known values at fit, i from 1 to num_buckets - 1, by NumPy's
@@ -43,14 +43,6 @@ class QuantileBuckets(FittedOperator):
             raise DataError(f"QuantileBuckets of {column!r}: num_buckets must be at least 2, found {num_buckets}.")
         require_method(method, "QuantileBuckets")
         self.column, self.num_buckets, self.method = column, num_buckets, method
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.column,)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return (self.column,)
 
     def partial(self, frame: Any) -> Ranked:
         return ranked_values(frame[self.column], keep=self.method == "exact")
@@ -86,6 +78,10 @@ class QuantileBuckets(FittedOperator):
         ]
         edges = tuple(sorted(set(found)))
         return Edges(edges, len(found) - len(edges))
+
+    def count(self, frame: Any, search: Search) -> RadixHistogram:
+        """Of the next pass: `search.count` of the partition's values."""
+        return search.count(self.values_of(frame))
 
     def values_of(self, frame: Any) -> Any:
         """The partition's values, NaN for null or left out."""
