@@ -164,3 +164,18 @@ class OneColumn:
     @property
     def outputs(self) -> tuple[str, ...]:
         return (getattr(self, "output", self.column),)
+
+
+class WithinGroups:
+    """Mixin, named first: needs the rows with equal `self.by` in one partition; writes `self.output`."""
+
+    by: tuple[str, ...]
+    output: str
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (self.output,)
+
+    @property
+    def group_keys(self) -> tuple[str, ...]:
+        return self.by

@@ -9,10 +9,10 @@ from features.asof import group_codes
 from features.errors import DataError
 from features.frame import engine_of
 from features.number_columns import float_values, whole_values
-from features.operators.base import Operator
+from features.operators.base import Operator, WithinGroups
 
 
-class DifferenceLag(Operator):
+class DifferenceLag(WithinGroups, Operator):
     """float32 column `output`: the row's value less that of the row `lag` places earlier in its group, in float64.
 
     order: integer column, unique within a group, that says what is earlier. Null where there is no such row, where
@@ -27,14 +27,6 @@ class DifferenceLag(Operator):
     @property
     def inputs(self) -> tuple[str, ...]:
         return (*self.by, self.order, self.column)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return (self.output,)
-
-    @property
-    def group_keys(self) -> tuple[str, ...]:
-        return self.by
 
     def transform(self, frame: Any) -> Any:
         engine = engine_of(frame)

@@ -8,10 +8,10 @@ from typing import Any
 from features.asof import group_codes
 from features.frame import engine_of
 from features.number_columns import float_values
-from features.operators.base import Operator
+from features.operators.base import Operator, WithinGroups
 
 
-class RankWithinGroup(Operator):
+class RankWithinGroup(WithinGroups, Operator):
     """float32 column `output`: 1 for the group's smallest number (largest with `descending`), 2 for the next, ...
 
     Equal values share the lowest of their ranks; a null value has a null rank and takes up none. Group-wise: needs
@@ -24,14 +24,6 @@ class RankWithinGroup(Operator):
     @property
     def inputs(self) -> tuple[str, ...]:
         return (*self.by, self.value)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return (self.output,)
-
-    @property
-    def group_keys(self) -> tuple[str, ...]:
-        return self.by
 
     def transform(self, frame: Any) -> Any:
         engine = engine_of(frame)

@@ -10,12 +10,12 @@ from features.errors import DataError
 from features.frame import engine_of
 from features.number_columns import float_values
 from features.operators.asof import ratio
-from features.operators.base import Operator
+from features.operators.base import Operator, WithinGroups
 
 STATISTICS = ("count", "sum", "mean", "min", "max")
 
 
-class Rolling(Operator):
+class Rolling(WithinGroups, Operator):
     """Column `output`: the statistic of `column` over the group's rows with time in [t - window, t), t the row's own.
 
     Nulls of `column` take no part. count is int32 and 0 without rows; sum (0 without rows), mean, min and max (null
@@ -34,14 +34,6 @@ class Rolling(Operator):
     @property
     def inputs(self) -> tuple[str, ...]:
         return (*self.by, self.time, self.column)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return (self.output,)
-
-    @property
-    def group_keys(self) -> tuple[str, ...]:
-        return self.by
 
     def transform(self, frame: Any) -> Any:
         out = frame.copy(deep=False)
