@@ -78,7 +78,7 @@ def kind_of(column: Any) -> str | None:
 def unknown_type(column: Any, where: str) -> DataError:
     return DataError(
         f"{where}: column {column.name!r} is {column.dtype}. Types that can be categories: text, integers, floats, "
-        "booleans, and a category type of these. Cast it first (DateParts takes dates apart)."
+        "booleans, and a category type of these. Make dates text, or seconds since 1970, and cast others."
     )
 
 

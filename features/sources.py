@@ -280,7 +280,7 @@ def _plain(column: Any, dtype: str) -> Any:
         inner = column.cat.categories.dtype if kind == "category" else column.dtype
         words = ("list", "struct", "decimal", "binary", "complex", "interval")
         if getattr(inner, "kind", "O") not in "OUiufb" or any(word in str(inner) for word in words):
-            raise TypeError("only text, numbers and booleans can be cast; DateParts takes dates apart")
+            raise TypeError("only text, numbers and booleans can be cast; make dates text, or seconds since 1970")
         return column
     known = column[column.notna()]
     types = {type(value) for value in known}
