@@ -1,55 +1,137 @@
 """Batches of an epoch on the device that trains, resumable at any step."""
 
+from collections import deque
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from loaders.dataset import BatchDataset
+from loaders.buffers import GpuSlot, Slot, SourceSlot
+from loaders.dataset import BatchSource
 from loaders.errors import LoaderError
-from loaders.packed import Batch
+from loaders.packed import Batch, unpack
+
+# A batch stays as it is while the next one is worked on, so two are out at a time.
+BATCHES_OUT = 2
 
 
 class BatchLoader:
-    """Iterates over the batches of the current epoch of `dataset`, each on `device` (the table's own by default).
+    """Iterates over the batches of the current epoch of `source`, each on `device` (the source's own by default).
 
     Iterating continues at `step`, the number of batches of this epoch that were handed out; after the last one the
     loader stands at step 0 of the next epoch, which the next `for` runs. A batch counts as handed out before its
     consumer works on it, so a state saved after a training step resumes with the next one. A state saved after the
     last batch gives an epoch with no batches left, so that what follows an epoch (evaluation, say) is not skipped.
 
-    From a CPU table to a GPU, a batch is gathered into page-locked memory, copied as one block without waiting, and
-    unpacked there. PyTorch's pinned allocator keeps that memory until the copy is done.
+    Batches lie in a ring of buffers that are filled again: a batch is valid until the one after the next one is asked
+    for. `copy=True` gives every batch memory of its own, for those who keep batches (`list(loader)`).
+
+    prefetch: batches that a background thread gathers ahead while the device works; 0 for none. By default 1 from
+    host memory to a GPU and 0 otherwise: on CPU the thread would take the cores from the training.
+
+    From the CPU to a GPU a batch is gathered into page-locked memory and copied as one block on a stream of its own,
+    beside the work on the batch before; the consumer's current stream waits for it, the host does not. Where rows
+    already lie on the GPU, everything is queued on the consumer's current stream: use the batches on that one.
     """
 
-    def __init__(self, dataset: BatchDataset, device: torch.device | str | None = None) -> None:
-        self.dataset = dataset
-        self.device = torch.device(device) if device is not None else dataset.table.device
+    def __init__(
+        self,
+        source: BatchSource,
+        device: torch.device | str | None = None,
+        *,
+        prefetch: int | None = None,
+        copy: bool = False,
+    ) -> None:
+        self.source = source
+        self.device = torch.device(device) if device is not None else source.device
+        if self.device.type == "cuda" and self.device.index is None:
+            self.device = torch.device("cuda", torch.cuda.current_device())
+        self.copy = copy
         self.step = 0
+        from_host = source.device.type == "cpu"
+        to_gpu = from_host and self.device.type == "cuda"
+        self.prefetch = int(to_gpu) if prefetch is None else prefetch
+        if self.prefetch < 0 or (self.prefetch and not from_host):
+            raise LoaderError(
+                f"prefetch={self.prefetch}: it is the number of batches gathered ahead on the CPU, 0 or more, and 0 "
+                f"for rows that lie on a GPU. The rows are on {source.device}."
+            )
+        self._stream = torch.cuda.Stream(self.device) if to_gpu else None
+        self._slots: list[Slot] = []
+        self._num_filled = 0  # fills so far; the next one goes into slot `_num_filled % len(_slots)`
+        self._ahead: deque[_Ahead] = deque()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches") if self.prefetch else None
 
     @property
     def epoch(self) -> int:
-        return self.dataset.epoch
+        return self.source.epoch
 
     def __len__(self) -> int:
-        """Batches in a whole epoch, wherever the loader stands."""
-        return len(self.dataset)
+        """Batches in a whole epoch, wherever the loader stands; the same on every rank."""
+        return len(self.source)
 
     def __iter__(self) -> Iterator[Batch]:
-        while self.step < len(self.dataset):
-            batch = self._batch(self.step)
+        while self.step < len(self.source):
+            words = self._next_words()
             self.step += 1
-            yield batch
-        self.dataset.set_epoch(self.epoch + 1)
+            yield unpack(self.source.schema, words)
+        self.source.set_epoch(self.epoch + 1)
         self.step = 0
 
-    def _batch(self, index: int) -> Batch:
-        pin_memory = self.device.type == "cuda" and self.dataset.table.device.type == "cpu"
-        words = self.dataset.words(index, pin_memory=pin_memory)
-        return self.dataset.table.unpack(words.to(self.device, non_blocking=pin_memory))
+    def _next_words(self) -> Tensor:
+        """Packed rows [B, W] of step `step` on `device`."""
+        if self._ahead and self._ahead[0].place != (self.epoch, self.step):
+            self._drop_ahead()  # the source was set to another epoch
+        if self._ahead:
+            slot = self._ahead[0].slot
+            try:
+                self._ahead[0].done.result()
+            except BaseException:
+                self._drop_ahead()
+                raise
+            self._ahead.popleft()
+        else:
+            slot = self._open_slot()
+            slot.fill(self.source, self.step)
+            self._num_filled += 1
+        if self._thread is not None:
+            first, stop = self.step + 1 + len(self._ahead), self.step + 1 + self.prefetch
+            for step in range(first, min(stop, len(self))):
+                later = self._open_slot()
+                self._num_filled += 1
+                done = self._thread.submit(later.fill, self.source, step)
+                self._ahead.append(_Ahead((self.epoch, step), later, done))
+        words = slot.hand_out()
+        if words.device != self.device:
+            return words.to(self.device)
+        return words.clone() if self.copy else words
+
+    def _open_slot(self) -> Slot:
+        """The slot of the oldest batch, which is given up with this call."""
+        if not self._slots:
+            self._slots = [self._new_slot() for _ in range(BATCHES_OUT + self.prefetch)]
+        slot = self._slots[self._num_filled % len(self._slots)]
+        slot.reopen()
+        return slot
+
+    def _new_slot(self) -> Slot:
+        return SourceSlot(self.source) if self._stream is None else GpuSlot(self.source, self._stream)
+
+    def _drop_ahead(self) -> None:
+        """Forget what was gathered ahead; its slots are the next to be filled."""
+        wait([ahead.done for ahead in self._ahead])
+        self._num_filled -= len(self._ahead)
+        self._ahead.clear()
 
     def state_dict(self) -> dict[str, int | bool]:
-        """Where the loader stands, and what the order of the remaining batches depends on."""
-        return {"epoch": self.epoch, "step": self.step, **self._settings()}
+        """Where the loader stands, and what the order of the remaining batches depends on.
+
+        `step * global_batch_size` rows of the epoch are done, on all ranks together; every rank's state is the same,
+        and a run on another number of ranks takes it up if its global batch size is equal.
+        """
+        return {"epoch": self.epoch, "step": self.step, **self.source.settings()}
 
     def load_state_dict(self, state: Mapping[str, int | bool]) -> None:
         """Stand where `state` was saved.
@@ -57,27 +139,31 @@ class BatchLoader:
         Raises:
             LoaderError: where the table or a setting differs, so that the remaining batches would not be the same.
         """
-        settings = self._settings()
+        settings = self.source.settings()
         missing = [name for name in ("epoch", "step", *settings) if name not in state]
         if missing:
             raise LoaderError(f"loader state: {', '.join(missing)} not found. It holds {', '.join(state)}.")
         for name, value in settings.items():
             if state[name] != value:
-                raise LoaderError(
-                    f"loader state: saved with {name}={state[name]}, this loader has {name}={value}. "
-                    "Resume with the saved setting and the same table, or start anew."
-                )
+                raise self._differs(name, state[name], value)
         if not 0 <= state["step"] <= len(self):
             raise LoaderError(f"loader state: step {state['step']} is outside [0, {len(self)}].")
-        self.dataset.set_epoch(int(state["epoch"]))
+        self._drop_ahead()
+        self.source.set_epoch(int(state["epoch"]))
         self.step = int(state["step"])
 
-    def _settings(self) -> dict[str, int | bool]:
-        dataset = self.dataset
-        return {
-            "seed": dataset.seed,
-            "num_rows": dataset.table.num_rows,
-            "batch_size": dataset.batch_size,
-            "shuffle": dataset.shuffle,
-            "drop_last": dataset.drop_last,
-        }
+    def _differs(self, name: str, saved: int | bool, found: int | bool) -> LoaderError:
+        advice = "Resume with the saved setting and the same table, or start anew."
+        if name == "global_batch_size":
+            num_ranks = self.source.num_ranks
+            fits = f"batch_size {saved // num_ranks}" if saved % num_ranks == 0 else "a number of ranks that divides it"
+            advice = f"On {num_ranks} rank(s) resume with {fits}, so that every step has the same rows, or start anew."
+        return LoaderError(f"loader state: saved with {name}={saved}, this loader has {name}={found}. {advice}")
+
+
+class _Ahead(NamedTuple):
+    """A batch that the thread gathers: its (epoch, step), its slot, and the call that fills it."""
+
+    place: tuple[int, int]
+    slot: Slot
+    done: Future[None]

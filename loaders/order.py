@@ -5,7 +5,7 @@ one is arithmetic on positions.
 """
 
 import math
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -29,7 +29,8 @@ class SampleOrder:
     """A bijection of [0, num_rows) that depends on nothing but (num_rows, seed, epoch).
 
     Calling it with positions [K] int64 in [0, num_rows) gives rows [K] int64 on the same device, bit-equal on every
-    device. Nothing waits for the device, and positions outside the range are not looked for.
+    device. Nothing waits for the device, and positions outside the range are not looked for. On the CPU
+    `loaders/gather.py` computes the same rows several times faster while it copies them.
 
     The methods are from Black and Rogaway, "Ciphers with Arbitrary Finite Domains" (CT-RSA 2002). Up to `SORTED_ROWS`
     rows, their prefix cipher: rows are sorted by 64 random bits each. Above, their generalised Feistel network on
@@ -51,7 +52,8 @@ class SampleOrder:
         self.seed = seed
         self.epoch = epoch
         self._start = _start_state(seed, epoch)
-        if num_rows > SORTED_ROWS:
+        self.has_network = num_rows > SORTED_ROWS
+        if self.has_network:
             self._sides = nearly_square_sides(num_rows)
             self._keys = _round_keys(self._start)
             self._exits = self._walk_outside()
@@ -59,13 +61,21 @@ class SampleOrder:
     def __call__(self, positions: Tensor) -> Tensor:
         """Rows [K] int64 at `positions` [K] int64."""
         assert positions.dtype == torch.int64, positions.dtype
-        if self.num_rows <= SORTED_ROWS:
+        if not self.has_network:
             counters = torch.arange(self.num_rows, device=positions.device)
             return splitmix64(counters.mul_(_GOLDEN).add_(self._start)).argsort()[positions]
         rows = self._network(positions)
         for outside, row in self._exits:
             rows.masked_fill_(rows == outside, row)
         return rows
+
+    @cached_property
+    def network_numbers(self) -> tuple[int, int, int, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """The network's numbers as the compiled loops take them (`loaders/gather_kernels.py`, `order_rows`)."""
+        assert self.has_network, self
+        add_keys, multiply_keys = np.array(self._keys, np.int64).astype(np.uint32).T.copy()
+        outside, inside = np.array(self._exits, np.int64).reshape(-1, 2).T.copy()
+        return self.num_rows, *self._sides, add_keys, multiply_keys, outside, inside
 
     def __repr__(self) -> str:
         return f"SampleOrder(num_rows={self.num_rows}, seed={self.seed}, epoch={self.epoch})"

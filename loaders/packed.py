@@ -183,7 +183,8 @@ class PackedTable:
         """The packed table in `folder`, on the CPU.
 
         With `mmap` its words are mapped read-only: pages are read when rows are, and writing into `words` crashes the
-        process, so copy before changing anything. Without, they are read into memory.
+        process, so copy before changing anything. Without, they are read into memory, as a table in several shards
+        must be.
 
         Raises:
             LoaderError: for a missing, truncated or foreign file, or one that does not fit its layout.

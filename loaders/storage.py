@@ -1,13 +1,18 @@
-"""Packed tables on disk: `words.npy`, which can be memory-mapped, and `layout.json` beside it.
+"""Packed tables on disk: matrices of words in `.npy` files, which can be memory-mapped, and `layout.json` beside them.
+
+Version 1 of the layout is one file, `words.npy`, in the order of the source. Version 2 (`loaders/shards.py`) lists
+shards and, where the rows were written in a global random order, the seed of it. Both are read here.
 
 `layout.json` is written last, so a folder without it is one whose writer did not finish.
 """
 
+import io
 import json
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard
 
 import numpy as np
 import torch
@@ -23,10 +28,67 @@ if TYPE_CHECKING:
     from loaders.packed import PackedTable
 
 FORMAT_NAME = "gigabatch-packed"
-FORMAT_VERSION = 1
 WORDS_FILE = "words.npy"
 LAYOUT_FILE = "layout.json"
+HEADER_BYTES = 4096  # the header of a `.npy` file of version 1.0 is found within them
 WRITE_BYTES = 64 << 20  # copied through host memory at a time
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What `layout.json` says. shards: name and rows of each file, in row order; shuffle_seed: of the global random
+    order in which the rows were written, None where they lie in the order of their source."""
+
+    num_rows: int
+    schema: TensorSchema
+    shards: tuple[tuple[str, int], ...]
+    shuffle_seed: int | None = None
+
+    def write(self, folder: Path) -> None:
+        """Finish `folder`, whose files are there."""
+        layout: dict[str, Any] = {
+            "format": FORMAT_NAME,
+            "version": 1,
+            "num_rows": self.num_rows,
+            "schema": json.loads(self.schema.to_json()),
+        }
+        if self.shards != ((WORDS_FILE, self.num_rows),) or self.shuffle_seed is not None:
+            shards = [{"file": name, "rows": rows} for name, rows in self.shards]
+            layout |= {"version": 2, "shuffle_seed": self.shuffle_seed, "shards": shards}
+        (folder / LAYOUT_FILE).write_text(json.dumps(layout, indent=1))
+
+    @classmethod
+    def read(cls, folder: Path) -> "Layout":
+        """The layout of a finished packed table in a local folder."""
+        path = folder / LAYOUT_FILE
+        try:
+            return cls.parse(path.read_bytes(), str(path))
+        except FileNotFoundError:
+            raise not_finished(str(path), str(folder)) from None
+
+    @classmethod
+    def parse(cls, content: bytes, where: str) -> "Layout":
+        """From the bytes of `layout.json`, which `where` names in errors."""
+        try:
+            layout = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise LoaderError(f"{where}: damaged ({error}). Run the encode stage again.") from error
+        if not isinstance(layout, dict) or layout.get("format") != FORMAT_NAME:
+            raise LoaderError(f"{where}: not the layout of a packed table ({FORMAT_NAME!r} is not its format).")
+        version, num_rows = layout.get("version"), layout.get("num_rows")
+        if version not in (1, 2):
+            raise LoaderError(
+                f"{where}: format version {version}, this code reads 1 and 2. Run the encode stage again."
+            )
+        if not _is_count(num_rows) or "schema" not in layout:
+            raise LoaderError(f"{where}: damaged (num_rows or schema is missing). Run the encode stage again.")
+        try:
+            schema = TensorSchema.from_json(json.dumps(layout["schema"]))
+        except ValueError as error:
+            raise LoaderError(f"{where}: {error}") from error
+        if version == 1:
+            return cls(num_rows, schema, ((WORDS_FILE, num_rows),))
+        return cls(num_rows, schema, _parse_shards(layout, where), _parse_seed(layout, where))
 
 
 class PackedWriter:
@@ -47,8 +109,7 @@ class PackedWriter:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / LAYOUT_FILE).unlink(missing_ok=True)
         self._file: BinaryIO = (self.folder / WORDS_FILE).open("wb")
-        header = {"descr": "<i4", "fortran_order": False, "shape": (num_rows, schema.num_words)}
-        npy_format.write_array_header_1_0(self._file, header)
+        write_header(self._file, num_rows, schema.num_words)
 
     def write(self, table: "PackedTable") -> None:
         """Append the rows of `table` (same schema, any device)."""
@@ -70,13 +131,7 @@ class PackedWriter:
             raise LoaderError(
                 f"packed writer for {self.folder}: {self.num_written} rows were written and {self.num_rows} announced."
             )
-        layout = {
-            "format": FORMAT_NAME,
-            "version": FORMAT_VERSION,
-            "num_rows": self.num_rows,
-            "schema": json.loads(self.schema.to_json()),
-        }
-        (self.folder / LAYOUT_FILE).write_text(json.dumps(layout, indent=1))
+        Layout(self.num_rows, self.schema, ((WORDS_FILE, self.num_rows),)).write(self.folder)
 
     def __enter__(self) -> "PackedWriter":
         return self
@@ -91,65 +146,122 @@ class PackedWriter:
 def read_packed(folder: Path | str, mmap: bool) -> tuple[Tensor, TensorSchema]:
     """Words [N, W] int32 on the CPU and schema of the packed table in `folder`; see `PackedTable.load`."""
     folder = Path(folder)
-    num_rows, schema = _read_layout(folder / LAYOUT_FILE)
-    path = folder / WORDS_FILE
-    shape = _read_shape(path)
-    if shape != (num_rows, schema.num_words):
+    layout = Layout.read(folder)
+    shape = (layout.num_rows, layout.schema.num_words)
+    starts = [check_file(folder / name, rows, shape[1]) for name, rows in layout.shards]
+    if mmap and len(starts) > 1:
         raise LoaderError(
-            f"{path}: holds a matrix of shape {shape}, {LAYOUT_FILE} says {(num_rows, schema.num_words)}. "
-            "The two files are of different tables: run the encode stage again."
+            f"{folder}: the table lies in {len(starts)} shards, which no single map covers. Use mmap=False to read it "
+            "into memory, or stream it: residency=stream."
         )
-    mapped = mmap and num_rows > 0  # an empty file region cannot be mapped
-    array = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+    if not mmap or layout.num_rows == 0:  # an empty file region cannot be mapped
+        words = torch.empty(shape, dtype=torch.int32)
+        first = 0
+        for (name, rows), start in zip(layout.shards, starts, strict=True):
+            with open_unbuffered(folder / name) as file:
+                read_exactly(file, start, words[first : first + rows])
+            first += rows
+        return words, layout.schema
+    array = np.memmap(folder / layout.shards[0][0], "<i4", mode="r", offset=starts[0], shape=shape)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array.view(np.ndarray)), schema
+        return torch.from_numpy(array.view(np.ndarray)), layout.schema
 
 
-def _read_layout(path: Path) -> tuple[int, TensorSchema]:
-    try:
-        layout = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise LoaderError(
-            f"{path}: not found, so {path.parent} holds no finished packed table. Run the encode stage first."
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise LoaderError(f"{path}: damaged ({error}). Run the encode stage again.") from error
-    if not isinstance(layout, dict) or layout.get("format") != FORMAT_NAME:
-        raise LoaderError(f"{path}: not the layout of a packed table ({FORMAT_NAME!r} is not its format).")
-    if layout.get("version") != FORMAT_VERSION:
-        raise LoaderError(
-            f"{path}: format version {layout.get('version')}, this code reads {FORMAT_VERSION}. "
-            "Run the encode stage again."
-        )
-    num_rows = layout.get("num_rows")
-    if isinstance(num_rows, bool) or not isinstance(num_rows, int) or num_rows < 0 or "schema" not in layout:
-        raise LoaderError(f"{path}: damaged (num_rows or schema is missing). Run the encode stage again.")
-    try:
-        return num_rows, TensorSchema.from_json(json.dumps(layout["schema"]))
-    except ValueError as error:
-        raise LoaderError(f"{path}: {error}") from error
+def write_header(file: BinaryIO, num_rows: int, num_words: int) -> None:
+    """The header of an int32 matrix, as NumPy writes it."""
+    header = {"descr": "<i4", "fortran_order": False, "shape": (num_rows, num_words)}
+    npy_format.write_array_header_1_0(file, header)
 
 
-def _read_shape(path: Path) -> tuple[int, ...]:
-    """Shape of the int32 matrix in `path`, whose size is checked to be just that of its header and data."""
+def check_file(path: Path, num_rows: int, num_words: int) -> int:
+    """Bytes before the first row in `path`; `LoaderError` where it does not hold these rows and nothing else."""
     try:
         with path.open("rb") as file:
-            version = npy_format.read_magic(file)
-            if version != (1, 0):
-                raise ValueError(f"numpy format {version}, expected (1, 0)")
-            shape, fortran_order, dtype = npy_format.read_array_header_1_0(file)
-            header_bytes = file.tell()
+            head = file.read(HEADER_BYTES)
+        return check_header(head, path.stat().st_size, num_rows, num_words, str(path))
     except FileNotFoundError:
         raise LoaderError(f"{path}: not found. Run the encode stage again.") from None
+    except OSError as error:
+        raise LoaderError(f"{path}: cannot be read ({error}).") from error
+
+
+def check_header(head: bytes, file_bytes: int, num_rows: int, num_words: int, where: str) -> int:
+    """The same from the first `HEADER_BYTES` of a file and its size."""
+    file = io.BytesIO(head)
+    try:
+        version = npy_format.read_magic(file)
+        if version != (1, 0):
+            raise ValueError(f"numpy format {version}, expected (1, 0)")
+        shape, fortran_order, dtype = npy_format.read_array_header_1_0(file)
     except (*UNREADABLE, TokenError) as error:  # NumPy reads a header by Python's own parser
-        raise LoaderError(f"{path}: damaged header ({error}). Run the encode stage again.") from error
+        raise LoaderError(f"{where}: damaged header ({error}). Run the encode stage again.") from error
     if dtype != np.dtype("<i4") or fortran_order or len(shape) != 2:
-        raise LoaderError(f"{path}: expected a row-major int32 matrix, found {dtype} of shape {shape}.")
-    expected, found = header_bytes + 4 * shape[0] * shape[1], path.stat().st_size
-    if found != expected:
+        raise LoaderError(f"{where}: expected a row-major int32 matrix, found {dtype} of shape {shape}.")
+    expected = file.tell() + 4 * shape[0] * shape[1]
+    if file_bytes != expected:
         raise LoaderError(
-            f"{path}: {found} bytes, expected {expected} for {shape[0]} rows: truncated or overwritten. "
+            f"{where}: {file_bytes} bytes, expected {expected} for {shape[0]} rows: truncated or overwritten. "
             "Run the encode stage again."
         )
-    return shape
+    if shape != (num_rows, num_words):
+        raise LoaderError(
+            f"{where}: holds a matrix of shape {shape}, {LAYOUT_FILE} says {(num_rows, num_words)}. "
+            "The two files are of different tables: run the encode stage again."
+        )
+    return file.tell()
+
+
+def read_exactly(file: io.FileIO, offset: int, out: Tensor) -> None:
+    """Fill `out` (contiguous, CPU) with the bytes of an unbuffered file from `offset`; other threads go on."""
+    if not out.numel():
+        return
+    buffer, done = out.numpy().data.cast("B"), 0
+    try:
+        file.seek(offset)
+        while done < len(buffer):  # one read gives 2 GiB at most
+            count = file.readinto(buffer[done:])
+            if not count:
+                raise LoaderError(f"{file.name}: ends before byte {offset + len(buffer)}: truncated while it was read.")
+            done += count
+    except OSError as error:
+        raise LoaderError(f"{file.name}: cannot be read ({error}).") from error
+
+
+def open_unbuffered(path: Path | str) -> io.FileIO:
+    """For `read_exactly`."""
+    try:
+        return open(path, "rb", buffering=0)
+    except OSError as error:
+        raise LoaderError(f"{path}: cannot be opened ({error}).") from error
+
+
+def not_finished(layout: str, folder: str) -> LoaderError:
+    return LoaderError(f"{layout}: not found, so {folder} holds no finished packed table. Run the encode stage first.")
+
+
+def _parse_shards(layout: dict[str, Any], where: str) -> tuple[tuple[str, int], ...]:
+    shards = layout.get("shards")
+    found = []
+    for shard in shards if isinstance(shards, list) else []:
+        name, rows = (shard.get("file"), shard.get("rows")) if isinstance(shard, dict) else (None, None)
+        if not isinstance(name, str) or Path(name).name != name or not _is_count(rows):
+            raise LoaderError(f"{where}: damaged (shard {shard!r} is not a file of this folder with its rows).")
+        found.append((name, rows))
+    if not found or sum(rows for _, rows in found) != layout["num_rows"]:
+        raise LoaderError(
+            f"{where}: damaged (shards of {sum(rows for _, rows in found)} rows, num_rows is {layout['num_rows']}). "
+            "Write the table again."
+        )
+    return tuple(found)
+
+
+def _parse_seed(layout: dict[str, Any], where: str) -> int | None:
+    seed = layout.get("shuffle_seed")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise LoaderError(f"{where}: damaged (shuffle_seed is {seed!r}, no whole number). Write the table again.")
+    return seed
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

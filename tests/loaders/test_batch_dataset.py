@@ -57,6 +57,17 @@ def test_changing_a_batch_never_changes_the_table(make_table, shuffle):
     assert torch.equal(table.words, before)
 
 
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_words_go_into_the_memory_that_is_given(make_table, shuffle):
+    dataset = BatchDataset(make_table(5000), 1500, shuffle=shuffle, seed=4)
+    out = torch.full((1500, dataset.schema.num_words), -1, dtype=torch.int32)
+    for index, size in enumerate((1500, 1500, 1500, 500)):
+        words = dataset.words(index, out=out)
+        assert words.data_ptr() == out.data_ptr()
+        assert words.shape[0] == size
+        assert torch.equal(words, dataset.words(index))
+
+
 def test_drop_last_leaves_out_the_small_batch(make_table):
     dataset = BatchDataset(make_table(23), 5, drop_last=True)
     assert len(dataset) == 4
