@@ -18,8 +18,8 @@ READY := $(VENV)/.ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plan features train evaluate score nightly rollback test test-cudf-api fuzz lint bench bench-env \
-        gpu-check data-trivago gc clean
+.PHONY: help setup plan tune profile features train evaluate score nightly rollback test test-cudf-api fuzz lint bench \
+        bench-env gpu-check data-trivago gc clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
@@ -35,6 +35,12 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 plan: $(READY)  ## what a run will take (memory, time, disk) and whether that fits, before anything starts
 	$(PYTHON) -m pipeline plan --config $(CONFIG) $(ARGS)
+
+tune: $(READY)  ## the fastest batch that is as good as the run's own, and its learning rate (ARGS="--seconds 600")
+	$(PYTHON) -m pipeline tune --config $(CONFIG) $(ARGS)
+
+profile: $(READY)  ## where the time of a training step goes, beside the bytes and flops it needs
+	$(PYTHON) -m pipeline profile --config $(CONFIG) $(ARGS)
 
 features: $(READY)  ## raw files -> features as Parquet
 	$(PYTHON) -m pipeline features --config $(CONFIG) $(ARGS)
@@ -74,25 +80,34 @@ test-cudf-api: $(READY)  ## every cuDF call of the operators against cuDF's real
 	touch .venv-cudf/.ready
 	.venv-cudf/bin/python -m pytest tests/cudf_api $(ARGS)
 
-bench-env:  ## environments of the benchmarks' peers, in .venv-bench (pandas, Polars, scikit-learn, fastai)
+bench-env:  ## environments of the benchmarks' peers, in .venv-bench (pandas, Polars, scikit-learn, fastai, FBGEMM)
 	test -x .venv-bench/bin/python || python3 -m venv .venv-bench
 	.venv-bench/bin/python -m pip install --quiet --requirement benchmarks/peers.txt
 	test -x .venv-bench/fastai/bin/python || python3 -m venv .venv-bench/fastai
 	.venv-bench/fastai/bin/python -m pip install --quiet --requirement benchmarks/peers-fastai.txt
 	.venv-bench/fastai/bin/python -m pip install --quiet --no-deps fastai==2.8.* fastcore 'fastprogress<1.1' \
 	    'plum-dispatch<2.10' fasttransform fastdownload cloudpickle
+	test -d .venv-bench/fbgemm || .venv-bench/bin/python -m pip install --quiet --no-deps \
+	    --target .venv-bench/fbgemm fbgemm-gpu-cpu==1.8.0
 
 bench: $(READY)  ## the benchmarks; each prints a table and ends in one JSON line
 	$(PYTHON) -m benchmarks.flights_quality $(ARGS)
 	$(PYTHON) -m benchmarks.trivago_quality $(ARGS)
 	$(PYTHON) -m benchmarks.online $(ARGS)
 	$(PYTHON) -m benchmarks.large $(ARGS)
+	$(PYTHON) -m benchmarks.step $(ARGS)
+	$(PYTHON) -m benchmarks.embedding $(ARGS)
+	$(PYTHON) -m benchmarks.batch_scaling $(ARGS)
 	test ! -d .venv-bench || $(PYTHON) -m benchmarks.preprocess $(ARGS)
+	test ! -d .venv-bench || $(PYTHON) -m benchmarks.end_to_end $(ARGS)
+	test ! -d .venv-bench || $(PYTHON) -m benchmarks.loader $(ARGS)
 
 gpu-check: $(READY)  ## on a GPU box: every test marked gpu, then the benchmarks (make gpu-check PYTHON=python3)
 	$(PYTHON) -m pytest -m gpu $(ARGS)
 	$(PYTHON) -m benchmarks.flights_quality --quick --device cuda
 	$(PYTHON) -m benchmarks.trivago_quality --quick --device cuda
+	$(PYTHON) -m benchmarks.step --device cuda --save
+	$(PYTHON) -m benchmarks.embedding --device cuda --save
 
 data-trivago: $(READY)  ## a synthetic log in the RecSys Challenge 2019 format: make data-trivago ROWS=1000000
 	$(PYTHON) -m features.recipes.trivago_synthetic --rows $(ROWS) --out $(OUT) $(ARGS)

@@ -2,4 +2,4 @@
 
 import os
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does, before torch is loaded
+os.environ.setdefault("GOMP_SPINCOUNT", "30000")  # as the command line does, before torch is loaded

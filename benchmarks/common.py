@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,6 +41,18 @@ def machine() -> str:
     gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ", no GPU"
     return f"{model}, {len(os.sched_getaffinity(0))} cores, {gigabytes:.0f} GiB{gpu}"
+
+
+def copy_bandwidth() -> float:
+    """Bytes a second that this machine copies (read and written), all cores, best of six."""
+    source = torch.ones(64 << 20, dtype=torch.int32)
+    target = torch.empty_like(source)
+    best = float("inf")
+    for _ in range(6):
+        started = time.perf_counter()
+        target.copy_(source)
+        best = min(best, time.perf_counter() - started)
+    return 2 * source.numel() * 4 / best
 
 
 def finish(

@@ -58,9 +58,15 @@ def write_pairs(path: Path | str, rows: int, seed: int = 7) -> None:
     pq.write_table(pa.table(table), path, row_group_size=500_000)
 
 
-def _zipf(rng: np.random.Generator, cardinality: int, rows: int, exponent: float = 0.7) -> np.ndarray:
+def zipf_ranks(rng: np.random.Generator, cardinality: int, rows: int, exponent: float = 0.7) -> np.ndarray:
+    """Numbers [rows] in [0, cardinality), number k with a share proportional to (k + 1)^-exponent."""
     share = np.cumsum(1 / np.arange(1, cardinality + 1) ** exponent)
-    return rng.permutation(cardinality)[np.searchsorted(share / share[-1], rng.random(rows))]
+    return np.searchsorted(share / share[-1], rng.random(rows))
+
+
+def _zipf(rng: np.random.Generator, cardinality: int, rows: int) -> np.ndarray:
+    shuffled = rng.permutation(cardinality)
+    return shuffled[zipf_ranks(rng, cardinality, rows)]
 
 
 def _column(rng: np.random.Generator, name: str, codes: np.ndarray) -> Any:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import arguments, finish
+from benchmarks.common import arguments, copy_bandwidth, finish
 from benchmarks.pairs import schema, write_pairs
 from pipeline.display import render_table
 
@@ -71,20 +71,6 @@ def run(command: list[str]) -> dict[str, Any]:
 
 def ours(path: Path) -> dict[str, Any]:
     return run([sys.executable, "-m", "benchmarks.preprocess", "--once", str(path)])
-
-
-def copy_bandwidth() -> float:
-    """Bytes a second that this machine copies (read and written), all cores, best of five."""
-    import torch
-
-    source = torch.ones(64 << 20, dtype=torch.int32)
-    target = torch.empty_like(source)
-    best = float("inf")
-    for _ in range(6):
-        started = time.perf_counter()
-        target.copy_(source)
-        best = min(best, time.perf_counter() - started)
-    return 2 * source.numel() * 4 / best
 
 
 def main() -> None:

@@ -4,12 +4,17 @@ Shapes: B rows of a batch, C id columns, W the sum of the tables' widths.
 """
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+from torch.nn import Parameter, functional
 
+from models.buffers import BufferPool
 from models.errors import ModelError, require
+from models.kernels import kernel
+
+GRADIENTS = ("dense", "rows")
 
 
 def embedding_width(num_ids: int) -> int:
@@ -18,13 +23,21 @@ def embedding_width(num_ids: int) -> int:
     return min(600, round(1.6 * num_ids**0.56))
 
 
-def lookup(ids: Tensor, tables: Sequence[Tensor], sparse_gradients: bool = False) -> Tensor:
+def lookup(ids: Tensor, tables: Sequence[Tensor]) -> Tensor:
     """Row `ids[b, c]` of table c, for all c side by side: [B, C] int32 or int64 -> [B, W] in the tables' dtype.
 
     The plain-torch reference that faster kernels are tested against.
     """
-    rows = [functional.embedding(ids[:, column], table, sparse=sparse_gradients) for column, table in enumerate(tables)]
-    return torch.cat(rows, dim=1)
+    return torch.cat([functional.embedding(ids[:, column], table) for column, table in enumerate(tables)], dim=1)
+
+
+class RowGradient(NamedTuple):
+    """What a backward pass leaves for the rows: ids [B, C] int32, the gradient [B, W] of what was looked up, and the
+    pool that its memory goes back to."""
+
+    ids: Tensor
+    gradient: Tensor
+    pool: BufferPool | None = None
 
 
 class EmbeddingTables(nn.Module):
@@ -33,24 +46,46 @@ class EmbeddingTables(nn.Module):
     Id 0 is the project's padding, yet its row is an ordinary one: it is initialised, looked up and trained.
     Weights start as fastai's `Embedding` does: standard normal, folded into (-2, 2) by fmod, times 0.01.
 
-    sparse_gradients: gradients come as sparse COO tensors holding only the rows of the batch (for row-wise
-        optimizers, see `Lamb`) instead of dense ones as large as the table.
+    gradients: `dense`, tensors as large as the tables, or `rows`: no gradient is built. The backward pass leaves what
+        it is given in `row_gradients`, from where `RowOptimizer` moves the rows. `build_optimizer` sets the one that
+        its optimizer takes.
     """
 
-    def __init__(self, num_ids: Sequence[int], widths: Sequence[int], sparse_gradients: bool = False) -> None:
+    def __init__(self, num_ids: Sequence[int], widths: Sequence[int], gradients: str = "dense") -> None:
         super().__init__()
         require(
             len(num_ids) == len(widths),
             f"embedding tables: {len(num_ids)} id columns but {len(widths)} widths; give one width for each column.",
         )
-        self.sparse_gradients = sparse_gradients
+        self.row_gradients: list[RowGradient] = []
+        self.buffers_of_step = BufferPool()
+        self.gradients = gradients
+        self.width = sum(widths)  # columns of the output
         self.tables = nn.ParameterList(torch.empty(rows, width) for rows, width in zip(num_ids, widths, strict=True))
         self.reset_parameters()
 
     @property
-    def width(self) -> int:
-        """Columns of the output: the sum of the tables' widths."""
-        return sum(table.shape[1] for table in self.tables)
+    def gradients(self) -> str:
+        return self._gradients
+
+    @gradients.setter
+    def gradients(self, kind: str) -> None:
+        if kind not in GRADIENTS:
+            raise ModelError.unknown("kind of embedding gradients", [kind], GRADIENTS)
+        self._gradients = kind
+        self.forget_gradients()
+
+    def forget_gradients(self) -> None:
+        """Empty `row_gradients`."""
+        for _, gradient, pool in self.row_gradients:
+            if pool is not None:
+                pool.give(gradient)
+        self.row_gradients.clear()
+
+    @property
+    def weights(self) -> list[Parameter]:
+        """The tables, in the order of the columns; indexing a ParameterList takes twenty times as long."""
+        return list(self.tables.parameters())
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -59,14 +94,37 @@ class EmbeddingTables(nn.Module):
             table.normal_().fmod_(2).mul_(0.01)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """[B, C] int32 or int64 -> [B, W] float32. An id outside its table is an IndexError (CUDA: device assert)."""
+        """[B, C] int32 or int64 -> [B, W] float32. An id outside its table is an IndexError; on CUDA a
+        device assert, or NaN where gradients are `rows`."""
+        self.require_ids(ids)
+        if not len(self.tables):
+            return torch.empty(len(ids), 0, device=ids.device)
+        if self.gradients == "rows":
+            return cast(Tensor, _RowLookup.apply(self, ids, *self.weights))
+        return lookup(ids, self.weights)
+
+    def require_ids(self, ids: Tensor) -> None:
+        """Raise `ModelError` unless ids are [B, C]."""
         if ids.dim() != 2 or ids.shape[1] != len(self.tables):
             raise ModelError(
                 f"embedding tables: ids must be [rows, {len(self.tables)}], one column a table, not {list(ids.shape)}."
             )
-        if not len(self.tables):
-            return torch.empty(len(ids), 0, device=ids.device)
-        return lookup(ids, list(self.tables), self.sparse_gradients)
 
     def extra_repr(self) -> str:
-        return f"num_tables={len(self.tables)}, width={self.width}, sparse_gradients={self.sparse_gradients}"
+        return f"num_tables={len(self.tables)}, width={self.width}, gradients={self.gradients}"
+
+
+class _RowLookup(torch.autograd.Function):
+    """The kernel `lookup`, whose backward pass keeps (ids, gradient [B, W]) instead of building gradients of tables."""
+
+    @staticmethod
+    def forward(ctx: Any, embeddings: EmbeddingTables, ids: Tensor, *tables: Tensor) -> Tensor:
+        ctx.embeddings, ctx.ids = embeddings, ids
+        out = torch.empty(len(ids), embeddings.width, device=ids.device)
+        kernel("lookup", ids.device).lookup(ids.int(), tables, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, ...]:
+        ctx.embeddings.row_gradients.append(RowGradient(ctx.ids.int(), gradient.contiguous()))
+        return (None,) * (2 + len(ctx.embeddings.tables))

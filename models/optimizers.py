@@ -7,12 +7,14 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
+from models.embeddings import EmbeddingTables
 from models.errors import ModelError
 from models.lamb import Lamb, lamb_param_groups
 from models.param_groups import split_parameters
+from models.row_optimizer import Optimizers, RowOptimizer
 
 
-def build_optimizer(model: nn.Module, name: str, **settings: Any) -> Optimizer:
+def build_optimizer(model: nn.Module, name: str, **settings: Any) -> Optimizer | Optimizers:
     """The optimizer `name`, a key of `OPTIMIZERS`, over the model's trainable parameters.
 
     settings: keyword arguments of its builder below, of which `lr` is required; one that the optimizer does not have
@@ -42,10 +44,11 @@ def build_lamb(
     rowwise: bool = True,
     rowwise_second_moment: str = "scalar",
     rowwise_step: str = "global",
-) -> Lamb:
-    """`Lamb` over `lamb_param_groups`. rowwise: embedding tables are updated row by row, else as dense weights."""
-    return Lamb(
-        lamb_param_groups(model, weight_decay, rowwise=rowwise),
+) -> Lamb | Optimizers:
+    """LAMB. rowwise: each row of a table is a layer and only those of a batch move; False: a table is one layer."""
+    tables = row_tables(model, "rows" if rowwise else "dense")
+    dense = Lamb(
+        lamb_param_groups(model, weight_decay, tables=not rowwise),
         lr,
         betas,
         eps,
@@ -53,9 +56,21 @@ def build_lamb(
         max_grad_norm=max_grad_norm,
         trust_clip=trust_clip,
         always_adapt=always_adapt,
-        rowwise_second_moment=rowwise_second_moment,
-        rowwise_step=rowwise_step,
     )
+    if not (rowwise and tables):
+        return dense
+    rows = RowOptimizer(
+        tables,
+        lr,
+        betas,
+        method="lamb",
+        eps=eps,
+        weight_decay=weight_decay,
+        second_moment=rowwise_second_moment,
+        step=rowwise_step,
+        trust_clip=trust_clip,
+    )
+    return Optimizers(rows, dense)
 
 
 def build_adamw(
@@ -65,33 +80,153 @@ def build_adamw(
     weight_decay: float = 0.01,
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
-) -> AdamW:
-    """torch's fused AdamW (Loshchilov and Hutter, arXiv 1711.05101); embedding tables take dense gradients and decay.
+    rowwise: bool = False,
+    rowwise_second_moment: str = "full",
+    rowwise_step: str = "global",
+) -> AdamW | Optimizers:
+    """torch's fused AdamW (Loshchilov and Hutter, arXiv 1711.05101).
 
-    Its lr and betas are host numbers, so a captured CUDA graph keeps those of the capture.
+    rowwise: only the rows of a batch move (lazy Adam), else tables take dense gradients and decay like weights. On a
+    GPU its lr and betas are host numbers, so a captured CUDA graph keeps those of the capture.
     """
+    tables = row_tables(model, "rows" if rowwise else "dense")
+    dense = _adamw(model, lr, weight_decay, betas, eps, tables=not rowwise)
+    if not (rowwise and tables):
+        return dense
+    rows = RowOptimizer(
+        tables,
+        lr,
+        betas,
+        method="adam",
+        eps=eps,
+        weight_decay=weight_decay,
+        second_moment=rowwise_second_moment,
+        step=rowwise_step,
+    )
+    return Optimizers(rows, dense)
+
+
+def build_adagrad_lamb(
+    model: nn.Module,
+    *,
+    lr: float,
+    table_lr: float | None = None,
+    weight_decay: float = 0.01,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-6,
+    adagrad_eps: float = 1e-8,
+    max_grad_norm: float | None = 1.0,
+    trust_clip: float | None = 10.0,
+) -> Lamb | Optimizers:
+    """Row-wise Adagrad on tables, LAMB on the rest: the pair of MLPerf's extreme batches (algorithms.md, section 3.3).
+
+    table_lr: the tables' learning rate where the schedule gives `lr` to the rest; None for the same.
+    """
+    dense = build_lamb(
+        model, lr=lr, weight_decay=weight_decay, betas=betas, eps=eps, max_grad_norm=max_grad_norm,
+        trust_clip=trust_clip,
+    )  # fmt: skip
+    if isinstance(dense, Lamb):  # there are no tables
+        return dense
+    rows = RowOptimizer(
+        row_tables(model, "rows"), lr, betas, method="adagrad", eps=adagrad_eps, lr_scale=_scale(table_lr, lr)
+    )
+    return Optimizers(rows, dense.optimizers[1])
+
+
+def build_cowclip(
+    model: nn.Module,
+    *,
+    lr: float,
+    table_lr: float | None = None,
+    l2: float = 1e-5,
+    clip_ratio: float = 1.0,
+    clip_floor: float = 1e-5,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+) -> AdamW | Optimizers:
+    """Adam whose tables have each row's gradient clipped to the row's norm (Zheng et al., arXiv 2204.06240).
+
+    From a base batch scaled by k the paper keeps table_lr, multiplies lr by sqrt(k) and l2 by k. l2: of the rows of a
+    batch, in their gradient; clip_ratio, clip_floor: the paper's r and zeta. The rest takes Adam without decay.
+    """
+    tables = row_tables(model, "rows")
+    dense = _adamw(model, lr, 0.0, betas, eps, tables=False)
+    if not tables:
+        return dense
+    rows = RowOptimizer(
+        tables,
+        lr,
+        betas,
+        method="adam",
+        eps=eps,
+        l2=l2,
+        second_moment="full",
+        clip_ratio=clip_ratio,
+        clip_floor=clip_floor,
+        lr_scale=_scale(table_lr, lr),
+    )
+    return Optimizers(rows, dense)
+
+
+def row_tables(model: nn.Module, gradients: str) -> list[EmbeddingTables]:
+    """The model's embedding tables, told which gradients its optimizer takes."""
+    found = [module for module in model.modules() if isinstance(module, EmbeddingTables) and len(module.tables)]
+    if gradients == "rows":
+        movable = {table for module in found for table in module.tables}
+        tables = set(split_parameters(model).embeddings)
+        if others := [name for name, parameter in model.named_parameters() if parameter in tables - movable]:
+            raise ModelError(
+                f"{', '.join(others)}: rows of nn.Embedding and nn.EmbeddingBag cannot be moved one by one. Use "
+                "models.EmbeddingTables, or an optimizer that takes whole tables: lamb or adamw with rowwise=False."
+            )
+        if frozen := [name for name, parameter in model.named_parameters() if parameter in movable - tables]:
+            raise ModelError(
+                f"{', '.join(frozen)}: a frozen table, whose rows would be moved. Freeze it with an optimizer that "
+                "takes whole tables: lamb or adamw with rowwise=False."
+            )
+    for module in found:
+        module.gradients = gradients
+    return found
+
+
+def _adamw(
+    model: nn.Module, lr: float, weight_decay: float, betas: tuple[float, float], eps: float, tables: bool
+) -> AdamW:
     split = split_parameters(model)
+    decayed = [*(split.embeddings if tables else ()), *split.decayed]
     groups: list[dict[str, Any]] = [
-        {"name": "decayed", "params": [*split.embeddings, *split.decayed], "weight_decay": weight_decay},
+        {"name": "decayed", "params": decayed, "weight_decay": weight_decay},
         {"name": "undecayed", "params": split.undecayed, "weight_decay": 0.0},
     ]
     return AdamW([group for group in groups if group["params"]], lr=lr, betas=betas, eps=eps, fused=True)
 
 
-OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"lamb": build_lamb, "adamw": build_adamw}
+def _scale(table_lr: float | None, lr: float) -> float:
+    return 1.0 if table_lr is None else table_lr / lr
 
 
-def set_lr_and_momentum(optimizer: Optimizer, lr: float, momentum: float) -> None:
+OPTIMIZERS: dict[str, Callable[..., Optimizer | Optimizers]] = {
+    "lamb": build_lamb,
+    "adamw": build_adamw,
+    "adagrad_lamb": build_adagrad_lamb,
+    "cowclip": build_cowclip,
+}
+
+
+def set_lr_and_momentum(optimizer: Optimizer | Optimizers, lr: float, momentum: float) -> None:
     """Give every parameter group this learning rate and this beta1 (momentum), as one-cycle does before each step.
 
-    A setting that is a tensor is filled in place, so that a CUDA graph which captured it sees the new value.
+    A group's `lr_scale` multiplies it. A setting that is a tensor is filled in place, so that a CUDA graph which
+    captured it sees the new value.
     """
     for group in optimizer.param_groups:
         beta1, beta2 = group["betas"]
+        group_lr = lr * group.get("lr_scale", 1.0)
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(lr)
+            group["lr"].fill_(group_lr)
         else:
-            group["lr"] = lr
+            group["lr"] = group_lr
         if isinstance(beta1, Tensor):
             beta1.fill_(momentum)
         else:

@@ -4,11 +4,11 @@ A schedule has `num_steps` and `at(step) -> (lr, mom)`. Step 0 is the first upda
 `at(num_steps)`, the end of the last step, is where the curves finish.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import cos, pi, sqrt
-from typing import Protocol
+from typing import Any, Protocol
 
-from models.errors import require
+from models.errors import ModelError, require
 
 
 class Schedule(Protocol):
@@ -108,6 +108,23 @@ class Constant:
         """(lr, momentum) for the update number `step`, from 0."""
         _check_step(step, self.num_steps)
         return self.lr, self.mom
+
+
+SCHEDULES: dict[str, Any] = {"one_cycle": OneCycle, "warmup_polynomial": WarmupPolynomial, "constant": Constant}
+
+
+def build_schedule(name: str, lr: float, num_steps: int, /, **settings: Any) -> Schedule:
+    """The schedule `name`, a key of `SCHEDULES`, with its highest learning rate `lr`, over `num_steps` updates.
+
+    settings: its further fields; one that it does not have is a `ModelError` that lists those it has.
+    """
+    if name not in SCHEDULES:
+        raise ModelError.unknown("schedule", [name], SCHEDULES)
+    known = [field.name for field in fields(SCHEDULES[name]) if field.name not in ("lr", "lr_max", "num_steps")]
+    if unknown := [key for key in settings if key not in known]:
+        raise ModelError.unknown(f"setting of {name}", unknown, known)
+    schedule: Schedule = SCHEDULES[name](lr, num_steps, **settings)
+    return schedule
 
 
 def square_root_scaled_lr(lr: float, batch_size: int, reference_batch_size: int) -> float:

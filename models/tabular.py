@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from models.embeddings import EmbeddingTables, embedding_width
 from models.errors import ModelError, require
+from models.folded import FoldedNetwork, folded_forward
 
 
 @dataclass(frozen=True)
@@ -134,12 +135,16 @@ class TabularModel(nn.Module):
     """Ids and floats to outputs, with the semantics of fastai 2.8's `TabularModel`.
 
     tests/models/test_tabular_model.py compares its outputs and gradients with fastai's own, weights copied over.
+
+    folded: train through `models/folded.py`, which computes the same in fewer passes; the default where the model's
+        form and its optimizer allow it (see `folding_obstacle`).
     """
 
-    def __init__(self, config: TabularConfig, sparse_gradients: bool = False) -> None:
+    def __init__(self, config: TabularConfig, gradients: str = "dense") -> None:
         super().__init__()
         self.config = config
-        self.embeddings = EmbeddingTables(config.num_ids, config.widths, sparse_gradients)
+        self.folded = True
+        self.embeddings = EmbeddingTables(config.num_ids, config.widths, gradients)
         self.embedding_dropout = nn.Dropout(config.embedding_dropout)
         self.float_norm = nn.BatchNorm1d(config.num_floats) if config.batch_norm_floats and config.num_floats else None
         self.layers = self._build_layers()
@@ -172,10 +177,41 @@ class TabularModel(nn.Module):
             raise ModelError(
                 f"tabular model: floats must be [rows, {self.config.num_floats}], found {list(floats.shape)}."
             )
-        embedded = self.embedding_dropout(self.embeddings(ids))
-        normed = floats if self.float_norm is None else self.float_norm(floats)
-        outputs = self.layers(torch.cat([embedded, normed], dim=1)).to(floats.dtype)
+        self.embeddings.require_ids(ids)
+        require(len(ids) == len(floats), f"tabular model: {len(ids)} rows of ids but {len(floats)} rows of floats.")
+        folds = self.training and torch.is_grad_enabled() and self.folded and self.folding_obstacle() is None
+        if folds and not floats.requires_grad:  # the folded pass has no gradient of its inputs
+            kind = floats.device.type
+            dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else floats.dtype
+            with torch.autocast(kind, enabled=False):
+                outputs = folded_forward(self._network(), ids.int(), floats, dtype)
+        else:
+            embedded = self.embedding_dropout(self.embeddings(ids))
+            normed = floats if self.float_norm is None else self.float_norm(floats)
+            outputs = self.layers(torch.cat([embedded, normed], dim=1)).to(floats.dtype)
         if self.config.output_range is None:
             return outputs
         low, high = self.config.output_range
         return torch.sigmoid(outputs) * (high - low) + low
+
+    def folding_obstacle(self) -> str | None:
+        """Why training does not go through `models/folded.py`, in words; None where it does."""
+        config = self.config
+        if torch.compiler.is_compiling():
+            return "torch.compile fuses the plain form"
+        if self.embeddings.gradients != "rows":
+            return f"the tables' gradients are {self.embeddings.gradients}, not rows"
+        if any(config.layer_dropouts) or config.embedding_dropout:
+            return "there is dropout between batch norm and the next layer"
+        if not config.linear_first or config.batch_norm_last:
+            return "a batch norm is not between a ReLU and the next linear layer"
+        return None
+
+    def _network(self) -> FoldedNetwork:
+        """The model's own modules in the order in which they are folded."""
+        linears = [module for module in self.layers.modules() if isinstance(module, nn.Linear)]
+        norms = [
+            next((m for m in block.children() if isinstance(m, nn.BatchNorm1d)), None)
+            for block in self.layers.children()
+        ][:-1]
+        return FoldedNetwork(self.embeddings, self.float_norm, linears, norms)

@@ -9,7 +9,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from xml.etree import ElementTree
 
@@ -19,7 +19,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, ScalarFormatter
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator, ScalarFormatter
 from numpy.typing import ArrayLike
 
 from pipeline.display import is_number, metric_label
@@ -250,3 +250,43 @@ def _floats(values: Any) -> np.ndarray:
 def _evenly(length: int, most: int) -> np.ndarray:
     """At most `most` positions of 0..length-1, evenly spaced, with both ends."""
     return np.unique(np.linspace(0, length - 1, min(length, most)).round().astype(np.int64)) if length else np.arange(0)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Lines over a common x, shape [points] each; what is not finite is not drawn. marks: named points (x, y).
+
+    log_x, log_y: logarithmic axes, on which only what is above zero is drawn.
+    """
+
+    x: ArrayLike
+    lines: Mapping[str, ArrayLike]
+    xlabel: str
+    ylabel: str = ""
+    marks: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    log_x: bool = False
+    log_y: bool = False
+
+
+def curves_chart(curves: Curves, title: str, key: str) -> Chart:
+    """A line a series and a large dot a mark, each named in the legend. `key` makes the chart's ids unique."""
+    x = np.asarray(curves.x, float)
+    named = dict.fromkeys([*curves.lines, *curves.marks])
+    colors = dict(zip(named, _colors(named), strict=True))
+    with matplotlib.rc_context(STYLE):
+        ax = _axes(curves.xlabel, curves.ylabel)
+        for name, values in curves.lines.items():
+            y = np.asarray(values, float)
+            known = np.isfinite(x + y) & ((x > 0) | (not curves.log_x)) & ((y > 0) | (not curves.log_y))
+            marker = "o" if known.sum() <= 30 else ""
+            ax.plot(x[known], y[known], color=colors[name], marker=marker, markersize=2.6, **LINE)
+        for name, (at, height) in curves.marks.items():
+            ax.plot([at], [height], "o", color=colors[name], markersize=7, markeredgecolor=CARD, zorder=3)
+        for axis, logarithmic in ((ax.xaxis, curves.log_x), (ax.yaxis, curves.log_y)):
+            if logarithmic:
+                (ax.set_xscale if axis is ax.xaxis else ax.set_yscale)("log")
+                low, high = axis.get_view_interval()
+                axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 300 * low else (1.0,)))
+                axis.set_major_formatter(FuncFormatter(lambda v, _: EngFormatter(sep="")(v) if v >= 1 else f"{v:g}"))
+                axis.set_minor_locator(NullLocator())
+        return Chart(title, _svg(ax, title, key), _legend(named) if len(named) > 1 else ())

@@ -37,6 +37,29 @@ def parser() -> argparse.ArgumentParser:
     text = "what a run will take, memory, time and disk, and whether that fits, from a sample of its inputs"
     plan = commands.add_parser("plan", parents=[shared], help=text, description=text)
     plan.add_argument("--json", action="store_true", help="one JSON object for machines; exit code 3: refused")
+    text = "try every learning rate in one short run of the train split and suggest one (Smith, arXiv 1506.01186)"
+    lr_range = commands.add_parser("lr-range", parents=[shared], help=text, description=text)
+    lr_range.add_argument("--start", type=float, default=1e-7, help="first learning rate (default: %(default)s)")
+    lr_range.add_argument("--stop", type=float, default=10.0, help="last learning rate (default: %(default)s)")
+    lr_range.add_argument("--steps", type=int, default=100, help="steps between the two (default: %(default)s)")
+    text = "the fastest batch that is as good as the run's own: step times, memory, noise scale, trainings in pairs"
+    tune = commands.add_parser("tune", parents=[shared], help=text, description=text)
+    tune.add_argument("--max-batch", type=int, metavar="ROWS", help="try no larger batch (default: rows / 8)")
+    tune.add_argument("--seeds", type=int, default=5, help="pairs of trainings, 2 to 30 (default: %(default)s)")
+    tune.add_argument("--seconds", type=float, default=600.0, help="time for everything (default: %(default)s)")
+    tune.add_argument(
+        "--rows", type=int, default=2_000_000, help="of a longer train or valid split a sample (default: %(default)s)"
+    )
+    tune.add_argument(
+        "--tolerance", type=float, default=0.001, help="share of the metric that may be lost (default: %(default)s)"
+    )
+    text = "where the time of a training step goes, beside the bytes and flops it needs and what this machine can do"
+    profile = commands.add_parser("profile", parents=[shared], help=text, description=text)
+    profile.add_argument("--steps", type=int, default=20, help="steps that are timed (default: %(default)s)")
+    profile.add_argument(
+        "--rows", type=int, default=2_000_000, help="of a longer train split a sample (default: %(default)s)"
+    )
+    profile.add_argument("--trace", type=Path, metavar="FILE", help="also write torch.profiler's trace of the steps")
     for name, text in {
         "evaluate": "evaluate a run's model on a split; summary and report in a folder beside its own",
         "score": "write a model's predictions of a split",
@@ -81,9 +104,11 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; user errors become one line on standard error and exit code 2 (nightly: 20 or 40)."""
     arguments = parser().parse_args(argv)
-    # OpenMP's threads spin while they wait, unless told otherwise before torch is loaded. With anything else running
-    # on the machine, spinning makes small batches 5 to 10 times slower (docs/tried.md).
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # OpenMP's threads spin while they wait, unless told otherwise before torch is loaded. Without end, that makes small
+    # batches 5 to 10 times slower with anything else running on the machine; not at all, a fifth slower on a quiet one.
+    # So they spin for a tenth of a millisecond or so (docs/tried.md).
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         return COMMANDS[arguments.command](arguments)
@@ -125,6 +150,25 @@ def _plan(arguments: argparse.Namespace) -> int:
     from pipeline.plan import run_plan
 
     return run_plan(arguments.config, arguments.overrides, arguments.json)
+
+
+def _lr_range(arguments: argparse.Namespace) -> int:
+    from pipeline.lr_range import run_lr_range
+
+    return run_lr_range(arguments.config, arguments.overrides, arguments.start, arguments.stop, arguments.steps)
+
+
+def _tune(arguments: argparse.Namespace) -> int:
+    from pipeline.tune import Bounds, run_tune
+
+    bounds = Bounds(arguments.max_batch, arguments.seeds, arguments.seconds, arguments.rows, arguments.tolerance)
+    return run_tune(arguments.config, arguments.overrides, bounds)
+
+
+def _profile(arguments: argparse.Namespace) -> int:
+    from pipeline.step_profile import run_profile
+
+    return run_profile(arguments.config, arguments.overrides, arguments.steps, arguments.rows, arguments.trace)
 
 
 def _train(arguments: argparse.Namespace) -> int:
@@ -204,6 +248,9 @@ def _gc(arguments: argparse.Namespace) -> int:
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "plan": _plan,
+    "lr-range": _lr_range,
+    "tune": _tune,
+    "profile": _profile,
     "features": _features,
     "train": _train,
     "evaluate": _evaluate,

@@ -8,19 +8,24 @@ from __future__ import annotations
 import difflib
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+import torch
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
+from torch import nn
 
 from features.operators.fill_missing import INDICATORS
 from features.preprocessor_settings import PreprocessorSettings
 from features.recipes import recipe_class
-from models import TabularConfig
+from models import EmbeddingTables, TabularConfig, build_optimizer
+from models.schedule import build_schedule
+
+LONGEST_RUN = 1 << 62  # steps; how many a run has is only known when its rows are
 
 
 class ConfigError(ValueError):
@@ -51,20 +56,85 @@ class ModelSettings(Settings):
 
 
 class TrainSettings(Settings):
-    """How the model is trained."""
+    """How the model is trained; docs/training.md says what each setting costs and when to use it."""
 
     epochs: int = Field(5, ge=1)
     batch_size: int = Field(4096, ge=2)
-    optimizer: Literal["lamb", "adamw"] = "lamb"
+    optimizer: Literal["lamb", "adamw", "adagrad_lamb", "cowclip"] = "lamb"
     optimizer_settings: dict[str, Any] = Field(default_factory=dict, description="further arguments of the optimizer")
     lr_max: float = Field(0.01, gt=0)
     weight_decay: float = Field(0.01, ge=0)
     schedule: Literal["one_cycle", "warmup_polynomial", "constant"] = "one_cycle"
     schedule_settings: dict[str, Any] = Field(default_factory=dict, description="further arguments of the schedule")
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="of the matrix products in training; auto: bfloat16 where the hardware computes in it"
+    )
+    accumulate_steps: int = Field(1, ge=1, description="pieces that a batch is worked through in, to save memory")
+    max_grad_norm: float | Literal["auto"] | None = Field(
+        "auto", description="bound of the gradients' common norm; auto: 1 for LAMB, none for others; null: none"
+    )
+    ema_decay: float | None = Field(
+        None, gt=0, lt=1, description="evaluate and save a moving average of the weights; null: the weights themselves"
+    )
+    patience: int | None = Field(
+        None, ge=1, description="stop after so many epochs in a row without a lower valid loss; null: never"
+    )
     select: Literal["best", "last"] = Field(
         "best", description="keep the epoch with the lowest valid loss, or the last"
     )
     checkpoint_every_steps: int = Field(1000, ge=1, description="checkpoints are also written after each epoch")
+    residency: Literal["auto", "device", "host", "stream"] = Field(
+        "auto", description="where the train rows lie: in the training device's memory, in the host's, or on disk"
+    )
+    cuda_graph: Literal["auto", "on", "off"] = Field(
+        "auto", description="replay a step as one CUDA graph; auto: on a GPU, where the optimizer can"
+    )
+    compile: Literal["on", "off"] = Field("off", description="torch.compile of model and loss; takes seconds to begin")
+
+    @field_validator("max_grad_norm")
+    @classmethod
+    def _positive_norm(cls, value: float | str | None) -> float | str | None:
+        if isinstance(value, float) and value <= 0:
+            raise ValueError("must be positive, auto, or null for no bound")
+        return value
+
+    @model_validator(mode="after")
+    def _fits_the_optimizer_and_schedule(self) -> TrainSettings:
+        """What these would refuse at the train stage, before any work."""
+        for setting in ("lr", "weight_decay", "max_grad_norm"):
+            if setting in self.optimizer_settings:
+                key = "lr_max" if setting == "lr" else setting
+                raise ValueError(f"optimizer_settings: {setting} is a setting of its own, train.{key}.")
+        if self.optimizer_settings:
+            _try(
+                "optimizer_settings",
+                lambda: build_optimizer(_tiny_model(), self.optimizer, lr=self.lr_max, **self.optimizer_settings),
+            )
+        if self.schedule_settings:
+            _try(
+                "schedule_settings",
+                lambda: build_schedule(self.schedule, self.lr_max, LONGEST_RUN, **self.schedule_settings),
+            )
+        if self.batch_size < 2 * self.accumulate_steps:
+            raise ValueError(
+                f"accumulate_steps: {self.accumulate_steps} pieces of a batch of {self.batch_size} rows have fewer "
+                "than 2 rows, which batch norm needs. Lower it or take a larger batch_size."
+            )
+        return self
+
+
+def _tiny_model() -> nn.Module:
+    """A table and a layer to try optimizers on; torch's random state is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        return nn.Sequential(EmbeddingTables([1], [1]), nn.Linear(1, 1))
+
+
+def _try(key: str, build: Callable[[], object]) -> None:
+    """Raise what `build` refuses as a `ValueError` of this key."""
+    try:
+        build()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{key}: {error}") from error
 
 
 class EvaluateSettings(Settings):

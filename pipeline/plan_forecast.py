@@ -70,7 +70,7 @@ class Probes:
             input=json.dumps(task | {"out": str(out), "spawned": time.time()}, default=str),
             capture_output=True,
             text=True,
-            env={"OMP_WAIT_POLICY": "PASSIVE"} | allocator | os.environ,
+            env={"GOMP_SPINCOUNT": "30000"} | allocator | os.environ,
         )
         if done.returncode == 0:
             return dict(json.loads(out.read_text()))

@@ -27,7 +27,10 @@ from features.recipes.base import FeatureTables
 from features.schema import Schema
 from features.sources import cast
 from features.workflow import Workflow
+from loaders.dataset import BatchSource
 from loaders.packed import PackedTable
+from loaders.residency import open_source, residency_here
+from loaders.shards import PackedShards, write_shuffled
 from models import TabularConfig, TabularModel, embedding_width
 from pipeline.artifacts import Artifact, ArtifactStore, artifact_key, folder_lock, input_checksums, source_hash
 from pipeline.bundle import Bundle, target_loss
@@ -36,15 +39,24 @@ from pipeline.config import RunConfig, load_config
 from pipeline.display import html_table, progress
 from pipeline.encode import encode_split, fit, pack
 from pipeline.incremental import ParsedFiles
+from pipeline.plan_machine import available_memory
 from pipeline.run import Run, publish
-from pipeline.train import train_model
+from pipeline.train import batch_size_for, train_model
 
 __all__ = ["Encoded", "Features", "Pipeline", "pack"]
 log = logging.getLogger(__name__)
 SOURCES = {
     "features": ["features"],
     "encode": ["features", "loaders", "pipeline.encode"],
-    "train": ["features", "loaders", "models", "pipeline.train", "pipeline.bundle"],
+    "train": [
+        "features",
+        "loaders",
+        "models",
+        "pipeline.train",
+        "pipeline.train_step",
+        "pipeline.checkpoint",
+        "pipeline.bundle",
+    ],
 }
 
 
@@ -198,6 +210,27 @@ class Encoded:
         """A split's packed table, memory-mapped."""
         return PackedTable.load(self.artifact.path / split)
 
+    def shuffled(self) -> Artifact:
+        """The train split in a global random order, of which blocks can be streamed."""
+        stored, seed = PackedShards(self.artifact.path / "train"), self.features.pipeline.config.seed
+        sources = source_hash(["features.schema", "loaders"])
+        key = artifact_key("shuffled", {"encode": self.artifact.key}, {"seed": seed}, sources)
+
+        def write(folder: Path) -> dict[str, Any]:
+            write_shuffled(stored.parts(), folder, stored.schema, stored.num_rows, seed)
+            return {"rows": stored.num_rows}
+
+        return self.features.pipeline.store.build("shuffled", key, write)
+
+    def train_source(self) -> BatchSource:
+        """Batches of the train split from where `train.residency` wants its rows, which the log says."""
+        config, device = self.features.pipeline.config, self.features.pipeline.device
+        stored, valid = (PackedShards(self.artifact.path / split) for split in ("train", "valid"))
+        residency = residency_here([stored, valid], device, available_memory(), config.train.residency)
+        table = PackedShards(self.shuffled().path) if residency.kind == "stream" else stored
+        batch_size = batch_size_for(stored.num_rows, config.train)
+        return open_source(table, residency, batch_size, device=device, seed=config.seed, drop_last=True)
+
     def train(self) -> Run:
         """Train, evaluate, report; everything under runs/<name>/<id>/."""
         return publish(self, self.fit_model())
@@ -216,9 +249,8 @@ class Encoded:
             trained, bundle = self._train(work)
             bundle.save(folder / "model")
             shutil.copy(work / "metrics.jsonl", folder / "metrics.jsonl")
-            rows = len(self.table("train")) * config.train.epochs
             seconds = time.perf_counter() - started
-            return {"rows": rows, "best_epoch": trained.best_epoch, "steps": trained.steps, "seconds": seconds}
+            return {"rows": trained.rows, "best_epoch": trained.best_epoch, "steps": trained.steps, "seconds": seconds}
 
         if pipeline.store.find("train", key) is not None and not work.exists():
             return pipeline.store.build("train", key, write)
@@ -231,7 +263,7 @@ class Encoded:
     def _train(self, work: Path) -> tuple[Any, Bundle]:
         pipeline, config = self.features.pipeline, self.features.pipeline.config
         preprocessor, device = self.preprocessor, pipeline.device
-        train, valid = self.table("train").to(device), self.table("valid").to(device)
+        train, valid = self.train_source(), self.table("valid").to(device)
         with torch.random.fork_rng(range(torch.cuda.device_count()) if device != "cpu" else []):
             torch.manual_seed(config.seed)
             model = TabularModel(model_config(preprocessor, config))

@@ -1,4 +1,4 @@
-"""The training loop: one function, read from top to bottom.
+"""The training loop: one function, read from top to bottom; `train_step.py` has what happens to one batch.
 
 Nothing inside a step waits for the device: losses are gathered in a tensor and read once an epoch. Order, schedule
 and weights are functions of (seed, step), and a checkpoint also holds the random state of dropout, so a run that was
@@ -7,13 +7,12 @@ killed goes on bit for bit as if it had not been.
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import math
-import os
-import pickle
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,48 +20,43 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from loaders.dataset import BatchDataset
+from loaders.dataset import BatchDataset, BatchSource
 from loaders.loader import BatchLoader
 from loaders.packed import PackedTable
-from models import Constant, OneCycle, TargetLoss, WarmupPolynomial, build_optimizer, set_lr_and_momentum
-from models.schedule import Schedule
+from models import TargetLoss, build_optimizer
+from models.ema import WeightAverage
+from models.optimizers import OPTIMIZERS
+from models.precision import choose_precision
+from models.schedule import Schedule, build_schedule
 from pipeline.artifacts import atomic_write
 from pipeline.bundle import model_outputs
+from pipeline.checkpoint import Progress, TrainingError, TrainingState, load_checkpoint, save_checkpoint
 from pipeline.config import TrainSettings
 from pipeline.display import progress
+from pipeline.train_step import TrainStep, hold_in_tensors, use_cuda_graph
 
+__all__ = ["Trained", "TrainingError", "table_loss", "table_outputs", "train_model"]
 log = logging.getLogger(__name__)
 CURVE_POINTS_PER_EPOCH = 10
 
 
-class TrainingError(ValueError):
-    """Training cannot start or has diverged; the message says which setting to change."""
-
-
 @dataclass
 class Trained:
-    """The model with the selected weights, and the learning curve: dicts of step, epoch, train_loss, valid_loss, lr."""
+    """The model with the selected weights, and the learning curve: dicts of step, epoch, train_loss, valid_loss, lr.
+
+    best_epoch: from 0, the one whose weights these are. steps, rows: those trained on, all epochs together.
+    """
 
     model: nn.Module
     curve: list[dict[str, Any]]
     best_epoch: int
     steps: int
-
-
-@dataclass
-class Progress:
-    """All that changes while training; what a checkpoint holds beside the model and the optimizer."""
-
-    step: int = 0
-    curve: list[dict[str, Any]] = field(default_factory=list)
-    best_loss: float = float("inf")
-    best_epoch: int = -1
-    best_weights: dict[str, Tensor] = field(default_factory=dict)
+    rows: int
 
 
 def train_model(
     model: nn.Module,
-    train_table: PackedTable,
+    train: PackedTable | BatchSource,
     valid_table: PackedTable,
     loss: TargetLoss,
     settings: TrainSettings,
@@ -74,87 +68,112 @@ def train_model(
 ) -> Trained:
     """Train `model` (in place) and return it with the weights that `settings.select` asks for.
 
+    train: a packed table, shuffled by `seed` and cut into batches of settings.batch_size, or any source of batches.
     folder: where checkpoints and metrics.jsonl go; if it holds a checkpoint of the same run, training goes on there.
     after_step: called with the number of steps done, for tests and hooks.
     """
-    batch_size = min(settings.batch_size, len(train_table))
-    if batch_size < settings.batch_size:
-        log.warning("batch_size %s is larger than the train split; using its %s rows", settings.batch_size, batch_size)
-    dataset = BatchDataset(train_table, batch_size, shuffle=True, seed=seed, drop_last=True)
-    loader = BatchLoader(dataset, device=device)
-    steps_per_epoch = len(dataset)
-    schedule = build_schedule(settings, steps_per_epoch * settings.epochs)
-    model.to(device)
-    optimizer = build_optimizer(
-        model,
-        settings.optimizer,
-        lr=settings.lr_max,
-        weight_decay=settings.weight_decay,
-        **settings.optimizer_settings,
+    source = table_batches(train, settings, seed) if isinstance(train, PackedTable) else train
+    loader, batch_size = BatchLoader(source, device=device), source.batch_size
+    steps_per_epoch = len(loader)
+    schedule = build_schedule(
+        settings.schedule, settings.lr_max, steps_per_epoch * settings.epochs, **settings.schedule_settings
     )
+    model.to(device)
+    optimizer, max_grad_norm = optimizer_of(model, settings)
+    precision = choose_precision(settings.precision, device)
+    log.info("training in %s on %s: %s", precision.name, device, precision.reason)
+    average = None if settings.ema_decay is None else WeightAverage(model, settings.ema_decay)
     losses = torch.zeros(steps_per_epoch, device=device)
-    state = Progress()
+    state = TrainingState(model, optimizer, loader, losses, precision, average)
+    done = Progress()
     checkpoint = folder / "checkpoint.pt"
     if checkpoint.exists():
-        state = load_checkpoint(checkpoint, model, optimizer, loader, losses)
-        log.info("training goes on at step %s of %s", f"{state.step:,}", f"{schedule.num_steps:,}")
+        done = load_checkpoint(checkpoint, state)
+        log.info("training goes on at step %s of %s", f"{done.step:,}", f"{schedule.num_steps:,}")
+    step = TrainStep(
+        model,
+        loss,
+        optimizer,
+        precision,
+        accumulate_steps=settings.accumulate_steps,
+        max_grad_norm=max_grad_norm,
+        average=average,
+        compiled=settings.compile == "on",
+    )
+    if losses.is_cuda:
+        hold_in_tensors(optimizer, losses.device)
+    if use_cuda_graph(settings.cuda_graph, losses.device, optimizer, schedule):
+        step.capture(source.schema, batch_size)
 
     with progress(schedule.num_steps * batch_size, "train") as bar:
-        bar.advance(state.step * batch_size)
-        while state.step < schedule.num_steps:
+        bar.advance(done.step * batch_size)
+        while done.step < schedule.num_steps and not done.has_stalled(steps_per_epoch, settings.patience):
             model.train()
             for batch in loader:
-                lr, momentum = schedule.at(state.step)
-                set_lr_and_momentum(optimizer, lr, momentum)
-                optimizer.zero_grad(set_to_none=True)
-                batch_loss = loss(model(batch.ids, batch.floats), batch.targets, batch.weight)
-                batch_loss.backward()
-                optimizer.step()
-                losses[state.step % steps_per_epoch] = batch_loss.detach()
-                state.step += 1
+                losses[done.step % steps_per_epoch] = step(batch, *schedule.at(done.step))
+                done.step += 1
                 bar.advance(batch_size)
-                if state.step % settings.checkpoint_every_steps == 0 and state.step % steps_per_epoch:
-                    save_checkpoint(checkpoint, model, optimizer, loader, losses, state)
-                after_step(state.step)
-            end_epoch(model, valid_table, loss, schedule, losses, state, device)
-            bar.advance(0, f"valid loss {state.curve[-1]['valid_loss']:.5f}")
+                if done.step % settings.checkpoint_every_steps == 0 and done.step % steps_per_epoch:
+                    save_checkpoint(checkpoint, state, done)
+                after_step(done.step)
+            end_epoch(state, done, valid_table, loss, schedule)
+            bar.advance(0, f"valid loss {done.curve[-1]['valid_loss']:.5f}")
             # Before the checkpoint, so that a run killed between the two does not skip the last lines.
-            write_curve(folder / "metrics.jsonl", state.curve)
-            save_checkpoint(checkpoint, model, optimizer, loader, losses, state)
+            write_curve(folder / "metrics.jsonl", done.curve)
+            save_checkpoint(checkpoint, state, done)
 
-    if settings.select == "best":
-        model.load_state_dict(state.best_weights)
-    best = state.best_epoch if settings.select == "best" else settings.epochs - 1
-    return Trained(model, state.curve, best, state.step)
-
-
-def build_schedule(settings: TrainSettings, num_steps: int) -> Schedule:
-    """The schedule of that name over `num_steps`; an argument that it does not take is an error."""
-    kinds: dict[str, Any] = {"one_cycle": OneCycle, "warmup_polynomial": WarmupPolynomial, "constant": Constant}
-    kind = kinds[settings.schedule]
-    known = [name for name in kind.__dataclass_fields__ if name not in ("lr", "lr_max", "num_steps")]
-    unknown = [name for name in settings.schedule_settings if name not in known]
-    if unknown:
-        raise TrainingError(
-            f"train.schedule_settings: {settings.schedule} has no {unknown}. Known: {', '.join(known)}."
+    epochs = done.step // steps_per_epoch
+    if epochs < settings.epochs:
+        log.info(
+            "stopped after epoch %d of %d: no lower valid loss since %d", epochs, settings.epochs, done.best_epoch + 1
         )
-    return kind(settings.lr_max, num_steps, **settings.schedule_settings)
+    model.load_state_dict(done.best_weights if settings.select == "best" else evaluated(state).state_dict())
+    best = done.best_epoch if settings.select == "best" else epochs - 1
+    return Trained(model, done.curve, best, done.step, done.step * batch_size)
+
+
+def table_batches(table: PackedTable, settings: TrainSettings, seed: int) -> BatchDataset:
+    """The table as shuffled whole batches of `batch_size_for` rows."""
+    return BatchDataset(table, batch_size_for(len(table), settings), shuffle=True, seed=seed, drop_last=True)
+
+
+def batch_size_for(num_rows: int, settings: TrainSettings) -> int:
+    """settings.batch_size, or the rows that there are, which the log says."""
+    batch_size = min(settings.batch_size, num_rows)
+    if batch_size < settings.batch_size:
+        log.warning("batch_size %s is larger than the train split; using its %s rows", settings.batch_size, batch_size)
+    if batch_size < 2 * settings.accumulate_steps:
+        raise TrainingError(
+            f"train.accumulate_steps: {settings.accumulate_steps} pieces of a batch of {batch_size} rows have fewer "
+            "than 2 rows, which batch norm needs. Lower it."
+        )
+    return batch_size
+
+
+def optimizer_of(model: nn.Module, settings: TrainSettings) -> tuple[Any, float | None]:
+    """The optimizer, and the norm that is left for the step to clip to: None where the optimizer clips by itself."""
+    norm = settings.max_grad_norm
+    if norm == "auto":
+        norm = 1.0 if "lamb" in settings.optimizer else None
+    takes = inspect.signature(OPTIMIZERS[settings.optimizer]).parameters
+    common = {"lr": settings.lr_max, "weight_decay": settings.weight_decay, "max_grad_norm": norm}
+    if "weight_decay" not in takes:
+        log.info(
+            "%s has no weight decay: train.weight_decay=%s has no effect", settings.optimizer, settings.weight_decay
+        )
+    given = {key: value for key, value in common.items() if key in takes} | settings.optimizer_settings
+    return build_optimizer(model, settings.optimizer, **given), None if "max_grad_norm" in takes else norm
 
 
 def end_epoch(
-    model: nn.Module,
-    valid_table: PackedTable,
-    loss: TargetLoss,
-    schedule: Schedule,
-    losses: Tensor,
-    state: Progress,
-    device: str,
+    state: TrainingState, done: Progress, valid_table: PackedTable, loss: TargetLoss, schedule: Schedule
 ) -> None:
     """Read the epoch's losses, measure the valid split, remember the best weights."""
-    per_epoch = len(losses)
-    epoch = state.step // per_epoch
-    host = losses.cpu()
-    valid_loss = table_loss(model, valid_table, loss, device)
+    per_epoch = len(state.losses)
+    epoch = done.step // per_epoch
+    host = state.losses.cpu()
+    model = evaluated(state)
+    valid_loss = table_loss(model, valid_table, loss, str(state.losses.device))
     for split, finite in (("train", bool(host.isfinite().all())), ("valid", math.isfinite(valid_loss))):
         if not finite:
             raise TrainingError(
@@ -164,7 +183,7 @@ def end_epoch(
     points = torch.linspace(0, per_epoch, min(CURVE_POINTS_PER_EPOCH, per_epoch) + 1).round().long().tolist()
     for start, stop in pairwise(points):
         step = (epoch - 1) * per_epoch + stop
-        state.curve.append(
+        done.curve.append(
             {
                 "step": step,
                 "epoch": step / per_epoch,
@@ -172,10 +191,15 @@ def end_epoch(
                 "lr": schedule.at(step - 1)[0],
             }
         )
-    state.curve[-1]["valid_loss"] = valid_loss
-    if valid_loss < state.best_loss:
-        state.best_loss, state.best_epoch = valid_loss, epoch - 1
-        state.best_weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    done.curve[-1]["valid_loss"] = valid_loss
+    if valid_loss < done.best_loss:
+        done.best_loss, done.best_epoch = valid_loss, epoch - 1
+        done.best_weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def evaluated(state: TrainingState) -> nn.Module:
+    """The model whose weights are measured and kept: the average, where there is one."""
+    return state.model if state.average is None else state.average.model
 
 
 def table_outputs(model: Any, table: PackedTable, device: str) -> Tensor:
@@ -189,46 +213,6 @@ def table_loss(model: nn.Module, table: PackedTable, loss: TargetLoss, device: s
     """The loss over a whole table, in evaluation mode."""
     batch = table.unpack(table.words).to(device)
     return float(loss(table_outputs(model, table, device), batch.targets, batch.weight))
-
-
-def save_checkpoint(
-    path: Path, model: nn.Module, optimizer: Any, loader: BatchLoader, losses: Tensor, state: Progress
-) -> None:
-    """Write the whole state under a temporary name and rename it, so that a crash leaves the checkpoint before."""
-    content = {
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "loader": loader.state_dict(),
-        "losses": losses,
-        "progress": vars(state),
-        "random": torch.get_rng_state(),
-        "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-    }
-    temporary = path.with_suffix(".tmp")
-    try:
-        with open(temporary, "wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def load_checkpoint(path: Path, model: nn.Module, optimizer: Any, loader: BatchLoader, losses: Tensor) -> Progress:
-    """Put everything back where it was; torch reads it without executing anything (`weights_only`)."""
-    try:
-        content = torch.load(path, map_location=losses.device, weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise TrainingError(f"checkpoint {path}: damaged ({error}). Remove it to train from the start.") from error
-    model.load_state_dict(content["model"])
-    optimizer.load_state_dict(content["optimizer"])
-    loader.load_state_dict(content["loader"])
-    losses.copy_(content["losses"])
-    torch.set_rng_state(content["random"].cpu())
-    if content["random_cuda"]:
-        torch.cuda.set_rng_state_all([state.cpu() for state in content["random_cuda"]])
-    return Progress(**content["progress"])
 
 
 def write_curve(path: Path, curve: list[dict[str, Any]]) -> None:

@@ -57,25 +57,54 @@ def test_the_padding_row_is_trained_like_any_other():
     torch.testing.assert_close(tables.tables[0].grad[0], torch.full((3,), 2.0))
 
 
-def test_sparse_gradients_equal_dense_ones_and_hold_only_the_rows_of_the_batch():
-    torch.manual_seed(1)
-    dense, sparse = EmbeddingTables([9, 5], [3, 2]), EmbeddingTables([9, 5], [3, 2], sparse_gradients=True)
-    sparse.load_state_dict(dense.state_dict())
-    ids = torch.tensor([[1, 0], [1, 4], [7, 4]], dtype=torch.int32)
-    for tables in (dense, sparse):
-        tables(ids).square().sum().backward()
-    for one, other in zip(dense.tables, sparse.tables, strict=True):
-        torch.testing.assert_close(one.grad, other.grad.to_dense())
-    assert sparse.tables[0].grad.coalesce().indices().tolist() == [[1, 7]]
+@settings(max_examples=20, deadline=None)
+@given(num_rows=st.integers(1, 40), dtype=st.sampled_from([torch.int32, torch.int64]), seed=st.integers(0, 1000))
+def test_rows_keep_the_ids_and_gradients_from_which_dense_gradients_can_be_built(num_rows, dtype, seed):
+    torch.manual_seed(seed)
+    dense, rows = EmbeddingTables([9, 5], [3, 2]), EmbeddingTables([9, 5], [3, 2], "rows")
+    rows.load_state_dict(dense.state_dict())
+    ids = torch.stack([torch.randint(size, (num_rows,)) for size in (9, 5)], dim=1).to(dtype)
+    assert torch.equal(rows(ids), dense(ids))
+    for tables in (dense, rows):
+        tables(ids).sin().sum().backward()
+    ((kept, gradient, _),) = rows.row_gradients
+    assert kept.dtype == torch.int32
+    assert torch.equal(kept, ids.int())
+    for column, (table, part) in enumerate(zip(dense.tables, gradient.split([3, 2], 1), strict=True)):
+        assert rows.tables[column].grad is None
+        torch.testing.assert_close(torch.zeros_like(table).index_add_(0, ids[:, column].long(), part), table.grad)
+
+
+def test_evaluation_keeps_no_gradients():
+    tables = EmbeddingTables([4], [3], "rows")
+    with torch.no_grad():
+        assert not tables(torch.zeros(2, 1, dtype=torch.int32)).requires_grad
+    assert tables.row_gradients == []
+
+
+def test_gradients_are_forgotten_when_asked_and_when_their_kind_changes():
+    tables = EmbeddingTables([4], [3], "rows")
+    for forget in (tables.forget_gradients, lambda: setattr(tables, "gradients", "dense")):
+        tables(torch.zeros(2, 1, dtype=torch.int32)).sum().backward()
+        assert len(tables.row_gradients) == 1
+        forget()
+        assert tables.row_gradients == []
+
+
+def test_an_unknown_kind_of_gradients_lists_the_known_ones():
+    with pytest.raises(ModelError, match=r"unknown kind of embedding gradients 'sparse'. Known: dense, rows"):
+        EmbeddingTables([4], [3], "sparse")
 
 
 def test_no_columns_make_an_empty_output():
     assert EmbeddingTables([], [])(torch.empty(3, 0, dtype=torch.int32)).shape == (3, 0)
 
 
-def test_an_id_outside_its_table_is_an_error():
+@pytest.mark.parametrize("gradients", ["dense", "rows"])
+@pytest.mark.parametrize("bad", [4, -1])
+def test_an_id_outside_its_table_is_an_error(gradients, bad):
     with pytest.raises(IndexError):
-        EmbeddingTables([4], [3])(torch.tensor([[4]]))
+        EmbeddingTables([4], [3], gradients)(torch.tensor([[bad]]))
 
 
 @pytest.mark.parametrize("shape", [(3, 1), (3, 3), (3,)])

@@ -176,10 +176,10 @@ def test_closure_is_evaluated_and_its_loss_returned():
     assert (parameter < 1).all()
 
 
-def model_and_optimizer(rowwise_step="row", sparse=True, seed=0):
+def model_and_optimizer(seed=0):
     torch.manual_seed(seed)
-    model = nn.ModuleDict({"tables": EmbeddingTables([7, 4], [3, 2], sparse_gradients=sparse), "head": nn.Linear(5, 1)})
-    return model, Lamb(lamb_param_groups(model, 0.01), lr=0.1, rowwise_step=rowwise_step)
+    model = nn.ModuleDict({"tables": EmbeddingTables([7, 4], [3, 2]), "head": nn.Linear(5, 1)})
+    return model, Lamb(lamb_param_groups(model, 0.01), lr=0.1)
 
 
 def train(model, optimizer, seeds):
@@ -191,19 +191,17 @@ def train(model, optimizer, seeds):
         optimizer.step()
 
 
-@pytest.mark.parametrize("rowwise_step", ["global", "row"])
-@pytest.mark.parametrize("sparse", [True, False])
-def test_a_run_resumed_from_its_state_dicts_is_bit_equal_to_one_without_a_break(rowwise_step, sparse):
-    straight, optimizer = model_and_optimizer(rowwise_step, sparse)
+def test_a_run_resumed_from_its_state_dicts_is_bit_equal_to_one_without_a_break():
+    straight, optimizer = model_and_optimizer()
     train(straight, optimizer, range(8))
 
-    broken, optimizer = model_and_optimizer(rowwise_step, sparse)
+    broken, optimizer = model_and_optimizer()
     train(broken, optimizer, range(4))
     file = io.BytesIO()
     torch.save({"model": broken.state_dict(), "optimizer": optimizer.state_dict()}, file)
     file.seek(0)
     saved = torch.load(file, weights_only=True)
-    resumed, optimizer = model_and_optimizer(rowwise_step, sparse, seed=1)
+    resumed, optimizer = model_and_optimizer(seed=1)
     resumed.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     loaded = optimizer.state_dict()["state"]
@@ -222,25 +220,30 @@ def test_a_copied_optimizer_keeps_its_clipping_norm():
     assert copy.deepcopy(optimizer).max_grad_norm == 0.25
 
 
-def test_the_clipping_norm_is_taken_over_dense_parameters_of_all_groups_but_not_over_tables():
-    """Against the slow loop, fed with the dense parameters alone."""
+def test_the_clipping_norm_is_taken_over_the_parameters_of_all_groups():
     weights, gradients = random_problem(6)
-    optimizer, parameters = make_optimizer(weights, (0.01, 0.0, 0.3), max_grad_norm=0.5)
-    table = nn.Parameter(torch.ones(4, 2, dtype=torch.float64))
-    optimizer.add_param_group({"params": [table], "rowwise": True})
-    run(optimizer, [*parameters, table], [[*g, np.full((4, 2), 1e3)] for g in gradients])
-    expected = slow_lamb(
-        list(zip(weights, (0.01, 0.0, 0.3), strict=True)), gradients, 1e-3, (0.9, 0.999), 1e-6, 0.5, 10.0, False
-    )
+    decays = (0.01, 0.0, 0.3)
+    optimizer, parameters = make_optimizer(weights, decays, max_grad_norm=0.5)
+    run(optimizer, parameters, gradients)
+    expected = slow_lamb(list(zip(weights, decays, strict=True)), gradients, 1e-3, (0.9, 0.999), 1e-6, 0.5, 10.0, False)
     for found, wanted in zip(parameters, expected, strict=True):
         np.testing.assert_allclose(found.detach().numpy(), wanted, rtol=1e-10)
 
 
-def test_a_sparse_gradient_in_a_dense_group_is_an_error_that_says_what_to_set():
-    model, _ = model_and_optimizer()
-    optimizer = Lamb(lamb_param_groups(model, 0.01, rowwise=False))
-    with pytest.raises(ModelError, match=r"shape \[7, 3\] has a sparse gradient.*rowwise=True"):
-        train(model, optimizer, [0])
+def test_a_table_has_one_ratio():
+    random = np.random.default_rng(10)
+    table, gradient = random.normal(size=(2, 6, 3))
+    optimizer, (parameter,) = make_optimizer([table], (0.02,), lr=0.1, max_grad_norm=None, trust_clip=None)
+    run(optimizer, [parameter], [[gradient]])
+    assert np.linalg.norm(parameter.detach().numpy() - table) == pytest.approx(0.1 * np.linalg.norm(table))
+
+
+def test_a_sparse_gradient_is_an_error_that_says_what_to_use():
+    table = nn.Embedding(7, 3, sparse=True)
+    optimizer = Lamb(lamb_param_groups(table, 0.01))
+    table(torch.tensor([1, 4])).sum().backward()
+    with pytest.raises(ModelError, match=r"shape \[7, 3\] has a sparse gradient.*RowOptimizer.*rowwise=True"):
+        optimizer.step()
 
 
 @pytest.mark.parametrize(
@@ -253,9 +256,6 @@ def test_a_sparse_gradient_in_a_dense_group_is_an_error_that_says_what_to_set():
         ({"weight_decay": -0.1}, "weight_decay must not be negative"),
         ({"max_grad_norm": 0.0}, "max_grad_norm must be positive or None"),
         ({"trust_clip": 0.0}, "trust_clip must be positive"),
-        ({"rowwise_second_moment": "row"}, "unknown rowwise_second_moment 'row'. Known: scalar, full"),
-        ({"rowwise_step": "local"}, "unknown rowwise_step 'local'. Known: global, row"),
-        ({"rowwise": True}, r"takes tables \[rows, columns\], found a parameter of shape \[3\]"),
     ],
 )
 def test_settings_of_lamb_out_of_range_are_refused(arguments, message):
@@ -264,8 +264,8 @@ def test_settings_of_lamb_out_of_range_are_refused(arguments, message):
 
 
 def test_an_unknown_group_setting_lists_the_known_ones():
-    with pytest.raises(ModelError, match=r"'row_wise'. Known: params, name, lr,.*rowwise_step"):
-        Lamb([{"params": [nn.Parameter(torch.ones(3, 2))], "row_wise": True}])
+    with pytest.raises(ModelError, match=r"'rowwise'. Known: params, name, lr,.*always_adapt"):
+        Lamb([{"params": [nn.Parameter(torch.ones(3, 2))], "rowwise": True}])
 
 
 def test_half_precision_parameters_are_refused():
@@ -275,7 +275,7 @@ def test_half_precision_parameters_are_refused():
 
 @pytest.mark.gpu
 def test_a_step_captured_in_a_cuda_graph_follows_the_eager_one_without_host_syncs():
-    model, _ = model_and_optimizer(sparse=False)
+    model, _ = model_and_optimizer()
     eager, captured = (copy.deepcopy(model).cuda() for _ in range(2))
     optimizers = [
         Lamb(

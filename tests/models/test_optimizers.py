@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.optim import AdamW
 
 from models import (
     Lamb,
@@ -14,6 +15,7 @@ from models import (
     set_lr_and_momentum,
     split_parameters,
 )
+from models.row_optimizer import RowOptimizer
 
 CONFIG = TabularConfig(num_ids=(5, 4), num_floats=2, num_outputs=1, layers=(6,))
 
@@ -59,14 +61,20 @@ def test_a_table_shared_with_a_linear_layer_is_listed_once_as_a_table():
     assert split.decayed == []
 
 
-def test_lamb_groups_flag_tables_and_decay_weights_only(model):
+def test_lamb_groups_hold_every_parameter_and_decay_weights_and_tables_only(model):
     groups = {group["name"]: group for group in lamb_param_groups(model, 0.3)}
-    assert {name: (g["weight_decay"], g.get("rowwise", False)) for name, g in groups.items()} == {
-        "embeddings": (0.3, True),
-        "decayed": (0.3, False),
-        "undecayed": (0.0, False),
+    assert {name: g["weight_decay"] for name, g in groups.items()} == {
+        "embeddings": 0.3,
+        "decayed": 0.3,
+        "undecayed": 0.0,
     }
     assert sum(len(group["params"]) for group in groups.values()) == len(list(model.parameters()))
+
+
+def test_lamb_groups_leave_tables_out_when_asked(model):
+    split = split_parameters(model)
+    groups = {group["name"]: group["params"] for group in lamb_param_groups(model, 0.3, tables=False)}
+    assert groups == {"decayed": split.decayed, "undecayed": split.undecayed}
 
 
 def test_groups_without_parameters_are_left_out():
@@ -75,16 +83,100 @@ def test_groups_without_parameters_are_left_out():
 
 def test_lamb_without_rowwise_treats_tables_as_dense_weights(model):
     optimizer = build_optimizer(model, "lamb", lr=0.1, rowwise=False)
-    assert not any(group["rowwise"] for group in optimizer.param_groups)
+    assert isinstance(optimizer, Lamb)
+    assert names_of(model, optimizer.param_groups[0]["params"]) == ["embeddings.tables.0", "embeddings.tables.1"]
+    assert model.embeddings.gradients == "dense"
+
+
+ROWWISE = {
+    "lamb": {},
+    "adamw": {"rowwise": True},
+    "adagrad_lamb": {},
+    "cowclip": {},
+}
+
+
+@pytest.mark.parametrize("name", ROWWISE)
+def test_tables_go_to_a_row_optimizer_and_the_rest_to_a_dense_one(model, name):
+    rows, dense = build_optimizer(model, name, lr=0.1, **ROWWISE[name]).optimizers
+    split = split_parameters(model)
+    assert isinstance(rows, RowOptimizer)
+    assert isinstance(dense, AdamW if name in ("adamw", "cowclip") else Lamb)
+    assert rows.param_groups[0]["params"] == split.embeddings
+    assert [group["params"] for group in dense.param_groups] == [split.decayed, split.undecayed]
+    assert model.embeddings.gradients == "rows"
+
+
+@pytest.mark.parametrize("name", ROWWISE)
+def test_a_model_without_tables_has_a_dense_optimizer_alone(name):
+    found = build_optimizer(nn.Linear(2, 2), name, lr=0.1, **ROWWISE[name])
+    assert type(found) is (AdamW if name in ("adamw", "cowclip") else Lamb)
+
+
+@pytest.mark.parametrize("name", ROWWISE)
+@pytest.mark.parametrize("table", [nn.Embedding(4, 2), nn.EmbeddingBag(4, 2)])
+def test_tables_of_torch_cannot_be_moved_by_rows(name, table):
+    model = nn.ModuleDict({"table": table, "linear": nn.Linear(2, 2)})
+    with pytest.raises(ModelError, match=r"table\.weight: rows of nn\.Embedding.*EmbeddingTables.*rowwise=False"):
+        build_optimizer(model, name, lr=0.1, **ROWWISE[name])
+    split = split_parameters(model)
+    for dense in ("lamb", "adamw"):
+        groups = build_optimizer(model, dense, lr=0.1, rowwise=False).param_groups
+        assert {p for group in groups for p in group["params"]} == {*split.embeddings, *split.decayed, *split.undecayed}
+
+
+def test_a_frozen_table_is_not_moved_by_rows(model):
+    model.embeddings.tables[1].requires_grad_(False)
+    with pytest.raises(ModelError, match=r"embeddings\.tables\.1: a frozen table.*rowwise=False"):
+        build_optimizer(model, "lamb", lr=0.1)
+    groups = build_optimizer(model, "lamb", lr=0.1, rowwise=False).param_groups
+    assert names_of(model, groups[0]["params"]) == ["embeddings.tables.0"]
 
 
 def test_settings_reach_lamb(model):
     settings = {"lr": 0.2, "weight_decay": 0.3, "betas": (0.8, 0.9), "eps": 1e-4, "trust_clip": None}
-    settings |= {"always_adapt": True, "rowwise_second_moment": "full", "rowwise_step": "row"}
-    optimizer = build_optimizer(model, "lamb", max_grad_norm=7.0, **settings)
-    assert isinstance(optimizer, Lamb)
-    assert optimizer.max_grad_norm == 7.0
-    assert {key: optimizer.param_groups[0][key] for key in settings} == settings
+    rows, dense = build_optimizer(
+        model,
+        "lamb",
+        max_grad_norm=7.0,
+        always_adapt=True,
+        rowwise_second_moment="full",
+        rowwise_step="row",
+        **settings,
+    ).optimizers
+    assert dense.max_grad_norm == 7.0
+    assert dense.param_groups[0]["always_adapt"]
+    for optimizer in (rows, dense):
+        assert {key: optimizer.param_groups[0][key] for key in settings} == settings
+    found = {key: rows.param_groups[0][key] for key in ("method", "second_moment", "step", "lr_scale")}
+    assert found == {"method": "lamb", "second_moment": "full", "step": "row", "lr_scale": 1.0}
+
+
+def test_settings_reach_adagrad_lamb(model):
+    settings = {"weight_decay": 0.3, "betas": (0.8, 0.9), "eps": 1e-4, "trust_clip": None}
+    rows, dense = build_optimizer(
+        model, "adagrad_lamb", lr=0.2, table_lr=0.05, adagrad_eps=1e-5, max_grad_norm=7.0, **settings
+    ).optimizers
+    assert dense.max_grad_norm == 7.0
+    assert {key: dense.param_groups[0][key] for key in settings} == settings
+    wanted = {"method": "adagrad", "eps": 1e-5, "second_moment": "scalar", "weight_decay": 0.0, "lr_scale": 0.25}
+    assert {key: rows.param_groups[0][key] for key in wanted} == wanted
+
+
+def test_settings_reach_cowclip(model):
+    settings = {"l2": 0.1, "clip_ratio": 0.5, "clip_floor": 0.2, "betas": (0.8, 0.9), "eps": 1e-4}
+    rows, dense = build_optimizer(model, "cowclip", lr=0.2, table_lr=0.1, **settings).optimizers
+    assert {key: rows.param_groups[0][key] for key in settings} == settings
+    wanted = {"method": "adam", "second_moment": "full", "weight_decay": 0.0, "lr_scale": 0.5}
+    assert {key: rows.param_groups[0][key] for key in wanted} == wanted
+    assert [group["weight_decay"] for group in dense.param_groups] == [0.0, 0.0]
+    assert (dense.param_groups[0]["betas"], dense.param_groups[0]["eps"]) == ((0.8, 0.9), 1e-4)
+
+
+def test_tables_learn_at_their_own_rate(model):
+    optimizer = build_optimizer(model, "adagrad_lamb", lr=0.2, table_lr=0.05)
+    set_lr_and_momentum(optimizer, 0.4, 0.9)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.1, 0.4, 0.4])
 
 
 def test_adamw_decays_weights_and_tables_but_not_biases_and_norms(model):
@@ -127,11 +219,21 @@ def test_settings_held_in_tensors_are_filled_in_place(model):
     assert all(group["lr"] is lr and group["betas"][0] is beta1 for group in optimizer.param_groups)
 
 
-@pytest.mark.parametrize(("name", "lr"), [("lamb", 0.05), ("adamw", 0.05)])
-def test_training_lowers_the_loss(model, name, lr):
+@pytest.mark.parametrize(
+    ("name", "lr", "settings"),
+    [
+        ("lamb", 0.05, {}),
+        ("lamb", 0.05, {"rowwise": False}),
+        ("adamw", 0.05, {}),
+        ("adamw", 0.05, {"rowwise": True}),
+        ("adagrad_lamb", 0.05, {"table_lr": 0.2}),
+        ("cowclip", 0.05, {"clip_floor": 1.0}),
+    ],
+)
+def test_training_lowers_the_loss(model, name, lr, settings):
     ids, floats = torch.randint(4, (64, 2), dtype=torch.int32), torch.randn(64, 2)
     targets = floats[:, :1] + ids[:, :1] - 1
-    optimizer = build_optimizer(model, name, lr=lr)
+    optimizer = build_optimizer(model, name, lr=lr, **settings)
     losses = []
     for _ in range(60):
         optimizer.zero_grad()
@@ -145,9 +247,11 @@ def test_training_lowers_the_loss(model, name, lr):
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("adam", {"lr": 0.1}, "unknown optimizer 'adam'. Known: lamb, adamw"),
+        ("adam", {"lr": 0.1}, "unknown optimizer 'adam'. Known: lamb, adamw, adagrad_lamb, cowclip"),
         ("adamw", {"lr": 0.1, "trust_clip": 1.0}, "setting of adamw 'trust_clip'. Known: lr, weight_decay, betas, eps"),
         ("lamb", {"lr": 0.1, "decay": 1.0}, "setting of lamb 'decay'. Known: lr, weight_decay"),
+        ("adagrad_lamb", {"lr": 0.1, "l2": 1.0}, "setting of adagrad_lamb 'l2'. Known: lr, table_lr, weight_decay"),
+        ("cowclip", {"lr": 0.1, "weight_decay": 1.0}, "setting of cowclip 'weight_decay'. Known: lr, table_lr, l2"),
         ("lamb", {}, "lamb: the setting lr"),
     ],
 )

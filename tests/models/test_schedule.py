@@ -9,6 +9,7 @@ import torch
 from torch.optim.lr_scheduler import LinearLR, PolynomialLR, SequentialLR
 
 from models import Constant, ModelError, OneCycle, WarmupPolynomial, square_root_scaled_lr
+from models.schedule import build_schedule
 
 RECORDED = Path(__file__).parent / "data" / "fastai_onecycle.npz"
 
@@ -57,6 +58,31 @@ def test_warmup_polynomial_ends_at_its_final_rate():
 
 def test_constant_never_moves():
     assert {Constant(0.1, 5, mom=0.7).at(step) for step in range(6)} == {(0.1, 0.7)}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        ("one_cycle", {"div": 10.0}, OneCycle(0.1, 50, div=10.0)),
+        ("warmup_polynomial", {"warmup_steps": 5}, WarmupPolynomial(0.1, 50, 5)),
+        ("constant", {"mom": 0.5}, Constant(0.1, 50, mom=0.5)),
+    ],
+)
+def test_schedules_are_built_by_name(name, settings, expected):
+    assert build_schedule(name, 0.1, 50, **settings) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("cosine", {}, "unknown schedule 'cosine'. Known: one_cycle, warmup_polynomial, constant"),
+        ("one_cycle", {"warmup": 3}, "unknown setting of one_cycle 'warmup'. Known: pct_start, div, div_final, moms"),
+        ("constant", {"lr": 3}, "unknown setting of constant 'lr'. Known: mom"),
+    ],
+)
+def test_unknown_schedules_and_settings_list_the_known_ones(name, settings, message):
+    with pytest.raises(ModelError, match=message):
+        build_schedule(name, 0.1, 50, **settings)
 
 
 def test_lr_scales_with_the_square_root_of_the_batch():

@@ -10,9 +10,11 @@ from pipeline.charts import (
     MAX_POINTS,
     VARIABLES,
     Calibration,
+    Curves,
     Histogram,
     Roc,
     calibration_chart,
+    curves_chart,
     histogram_chart,
     learning_charts,
     roc_chart,
@@ -59,6 +61,7 @@ def all_charts():
         calibration_chart(Calibration(grid, grid**2, np.arange(11)), "calibration"),
         histogram_chart(Histogram(grid, {"no": np.arange(10), "yes": np.ones(10)}), "Scores", "score", "scores"),
         scatter_chart(rng.normal(size=50), rng.normal(size=50), "scatter"),
+        curves_chart(Curves(grid + 1, {"a": grid, "b": grid**2}, "x", "y", {"best": (1.5, 0.5)}, log_x=True), "C", "c"),
     ]
 
 
@@ -169,6 +172,22 @@ def test_scatter_drops_rows_that_are_not_finite():
     chart = scatter_chart([1.0, NAN, 3.0], [1.0, 2.0, float("inf")], "s")
     assert num_markers(chart) == 1
     assert scatter_chart([], [], "s").note == "0 of 0 rows"
+
+
+def test_curves_draw_every_line_and_mark():
+    x = np.array([1.0, 10.0, 100.0, 1000.0])
+    curves = Curves(x, {"loss": [4, 3, 2, NAN], "other": [1, 2, 3, 4]}, "lr", "loss", {"best": (10, 3)}, log_x=True)
+    chart = curves_chart(curves, "Loss", "c")
+    assert_draws(lines(chart, 1)[0], np.log10(x[:3]), [4, 3, 2])
+    assert_draws(lines(chart, 2)[0], np.log10(x), [1, 2, 3, 4])
+    assert [label for label, _ in chart.legend] == ["loss", "other", "best"]
+    assert num_markers(chart, 3) == 1
+    assert curves_chart(Curves(x, {"alone": x}, "x"), "One line", "c").legend == ()
+
+
+def test_curves_on_logarithmic_axes_leave_out_what_has_no_logarithm():
+    curves = Curves([-1.0, 1.0, 10.0, 100.0], {"y": [5.0, 0.0, 10.0, 100.0]}, "x", log_x=True, log_y=True)
+    assert_draws(lines(curves_chart(curves, "Few", "c"))[0], [1, 2], [1, 2])
 
 
 def test_dollar_signs_in_series_names_stay_text():

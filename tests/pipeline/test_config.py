@@ -130,7 +130,7 @@ def test_bytes_that_are_not_utf8_are_an_error(tmp_path):
     ("override", "message"),
     [
         ("train.epochs=0", r"train\.epochs: .*greater than or equal to 1 \(found 0\)"),
-        ("train.optimizer=adm", r"train\.optimizer: .*'lamb' or 'adamw' \(found 'adm'\)"),
+        ("train.optimizer=adm", r"train\.optimizer: .*'lamb', 'adamw', 'adagrad_lamb' or 'cowclip' \(found 'adm'\)"),
         ("train.lr_max=.inf", r"train\.lr_max: .*finite"),
         ("device=gpu", r"device: .*found 'gpu'"),
         ("name=a/b", r"name: .*found 'a/b'"),

@@ -141,8 +141,8 @@ def test_no_files_at_all_are_refused(tiny):
 def test_a_night_that_fails_is_on_record_and_current_stays(tiny, monkeypatch):
     run_nightly(tiny.config)
     before = pointer(tiny, "current")
-    assert run_nightly(tiny.config, ["train.schedule_settings={nonsense: 1}"]) == FAILED
-    assert "one_cycle has no ['nonsense']" in nights(tiny)[-1]["decision"]
+    assert run_nightly(tiny.config, ["train.lr_max=1e30"]) == FAILED
+    assert "training diverged" in nights(tiny)[-1]["decision"]
     write_day(tiny.raw, 1, 600)
     monkeypatch.setattr("pipeline.run.write_report", lambda *_: 1 / 0)
     assert run_nightly(tiny.config) == FAILED

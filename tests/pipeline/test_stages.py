@@ -15,6 +15,7 @@ from tiny_recipe import day_of_rows, write_day
 
 from features.errors import DataError
 from features.preprocessor import Preprocessor
+from loaders.errors import LoaderError
 from pipeline.artifacts import ArtifactError
 from pipeline.run import STAGES
 
@@ -436,3 +437,14 @@ def test_a_run_that_diverges_is_an_error_and_makes_no_model(tiny):
     with pytest.raises(ValueError, match=r"diverged in epoch 1.*Lower train\.lr_max"):
         tiny.train("train.lr_max=1e30")
     assert tiny.artifacts("train") == []
+
+
+def test_a_streamed_run_trains_on_a_shuffled_copy_and_learns_what_a_resident_one_does(tiny):
+    resident, streamed = (tiny.train("train.epochs=3", f"train.residency={kind}") for kind in ("host", "stream"))
+    assert streamed.summary["auc"] == pytest.approx(resident.summary["auc"], abs=0.03)
+    assert len(tiny.artifacts("shuffled")) == 1
+
+
+def test_a_residency_that_cannot_be_is_an_error_that_says_what_can(tiny):
+    with pytest.raises(LoaderError, match=r"residency=device: the run trains on cpu.*residency=host or auto"):
+        tiny.train("train.residency=device")

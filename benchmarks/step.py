@@ -1,0 +1,203 @@
+"""How fast is a training step? From packed rows to moved weights, the model of RAPIDS' RecSys 2019 work, beside torch.
+
+    python -m benchmarks.step [--quick] [--save]
+
+Tables 938,604 x 16, 903,867 x 16, 56 x 4, 32,763 x 8, 4 x 1, 27,842 x 8 and 7 of 3 x 3, 20 continuous columns with
+batch norm, layers [64, 32]; ids drawn as the pair table draws them and numbered by frequency, as they are encoded.
+Each contender gathers a shuffled batch of the same packed table, goes forward and backward and moves its weights:
+
+- torch: nn.Embedding, float32, fused AdamW over everything (dense gradients), its rows by index_select of a randperm;
+- ours: BatchLoader, tables moved row by row in one kernel, batch norm folded, bfloat16 where the processor has it.
+
+They take turns in one process, a few steps at a time, medians of all steps but the first of each turn. Bars: at least 4
+times torch at batch 204,800 and 10 times at 4,096; at most 10 % of a step spent waiting for its rows (3 % on a GPU).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.common import arguments, finish
+from benchmarks.pairs import CARDINALITY, zipf_ranks
+from features.schema import IdColumn, Target, TensorSchema
+from loaders.dataset import BatchDataset
+from loaders.loader import BatchLoader
+from loaders.packed import PackedTable
+from models import TabularConfig, TabularModel, TargetLoss, build_optimizer
+from models.precision import choose_precision
+from pipeline.display import render_table
+from pipeline.train_step import TrainStep
+
+NUM_IDS = (938_604, 903_867, 56, 32_763, 4, 27_842, *(3,) * 7)
+WIDTHS = (16, 16, 4, 8, 1, 8, *(3,) * 7)
+NUM_FLOATS, LAYERS = 20, (64, 32)
+BATCHES = {204_800: 4.0, 4_096: 10.0}
+MOST_WAITING = {"cpu": 0.10, "cuda": 0.03}
+Step = Callable[[], Tensor]
+
+
+def packed_pairs(num_rows: int, seed: int = 1) -> PackedTable:
+    """Rows of the pair table's shape with random labels."""
+    rng = np.random.default_rng(seed)
+    names = [*CARDINALITY, *(f"is_{i}" for i in range(7))]
+    columns = tuple(IdColumn(name, size) for name, size in zip(names, NUM_IDS, strict=True))
+    floats = tuple(f"cont_{i}" for i in range(NUM_FLOATS))
+    schema = TensorSchema(columns, floats, (Target("target", "binary"),))
+    words = np.empty((num_rows, schema.num_words), np.int32)
+    for place, size in enumerate(NUM_IDS):
+        codes = zipf_ranks(rng, size - 1, num_rows) if size > 4 else rng.integers(0, size - 1, num_rows)
+        words[:, place] = 1 + codes
+    words[:, len(NUM_IDS) :].view(np.float32)[:] = rng.normal(size=(num_rows, NUM_FLOATS + 1))
+    words[:, -1].view(np.float32)[:] = rng.random(num_rows) < 0.1
+    return PackedTable(torch.from_numpy(words), schema)
+
+
+def torch_step(table: PackedTable, batch_size: int) -> Step:
+    """One step of plain torch as a function."""
+    tables = nn.ModuleList(nn.Embedding(n, d) for n, d in zip(NUM_IDS, WIDTHS, strict=True))
+    norm = nn.BatchNorm1d(NUM_FLOATS)
+    sizes = [sum(WIDTHS) + NUM_FLOATS, *LAYERS]
+    blocks: list[nn.Module] = []
+    for num_in, num_out in pairwise(sizes):
+        blocks += [nn.Linear(num_in, num_out, bias=False), nn.ReLU(inplace=True), nn.BatchNorm1d(num_out)]
+    layers = nn.Sequential(*blocks, nn.Linear(sizes[-1], 1))
+    device = table.device
+    model = nn.ModuleList([tables, norm, layers]).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+
+    def batches() -> Iterator[Tensor]:
+        while True:
+            order = torch.randperm(len(table), device=device)
+            yield from order.split(batch_size)[: len(table) // batch_size]
+
+    rows = batches()
+
+    def step() -> Tensor:
+        batch = table.unpack(torch.index_select(table.words, 0, next(rows)))
+        embedded = [one(batch.ids[:, column]) for column, one in enumerate(tables)]
+        outputs = layers(torch.cat([*embedded, norm(batch.floats)], dim=1))
+        loss = functional.binary_cross_entropy_with_logits(outputs[:, 0], batch.targets[0])
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def our_step(
+    table: PackedTable,
+    batch_size: int,
+    optimizer: str = "lamb",
+    precision: str = "auto",
+    folded: bool = True,
+    waits: list[float] | None = None,
+) -> Step:
+    """One step of ours as a function, through the loader and the step that `gigabatch train` runs.
+
+    waits: is given the seconds that each step waited for its batch.
+    """
+    model = TabularModel(TabularConfig(NUM_IDS, NUM_FLOATS, 1, WIDTHS, LAYERS)).to(table.device)
+    model.folded = folded
+    loader = BatchLoader(BatchDataset(table, batch_size, shuffle=True, drop_last=True), device=table.device)
+    step = TrainStep(
+        model,
+        TargetLoss([("binary", 1)]),
+        build_optimizer(model, optimizer, lr=1e-3),
+        choose_precision(precision, table.device),
+    )
+    model.train()
+
+    def batches() -> Iterator[Any]:
+        while True:
+            yield from loader
+
+    rows = batches()
+
+    def timed_step() -> Tensor:
+        started = time.perf_counter()
+        batch = next(rows)
+        if waits is not None:
+            waits.append(time.perf_counter() - started)
+        return step(batch, 1e-3, 0.9)
+
+    return timed_step
+
+
+def timed_turns(
+    contenders: Mapping[str, Callable[[], Any]], turns: int, steps: int, device: torch.device
+) -> dict[str, tuple[float, float, float]]:
+    """Median, least and greatest seconds of a step; turns of `steps` + 1 steps, the first of which is not counted."""
+    found: dict[str, list[float]] = {name: [] for name in contenders}
+    for turn in range(turns + 1):  # the first turn compiles and fills pools
+        for name, step in contenders.items():
+            for number in range(steps + 1):
+                started = time.perf_counter()
+                step()
+                if device.type == "cuda":
+                    torch.cuda.synchronize()
+                if turn and number:
+                    found[name].append(time.perf_counter() - started)
+    return {name: (median(times), min(times), max(times)) for name, times in found.items()}
+
+
+def main() -> None:
+    flags = arguments(__doc__ or "", rows=2_000_000, turns=7)
+    automatic = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(automatic if flags.device == "auto" else flags.device)
+    torch.manual_seed(0)
+    rows, turns = (300_000, 1) if flags.quick else (flags.rows, flags.turns)
+    table = packed_pairs(rows).to(device)
+    seconds, ratios, claims, shown = {}, {}, {}, []
+    for batch_size, required in BATCHES.items():
+        waits: list[float] = []
+        contenders = {
+            "torch": torch_step(table, batch_size),
+            "ours": our_step(table, batch_size, waits=waits),
+            "ours, float32": our_step(table, batch_size, precision="float32"),
+            "ours, not folded": our_step(table, batch_size, folded=False),
+            "ours, Adagrad and LAMB": our_step(table, batch_size, "adagrad_lamb"),
+            "ours, lazy Adam": our_step(table, batch_size, "cowclip"),
+        }
+        steps = 2 if flags.quick else 3 if batch_size > 100_000 else 20
+        found = timed_turns(contenders, turns, steps, device)
+        middle = {name: time_ for name, (time_, _, _) in found.items()}
+        seconds |= {f"{name}, {batch_size}": time_ for name, time_ in middle.items()}
+        ratio = ratios[f"torch_{batch_size}"] = middle["torch"] / middle["ours"]
+        claims[f"times torch at batch {batch_size:,}"] = (ratio, required, ratio >= required)
+        share, most = median(waits) / middle["ours"], MOST_WAITING[device.type]
+        claims[f"share of a step that waits for its batch of {batch_size:,}"] = (share, most, share <= most)
+        shown += [
+            {
+                "batch": f"{batch_size:,}",
+                "who": name,
+                "ms a step": round(1e3 * time_, 2),
+                "spread": f"{1e3 * found[name][1]:.1f}-{1e3 * found[name][2]:.1f}",
+                "rows/s": f"{batch_size / time_:,.0f}",
+                "times torch": round(middle["torch"] / time_, 2),
+            }
+            for name, time_ in middle.items()
+        ]
+    render_table(shown, f"a training step from packed rows, {rows:,} rows in the table")
+    finish(
+        "step",
+        f"a training step of the RecSys 2019 model from {rows:,} packed rows",
+        seconds,
+        ratios,
+        {} if flags.quick else claims,
+        save=flags.save,
+        details={"precision": choose_precision("auto", device).name, "threads": torch.get_num_threads()},
+    )
+
+
+if __name__ == "__main__":
+    main()

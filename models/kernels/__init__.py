@@ -1,0 +1,40 @@
+"""Kernels, each with one signature and three versions: plain torch, numba for CPUs, Triton for CUDA.
+
+The versions of kernel K are `K_reference.py`, `K_cpu.py` and `K_cuda.py`; `kernel(name, device)` picks one.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+import torch
+
+from models.errors import ModelError
+
+VERSIONS = ("reference", "cpu", "cuda")
+KERNELS = ("lookup", "row_update", "folded")
+
+
+def kernel(name: str, device: torch.device | str, version: str | None = None) -> ModuleType:
+    """The module of kernel `name` for tensors on `device`: its compiled version, or the one that `version` names.
+
+    Raises:
+        ModelError: for a version that does not exist or cannot run on the device. There is no other choice behind it.
+    """
+    assert name in KERNELS, name
+    kind = torch.device(device).type
+    chosen = version or ("cuda" if kind == "cuda" else "cpu")
+    if chosen not in VERSIONS:
+        raise ModelError.unknown("kernel version", [chosen], VERSIONS)
+    if chosen != "reference" and chosen != kind:
+        raise ModelError(
+            f"the {chosen} version of {name} cannot run on {kind} tensors. Use that device or `reference`."
+        )
+    try:
+        return import_module(f"models.kernels.{name}_{chosen}")
+    except ImportError as error:
+        raise ModelError(
+            f"the {chosen} version of {name} needs {error.name}, which is not installed. Install it, or ask for the "
+            "version `reference`."
+        ) from error

@@ -1,0 +1,133 @@
+"""Elementwise passes of the folded network for CUDA in Triton; see `folded_reference.py` for what they compute.
+
+Each pass reads and writes every activation once. A program owns BLOCK_N columns and every `stride`-th tile of rows; the
+sums of a tile are taken in float32, those of its tiles and of the programs in float64, in a fixed order, so that the
+result is the same bit for bit from run to run. (All in float64 would ask for more conversions than an H200 does while
+it reads bfloat16 at full speed.)
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+PROGRAMS = 132 * 8  # an H200's SMs times the programs of 8 warps that fit one
+TILE = 4096  # elements: 16 a thread
+
+
+@torch.no_grad()
+def column_moments(values: Tensor) -> tuple[Tensor, Tensor]:
+    """As the reference."""
+    sums = _run(values, None, None, None, "moments")
+    return sums[0], sums[1]
+
+
+@torch.no_grad()
+def relu_moments(values: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """As the reference; sums of 4,096 / N rows at a time are rounded to float32."""
+    sums = _run(values, None, bias, None, "relu")
+    return sums[0], sums[1]
+
+
+@torch.no_grad()
+def norm_relu_backward(gradient: Tensor, hidden: Tensor, slope: Tensor, offset: Tensor) -> Tensor:
+    """As the reference."""
+    assert hidden.shape == gradient.shape, (hidden.shape, gradient.shape)
+    return _run(gradient, hidden, slope, offset, "backward")[0]
+
+
+def _run(values: Tensor, hidden: Tensor | None, first: Tensor | None, second: Tensor | None, kind: str) -> Tensor:
+    """Column sums, and sums of squares but for `backward`: [1 or 2, N] float64."""
+    num_rows, num_columns = values.shape
+    assert values.dtype in (torch.float32, torch.bfloat16), values.dtype
+    num_sums = 1 if kind == "backward" else 2
+    if not values.numel():
+        return torch.zeros(num_sums, num_columns, dtype=torch.float64, device=values.device)
+    assert values.stride(1) == 1, values.stride()
+    assert hidden is None or hidden.stride(1) == 1, hidden
+    block_n = min(128, triton.next_power_of_2(num_columns))
+    block_b = TILE // block_n
+    column_blocks = triton.cdiv(num_columns, block_n)
+    row_blocks = min(triton.cdiv(num_rows, block_b), max(1, PROGRAMS // column_blocks))
+    partial = torch.empty(row_blocks, num_sums, num_columns, dtype=torch.float64, device=values.device)
+    with torch.cuda.device_of(values):
+        _pass[(column_blocks, row_blocks)](
+            values,
+            values.stride(0),
+            hidden,
+            0 if hidden is None else hidden.stride(0),
+            first,
+            second,
+            partial,
+            num_rows,
+            num_columns,
+            KIND=kind,
+            HAS_BIAS=kind == "relu" and first is not None,
+            BLOCK_B=block_b,
+            BLOCK_N=block_n,
+            num_warps=8,
+        )
+    return partial.sum(0)  # a few hundred float64 a column
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _pass(
+    values,
+    stride,
+    hidden,
+    hidden_stride,
+    first,
+    second,
+    partial,
+    num_rows,
+    num_columns,
+    KIND: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    BLOCK_B: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    wanted = n < num_columns
+    sums = tl.zeros([BLOCK_N], tl.float64)
+    squares = tl.zeros([BLOCK_N], tl.float64)
+    if KIND == "backward":
+        slope = tl.load(first + n, mask=wanted, other=0.0)[None, :]
+        offset = tl.load(second + n, mask=wanted, other=0.0)[None, :]
+    if HAS_BIAS:
+        bias = tl.load(first + n, mask=wanted, other=0.0)[None, :]
+    begin = tl.program_id(1).to(tl.int64) * BLOCK_B
+    while begin < num_rows:
+        row = begin + tl.arange(0, BLOCK_B)
+        tile = (row < num_rows)[:, None] & wanted[None, :]
+        place = values + row[:, None] * stride + n[None, :]
+        stored = tl.load(place, mask=tile, other=0.0)
+        value = stored.to(tl.float32)
+        if KIND != "moments":
+            if HAS_BIAS:
+                value += bias
+            if KIND == "backward":
+                active = tl.load(hidden + row[:, None] * hidden_stride + n[None, :], mask=tile, other=0.0).to(
+                    tl.float32
+                )
+                value = tl.where(active <= 0, 0.0, value + slope * active + offset)
+            else:
+                value = tl.where(value < 0, 0.0, value)  # a NaN stays one
+            rounded = value.to(stored.dtype)
+            tl.store(place, rounded, mask=tile)
+            value = tl.where(tile, rounded.to(tl.float32), 0.0)
+        if KIND == "moments":  # of raw values, whose variance may be a small difference of large numbers
+            exact = value.to(tl.float64)
+            sums += tl.sum(exact, axis=0)
+            squares += tl.sum(exact * exact, axis=0)
+        else:
+            sums += tl.sum(value, axis=0).to(tl.float64)
+        if KIND == "relu":
+            squares += tl.sum(value * value, axis=0).to(tl.float64)
+        begin += tl.num_programs(1) * BLOCK_B
+    if KIND == "backward":
+        tl.store(partial + tl.program_id(1) * num_columns + n, sums, mask=wanted)
+    else:
+        tl.store(partial + 2 * tl.program_id(1) * num_columns + n, sums, mask=wanted)
+        tl.store(partial + (2 * tl.program_id(1) + 1) * num_columns + n, squares, mask=wanted)

@@ -1,0 +1,73 @@
+"""Compiled on CPU by numba: instructions that the loops over rows share.
+
+numba's files on disk know only the file of the outermost function: after a change here, remove `__pycache__`. So what
+is likely to change stands beside its caller.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+AHEAD = 8  # how many rows before its use a row is asked for from memory
+
+
+@intrinsic
+def pointer(typing_context, address):
+    """An address (int64) as a pointer, for `numba.carray`."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(address), generate
+
+
+@intrinsic
+def float_of_bits(typing_context, bits):
+    """The float32 whose bits a uint32 holds."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return types.float32(types.uint32), generate
+
+
+@intrinsic
+def bits_of_float(typing_context, value):
+    """The bits of a float32 as uint32."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.IntType(32))
+
+    return types.uint32(types.float32), generate
+
+
+@intrinsic
+def prefetch(typing_context, address):
+    """Ask for the cache line at an address (int64), to be read; harmless wherever it points."""
+
+    def generate(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), *[ir.IntType(32)] * 3])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [ir.IntType(8).as_pointer()], kind)
+        place = builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+        read, keep, data = (ir.Constant(ir.IntType(32), value) for value in (0, 3, 1))
+        builder.call(function, [place, read, keep, data])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def to_bfloat16(value):
+    """The bits (uint16) of a float32 rounded to bfloat16, to nearest even; a NaN stays one."""
+    bits = bits_of_float(value)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    return np.uint16(rounded) if value == value else np.uint16(0x7FC0)
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def from_bfloat16(bits):
+    return float_of_bits(np.uint32(bits) << np.uint32(16))

@@ -1,0 +1,48 @@
+"""Which version of a kernel runs, and what is said where there is none."""
+
+import sys
+
+import pytest
+import torch
+
+from models import ModelError
+from models.kernels import KERNELS, kernel
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    ("device", "version", "found"),
+    [
+        ("cpu", None, "cpu"),
+        ("cpu", "cpu", "cpu"),
+        ("cpu", "reference", "reference"),
+        ("cuda:1", "reference", "reference"),
+    ],
+)
+def test_a_device_has_its_version_and_the_reference_runs_anywhere(name, device, version, found):
+    assert kernel(name, torch.device(device), version).__name__ == f"models.kernels.{name}_{found}"
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("device", ["cuda", torch.device("cuda", 0)])
+def test_cuda_tensors_go_to_triton(name, device):
+    pytest.importorskip("triton")
+    assert kernel(name, device).__name__ == kernel(name, device, "cuda").__name__ == f"models.kernels.{name}_cuda"
+
+
+def test_an_unknown_version_lists_the_known_ones():
+    with pytest.raises(ModelError, match=r"unknown kernel version 'numba'\. Known: reference, cpu, cuda"):
+        kernel("lookup", "cpu", "numba")
+
+
+@pytest.mark.parametrize(("device", "version"), [("cpu", "cuda"), ("cuda", "cpu"), ("mps", None)])
+def test_a_version_that_cannot_run_on_the_device_is_an_error(device, version):
+    with pytest.raises(ModelError, match=f"version of lookup cannot run on {device} tensors. .*`reference`"):
+        kernel("lookup", device, version)
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, "models.kernels.lookup_cuda", raising=False)
+    with pytest.raises(ModelError, match="cuda version of lookup needs triton, which is not installed"):
+        kernel("lookup", "cuda")

@@ -1,0 +1,203 @@
+"""The profile of a step: the phases add up to the step that training takes, and their needs follow from the shapes."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from loaders.dataset import BatchDataset
+from models import TabularConfig
+from models.kernels import kernel
+from pipeline.cli import main
+from pipeline.experiment import Experiment
+from pipeline.machine_rates import Rates
+from pipeline.step_phases import (
+    BACKWARD,
+    DENSE,
+    EMBEDDING,
+    FORWARD,
+    GATHER,
+    LOOKUP,
+    LOSS,
+    PHASES,
+    Laps,
+    PhasedStep,
+    watched_lookup,
+)
+from pipeline.step_profile import Form, Need, profile_steps, step_needs, unique_ids
+from pipeline.train import TrainingError
+
+SMALL = ("train.batch_size=64",)
+KINDS = {
+    "folded": ("model.dropout=0",),
+    "rows": ("model.dropout=0.1",),
+    "dense": ("train.optimizer=adamw",),
+}
+RATES = Rates(copy=100.0, random=10.0, packed=20.0, packed_words=4, matmul=1000.0, dtype=torch.float32)
+
+
+@pytest.fixture(autouse=True)
+def _small_tables(monkeypatch):
+    """The machine is not measured here, and a step is timed in a moment."""
+    monkeypatch.setattr("pipeline.step_profile.measure_rates", lambda *_: RATES)
+    monkeypatch.setattr("pipeline.step_profile.WHOLE_STEP_SECONDS", 0.0)
+
+
+@pytest.fixture(params=list(KINDS))
+def experiment(tiny, request) -> Experiment:
+    return Experiment.of_run(tiny.config, [*SMALL, *KINDS[request.param]])
+
+
+def test_the_steps_are_those_of_training(experiment):
+    """Bit for bit the weights that `TrainStep` gives, which training calls."""
+    dataset = BatchDataset(experiment.train, 64, seed=3, drop_last=True)
+    plain, phased = experiment.new_model(1).train(), experiment.new_model(1).train()
+    train_step = experiment.train_step(plain)
+    torch.manual_seed(5)
+    for index in range(3):
+        train_step(dataset[index], experiment.config.train.lr_max, 0.9)
+    laps = Laps("cpu")
+    step = PhasedStep(experiment, phased, laps)
+    torch.manual_seed(5)
+    with watched_lookup(laps, "cpu"):
+        for index in range(3):
+            step(dataset, index)
+    expected = plain.state_dict()
+    assert all(torch.equal(expected[name], tensor) for name, tensor in phased.state_dict().items())
+
+
+def test_every_phase_has_its_time_and_together_they_are_the_step(experiment):
+    found = profile_steps(experiment, 6)
+    assert list(found.seconds) == list(PHASES)
+    assert all(seconds > 0 for seconds in found.seconds.values()), found.seconds
+    assert found.dense_tables == (experiment.config.train.optimizer == "adamw")
+    rows = found.rows()
+    assert [row["phase"] for row in rows] == [*PHASES, "sum"]
+    assert sum(row["share %"] for row in rows[:-1]) == pytest.approx(100)
+    assert rows[-1]["ms"] == pytest.approx(1e3 * sum(found.seconds.values()))
+    assert found.step_seconds > 0
+
+
+def test_the_kernel_is_itself_again_afterwards():
+    module = kernel("lookup", "cpu")
+    before = module.lookup
+    watching = watched_lookup(Laps("cpu"), "cpu")
+    watching.__enter__()
+    assert module.lookup is not before
+    watching.__exit__(KeyError, KeyError("of the block"), None)
+    assert module.lookup is before
+
+
+def test_laps_add_up_by_name_within_a_step(monkeypatch):
+    laps = Laps("cpu")
+    moments = iter([0.0, 1.0, 3.0, 3.5, 100.0, 100.25])
+    monkeypatch.setattr(laps, "_now", lambda: next(moments))
+    laps.start()
+    laps.lap(FORWARD)  # 1
+    laps.lap(LOOKUP)  # 2
+    laps.lap(FORWARD)  # 0.5
+    laps.start()
+    laps.lap(LOSS)
+    nothing = dict.fromkeys(PHASES, 0.0)
+    assert laps.by_step() == [nothing | {FORWARD: 1.5, LOOKUP: 2.0}, nothing | {LOSS: 0.25}]
+
+
+def test_unique_ids_are_counted_by_column(experiment):
+    dataset = BatchDataset(experiment.train, 64, seed=3, drop_last=True)
+    ids = [dataset[index].ids.numpy() for index in (0, 5)]
+    expected = [np.mean([len(set(part[:, column])) for part in ids]) for column in range(ids[0].shape[1])]
+    assert unique_ids(dataset, [0, 5]) == pytest.approx(expected)
+
+
+def two_tables(tiny) -> Experiment:
+    """Tables [100, 3] and [10, 2], 4 floats, layers 8 and 5, one output, at 64 rows of packed words."""
+    experiment = Experiment.of_run(tiny.config, SMALL)
+    return replace(experiment, shape=TabularConfig((100, 10), 4, 1, embedding_widths=(3, 2), layers=(8, 5)))
+
+
+def test_needs_of_rows_that_move_alone(tiny):
+    """Counted by hand. 64 rows; 9 inputs, 13 hidden, 1 output; 9 x 8 + 8 x 5 + 5 x 1 = 117 weights."""
+    experiment = two_tables(tiny)
+    words = experiment.train.schema.num_words
+    # A row of LAMB: weight and first moment, 3 floats each, and a second moment; read and written.
+    needs = step_needs(experiment, [40.0, 9.0], Form(2, 2, (2 * (12 + 12 + 4), 2 * (8 + 8 + 4))))
+    assert needs[GATHER] == Need(stream=64 * 4 * words + 64 * 8, packed=64 * 4 * words)
+    assert needs[LOOKUP] == Need(stream=64 * 2 * 4 + 64 * 5 * 2, random=40 * 12 + 9 * 8)
+    assert needs[FORWARD] == Need(stream=64 * 2 * (9 + 2 * 13) + 64 * 4, flops=2 * 64 * 117)
+    assert needs[LOSS] == Need(stream=64 * 8 + 64 * 4)
+    assert needs[BACKWARD] == Need(stream=64 * 2 * (2 * 9 + 3 * 13) + 64 * 4, flops=4 * 64 * 117)
+    assert needs[EMBEDDING] == Need(stream=64 * 2 * 4 + 64 * 5 * 2, random=40 * 56 + 9 * 40)
+    assert needs[DENSE] == Need(stream=28 * 117)
+
+
+def test_needs_of_tables_with_dense_gradients(tiny):
+    needs = step_needs(two_tables(tiny), [40.0, 9.0], Form(4, 4, None))
+    numbers = 100 * 3 + 10 * 2
+    assert needs[EMBEDDING] == Need(stream=64 * 2 * 4 + 64 * 5 * 4 + 4 * numbers, random=2 * (40 * 12 + 9 * 8))
+    assert needs[DENSE] == Need(stream=28 * (117 + numbers))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "touched"),
+    [
+        # Of a table of width D: weight and first moment, 4 D bytes each, read and written; a second moment a row.
+        (("train.optimizer=lamb",), lambda width: 16 * width + 8),
+        (("train.optimizer=adagrad_lamb",), lambda width: 8 * width + 8),
+        (("train.optimizer=adamw",), None),
+    ],
+    ids=["lamb", "adagrad", "adamw"],
+)
+def test_a_rows_state_is_read_off_the_optimizer(tiny, overrides, touched):
+    experiment = Experiment.of_run(tiny.config, [*SMALL, *overrides, "train.precision=float32"])
+    step = PhasedStep(experiment, experiment.new_model(1).train(), Laps("cpu"))
+    step(BatchDataset(experiment.train, 64, drop_last=True), 0)
+    found = Form.of(step)
+    assert found.activation_bytes == found.lookup_bytes == 4
+    if touched is None:
+        assert found.touched_row_bytes is None
+    else:
+        assert found.touched_row_bytes == pytest.approx([touched(width) for width in experiment.shape.widths])
+
+
+def test_a_floor_is_the_longer_of_memory_and_arithmetic():
+    assert Need(stream=200, random=30, packed=40).floor_seconds(RATES) == 2 + 3 + 2
+    assert Need(stream=200, flops=5000).floor_seconds(RATES) == 5
+    assert Need(stream=200, random=30, packed=40).num_bytes == 270
+
+
+def test_the_command_prints_the_phases_and_writes_json_and_trace(tiny, capsys):
+    trace = tiny.folder / "traces" / "step.json"
+    arguments = [*SMALL, "--steps", "3", "--trace", str(trace)]
+    assert main(["profile", "--config", str(tiny.config), *arguments]) == 0
+    out = capsys.readouterr().out
+    assert all(phase in out for phase in PHASES)
+    assert "whole step" in out
+    saved = json.loads((tiny.home / "profile.json").read_text())
+    assert [row["phase"] for row in saved["phases"]] == [*PHASES, "sum"]
+    assert saved["batch_size"] == 64
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert any("backward" in event.get("name", "").lower() for event in events)
+    assert out.splitlines()[-1] == str(tiny.home / "profile.json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--steps", "0"], "--steps must be at least 1, not 0"),
+        (["train.batch_size=512"], "2,400 train rows are fewer than 8 batches of 512"),
+    ],
+)
+def test_what_cannot_be_profiled_is_one_line(tiny, capsys, arguments, message):
+    assert main(["profile", "--config", str(tiny.config), *arguments]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.gpu
+def test_phases_on_a_gpu(tiny):
+    experiment = Experiment.of_run(tiny.config, [*SMALL, "device=cuda"])
+    found = profile_steps(experiment, 5)
+    assert all(seconds > 0 for seconds in found.seconds.values()), found.seconds
+    with pytest.raises(TrainingError):
+        profile_steps(experiment, 0)
