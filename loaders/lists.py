@@ -23,6 +23,7 @@ from torch import Tensor
 
 from features.errors import UNREADABLE
 from loaders.errors import LoaderError
+from loaders.threads import start_threads
 
 FORMAT_NAME = "gigabatch-lists"
 FORMAT_VERSION = 1
@@ -123,6 +124,7 @@ class ListColumn:
             return Lists(*gather_reference(self.values, self.offsets, rows, max_length))
         from loaders import lists_cpu
 
+        start_threads()
         return Lists(*lists_cpu.gather(self.values, self.offsets, _checked(rows), max_length))
 
     def padded(self, rows: Tensor, length: int) -> PaddedLists:
@@ -137,6 +139,7 @@ class ListColumn:
             return PaddedLists(*padded_reference(self.values, self.offsets, rows, length))
         from loaders import lists_cpu
 
+        start_threads()
         return PaddedLists(*lists_cpu.padded(self.values, self.offsets, _checked(rows), length))
 
 

@@ -21,6 +21,7 @@ from loaders.negatives_reference import GOLDEN, DrawTable
 from loaders.negatives_table import KnownPositives, at_least_one, checked_counts, draw_table, longest_list, masses_of
 from loaders.order import splitmix64
 from loaders.packed import Batch
+from loaders.threads import start_threads
 
 VERSIONS = ("reference", "cpu", "cuda")
 _PURPOSE = 0x6E65676174697665  # keeps these numbers apart from those of a sample order with the same seed
@@ -249,6 +250,8 @@ def _kernels(version: str | None, device: torch.device) -> ModuleType:
             f"negatives: the {chosen} version cannot draw on {device.type}. Use that device or `reference`."
         )
     try:
+        if chosen == "cpu":
+            start_threads()
         return import_module(f"loaders.negatives_{chosen}")
     except ImportError as error:
         raise LoaderError(

@@ -5,6 +5,7 @@ The versions of kernel K are `K_reference.py`, `K_cpu.py` and `K_cuda.py`; `kern
 
 from __future__ import annotations
 
+from functools import lru_cache
 from importlib import import_module
 from types import ModuleType
 
@@ -27,6 +28,8 @@ def kernel(name: str, device: torch.device | str, version: str | None = None) ->
     chosen = version or ("cuda" if kind == "cuda" else "cpu")
     if chosen not in VERSIONS:
         raise ModelError.unknown("kernel version", [chosen], VERSIONS)
+    if chosen == "cpu":
+        _start_threads()
     if chosen != "reference" and chosen != kind:
         raise ModelError(
             f"the {chosen} version of {name} cannot run on {kind} tensors. Use that device or `reference`."
@@ -38,3 +41,17 @@ def kernel(name: str, device: torch.device | str, version: str | None = None) ->
             f"the {chosen} version of {name} needs {error.name}, which is not installed. Install it, or ask for the "
             "version `reference`."
         ) from error
+
+
+@lru_cache(maxsize=1)
+def _start_threads() -> None:
+    """Start numba's threads, as many as torch has.
+
+    As they start they set OpenMP's number of threads for the process, torch's with it, to that of the cores; but sums
+    that torch takes in as many parts as it has threads, such as batch norm's, depend on it in the last bits.
+    """
+    import numba
+
+    threads = torch.get_num_threads()
+    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    torch.set_num_threads(threads)

@@ -1,5 +1,7 @@
 """Which version of a kernel runs, and what is said where there is none."""
 
+import os
+import subprocess
 import sys
 
 import pytest
@@ -46,3 +48,14 @@ def test_a_package_that_is_missing_is_named(monkeypatch):
     monkeypatch.delitem(sys.modules, "models.kernels.lookup_cuda", raising=False)
     with pytest.raises(ModelError, match="cuda version of lookup needs triton, which is not installed"):
         kernel("lookup", "cuda")
+
+
+def test_starting_numbas_threads_leaves_torchs_number():
+    """In a process of its own, where OpenMP is told another number than there are cores."""
+    code = (
+        "import torch\nfrom models.kernels import kernel\n"
+        "kernel('folded', 'cpu').column_moments(torch.ones(1000, 2))\nprint(torch.get_num_threads())"
+    )
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert found.stdout.strip() == "1"
