@@ -14,6 +14,7 @@ Role = Literal["categorical", "continuous", "target", "weight", "group", "time",
 ROLES: tuple[str, ...] = ("categorical", "continuous", "target", "weight", "group", "time", "key")
 Task = Literal["binary", "multiclass", "regression"]
 TASKS: tuple[str, ...] = ("binary", "multiclass", "regression")
+ENTITIES: tuple[str, ...] = ("user", "item")
 
 
 def _is_count(value: object) -> bool:
@@ -63,11 +64,35 @@ class Target:
 
 
 @dataclass(frozen=True)
+class Entity:
+    """Which columns are about the user of a row, or about its item; those of neither are its context.
+
+    name: `user` or `item`. key: the categorical column that says which one. columns: all its feature columns, the key
+    among them; the same for every row of one user or item, or as of the row's time.
+    """
+
+    name: str
+    key: str
+    columns: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", tuple(self.columns))  # JSON brings a list
+        if self.name not in ENTITIES:
+            raise DataError(f"schema: unknown entity {self.name!r}. Known: {', '.join(ENTITIES)}.")
+        if self.key not in self.columns:
+            raise DataError(f"schema: the key {self.key!r} of {self.name} is not among its columns {self.columns}.")
+
+
+@dataclass(frozen=True)
 class Schema:
-    """Columns of a features-stage table, in file order, and its targets (one entry per column of role `target`)."""
+    """Columns of a features-stage table, in file order, and its targets (one entry per column of role `target`).
+
+    entities: what rows are about, for recommenders; see `Entity`.
+    """
 
     columns: tuple[Column, ...]
     targets: tuple[Target, ...]
+    entities: tuple[Entity, ...] = ()
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
@@ -87,6 +112,30 @@ class Schema:
         for role in ("weight", "group", "time"):
             if len(self.names(role)) > 1:
                 raise DataError(f"schema: at most one column of role {role}, found {self.names(role)}.")
+        self._check_entities()
+
+    def _check_entities(self) -> None:
+        features, taken = self.names("categorical", "continuous"), dict[str, str]()
+        if len({entity.name for entity in self.entities}) != len(self.entities):
+            raise DataError(f"schema: an entity comes twice: {', '.join(entity.name for entity in self.entities)}.")
+        for entity in self.entities:
+            if entity.key not in self.names("categorical"):
+                raise DataError(
+                    f"schema: the key {entity.key!r} of {entity.name} is no categorical column. Categorical columns: "
+                    f"{', '.join(self.names('categorical')) or 'none'}."
+                )
+            for name in entity.columns:
+                if name not in features:
+                    raise DataError(
+                        f"schema: {name!r}, a column of {entity.name}, is no feature. Features: {', '.join(features)}."
+                    )
+                if name in taken:
+                    raise DataError(f"schema: {name!r} is a column of {taken[name]} and of {entity.name}.")
+                taken[name] = entity.name
+
+    def entity(self, name: str) -> Entity | None:
+        """The entity of that name, or None."""
+        return next((entity for entity in self.entities if entity.name == name), None)
 
     def names(self, *roles: str) -> list[str]:
         """Names of the columns of these roles, in order; every column when no role is given."""
@@ -110,6 +159,7 @@ class Schema:
             return cls(
                 tuple(Column(**column) for column in raw["columns"]),
                 tuple(Target(**target) for target in raw["targets"]),
+                tuple(Entity(**entity) for entity in raw.get("entities", ())),
             )
         except DataError:
             raise

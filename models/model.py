@@ -1,0 +1,161 @@
+"""What every model is to the pipeline: ids and floats to outputs, a training loss, and what it asks of the data.
+
+Shapes: B rows of a batch, C id columns, F float columns, O outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Protocol
+
+from torch import Tensor, nn
+
+from models.errors import ModelError, require
+from models.losses import TargetLoss
+
+
+@dataclass(frozen=True)
+class EntityColumns:
+    """Which columns describe a user, or an item: places among the ids and among the floats.
+
+    key: place among the ids of the column that names it; one of `ids`.
+    """
+
+    key: int
+    ids: tuple[int, ...]
+    floats: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in ("ids", "floats"):  # JSON knows only lists
+            object.__setattr__(self, field, tuple(getattr(self, field)))
+        require(self.key in self.ids, f"the key column {self.key} of an entity is not among its id columns {self.ids}.")
+
+
+@dataclass(frozen=True)
+class ModelInputs:
+    """What the data ask of a model; a model's own settings say the rest.
+
+    num_ids: size of each id column's table. num_floats: float columns. num_outputs: width of the output.
+    user, item: the columns of either, where the schema names them; all others are context.
+    """
+
+    num_ids: tuple[int, ...]
+    num_floats: int
+    num_outputs: int = 1
+    user: EntityColumns | None = None
+    item: EntityColumns | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "num_ids", tuple(self.num_ids))
+        require(all(size >= 1 for size in self.num_ids), f"every id column needs an id: num_ids is {self.num_ids}.")
+        require(self.num_floats >= 0, f"num_floats must not be negative: {self.num_floats}.")
+        require(self.num_outputs >= 1, f"num_outputs must be at least 1, not {self.num_outputs}.")
+        require(bool(self.num_ids) or self.num_floats > 0, "num_ids is empty and num_floats is 0: no inputs are left.")
+        for name, entity in (("user", self.user), ("item", self.item)):
+            if entity is not None:
+                inside = all(0 <= place < len(self.num_ids) for place in entity.ids)
+                inside = inside and all(0 <= place < self.num_floats for place in entity.floats)
+                require(inside, f"{name}: {entity} lies outside {len(self.num_ids)} ids and {self.num_floats} floats.")
+
+    @property
+    def context_ids(self) -> tuple[int, ...]:
+        """Places of the id columns of neither user nor item."""
+        taken = {place for entity in (self.user, self.item) if entity for place in entity.ids}
+        return tuple(place for place in range(len(self.num_ids)) if place not in taken)
+
+    @property
+    def context_floats(self) -> tuple[int, ...]:
+        """Places of the float columns of neither user nor item."""
+        taken = {place for entity in (self.user, self.item) if entity for place in entity.floats}
+        return tuple(place for place in range(self.num_floats) if place not in taken)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, tuples and None, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> ModelInputs:
+        """What `to_dict` gave; unknown and missing keys are a `ModelError`."""
+        known = [field.name for field in fields(cls)]
+        if unknown := [key for key in raw if key not in known]:
+            raise ModelError.unknown("key of a model's inputs", unknown, known)
+        missing = [key for key in ("num_ids", "num_floats") if key not in raw]
+        require(not missing, f"a model's inputs lack {', '.join(missing)}.")
+        entities = {key: EntityColumns(**raw[key]) for key in ("user", "item") if raw.get(key) is not None}
+        return cls(**{**raw, **entities})
+
+
+class Rows(Protocol):
+    """A batch as a model sees it; `loaders.packed.Batch` is one.
+
+    ids [B, C] int32, floats [B, F] float32, targets: one [B] each, weight [B] or None.
+    """
+
+    @property
+    def ids(self) -> Tensor: ...
+    @property
+    def floats(self) -> Tensor: ...
+    @property
+    def targets(self) -> Sequence[Tensor]: ...
+    @property
+    def weight(self) -> Tensor | None: ...
+
+
+class Model(nn.Module):
+    """Base of the models on the shelf (`models/shelf.py`), built as `Kind(inputs, settings)`.
+
+    Settings: a frozen dataclass of what a user may set, which refuses what cannot be (`ModelError`).
+    entities: which of `user` and `item` the schema must name for this model.
+    single_output: the model gives one number a row, so it takes one binary or regression target.
+    """
+
+    Settings: ClassVar[type]
+    entities: ClassVar[tuple[str, ...]] = ()
+    single_output: ClassVar[bool] = False
+    inputs: ModelInputs
+
+    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+        """ids [B, C] int32 or int64, floats [B, F] float32 -> outputs [B, O] float32: logits, or values (regression).
+
+        A row's outputs depend on that row alone in evaluation mode.
+        """
+        raise NotImplementedError
+
+    def training_loss(self, batch: Rows, loss: TargetLoss) -> Tensor:
+        """Scalar float32 loss of a batch in training; by default the targets' own loss of the outputs.
+
+        Called under autocast where training runs in bfloat16; what needs float32 must turn it off for itself.
+        """
+        return loss(self(batch.ids, batch.floats), batch.targets, batch.weight)
+
+    def remember(self, ids: Tensor, floats: Tensor, targets: Sequence[Tensor]) -> None:
+        """Called once before training with all rows of the train split, on the host.
+
+        What a model keeps of them (counts of items, say) goes into buffers, so that it is saved with the weights; the
+        buffers' shapes must be known from inputs and settings, or be restored in `_load_from_state_dict`.
+        """
+
+    def require_inputs(self, ids: Tensor, floats: Tensor) -> None:
+        """Raise `ModelError` unless ids are [B, C] and floats [B, F]."""
+        columns, name = len(self.inputs.num_ids), type(self).__name__
+        if ids.dim() != 2 or ids.shape[1] != columns:
+            raise ModelError(f"{name}: ids must be [rows, {columns}], found {list(ids.shape)}.")
+        if floats.dim() != 2 or floats.shape[1] != self.inputs.num_floats:
+            raise ModelError(f"{name}: floats must be [rows, {self.inputs.num_floats}], found {list(floats.shape)}.")
+        require(len(ids) == len(floats), f"{name}: {len(ids)} rows of ids but {len(floats)} rows of floats.")
+
+
+def require_fit(model: type[Model], name: str, inputs: ModelInputs) -> None:
+    """Raise `ModelError` where a model cannot work on these inputs: entities that are not named, several outputs."""
+    missing = [entity for entity in model.entities if getattr(inputs, entity) is None]
+    if missing:
+        raise ModelError(
+            f"model {name}: it needs to know which columns are those of {' and '.join(missing)}. Name them in the "
+            "recipe's settings (features.entities), or choose another model."
+        )
+    if model.single_output and inputs.num_outputs != 1:
+        raise ModelError(
+            f"model {name}: it gives one number a row, and the targets ask for {inputs.num_outputs}. Keep one binary "
+            "or regression target, or choose another model."
+        )
