@@ -113,7 +113,15 @@ class Model(nn.Module):
     Settings: ClassVar[type]
     entities: ClassVar[tuple[str, ...]] = ()
     single_output: ClassVar[bool] = False
-    inputs: ModelInputs
+
+    def __init__(self, inputs: ModelInputs, settings: Any) -> None:
+        super().__init__()
+        self.inputs, self.settings = inputs, settings
+
+    @classmethod
+    def build(cls, inputs: ModelInputs, settings: Any) -> Model:
+        """The model with new weights, from torch's global generator."""
+        return cls(inputs, settings)
 
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
         """ids [B, C] int32 or int64, floats [B, F] float32 -> outputs [B, O] float32: logits, or values (regression).

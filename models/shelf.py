@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import torch
+
+from models.embeddings import EmbeddingTables
 from models.errors import ModelError
 from models.model import Model, ModelInputs, require_fit
 
@@ -49,7 +52,14 @@ class ModelSpec:
         """A new model with weights from torch's global generator."""
         kind = model_class(self.name)
         require_fit(kind, self.name, self.inputs)
-        return kind(self.inputs, self.settings)
+        return kind.build(self.inputs, self.settings)
+
+    @property
+    def table_parameters(self) -> int:
+        """Numbers in the model's embedding tables; none is allocated to count them."""
+        with torch.device("meta"):
+            tables = [module for module in self.build().modules() if isinstance(module, EmbeddingTables)]
+        return sum(table.numel() for module in tables for table in module.tables)
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, "inputs": self.inputs.to_dict(), "settings": asdict(self.settings)}
@@ -64,3 +74,12 @@ class ModelSpec:
         if unknown := [key for key in raw["settings"] if key not in known]:
             raise ModelError.unknown(f"setting of the model {raw['name']}", unknown, known)
         return cls(str(raw["name"]), ModelInputs.from_dict(raw["inputs"]), kind.Settings(**raw["settings"]))
+
+
+def spec_of(model: Model) -> ModelSpec:
+    """What `model` was built from."""
+    path = f"{type(model).__module__}:{type(model).__name__}"
+    names = [name for name, known in MODELS.items() if known == path]
+    if not names:
+        raise ModelError(f"{path} is not on the shelf (models/shelf.py), so it cannot be saved by name.")
+    return ModelSpec(names[0], model.inputs, model.settings)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from models.embeddings import EmbeddingTables, embedding_width
 from models.errors import ModelError, require
 from models.folded import FoldedNetwork, folded_forward
+from models.model import Model, ModelInputs
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,42 @@ class TabularConfig:
         return cls(**raw)
 
 
+@dataclass(frozen=True)
+class TabularSettings:
+    """What can be set of the tabular model: everything in `TabularConfig` but the sizes that the data give.
+
+    embedding_width_max: cap on the width rule `embedding_width`, where embedding_widths is None.
+    """
+
+    layers: tuple[int, ...] = (200, 100)
+    dropout: float | tuple[float, ...] = 0.0
+    embedding_dropout: float = 0.0
+    embedding_width_max: int = 600
+    embedding_widths: tuple[int, ...] | None = None
+    batch_norm: bool = True
+    batch_norm_floats: bool = True
+    batch_norm_last: bool = False
+    output_range: tuple[float, float] | None = None
+    linear_first: bool = True
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if isinstance(value := getattr(self, field.name), list):
+                object.__setattr__(self, field.name, tuple(value))
+        _require_counts("embedding_width_max", (self.embedding_width_max,), at_least=1)
+        if self.embedding_widths is not None:
+            _require_counts("embedding_widths", self.embedding_widths, at_least=1)
+        self.config(ModelInputs((1,) * len(self.embedding_widths or (1,)), 1))
+
+    def config(self, inputs: ModelInputs) -> TabularConfig:
+        """The model's shape on these inputs; `ModelError` for what cannot be."""
+        raw = asdict(self)
+        cap = raw.pop("embedding_width_max")
+        widths = self.embedding_widths or tuple(min(embedding_width(size), cap) for size in inputs.num_ids)
+        sizes = {"num_ids": inputs.num_ids, "num_floats": inputs.num_floats, "num_outputs": inputs.num_outputs}
+        return TabularConfig(**{**raw, **sizes, "embedding_widths": widths})
+
+
 def _require_counts(name: str, values: Any, at_least: int) -> None:
     """`values` must be a tuple of integers, none under `at_least`."""
     whole = isinstance(values, tuple) and all(isinstance(v, int) and not isinstance(v, bool) for v in values)
@@ -131,7 +168,7 @@ def linear_block(
     return nn.Sequential(*(linear + regularisers if linear_first else regularisers + linear))
 
 
-class TabularModel(nn.Module):
+class TabularModel(Model):
     """Ids and floats to outputs, with the semantics of fastai 2.8's `TabularModel`.
 
     tests/models/test_tabular_model.py compares its outputs and gradients with fastai's own, weights copied over.
@@ -140,14 +177,25 @@ class TabularModel(nn.Module):
         form and its optimizer allow it (see `folding_obstacle`).
     """
 
+    Settings = TabularSettings
+
     def __init__(self, config: TabularConfig, gradients: str = "dense") -> None:
-        super().__init__()
+        raw = config.to_dict() | {"embedding_widths": config.widths}
+        inputs = ModelInputs(*(raw.pop(name) for name in ("num_ids", "num_floats", "num_outputs")))
+        super().__init__(inputs, TabularSettings(**raw))
         self.config = config
         self.folded = True
         self.embeddings = EmbeddingTables(config.num_ids, config.widths, gradients)
         self.embedding_dropout = nn.Dropout(config.embedding_dropout)
         self.float_norm = nn.BatchNorm1d(config.num_floats) if config.batch_norm_floats and config.num_floats else None
         self.layers = self._build_layers()
+
+    @classmethod
+    def build(cls, inputs: ModelInputs, settings: TabularSettings) -> "TabularModel":
+        """The model that these settings give on these inputs."""
+        model = cls(settings.config(inputs))
+        model.inputs, model.settings = inputs, settings  # the cap and the entities too, which the shape does not hold
+        return model
 
     def _build_layers(self) -> nn.Sequential:
         config = self.config

@@ -19,9 +19,11 @@ from features.online import OnlineTransformer
 from features.preprocessor import Preprocessor
 from features.schema import Schema
 from features.workflow import Workflow
-from models import TabularConfig, TabularModel, TargetLoss
+from models import TargetLoss
+from models.model import Model
+from models.shelf import ModelSpec, spec_of
 
-FORMAT = 1
+FORMAT = 2  # since 2 a model is described by its name, inputs and settings
 BLOCK_ROWS = 65_536
 # The last bits of a matrix product depend on its height. In blocks padded to a multiple of 128 rows a row's score is
 # the same alone as among a million (same device and number of threads).
@@ -43,7 +45,7 @@ class Bundle:
     """
 
     preprocessor: Preprocessor
-    model: TabularModel
+    model: Model
     info: dict[str, Any]
     device: str = "cpu"
     workflow: Workflow | None = None
@@ -107,7 +109,7 @@ class Bundle:
             self.workflow.save(folder / "workflow")
         has_workflow = self.workflow is not None
         content = {
-            "format": FORMAT, "model": self.model.config.to_dict(), "info": self.info, "workflow": has_workflow
+            "format": FORMAT, "model": spec_of(self.model).to_dict(), "info": self.info, "workflow": has_workflow
         }  # fmt: skip
         (folder / "bundle.json").write_text(json.dumps(content, indent=1))
 
@@ -119,7 +121,7 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
         content = json.loads((folder / "bundle.json").read_text())
         if content["format"] != FORMAT:
             raise BundleError(f"bundle {folder}: format {content['format']}, this version reads {FORMAT}.")
-        model = TabularModel(TabularConfig.from_dict(content["model"]))
+        model = ModelSpec.from_dict(content["model"]).build()
         model.load_state_dict(load_file(folder / "weights.safetensors", device="cpu"))
         info, has_workflow = dict(content["info"]), content.get("workflow", False)
     except BundleError:
@@ -133,12 +135,12 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
     except DataError as error:
         raise BundleError(f"bundle {folder}: {error}") from error
     expected = [column.num_ids for column in preprocessor.tensor_schema.ids]
-    if list(model.config.num_ids) != expected:
-        raise BundleError(f"bundle {folder}: the model's tables {model.config.num_ids} do not fit the vocabularies.")
+    if list(model.inputs.num_ids) != expected:
+        raise BundleError(f"bundle {folder}: the model's tables {model.inputs.num_ids} do not fit the vocabularies.")
     return Bundle(preprocessor, model.to(device).eval(), info, device, workflow)
 
 
-def model_outputs(model: TabularModel, ids: Tensor, floats: Tensor) -> Iterator[Tensor]:
+def model_outputs(model: Model, ids: Tensor, floats: Tensor) -> Iterator[Tensor]:
     """Outputs [rows of block, O] of each block of rows, in evaluation mode; blocks are padded to 128 rows and cut back.
 
     ids [N, C] int32, floats [N, F] float32, on the model's device. The model's mode is restored.

@@ -9,7 +9,7 @@ import difflib
 import io
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,8 +22,9 @@ from torch import nn
 from features.operators.fill_missing import INDICATORS
 from features.preprocessor_settings import PreprocessorSettings
 from features.recipes import recipe_class
-from models import EmbeddingTables, TabularConfig, build_optimizer
+from models import EmbeddingTables, ModelError, build_optimizer
 from models.schedule import build_schedule
+from models.shelf import model_class
 
 LONGEST_RUN = 1 << 62  # steps; how many a run has is only known when its rows are
 
@@ -38,21 +39,30 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
-class ModelSettings(Settings):
-    """The tabular model's shape; sizes of tables and outputs come from the data."""
+@dataclass(frozen=True)
+class ModelChoice:
+    """A model by its name on the shelf (models/shelf.py), and its `Settings`; the data give its sizes."""
 
-    layers: tuple[int, ...] = (200, 100)
-    dropout: float | tuple[float, ...] = 0.0
-    embedding_dropout: float = Field(0.0, ge=0, lt=1)
-    embedding_width_max: int = Field(600, ge=1, description="cap on the width rule min(600, round(1.6 n^0.56))")
-    batch_norm: bool = True
-    batch_norm_floats: bool = True
+    kind: str
+    settings: Any
 
-    @model_validator(mode="after")
-    def _fits_the_model(self) -> ModelSettings:
-        """What the model itself would refuse, before any work."""
-        TabularConfig((1,), 1, 1, layers=self.layers, dropout=self.dropout)
-        return self
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, **asdict(self.settings)}
+
+
+def model_choice(raw: Any) -> ModelChoice:
+    """From YAML's section `model`: `kind`, by default tabular, and that model's settings."""
+    if isinstance(raw, ModelChoice):
+        return raw
+    if not isinstance(raw, dict):
+        raise ConfigError(f"model: expected keys and values, found {type(raw).__name__}.")
+    settings = dict(raw)
+    kind = settings.pop("kind", "tabular")
+    try:
+        known = model_class(str(kind)).Settings
+    except ModelError as error:
+        raise ConfigError(f"model.kind: {error}") from error
+    return ModelChoice(str(kind), _strict(known, settings, "model"))
 
 
 class TrainSettings(Settings):
@@ -189,7 +199,7 @@ class RunConfig(Settings):
     )
     features: Any = None
     preprocess: PreprocessorSettings = PreprocessorSettings()
-    model: ModelSettings = ModelSettings()
+    model: Any = Field(default_factory=lambda: model_choice({}), description="kind, and the settings of that model")
     train: TrainSettings = TrainSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
     nightly: NightlySettings = NightlySettings()
@@ -214,10 +224,16 @@ class RunConfig(Settings):
             return raw | {"preprocess": settings}
         return raw
 
+    @field_validator("model", mode="before")
+    @classmethod
+    def _model_settings(cls, raw: Any) -> ModelChoice:
+        return model_choice(raw)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, every default written out."""
-        raw = self.model_dump(mode="json", exclude={"features"})
-        return raw | {"features": json.loads(json.dumps(asdict(self.features)))}
+        raw = self.model_dump(mode="json", exclude={"features", "model"})
+        own = {"features": asdict(self.features), "model": self.model.to_dict()}
+        return raw | json.loads(json.dumps(own))
 
     def to_yaml(self) -> str:
         out = io.StringIO()

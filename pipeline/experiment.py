@@ -20,12 +20,14 @@ from torch import nn
 from features.schema import Schema
 from loaders.dataset import BatchDataset
 from loaders.packed import Batch, PackedTable
-from models import TabularConfig, TabularModel, TargetLoss
+from models import TargetLoss
+from models.model import Model
 from models.precision import choose_precision
+from models.shelf import ModelSpec
 from pipeline.bundle import target_loss
 from pipeline.config import RunConfig, TrainSettings
 from pipeline.evaluate import importance_rows
-from pipeline.stages import Pipeline, model_config
+from pipeline.stages import Pipeline, model_spec
 from pipeline.train import Trained, TrainingError, optimizer_of, train_model
 from pipeline.train_step import TrainStep
 
@@ -41,7 +43,7 @@ class Experiment:
     config: RunConfig
     device: str
     schema: Schema
-    shape: TabularConfig
+    spec: ModelSpec
     train: PackedTable
     valid: PackedTable
     num_train_rows: int
@@ -62,7 +64,7 @@ class Experiment:
             config=pipeline.config,
             device=pipeline.device,
             schema=encoded.features.schema,
-            shape=model_config(encoded.preprocessor, pipeline.config),
+            spec=model_spec(encoded.preprocessor, pipeline.config),
             train=train,
             valid=valid,
             num_train_rows=len(tables[0]),
@@ -79,11 +81,11 @@ class Experiment:
     def loss(self) -> TargetLoss:
         return target_loss(self.schema)
 
-    def new_model(self, seed: int) -> TabularModel:
+    def new_model(self, seed: int) -> Model:
         """The run's model with the weights that a run of this seed starts from, on `device`."""
         with torch.random.fork_rng(self.cuda_devices):
             torch.manual_seed(seed)
-            return TabularModel(self.shape).to(self.device)
+            return self.spec.build().to(self.device)
 
     @property
     def cuda_devices(self) -> list[int]:
@@ -126,7 +128,7 @@ class Experiment:
             _silence(),
         ):
             torch.manual_seed(seed)
-            model = TabularModel(self.shape)
+            model = self.spec.build()
             return train_model(
                 model,
                 self.train,

@@ -8,12 +8,13 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from features.vocabulary import LAYOUT
-from models import embedding_width
+from models.model import ModelInputs
+from models.shelf import ModelSpec
 from pipeline.config import RunConfig
 from pipeline.plan_fit import distinct_values, predict
 from pipeline.plan_sample import PlanError, sample_files
@@ -116,8 +117,9 @@ class Forecast:
     @property
     def parameter_bytes(self) -> int:
         """Of the embedding tables, which grow with the data; the layers are in what a step was measured to take."""
-        cap = self.config.model.embedding_width_max
-        return FLOAT_BYTES * sum(size * min(embedding_width(size), cap) for size in self.id_sizes.values())
+        sample, model = ModelInputs.from_dict(self.found[-1]["inputs"]), self.config.model
+        inputs = replace(sample, num_ids=tuple(self.id_sizes.values()))
+        return FLOAT_BYTES * ModelSpec(model.kind, inputs, model.settings).table_parameters
 
     def least_training_bytes(self) -> int:
         """Weights, gradients and one moment of each weight: less than any optimizer needs."""

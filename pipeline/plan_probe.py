@@ -128,6 +128,7 @@ def run_stages(config: RunConfig, block_scale: float, whole_run: bool, watch: Wa
     found = {
         "rows": features.rows,
         "num_words": schema.num_words,
+        "inputs": stages.model_inputs(encoded.preprocessor).to_dict(),
         "counts": {
             name: _histogram(category.counts["count"], pipeline.engine)
             for name, category in statistics.categories.items()
@@ -208,7 +209,7 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
     # The sample may have fewer rows than so many batches.
     rows = torch.arange(num_steps * batch_size) % len(table)
     few = PackedTable(valid.words[:batch_size].clone(), valid.schema).to(device)
-    shape = stages.model_config(encoded.preprocessor, config)
+    spec = stages.model_spec(encoded.preprocessor, config)
     loss = target_loss(encoded.features.schema)
     settings = config.train.model_copy(update={"epochs": 1})
     moments: list[float] = []
@@ -218,16 +219,15 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
             torch.cuda.synchronize(device)
         moments.append(time.perf_counter())
 
-    for name, counts in (("sample", shape.num_ids), ("whole", tuple(sizes))):
+    for name, counts in (("sample", spec.inputs.num_ids), ("whole", tuple(sizes))):
         train = _spread_ids(PackedTable(table.words[rows], table.schema), counts).to(device)
-        widths = tuple(min(stages.embedding_width(size), config.model.embedding_width_max) for size in counts)
         folder = work / name
         folder.mkdir(parents=True)
         moments.clear()
         watch.restart()
         started = time.perf_counter()
         torch.manual_seed(config.seed)
-        model = stages.TabularModel(replace(shape, num_ids=counts, embedding_widths=widths))
+        model = replace(spec, inputs=replace(spec.inputs, num_ids=counts)).build()
         train_model(
             model, train, few, loss, settings, seed=config.seed, device=device, folder=folder, after_step=after_step
         )

@@ -31,7 +31,8 @@ from loaders.dataset import BatchSource
 from loaders.packed import PackedTable
 from loaders.residency import open_source, residency_here
 from loaders.shards import PackedShards, write_shuffled
-from models import TabularConfig, TabularModel, embedding_width
+from models.model import EntityColumns, ModelInputs
+from models.shelf import ModelSpec
 from pipeline.artifacts import Artifact, ArtifactStore, artifact_key, folder_lock, input_checksums, source_hash
 from pipeline.bundle import Bundle, target_loss
 from pipeline.cluster import Cluster, open_cluster
@@ -266,7 +267,7 @@ class Encoded:
         train, valid = self.train_source(), self.table("valid").to(device)
         with torch.random.fork_rng(range(torch.cuda.device_count()) if device != "cpu" else []):
             torch.manual_seed(config.seed)
-            model = TabularModel(model_config(preprocessor, config))
+            model = model_spec(preprocessor, config).build()
             loss = target_loss(self.features.schema)
             trained = train_model(model, train, valid, loss, config.train, seed=config.seed, device=device, folder=work)
         period = training_period(self.features)
@@ -292,21 +293,23 @@ def resolve_device(name: str) -> str:
     return name
 
 
-def model_config(preprocessor: Preprocessor, config: RunConfig) -> TabularConfig:
-    """The model's shape for these vocabularies and targets."""
-    schema, settings = preprocessor.tensor_schema, config.model
-    sizes = tuple(column.num_ids for column in schema.ids)
-    return TabularConfig(
-        num_ids=sizes,
-        num_floats=len(schema.floats),
-        num_outputs=schema.num_outputs,
-        embedding_widths=tuple(min(embedding_width(size), settings.embedding_width_max) for size in sizes),
-        layers=settings.layers,
-        dropout=settings.dropout,
-        embedding_dropout=settings.embedding_dropout,
-        batch_norm=settings.batch_norm,
-        batch_norm_floats=settings.batch_norm_floats,
-    )
+def model_spec(preprocessor: Preprocessor, config: RunConfig) -> ModelSpec:
+    """The configured model for these vocabularies and targets."""
+    return ModelSpec(config.model.kind, model_inputs(preprocessor), config.model.settings)
+
+
+def model_inputs(preprocessor: Preprocessor) -> ModelInputs:
+    """What these vocabularies, targets and entities ask of a model."""
+    schema, tensors = preprocessor.schema, preprocessor.tensor_schema
+    ids = [column.name for column in tensors.ids]
+    indicators = {f"{name}_na": name for name in schema.names("continuous")}
+    entities = {}
+    for entity in schema.entities:
+        floats = [place for place, name in enumerate(tensors.floats) if indicators.get(name, name) in entity.columns]
+        places = tuple(ids.index(name) for name in ids if name in entity.columns)
+        entities[entity.name] = EntityColumns(ids.index(entity.key), places, tuple(floats))
+    sizes = tuple(column.num_ids for column in tensors.ids)
+    return ModelInputs(sizes, len(tensors.floats), tensors.num_outputs, **entities)
 
 
 def write_features(tables: FeatureTables, folder: Path, rows_per_part: int) -> dict[str, int]:

@@ -21,6 +21,8 @@ from typing import Any
 import torch
 
 from loaders.dataset import BatchDataset
+from models import TabularConfig
+from models.tabular import TabularSettings
 from pipeline.artifacts import atomic_write
 from pipeline.display import render_table
 from pipeline.experiment import Experiment
@@ -117,6 +119,7 @@ def profile_steps(experiment: Experiment, num_steps: int, trace: Path | None = N
         TrainingError: for fewer than 1 step, or for a train split that is smaller than the batch.
     """
     settings, device, seed = experiment.config.train, experiment.device, experiment.config.seed
+    tabular_shape(experiment)
     if num_steps < 1:
         raise TrainingError(f"profile: --steps must be at least 1, not {num_steps}.")
     if len(experiment.train) < 8 * settings.batch_size:
@@ -193,7 +196,7 @@ def step_needs(experiment: Experiment, unique: Sequence[float], form: Form) -> d
     Every activation is written once and read once on the way up, read once and replaced by its gradient on the way
     down.
     """
-    shape, rows = experiment.shape, experiment.config.train.batch_size
+    shape, rows = tabular_shape(experiment), experiment.config.train.batch_size
     words, width = experiment.train.schema.num_words, sum(shape.widths)
     sizes = (width + shape.num_floats, *shape.layers, shape.num_outputs)
     parameters = sum(a * b for a, b in pairwise(sizes))
@@ -219,6 +222,17 @@ def step_needs(experiment: Experiment, unique: Sequence[float], form: Form) -> d
         EMBEDDING: embedding,
         DENSE: dense,
     }
+
+
+def tabular_shape(experiment: Experiment) -> TabularConfig:
+    """The model's layers; `TrainingError` for a model whose bytes and flops are not written down here."""
+    spec = experiment.spec
+    if not isinstance(spec.settings, TabularSettings):
+        raise TrainingError(
+            f"profile: what a step needs is known of model.kind=tabular, and this run's is {spec.name}. Profile it "
+            "with torch.profiler."
+        )
+    return spec.settings.config(spec.inputs)
 
 
 def write_trace(path: Path, device: str, work: Callable[[], object]) -> None:

@@ -182,6 +182,11 @@ def edit(path, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+def described(folder):
+    """The model as bundle.json describes it."""
+    return json.loads((folder / "bundle.json").read_text())["model"]
+
+
 def shrink_vocabulary(folder):
     path = folder / "preprocessor" / "vocabulary-000.parquet"
     pd.read_parquet(path).iloc[:-1].to_parquet(path)
@@ -200,7 +205,12 @@ DAMAGES = {
     "json not utf-8": lambda folder: (folder / "bundle.json").write_bytes(b"\xff\xfe{}"),
     "model is a list": lambda folder: edit(folder / "bundle.json", model=[]),
     "model of another size": lambda folder: edit(
-        folder / "bundle.json", model=json.loads((folder / "bundle.json").read_text())["model"] | {"layers": [3]}
+        folder / "bundle.json", model=described(folder) | {"settings": described(folder)["settings"] | {"layers": [3]}}
+    ),
+    "model of another name": lambda folder: edit(folder / "bundle.json", model=described(folder) | {"name": "linear"}),
+    "model without inputs": lambda folder: edit(folder / "bundle.json", model={"name": "tabular", "settings": {}}),
+    "model with an unknown setting": lambda folder: edit(
+        folder / "bundle.json", model=described(folder) | {"settings": {"depth": 3}}
     ),
     "preprocessor gone": lambda folder: shutil.rmtree(folder / "preprocessor"),
     "preprocessor cut": lambda folder: cut(folder / "preprocessor" / "preprocessor.json"),
@@ -218,7 +228,7 @@ def test_a_damaged_bundle_is_an_error_that_names_it(folder, damage):
 
 def test_a_bundle_of_another_version_says_which(folder):
     edit(folder / "bundle.json", format=99)
-    with pytest.raises(BundleError, match=r"format 99, this version reads 1\.$"):
+    with pytest.raises(BundleError, match=r"format 99, this version reads 2\.$"):
         load_bundle(folder)
 
 

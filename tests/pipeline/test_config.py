@@ -65,7 +65,7 @@ def test_overrides_reach_every_section(load):
         "seed=7", "train.epochs=3", "model.layers=[64, 32]", "features.split.train=0.7", "features.split.valid=0.2",
     )  # fmt: skip
     assert (config.seed, config.train.epochs, config.train.lr_max) == (7, 3, 0.5)
-    assert config.model.layers == (64, 32)
+    assert config.model.settings.layers == (64, 32)
     assert (config.features.split.train, config.features.split.test) == (0.7, 0.1)
 
 

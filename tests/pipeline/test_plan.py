@@ -20,6 +20,7 @@ import pipeline.plan as plan_module
 from features.errors import DataError
 from features.recipes import recipe_class
 from features.recipes.trivago_synthetic import write_synthetic_log
+from models.model import ModelInputs
 from pipeline.cli import main
 from pipeline.config import parse_config
 from pipeline.plan import make_plan, run_plan
@@ -334,6 +335,7 @@ def costs(share: float, rows: int, part_rows: int, words: int = 10) -> dict:
         "share": share,
         "rows": split,
         "num_words": words,
+        "inputs": ModelInputs((10,), 3).to_dict(),
         "counts": {"id": times},
         "startup_seconds": 2.0,
         "device": "cpu",

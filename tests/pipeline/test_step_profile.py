@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from loaders.dataset import BatchDataset
-from models import TabularConfig
 from models.kernels import kernel
+from models.model import ModelInputs
+from models.shelf import ModelSpec
+from models.tabular import TabularSettings
 from pipeline.cli import main
 from pipeline.experiment import Experiment
 from pipeline.machine_rates import Rates
@@ -26,7 +28,7 @@ from pipeline.step_phases import (
     PhasedStep,
     watched_lookup,
 )
-from pipeline.step_profile import Form, Need, profile_steps, step_needs, unique_ids
+from pipeline.step_profile import Form, Need, profile_steps, step_needs, tabular_shape, unique_ids
 from pipeline.train import TrainingError
 
 SMALL = ("train.batch_size=64",)
@@ -114,7 +116,8 @@ def test_unique_ids_are_counted_by_column(experiment):
 def two_tables(tiny) -> Experiment:
     """Tables [100, 3] and [10, 2], 4 floats, layers 8 and 5, one output, at 64 rows of packed words."""
     experiment = Experiment.of_run(tiny.config, SMALL)
-    return replace(experiment, shape=TabularConfig((100, 10), 4, 1, embedding_widths=(3, 2), layers=(8, 5)))
+    spec = ModelSpec("tabular", ModelInputs((100, 10), 4), TabularSettings(layers=(8, 5), embedding_widths=(3, 2)))
+    return replace(experiment, spec=spec)
 
 
 def test_needs_of_rows_that_move_alone(tiny):
@@ -158,7 +161,7 @@ def test_a_rows_state_is_read_off_the_optimizer(tiny, overrides, touched):
     if touched is None:
         assert found.touched_row_bytes is None
     else:
-        assert found.touched_row_bytes == pytest.approx([touched(width) for width in experiment.shape.widths])
+        assert found.touched_row_bytes == pytest.approx([touched(width) for width in tabular_shape(experiment).widths])
 
 
 def test_a_floor_is_the_longer_of_memory_and_arithmetic():
