@@ -57,6 +57,9 @@ class BatchSource(Protocol):
         out: int32 [at least B, W], contiguous, on `device`; the result is then a view of it.
         """
 
+    def positions(self, index: int) -> tuple[int, int]:
+        """[start, stop): the places of this rank's rows of step `index` in the epoch's order, over all ranks."""
+
     def settings(self) -> dict[str, int | bool]:
         """What the rows of each step of all ranks depend on beside the epoch; a resumed run must have the same."""
 
@@ -125,13 +128,17 @@ class BatchDataset:
     def __getitem__(self, index: int) -> Batch:
         return unpack(self.schema, self.words(index))
 
+    def positions(self, index: int) -> tuple[int, int]:
+        """[start, stop): the places of this rank's rows of step `index` in the epoch's order, over all ranks."""
+        return self._batches.positions(index)
+
     def words(self, index: int, out: Tensor | None = None) -> Tensor:
         """Packed rows [B, W] int32 of step `index` in [0, len), on the table's device.
 
         out: int32 [at least B, W] there, whose first B rows are overwritten and returned; else memory of their own.
         """
         table = self.table.words
-        start, stop = self._batches.positions(index)
+        start, stop = self.positions(index)
         out = table.new_empty((stop - start, table.shape[1])) if out is None else out[: stop - start]
         if not self.shuffle:
             return out.copy_(table[start:stop])

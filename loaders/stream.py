@@ -171,6 +171,10 @@ class StreamedDataset:
         self._give_up()
         self._buffers = []
 
+    def positions(self, index: int) -> tuple[int, int]:
+        """[start, stop): the places of this rank's rows of step `index` in the epoch, over all ranks."""
+        return self._batches.positions(index)
+
     def _positions(self, index: int) -> tuple[int, int]:
         """[start, stop) of a step among the rows of this rank."""
         start, stop = self._batches.positions(index)

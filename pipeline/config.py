@@ -65,6 +65,15 @@ def model_choice(raw: Any) -> ModelChoice:
     return ModelChoice(str(kind), _strict(known, settings, "model"))
 
 
+class NegativeSettings(Settings):
+    """Rows are positives, and negatives are drawn for each of them, anew each epoch (docs/recommenders.md)."""
+
+    per_positive: int = Field(4, ge=1, le=1000)
+    kind: Literal["uniform", "popularity"] = "uniform"
+    power: float = Field(0.75, gt=0, le=4, description="popularity: of the counts that items are drawn by")
+    exclude_known: bool = Field(True, description="never draw an item that the user has in the train split")
+
+
 class TrainSettings(Settings):
     """How the model is trained; docs/training.md says what each setting costs and when to use it."""
 
@@ -98,6 +107,9 @@ class TrainSettings(Settings):
     )
     cuda_graph: Literal["auto", "on", "off"] = Field(
         "auto", description="replay a step as one CUDA graph; auto: on a GPU, where the optimizer can"
+    )
+    negatives: NegativeSettings | None = Field(
+        None, description="for rows that are all positives; batch_size counts the positives"
     )
     compile: Literal["on", "off"] = Field("off", description="torch.compile of model and loss; takes seconds to begin")
 

@@ -27,7 +27,7 @@ from models.shelf import ModelSpec
 from pipeline.bundle import target_loss
 from pipeline.config import RunConfig, TrainSettings
 from pipeline.evaluate import importance_rows
-from pipeline.stages import Pipeline, model_spec
+from pipeline.stages import Pipeline, model_spec, remember
 from pipeline.train import Trained, TrainingError, optimizer_of, train_model
 from pipeline.train_step import TrainStep
 
@@ -57,6 +57,11 @@ class Experiment:
         if max_rows is not None and max_rows < 1:
             raise TrainingError(f"--rows must be at least 1, not {max_rows}.")
         pipeline = Pipeline.from_config(path, *overrides)
+        if pipeline.config.train.negatives is not None:
+            raise TrainingError(
+                "tune, lr-range and profile work on labelled rows, and train.negatives is set. Give batch size and "
+                "learning rate by hand."
+            )
         encoded = pipeline.features().encode()
         tables = [encoded.table(split) for split in ("train", "valid")]
         train, valid = (sample_of(table, max_rows).to(pipeline.device) for table in tables)
@@ -129,6 +134,7 @@ class Experiment:
         ):
             torch.manual_seed(seed)
             model = self.spec.build()
+            remember(model, self.train)
             return train_model(
                 model,
                 self.train,

@@ -29,7 +29,7 @@ from pipeline.display import render_table
 from pipeline.evaluate import evaluate
 from pipeline.report import ReportData, write_report
 from pipeline.run import Run
-from pipeline.stages import Features, Pipeline, pack
+from pipeline.stages import Features, Pipeline, judged_frame
 
 log = logging.getLogger(__name__)
 PROMOTED, KEPT, REFUSED, FAILED = 0, 10, 20, 40
@@ -116,7 +116,7 @@ def compare(pipeline: Pipeline, features: Features, current: Bundle, candidate: 
                 "the current model predicts other targets than today's features hold. Remove the link "
                 f"{pipeline.config.runs / pipeline.config.name / 'current'} to start anew."
             )
-        table = pack(bundle.preprocessor, frame)
+        table = judged_frame(bundle, features, frame)
         outputs.append(evaluate(bundle.model, table, bundle.schema, pipeline.device).predictions[0].cpu())
     batch = table.unpack(table.words)
     metric = choose_metric(settings, features.schema)

@@ -24,6 +24,7 @@ from pipeline.report import ReportData, Stage, write_report
 if TYPE_CHECKING:
     from pipeline.stages import Encoded
 
+SPLITS = ("train", "valid", "test")
 STAGES = ("features", "encode", "train", "evaluate")
 
 
@@ -109,7 +110,7 @@ def judge(encoded: Encoded, bundle: Bundle) -> dict[str, Any]:
     """Metrics on valid and test, and what the report draws of test."""
     pipeline, schema = encoded.features.pipeline, encoded.features.schema
     settings, device = pipeline.config.evaluate, pipeline.device
-    tables = {split: encoded.table(split) for split in ("train", "valid", "test")}
+    tables = {split: encoded.judged(split) if split != "train" else encoded.table(split) for split in SPLITS}
     found = {s: evaluate(bundle.model, tables[s], schema, device, settings.calibration_bins) for s in ("valid", "test")}
     importance: list[dict[str, Any]] = []
     metric = None

@@ -16,7 +16,7 @@ from pipeline.bundle import Bundle, load_bundle
 from pipeline.display import render_table
 from pipeline.evaluate import evaluate, quality
 from pipeline.report import ReportData, write_report
-from pipeline.stages import Pipeline, pack
+from pipeline.stages import Pipeline, judged_frame
 
 
 class RunError(ValueError):
@@ -40,7 +40,7 @@ def evaluate_run(
     bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)
     features = pipeline.features()
     started = time.perf_counter()
-    table = pack(bundle.preprocessor, features.frame(split))
+    table = judged_frame(bundle, features, features.frame(split))
     bins = pipeline.config.evaluate.calibration_bins
     found = evaluate(bundle.model, table, bundle.schema, pipeline.device, bins)
     summary = {

@@ -31,7 +31,7 @@ from loaders.dataset import BatchSource
 from loaders.packed import PackedTable
 from loaders.residency import open_source, residency_here
 from loaders.shards import PackedShards, write_shuffled
-from models.model import EntityColumns, ModelInputs
+from models.model import EntityColumns, Model, ModelInputs
 from models.shelf import ModelSpec
 from pipeline.artifacts import Artifact, ArtifactStore, artifact_key, folder_lock, input_checksums, source_hash
 from pipeline.bundle import Bundle, target_loss
@@ -40,6 +40,7 @@ from pipeline.config import RunConfig, load_config
 from pipeline.display import html_table, progress
 from pipeline.encode import encode_split, fit, pack
 from pipeline.incremental import ParsedFiles
+from pipeline.negatives import implicit_batches, require_positives, with_negatives
 from pipeline.plan_machine import available_memory
 from pipeline.run import Run, publish
 from pipeline.train import batch_size_for, train_model
@@ -55,6 +56,7 @@ SOURCES = {
         "models",
         "pipeline.train",
         "pipeline.train_step",
+        "pipeline.negatives",
         "pipeline.checkpoint",
         "pipeline.bundle",
     ],
@@ -211,6 +213,14 @@ class Encoded:
         """A split's packed table, memory-mapped."""
         return PackedTable.load(self.artifact.path / split)
 
+    def judged(self, split: str) -> PackedTable:
+        """A split as its loss and metrics are measured: with negatives where the run draws them, else its table."""
+        tables = {name: self.table(name) for name in ("train", "valid", "test")}
+        config, preprocessor = self.features.pipeline.config, self.preprocessor
+        inputs, device = model_inputs(preprocessor), self.features.pipeline.device
+        place = list(tables).index(split)
+        return with_negatives(preprocessor, inputs, list(tables.values()), place, config, device)
+
     def shuffled(self) -> Artifact:
         """The train split in a global random order, of which blocks can be streamed."""
         stored, seed = PackedShards(self.artifact.path / "train"), self.features.pipeline.config.seed
@@ -263,13 +273,29 @@ class Encoded:
 
     def _train(self, work: Path) -> tuple[Any, Bundle]:
         pipeline, config = self.features.pipeline, self.features.pipeline.config
-        preprocessor, device = self.preprocessor, pipeline.device
-        train, valid = self.train_source(), self.table("valid").to(device)
+        preprocessor, device, settings = self.preprocessor, pipeline.device, config.train
+        require_positives(config, preprocessor)
+        spec = model_spec(preprocessor, config)
+        source, rows = self.train_source(), self.table("train")
+        negatives = None
+        if settings.negatives is not None:
+            negatives = implicit_batches(preprocessor, spec.inputs, rows, settings.negatives, config.seed, device)
+        valid = self.judged("valid").to(device)
         with torch.random.fork_rng(range(torch.cuda.device_count()) if device != "cpu" else []):
             torch.manual_seed(config.seed)
-            model = model_spec(preprocessor, config).build()
-            loss = target_loss(self.features.schema)
-            trained = train_model(model, train, valid, loss, config.train, seed=config.seed, device=device, folder=work)
+            model, loss = spec.build(), target_loss(self.features.schema)
+            remember(model, rows)
+            trained = train_model(
+                model,
+                source,
+                valid,
+                loss,
+                settings,
+                seed=config.seed,
+                device=device,
+                folder=work,
+                negatives=negatives,
+            )
         period = training_period(self.features)
         info = {"name": config.name, "recipe": config.recipe, "seed": config.seed, **period}
         workflow = self.features.workflow
@@ -282,6 +308,27 @@ class Encoded:
         rows = [{"column": c.name, "kind": "id", "ids": c.num_ids} for c in schema.ids]
         rows += [{"column": name, "kind": "float", "ids": None} for name in schema.floats]
         return html_table(rows, f"Packed rows of {schema.num_words} words")
+
+
+def judged_frame(bundle: Bundle, features: Features, frame: Any) -> PackedTable:
+    """Rows of the features stage as a bundle's metrics are measured on them: with negatives where the run draws them.
+
+    These are drawn from the bundle's own vocabulary, and pairs of today's splits are known.
+    """
+    pipeline, table = features.pipeline, pack(bundle.preprocessor, frame)
+    if pipeline.config.train.negatives is None:
+        return table
+    require_positives(pipeline.config, bundle.preprocessor)
+    tables = [pack(bundle.preprocessor, features.frame(split)) for split in ("train", "valid", "test")]
+    inputs = model_inputs(bundle.preprocessor)
+    return with_negatives(bundle.preprocessor, inputs, [*tables, table], 3, pipeline.config, pipeline.device)
+
+
+def remember(model: Model, train: PackedTable) -> None:
+    """Give the model the rows that it is to keep something of, where it does."""
+    if type(model).remember is not Model.remember:
+        batch = train.unpack(train.words.cpu())
+        model.remember(batch.ids, batch.floats, batch.targets)
 
 
 def resolve_device(name: str) -> str:

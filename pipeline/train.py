@@ -21,10 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from loaders.dataset import BatchDataset, BatchSource
+from loaders.implicit import ImplicitBatches
 from loaders.loader import BatchLoader
 from loaders.packed import PackedTable
 from models import TargetLoss, build_optimizer
 from models.ema import WeightAverage
+from models.model import Model
 from models.optimizers import OPTIMIZERS
 from models.precision import choose_precision
 from models.schedule import Schedule, build_schedule
@@ -47,7 +49,7 @@ class Trained:
     best_epoch: from 0, the one whose weights these are. steps, rows: those trained on, all epochs together.
     """
 
-    model: nn.Module
+    model: Model
     curve: list[dict[str, Any]]
     best_epoch: int
     steps: int
@@ -55,7 +57,7 @@ class Trained:
 
 
 def train_model(
-    model: nn.Module,
+    model: Model,
     train: PackedTable | BatchSource,
     valid_table: PackedTable,
     loss: TargetLoss,
@@ -65,12 +67,14 @@ def train_model(
     device: str,
     folder: Path,
     after_step: Callable[[int], None] = lambda step: None,
+    negatives: ImplicitBatches | None = None,
 ) -> Trained:
     """Train `model` (in place) and return it with the weights that `settings.select` asks for.
 
     train: a packed table, shuffled by `seed` and cut into batches of settings.batch_size, or any source of batches.
     folder: where checkpoints and metrics.jsonl go; if it holds a checkpoint of the same run, training goes on there.
     after_step: called with the number of steps done, for tests and hooks.
+    negatives: drawn anew each epoch for the rows of `train`, which are positives then; `valid_table` has its own.
     """
     source = table_batches(train, settings, seed) if isinstance(train, PackedTable) else train
     loader, batch_size = BatchLoader(source, device=device), source.batch_size
@@ -99,6 +103,7 @@ def train_model(
         max_grad_norm=max_grad_norm,
         average=average,
         compiled=settings.compile == "on",
+        negatives=negatives,
     )
     if losses.is_cuda:
         hold_in_tensors(optimizer, losses.device)
@@ -110,7 +115,8 @@ def train_model(
         while done.step < schedule.num_steps and not done.has_stalled(steps_per_epoch, settings.patience):
             model.train()
             for batch in loader:
-                losses[done.step % steps_per_epoch] = step(batch, *schedule.at(done.step))
+                place = source.epoch, source.positions(done.step % steps_per_epoch)[0]
+                losses[done.step % steps_per_epoch] = step(batch, *schedule.at(done.step), place)
                 done.step += 1
                 bar.advance(batch_size)
                 if done.step % settings.checkpoint_every_steps == 0 and done.step % steps_per_epoch:

@@ -18,9 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from features.schema import TensorSchema
+from loaders.implicit import ImplicitBatches
 from loaders.packed import Batch, unpack
 from models import TargetLoss, set_lr_and_momentum
 from models.ema import WeightAverage
+from models.model import Model
 from models.precision import Precision
 from models.schedule import Schedule
 from pipeline.checkpoint import TrainingError
@@ -39,11 +41,12 @@ class TrainStep:
         where the optimizer clips by itself. Tables that are updated row by row neither count nor are scaled.
     average: is updated after every step.
     compiled: forward pass and loss through torch.compile, whose time the first call logs.
+    negatives: drawn for the rows of every batch, which are positives then.
     """
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Model,
         loss: TargetLoss,
         optimizer: Any,
         precision: Precision,
@@ -52,11 +55,13 @@ class TrainStep:
         max_grad_norm: float | None = None,
         average: WeightAverage | None = None,
         compiled: bool = False,
+        negatives: ImplicitBatches | None = None,
     ) -> None:
         self.model, self.loss, self.optimizer, self.precision = model, loss, optimizer, precision
         self.accumulate_steps = accumulate_steps
         self.max_grad_norm = max_grad_norm
         self.average = average
+        self.negatives = negatives
         self._device = next(model.parameters()).device
         self._loss_of: Callable[[Batch], Tensor] = self._forward
         self._is_compiling = compiled
@@ -69,8 +74,13 @@ class TrainStep:
         """Replay the device's part as one CUDA graph from the fourth call on; see `CapturedWork`."""
         self._on_device = CapturedWork(self._work, schema, batch_size, self._device)
 
-    def __call__(self, batch: Batch, lr: float, momentum: float) -> Tensor:
-        """Train on `batch`; its loss [] float32, on the device and valid until the next call."""
+    def __call__(self, batch: Batch, lr: float, momentum: float, place: tuple[int, int] = (0, 0)) -> Tensor:
+        """Train on `batch`; its loss [] float32, on the device and valid until the next call.
+
+        place: epoch, and position of the batch's first row in the epoch's order, which its negatives depend on.
+        """
+        if self.negatives is not None:
+            self.negatives.begin(*place)
         set_lr_and_momentum(self.optimizer, lr, momentum)
         if self.average is not None:
             self.average.begin_update()
@@ -82,6 +92,8 @@ class TrainStep:
         """The device's part of a step."""
         self.optimizer.zero_grad(set_to_none=True)
         total: Tensor | None = None
+        if self.negatives is not None:
+            batch = self.negatives(batch)
         for piece, share in pieces(batch, self.accumulate_steps):
             loss = self._loss_of(piece)
             if share is not None:
@@ -97,9 +109,7 @@ class TrainStep:
 
     def _forward(self, batch: Batch) -> Tensor:
         with self.precision.autocast(self._device):
-            outputs = self.model(batch.ids, batch.floats)
-        loss: Tensor = self.loss(outputs, batch.targets, batch.weight)  # in float32
-        return loss
+            return self.model.training_loss(batch, self.loss)
 
     def _first_compiled(self, batch: Batch) -> Tensor:
         self._is_compiling = False

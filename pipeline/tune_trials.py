@@ -215,7 +215,7 @@ def noise_scales(experiment: Experiment, settings: TrainSettings, seconds: float
     until = time.perf_counter() + seconds
 
     def batch_loss(batch: Batch) -> torch.Tensor:
-        return loss(probe(batch.ids, batch.floats), batch.targets, batch.weight)
+        return probe.training_loss(batch, loss)
 
     def hook(model: nn.Module, step: int) -> None:
         if step in points:

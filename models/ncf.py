@@ -1,0 +1,134 @@
+"""Contextual neural collaborative filtering: NeuMF (He et al., arXiv 1708.05031) with the request's context.
+
+A user u and an item i have vectors p, q of a generalised matrix factorisation (GMF) and others s, t of an MLP:
+
+    phi_gmf = p * q                                        (elementwise; equation 9)
+    phi_mlp = MLP([s, t, further columns])                 (equation 10)
+    score   = w . [phi_gmf, phi_mlp] + b                   (equation 12)
+
+`context` says where the columns beside the two keys enter (Unger, Tuzhilin and Livne 2020; the variants 0i, i0 and ii
+of DeepCARSKit): `mlp` puts their vectors, and floats as they are, beside s and t; `gmf` gives them one common vector
+c, the mean of their vectors (a float's is x_f v_f), and phi_gmf = [p * q, p * c, q * c]; `both` does both; `none`
+leaves them out.
+
+A table's row holds both vectors of a value, so that one lookup and one update serve the two halves. Trained on
+positives and negatives drawn anew each epoch (`train.negatives`) with binary cross-entropy.
+
+Shapes: B rows, C id columns, F floats, G = gmf_dim, M = mlp_dim, X = context_dim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from models.embeddings import EmbeddingTables
+from models.errors import require
+from models.fields import lists_to_tuples, mlp, one_of, positive, positive_list, probability
+from models.model import EntityColumns, Model, ModelInputs
+
+CONTEXTS = ("mlp", "gmf", "both", "none")
+
+
+@dataclass(frozen=True)
+class NCFSettings:
+    """gmf_dim, mlp_dim: widths of the user's and the item's vectors in either half; 0 leaves the half out.
+
+    layers: of the MLP, each followed by ReLU and dropout. context: where other columns enter. context_dim: width of the
+    vector of such an id column in the MLP.
+    """
+
+    gmf_dim: int = 8
+    mlp_dim: int = 32
+    layers: tuple[int, ...] = (32, 16, 8)
+    context: str = "mlp"
+    context_dim: int = 8
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        lists_to_tuples(self)
+        for name in ("gmf_dim", "mlp_dim"):
+            value = getattr(self, name)
+            require(isinstance(value, int) and value >= 0, f"{name} must be a whole number from 0, not {value!r}.")
+        require(self.gmf_dim + self.mlp_dim > 0, "gmf_dim and mlp_dim are both 0, which leaves no model.")
+        positive_list("layers", self.layers, empty=self.mlp_dim == 0)
+        positive("context_dim", self.context_dim)
+        probability("dropout", self.dropout)
+        one_of("place of the context", self.context, CONTEXTS)
+        for place, dim in (("mlp", self.mlp_dim), ("gmf", self.gmf_dim)):
+            reachable = dim > 0 or self.context not in (place, "both")
+            require(reachable, f"context={self.context}: {place}_dim is 0, so there is no {place} for it to enter.")
+
+
+class NCF(Model):
+    """Scores [B, 1] of a user, an item and their context; see the module."""
+
+    Settings = NCFSettings
+    entities = ("user", "item")
+    single_output = True
+
+    def __init__(self, inputs: ModelInputs, settings: NCFSettings) -> None:
+        super().__init__(inputs, settings)
+        assert isinstance(inputs.user, EntityColumns)
+        assert isinstance(inputs.item, EntityColumns)
+        keys = (inputs.user.key, inputs.item.key)
+        self.in_mlp = settings.context in ("mlp", "both")
+        self.in_gmf = settings.context in ("gmf", "both")
+        all_ids, takes_context = range(len(inputs.num_ids)), settings.context != "none"
+        others = [place for place in all_ids if place not in keys and takes_context]
+        self.num_others, self.num_floats = len(others), inputs.num_floats if takes_context else 0
+        self.columns = [*keys, *others]
+        self.takes_all = self.columns == list(all_ids)
+        wide, narrow = settings.gmf_dim + settings.mlp_dim, self._context_width(settings)
+        sizes = [inputs.num_ids[place] for place in self.columns]
+        self.embeddings = EmbeddingTables(sizes, [wide] * 2 + [narrow] * len(others))
+        self.float_vectors = None
+        if self.in_gmf and self.num_floats:
+            self.float_vectors = nn.Parameter(0.01 * torch.randn(self.num_floats, settings.gmf_dim))
+        self.mlp = None
+        if settings.mlp_dim:
+            extra = len(others) * settings.context_dim + self.num_floats if self.in_mlp else 0
+            self.mlp = mlp(2 * settings.mlp_dim + extra, settings.layers, None, settings.dropout)
+        has_context = self.in_gmf and self.num_others + self.num_floats > 0
+        gmf_width = settings.gmf_dim * (3 if has_context else 1)
+        self.output = nn.Linear(gmf_width + (settings.layers[-1] if settings.mlp_dim else 0), 1)
+        nn.init.xavier_uniform_(self.output.weight)
+        nn.init.zeros_(self.output.bias)
+
+    def _context_width(self, settings: NCFSettings) -> int:
+        return (settings.context_dim if self.in_mlp else 0) + (settings.gmf_dim if self.in_gmf else 0)
+
+    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+        """ids [B, C], floats [B, F] -> scores [B, 1] float32."""
+        self.require_inputs(ids, floats)
+        settings = self.settings
+        found = self.embeddings(ids if self.takes_all else ids[:, self.columns])
+        gmf, wide = settings.gmf_dim, settings.gmf_dim + settings.mlp_dim
+        user, item, others = found[:, :wide], found[:, wide : 2 * wide], found[:, 2 * wide :]
+        others = others.unflatten(1, (self.num_others, -1)) if self.num_others else None
+        parts = []
+        if gmf:
+            parts += self._gmf(user[:, :gmf], item[:, :gmf], others, floats)
+        if self.mlp is not None:
+            inputs = [user[:, gmf:], item[:, gmf:]]
+            if self.in_mlp and others is not None:
+                inputs.append(others[:, :, : settings.context_dim].flatten(1))
+            if self.in_mlp and self.num_floats:
+                inputs.append(floats)
+            parts.append(self.mlp(torch.cat(inputs, dim=1)))
+        return self.output(torch.cat(parts, dim=1)).float()
+
+    def _gmf(self, user: Tensor, item: Tensor, others: Tensor | None, floats: Tensor) -> list[Tensor]:
+        """The parts of phi_gmf, [B, G] each."""
+        count = self.num_others + self.num_floats
+        if not (self.in_gmf and count):
+            return [user * item]
+        total = torch.zeros_like(user)
+        if others is not None:
+            total = total + others[:, :, -self.settings.gmf_dim :].sum(1)
+        if self.float_vectors is not None:
+            total = total + floats @ self.float_vectors
+        context = total / count
+        return [user * item, user * context, item * context]

@@ -1,0 +1,99 @@
+"""Negatives for runs whose rows are all positives (`train.negatives`): from the train split's vocabulary and pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from features.preprocessor import Preprocessor
+from features.schema import Entity
+from loaders.entity_rows import EntityRows
+from loaders.implicit import ImplicitBatches
+from loaders.negatives import NegativeSampler, PopularityNegatives, UniformNegatives
+from loaders.negatives_table import KnownPositives
+from loaders.packed import PackedTable
+from models.model import EntityColumns, ModelInputs
+from pipeline.config import ConfigError, NegativeSettings, RunConfig
+
+EVALUATION = 0x5EED  # its negatives are others than those of training with the same seed
+
+
+def require_positives(config: RunConfig, preprocessor: Preprocessor) -> None:
+    """Raise `ConfigError` where `train.negatives` is set and the rows cannot be positives of items."""
+    if config.train.negatives is None:
+        return
+    schema = preprocessor.schema
+    if schema.entity("item") is None:
+        raise ConfigError(
+            "train.negatives: the schema names no item to draw. Name its columns in the recipe's settings "
+            "(features.entities), or set train.negatives=null."
+        )
+    if [target.task for target in schema.targets] != ["binary"]:
+        raise ConfigError(
+            "train.negatives: a sampled negative has one binary target, 0, and the targets are "
+            f"{', '.join(f'{target.name} ({target.task})' for target in schema.targets)}. Set train.negatives=null."
+        )
+
+
+def entity_columns(inputs: ModelInputs, name: str) -> EntityColumns | None:
+    """The columns of `user` or `item`."""
+    return inputs.user if name == "user" else inputs.item
+
+
+def implicit_batches(
+    preprocessor: Preprocessor,
+    inputs: ModelInputs,
+    train: PackedTable,
+    settings: NegativeSettings,
+    seed: int,
+    device: str,
+    known: Sequence[PackedTable] = (),
+) -> ImplicitBatches:
+    """Draws of every item of the train split's vocabulary.
+
+    train: gives the features and counts of items, and with `exclude_known` each user's known items; known: further
+    tables whose pairs are known too, for evaluation.
+    """
+    item, user = inputs.item, inputs.user
+    assert item is not None, "require_positives comes first"
+    entity = preprocessor.schema.entity("item")
+    assert isinstance(entity, Entity)
+    positives, user_column = None, None
+    if settings.exclude_known and user is not None:
+        user_column = user.key
+        tables = (train, *known)
+        pairs = [torch.cat([table.words[:, column] for table in tables]) for column in (user.key, item.key)]
+        positives = KnownPositives.from_pairs(pairs[0], pairs[1], inputs.num_ids[user.key])
+    first = preprocessor.vocabularies[entity.key].layout.first
+    items = range(first, inputs.num_ids[item.key])
+    common = {"known": positives, "seed": seed, "device": device}
+    sampler: NegativeSampler
+    if settings.kind == "uniform":
+        sampler = UniformNegatives(items, settings.per_positive, **common)
+    else:
+        counts = torch.bincount(train.words[:, item.key], minlength=items.stop)
+        sampler = PopularityNegatives(items, settings.per_positive, counts, settings.power, **common)
+    rows = EntityRows.of(train, item.key, item.ids, item.floats).to(device)
+    return ImplicitBatches(sampler, user_column, rows)
+
+
+def with_negatives(
+    preprocessor: Preprocessor,
+    inputs: ModelInputs,
+    tables: Sequence[PackedTable],
+    place: int,
+    config: RunConfig,
+    device: str,
+) -> PackedTable:
+    """tables[place] as it is judged: with negatives where `train.negatives` is set, the same each time, else as it is.
+
+    tables: the train split's first; the pairs of all of them are known. On `device` where negatives are drawn.
+    """
+    settings = config.train.negatives
+    if settings is None:
+        return tables[place]
+    batches = implicit_batches(
+        preprocessor, inputs, tables[0], settings, config.seed ^ EVALUATION, device, known=tables[1:]
+    )
+    return batches.table(tables[place])
