@@ -105,14 +105,15 @@ class NCF(Model):
         self.require_inputs(ids, floats)
         settings = self.settings
         found = self.embeddings(ids if self.takes_all else ids[:, self.columns])
-        gmf, wide = settings.gmf_dim, settings.gmf_dim + settings.mlp_dim
-        user, item, others = found[:, :wide], found[:, wide : 2 * wide], found[:, 2 * wide :]
-        others = others.unflatten(1, (self.num_others, -1)) if self.num_others else None
+        halves = [settings.gmf_dim, settings.mlp_dim]
+        # One split: a slice of its own for each part would have a gradient of the whole row's width each.
+        p, s, q, t, rest = found.split([*halves, *halves, found.shape[1] - 2 * sum(halves)], dim=1)
+        others = rest.unflatten(1, (self.num_others, -1)) if self.num_others else None
         parts = []
-        if gmf:
-            parts += self._gmf(user[:, :gmf], item[:, :gmf], others, floats)
+        if settings.gmf_dim:
+            parts += self._gmf(p, q, others, floats)
         if self.mlp is not None:
-            inputs = [user[:, gmf:], item[:, gmf:]]
+            inputs = [s, t]
             if self.in_mlp and others is not None:
                 inputs.append(others[:, :, : settings.context_dim].flatten(1))
             if self.in_mlp and self.num_floats:
