@@ -101,11 +101,12 @@ class Coded:
     """A column as codes of its distinct values.
 
     codes: int32 [N], -1 for null. values: Arrow array [V] without nulls, each value once; a value of a dictionary that
-    no row holds may be among them.
+    no row holds may be among them. slots: the hash table that they were numbered with, None where there was none.
     """
 
     codes: np.ndarray
     values: pa.Array
+    slots: np.ndarray | None = None
 
 
 def codable(kind: pa.DataType) -> bool:
@@ -131,10 +132,10 @@ def distinct(column: pa.Array) -> Coded:
         return Coded(np.append(inner.codes, np.int32(-1))[codes], inner.values)
     if pa.types.is_signed_integer(column.type):
         values, valid = int64_values(column), is_valid(column)
-        codes, rows = coding.code_narrow(values, valid) or coding.code_integers(values, valid)[:2]
+        codes, rows, *slots = coding.code_narrow(values, valid) or coding.code_integers(values, valid)
     else:
-        codes, rows, _ = coding.code_strings(*string_buffers(column), is_valid(column))
-    return Coded(codes, column.take(pa.array(rows)))
+        codes, rows, *slots = coding.code_strings(*string_buffers(column), is_valid(column))
+    return Coded(codes, column.take(pa.array(rows)), slots[0] if slots else None)
 
 
 def frequency_order(values: pa.Array, counts: np.ndarray) -> np.ndarray:
@@ -150,15 +151,20 @@ class Lookup:
     """Where each of a column's values stands among known ones.
 
     known: Arrow array of distinct values without nulls, of a type for which `codable` holds.
+    slots: the hash table of `known`, where it was numbered by `distinct`; else one is made.
+    place: int32 [V + 1], where each of `known` stands, -1 for nowhere and at the end; None for their own order.
     """
 
-    def __init__(self, known: pa.Array) -> None:
+    def __init__(self, known: pa.Array, slots: np.ndarray | None = None, place: np.ndarray | None = None) -> None:
         self.known = distinct(known).values if pa.types.is_dictionary(known.type) else known
         self.whole = pa.types.is_signed_integer(self.known.type)
-        if self.whole:
+        self.buffers = (np.empty(0, np.int64),) * 2 if self.whole else string_buffers(self.known)
+        self.place = place
+        if slots is not None:
+            self.slots = slots
+        elif self.whole:
             self.slots = coding.code_integers(int64_values(self.known))[2]
         else:
-            self.buffers = string_buffers(self.known)
             self.slots = coding.code_strings(*self.buffers)[2]
 
     def positions(self, column: pa.Array) -> np.ndarray:
@@ -167,8 +173,10 @@ class Lookup:
             found = np.append(self.positions(column.dictionary), np.int32(-1))
             return found[_indices(column)]
         if self.whole:
-            return coding.find_integers(int64_values(column), is_valid(column), self.slots)
-        return coding.find_strings(*string_buffers(column), is_valid(column), self.buffers, self.slots)
+            found = coding.find_integers(int64_values(column), is_valid(column), self.slots)
+        else:
+            found = coding.find_strings(*string_buffers(column), is_valid(column), self.buffers, self.slots)
+        return found if self.place is None else self.place[found]
 
 
 def float_pieces(column: pd.Series) -> list[tuple[np.ndarray, tuple[np.ndarray, int]]]:

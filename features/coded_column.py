@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +12,14 @@ from features.frame import engine_of
 @dataclass(frozen=True)
 class CodedColumn:
     """codes: int32 [N], -1 for null. counted: columns `value` and `count` as of `engine.value_counts`. order: the code
-    of each row of `counted`. num_codes: codes lie below it; some may stand for no row."""
+    of each row of `counted`. num_codes: codes lie below it; some may stand for no row. lookup: gives
+    `engine.lookup` of so many values from the start of `counted`, or None, where it must be made from them."""
 
     codes: Any
     counted: Any
     order: Any
     num_codes: int
+    lookup: Callable[[int], Any] = lambda num_values: None
 
     def ids(self, vocabulary: Any, single: bool) -> Any:
         """int32 [num_codes + 1]: the id of each code, and that of null last.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,16 @@ def coded(column: pd.Series) -> CodedColumn:
         return CodedColumn(codes.astype(np.int32), counted, order.to_numpy(), len(values.dictionary))
     found = distinct(values)
     counted, order = _counted(found)
-    return CodedColumn(found.codes, counted, order, len(found.values))
+    return CodedColumn(found.codes, counted, order, len(found.values), partial(_lookup_of, found, order))
+
+
+def _lookup_of(found: Coded, order: np.ndarray, num_values: int) -> Lookup | None:
+    """`lookup` of the first `num_values` values of `order`, by the hash table that numbered them, if there is one."""
+    if found.slots is None:
+        return None
+    place = np.full(len(found.values) + 1, -1, np.int32)
+    place[order[:num_values]] = np.arange(num_values, dtype=np.int32)
+    return Lookup(found.values, found.slots, place)
 
 
 def _counted(found: Coded) -> tuple[pd.DataFrame, np.ndarray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +160,9 @@ class Preprocessor:
         for part in parts[1:]:
             merged = operator.merge(merged, part.counted)
         state = FitCategory(name, category).finish((sum(map(len, frames)), merged))
+        table = parts[0].lookup(len(state.vocabulary.values)) if len(parts) == 1 else None
+        if table is not None:
+            state = replace(state, vocabulary=state.vocabulary.with_table(table))
         return state, [(part.codes, part.ids(state.vocabulary, single=len(parts) == 1)) for part in parts]
 
     def _filling(self, name: str) -> FillAndScale:

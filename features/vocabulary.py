@@ -110,6 +110,12 @@ class Vocabulary:
         """Made once, however many partitions are encoded."""
         return engine_of(self.values).lookup(self.values)
 
+    def with_table(self, table: Any) -> Vocabulary:
+        """This vocabulary, with what `engine.lookup(values)` would have to make."""
+        found = replace(self)
+        found.__dict__["_table"] = table  # where `cached_property` looks
+        return found
+
     def _positions(self, settled: Settled) -> Any:
         """Position of each row's value, -1 for null and unseen."""
         engine = engine_of(self.values)

@@ -117,6 +117,26 @@ def test_fit_weave_gives_the_states_of_fit_and_the_rows_of_weave(rows, cuts, min
         assert np.array_equal(found, apart.weave(part))
 
 
+@given(st.data(), st.integers(1, 3))
+@settings(max_examples=40)
+def test_rows_after_fit_weave_are_looked_up_as_after_loading(data, min_count):
+    """Long and short text and far-apart integers, with values that were cut, that are new and that are null."""
+    words = ["a", "", "a" * 20, "a" * 19 + "b", "ab", "äöü" * 7, "c"]
+    numbers = [0, -5, 10**12, 10**12 + 1, 7, -(2**62)]
+    row = st.tuples(st.sampled_from([None, *words]), st.sampled_from([None, *numbers]))
+    schema = Schema((Column("word", "categorical", "string"), Column("number", "categorical", "int64")), ())
+
+    def frame(rows):
+        columns = {"word": pd.array([row[0] for row in rows], "string[pyarrow]")}
+        return pd.DataFrame(columns | {"number": pd.array([row[1] for row in rows], "int64[pyarrow]")})
+
+    train, others = (frame(data.draw(st.lists(row, min_size=1, max_size=30))) for _ in range(2))
+    chosen = PreprocessorSettings(min_count=min_count)
+    fresh, kept = Preprocessor(schema, chosen).fit([train]), Preprocessor(schema, chosen)
+    kept.fit_weave([train])
+    np.testing.assert_array_equal(kept.weave(others), fresh.weave(others))
+
+
 def test_the_columns_of_a_file_need_not_be_converted(tmp_path):
     """Text as dictionary codes, narrow integers, chunks with nulls: what `read_columns` hands over is encoded alike."""
     rng = np.random.default_rng(5)
