@@ -151,7 +151,8 @@ class Model(nn.Module):
             raise ModelError(f"{name}: ids must be [rows, {columns}], found {list(ids.shape)}.")
         if floats.dim() != 2 or floats.shape[1] != self.inputs.num_floats:
             raise ModelError(f"{name}: floats must be [rows, {self.inputs.num_floats}], found {list(floats.shape)}.")
-        require(len(ids) == len(floats), f"{name}: {len(ids)} rows of ids but {len(floats)} rows of floats.")
+        if ids.shape[0] != floats.shape[0]:  # not `require`, whose message would fix the rows of an exported graph
+            raise ModelError(f"{name}: {len(ids)} rows of ids but {len(floats)} rows of floats.")
 
 
 def require_fit(model: type[Model], name: str, inputs: ModelInputs) -> None:

@@ -45,7 +45,10 @@ def build_lamb(
     rowwise_second_moment: str = "scalar",
     rowwise_step: str = "global",
 ) -> Lamb | Optimizers:
-    """LAMB. rowwise: each row of a table is a layer and only those of a batch move; False: a table is one layer."""
+    """LAMB. rowwise: each row of a table is a layer and only those of a batch move; False: a table is one layer.
+
+    Modules whose tables are all one number wide, as linear terms are, take Adam without decay instead (see below).
+    """
     tables = row_tables(model, "rows" if rowwise else "dense")
     dense = Lamb(
         lamb_param_groups(model, weight_decay, tables=not rowwise),
@@ -59,18 +62,18 @@ def build_lamb(
     )
     if not (rowwise and tables):
         return dense
-    rows = RowOptimizer(
-        tables,
-        lr,
-        betas,
-        method="lamb",
-        eps=eps,
-        weight_decay=weight_decay,
-        second_moment=rowwise_second_moment,
-        step=rowwise_step,
-        trust_clip=trust_clip,
-    )
-    return Optimizers(rows, dense)
+    # A row of one number would move by a share of its own size, and so never change its sign: those take Adam.
+    single = [module for module in tables if module.width == len(module.tables)]
+    wide = [module for module in tables if module not in single]
+    common: dict[str, Any] = {"eps": eps, "second_moment": rowwise_second_moment, "step": rowwise_step}
+    found: list[Optimizer] = []
+    if wide:
+        found.append(
+            RowOptimizer(wide, lr, betas, method="lamb", weight_decay=weight_decay, trust_clip=trust_clip, **common)
+        )
+    if single:
+        found.append(RowOptimizer(single, lr, betas, method="adam", **common))
+    return Optimizers(*found, dense)
 
 
 def build_adamw(
@@ -128,10 +131,11 @@ def build_adagrad_lamb(
     )  # fmt: skip
     if isinstance(dense, Lamb):  # there are no tables
         return dense
+    # The tables' optimizers of LAMB hold no state yet; only the last one, that of the rest, is kept.
     rows = RowOptimizer(
         row_tables(model, "rows"), lr, betas, method="adagrad", eps=adagrad_eps, lr_scale=_scale(table_lr, lr)
     )
-    return Optimizers(rows, dense.optimizers[1])
+    return Optimizers(rows, dense.optimizers[-1])
 
 
 def build_cowclip(

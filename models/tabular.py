@@ -226,7 +226,8 @@ class TabularModel(Model):
                 f"tabular model: floats must be [rows, {self.config.num_floats}], found {list(floats.shape)}."
             )
         self.embeddings.require_ids(ids)
-        require(len(ids) == len(floats), f"tabular model: {len(ids)} rows of ids but {len(floats)} rows of floats.")
+        if ids.shape[0] != floats.shape[0]:  # not `require`, whose message would fix the rows of an exported graph
+            raise ModelError(f"tabular model: {len(ids)} rows of ids but {len(floats)} rows of floats.")
         folds = self.training and torch.is_grad_enabled() and self.folded and self.folding_obstacle() is None
         if folds and not floats.requires_grad:  # the folded pass has no gradient of its inputs
             kind = floats.device.type
