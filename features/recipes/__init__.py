@@ -9,6 +9,8 @@ from features.recipes.base import Recipe
 
 RECIPES = {
     "flights": "features.recipes.flights:FlightsRecipe",
+    "interactions": "features.recipes.interactions:InteractionsRecipe",
+    "movielens": "features.recipes.movielens:MovieLensRecipe",
     "table": "features.recipes.table:TableRecipe",
     "trivago": "features.recipes.trivago:TrivagoRecipe",
 }

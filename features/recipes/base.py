@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from features.errors import DataError
+from features.frame import engine_of
 from features.schema import Schema
 from features.sources import FileCache
 from features.workflow import Workflow
@@ -113,6 +114,21 @@ class SplitFractions:
         shares = (self.train, self.valid, self.test)
         if min(shares) <= 0 or abs(sum(shares) - 1) > 1e-9:
             raise DataError(f"split: fractions must be positive and sum to 1, found {shares}.")
+
+    @property
+    def cuts(self) -> dict[str, tuple[float, float]]:
+        """[low, high) of each split in [0, 1), for `cut_by_place`."""
+        first, second = self.train, self.train + self.valid
+        return {"train": (0.0, first), "valid": (first, second), "test": (second, 1.0)}
+
+
+def cut_by_place(frame: Any, place: Any, cuts: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
+    """Of each name the rows whose place, a float in [0, 1), is in its [low, high)."""
+    engine = engine_of(frame)
+    return {
+        name: frame[engine.series((place >= low) & (place < high), frame)].reset_index(drop=True)
+        for name, (low, high) in cuts.items()
+    }
 
 
 def split_by_time(frame: Any, time: str, order: str, fractions: SplitFractions) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from features.errors import DataError, require_columns
 from features.frame import engine_of, load_engine
-from features.recipes.base import FeatureTables, Recipe, SplitFractions, split_by_time
+from features.recipes.base import FeatureTables, Recipe, SplitFractions, cut_by_place, split_by_time
+from features.recipes.entities import entity_settings
 from features.recipes.table_labels import TargetSettings, encode_targets, moments, require_filled, target_settings
 from features.schema import Column, Schema
 from features.sources import expand, read_files
@@ -37,6 +38,9 @@ class TableSettings:
     steps: operators as in `features.steps`, fitted on the train split; roles may name the columns that they make.
     inputs: `{name: type}` of columns in the files that only steps read, or that steps read as another type than their
     role's: int32, int64, float32, float64, string or bool.
+    entities: what rows are about, for recommenders: `{user: {key: user_id, columns: [age, gender]}, item: {key:
+    item_id, columns: [genre]}}`. A key is a categorical column; columns are features, by default the key alone. What
+    belongs to neither is the row's context.
     """
 
     path: str | None = None
@@ -58,6 +62,7 @@ class TableSettings:
     column_names: tuple[str, ...] | None = None
     steps: tuple[dict[str, Any], ...] = ()
     inputs: dict[str, str] = field(default_factory=dict)
+    entities: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         apart = [name for name in SPLITS if getattr(self, f"{name}_path")]
@@ -76,7 +81,17 @@ class TableSettings:
         if self.time and apart:
             raise DataError("table: time splits one path; with separate files leave it out.")
         target_settings(self.targets)
+        self._check_entities()
         self._check_steps()
+
+    def _check_entities(self) -> None:
+        """Raise what the schema would refuse once the files have been read."""
+        features = [Column(name, "categorical", dtype) for name, dtype in self.categories.items()]
+        features += [Column(name, "continuous", "float32") for name in self.continuous]
+        try:
+            Schema(tuple(features), (), entity_settings(self.entities))
+        except DataError as error:
+            raise DataError(f"table: {error}") from error
 
     def _check_steps(self) -> None:
         for name, dtype in self.inputs.items():
@@ -140,7 +155,7 @@ class TableRecipe(Recipe):
         for name, frame in splits.items():
             transform = workflow.transform_train if name == "train" else workflow.transform
             splits[name] = transform(frame).reset_index(drop=True)
-        schema = Schema(tuple(self._columns(splits["train"])), targets)
+        schema = Schema(tuple(self._columns(splits["train"])), targets, entity_settings(self.settings.entities))
         for frame in splits.values():
             require_columns(frame, schema.names(), "table, after the steps")
         return FeatureTables({name: frame[schema.names()] for name, frame in splits.items()}, schema, (), workflow)
@@ -221,14 +236,11 @@ class TableRecipe(Recipe):
                 frame[self.settings.time] = moments(frame[self.settings.time])
                 return split_by_time(frame, self.settings.time, ROW, shares)
             place = self._place(frame)
-            cuts = {"train": (0.0, shares.train), "valid": (shares.train, shares.train + shares.valid)}
-            return _cut(frame, place, cuts | {"test": (shares.train + shares.valid, 1.0)})
+            return cut_by_place(frame, place, shares.cuts)
         if "valid" not in files:
             share = shares.train / (shares.train + shares.valid)
             place = self._place(files["train"])
-            files = _cut(files["train"], place, {"train": (0.0, share), "valid": (share, 1.0)}) | {
-                "test": files["test"]
-            }
+            files |= cut_by_place(files["train"], place, {"train": (0.0, share), "valid": (share, 1.0)})
         return {name: files[name] for name in SPLITS}
 
     def _place(self, frame: Any) -> Any:
@@ -253,11 +265,3 @@ class TableRecipe(Recipe):
         declared = self.settings.categories[name]
         made = isinstance(self.settings.categorical, Sequence) and self._workflow.makes(name)
         return "int64" if made and frame[name].dtype.kind in "iu" else declared
-
-
-def _cut(frame: Any, place: Any, cuts: dict[str, tuple[float, float]]) -> dict[str, Any]:
-    engine = engine_of(frame)
-    return {
-        name: frame[engine.series((place >= low) & (place < high), frame)].reset_index(drop=True)
-        for name, (low, high) in cuts.items()
-    }

@@ -62,8 +62,9 @@ def require_filled(column: Any, where: str) -> None:
     nulls = int(column.isna().sum())
     if nulls:
         raise DataError(
-            f"input {where}: column {column.name!r} is null in {nulls} of {len(column)} rows, and labels, weights, "
-            "groups, times and split keys may not be. Remove those rows from the file or give them a value."
+            f"input {where}: column {column.name!r} is null in {nulls} of {len(column)} rows, and labels, ratings, "
+            "weights, groups, users, items, times and split keys may not be. Remove those rows from the file or give "
+            "them a value."
         )
 
 

@@ -1,0 +1,44 @@
+"""The recipes for interactions on frames that refuse what cuDF lacks."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+pytest.importorskip("cudf", reason="the cuDF API check runs in its own environment: make test-cudf-api")
+from checked import CheckedFrame, check_everything
+
+from features.recipes.interactions import InteractionsRecipe, InteractionsSettings
+from features.recipes.movielens import MovieLensRecipe, MovieLensSettings
+from features.recipes.movielens_synthetic import write_frappe, write_movielens
+from features.recipes.side_tables import SideTable
+
+
+@pytest.fixture(autouse=True)
+def checks(monkeypatch):
+    check_everything(monkeypatch)
+
+
+@pytest.mark.parametrize("kind", ["ml-100k", "ml-1m", "ml-latest"])
+@pytest.mark.parametrize("rules", [{}, {"task": "rating"}, {"split_by": "time", "threshold": 4}])
+def test_movielens_uses_only_what_cudf_has(tmp_path, kind, rules):
+    write_movielens(tmp_path, kind, 30, 60)
+    chosen = MovieLensSettings(path=str(tmp_path), genres=True, demographics=kind != "ml-latest", **rules)
+    recipe = MovieLensRecipe(chosen)
+    tables = recipe.build("pandas")
+    assert isinstance(tables.splits["train"], CheckedFrame)
+    tables.splits["test"][["user_id", "item_id"]].to_csv(tmp_path / "ask.csv", index=False)
+    assert isinstance(recipe.raw_rows("pandas", str(tmp_path / "ask.csv"), ()), CheckedFrame)
+
+
+@pytest.mark.parametrize("rules", [{}, {"split_by": "random"}, {"repeats": "all"}])
+def test_interactions_use_only_what_cudf_has(tmp_path, rules):
+    write_frappe(tmp_path, 20, 40)
+    pd.DataFrame({"item": np.arange(35).astype(str), "size": np.arange(35), "tags": ["a|b", "", "c"] * 11 + ["a"] * 2}
+                 ).to_csv(tmp_path / "apps.csv", index=False)  # fmt: skip
+    side = SideTable(str(tmp_path / "apps.csv"), categorical={"size": "int64"}, flags=("tags",))
+    chosen = InteractionsSettings(
+        path=str(tmp_path / "frappe.csv"), separator="\t", contexts={"daytime": "string", "city": "int64"},
+        continuous=("cnt",), side_tables={"item": side}, **rules,
+    )  # fmt: skip
+    tables = InteractionsRecipe(chosen).build("pandas")
+    assert all(isinstance(frame, CheckedFrame) for frame in tables.splits.values())
