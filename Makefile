@@ -5,6 +5,9 @@ CONFIG ?= conf/flights.yaml
 ARGS ?=
 ROWS ?= 1000000
 OUT ?= data/trivago
+MODELS ?= tabular,lr,fm,deepfm,dcn
+USERS ?= 6000
+FORMAT ?= ml-1m
 SECONDS ?= 60
 TARGET ?= csv parquet preprocessor statistics vocabulary workflow packed fastai nvtabular expression steps
 VENV := .venv
@@ -18,8 +21,8 @@ READY := $(VENV)/.ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plan tune profile features train evaluate score nightly rollback test test-cudf-api fuzz lint bench \
-        bench-env gpu-check data-trivago gc clean
+.PHONY: help setup plan tune profile compare features train evaluate score embed serve export nightly rollback test \
+        test-cudf-api fuzz lint bench bench-env gpu-check data-trivago data-movielens gc clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
@@ -42,6 +45,9 @@ tune: $(READY)  ## the fastest batch that is as good as the run's own, and its l
 profile: $(READY)  ## where the time of a training step goes, beside the bytes and flops it needs
 	$(PYTHON) -m pipeline profile --config $(CONFIG) $(ARGS)
 
+compare: $(READY)  ## models of the shelf under one budget, with intervals over seeds: make compare MODELS=tabular,fm,dcn
+	$(PYTHON) -m pipeline compare --config $(CONFIG) --models '$(MODELS)' $(ARGS)
+
 features: $(READY)  ## raw files -> features as Parquet
 	$(PYTHON) -m pipeline features --config $(CONFIG) $(ARGS)
 
@@ -53,6 +59,15 @@ evaluate: $(READY)  ## evaluate the latest model again; summary and report go be
 
 score: $(READY)  ## predictions of the latest model (trivago: the challenge's submission file)
 	$(PYTHON) -m pipeline score --config $(CONFIG) $(ARGS)
+
+embed: $(READY)  ## store the vectors of the latest two-tower model's users and items
+	$(PYTHON) -m pipeline embed --config $(CONFIG) $(ARGS)
+
+serve: $(READY)  ## answer /rank, /recommend and /score over HTTP with the current model; a promoted one is swapped in
+	$(PYTHON) -m pipeline serve --config $(CONFIG) $(ARGS)
+
+export: $(READY)  ## the latest model for other runtimes: make export ARGS="--formats onnx,torch --out exported"
+	$(PYTHON) -m pipeline export --config $(CONFIG) $(ARGS)
 
 nightly: $(READY)  ## new raw files -> a model -> compared with the current one -> promoted or kept
 	$(PYTHON) -m pipeline nightly --config $(CONFIG) $(ARGS)
@@ -111,6 +126,9 @@ gpu-check: $(READY)  ## on a GPU box: every test marked gpu, then the benchmarks
 
 data-trivago: $(READY)  ## a synthetic log in the RecSys Challenge 2019 format: make data-trivago ROWS=1000000
 	$(PYTHON) -m features.recipes.trivago_synthetic --rows $(ROWS) --out $(OUT) $(ARGS)
+
+data-movielens: $(READY)  ## synthetic ratings in a MovieLens format: make data-movielens USERS=6000 FORMAT=ml-1m
+	$(PYTHON) -m features.recipes.movielens_synthetic --format $(FORMAT) --users $(USERS) --out data/movielens $(ARGS)
 
 gc: $(READY)  ## remove all but the newest artifacts: make gc ARGS="--keep 3"
 	$(PYTHON) -m pipeline gc --config $(CONFIG) $(ARGS)

@@ -25,6 +25,8 @@ from features.recipes import recipe_class
 from models import EmbeddingTables, ModelError, build_optimizer
 from models.schedule import build_schedule
 from models.shelf import model_class
+from pipeline.rank_evaluate import RankingSettings
+from pipeline.serving.settings import ServeSettings
 
 LONGEST_RUN = 1 << 62  # steps; how many a run has is only known when its rows are
 
@@ -166,6 +168,9 @@ class EvaluateSettings(Settings):
     importance_rows: int = Field(20_000, ge=100, description="rows of the test split that are shuffled and scored")
     importance_repeats: int = Field(3, ge=1)
     calibration_bins: int = Field(15, ge=2, le=100)
+    ranking: RankingSettings | None = Field(
+        None, description="rank each choice of the test split among sampled items and among all; needs entities"
+    )
 
 
 class NightlySettings(Settings):
@@ -215,6 +220,7 @@ class RunConfig(Settings):
     train: TrainSettings = TrainSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
     nightly: NightlySettings = NightlySettings()
+    serve: ServeSettings = ServeSettings()
 
     @model_validator(mode="before")
     @classmethod

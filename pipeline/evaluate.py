@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from models import (
     roc_auc,
     roc_curve,
 )
+from models.ranking_metrics import gauc, normalised_entropy
 from pipeline.bundle import output_predictions, target_loss
 from pipeline.charts import Calibration, Histogram, Roc
 from pipeline.config import EvaluateSettings
@@ -63,7 +64,10 @@ def evaluate(model: Any, table: PackedTable, schema: Schema, device: str, bins: 
 def target_metrics(
     target: Target, prediction: Tensor, labels: Tensor, group: Tensor | None, bins: int
 ) -> dict[str, float | None]:
-    """Metrics of one target; None where one cannot be computed (AUC of one class, MRR without groups)."""
+    """Metrics of one target; None where one cannot be computed (AUC of one class).
+
+    Those of groups are there where rows have groups; gauc_left_out is the share of rows that GAUC leaves out.
+    """
     if target.task == "regression":
         found = {"rmse": rmse(prediction, labels), "mae": mae(prediction, labels), "r2": r2(prediction, labels)}
     elif target.task == "multiclass":
@@ -75,19 +79,23 @@ def target_metrics(
             "logloss": log_loss(prediction, labels),
             "ece": expected_calibration_error(prediction, labels, bins),
             "accuracy": accuracy(prediction, labels),
+            "normalised_entropy": normalised_entropy(prediction, labels),
         }
         if group is not None:
             found["mrr"] = grouped_mrr(prediction, labels, group)
+            found["gauc"], found["gauc_left_out"] = gauc(prediction, labels, group)
     return {name: None if math.isnan(value) else value for name, value in ((k, float(v)) for k, v in found.items())}
 
 
 def quality(schema: Schema, evaluation: Evaluation, table: PackedTable, bins: int) -> list[Quality]:
     """What the report draws of each target."""
     labels = table.unpack(table.words).targets
-    return [
-        target_quality(target, prediction.cpu(), label.cpu(), evaluation.metrics[target.name], bins)
-        for target, prediction, label in zip(schema.targets, evaluation.predictions, labels, strict=True)
-    ]
+    found = []
+    for target, prediction, label in zip(schema.targets, evaluation.predictions, labels, strict=True):
+        metrics = evaluation.metrics[target.name]
+        drawn = target_quality(target, prediction.cpu(), label.cpu(), metrics, bins)
+        found.append(replace(drawn, metrics=metrics))
+    return found
 
 
 def target_quality(target: Target, prediction: Tensor, label: Tensor, metrics: dict, bins: int) -> Quality:

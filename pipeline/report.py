@@ -28,6 +28,8 @@ HINTS = {
     "ece": "ECE, 0 is perfect",
     "r2": "0 is the mean, 1 is perfect",
     **dict.fromkeys(("logloss", "log_loss", "rmse", "mae"), "0 is perfect"),
+    "gauc": "0.5 is chance, 1 is perfect",
+    "normalised_entropy": "1 tells nothing, 0 is perfect",
     **dict.fromkeys(("mrr", "accuracy"), "1 is perfect"),
 }
 
@@ -43,7 +45,8 @@ class Confusion:
 @dataclass(frozen=True)
 class Quality:
     """Predictions of one target. Binary targets have the first three, multiclass targets `confusion`, regression
-    targets the last two: residuals are actual - predicted; `predicted_actual` is two arrays of shape [rows]."""
+    targets the last two: residuals are actual - predicted; `predicted_actual` is two arrays of shape [rows]. All may
+    have `metrics`, by name, which are listed."""
 
     title: str
     roc: Roc | None = None
@@ -52,6 +55,7 @@ class Quality:
     confusion: Confusion | None = None
     residuals: Histogram | None = None
     predicted_actual: tuple[ArrayLike, ArrayLike] | None = None
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,7 @@ class ReportData:
     promoted: bool | None = None
     comparison: Sequence[Mapping[str, Any]] = ()
     splits: Sequence[Mapping[str, Any]] = ()
+    ranking: Sequence[Mapping[str, Any]] = ()
     learning_curve: Sequence[Mapping[str, Any]] = ()
     quality: Sequence[Quality] = ()
     stages: Sequence[Stage] = ()
@@ -139,6 +144,7 @@ def render_report(data: ReportData) -> str:
         metrics=[metric_texts(name, value) for name, value in data.metrics.items()],
         comparison=table(data.comparison, signed=SIGNED),
         splits=table(data.splits),
+        ranking=table(data.ranking),
         learning_charts=charts.learning_charts(data.learning_curve),
         learning=table(data.learning_curve),
         quality=[quality_parts(quality, number) for number, quality in enumerate(data.quality)],
@@ -215,8 +221,8 @@ def stage_row(stage: Stage) -> dict[str, Any]:
     }
 
 
-def quality_parts(quality: Quality, number: int) -> tuple[str, list[Chart], Table | None]:
-    """(title, charts, confusion table) of one target; `number` keeps the ids of several targets apart."""
+def quality_parts(quality: Quality, number: int) -> tuple[str, str, list[Chart], Table | None]:
+    """(title, metrics, charts, confusion table) of one target; `number` keeps the ids of several targets apart."""
     drawn = []
     if quality.roc:
         drawn.append(charts.roc_chart(quality.roc, f"roc{number}"))
@@ -228,7 +234,9 @@ def quality_parts(quality: Quality, number: int) -> tuple[str, list[Chart], Tabl
         drawn.append(charts.histogram_chart(quality.residuals, "Residuals", "actual − predicted", f"residuals{number}"))
     if quality.predicted_actual:
         drawn.append(charts.scatter_chart(*quality.predicted_actual, f"scatter{number}"))
-    return quality.title, drawn, confusion_table(quality.confusion) if quality.confusion else None
+    texts = [metric_texts(name, value)[:2] for name, value in quality.metrics.items()]
+    metrics = ", ".join(f"{label} {value}" for label, value in texts)
+    return quality.title, metrics, drawn, confusion_table(quality.confusion) if quality.confusion else None
 
 
 def confusion_table(confusion: Confusion) -> Table:

@@ -19,6 +19,7 @@ from pipeline.artifacts import Artifact, artifact_key, atomic_symlink, source_ha
 from pipeline.bundle import Bundle, load_bundle
 from pipeline.display import html_table, render_table
 from pipeline.evaluate import column_summary, evaluate, permutation_importance, quality
+from pipeline.rank_evaluate import Catalogue, positive_rows, rank_evaluate, ranking_rows
 from pipeline.report import ReportData, Stage, write_report
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class Run:
         summary = self.summary
         metrics = [{"split": split, **values} for split, values in summary["metrics"].items()]
         render_table(metrics, f"{summary['name']} {summary['id']}")
+        if summary.get("ranking"):
+            render_table(ranking_rows(summary["ranking"]), "Ranking of the test split's choices")
         render_table(self._stage_rows(), "Stages")
         print(f"report  {self.path / 'report.html'}\nmodel   {self.path / 'model'}")
 
@@ -119,6 +122,7 @@ def judge(encoded: Encoded, bundle: Bundle) -> dict[str, Any]:
             bundle.model, tables["test"], schema, settings, pipeline.config.seed, device
         )
     return {
+        "ranking": rank(encoded, bundle),
         "target_means": {split: target_means(table) for split, table in tables.items()},
         "evaluations": found,
         "quality": quality(schema, found["test"], tables["test"], settings.calibration_bins),
@@ -126,6 +130,24 @@ def judge(encoded: Encoded, bundle: Bundle) -> dict[str, Any]:
         "importance": importance,
         "importance_metric": metric,
     }
+
+
+def rank(encoded: Encoded, bundle: Bundle) -> dict[str, Any] | None:
+    """How high the test split's choices rank, where the configuration asks for it."""
+    pipeline = encoded.features.pipeline
+    settings = pipeline.config.evaluate.ranking
+    if settings is None:
+        return None
+    tables = {split: encoded.table(split) for split in SPLITS}
+    first = {
+        f"first_{entity.name}": bundle.preprocessor.vocabularies[entity.key].layout.first
+        for entity in bundle.schema.entities
+    }
+    catalogue = Catalogue.of(tables, bundle.model.inputs, pipeline.device, **first)
+    positives = positive_rows(tables["test"])
+    return rank_evaluate(
+        bundle.model, positives, catalogue, settings, seed=pipeline.config.seed, device=pipeline.device
+    )
 
 
 def target_means(table: PackedTable) -> dict[str, float]:
@@ -151,6 +173,7 @@ def summarise(
         "metrics": {split: found.headline for split, found in evaluations.items()},
         "targets": {split: found.metrics for split, found in evaluations.items()},
         "rows_by_split": rows,
+        "ranking": results["ranking"],
         "target_means": results["target_means"],
         "rows_by_stage": {
             "features": sum(rows.values()),
@@ -216,6 +239,7 @@ def report_data(
         notes=notes,
         metrics=metrics,
         splits=splits,
+        ranking=ranking_rows(results["ranking"]) if results["ranking"] else (),
         learning_curve=curve,
         quality=results["quality"],
         stages=stages,

@@ -128,6 +128,25 @@ def test_a_metric_that_is_not_defined_is_none():
     assert target_metrics(Target("a", "regression"), ones, ones, None, 15)["r2"] is None
 
 
+def test_metrics_of_clicks_in_groups_are_in_the_report_beside_the_headline():
+    random = torch.Generator().manual_seed(5)
+    group = torch.arange(ROWS, dtype=torch.int32) // 6
+    label = (torch.rand(ROWS, generator=random) < 0.3).float()
+    table = make_table([Target("label", "binary")], [label], group)
+    schema = schema_of(Target("label", "binary"), group=True)
+    found = evaluate(Fixed(lambda ids, floats: floats[:, :1]), table, schema, "cpu")
+    p, y, g = found.predictions[0].double().numpy(), label.numpy(), group.numpy()
+    mixed = [n for n in range(ROWS // 6) if 0 < y[g == n].sum() < 6]
+    metrics = found.metrics["label"]
+    assert metrics["gauc"] == pytest.approx(np.mean([sk.roc_auc_score(y[g == n], p[g == n]) for n in mixed]))
+    assert metrics["gauc_left_out"] == pytest.approx(1 - 6 * len(mixed) / ROWS)
+    base = sk.log_loss(y, np.full(ROWS, y.mean()))
+    assert metrics["normalised_entropy"] == pytest.approx(sk.log_loss(y, p) / base, rel=1e-6)
+    assert set(found.headline) == {"auc", "logloss", "ece", "mrr"}
+    (shown,) = quality(schema, found, table, 15)
+    assert shown.metrics == metrics
+
+
 def test_importance_finds_what_the_model_uses_and_gives_nothing_to_the_rest(binary):
     table, model = binary
     settings = EvaluateSettings(importance_repeats=5, importance_rows=ROWS)

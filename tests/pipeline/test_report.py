@@ -89,6 +89,7 @@ def full(text="Flights", number=0.5):
                 roc=Roc(grid, grid**0.5, 0.66),
                 calibration=Calibration(grid, grid**2, np.arange(6)),
                 scores=Histogram(grid, {text: np.arange(5), "other": np.ones(5)}),
+                metrics={"gauc": 0.61234567, text: number, "mrr": None},
             ),
             Quality("price", residuals=Histogram(grid, {"rows": np.ones(5)}), predicted_actual=(grid, grid)),
             Quality("hotel", confusion=Confusion([text, "b"], [[3, 1], [0, 4]])),
@@ -112,6 +113,11 @@ def test_every_section_of_full_data_is_there_once_and_linked():
     links = [value for tag, name, value in page.attributes if (tag, name) == ("a", "href")]
     assert links == [f"#{name}" for name in SECTIONS]
     assert page.tags.count("svg") == 2 + 3 + 2  # learning (loss, one more), binary target, regression target
+
+
+def test_metrics_of_a_target_stand_above_its_charts():
+    page = render_report(ReportData("tiny", quality=[Quality("y", metrics={"logloss": 0.25, "mrr": None})]))
+    assert '<p class="note">Log loss 0.2500, MRR –</p>' in page
 
 
 def test_a_name_alone_makes_a_page_without_sections():
