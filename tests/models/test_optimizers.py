@@ -263,16 +263,16 @@ def test_unknown_names_list_the_known_ones(model, name, settings, message):
 
 def test_rows_of_one_number_change_their_sign_under_lamb():
     """A weight that starts on the wrong side: LAMB's step is a share of its own size and would never cross zero."""
-    terms = nn.Sequential(EmbeddingTables([2, 3], [1, 1]))
+    terms = EmbeddingTables([2, 3], [1, 1])
     with torch.no_grad():
-        for table in terms[0].tables:
+        for table in terms.tables:
             table.fill_(0.5)
-    optimizer = build_optimizer(terms, "lamb", lr=0.1)
+    optimizer = build_optimizer(nn.ModuleList([terms, nn.Linear(1, 1)]), "lamb", lr=0.1)
     for _ in range(40):
         optimizer.zero_grad()
         (terms(torch.tensor([[1, 2]])) + 1).square().sum().backward()  # wants each of the two at -1
         optimizer.step()
     assert float(terms(torch.tensor([[1, 2]])).sum()) == pytest.approx(-2, abs=0.4)
-    mixed = nn.Sequential(EmbeddingTables([2, 3], [1, 4]), EmbeddingTables([5], [1]))
+    mixed = nn.ModuleList([EmbeddingTables([2, 3], [1, 4]), EmbeddingTables([5], [1]), nn.Linear(1, 1)])
     kinds = [one.param_groups[0]["method"] for one in build_optimizer(mixed, "lamb", lr=0.1).optimizers[:-1]]
     assert kinds == ["lamb", "adam"]
