@@ -53,6 +53,23 @@ def parser() -> argparse.ArgumentParser:
     tune.add_argument(
         "--tolerance", type=float, default=0.001, help="share of the metric that may be lost (default: %(default)s)"
     )
+    text = "models of the shelf on one run's data under one budget, with intervals over seeds (docs/compare.md)"
+    compare = commands.add_parser("compare", parents=[shared], help=text, description=text)
+    compare.add_argument(
+        "--models",
+        required=True,
+        metavar="A,B,...",
+        help="by name, or {kind: fm, dim: 8} with settings; first: reference",
+    )
+    compare.add_argument("--seeds", type=int, default=3, help="trainings of each model, 1 to 30 (default: %(default)s)")
+    compare.add_argument("--epochs", type=int, help="of every training (default: train.epochs)")
+    compare.add_argument(
+        "--trials", type=int, default=3, help="learning rates tried for each model (default: %(default)s)"
+    )
+    compare.add_argument("--seconds", type=float, help="time for everything (default: no bound)")
+    compare.add_argument(
+        "--rows", type=int, default=2_000_000, help="of a longer train split a sample (default: %(default)s)"
+    )
     text = "where the time of a training step goes, beside the bytes and flops it needs and what this machine can do"
     profile = commands.add_parser("profile", parents=[shared], help=text, description=text)
     profile.add_argument("--steps", type=int, default=20, help="steps that are timed (default: %(default)s)")
@@ -70,6 +87,13 @@ def parser() -> argparse.ArgumentParser:
         if name == "score":
             command.add_argument("--input", metavar="FILES", help="raw files without labels to score, not a split")
         command.add_argument("--out", type=Path, help="file or folder to write (default: inside the run's folder)")
+    text = "write a run's model for other runtimes, checked against the bundle (docs/export.md)"
+    export = commands.add_parser("export", parents=[shared], help=text, description=text)
+    export.add_argument("--run", type=Path, help="the run's folder (default: runs/<name>/latest)")
+    export.add_argument(
+        "--formats", default="onnx_rows,torch", help="of torch, aoti, onnx, onnx_rows (default: %(default)s)"
+    )
+    export.add_argument("--out", type=Path, metavar="FOLDER", help="folder to write (default: the run's, export)")
     for name, source, text in (
         ("import-nvtabular", "DIR", "a saved NVTabular workflow as one of ours, ids kept (docs/migrating.md)"),
         ("import-fastai", "FILE", "fastai's tabular procs as a workflow of ours, ids kept (docs/migrating.md)"),
@@ -82,6 +106,21 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--schema", type=Path, help="schema.json of a features stage: also write FOLDER/preprocessor, to train with"
         )
+    text = "store the vectors and model inputs of a run's users and items, for request time (docs/retrieval.md)"
+    embed = commands.add_parser("embed", parents=[shared], help=text, description=text)
+    embed.add_argument("--run", type=Path, help="the run's folder (default: runs/<name>/latest)")
+    embed.add_argument(
+        "--dtype", default="float32", help="of stored vectors: float32 or float16 (default: %(default)s)"
+    )
+    embed.add_argument(
+        "--index", default="auto", help="over the items: exact, approximate, or auto by their number (default: auto)"
+    )
+    embed.add_argument(
+        "--recall", type=float, default=0.95, help="least recall of an approximate index (default: %(default)s)"
+    )
+    embed.add_argument(
+        "--update", metavar="FILES", help="Parquet feature rows to take in: only what is new or differs is computed"
+    )
     text = "extend a run's vocabularies and statistics by new feature rows, and report how these differ"
     update = commands.add_parser("update", parents=[shared], help=text, description=text)
     update.add_argument("--data", required=True, metavar="FILES", help="Parquet files of the features stage, all new")
@@ -91,6 +130,14 @@ def parser() -> argparse.ArgumentParser:
     update.add_argument(
         "--refresh-scales", action="store_true", help="medians and scales of all data, for a model trained anew"
     )
+    text = "answer requests for predictions over HTTP with a run's model (docs/serving.md)"
+    serve = commands.add_parser("serve", parents=[shared], help=text, description=text)
+    serve.add_argument(
+        "--run", type=Path, help="the run's folder (default: runs/<name>/current, else latest; watched for a new one)"
+    )
+    serve.add_argument("--host", help="address to listen at (default: serve.host, which is 127.0.0.1)")
+    serve.add_argument("--port", type=int, help="0: any free port (default: serve.port, which is 8000)")
+    serve.add_argument("--insecure", action="store_true", help="listen beyond this machine without a token")
     gc = commands.add_parser("gc", parents=[shared], help="remove old artifacts", description="remove old artifacts")
     gc.add_argument(
         "--keep",
@@ -165,6 +212,13 @@ def _tune(arguments: argparse.Namespace) -> int:
     return run_tune(arguments.config, arguments.overrides, bounds)
 
 
+def _compare(arguments: argparse.Namespace) -> int:
+    from pipeline.compare import Budget, run_compare
+
+    budget = Budget(arguments.seeds, arguments.epochs, arguments.trials, arguments.seconds, arguments.rows)
+    return run_compare(arguments.config, arguments.overrides, arguments.models, budget)
+
+
 def _profile(arguments: argparse.Namespace) -> int:
     from pipeline.step_profile import run_profile
 
@@ -192,6 +246,20 @@ def _score(arguments: argparse.Namespace) -> int:
     )
 
 
+def _embed(arguments: argparse.Namespace) -> int:
+    from pipeline.embed import run_embed
+    from pipeline.embed_write import EmbedSettings
+
+    settings = EmbedSettings(arguments.dtype, arguments.index, arguments.recall)
+    return run_embed(arguments.config, arguments.overrides, arguments.run, settings, arguments.update)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from pipeline.export import export_run
+
+    return export_run(arguments.config, arguments.overrides, arguments.run, arguments.formats, arguments.out)
+
+
 def _update(arguments: argparse.Namespace) -> int:
     from pipeline.update import update_preprocessor
 
@@ -210,6 +278,14 @@ def _rollback(arguments: argparse.Namespace) -> int:
     from pipeline.nightly import rollback
 
     return rollback(arguments.config, arguments.overrides)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from pipeline.serving.server import run_server
+
+    return run_server(
+        arguments.config, arguments.overrides, arguments.run, arguments.host, arguments.port, arguments.insecure
+    )
 
 
 def _import(arguments: argparse.Namespace) -> int:
@@ -250,14 +326,18 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "plan": _plan,
     "lr-range": _lr_range,
     "tune": _tune,
+    "compare": _compare,
     "profile": _profile,
     "features": _features,
     "train": _train,
     "evaluate": _evaluate,
     "score": _score,
+    "export": _export,
+    "embed": _embed,
     "update": _update,
     "nightly": _nightly,
     "rollback": _rollback,
+    "serve": _serve,
     "import-nvtabular": _import,
     "import-fastai": _import,
     "gc": _gc,

@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from features.recipes.interaction_splits import FEWEST
 from features.vocabulary import LAYOUT
 from models.model import ModelInputs
 from models.shelf import ModelSpec
@@ -95,9 +96,20 @@ class Forecast:
         self.smaller: tuple[int, dict[str, Any]] | None = None
         last = found[-1]
         self.exact = bool(last["share"] >= 1)
-        self.rows = {split: round(count / last["share"]) for split, count in last["rows"].items()}
+        self.rows = self._rows()
         self.id_sizes = {name: self._id_size(name) for name in last["counts"]}
         self.batch_size = min(config.train.batch_size, max(self.rows["train"], 2))
+
+    def _rows(self) -> dict[str, int]:
+        """Rows by split. Where one row of each user is left out, there are as many as users, not a share of the rows."""
+        last = self.found[-1]
+        rows = {split: round(count / last["share"]) for split, count in last["rows"].items()}
+        if self.exact or getattr(self.config.features, "way", None) != "leave_one_out":
+            return rows
+        total = sum(rows.values())
+        points = [(sum(result["rows"].values()), result["rows"]["test"]) for result in self.found]
+        users = min(distinct_values(points, total), total // FEWEST)
+        return {"train": total - 2 * users, "valid": users, "test": users}
 
     def _id_size(self, name: str) -> int:
         """Ids of a column's table. A value that is to occur so often in all rows must do so less often in a sample."""
@@ -142,7 +154,9 @@ class Forecast:
             return sum(self._at_whole(phase, what) for phase in self._phases(stage))
         if stage == "train":
             return self._train_seconds(what)
-        return self._at_whole("evaluate", what) + (self._importance(what) if self._phases("importance") else 0.0)
+        later = self._importance(what) if self._phases("importance") else 0.0
+        later += self._ranking(what) if self._phases("ranking") else 0.0
+        return self._at_whole("evaluate", what) + later
 
     @property
     def start_seconds(self) -> float:
@@ -174,13 +188,44 @@ class Forecast:
         most = self.config.evaluate.importance_rows
 
         def reach(rows: dict[str, int]) -> float:
-            return float(min(rows["test"], most))
+            return float(min(rows["test"] * self._copies, most))
 
         amounts = [amount for _, amount in self._points("importance", what)]
         if tables:
             amounts = [a - self.table_bytes(LABELLED, r["rows"]) for a, r in zip(amounts, self.found, strict=True)]
         points = [(reach(result["rows"]), amount) for result, amount in zip(self.found, amounts, strict=True)]
         return predict(points, reach(self.rows))
+
+    def _ranking(self, what: str) -> float:
+        """Of ranking choices, which takes no more rows of the test split than the settings say, and scores each with
+        its negatives and with the whole catalogue."""
+        settings = self.config.evaluate.ranking
+        assert settings is not None, "there would be no such phase"
+        item = ModelInputs.from_dict(self.found[-1]["inputs"]).item
+        assert item is not None, "ranking refuses a schema without items"
+
+        def reach(rows: dict[str, int], num_items: int) -> float:
+            candidates = (settings.negatives or 0) + (num_items if settings.full_catalogue else 0)
+            return float(min(rows["test"], settings.max_rows or rows["test"]) * candidates)
+
+        reached = [reach(result["rows"], result["inputs"]["num_ids"][item.key]) for result in self.found]
+        points = [(x, amount) for x, (_, amount) in zip(reached, self._points("ranking", what), strict=True)]
+        return predict(points, reach(self.rows, list(self.id_sizes.values())[item.key]))
+
+    @property
+    def _copies(self) -> int:
+        """Rows that a row of a split is judged as: with its negatives, where they are drawn."""
+        negatives = self.config.train.negatives
+        return 1 if negatives is None else 1 + negatives.per_positive
+
+    def _drawing_bytes(self) -> int:
+        """What the negatives add to a GPU: those of the valid split, with a group each, and the known pairs, twice."""
+        negatives = self.config.train.negatives
+        if negatives is None:
+            return 0
+        judged = self.rows["valid"] * self._copies * (self.found[-1]["num_words"] + 1) * FLOAT_BYTES
+        pair = (2 + 2 * (negatives.kind == "popularity")) * FLOAT_BYTES * negatives.exclude_known
+        return judged - self.table_bytes(("valid",)) + self.rows["train"] * pair
 
     def host_bytes(self, stage: str, rows_per_part: int | None = None) -> float:
         """Peak of the resident set; rows_per_part: other than configured, once `smaller` is known."""
@@ -189,15 +234,17 @@ class Forecast:
                 self._at_whole(phase, "peak_bytes") - self._saved(phase, rows_per_part) for phase in self._phases(stage)
             )
         if self.exact:
-            phases = self._phases(stage) + (self._phases("importance") if stage == "evaluate" else [])
+            later = self._phases("importance") + self._phases("ranking")
+            phases = self._phases(stage) + (later if stage == "evaluate" else [])
             return max(self._at_whole(phase, "peak_bytes") for phase in phases)
         splits = MAPPED[stage]
         tables = [self.table_bytes(splits, result["rows"]) for result in self.found]
-        points = [
-            (share, amount - known)
-            for (share, amount), known in zip(self._points(stage, "peak_bytes"), tables, strict=True)
+        phases = [stage, *(self._phases("ranking") if stage == "evaluate" else [])]
+        peaks = [
+            predict([(share, amount - known) for (share, amount), known in zip(points, tables, strict=True)])
+            for points in (self._points(phase, "peak_bytes") for phase in phases)
         ]
-        peak = predict(points) - self._saved("encode", rows_per_part, "held_bytes")
+        peak = max(peaks) - self._saved("encode", rows_per_part, "held_bytes")
         if stage == "train":
             # The sample's model is in the points; what that of the whole takes beyond it was measured.
             more = self.least_training_bytes() if self.steps is None else self.steps["more_host_bytes"]
@@ -235,7 +282,7 @@ class Forecast:
             if not self.steps["gpu_bytes"]:
                 return 0.0
             held = self.steps["gpu_bytes"] - self.steps["table_bytes"]
-            return max(held, 0) + self.table_bytes(("train", "valid"))
+            return max(held, 0) + self.table_bytes(("train", "valid")) + self._drawing_bytes()
         return self._at_whole(stage, "gpu_bytes")
 
     def disk_bytes(self, stage: str) -> float:

@@ -32,6 +32,8 @@ from pipeline import bundle, stages
 from pipeline.bundle import load_bundle, target_loss
 from pipeline.config import RunConfig, parse_config
 from pipeline.evaluate import permutation_importance
+from pipeline.negatives import implicit_batches
+from pipeline.run import rank
 from pipeline.train import table_loss, train_model
 
 STEPS, STEP_ROWS = 24, 1 << 20  # at most, of training with tables of the predicted size
@@ -139,15 +141,19 @@ def run_stages(config: RunConfig, block_scale: float, whole_run: bool, watch: Wa
         keep_as_a_whole_run_does()
         artifact = encoded.fit_model()
         watch.mark("train")
-        quiet = config.model_copy(update={"evaluate": config.evaluate.model_copy(update={"importance": False})})
-        pipeline.config = quiet
+        quiet = {"importance": False, "ranking": None}  # both stop growing at some number of rows
+        pipeline.config = config.model_copy(update={"evaluate": config.evaluate.model_copy(update=quiet)})
         stages.publish(encoded, artifact)
         watch.mark("evaluate")
+        pipeline.config = config
         if config.evaluate.importance:
-            model, test = load_bundle(artifact.path / "model", pipeline.device).model, encoded.table("test")
+            model, test = load_bundle(artifact.path / "model", pipeline.device).model, encoded.judged("test")
             settings, seed = config.evaluate, config.seed
             permutation_importance(model, test, features.schema, settings, seed, pipeline.device)
             watch.mark("importance")
+        if config.evaluate.ranking is not None:
+            rank(encoded, load_bundle(artifact.path / "model", pipeline.device))
+            watch.mark("ranking")
     return found
 
 
@@ -203,13 +209,15 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
     """
     pipeline = stages.Pipeline(config)
     encoded, device = pipeline.features().encode(), pipeline.device
-    table, valid = encoded.table("train"), encoded.table("valid")
+    table, valid, positives = encoded.table("train"), encoded.judged("valid"), len(encoded.table("valid"))
+    preprocessor, drawing = encoded.preprocessor, config.train.negatives
     batch_size = config.train.batch_size
-    num_steps = min(max(STEP_ROWS // batch_size, 3), STEPS)
+    copies = 1 if drawing is None else 1 + drawing.per_positive
+    num_steps = min(max(STEP_ROWS // (batch_size * copies), 3), STEPS)
     # The sample may have fewer rows than so many batches.
     rows = torch.arange(num_steps * batch_size) % len(table)
     few = PackedTable(valid.words[:batch_size].clone(), valid.schema).to(device)
-    spec = stages.model_spec(encoded.preprocessor, config)
+    spec = stages.model_spec(preprocessor, config)
     loss = target_loss(encoded.features.schema)
     settings = config.train.model_copy(update={"epochs": 1})
     moments: list[float] = []
@@ -220,16 +228,30 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
         moments.append(time.perf_counter())
 
     for name, counts in (("sample", spec.inputs.num_ids), ("whole", tuple(sizes))):
-        train = _spread_ids(PackedTable(table.words[rows], table.schema), counts).to(device)
+        train = _spread_ids(PackedTable(table.words[rows], table.schema), counts)
+        inputs = replace(spec.inputs, num_ids=counts)
         folder = work / name
         folder.mkdir(parents=True)
         moments.clear()
         watch.restart()
         started = time.perf_counter()
+        negatives = None
+        if drawing is not None:
+            negatives = implicit_batches(preprocessor, inputs, train, drawing, config.seed, device)
         torch.manual_seed(config.seed)
-        model = replace(spec, inputs=replace(spec.inputs, num_ids=counts)).build()
+        model = replace(spec, inputs=inputs).build()
+        stages.remember(model, train)
         train_model(
-            model, train, few, loss, settings, seed=config.seed, device=device, folder=folder, after_step=after_step
+            model,
+            train.to(device),
+            few,
+            loss,
+            settings,
+            seed=config.seed,
+            device=device,
+            folder=folder,
+            after_step=after_step,
+            negatives=negatives,
         )
         finished = time.perf_counter()
         watch.mark(name)
@@ -242,7 +264,7 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
         "step_seconds": steps[len(steps) // 2],
         "first_seconds": moments[0] - started,
         "end_seconds": finished - moments[-1],
-        "valid_row_seconds": valid_seconds / len(valid),
+        "valid_row_seconds": valid_seconds / positives,  # with the negatives of each
         "more_host_bytes": max(large["peak_bytes"] - small["peak_bytes"], 0),
         "gpu_bytes": large["gpu_bytes"],
         "cpu_per_second": large["cpu_seconds"] / large["seconds"],
@@ -252,11 +274,12 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
 
 
 def _spread_ids(table: PackedTable, sizes: Sequence[int]) -> PackedTable:
-    """Ids stretched to larger tables, so that as much of them is touched as will be."""
+    """Ids stretched to larger tables, in place, so that as much of them is touched as will be."""
     for place, (column, size) in enumerate(zip(table.schema.ids, sizes, strict=True)):
         stretched = table.words[:, place].double() * (size / column.num_ids)
         table.words[:, place] = stretched.int().clamp(max=size - 1)
-    return table
+    columns = tuple(replace(column, num_ids=size) for column, size in zip(table.schema.ids, sizes, strict=True))
+    return PackedTable(table.words, replace(table.schema, ids=columns))
 
 
 def main() -> None:

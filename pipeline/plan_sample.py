@@ -10,7 +10,7 @@ import gzip
 import os
 import shutil
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -21,6 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from features.csv_blocks import csv_blocks
+from features.recipes.movielens import MovieLensRecipe, MovieLensSettings
+from features.recipes.movielens_files import FORMATS
 from features.sources import PARQUET_ENDINGS, expand
 
 PIECES = 16  # of a file that a sample is made of
@@ -32,17 +34,37 @@ class PlanError(ValueError):
 
 
 @dataclass(frozen=True)
+class NamedFiles:
+    """What a recipe finds in its folder by names that cannot be set. names: of the files, by what they hold."""
+
+    names: dict[str, str]
+    headless: bool
+
+
+@dataclass(frozen=True)
 class InputFiles:
     """Names of a recipe's settings. rows: of the files that are sampled. whole: of those that are not. base: of the
-    folder that these are relative to."""
+    folder that these are relative to. named: where the names are none of settings, says what they are the names of."""
 
     rows: tuple[str, ...]
     whole: tuple[str, ...] = ()
     base: str | None = None
+    named: Callable[[Any], NamedFiles] | None = None
+
+
+def _movielens_files(settings: MovieLensSettings) -> NamedFiles:
+    kind = MovieLensRecipe(settings).format
+    files = FORMATS[kind]
+    names = {"ratings": files.ratings}
+    names |= {"items": files.items} if settings.genres else {}
+    names |= {"users": files.users} if settings.demographics and files.users else {}
+    return NamedFiles(names, headless=kind != "ml-latest")
 
 
 SAMPLED = {
     "flights": InputFiles(("flights",), ("weather", "planes", "airports"), "path"),
+    "interactions": InputFiles(("path",)),  # side tables are read where they lie
+    "movielens": InputFiles(("ratings",), ("items", "users"), "path", _movielens_files),
     "table": InputFiles(("path", "train_path", "valid_path", "test_path")),
     "trivago": InputFiles(("train", "test"), ("item_metadata",), "path"),
 }
@@ -69,9 +91,16 @@ def input_files(recipe: str) -> InputFiles:
 
 def paths_of(recipe: str, settings: Any, names: tuple[str, ...]) -> dict[str, list[str]]:
     """The files behind each of these settings that is set."""
-    base = input_files(recipe).base
-    prefix = f"{getattr(settings, base).rstrip('/')}/" if base else ""
-    return {name: expand(prefix + getattr(settings, name)) for name in names if getattr(settings, name)}
+    files = input_files(recipe)
+    prefix = f"{getattr(settings, files.base).rstrip('/')}/" if files.base else ""
+    there = files.named(settings).names if files.named else vars(settings)
+    return {name: expand(prefix + there[name]) for name in names if there.get(name)}
+
+
+def is_headless(recipe: str, settings: Any) -> bool:
+    """Whether the files' first line is a row."""
+    named = input_files(recipe).named
+    return named(settings).headless if named else getattr(settings, "column_names", None) is not None
 
 
 def measure(recipe: str, settings: Any) -> Size:
@@ -81,7 +110,7 @@ def measure(recipe: str, settings: Any) -> Size:
         raise PlanError(
             f"plan: {remote[0]} is not on this machine, and samples are taken of local files only. Copy it."
         )
-    headless = getattr(settings, "column_names", None) is not None
+    headless = is_headless(recipe, settings)
     counts = [_rows_of(Path(path), headless) for path in paths]
     size = Size(sum(counts), sum(os.path.getsize(p) for p in paths), all(p.endswith(PARQUET_ENDINGS) for p in paths))
     if size.rows == 0:
@@ -92,15 +121,17 @@ def measure(recipe: str, settings: Any) -> Size:
 def sample_files(recipe: str, settings: Any, fraction: float, folder: Path) -> tuple[Any, float]:
     """The settings with every path leading to a sample under `folder`, and the share of the rows that it holds."""
     files = input_files(recipe)
-    headless = getattr(settings, "column_names", None) is not None
+    headless = is_headless(recipe, settings)
     changed: dict[str, str] = {files.base: str(folder)} if files.base else {}
     taken, total = 0.0, 0.0
     for name, paths in paths_of(recipe, settings, files.rows + files.whole).items():
-        (folder / name).mkdir(parents=True)
-        changed[name] = name if files.base else str(folder / name)
+        home = folder if files.named else folder / name
+        home.mkdir(parents=True, exist_ok=files.named is not None)
+        if not files.named:
+            changed[name] = name if files.base else str(home)
         for number, path in enumerate(paths):
             # Numbered, because files of several folders may share a name and their order must stay.
-            target = folder / name / f"{number:05d}-{Path(path).name}"
+            target = home / (Path(path).name if files.named else f"{number:05d}-{Path(path).name}")
             if "://" in path:
                 raise _not_here(path)
             if name in files.whole or fraction >= 1:

@@ -272,7 +272,7 @@ def test_rows_of_one_number_change_their_sign_under_lamb():
         optimizer.zero_grad()
         (terms(torch.tensor([[1, 2]])) + 1).square().sum().backward()  # wants each of the two at -1
         optimizer.step()
-    assert float(terms(torch.tensor([[1, 2]])).sum()) == pytest.approx(-2, abs=0.4)
+    assert terms(torch.tensor([[1, 2]])).sum().item() == pytest.approx(-2, abs=0.4)
     mixed = nn.ModuleList([EmbeddingTables([2, 3], [1, 4]), EmbeddingTables([5], [1]), nn.Linear(1, 1)])
     kinds = [one.param_groups[0]["method"] for one in build_optimizer(mixed, "lamb", lr=0.1).optimizers[:-1]]
     assert kinds == ["lamb", "adam"]
