@@ -1,0 +1,1 @@
+"""Parts of a model that run side by side on one machine. Importing it does nothing."""
