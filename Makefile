@@ -113,6 +113,10 @@ bench: $(READY)  ## the benchmarks; each prints a table and ends in one JSON lin
 	$(PYTHON) -m benchmarks.step $(ARGS)
 	$(PYTHON) -m benchmarks.embedding $(ARGS)
 	$(PYTHON) -m benchmarks.batch_scaling $(ARGS)
+	$(PYTHON) -m benchmarks.ncf $(ARGS)
+	$(PYTHON) -m benchmarks.towers $(ARGS)
+	$(PYTHON) -m benchmarks.retrieval $(ARGS)
+	$(PYTHON) -m benchmarks.serve $(ARGS)
 	test ! -d .venv-bench || $(PYTHON) -m benchmarks.preprocess $(ARGS)
 	test ! -d .venv-bench || $(PYTHON) -m benchmarks.end_to_end $(ARGS)
 	test ! -d .venv-bench || $(PYTHON) -m benchmarks.loader $(ARGS)
@@ -123,6 +127,9 @@ gpu-check: $(READY)  ## on a GPU box: every test marked gpu, then the benchmarks
 	$(PYTHON) -m benchmarks.trivago_quality --quick --device cuda
 	$(PYTHON) -m benchmarks.step --device cuda --save
 	$(PYTHON) -m benchmarks.embedding --device cuda --save
+	$(PYTHON) -m benchmarks.ncf --device cuda --save
+	$(PYTHON) -m benchmarks.towers --device cuda --save
+	$(PYTHON) -m benchmarks.retrieval --device cuda --save
 
 data-trivago: $(READY)  ## a synthetic log in the RecSys Challenge 2019 format: make data-trivago ROWS=1000000
 	$(PYTHON) -m features.recipes.trivago_synthetic --rows $(ROWS) --out $(OUT) $(ARGS)

@@ -19,7 +19,15 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 # The offline GPU box lacks some packages (make gpu-check installs nothing): folders whose code needs them are left out
 # there, and the report's first lines say so.
-NEEDS = {"pipeline": ("pydantic", "ruamel.yaml", "safetensors"), "features": ("dask", "numba", "xxhash")}
+NEEDS = {
+    "pipeline": ("pydantic", "ruamel.yaml", "safetensors"),
+    "features": ("dask", "numba", "xxhash"),
+    "pipeline/serving": ("fastapi", "httpx", "prometheus_client", "schemathesis", "uvicorn", "usearch"),
+    "pipeline/test_export.py": ("onnx", "onnxruntime", "onnxscript"),
+    "pipeline/test_embed.py": ("usearch",),
+    "pipeline/test_embeddings.py": ("usearch",),
+    "models/test_retrieval.py": ("usearch",),
+}
 
 
 def _missing(packages):
