@@ -97,7 +97,7 @@ class Experiment:
         """For `torch.random.fork_rng`."""
         return list(range(torch.cuda.device_count())) if self.device != "cpu" else []
 
-    def train_step(self, model: nn.Module) -> TrainStep:
+    def train_step(self, model: Model) -> TrainStep:
         """One update of `model` as the run makes it: (batch, learning rate, momentum) to the loss before it."""
         settings = self.config.train
         optimizer, max_grad_norm = optimizer_of(model, settings)

@@ -41,6 +41,13 @@ def entity_columns(inputs: ModelInputs, name: str) -> EntityColumns | None:
     return inputs.user if name == "user" else inputs.item
 
 
+def first_id(preprocessor: Preprocessor, name: str) -> int:
+    """The first id of the vocabulary of users or items; those below are no one of them."""
+    entity = preprocessor.schema.entity(name)
+    assert isinstance(entity, Entity)
+    return preprocessor.vocabularies[entity.key].layout.first
+
+
 def implicit_batches(
     preprocessor: Preprocessor,
     inputs: ModelInputs,
@@ -57,23 +64,22 @@ def implicit_batches(
     """
     item, user = inputs.item, inputs.user
     assert item is not None, "require_positives comes first"
-    entity = preprocessor.schema.entity("item")
-    assert isinstance(entity, Entity)
     positives, user_column = None, None
     if settings.exclude_known and user is not None:
         user_column = user.key
         tables = (train, *known)
-        pairs = [torch.cat([table.words[:, column] for table in tables]) for column in (user.key, item.key)]
-        positives = KnownPositives.from_pairs(pairs[0], pairs[1], inputs.num_ids[user.key])
-    first = preprocessor.vocabularies[entity.key].layout.first
-    items = range(first, inputs.num_ids[item.key])
-    common = {"known": positives, "seed": seed, "device": device}
+        users, chosen = (torch.cat([table.words[:, column] for table in tables]) for column in (user.key, item.key))
+        somebody = users >= first_id(preprocessor, "user")  # the null and the unseen user are many
+        positives = KnownPositives.from_pairs(users[somebody], chosen[somebody], inputs.num_ids[user.key])
+    items = range(first_id(preprocessor, "item"), inputs.num_ids[item.key])
     sampler: NegativeSampler
     if settings.kind == "uniform":
-        sampler = UniformNegatives(items, settings.per_positive, **common)
+        sampler = UniformNegatives(items, settings.per_positive, positives, seed=seed, device=device)
     else:
         counts = torch.bincount(train.words[:, item.key], minlength=items.stop)
-        sampler = PopularityNegatives(items, settings.per_positive, counts, settings.power, **common)
+        sampler = PopularityNegatives(
+            items, settings.per_positive, counts, settings.power, positives, seed=seed, device=device
+        )
     rows = EntityRows.of(train, item.key, item.ids, item.floats).to(device)
     return ImplicitBatches(sampler, user_column, rows)
 

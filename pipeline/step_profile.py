@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from loaders.dataset import BatchDataset
-from models import TabularConfig
+from models import TabularConfig, TabularModel
 from models.tabular import TabularSettings
 from pipeline.artifacts import atomic_write
 from pipeline.display import render_table
@@ -130,7 +130,9 @@ def profile_steps(experiment: Experiment, num_steps: int, trace: Path | None = N
     dataset = BatchDataset(experiment.train, settings.batch_size, shuffle=True, seed=seed, drop_last=True)
     laps = Laps(device)
     with torch.random.fork_rng(experiment.cuda_devices), watched_lookup(laps, device):
-        step = PhasedStep(experiment, experiment.new_model(seed).train(), laps)
+        model = experiment.new_model(seed).train()
+        assert isinstance(model, TabularModel), "tabular_shape refuses others"
+        step = PhasedStep(experiment, model, laps)
 
         def run(first: int, last: int) -> None:
             for index in range(first, last):
