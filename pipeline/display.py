@@ -33,12 +33,20 @@ METRIC_LABELS = {
     "rmse": "RMSE",
     "mae": "MAE",
     "r2": "R²",
+    "gauc": "GAUC",
+    "gauc_left_out": "GAUC left out",
+    "normalised_entropy": "Normalised entropy",
 }
+AT_DEPTH = {"hr": "HR", "ndcg": "NDCG", "recall": "Recall", "coverage": "Coverage"}  # of hr@10, ndcg@10, ...
 Rows = Sequence[Mapping[str, Any]]
 
 
 def metric_label(name: str) -> str:
-    """How a metric or another quantity is written in a heading: "AUC" for auc, "Learning rate" for learning_rate."""
+    """How a metric or another quantity is written in a heading: "AUC" for auc, "Learning rate" for learning_rate,
+    "HR@10" for hr@10."""
+    metric, at, depth = name.partition("@")
+    if at and metric in AT_DEPTH:
+        return f"{AT_DEPTH[metric]}@{depth}"
     text = name.replace("_", " ")
     return METRIC_LABELS.get(name.lower(), text[:1].upper() + text[1:])
 
