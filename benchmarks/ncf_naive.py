@@ -78,9 +78,10 @@ class NaiveDataset(Dataset):
 class Naive:
     """Model, optimizer and an endless loader of batches of 256 positives."""
 
-    def __init__(self, data: Interactions, workers: int = 0) -> None:
+    def __init__(self, data: Interactions, workers: int = 0, device: str = "cpu") -> None:
         self.dataset = NaiveDataset(data)
-        self.model = NaiveNCF(data.num_users, data.num_items, data.contexts.shape[1])
+        self.device = device
+        self.model = NaiveNCF(data.num_users, data.num_items, data.contexts.shape[1]).to(device)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=LR)
         self.loss = nn.BCEWithLogitsLoss()
         self.loader = DataLoader(self.dataset, BATCH, shuffle=True, num_workers=workers)
@@ -99,7 +100,7 @@ class Naive:
         self.batches.close()
 
     def train_on(self, batch: Any) -> None:
-        users, items, contexts, labels = batch
+        users, items, contexts, labels = (part.to(self.device) for part in batch)
         self.optimizer.zero_grad()
         self.loss(self.model.scores(users, items, contexts), labels).backward()
         self.optimizer.step()

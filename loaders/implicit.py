@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from loaders.entity_rows import EntityRows
+from loaders.errors import LoaderError
 from loaders.negatives import NegativeSampler, expand
 from loaders.packed import Batch, PackedTable
 
@@ -24,13 +25,18 @@ class ImplicitBatches:
     positive 1, and group is the positive's position in the epoch. user_column: place among the ids of the column whose
     known positives are left out; None where the sampler knows none. item: the features of every item.
 
+    item_ids: those that the sampler draws from. An id below them is no item but many (the null, the unseen), whose
+    positives keep the features of their row. A draw that hits the positive itself, as one for a user of whom nothing
+    is known may, becomes the next id.
+
     `begin` is the host's part, which a CUDA graph leaves out; the call itself never waits for the device.
     """
 
-    def __init__(self, sampler: NegativeSampler, user_column: int | None, item: EntityRows) -> None:
-        self.sampler, self.user_column, self.item = sampler, user_column, item
+    def __init__(self, sampler: NegativeSampler, user_column: int | None, item: EntityRows, item_ids: range) -> None:
+        if len(item_ids) < 2:
+            raise LoaderError(f"negatives: there is no other item to draw among the ids {item_ids}.")
+        self.sampler, self.user_column, self.item, self.item_ids = sampler, user_column, item, item_ids
         self._start = torch.zeros((), dtype=torch.int64, device=sampler.device)
-        self._steps = torch.empty(0, dtype=torch.int64, device=sampler.device)
 
     @property
     def copies(self) -> int:
@@ -45,16 +51,25 @@ class ImplicitBatches:
 
     def __call__(self, batch: Batch) -> Batch:
         """B positives -> B (1 + K) rows, in memory of their own."""
-        if len(self._steps) < batch.num_rows:
-            self._steps = torch.arange(batch.num_rows, device=self.sampler.device)
-        positions = self._start + self._steps[: batch.num_rows]
+        # Made anew each time: a CUDA graph must not read memory that a larger batch has replaced.
+        positions = self._start + torch.arange(batch.num_rows, device=self.sampler.device)
         key = self.item.key_column
+        own = batch.ids[:, key].contiguous()
         users = None if self.user_column is None else batch.ids[:, self.user_column].contiguous()
-        negatives = self.sampler(positions, users, batch.ids[:, key].contiguous())
-        rows = expand(batch, negatives.ids, key, positions)
+        drawn = self.sampler(positions, users, own).ids
+        rows = expand(batch, self._without_own(drawn, own[:, None]), key, positions)
         if len(self.item.id_columns) + len(self.item.float_columns) > 1:
             self.item.fill(rows.ids, rows.floats, rows.ids[:, key].clone())
+            many = own[:, None] < self.item_ids.start
+            for filled, given in ((rows.ids, batch.ids), (rows.floats, batch.floats)):
+                positives = filled[:: self.copies]
+                positives.copy_(torch.where(many, given, positives))
         return rows
+
+    def _without_own(self, drawn: Tensor, own: Tensor) -> Tensor:
+        """The draws [B, K], the next id in place of one that is the row's own item [B, 1]."""
+        following = torch.where(drawn == self.item_ids.stop - 1, self.item_ids.start, drawn + 1)
+        return torch.where(drawn == own, following, drawn)
 
     def table(self, positives: PackedTable, epoch: int = 0) -> PackedTable:
         """A whole table of positives and their negatives, to evaluate on; groups are the positives' row numbers."""

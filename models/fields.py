@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from models.embeddings import EmbeddingTables
 from models.errors import ModelError, require
+from models.linear import Linear, row_linear
 from models.model import ModelInputs
 
 
@@ -87,7 +88,7 @@ class LinearTerms(nn.Module):
         if self.float_weights is None:
             return terms
         with torch.autocast(floats.device.type, enabled=False):
-            return terms + self.float_norm(floats) @ self.float_weights
+            return terms + row_linear(self.float_norm(floats), self.float_weights.t())
 
 
 def float_norm(inputs: ModelInputs) -> nn.Module:
@@ -105,14 +106,14 @@ def mlp(
     """
     parts: list[nn.Module] = []
     for size, width in pairwise((num_in, *layers)):
-        parts.append(nn.Linear(size, width, bias=not batch_norm))
+        parts.append(Linear(size, width, bias=not batch_norm))
         if batch_norm:
             parts.append(nn.BatchNorm1d(width))
         parts.append(nn.ReLU())
         if dropout:
             parts.append(nn.Dropout(dropout))
     if num_out is not None:
-        parts.append(nn.Linear(layers[-1] if layers else num_in, num_out))
+        parts.append(Linear(layers[-1] if layers else num_in, num_out))
     return nn.Sequential(*parts)
 
 

@@ -129,7 +129,7 @@ class GPLVMF(Model):
         self.register_buffer("is_binary", torch.zeros((), dtype=torch.bool))
         self.register_buffer("latent_places", torch.tensor(self.latent_ids, dtype=torch.int64), persistent=False)
         self.register_buffer("kernel_places", torch.tensor(self.kernel_floats, dtype=torch.int64), persistent=False)
-        self._solution: tuple[Tensor, Tensor] | None = None
+        self._solution: tuple[tuple[int, ...], Tensor, Tensor] | None = None
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -162,6 +162,11 @@ class GPLVMF(Model):
         """Keep up to `max_rows_per_user` rows of each user, and the targets' mean and deviation."""
         self.require_inputs(ids, floats)
         require(len(targets) == 1, f"gplvmf: one target is needed, {len(targets)} are given.")
+        require(
+            len(ids) == 0 or bool((targets[0] != targets[0][0]).any()),
+            "gplvmf: the targets of all rows are alike, so there is nothing to regress. It learns from the train "
+            "split's own rows, not from drawn negatives (train.negatives); choose another model for positives alone.",
+        )
         self.rows.store(ids, floats, targets[0], self.settings.max_rows_per_user, self.settings.kept)
         self._forget()
 
@@ -263,12 +268,15 @@ class GPLVMF(Model):
         return mean + (kernel * coefficients[index] * inside).sum(1)
 
     def _coefficients(self) -> Tensor:
-        """What `_solve` gives; kept in evaluation mode until the kernel's own parameters are others."""
+        """What `_solve` gives; kept in evaluation mode until a parameter has been written to, or the kernel's own have
+        other values, as after the replay of a CUDA graph, which torch's counts of writes know nothing of."""
         with torch.inference_mode(False), torch.no_grad():  # kept tensors must outlive a caller's inference mode
             own = torch.cat([self.log_relevance, self.log_signal, self.log_noise])
-            if self.training or self._solution is None or not _same(own, self._solution[0]):
-                self._solution = own, self._solve()
-            return self._solution[1]
+            writes = tuple(parameter._version for parameter in self.parameters())
+            kept = self._solution
+            if self.training or kept is None or kept[0] != writes or not _same(own, kept[1]):
+                kept = self._solution = writes, own, self._solve()
+            return kept[2]
 
     def _solve(self) -> Tensor:
         """(E[K] + (sigma^2 + jitter) I)^-1 (y - m) of every user: [N], in the order of the stored rows.

@@ -28,6 +28,7 @@ from torch.nn import functional
 from models.embeddings import EmbeddingTables
 from models.errors import ModelError, require
 from models.fields import lists_to_tuples, one_of, positive
+from models.linear import Linear, row_linear
 from models.losses import TargetLoss
 from models.model import EntityColumns, Model, ModelInputs, Rows
 
@@ -147,9 +148,10 @@ class MRMN(Model):
         """Hinge loss of the metric space, and the targets' cross-entropy of the outputs, which moves scale and centre.
 
         A row with label 1 of type t is a positive of t; its negatives are the items of the rows 1 to `negatives` places
-        before it in the batch (cyclically), whatever their labels, less those of the same key as its own item. The
-        negative pair is measured with the positive's relation. The loss is the mean over all pairs of all types, each
-        weighted by its row's weight: so a type counts by how often it occurs.
+        after it in the batch (cyclically), whatever their labels, less those of the same key as its own item; where
+        negatives are drawn (`train.negatives`), these follow their positive. The negative pair is measured with the
+        positive's relation. The loss is the mean over all pairs of all types, each weighted by its row's weight: so a
+        type counts by how often it occurs.
         """
         if wrong := sorted({task for task, _ in loss.tasks if task != "binary"}):
             raise ModelError(
@@ -170,8 +172,8 @@ class MRMN(Model):
         distance [B, T]; weights [B, T], 0 where the row is no positive; keys [B] of the items."""
         total, pairs = distance.new_zeros(()), distance.new_zeros(())
         for shift in range(1, self.settings.negatives + 1):
-            other = item.roll(shift, dims=0)
-            counts = weights * (keys != keys.roll(shift, dims=0))[:, None]
+            other = item.roll(-shift, dims=0)
+            counts = weights * (keys != keys.roll(-shift, dims=0))[:, None]
             excess = functional.relu(self.margins + distance - (place - other[:, None]).square().sum(2))
             total, pairs = total + (counts * excess).sum(), pairs + counts.sum()
         return total / pairs.clamp(min=torch.finfo(torch.float32).tiny)  # 0 for a batch without pairs
@@ -195,10 +197,10 @@ class MRMN(Model):
         common = (user * item)[:, None]
         if self.settings.relation != "shared":
             common = common * (1 + self.type_offsets)
-        attention = torch.softmax((common + context[:, None]) @ self.keys, dim=2)
+        attention = torch.softmax(row_linear(common + context[:, None], self.keys.t()), dim=2)
         if self.settings.relation == "per_type":
             return torch.bmm(attention.transpose(0, 1), self.memory).transpose(0, 1)
-        relation = attention @ self.memory[0]
+        relation = row_linear(attention, self.memory[0].t())
         return relation * torch.sigmoid(self.gates) if self.settings.relation == "gated" else relation
 
     def _squared_distance(self, user: Tensor, relation: Tensor, item: Tensor) -> Tensor:
@@ -215,7 +217,7 @@ def _entity(name: str, columns: EntityColumns | None) -> EntityColumns:
 
 def _linear(num_floats: int, dim: int) -> nn.Linear | None:
     """Floats to a vector; without bias, which the embeddings' sum does not need."""
-    return nn.Linear(num_floats, dim, bias=False) if num_floats else None
+    return Linear(num_floats, dim, bias=False) if num_floats else None
 
 
 def _summed(

@@ -6,10 +6,11 @@ A user u and an item i have vectors p, q of a generalised matrix factorisation (
     phi_mlp = MLP([s, t, further columns])                 (equation 10)
     score   = w . [phi_gmf, phi_mlp] + b                   (equation 12)
 
-`context` says where the columns beside the two keys enter (Unger, Tuzhilin and Livne 2020; the variants 0i, i0 and ii
-of DeepCARSKit): `mlp` puts their vectors, and floats as they are, beside s and t; `gmf` gives them one common vector
-c, the mean of their vectors (a float's is x_f v_f), and phi_gmf = [p * q, p * c, q * c]; `both` does both; `none`
-leaves them out.
+`context` says where the columns beside the two keys enter: `mlp` puts their vectors, and floats as they are, beside s
+and t; `gmf` gives them one common vector c, the mean of their vectors (a float's is x_f v_f), and phi_gmf =
+[p * q, p * c, q * c]; `both` does both; `none` leaves them out. The three products are those of NeuCMF (Zheng and
+Florez Arias, UMAP 2022; i0, 0i and ii in DeepCARSKit), where a context has a slice of p and q of its own instead of a
+share in c.
 
 A table's row holds both vectors of a value, so that one lookup and one update serve the two halves. Trained on
 positives and negatives drawn anew each epoch (`train.negatives`) with binary cross-entropy.
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 from models.embeddings import EmbeddingTables
 from models.errors import require
 from models.fields import lists_to_tuples, mlp, one_of, positive, positive_list, probability
+from models.linear import Linear, row_linear
 from models.model import EntityColumns, Model, ModelInputs
 
 CONTEXTS = ("mlp", "gmf", "both", "none")
@@ -69,6 +71,8 @@ class NCF(Model):
     entities = ("user", "item")
     single_output = True
 
+    places: Tensor
+
     def __init__(self, inputs: ModelInputs, settings: NCFSettings) -> None:
         super().__init__(inputs, settings)
         assert isinstance(inputs.user, EntityColumns)
@@ -79,10 +83,12 @@ class NCF(Model):
         all_ids, takes_context = range(len(inputs.num_ids)), settings.context != "none"
         others = [place for place in all_ids if place not in keys and takes_context]
         self.num_others, self.num_floats = len(others), inputs.num_floats if takes_context else 0
-        self.columns = [*keys, *others]
-        self.takes_all = self.columns == list(all_ids)
+        columns = [*keys, *others]
+        self.takes_all = columns == list(all_ids)
+        # On the device: an index list would be copied there in every step, which a CUDA graph cannot hold.
+        self.register_buffer("places", torch.tensor(columns, dtype=torch.int64), persistent=False)
         wide, narrow = settings.gmf_dim + settings.mlp_dim, self._context_width(settings)
-        sizes = [inputs.num_ids[place] for place in self.columns]
+        sizes = [inputs.num_ids[place] for place in columns]
         self.embeddings = EmbeddingTables(sizes, [wide] * 2 + [narrow] * len(others))
         self.float_vectors = None
         if self.in_gmf and self.num_floats:
@@ -93,7 +99,7 @@ class NCF(Model):
             self.mlp = mlp(2 * settings.mlp_dim + extra, settings.layers, None, settings.dropout)
         has_context = self.in_gmf and self.num_others + self.num_floats > 0
         gmf_width = settings.gmf_dim * (3 if has_context else 1)
-        self.output = nn.Linear(gmf_width + (settings.layers[-1] if settings.mlp_dim else 0), 1)
+        self.output = Linear(gmf_width + (settings.layers[-1] if settings.mlp_dim else 0), 1)
         nn.init.xavier_uniform_(self.output.weight)
         nn.init.zeros_(self.output.bias)
 
@@ -104,7 +110,7 @@ class NCF(Model):
         """ids [B, C], floats [B, F] -> scores [B, 1] float32."""
         self.require_inputs(ids, floats)
         settings = self.settings
-        found = self.embeddings(ids if self.takes_all else ids[:, self.columns])
+        found = self.embeddings(ids if self.takes_all else ids.index_select(1, self.places))
         halves = [settings.gmf_dim, settings.mlp_dim]
         # One split: a slice of its own for each part would have a gradient of the whole row's width each.
         p, s, q, t, rest = found.split([*halves, *halves, found.shape[1] - 2 * sum(halves)], dim=1)
@@ -130,6 +136,6 @@ class NCF(Model):
         if others is not None:
             total = total + others[:, :, -self.settings.gmf_dim :].sum(1)
         if self.float_vectors is not None:
-            total = total + floats @ self.float_vectors
+            total = total + row_linear(floats, self.float_vectors.t())
         context = total / count
         return [user * item, user * context, item * context]

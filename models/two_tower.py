@@ -31,6 +31,7 @@ from models.embeddings import EmbeddingTables, embedding_width
 from models.errors import ModelError, require
 from models.fields import float_norm, lists_to_tuples, mlp, one_of, positive, positive_list, probability
 from models.in_batch import beside, pair_bpr, pair_softmax, positives_first, positives_mean, window_softmax
+from models.linear import Linear
 from models.losses import TargetLoss
 from models.model import EntityColumns, Model, ModelInputs, Rows
 from models.parallel.towers import MODES, choose_mode, run_towers, second_device
@@ -188,7 +189,7 @@ class TwoTower(Model):
         width = 3 * settings.vector_dim
         hidden = mlp(width, settings.top_layers, None, settings.dropout, settings.batch_norm)
         # No bias: softmax and BPR only see differences of scores, so an optimizer would move it by rounding errors.
-        return hidden.append(nn.Linear((width, *settings.top_layers)[-1], 1, bias=False))
+        return hidden.append(Linear((width, *settings.top_layers)[-1], 1, bias=False))
 
     def _apply(self, fn: Any, recurse: bool = True) -> TwoTower:
         """What `to` and `cuda` call; with `towers: devices` the item's tower goes on to a second GPU.

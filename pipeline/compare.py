@@ -29,6 +29,7 @@ from pipeline.compare_trials import MOST_SEEDS, Bench, Interval, Outcome, Traine
 from pipeline.config import ConfigError, ModelChoice, TrainSettings, model_choice
 from pipeline.display import progress
 from pipeline.experiment import Enough
+from pipeline.rank_evaluate import RankingError
 from pipeline.run import environment
 from pipeline.stages import Pipeline
 from pipeline.train import TrainingError
@@ -197,6 +198,8 @@ def compare(bench: Bench, choices: Mapping[str, ModelChoice], budget: Budget) ->
         "models": {label: choice.to_dict() for label, choice in choices.items()},
         "budget": asdict(budget),
         "train": bench.config.to_dict()["train"],
+        "evaluate": bench.config.to_dict()["evaluate"],
+        "metric": trainer.metric,
         "seed": bench.config.seed,
         "device": bench.device,
     }
@@ -288,7 +291,7 @@ def _unless_it_fails(train: Callable[[], T]) -> tuple[T | None, str]:
     """What `train` gives, or None and why."""
     try:
         return train(), ""
-    except (ModelError, TrainingError, torch.OutOfMemoryError) as error:
+    except (ModelError, TrainingError, RankingError, torch.OutOfMemoryError) as error:
         return None, " ".join(str(error).split())
 
 

@@ -184,6 +184,7 @@ class Trainer:
             torch.manual_seed(seed)
             model = spec.build()
             remember(model, bench.train)
+            negatives = bench.negatives(seed)
             started = time.perf_counter()
             trained = train_model(
                 model,
@@ -195,7 +196,7 @@ class Trainer:
                 device=bench.device,
                 folder=Path(folder),
                 after_step=self._check_time,
-                negatives=bench.negatives(seed),
+                negatives=negatives,
             )
             return trained, time.perf_counter() - started
 

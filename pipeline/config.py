@@ -182,6 +182,9 @@ class NightlySettings(Settings):
     tolerance: float = Field(0.001, ge=0, description="the lower bound of the gain must be above minus this")
     confidence: float = Field(0.95, gt=0.5, lt=1)
     num_bootstrap: int = Field(500, ge=50)
+    embed: Literal["auto", "off"] = Field(
+        "auto", description="store users and items of a promoted recommender, as a running service needs them"
+    )
     min_window_rows: int = Field(
         1000, ge=10, description="fewer rows in the window that both models have not seen: refuse"
     )

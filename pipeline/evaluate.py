@@ -168,7 +168,7 @@ def importance_rows(table: PackedTable, most: int) -> Tensor:
         return torch.arange(len(table))
     if not table.schema.has_group:
         return torch.linspace(0, len(table) - 1, most).long()
-    group = table.words[:, -1].long()
+    group = table.words[:, -1].long().cpu()
     share = most / len(table)
     count = int(group.max()) + 1
     chosen = torch.zeros(count, dtype=torch.bool)

@@ -34,6 +34,23 @@ def require_positives(config: RunConfig, preprocessor: Preprocessor) -> None:
             "train.negatives: a sampled negative has one binary target, 0, and the targets are "
             f"{', '.join(f'{target.name} ({target.task})' for target in schema.targets)}. Set train.negatives=null."
         )
+    if config.train.negatives.exclude_known and schema.entity("user") is None:
+        raise ConfigError(
+            "train.negatives: the schema names no user whose items could be left out. Name its columns in the recipe's "
+            "settings (features.entities), or set train.negatives.exclude_known=false."
+        )
+
+
+def require_only_positives(tables: Sequence[PackedTable]) -> None:
+    """Raise `ConfigError` for rows that are no positives, which drawing would make ones without a word."""
+    for table in tables:
+        others = int((table.unpack(table.words).targets[0] != 1).sum())
+        if others:
+            raise ConfigError(
+                f"train.negatives: every row has to be a positive, and {others:,} of {len(table):,} rows of a split "
+                f"have another {table.schema.targets[0].name} than 1. Leave them out (recipes interactions and "
+                "movielens: task ranking, with a threshold), or set train.negatives=null to train on the labels."
+            )
 
 
 def entity_columns(inputs: ModelInputs, name: str) -> EntityColumns | None:
@@ -60,8 +77,10 @@ def implicit_batches(
     """Draws of every item of the train split's vocabulary.
 
     train: gives the features and counts of items, and with `exclude_known` each user's known items; known: further
-    tables whose pairs are known too, for evaluation.
+    tables whose pairs are known too, for evaluation. The null and the unseen user are many people, of whom nothing is
+    known.
     """
+    require_only_positives((train, *known))
     item, user = inputs.item, inputs.user
     assert item is not None, "require_positives comes first"
     positives, user_column = None, None
@@ -81,7 +100,7 @@ def implicit_batches(
             items, settings.per_positive, counts, settings.power, positives, seed=seed, device=device
         )
     rows = EntityRows.of(train, item.key, item.ids, item.floats).to(device)
-    return ImplicitBatches(sampler, user_column, rows)
+    return ImplicitBatches(sampler, user_column, rows, items)
 
 
 def with_negatives(

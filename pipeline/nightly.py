@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,10 @@ from loaders.errors import LoaderError
 from models import grouped_mrr, log_loss, multiclass_log_loss, reciprocal_ranks, rmse, roc_auc
 from pipeline.artifacts import ArtifactError, atomic_symlink, folder_lock
 from pipeline.bundle import Bundle, load_bundle
-from pipeline.config import ConfigError, NightlySettings
+from pipeline.config import ConfigError, NightlySettings, RunConfig
 from pipeline.display import render_table
+from pipeline.embed import embed
+from pipeline.embed_write import EmbedSettings
 from pipeline.evaluate import evaluate
 from pipeline.report import ReportData, write_report
 from pipeline.run import Run
@@ -70,6 +72,7 @@ def _recorded(pipeline: Pipeline, home: Path) -> int:
 
 
 def _locked(pipeline: Pipeline, home: Path) -> int:
+    require_later_rows(pipeline.config)
     try:
         features = pipeline.features()
         encoded = features.encode()
@@ -78,7 +81,7 @@ def _locked(pipeline: Pipeline, home: Path) -> int:
     candidate = encoded.train()
     current = home / "current"
     if not current.exists():
-        return _promote(home, candidate, None, "Promoted: there was no current model to compare with.")
+        return _promote(home, features, candidate, None, "Promoted: there was no current model to compare with.")
     if current.resolve() == candidate.path.resolve():
         return _finish(home, KEPT, "Kept: nothing changed, the current model is the one of today's data.")
     try:
@@ -86,13 +89,15 @@ def _locked(pipeline: Pipeline, home: Path) -> int:
     except DataError as error:
         return _finish(home, REFUSED, f"Data refused: {error}")
     tolerance = pipeline.config.nightly.tolerance
+    negatives = pipeline.config.train.negatives
+    drawn = f", each among {negatives.per_positive} drawn items" if negatives is not None else ""
     text = (
         f"{comparison.metric} {comparison.candidate:.4f} against {comparison.current:.4f} on {comparison.rows:,} rows "
-        f"that neither model has seen; gain {comparison.gain:+.4f}, lower bound {comparison.bound:+.4f}, "
+        f"that neither model has seen{drawn}; gain {comparison.gain:+.4f}, lower bound {comparison.bound:+.4f}, "
         f"tolerance {tolerance}."
     )
     if comparison.bound > -tolerance:
-        return _promote(home, candidate, comparison, f"Promoted: {text}")
+        return _promote(home, features, candidate, comparison, f"Promoted: {text}")
     return _finish(home, KEPT, f"Kept: {text}", candidate, comparison)
 
 
@@ -100,9 +105,20 @@ def load(pipeline: Pipeline, run: Path) -> Bundle:
     return load_bundle(run / "model", pipeline.device, pipeline.engine)
 
 
+def require_later_rows(config: RunConfig) -> None:
+    """Raise `ConfigError` where the recipe's splits leave no test rows that come after the others."""
+    way = getattr(config.features, "way", "time")
+    if way != "time":
+        raise ConfigError(
+            f"nightly: with features.split_by: {way}, the test rows do not come after those of training, so no row is "
+            "new to both models. Set features.split_by=time."
+        )
+
+
 def compare(pipeline: Pipeline, features: Features, current: Bundle, candidate: Bundle) -> Comparison:
-    """Both bundles on the rows of the test split that neither has seen."""
-    settings = pipeline.config.nightly
+    """Both bundles on the rows of the test split that neither has seen, with `train.negatives` each among items that
+    are drawn for it from the bundle's own vocabulary; then MRR decides where no other metric is asked for."""
+    settings, negatives = pipeline.config.nightly, pipeline.config.train.negatives
     frame = unseen_rows(features, [current, candidate])
     if len(frame) < settings.min_window_rows:
         raise DataError(
@@ -111,16 +127,21 @@ def compare(pipeline: Pipeline, features: Features, current: Bundle, candidate: 
         )
     outputs = []
     for bundle in (current, candidate):
+        reason = None
         if bundle.schema.targets != features.schema.targets:
-            raise ConfigError(
-                "the current model predicts other targets than today's features hold. Remove the link "
-                f"{pipeline.config.runs / pipeline.config.name / 'current'} to start anew."
-            )
+            reason = "predicts other targets than today's features hold"
+        elif negatives is not None and bundle.schema.entity("item") is None:
+            reason = "was trained when the schema named no item, so none can be drawn for it"
+        if reason:
+            link = pipeline.config.runs / pipeline.config.name / "current"
+            raise ConfigError(f"the current model {reason}. Remove the link {link} to start anew.")
         table = judged_frame(bundle, features, frame)
         outputs.append(evaluate(bundle.model, table, bundle.schema, pipeline.device).predictions[0].cpu())
     batch = table.unpack(table.words)
-    metric = choose_metric(settings, features.schema)
-    return bootstrap(metric, outputs[0], outputs[1], batch.targets[0], batch.group, settings, pipeline.config.seed)
+    labels, group = batch.targets[0].cpu(), None if batch.group is None else batch.group.cpu()
+    metric = choose_metric(settings, features.schema, in_groups=negatives is not None)
+    found = bootstrap(metric, outputs[0], outputs[1], labels, group, settings, pipeline.config.seed)
+    return replace(found, rows=len(frame))
 
 
 def unseen_rows(features: Features, bundles: Sequence[Bundle]) -> Any:
@@ -132,10 +153,11 @@ def unseen_rows(features: Features, bundles: Sequence[Bundle]) -> Any:
     return frame[frame[time] > max(bundle.info["trained_until"] for bundle in bundles)].reset_index(drop=True)
 
 
-def choose_metric(settings: NightlySettings, schema: Schema) -> str:
-    """The metric that decides, for the first target."""
+def choose_metric(settings: NightlySettings, schema: Schema, in_groups: bool = False) -> str:
+    """The metric that decides, for the first target. in_groups: rows are judged in groups that the schema does not
+    name, each among the negatives that are drawn for it."""
     task = schema.targets[0].task
-    grouped = schema.only("group") is not None
+    grouped = in_groups or schema.only("group") is not None
     metric = settings.metric or ("logloss" if task != "binary" else "mrr" if grouped else "auc")
     fits = {"mrr": grouped and task == "binary", "auc": task == "binary", "logloss": True}
     if not fits[metric]:
@@ -200,12 +222,23 @@ def _bootstrap_groups(
     return Comparison("MRR", len(labels), old, new, new - old, float(gains.quantile(1 - settings.confidence)))
 
 
-def _promote(home: Path, candidate: Run, comparison: Comparison | None, text: str) -> int:
+def _promote(home: Path, features: Features, candidate: Run, comparison: Comparison | None, text: str) -> int:
+    _store_vectors(features, candidate)
     current = home / "current"
     if current.exists():
         atomic_symlink(Path(current.resolve().name), home / "previous")
     atomic_symlink(Path(candidate.path.name), current)
     return _finish(home, PROMOTED, text, candidate, comparison)
+
+
+def _store_vectors(features: Features, candidate: Run) -> None:
+    """What a service that watches `current` needs of a recommender before it can take it over."""
+    pipeline = features.pipeline
+    if pipeline.config.nightly.embed == "off" or not features.schema.entities:
+        return
+    bundle = load(pipeline, candidate.path)
+    if None not in (bundle.schema.entity("user"), bundle.schema.entity("item")):
+        embed(candidate.path, bundle, features, EmbedSettings())
 
 
 def _finish(

@@ -101,7 +101,7 @@ class Forecast:
         self.batch_size = min(config.train.batch_size, max(self.rows["train"], 2))
 
     def _rows(self) -> dict[str, int]:
-        """Rows by split. Where one row of each user is left out, there are as many as users, not a share of the rows."""
+        """Rows by split. Where one row of each user is left out, their number grows as that of users does."""
         last = self.found[-1]
         rows = {split: round(count / last["share"]) for split, count in last["rows"].items()}
         if self.exact or getattr(self.config.features, "way", None) != "leave_one_out":

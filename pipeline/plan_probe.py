@@ -118,7 +118,8 @@ def run_stages(config: RunConfig, block_scale: float, whole_run: bool, watch: Wa
     """Features and encode, and with `whole_run` also train and evaluate."""
     pipeline = stages.Pipeline(config)
     # As parts are: else one block would be a sample's whole valid split, and seem to grow with the rows.
-    bundle.BLOCK_ROWS = max(round(bundle.BLOCK_ROWS * block_scale), bundle.PAD_ROWS)
+    usual_rows = bundle.BLOCK_ROWS
+    bundle.BLOCK_ROWS = max(round(usual_rows * block_scale), bundle.PAD_ROWS)
     known = stages.recipe_class(config.recipe)
     with _watched_recipe(known, block_scale, watch):
         features = pipeline.features()
@@ -152,6 +153,7 @@ def run_stages(config: RunConfig, block_scale: float, whole_run: bool, watch: Wa
             permutation_importance(model, test, features.schema, settings, seed, pipeline.device)
             watch.mark("importance")
         if config.evaluate.ranking is not None:
+            bundle.BLOCK_ROWS = usual_rows  # which the ranking's own blocks, as large in a sample, must fit in
             rank(encoded, load_bundle(artifact.path / "model", pipeline.device))
             watch.mark("ranking")
     return found
@@ -209,7 +211,8 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
     """
     pipeline = stages.Pipeline(config)
     encoded, device = pipeline.features().encode(), pipeline.device
-    table, valid, positives = encoded.table("train"), encoded.judged("valid"), len(encoded.table("valid"))
+    # On the host until they are needed: what the whole run's take of a GPU is known.
+    table, valid, positives = encoded.table("train"), encoded.judged("valid").to("cpu"), len(encoded.table("valid"))
     preprocessor, drawing = encoded.preprocessor, config.train.negatives
     batch_size = config.train.batch_size
     copies = 1 if drawing is None else 1 + drawing.per_positive

@@ -113,19 +113,20 @@ def judge(encoded: Encoded, bundle: Bundle) -> dict[str, Any]:
     """Metrics on valid and test, and what the report draws of test."""
     pipeline, schema = encoded.features.pipeline, encoded.features.schema
     settings, device = pipeline.config.evaluate, pipeline.device
-    tables = {split: encoded.judged(split) if split != "train" else encoded.table(split) for split in SPLITS}
-    found = {s: evaluate(bundle.model, tables[s], schema, device, settings.calibration_bins) for s in ("valid", "test")}
+    tables = {split: encoded.table(split) for split in SPLITS}
+    judged = {split: encoded.judged(split) for split in ("valid", "test")}
+    found = {s: evaluate(bundle.model, judged[s], schema, device, settings.calibration_bins) for s in judged}
     importance: list[dict[str, Any]] = []
     metric = None
     if settings.importance:
         metric, importance = permutation_importance(
-            bundle.model, tables["test"], schema, settings, pipeline.config.seed, device
+            bundle.model, judged["test"], schema, settings, pipeline.config.seed, device
         )
     return {
         "ranking": rank(encoded, bundle),
         "target_means": {split: target_means(table) for split, table in tables.items()},
         "evaluations": found,
-        "quality": quality(schema, found["test"], tables["test"], settings.calibration_bins),
+        "quality": quality(schema, found["test"], judged["test"], settings.calibration_bins),
         "columns": column_summary(bundle.preprocessor, tables["train"], tables["test"]),
         "importance": importance,
         "importance_metric": metric,

@@ -237,7 +237,9 @@ class Encoded:
         """Batches of the train split from where `train.residency` wants its rows, which the log says."""
         config, device = self.features.pipeline.config, self.features.pipeline.device
         stored, valid = (PackedShards(self.artifact.path / split) for split in ("train", "valid"))
-        residency = residency_here([stored, valid], device, available_memory(), config.train.residency)
+        # Beside the train split lies valid as it is judged, which has rows of negatives too.
+        copies = 1 if config.train.negatives is None else 1 + config.train.negatives.per_positive
+        residency = residency_here([stored, *[valid] * copies], device, available_memory(), config.train.residency)
         table = PackedShards(self.shuffled().path) if residency.kind == "stream" else stored
         batch_size = batch_size_for(stored.num_rows, config.train)
         return open_source(table, residency, batch_size, device=device, seed=config.seed, drop_last=True)

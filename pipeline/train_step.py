@@ -36,7 +36,7 @@ class TrainStep:
     """Trains a model by one batch a call.
 
     accumulate_steps: a batch is worked through in so many pieces, whose gradients add up to those of the batch's loss.
-        Batch norm takes its statistics from each piece.
+        Batch norm takes its statistics from each piece, and losses that compare rows of a batch compare those of one.
     max_grad_norm: the dense gradients of all parameters together are scaled down to this norm; None leaves them, also
         where the optimizer clips by itself. Tables that are updated row by row neither count nor are scaled.
     average: is updated after every step.
@@ -94,7 +94,8 @@ class TrainStep:
         total: Tensor | None = None
         if self.negatives is not None:
             batch = self.negatives(batch)
-        for piece, share in pieces(batch, self.accumulate_steps):
+        together = 1 if self.negatives is None else self.negatives.copies
+        for piece, share in pieces(batch, self.accumulate_steps, together):
             loss = self._loss_of(piece)
             if share is not None:
                 loss = loss * share
@@ -177,9 +178,10 @@ class CapturedWork:
         return graph
 
 
-def pieces(batch: Batch, count: int) -> Iterator[tuple[Batch, Tensor | float | None]]:
+def pieces(batch: Batch, count: int, together: int = 1) -> Iterator[tuple[Batch, Tensor | float | None]]:
     """`batch` in `count` pieces, each with its share in the batch's mean; one piece is the batch, with the share None.
 
+    together: so many rows stay in one piece, a positive and its negatives.
     The share is that of the rows, or of their weights, as `TargetLoss` divides a sum of losses by a sum of weights.
     """
     if count == 1:
@@ -188,7 +190,7 @@ def pieces(batch: Batch, count: int) -> Iterator[tuple[Batch, Tensor | float | N
     total: Tensor | int = batch.num_rows
     if batch.weight is not None:
         total = batch.weight.sum().clamp(min=torch.finfo(torch.float32).tiny)
-    bounds = [batch.num_rows * index // count for index in range(count + 1)]
+    bounds = [batch.num_rows // together * index // count * together for index in range(count + 1)]
     for start, stop in pairwise(bounds):
         rows = slice(start, stop)
         weight, group = (None if column is None else column[rows] for column in (batch.weight, batch.group))

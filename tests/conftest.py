@@ -22,11 +22,11 @@ SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 NEEDS = {
     "pipeline": ("pydantic", "ruamel.yaml", "safetensors"),
     "features": ("dask", "numba", "xxhash"),
-    "pipeline/serving": ("fastapi", "httpx", "prometheus_client", "schemathesis", "uvicorn", "usearch"),
+    "pipeline/serving": ("fastapi", "httpx", "prometheus_client", "schemathesis", "uvicorn", "faiss"),
     "pipeline/test_export.py": ("onnx", "onnxruntime", "onnxscript"),
-    "pipeline/test_embed.py": ("usearch",),
-    "pipeline/test_embeddings.py": ("usearch",),
-    "models/test_retrieval.py": ("usearch",),
+    "pipeline/test_embed.py": ("faiss",),
+    "pipeline/test_embeddings.py": ("faiss",),
+    "models/test_retrieval.py": ("faiss",),
 }
 
 

@@ -272,6 +272,18 @@ def test_predictions_follow_the_weights():
     assert (model(ids, floats) - before).abs().max() > 0.01
 
 
+def test_what_was_solved_is_dropped_when_any_parameter_is_written_to_in_evaluation_mode():
+    model = build(deviation=0.5).eval()
+    ids, floats, _ = table()
+    for name, parameter in model.named_parameters():
+        model(ids, floats)
+        with torch.no_grad():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+        anew = copy.deepcopy(model)
+        anew.train().eval()  # training mode drops it
+        assert torch.equal(model(ids, floats), anew(ids, floats)), name
+
+
 def test_all_is_float32_under_autocast():
     model = build(deviation=1e-6).eval()
     ids, floats, target = table()
@@ -360,6 +372,8 @@ def test_what_cannot_be():
         new.training_loss(batch_of(ids, floats, target), VALUES)
     with pytest.raises(ModelError, match="no rows to remember"):
         new.remember(ids[:0], floats[:0], [target[:0]])
+    with pytest.raises(ModelError, match=r"the targets of all rows are alike.* not from drawn negatives"):
+        new.remember(ids, floats, [torch.ones(len(ids))])
     with pytest.raises(ModelError, match="one target is needed, 2 are given"):
         new.remember(ids, floats, [target, target])
     with pytest.raises(ModelError, match="one number a row, and the targets ask for 3"):

@@ -102,7 +102,7 @@ def test_training_loss_equals_a_loop(relation, weighted):
     model = build(inputs, relation=relation, margins=(0.4, 0.9), negatives=3)
     batch = rows(inputs, num_rows=10)
     keys = batch.ids[:, inputs.item.key].numpy()
-    equal = sum(keys[b] == keys[b - k] for b in range(10) for k in (1, 2, 3))
+    equal = sum(keys[b] == keys[(b + k) % 10] for b in range(10) for k in (1, 2, 3))
     assert equal > 0  # equal items occur, so that leaving them out is tested
     batch = batch if weighted else batch._replace(weight=None)
     weight = batch.weight.double().numpy() if weighted else np.ones(10)
@@ -115,12 +115,23 @@ def test_training_loss_equals_a_loop(relation, weighted):
             label = float(batch.targets[t][b])
             entropy[t] -= weight[b] * np.log(chance if label else 1 - chance)
             for k in (1, 2, 3):
-                if label and keys[b - k] != keys[b]:
-                    other = ((p + r[t] - found[b - k][1]) ** 2).sum()
+                if label and keys[(b + k) % 10] != keys[b]:
+                    other = ((p + r[t] - found[(b + k) % 10][1]) ** 2).sum()
                     total += weight[b] * max(0.0, margin + distance - other)
                     pairs += weight[b]
     expected = total / pairs + sum(entropy) / weight.sum()
     assert model.training_loss(batch, TWO_TYPES).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_positive_is_compared_with_the_negatives_that_were_drawn_for_it():
+    """Of groups of a positive and two negatives, the others may be in any order: the loss is the same."""
+    model = build(PAIRS, margins=(0.4,), negatives=2)
+    batch = rows(PAIRS, num_rows=12)._replace(weight=None)
+    label = (torch.arange(12) % 3 == 0).float()
+    batch = batch._replace(targets=(label, label))
+    order = torch.tensor([2, 0, 3, 1])[:, None].mul(3).add(torch.arange(3)).flatten()
+    moved = batch._replace(ids=batch.ids[order], floats=batch.floats[order])
+    torch.testing.assert_close(model.training_loss(moved, TWO_TYPES), model.training_loss(batch, TWO_TYPES))
 
 
 def test_gradients_equal_finite_differences():

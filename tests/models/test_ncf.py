@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from models import TargetLoss, build_optimizer, roc_auc
 from models.errors import ModelError
@@ -143,3 +144,29 @@ def test_settings_that_leave_no_model_are_refused(settings, message):
 def test_it_needs_to_know_user_and_item():
     with pytest.raises(ModelError, match="columns are those of user and item"):
         ModelSpec("ncf", ModelInputs((3, 4), 0), NCFSettings()).build()
+
+
+class Operations(TorchDispatchMode):
+    """The names of the operations that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("context", ["mlp", "none"])
+def test_a_step_brings_no_list_of_columns_to_the_device(context):
+    """`ids[:, [2, 0]]` makes a tensor on the host (lift_fresh), whose copy to a GPU no CUDA graph can hold."""
+    model = NCF(INPUTS, replace(SETTINGS, context=context))
+    ids, floats = some_rows(INPUTS, 4)
+    with Operations() as found:
+        ids[:, [2, 0]]
+    assert any("lift_fresh" in name for name in found.names)
+    with Operations() as found:
+        model(ids, floats).sum().backward()
+    assert found.names
+    assert not [name for name in found.names if "lift_fresh" in name]

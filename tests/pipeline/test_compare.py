@@ -21,6 +21,7 @@ from pipeline.compare_report import interval_drawing, metric_rows, model_rows, n
 from pipeline.compare_trials import MOST_SEEDS, Bench, Interval, Outcome, Trainer
 from pipeline.config import ConfigError, ModelChoice
 from pipeline.experiment import Enough
+from pipeline.rank_evaluate import RankingError
 from pipeline.train import TrainingError
 
 SMALL = ("train.batch_size=64", "train.epochs=1", "model.layers=[8]")
@@ -334,3 +335,34 @@ def test_errors_in_training_do_not_hide_those_of_the_program(bench, monkeypatch)
     trainer.valid_metric = refused
     with pytest.raises(TrainingError, match="not for this target"):
         compared_by(trainer, bench, monkeypatch)
+
+
+def test_scores_that_cannot_be_ranked_leave_their_model_out(shop, monkeypatch):
+    ranking = "evaluate.ranking={k: [1], negatives: null, catalogue_is_without: []}"
+    bench = Bench.of(shop.pipeline(*SMALL, ranking).features().encode(), 1000)
+    plain = bench.rank
+
+    def rank(model):
+        if type(model).__name__ == "LogisticRegression":
+            raise RankingError("ranking: the model gave scores that are not finite.")
+        return plain(model)
+
+    bench = replace(bench, rank=rank)
+    choices = parse_models("lr,tabular,{kind: tabular, layers: [4]}", OWN)
+    found = compare(bench, choices, Budget(seeds=1, trials=1))
+    assert [contender.label for contender in found.contenders] == ["tabular", "tabular (2)"]
+    assert "scores that are not finite" in found.left_out["lr"]
+
+
+def test_another_way_to_judge_has_a_folder_of_its_own(shop, monkeypatch):
+    monkeypatch.setattr("pipeline.compare.source_hash", lambda modules: "sources")
+    ids = set()
+    judged = [
+        ("null", FakeTrainer()),
+        ("{k: [3], negatives: null}", FakeTrainer()),
+        ("null", FakeTrainer("logloss", -1)),
+    ]
+    for ranking, trainer in judged:
+        bench = Bench.of(shop.pipeline(*SMALL, f"evaluate.ranking={ranking}").features().encode(), 1000)
+        ids.add(compared_by(trainer, bench, monkeypatch, models="lr,tabular", seeds=1, trials=1).id)
+    assert len(ids) == 3

@@ -7,16 +7,19 @@ import pandas as pd
 import pytest
 import torch
 
+from features.preprocessor import Preprocessor
+from features.schema import Column, Entity, Schema, Target
 from models import TargetLoss
 from models.model import EntityColumns, ModelInputs
 from models.ncf import NCF, NCFSettings
 from pipeline import Pipeline
 from pipeline.cli import main
-from pipeline.config import ConfigError, TrainSettings, load_config
-from pipeline.negatives import implicit_batches
+from pipeline.config import ConfigError, NegativeSettings, TrainSettings, load_config, parse_config
+from pipeline.negatives import implicit_batches, require_positives
 from pipeline.train import train_model
 
 USERS, ITEMS = 120, 40
+FEATURES = {"path": "t.csv", "categorical": ["item"], "targets": {"chosen": {"task": "binary"}}}
 
 
 def write_clicks(path) -> None:
@@ -167,3 +170,42 @@ def test_negatives_of_rows_without_an_item_are_refused(home, tmp_path, capsys):
 def test_tune_says_that_it_works_on_labels(home, capsys):
     assert main(["tune", "--config", str(home / "run.yaml")]) == 2
     assert "train.negatives is set" in capsys.readouterr().err
+
+
+def test_rows_that_are_no_positives_are_refused(home, tmp_path, capsys):
+    """Drawing would give every row the target 1, also one that its user did not like."""
+    rows = pd.read_csv(home / "clicks.csv")
+    rows.assign(stars=1 + np.arange(len(rows)) % 5).to_csv(tmp_path / "rated.csv", index=False)
+    rated = f"features={{path: {tmp_path / 'rated.csv'}, time: at, rating: stars, task: rating}}"
+    assert main(["train", "--config", str(home / "run.yaml"), rated, "evaluate.ranking=null"]) == 2
+    assert "train.negatives: every row has to be a positive" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_rows_without_a_user_have_nothing_to_leave_out():
+    schema = Schema(
+        (Column("item", "categorical", "string"), Column("chosen", "target", "float32")),
+        (Target("chosen", "binary"),),
+        (Entity("item", "item", ("item",)),),
+    )
+    config = parse_config({"name": "x", "recipe": "table", "features": FEATURES, "train": {"negatives": {}}})
+    with pytest.raises(ConfigError, match=r"names no user .* set train.negatives.exclude_known=false"):
+        require_positives(config, Preprocessor(schema, config.preprocess))
+    free = config.model_copy(
+        update={"train": config.train.model_copy(update={"negatives": NegativeSettings(exclude_known=False)})}
+    )
+    require_positives(free, Preprocessor(schema, free.preprocess))
+
+
+def test_users_that_train_does_not_have_are_judged_as_many(home, tmp_path):
+    """By time, users of valid and test are new: all have the id of the unseen user, who has all items together."""
+    random = np.random.default_rng(4)
+    rows = [{"user": f"u{n // 20}", "item": f"i{random.integers(30)}", "at": n} for n in range(2000)]
+    pd.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
+    features = f"features={{path: {tmp_path / 'rows.csv'}, time: at, split_by: time}}"
+    encoded = Pipeline.from_config(home / "run.yaml", features).features().encode()
+    names = [column.name for column in encoded.table("test").schema.ids]
+    judged = encoded.judged("test").words
+    assert set(judged[:, names.index("user")].tolist()) == {2}
+    items = judged[:, names.index("item")].view(-1, 5)
+    assert not (items[:, 1:] == items[:, :1]).any()
+    assert set(items[:, 1:].flatten().tolist()) == set(range(3, 33))

@@ -7,7 +7,14 @@ import pytest
 from nbclient import NotebookClient
 
 # What each leaves in the folder that it runs in.
-LEAVES = {"01_quickstart": ["runs/flights/latest/report.html"], "02_workflow": ["workflow/workflow.json"]}
+LEAVES = {
+    "01_quickstart": ["runs/flights/latest/report.html"],
+    "02_workflow": ["workflow/workflow.json"],
+    "03_recommenders": [
+        "runs/movielens/latest/report.html",
+        "runs/towers/latest/embeddings/latest/items/vectors.npy",
+    ],
+}
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 
 

@@ -20,7 +20,7 @@ import pipeline.plan as plan_module
 from features.errors import DataError
 from features.recipes import recipe_class
 from features.recipes.trivago_synthetic import write_synthetic_log
-from models.model import ModelInputs
+from models.model import EntityColumns, ModelInputs
 from pipeline.cli import main
 from pipeline.config import parse_config
 from pipeline.plan import make_plan, run_plan
@@ -201,7 +201,9 @@ def test_a_trivago_log_is_sampled_in_both_of_its_files(tmp_path, metadata):
 
 
 def test_hostile_inputs(tmp_path):
-    with pytest.raises(PlanError, match=r"recipe 'tiny' has no sampler.*flights, table, trivago"):
+    with pytest.raises(
+        PlanError, match=r"recipe 'tiny' has no sampler.*flights, interactions, movielens, table, trivago"
+    ):
         make_plan(parse_config({"name": "x", "recipe": "tiny", "features": {"path": str(tmp_path)}}))
     (tmp_path / "empty.csv").write_text("row,shop,person,price,label\n")
     with pytest.raises(PlanError, match="hold no rows"):
@@ -382,6 +384,37 @@ def test_known_costs_are_found_again():
     assert forecast.disk_bytes("encode") == pytest.approx(1000 * ROWS)
     # values grow with the rows here, so Heaps' exponent is 1
     assert forecast.id_sizes["id"] == pytest.approx(150_000, rel=0.01)
+
+
+def test_one_row_of_each_user_is_no_share_of_the_rows():
+    """Samples of 25,000 and 100,000 rows with 1,000 users each: then a million rows have no more."""
+    features = {"path": "x", "user": "id"}
+    forecast = known(recipe="interactions", features=features)
+    found = [result | {"rows": {"train": total - 2000, "valid": 1000, "test": 1000}} for result, total in zip(
+        forecast.found, (25_000, 100_000), strict=True)]  # fmt: skip
+    assert Forecast(forecast.config, found).rows == {"train": ROWS - 2000, "valid": 1000, "test": 1000}
+    shares = known(recipe="interactions", features=features | {"split_by": "random"})
+    assert Forecast(shares.config, found).rows == {"train": 980_000, "valid": 10_000, "test": 10_000}
+
+
+def test_ranking_takes_time_by_its_rows_and_candidates_and_drawing_takes_memory():
+    """A second and a microsecond a candidate; 2,000 rows at most, five negatives and the catalogue for each."""
+    item = EntityColumns(0, (0,))
+    draw = {"epochs": 1, "batch_size": 1000, "negatives": {"per_positive": 4}}
+    plain = known()
+    forecast = known(train=draw, evaluate={"importance": False, "ranking": {"negatives": 5, "max_rows": 2000}})
+    for result, size in zip(forecast.found, (103, 403), strict=True):
+        result["inputs"] = ModelInputs((size,), 3, user=item, item=item).to_dict()
+        asked = min(result["rows"]["test"], 2000) * (5 + size)
+        result["phases"].append(result["phases"][-1] | {"name": "ranking", "seconds": 1 + 1e-6 * asked})
+    whole = 2000 * (5 + forecast.id_sizes["id"])
+    assert forecast.seconds("evaluate") == pytest.approx(plain.seconds("evaluate") + 1 + 1e-6 * whole)
+    assert forecast.steps is not None
+    forecast.steps |= {"gpu_bytes": GIB}
+    plain.steps |= {"gpu_bytes": GIB}
+    # 100,000 rows of valid are judged as 500,000 of eleven words instead of ten; 800,000 pairs are known, twice
+    more = 500_000 * 44 - 100_000 * 40 + 800_000 * 8
+    assert forecast.gpu_bytes("train") - plain.gpu_bytes("train") == more
 
 
 def test_values_that_are_too_rare_count_in_proportion_to_the_sample():

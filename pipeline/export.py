@@ -1,0 +1,303 @@
+"""A bundle for other runtimes: torch.export, an AOTInductor package, ONNX of the model, ONNX of rows to predictions.
+
+Every file is loaded again and compared with the bundle on rows made from its vocabularies before it takes its name; one
+that differs is an error and is not left behind. docs/export.md says how each is used.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from features.frame import engine_of
+from models.embeddings import EmbeddingTables
+from pipeline.artifacts import atomic_write
+from pipeline.bundle import Bundle, load_bundle
+from pipeline.export_check import ExportError, Sample, difference
+from pipeline.onnx_rows import OUTPUTS, onnx_inputs, prediction_names, rows_graph
+
+TRACED_ROWS = 128
+ONNX_BYTES = 2**31 - 2**24  # a protobuf file holds at most 2 GiB
+ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A written and checked file. largest_difference: from the bundle's outputs or predictions, on the sample rows."""
+
+    format: str
+    path: Path
+    largest_difference: float
+
+
+def export_bundle(bundle: Bundle, folder: str | Path, formats: Sequence[str]) -> list[Exported]:
+    """Write the bundle to `folder` in each of `formats`, keys of `FORMATS`, with `export.json`, which names columns.
+
+    torch: `model.pt2`, for `torch.export.load`. aoti: `model_aoti.pt2`, compiled for this machine's CPU, for
+    `torch._inductor.aoti_load_package`; it takes a C++ compiler. onnx: `model.onnx`. These three take ids int32 [N, C]
+    and floats float32 [N, F] and give outputs float32 [N, O], for any N. onnx_rows: `rows.onnx`, see
+    `pipeline/onnx_rows.py`.
+
+    Errors (`ExportError`): an unknown format, a package or compiler that is missing, a model or preprocessing that the
+    format cannot carry, and a file whose scores differ by more than 1e-5 + 1e-4 of their size, or whose ids and floats
+    differ at all. Files that were finished before stay.
+    """
+    unknown = [name for name in formats if name not in FORMATS]
+    if unknown or not formats:
+        raise ExportError(f"unknown format {', '.join(unknown) or '(none)'}. Known: {', '.join(FORMATS)}.")
+    engines = {engine_of(vocabulary.values).NAME for vocabulary in bundle.preprocessor.vocabularies.values()}
+    if torch.device(bundle.device).type != "cpu" or engines - {"pandas"}:
+        raise ExportError("export works on the CPU. Load the bundle with device='cpu' and engine='pandas'.")
+    for name in dict.fromkeys(formats):  # before any work
+        FORMATS[name].require()
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    sample = Sample.of(bundle)
+    # Clones: of a table of only ids or only floats both are views of one memory, which torch.export.save refuses.
+    program = traced(bundle.model, sample.ids[:TRACED_ROWS].clone(), sample.floats[:TRACED_ROWS].clone())
+    found = []
+    for name in dict.fromkeys(formats):
+        chosen = FORMATS[name]
+        with tempfile.TemporaryDirectory(prefix=".export-", dir=folder) as scratch:
+            path = Path(scratch) / chosen.file
+            chosen.write(bundle, program, path)
+            difference = chosen.compare(path, sample)
+            os.replace(path, folder / chosen.file)
+        found.append(Exported(name, folder / chosen.file, difference))
+    atomic_write(folder / "export.json", json.dumps(description(bundle, found), indent=1).encode())
+    return found
+
+
+def description(bundle: Bundle, exported: Sequence[Exported]) -> dict[str, Any]:
+    """What a user of the files has to know: columns in order, and how outputs become predictions."""
+    tensors = bundle.preprocessor.tensor_schema
+    return {
+        "ids": [asdict(column) for column in tensors.ids],
+        "floats": list(tensors.floats),
+        "targets": [asdict(target) for target in tensors.targets],
+        "predictions": prediction_names(bundle.preprocessor),
+        "files": {item.path.name: {"format": item.format, "largest_difference": item.largest_difference}
+                  for item in exported},
+        "info": bundle.info,
+    }  # fmt: skip
+
+
+def traced(model: nn.Module, ids: Tensor, floats: Tensor) -> Any:
+    """The model in evaluation mode as a `torch.export.ExportedProgram` for any number of rows; `ExportError` says why
+    a model cannot be traced. Its mode and its tables' kind of gradients are restored."""
+    rows = torch.export.Dim("rows")
+    training, tables = model.training, [part for part in model.modules() if isinstance(part, EmbeddingTables)]
+    kinds = [part.gradients for part in tables]
+    model.eval()
+    try:
+        for part in tables:
+            part.gradients = "dense"  # torch's own lookup; that of row gradients is ours and has no other runtime
+        with _quiet(), torch.no_grad():
+            return torch.export.export(model, (ids, floats), dynamic_shapes=({0: rows}, {0: rows}), strict=True)
+    except Exception as error:  # torch raises what its own code and the model's raise
+        raise ExportError(_why(f"{type(model).__name__} cannot be traced by torch.export", error)) from error
+    finally:
+        model.train(training)
+        for part, kind in zip(tables, kinds, strict=True):
+            part.gradients = kind
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings about torch's own use of what torch deprecates, and that torchvision is not there."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            for kind in (DeprecationWarning, FutureWarning):
+                warnings.simplefilter("ignore", kind)
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _why(what: str, error: Exception) -> str:
+    """The first lines of an error; torch's messages go on for pages."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{what}: {type(error).__name__}: {' '.join(lines[:3])[:500] or 'no message'}"
+
+
+def _write_torch(bundle: Bundle, program: Any, path: Path) -> None:
+    with _quiet():
+        torch.export.save(program, path)
+
+
+def _load_torch(path: Path) -> Callable[[Tensor, Tensor], np.ndarray]:
+    with _quiet():
+        module = torch.export.load(path).module()
+    return lambda ids, floats: module(ids, floats).detach().numpy()
+
+
+def _write_aoti(bundle: Bundle, program: Any, path: Path) -> None:
+    try:
+        with _quiet():
+            torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+    except Exception as error:  # the compiler's, Inductor's own
+        raise ExportError(_why("AOTInductor cannot compile the model", error)) from error
+
+
+def _load_aoti(path: Path) -> Callable[[Tensor, Tensor], np.ndarray]:
+    with _quiet():
+        module = torch._inductor.aoti_load_package(str(path))
+    return lambda ids, floats: module(ids, floats).detach().numpy()
+
+
+def _onnx_model(program: Any) -> Any:
+    """The traced model as an `onnx.ModelProto` with inputs `ids` and `floats` and one output, `outputs`."""
+    try:
+        with _quiet():
+            exported: Any = torch.onnx.export(
+                program, (), dynamo=True, verbose=False, input_names=["ids", "floats"], output_names=["outputs"]
+            )
+            model = exported.model_proto
+    except Exception as error:
+        raise ExportError(_why("torch.onnx cannot export the model", error)) from error
+    graph = model.graph
+    symbol = graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    for item in (*graph.input, *graph.output, *graph.value_info):
+        del item.metadata_props[:]
+        for dim in item.type.tensor_type.shape.dim:
+            if dim.dim_param == symbol:
+                dim.dim_param = "rows"
+    for node in graph.node:  # it holds paths and source lines of the machine that exported
+        del node.metadata_props[:]
+    return model
+
+
+def _save_onnx(model: Any, path: Path) -> None:
+    import onnx
+
+    size = model.ByteSize()
+    if size > ONNX_BYTES:
+        raise ExportError(f"the ONNX file would have {size:,} bytes; one file holds at most 2 GiB. Use format torch.")
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except Exception as error:
+        raise ExportError(_why("the ONNX graph is not valid", error)) from error
+    onnx.save(model, str(path))
+
+
+def _write_onnx(bundle: Bundle, program: Any, path: Path) -> None:
+    _save_onnx(_onnx_model(program), path)
+
+
+def _write_onnx_rows(bundle: Bundle, program: Any, path: Path) -> None:
+    _save_onnx(rows_graph(bundle.preprocessor, _onnx_model(program)), path)
+
+
+def _onnx_session(path: Path) -> Any:
+    import onnxruntime
+
+    try:
+        return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise ExportError(_why(f"onnxruntime cannot load {path.name}", error)) from error
+
+
+def _load_onnx(path: Path) -> Callable[[Tensor, Tensor], np.ndarray]:
+    session = _onnx_session(path)
+    names = {item.name for item in session.get_inputs()}
+    return lambda ids, floats: session.run(
+        ["outputs"], {k: v.numpy() for k, v in (("ids", ids), ("floats", floats)) if k in names}
+    )[0]
+
+
+def _compare_model(load: Callable[[Path], Callable[[Tensor, Tensor], np.ndarray]]) -> Callable[[Path, Sample], float]:
+    """A comparison of outputs, of all rows and of one, which is not the number that was traced."""
+
+    def compare(path: Path, sample: Sample) -> float:
+        run = load(path)
+        return max(
+            difference(path.name, run(sample.ids[:rows], sample.floats[:rows]), sample.outputs[:rows])
+            for rows in (1, len(sample.ids))
+        )
+
+    return compare
+
+
+def _compare_rows(path: Path, sample: Sample) -> float:
+    session, inputs = _onnx_session(path), onnx_inputs(sample.preprocessor, sample.frame)
+    largest = 0.0
+    for rows in (1, len(sample.ids)):
+        feed = {name: values[:rows] for name, values in inputs.items()}
+        predictions, ids, floats = session.run(list(OUTPUTS), feed)
+        for what, found, expected in (("ids", ids, sample.ids), ("floats", floats, sample.floats)):
+            same = np.array_equal(found.view(np.int32), expected[:rows].numpy().view(np.int32))
+            if not same:
+                raise ExportError(f"{path.name}: its {what} are not those of the preprocessor. The file was removed.")
+        largest = max(largest, difference(path.name, predictions, sample.predictions[:rows]))
+    return largest
+
+
+def _require_nothing() -> None:
+    pass
+
+
+def _require_onnx() -> None:
+    missing = [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ExportError(f"ONNX needs {', '.join(missing)}: pip install {' '.join(ONNX_PACKAGES)}.")
+
+
+def _require_compiler() -> None:
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        raise ExportError(
+            f"AOTInductor compiles C++, and there is no {compiler} here. Install it, set CXX to another compiler, or "
+            "use format torch or onnx."
+        )
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a format is written and compared. require: raises `ExportError` where what it needs is missing."""
+
+    file: str
+    write: Callable[[Bundle, Any, Path], None]
+    compare: Callable[[Path, Sample], float]
+    require: Callable[[], None]
+
+
+FORMATS = {
+    "torch": Format("model.pt2", _write_torch, _compare_model(_load_torch), _require_nothing),
+    "aoti": Format("model_aoti.pt2", _write_aoti, _compare_model(_load_aoti), _require_compiler),
+    "onnx": Format("model.onnx", _write_onnx, _compare_model(_load_onnx), _require_onnx),
+    "onnx_rows": Format("rows.onnx", _write_onnx_rows, _compare_rows, _require_onnx),
+}
+
+
+def export_run(config: str | Path, overrides: Sequence[str], run: Path | None, formats: str, out: Path | None) -> int:
+    """The command `gigabatch export`. formats: separated by commas. out: by default `export` in the run's folder."""
+    from pipeline.display import render_table
+    from pipeline.score import find_run
+    from pipeline.stages import Pipeline
+
+    path = find_run(Pipeline.from_config(config, *overrides), run)
+    names = [name.strip() for name in formats.split(",") if name.strip()]
+    exported = export_bundle(load_bundle(path / "model"), out or path / "export", names)
+    rows = [
+        {"file": str(item.path), "bytes": item.path.stat().st_size, "largest difference": item.largest_difference}
+        for item in exported
+    ]
+    render_table(rows, f"exported {path.name}")
+    return 0

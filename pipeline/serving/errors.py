@@ -1,0 +1,41 @@
+"""What the service refuses: at its start (`ServingError`), and a request (`Refusal`, answered as JSON)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+
+class ServingError(ValueError):
+    """The service cannot start, or a bundle cannot be served; the message says why and what to do."""
+
+
+class Refusal(Exception):
+    """A request that is answered by an error. code: a word for programs; fields: (field, message) of what is wrong."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        fields: Sequence[tuple[str, str]] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+        self.fields, self.headers = tuple(fields), dict(headers or {})
+
+    @classmethod
+    def invalid(cls, field: str, message: str) -> Refusal:
+        """422: one field cannot be used."""
+        return cls(422, "invalid_request", f"{field}: {message}", [(field, message)])
+
+    @classmethod
+    def busy(cls, message: str) -> Refusal:
+        """503: there is no room now."""
+        return cls(503, "busy", message, headers={"retry-after": "1"})
+
+    def body(self) -> bytes:
+        """The JSON of the answer."""
+        fields = [{"field": field, "message": message} for field, message in self.fields]
+        return json.dumps({"error": self.code, "message": self.message, "fields": fields}).encode()

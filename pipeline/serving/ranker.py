@@ -1,0 +1,219 @@
+"""A user and candidate items to scores, from stored rows and vectors: what a request for a ranking computes.
+
+Of a two-tower model only the top network runs for a user whose vector is stored; else the user tower once before it.
+Other models run whole on rows put together from the user's, the items' and the request's columns. Either way in blocks
+padded to 128 rows, so that a score has the bits that `Bundle.predict` gives for the same row.
+
+Shapes: N items, d vector width, C id columns, F float columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from features.errors import DataError
+from models.errors import ModelError
+from models.retrieval import ApproximateIndex, TopK, top_k
+from pipeline.bundle import PAD_ROWS, Bundle, output_predictions, target_loss
+from pipeline.serving.catalogue import Catalogue
+from pipeline.serving.errors import Refusal, ServingError
+from pipeline.serving.requests import UserRequest
+from pipeline.serving.scorer import numbers, require_columns
+
+
+class TwoTowers(Protocol):
+    """What a model offers whose towers can run apart (models/two_tower.py)."""
+
+    def user_vectors(self, ids: Tensor, floats: Tensor) -> Tensor: ...
+    def item_vectors(self, ids: Tensor, floats: Tensor) -> Tensor: ...
+    def score(self, user_vectors: Tensor, item_vectors: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Asker:
+    """The user of one request. ids [C], floats [F]: a whole row, its item columns arbitrary; row: where the user is
+    stored, None for one that is not; as_stored: nothing of the stored row was replaced, and no context was added."""
+
+    ids: np.ndarray
+    floats: np.ndarray
+    row: int | None
+    as_stored: bool
+
+
+class Ranker:
+    """Scores of items for users. The first target is what items are ranked by.
+
+    index: over the items' vectors, for `recommend`; None compares every item.
+    """
+
+    def __init__(
+        self, bundle: Bundle, users: Catalogue, items: Catalogue, index: ApproximateIndex | None = None
+    ) -> None:
+        self.bundle, self.users, self.items, self.index = bundle, users, items, index
+        schema, inputs = bundle.schema, bundle.model.inputs
+        user, item = schema.entity("user"), schema.entity("item")
+        if user is None or item is None or inputs.user is None or inputs.item is None:
+            raise ServingError("the schema names no user and item (entities), so there is nothing to rank.")
+        self.transform = bundle.online()
+        self._user, self._item = inputs.user, inputs.item
+        self._loss = target_loss(schema)
+        features = set(self.transform.columns)
+        self.user_columns = frozenset(user.columns) - {user.key}
+        self.context_columns = frozenset(features - set(user.columns) - set(item.columns))
+        self._key = user.key
+        self.nulls = null_row(bundle)
+        self._null_ids, self._null_floats = self.transform(self.nulls)
+        self._user_ids, self._user_floats = users.ids.numpy(), users.floats.numpy()
+        towers = all(hasattr(bundle.model, name) for name in ("user_vectors", "item_vectors", "score"))
+        self._towers = cast(TwoTowers, bundle.model) if towers and items.vectors is not None else None
+        self.exact = all(part.vectors is None or part.vectors.dtype == torch.float32 for part in (users, items))
+        self._item_ids, self._item_floats = items.ids.to(bundle.device), items.floats.to(bundle.device)
+        self._item_vectors = None if items.vectors is None else items.vectors.to(bundle.device)
+
+    def asker(self, request: UserRequest) -> Asker:
+        """Who asks: a stored user, one described by the request, or one that nothing is known of (nulls)."""
+        if request.user is None and request.user_features is None:
+            raise Refusal.invalid("user", "give the user's id, or user_features, or both.")
+        row = None if request.user is None else self.users.find(request.user, "user")
+        context = request.context or {}
+        require_columns(context, self.context_columns, "context")
+        if request.user_features is None and not context and row is not None:
+            return self.asker_of_row(row)
+        given: dict[str, Any] = {self._key: request.user}
+        if request.user_features is not None:
+            require_columns(request.user_features, self.user_columns, "user_features")
+            given |= request.user_features
+        ids, floats = self._encode(given, context)
+        if row is not None and request.user_features is None:
+            self._fill_user(ids, floats, row)
+        return Asker(ids, floats, row, as_stored=False)
+
+    def asker_of_row(self, row: int | None) -> Asker:
+        """A stored user, or nobody (nulls), without context."""
+        ids, floats = self._null_ids.copy(), self._null_floats.copy()
+        if row is not None:
+            self._fill_user(ids, floats, row)
+        return Asker(ids, floats, row, as_stored=row is not None and not self.context_columns)
+
+    def _fill_user(self, ids: np.ndarray, floats: np.ndarray, row: int) -> None:
+        ids[list(self._user.ids)] = self._user_ids[row]
+        floats[list(self._user.floats)] = self._user_floats[row]
+
+    def _encode(self, given: Mapping[str, Any], context: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        try:
+            return self.transform({**self.nulls, **given, **context})
+        except DataError as error:
+            for field, values in (("user_features", given), ("context", context)):
+                for name, value in values.items():
+                    try:
+                        self.transform({**self.nulls, name: value})
+                    except DataError as own:
+                        raise Refusal.invalid("user" if name == self._key else field, str(own)) from None
+            raise Refusal.invalid("body", str(error)) from None
+
+    def rank(self, asker: Asker, places: np.ndarray) -> Tensor:
+        """Predictions [N] float32 of the first target. places: rows of the items, all of them known."""
+        count = len(places)
+        padded = np.zeros(count + -count % PAD_ROWS, np.int64)
+        padded[:count] = places
+        index = torch.from_numpy(padded).to(self.bundle.device)
+        with torch.inference_mode():
+            outputs = self._with_vectors(asker, index) if self._towers is not None else self._whole(asker, index)
+            return output_predictions(self._loss, outputs[:count])[0].cpu()
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether the catalogue can be searched."""
+        return self._towers is not None
+
+    def user_vector(self, asker: Asker) -> Tensor:
+        """[1, d] float32 on the model's device: the stored one where it is this user's, else the user tower's."""
+        assert self._towers is not None
+        with torch.inference_mode():
+            if asker.as_stored and asker.row is not None and self.users.vectors is not None:
+                return self.users.vectors[asker.row : asker.row + 1].to(self.bundle.device).float()
+            return self._towers.user_vectors(*self._rows(asker, PAD_ROWS))[:1]
+
+    def _with_vectors(self, asker: Asker, index: Tensor) -> Tensor:
+        assert self._towers is not None
+        assert self._item_vectors is not None
+        return self._towers.score(self.user_vector(asker), self._item_vectors.index_select(0, index).float())
+
+    def _whole(self, asker: Asker, index: Tensor) -> Tensor:
+        return self.bundle.model(*self.whole_rows(asker, index))
+
+    def whole_rows(self, asker: Asker, index: Tensor) -> tuple[Tensor, Tensor]:
+        """ids [N, C] and floats [N, F] of the user with each of these items. index: [N] int64, rows of items."""
+        ids, floats = self._rows(asker, len(index))
+        ids[:, list(self._item.ids)] = self._item_ids.index_select(0, index)
+        floats[:, list(self._item.floats)] = self._item_floats.index_select(0, index)
+        return ids, floats
+
+    def _rows(self, asker: Asker, count: int) -> tuple[Tensor, Tensor]:
+        """The user's row `count` times: ids [count, C], floats [count, F]."""
+        ids, floats = torch.from_numpy(asker.ids), torch.from_numpy(asker.floats)
+        device = self.bundle.device
+        return ids.to(device).repeat(count, 1), floats.to(device).repeat(count, 1)
+
+    def score(self, asker: Asker, keys: Sequence[Any]) -> tuple[list[float | None], list[Any]]:
+        """A score for each key in order, None for an unknown item, and the unknown items."""
+        places = self.items.places(keys, "items")
+        known = places >= 0
+        if known.all():
+            return numbers(self.rank(asker, places)), []
+        scores: list[float | None] = [None] * len(keys)
+        if known.any():
+            for place, score in zip(
+                np.flatnonzero(known).tolist(), numbers(self.rank(asker, places[known])), strict=True
+            ):
+                scores[place] = score
+        return scores, [key for key, there in zip(keys, known.tolist(), strict=True) if not there]
+
+    def recommend(
+        self, asker: Asker, k: int, exclude: Sequence[Any], overfetch: int
+    ) -> tuple[list[Any], list[float | None]]:
+        """The k best items and their scores, best first; fewer where the catalogue has no more.
+
+        The `overfetch * k` items whose vectors have the greatest product with the user's are ranked by the top network;
+        equal scores keep the order of the retrieval.
+        """
+        if self._towers is None or self._item_vectors is None:
+            raise Refusal(
+                409, "not_available", "this bundle's model has no item vectors to search; /rank takes candidates."
+            )
+        banned = self.items.places(exclude, "exclude")
+        unwanted = torch.from_numpy(np.unique(banned[banned >= 0]))[None]
+        try:
+            with torch.inference_mode():
+                rows = self._search(self.user_vector(asker), k * overfetch, unwanted).rows[0].cpu().numpy()
+        except ModelError as error:  # numbers far beyond the data's overflow in the tower
+            raise Refusal.invalid("user_features", f"nothing can be found with these values ({error})") from None
+        found = rows[rows >= 0]
+        if not len(found):
+            return [], []
+        scores = self.rank(asker, found)
+        order = torch.argsort(scores, descending=True, stable=True)[:k]
+        return [self.items.keys[int(place)] for place in found[order.numpy()]], numbers(scores[order])
+
+    def _search(self, query: Tensor, count: int, unwanted: Tensor) -> TopK:
+        """Rows of the greatest products with the query [1, d], from the index where there is one, else exact."""
+        assert self._item_vectors is not None
+        if self.index is not None:
+            return self.index.search(query, min(count, len(self.items)), unwanted)
+        return top_k(query, self._item_vectors, min(count, len(self.items)), unwanted.to(query.device))
+
+
+def null_row(bundle: Bundle) -> dict[str, Any]:
+    """A row that says nothing: null in each column; the median, rounded, in a column of numbers that holds no null."""
+    schema, fills = bundle.schema, bundle.preprocessor.fills
+    row: dict[str, Any] = dict.fromkeys(schema.names("categorical"))
+    for column in schema.columns:
+        if column.role == "continuous":
+            row[column.name] = None if column.dtype.startswith("float") else round(float(fills[column.name].value))
+    return row

@@ -1,0 +1,158 @@
+"""What the routes take: strict JSON, checked before anything is computed. Limits come with each check.
+
+An id or a value is checked in one pass over its list or mapping; a validator for each would take longer than the model.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from pipeline.serving.errors import Refusal
+from pipeline.serving.settings import ServeSettings
+
+INT64 = 2**63
+MOST_ERRORS = 10
+
+ID_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "integer", "minimum": -INT64, "maximum": INT64 - 1}]}
+VALUE_SCHEMA = {"anyOf": [*ID_SCHEMA["anyOf"], {"type": "number"}, {"type": "boolean"}, {"type": "null"}]}
+VALUES_SCHEMA = {"type": "object", "additionalProperties": VALUE_SCHEMA}
+
+
+def _refused(message: str) -> PydanticCustomError:
+    return PydanticCustomError("gigabatch", "{message}", {"message": message})
+
+
+def _limits(info: ValidationInfo) -> ServeSettings:
+    return info.context or ServeSettings()
+
+
+def _require_id(value: Any, limits: ServeSettings, where: str = "") -> None:
+    if type(value) is str:
+        if len(value) > limits.max_text:
+            raise _refused(f"{where}a text of {len(value):,} characters; at most {limits.max_text:,} are taken")
+    elif type(value) is not int:
+        raise _refused(f"{where}an id is text or an integer, found {_kind(value)}")
+    elif not -INT64 <= value < INT64:
+        raise _refused(f"{where}an integer outside of 64 bits")
+
+
+def _id(value: Any, info: ValidationInfo) -> Any:
+    if value is not None:
+        _require_id(value, _limits(info))
+    return value
+
+
+def _ids(values: list[Any], info: ValidationInfo) -> list[Any]:
+    limits = _limits(info)
+    for place, value in enumerate(values):
+        if type(value) is not str or len(value) > limits.max_text:
+            _require_id(value, limits, f"[{place}] is ")
+    return values
+
+
+def _values(values: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    limits = _limits(info)
+    for name, value in values.items():
+        kind = type(value)
+        if kind is float:
+            if not math.isfinite(value):
+                raise _refused(f"column {_short(name)} is not a finite number")
+        elif kind is str or kind is int:
+            _require_id(value, limits, f"column {_short(name)} is ")
+        elif kind is not bool and value is not None:
+            raise _refused(f"column {_short(name)} is {_kind(value)}; text, numbers, true, false and null are taken")
+    return values
+
+
+def _short(name: str) -> str:
+    return repr(name if len(name) <= 60 else name[:60] + "…")
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", bool: "true or false", float: "a number with a fraction"}
+    return "null" if value is None else names.get(type(value), type(value).__name__)
+
+
+Id = Annotated[Any, AfterValidator(_id), WithJsonSchema(ID_SCHEMA)]
+Ids = Annotated[list[Any], AfterValidator(_ids), WithJsonSchema({"type": "array", "items": ID_SCHEMA})]
+Values = Annotated[dict[str, Any], AfterValidator(_values), WithJsonSchema(VALUES_SCHEMA)]
+
+
+class Request(BaseModel):
+    """Base of the requests: no unknown fields, no type for another."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class UserRequest(Request):
+    """Who asks, and in which circumstances."""
+
+    user: Id = Field(None, description="id of the user; of the type of the user's key column")
+    user_features: Values | None = Field(
+        None, description="the user's columns, all but the key, in place of stored ones"
+    )
+    context: Values | None = Field(None, description="the columns that are of neither user nor item")
+
+
+class RankRequest(UserRequest):
+    """POST /rank."""
+
+    items: Ids = Field(description="ids of the candidates, scored in this order")
+
+
+class RecommendRequest(UserRequest):
+    """POST /recommend."""
+
+    k: int = Field(10, ge=1, description="how many items")
+    exclude: Ids = Field(default_factory=list, description="ids of items that are not to be recommended")
+
+
+class ScoreRequest(Request):
+    """POST /score."""
+
+    rows: list[Values] = Field(description="rows of the features stage: column name to value, every feature column")
+
+
+R = TypeVar("R", bound=Request)
+
+
+def parse(kind: type[R], body: bytes, limits: ServeSettings) -> R:
+    """The checked request; `Refusal` 400 for what is not JSON, 422 for what cannot be used, with the fields."""
+    try:
+        request = kind.model_validate_json(body, context=limits)
+    except ValidationError as error:
+        raise _refusal(error) from None
+    _require_counts(request, limits)
+    return request
+
+
+def _require_counts(request: Request, limits: ServeSettings) -> None:
+    counts: list[tuple[str, int, int, int]] = []  # field, found, least, most
+    if isinstance(request, RankRequest):
+        counts.append(("items", len(request.items), 1, limits.max_candidates))
+    elif isinstance(request, RecommendRequest):
+        counts.append(("k", request.k, 1, limits.max_k))
+        counts.append(("exclude", len(request.exclude), 0, limits.max_exclude))
+    elif isinstance(request, ScoreRequest):
+        counts.append(("rows", len(request.rows), 1, limits.max_rows))
+    for field, found, least, most in counts:
+        if not least <= found <= most:
+            raise Refusal.invalid(field, f"found {found:,}; from {least} to {most:,} are taken.")
+
+
+def _refusal(error: ValidationError) -> Refusal:
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    if found[0]["type"] == "json_invalid":
+        return Refusal(400, "invalid_json", found[0]["msg"])
+    fields = [(_path(item["loc"]), item["msg"]) for item in found[:MOST_ERRORS]]
+    message = "; ".join(f"{field}: {text}" for field, text in fields)
+    return Refusal(422, "invalid_request", message, fields)
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part[:60]}" for part in location]
+    return "".join(parts).removeprefix(".") or "body"

@@ -1,0 +1,78 @@
+"""Rows of the features stage to predictions: what `Bundle.predict` gives for them, without a data frame."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from features.errors import DataError
+from pipeline.bundle import Bundle, model_outputs, output_predictions, target_loss
+from pipeline.serving.errors import Refusal
+
+
+class RowScorer:
+    """`scorer(rows)` gives a list of numbers for each column that `Bundle.predict` names, bit for bit the same.
+
+    A number that is not finite is None, for JSON has none such.
+    """
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle, self.transform = bundle, bundle.online()
+        self._loss = target_loss(bundle.schema)
+        self._known = frozenset(self.transform.columns)
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+        """rows: column name to value, each with every feature column; `Refusal` 422 names the row that is wrong."""
+        for place, row in enumerate(rows):
+            if row.keys() != self._known:
+                require_columns(row, self._known, f"rows[{place}]")
+        try:
+            ids, floats = self.transform.batch(rows)
+        except DataError:
+            self._blame(rows)
+            raise
+        device = self.bundle.device
+        outputs = model_outputs(
+            self.bundle.model, torch.from_numpy(ids).to(device), torch.from_numpy(floats).to(device)
+        )
+        predictions = output_predictions(self._loss, torch.cat(list(outputs)))
+        found: dict[str, list[float | None]] = {}
+        for target, prediction in zip(self.bundle.schema.targets, predictions, strict=True):
+            if target.task == "multiclass":
+                names = target.classes or tuple(map(str, range(target.num_outputs)))
+                found |= {f"{target.name}_{name}": numbers(prediction[:, i]) for i, name in enumerate(names)}
+            else:
+                found[target.name] = numbers(prediction)
+        return found
+
+    def _blame(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        for place, row in enumerate(rows):
+            try:
+                self.transform(row)
+            except DataError as error:
+                raise Refusal.invalid(f"rows[{place}]", str(error)) from None
+
+
+def numbers(values: Tensor) -> list[float | None]:
+    """[N] float32 as Python floats that are the same numbers; None for what is not finite."""
+    found = values.tolist()
+    return found if bool(values.isfinite().all()) else [value if math.isfinite(value) else None for value in found]
+
+
+def require_columns(row: Mapping[str, Any], known: frozenset[str], where: str) -> None:
+    """`Refusal` 422 unless these are exactly the known columns."""
+    if unknown := sorted(row.keys() - known):
+        raise Refusal.invalid(
+            where, f"no feature column: {_listed(unknown)}. Feature columns: {_listed(sorted(known)) or 'none'}."
+        )
+    if missing := sorted(known - row.keys()):
+        raise Refusal.invalid(where, f"missing column(s): {_listed(missing)}. Null is a value, absence is not.")
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = [repr(name if len(name) <= 60 else name[:60] + "…") for name in names[:20]]
+    return ", ".join(shown) + (f" and {len(names) - 20} more" if len(names) > 20 else "")

@@ -1,0 +1,120 @@
+"""A bundle made ready to answer: loaded, its catalogues encoded, warmed, and tested against itself."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.bundle import Bundle, load_bundle, model_outputs, output_predictions, target_loss
+from pipeline.embeddings import STAGE, StoredEmbeddings
+from pipeline.serving.catalogue import Catalogue
+from pipeline.serving.errors import Refusal, ServingError
+from pipeline.serving.ranker import Asker, Ranker, null_row
+from pipeline.serving.scorer import RowScorer
+
+TESTED = 64  # users and items that a new bundle is tested on
+HALF_TOLERANCE = 0.02  # of a prediction, where vectors are stored as float16
+
+
+@dataclass(frozen=True)
+class ServedBundle:
+    """What answers requests. ranker is None where the bundle cannot rank; `obstacle` then says why."""
+
+    folder: Path
+    bundle: Bundle
+    scorer: RowScorer
+    ranker: Ranker | None
+    obstacle: str = ""
+    loaded_at: float = field(default_factory=time.time)
+
+    @property
+    def bundle_id(self) -> str:
+        """The run's id: the name of its folder."""
+        return self.folder.name
+
+    @property
+    def kind(self) -> str:
+        return type(self.bundle.model).__name__
+
+    def require_ranker(self) -> Ranker:
+        """The ranker; `Refusal` 409 where there is none."""
+        if self.ranker is None:
+            raise Refusal(409, "not_available", f"this bundle cannot rank: {self.obstacle}")
+        return self.ranker
+
+
+def load_served(folder: Path, device: str = "cpu") -> ServedBundle:
+    """A run's folder (`model/`, and `embeddings/` for a recommender), ready to answer.
+
+    Without stored embeddings rows can be scored, but nothing ranked. Errors: `BundleError`, `EmbeddingsError` and
+    `ServingError`, also where the bundle fails its own test.
+    """
+    bundle = load_bundle(folder / "model", device)
+    bundle.model.eval().requires_grad_(False)
+    ranker, obstacle = None, ""
+    if bundle.schema.entity("user") is None or bundle.schema.entity("item") is None:
+        obstacle = "its schema does not name which columns are those of user and item."
+    elif bundle.schema.targets[0].task == "multiclass":
+        obstacle = f"its first target, {bundle.schema.targets[0].name!r}, has classes; items are ranked by one number."
+    elif not (folder / STAGE).is_dir():
+        obstacle = "its users and items are not stored. Run gigabatch embed."
+    else:
+        ranker = open_ranker(bundle, StoredEmbeddings.load(folder / STAGE, bundle))
+    served = ServedBundle(folder, bundle, RowScorer(bundle), ranker, obstacle)
+    self_test(served)
+    return served
+
+
+def open_ranker(bundle: Bundle, stored: StoredEmbeddings) -> Ranker:
+    """The ranker over a bundle's stored users and items."""
+    if stored.user is None or stored.item is None:
+        raise ServingError(f"embeddings {stored.folder}: users or items are missing. Run gigabatch embed.")
+    users, items = (
+        Catalogue(entity.name, entity.dtype, entity.keys.tolist(), entity.ids, entity.floats, entity.vectors)
+        for entity in (stored.user, stored.item)
+    )
+    return Ranker(bundle, users, items, stored.item.index)
+
+
+def self_test(served: ServedBundle) -> None:
+    """Raise `ServingError` unless the bundle's own routes give what its model gives for the same rows, all finite.
+
+    That also warms them. Vectors that were stored for other weights are found here.
+    """
+    found = served.scorer([null_row(served.bundle)])
+    if any(value is None for column in found.values() for value in column):
+        raise ServingError(f"bundle {served.folder}: a row of nulls is predicted to be no number: {found}.")
+    ranker = served.ranker
+    if ranker is None:
+        return
+    items = np.unique(np.linspace(0, len(ranker.items) - 1, min(TESTED, len(ranker.items))).astype(np.int64))
+    users = np.unique(np.linspace(0, len(ranker.users) - 1, min(4, len(ranker.users))).astype(np.int64))
+    askers = [ranker.asker_of_row(int(row)) for row in users]
+    askers.append(ranker.asker_of_row(None))
+    for asker in askers:
+        scores = ranker.rank(asker, items)
+        expected = predicted(ranker, asker, items)
+        same = (
+            torch.equal(scores, expected) if ranker.exact else bool(((scores - expected).abs() < HALF_TOLERANCE).all())
+        )
+        if not same:
+            raise ServingError(
+                f"bundle {served.folder}: scores from stored vectors differ from the model's by up to "
+                f"{float((scores - expected).abs().max()):.3g}. The vectors are of other weights. Run gigabatch embed."
+            )
+        if not bool(scores.isfinite().all()):
+            raise ServingError(f"bundle {served.folder}: a score is no finite number. Train again.")
+    if ranker.has_vectors:
+        ranker.recommend(askers[0], 1, (), 1)
+
+
+def predicted(ranker: Ranker, asker: Asker, places: np.ndarray) -> Tensor:
+    """Predictions [N] of the first target by the whole model, as `Bundle.predict` computes them."""
+    ids, floats = ranker.whole_rows(asker, torch.from_numpy(places).to(ranker.bundle.device))
+    outputs = torch.cat(list(model_outputs(ranker.bundle.model, ids, floats)))
+    return output_predictions(target_loss(ranker.bundle.schema), outputs)[0].cpu()

@@ -1,0 +1,121 @@
+"""The bundle that answers, and its exchange for a newer one while requests go on.
+
+A thread looks at the run's link. A new bundle is loaded, warmed and tested there, beside the one that answers; then one
+assignment makes it the one that answers. Requests hold the bundle that they began with, which goes when the last of
+them has. A bundle that cannot be served is refused, logged and counted, and the old one goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pipeline.artifacts import MANIFEST
+from pipeline.embeddings import LATEST, STAGE
+from pipeline.serving.errors import ServingError
+from pipeline.serving.metrics import Metrics
+from pipeline.serving.served import ServedBundle
+
+log = logging.getLogger(__name__)
+Signature = tuple[object, ...]
+
+
+class Slot:
+    """Holds the bundle that answers, or None before there is one. Reading and assigning are atomic."""
+
+    def __init__(self, served: ServedBundle | None = None) -> None:
+        self.served = served
+
+
+class Watcher:
+    """Puts the bundle of the first of `folders` that is there (links are followed) into `slot`, whenever it changes.
+
+    load: folder -> a bundle ready to answer; what it raises refuses the bundle, until the folder changes again.
+    """
+
+    def __init__(
+        self,
+        slot: Slot,
+        folders: Sequence[Path],
+        load: Callable[[Path], ServedBundle],
+        metrics: Metrics,
+        poll_seconds: float,
+    ) -> None:
+        self.slot, self.folders, self.load, self.metrics = slot, tuple(folders), load, metrics
+        self.poll_seconds = poll_seconds
+        self._seen: Signature | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="bundle watcher", daemon=True)
+
+    def first(self) -> None:
+        """Load the first bundle, here and now; its errors are the caller's."""
+        folder = self._folder()
+        seen = signature(folder)
+        self._take(self.load(folder))
+        self._seen = seen
+
+    def look(self) -> bool:
+        """Take what is new, if anything is; whether a bundle was taken."""
+        folder = self._folder()
+        seen = signature(folder)
+        if seen == self._seen:
+            return False
+        self._seen = seen  # also where it is refused below: it is not tried again before it changes
+        try:
+            self._take(self.load(folder))
+        except Exception as error:
+            self.metrics.swap("refused")
+            answering = self.slot.served.bundle_id if self.slot.served else "none"
+            log.error("bundle %s refused, %s goes on: %s: %s", folder, answering, type(error).__name__, error)
+            return False
+        self.metrics.swap("taken")
+        return True
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread; a bundle that is being loaded is not waited for long."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=1.0)
+
+    def _folder(self) -> Path:
+        """The first that is there, links followed once, so that a link that moves meanwhile changes nothing.
+
+        A link that leads nowhere is there: what is promoted is broken, and the next folder is no substitute for it.
+        """
+        found = next((folder for folder in self.folders if os.path.lexists(folder)), self.folders[-1])
+        return Path(os.path.realpath(found))
+
+    def _take(self, served: ServedBundle) -> None:
+        answering = self.slot.served
+        if answering is not None and answering.ranker is not None and served.ranker is None:
+            raise ServingError(f"it cannot rank, as the one that answers can: {served.obstacle}")
+        self.slot.served = served
+        self.metrics.bundle(served.bundle_id, served.kind)
+        log.info("bundle %s answers (%s)", served.bundle_id, served.folder)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self.poll_seconds):
+            try:
+                self.look()
+            except Exception:  # a file system that fails for a moment must not end the watch
+                log.exception("watching %s", ", ".join(map(str, self.folders)))
+
+
+def signature(folder: Path) -> Signature:
+    """What changes when a folder's bundle or its stored embeddings do."""
+    heads = (folder / "model" / "bundle.json", folder / STAGE / LATEST / MANIFEST)
+    return (str(folder), *map(_head, heads))
+
+
+def _head(path: Path) -> Signature:
+    try:
+        stat = path.stat()
+    except OSError:
+        return (str(path), None)
+    return (str(path), os.path.realpath(path), stat.st_ino, stat.st_mtime_ns, stat.st_size)

@@ -1,0 +1,157 @@
+"""AutoInt: its equations in plain loops, its attention, and a third-order interaction that pairs cannot show."""
+
+import numpy as np
+import pytest
+import torch
+from shelf_helpers import (
+    INPUTS,
+    NO_FLOATS,
+    NO_IDS,
+    auc,
+    build,
+    check_gradients,
+    check_round_trip,
+    check_row_optimizers,
+    check_rows_alone,
+    planted_rows,
+    random_rows,
+    stir,
+    train,
+)
+
+from models.autoint import AutoIntSettings
+from models.errors import ModelError
+
+SMALL = {"embedding_dim": 4, "num_layers": 2, "num_heads": 2, "head_dim": 3}
+PLUS = SMALL | {"layers": (6,)}
+ALL = pytest.mark.parametrize("inputs", [INPUTS, NO_FLOATS, NO_IDS], ids=["both", "ids", "floats"])
+BOTH = pytest.mark.parametrize("settings", [SMALL, PLUS], ids=["autoint", "autoint+"])
+
+
+def attended(layer: torch.nn.Module, vectors: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
+    """(next vectors [N, H a], attention [H, N, N]) of one row, field by field."""
+    width, size = layer.width, layer.head_dim
+    weights = layer.queries_keys_values.weight.numpy().astype(np.float64)
+    query, key, value = weights[:width], weights[width : 2 * width], weights[2 * width :]
+    found, shares = np.zeros((len(vectors), width)), np.zeros((layer.num_heads, len(vectors), len(vectors)))
+    for m, mine in enumerate(vectors):
+        for head in range(layer.num_heads):
+            part = slice(head * size, (head + 1) * size)
+            logits = np.array([scale * (query[part] @ mine) @ (key[part] @ other) for other in vectors])
+            alpha = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+            shares[head, m] = alpha
+            found[m, part] = sum(a * value[part] @ other for a, other in zip(alpha, vectors, strict=True))
+        found[m] = np.maximum(found[m] + layer.residual.weight.numpy() @ mine, 0)
+    return found, shares
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@torch.no_grad()
+def test_outputs_and_attention_are_those_of_the_equations(scaled):
+    model = build("autoint", **SMALL, scaled=scaled)
+    stir(model, seed=3)
+    rows = random_rows(INPUTS, 6)
+    outputs = model.eval()(rows.ids, rows.floats)
+    attention = model.attention(rows.ids, rows.floats).numpy()
+    fields = model.fields(rows.ids, rows.floats).numpy().astype(np.float64)
+    assert attention.shape == (2, 6, 2, 5, 5)
+    for number in range(6):
+        vectors = fields[number]
+        for layer, module in enumerate(model.interacting):
+            vectors, shares = attended(module, vectors, 3**-0.5 if scaled else 1.0)
+            np.testing.assert_allclose(attention[layer, number], shares, atol=1e-5)
+        expected = model.output.weight.numpy()[0] @ vectors.ravel() + model.output.bias.item()
+        assert outputs[number, 0].item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+@torch.no_grad()
+def test_the_attention_is_torchs_multi_head_attention():
+    """Weights copied; its output projection is the identity."""
+    model = build("autoint", **(SMALL | {"embedding_dim": 6}))
+    stir(model)
+    layer = model.interacting[0]
+    peer = torch.nn.MultiheadAttention(6, 2, bias=False, batch_first=True)
+    peer.in_proj_weight.copy_(layer.queries_keys_values.weight)
+    peer.out_proj.weight.copy_(torch.eye(6))
+    vectors = torch.randn(7, 5, 6)
+    mixed, shares = peer(vectors, vectors, vectors, average_attn_weights=False)
+    torch.testing.assert_close(layer(vectors), torch.relu(mixed + layer.residual(vectors)), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(layer.attention(vectors), shares, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_autoint_plus_adds_a_perceptron_over_the_same_vectors():
+    model, plain = build("autoint", **PLUS, batch_norm=False), build("autoint", **SMALL)
+    stir(model)
+    plain.load_state_dict({name: model.state_dict()[name] for name in plain.state_dict()})
+    rows = random_rows(INPUTS)
+    vectors = model.eval().fields(rows.ids, rows.floats).flatten(1)
+    hidden, last = model.deep[0], model.deep[-1]
+    added = torch.relu(vectors @ hidden.weight.t() + hidden.bias) @ last.weight.t() + last.bias
+    torch.testing.assert_close(model(rows.ids, rows.floats), plain.eval()(rows.ids, rows.floats) + added)
+
+
+def test_attention_dropout_is_for_training_alone():
+    model = build("autoint", **SMALL, attention_dropout=0.5)
+    stir(model)
+    rows = random_rows(INPUTS)
+    torch.manual_seed(0)
+    first, second = (model.train()(rows.ids, rows.floats) for _ in range(2))
+    assert not torch.equal(first, second)
+    first, second = (model.eval()(rows.ids, rows.floats) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+@ALL
+@BOTH
+def test_every_parameter_learns(inputs, settings):
+    check_gradients("autoint", inputs, **settings)
+
+
+@ALL
+def test_rows_do_not_see_each_other(inputs):
+    check_rows_alone("autoint", inputs, **PLUS)
+
+
+@BOTH
+def test_row_optimizers_move_it(settings):
+    check_row_optimizers("autoint", INPUTS, **settings)
+
+
+@BOTH
+def test_it_is_built_again_from_json(settings):
+    check_round_trip("autoint", INPUTS, **settings)
+
+
+def test_a_third_order_interaction_is_learnt_that_fm_and_lr_cannot_see():
+    inputs, rows = planted_rows({(0, 1, 2): 3.0}, 20_000, 0)
+    _, held_out = planted_rows({(0, 1, 2): 3.0}, 4000, 1)
+    model = build("autoint", inputs, embedding_dim=8, num_layers=2, head_dim=8)
+    train(model, rows, steps=300, lr=0.02, weight_decay=0.0)
+    assert auc(model, held_out) > 0.92
+    for name in ("lr", "fm"):
+        weaker = build(name, inputs)
+        train(weaker, rows, steps=200, lr=0.02, weight_decay=0.0)
+        assert auc(weaker, held_out) < 0.55
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"embedding_dim": 0}, "embedding_dim must be an integer from 1 up"),
+        ({"num_layers": 0}, "num_layers must be an integer from 1 up"),
+        ({"num_heads": 1.5}, "num_heads must be an integer from 1 up"),
+        ({"head_dim": True}, "head_dim must be an integer from 1 up"),
+        ({"attention_dropout": 1.0}, "attention_dropout must be a probability"),
+        ({"dropout": -0.1}, "dropout must be a probability"),
+        ({"layers": [10, 0]}, "layers must be an integer from 1 up"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings, message):
+    with pytest.raises(ModelError, match=message):
+        AutoIntSettings(**settings)
+
+
+def test_wrong_shapes_are_refused():
+    with pytest.raises(ModelError, match=r"floats must be \[rows, 2\]"):
+        build("autoint", **SMALL)(torch.zeros(4, 3, dtype=torch.int32), torch.zeros(4, 1))

@@ -1,0 +1,86 @@
+"""A small recommender that is served: in process, and by a real server in a process of its own (server_process.py)."""
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from server_process import Server
+from small_bundles import interactions, random_bundle, write_run
+
+from pipeline.bundle import load_bundle
+from pipeline.serving.app import create_app
+from pipeline.serving.metrics import Metrics
+from pipeline.serving.served import load_served
+from pipeline.serving.settings import ServeSettings
+from pipeline.serving.swap import Slot
+
+
+def one_thread(make: Any) -> Any:
+    """Fixtures of a session run before the test's own thread is set."""
+    torch.set_num_threads(1)
+    return make()
+
+
+@pytest.fixture(scope="session")
+def frame():
+    return interactions()
+
+
+@pytest.fixture(scope="session")
+def run(frame, tmp_path_factory):
+    """The folder of a two-tower run with stored embeddings."""
+    folder = tmp_path_factory.mktemp("served") / "first"
+    return one_thread(lambda: write_run(folder, random_bundle(frame), frame))
+
+
+@pytest.fixture(scope="session")
+def bundle(run):
+    return load_bundle(run / "model")
+
+
+@pytest.fixture(scope="session")
+def served(run):
+    return one_thread(lambda: load_served(run))
+
+
+class Caller:
+    """Requests to a service in this process."""
+
+    def __init__(self, served: Any, settings: ServeSettings | None = None, token: str | None = None) -> None:
+        self.metrics, self.slot = Metrics(), Slot(served)
+        self.app = create_app(self.slot, settings or ServeSettings(), self.metrics, token)
+
+    def __call__(self, method: str, path: str, **request: Any) -> httpx.Response:
+        return asyncio.run(self._call(method, path, **request))
+
+    def post(self, path: str, content: Any) -> httpx.Response:
+        """JSON, or bytes as they are."""
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        return self("POST", path, content=body, headers={"content-type": "application/json"})
+
+    async def _call(self, method: str, path: str, **request: Any) -> httpx.Response:
+        transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=True)
+        async with httpx.AsyncClient(transport=transport, base_url="http://served") as client:
+            return await client.request(method, path, **request)
+
+
+@pytest.fixture(scope="session")
+def caller(served):
+    return Caller(served)
+
+
+@pytest.fixture(scope="session")
+def make_caller():
+    return Caller
+
+
+@pytest.fixture(scope="module")
+def server(run, tmp_path_factory):
+    """A server that tests of one file share."""
+    settings = {"max_body_bytes": 4096, "timeout_seconds": 0.5}
+    made = Server([run], tmp_path_factory.mktemp("log") / "log", **settings)
+    yield made
+    assert made.stop() == 0

@@ -1,0 +1,294 @@
+"""The server as a process: loopback, tokens, limits on the wire, slow clients, shutdown, memory, the command line."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from http.client import HTTPConnection
+
+import pytest
+from server_process import ROOT, Server
+
+from pipeline.cli import main
+from pipeline.serving.errors import ServingError
+from pipeline.serving.server import is_loopback, listen, read_token, require_safe, serve
+from pipeline.serving.settings import ServeSettings
+
+JSON = {"content-type": "application/json"}
+TOKEN = "a-long-enough-token"
+RANK = json.dumps({"user": "u1", "items": [1001, 1002]})
+
+
+def ask(server, method="POST", path="/rank", body=RANK, headers=JSON):
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection.request(method, path, body, headers)
+    response = connection.getresponse()
+    found = response.status, response.read(), dict(response.getheaders())
+    connection.close()
+    return found
+
+
+def raw(server, data: bytes, then_wait: float = 10.0) -> bytes:
+    """What comes back for these bytes until the server closes, or nothing came for `then_wait` seconds."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=then_wait) as connection:
+        connection.sendall(data)
+        found = b""
+        try:
+            while piece := connection.recv(65536):
+                found += piece
+        except TimeoutError:
+            pass
+        return found
+
+
+def test_it_answers_over_http(server):
+    status, content, headers = ask(server)
+    assert status == 200
+    assert len(json.loads(content)["scores"]) == 2
+    assert "server" not in {name.lower() for name in headers}
+
+
+def test_a_body_without_a_length_is_stopped_at_the_limit(server):
+    """4 KiB are taken here; the pieces go on for 4 MiB."""
+    head = b"POST /rank HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    piece = b"1000\r\n" + b" " * 4096 + b"\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(head)
+        answer = b""
+        try:
+            for _ in range(1024):
+                connection.sendall(piece)
+        except OSError:  # the server has closed, after its answer
+            pass
+        try:
+            answer = connection.recv(65536)
+        except ConnectionResetError:  # unread pieces reset the connection; the log of the server must stay clean
+            answer = b" 413 "
+    assert b" 413 " in answer
+    assert ask(server)[0] == 200
+
+
+def test_a_length_beyond_the_limit_is_refused_before_the_body_comes(server):
+    answer = raw(
+        server, b"POST /rank HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 99999\r\n\r\n", 2
+    )
+    assert b" 413 " in answer
+    assert b"too_large" in answer
+
+
+def test_a_client_that_stops_in_its_body_is_told_so(server):
+    started = time.monotonic()
+    answer = raw(
+        server, b"POST /rank HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n{"
+    )
+    assert b" 408 " in answer
+    assert time.monotonic() - started < 8
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x00\x01\x02\r\n\r\n", b"GET\r\n\r\n", b"POST /rank HTTP/1.1\r\ncontent-length: -1\r\n\r\n"]
+)
+def test_what_is_no_http_is_400_and_the_server_goes_on(data, server):
+    assert b" 400 " in raw(server, data)
+    assert ask(server)[0] == 200
+
+
+def test_clients_that_leave_early_do_no_harm(server):
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(
+                b"POST /rank HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n{"
+            )
+    assert ask(server)[0] == 200
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_it_listens_at_this_machine_alone(server):
+    with open("/proc/net/tcp") as file:
+        listening = [line.split()[1] for line in file if line.split()[3] == "0A"]
+    assert [address for address in listening if int(address.split(":")[1], 16) == server.port] == [
+        f"0100007F:{server.port:04X}"
+    ]
+
+
+def test_memory_stays_flat_over_thousands_of_requests(server):
+    def resident() -> int:
+        with open(f"/proc/{server.process.pid}/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def send(count: int) -> None:
+        connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
+        for number in range(count):
+            wrong = number % 5 == 0
+            connection.request("POST", "/rank", RANK + "x" * wrong, JSON)
+            response = connection.getresponse()
+            response.read()
+            assert response.status == (400 if wrong else 200)
+        connection.close()
+
+    send(500)
+    before = resident()
+    send(2500)
+    assert resident() - before < 8 << 20
+
+
+def test_sigterm_ends_it_after_the_running_requests(run, tmp_path):
+    """A request whose body is on its way is finished; new connections are refused; the exit code is 0."""
+    server = Server([run], tmp_path / "log", timeout_seconds=5.0)
+    head = f"POST /rank HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {len(RANK)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(head.encode() + RANK[:5].encode())
+        time.sleep(0.3)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", server.port), timeout=2).close()
+        connection.sendall(RANK[5:].encode())
+        assert b" 200 " in connection.recv(65536)
+    assert server.process.wait(timeout=10) == 0
+    assert server.log.read_text().endswith("stopped\n")
+
+
+def test_it_asks_for_its_token_and_a_client_that_never_finishes_does_not_hold_its_end_up(run, tmp_path):
+    server = Server(
+        [run], tmp_path / "log", {"GIGABATCH_TOKEN": TOKEN}, host="0.0.0.0", timeout_seconds=60.0, drain_seconds=0.5
+    )
+    assert ask(server)[0] == 401
+    assert ask(server, headers=JSON | {"authorization": f"Bearer {TOKEN}"})[0] == 200
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(
+            b"POST /rank HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 50\r\n"
+            b"authorization: Bearer " + TOKEN.encode() + b"\r\n\r\n{"
+        )
+        time.sleep(0.3)
+        started = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - started < 10
+    assert TOKEN not in server.log.read_text()
+
+
+def test_overload_is_answered_by_200_or_503_and_ctrl_c_ends_it(run, tmp_path):
+    server = Server([run], tmp_path / "log", max_in_flight=4, queue=2)
+    expected = json.loads(ask(server)[1])["scores"]
+    statuses, wrong = [], []
+
+    def flood():
+        connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
+        for _ in range(60):
+            connection.request("POST", "/rank", RANK, JSON)
+            response = connection.getresponse()
+            content = json.loads(response.read())
+            statuses.append(response.status)
+            if response.status == 200 and content["scores"] != expected:
+                wrong.append(content)
+            if response.status == 503:
+                assert response.getheader("retry-after") == "1"
+        connection.close()
+
+    threads = [threading.Thread(target=flood) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(timeout=10) == 0
+    assert len(statuses) == 12 * 60
+    assert set(statuses) <= {200, 503}
+    assert statuses.count(200) > 50
+    assert not wrong
+
+
+def test_the_token_comes_from_a_file_or_the_environment_not_both(tmp_path, monkeypatch):
+    monkeypatch.delenv("GIGABATCH_TOKEN", raising=False)
+    assert read_token(ServeSettings()) is None
+    file = tmp_path / "token"
+    file.write_text("0123456789abcdef\n")
+    settings = ServeSettings(token_file=file)
+    assert read_token(settings) == "0123456789abcdef"
+    for content in ("", "short", "has a space in the middle", "0123456789abcdeé"):
+        file.write_text(content)
+        with pytest.raises(ServingError, match="token"):
+            read_token(settings)
+    with pytest.raises(ServingError, match="cannot be read"):
+        read_token(ServeSettings(token_file=tmp_path / "none"))
+    monkeypatch.setenv("GIGABATCH_TOKEN", "0123456789abcdef")
+    assert read_token(ServeSettings()) == "0123456789abcdef"
+    with pytest.raises(ServingError, match="both"):
+        read_token(settings)
+
+
+def test_beyond_this_machine_a_token_is_needed_or_insecure_said():
+    require_safe(ServeSettings(), None, insecure=False)
+    require_safe(ServeSettings(host="0.0.0.0"), "0123456789abcdef", insecure=False)
+    require_safe(ServeSettings(host="0.0.0.0"), None, insecure=True)
+    for host in ("0.0.0.0", "::", "192.168.1.2", "example.org"):
+        with pytest.raises(ServingError, match="--insecure"):
+            require_safe(ServeSettings(host=host), None, insecure=False)
+    assert [is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost", "localhost.example")] == [
+        True, True, True, True, False
+    ]  # fmt: skip
+
+
+def test_a_port_that_is_taken_is_an_error():
+    with listen(ServeSettings(port=0)) as taken, pytest.raises(ServingError, match="cannot listen"):
+        listen(ServeSettings(port=taken.getsockname()[1]))
+
+
+def test_without_a_run_there_is_nothing_to_serve(tmp_path):
+    with pytest.raises(ServingError, match="Train first"):
+        serve(ServeSettings(), [tmp_path / "current", tmp_path / "latest"])
+
+
+def test_settings_that_cannot_be_are_refused():
+    with pytest.raises(ValueError, match="max_in_flight"):
+        ServeSettings(max_in_flight=3, queue=4)
+    with pytest.raises(ValueError, match="extra"):
+        ServeSettings(prot=8000)
+
+
+def test_the_command_serves_a_run_by_its_configuration(trained):
+    """Through the command line, with flags over the settings; the run's `latest` is found by its name."""
+    tiny, run = trained
+    more = ["serve.max_body_bytes=1024", "serve.port=1"]
+    process = tiny.start(
+        f"from pipeline.cli import main\nmore = {more}\n"
+        "sys.exit(main(['serve', '--config', config, '--port', '0', *more]))"
+    )
+    line = ""
+    while "serving at" not in line:
+        line = process.stderr.readline()
+        assert line, "it ended"
+    port = int(line.rsplit(":", 1)[1])
+    connection = HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", "/health")
+    assert json.loads(connection.getresponse().read())["bundle"] == run.path.name
+    connection.request("POST", "/score", " " * 1025, JSON)
+    assert connection.getresponse().status == 413
+    connection.close()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
+def test_errors_at_the_start_are_one_line(trained, capsys):
+    tiny, _ = trained
+    for arguments, text in (
+        (["--host", "0.0.0.0"], "--insecure"),
+        (["--run", "nowhere"], "Train first"),
+        (["--port", "70000"], "serve.port"),
+    ):
+        assert main(["serve", "--config", str(tiny.config), *arguments]) == 2
+        error = capsys.readouterr().err
+        assert text in error
+        assert error.count("\n") == 1
+
+
+def test_importing_the_command_line_loads_no_server():
+    loaded = "[m for m in ('fastapi', 'uvicorn') if m in sys.modules]"
+    code = f"import sys, pipeline.cli, pipeline.serving.settings; print({loaded})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
