@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.fields import FieldEmbeddings, lists_to_tuples, mlp, positive, positive_list, probability
-from models.linear import Linear
+from models.linear import Linear, OutputLinear
 from models.model import Model, ModelInputs
 
 
@@ -99,7 +99,7 @@ class AutoInt(Model):
         self.interacting = nn.ModuleList(
             InteractingLayer(width if layer else dim, settings) for layer in range(settings.num_layers)
         )
-        self.output = Linear(self.fields.num_fields * width, inputs.num_outputs)
+        self.output = OutputLinear(self.fields.num_fields * width, inputs.num_outputs)
         self.deep = None
         if settings.layers:
             num_in = self.fields.num_fields * dim

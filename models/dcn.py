@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from models.errors import require
 from models.fields import InputRow, lists_to_tuples, mlp, one_of, positive, positive_list, probability
-from models.linear import Linear, row_linear
+from models.linear import Linear, OutputLinear, row_linear
 from models.model import Model, ModelInputs
 
 STRUCTURES = ("parallel", "stacked")
@@ -87,7 +87,7 @@ class ExpertLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         weights = torch.softmax(self.gate(x), dim=1)  # [B, K]
-        total = self.bias
+        total: Tensor = self.bias
         experts = zip(weights.unbind(1), self.down, self.between, self.up, strict=True)
         for weight, down, between, up in experts:  # not as one product, in which a row's bits depend on its place
             hidden = torch.tanh(row_linear(torch.tanh(row_linear(x, down.t())), between.t()))  # [B, r]
@@ -109,7 +109,7 @@ class CrossLayers(nn.Module):
         return x
 
 
-class CrossNetwork(Model):
+class DCN(Model):
     """Cross layers and deep network over embedded ids and batch-normed floats, and a linear layer to the outputs."""
 
     Settings = CrossNetworkSettings
@@ -122,7 +122,7 @@ class CrossNetwork(Model):
         self.deep = mlp(width, settings.layers, None, settings.dropout, settings.batch_norm)
         deep_width = settings.layers[-1] if settings.layers else 0
         beside = settings.structure == "parallel" or not settings.layers
-        self.output = Linear(deep_width + width * beside, inputs.num_outputs)
+        self.output = OutputLinear(deep_width + width * beside, inputs.num_outputs)
 
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
         """As `Model.forward`."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from models.embeddings import EmbeddingTables
 from models.errors import ModelError, require
-from models.linear import Linear, row_linear
+from models.linear import Linear, OutputLinear, row_linear
 from models.model import ModelInputs
 
 
@@ -113,7 +113,7 @@ def mlp(
         if dropout:
             parts.append(nn.Dropout(dropout))
     if num_out is not None:
-        parts.append(Linear(layers[-1] if layers else num_in, num_out))
+        parts.append(OutputLinear(layers[-1] if layers else num_in, num_out))
     return nn.Sequential(*parts)
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from models.errors import ModelError, require
 from models.fields import FieldEmbeddings, lists_to_tuples, mlp, one_of, positive, positive_list, probability
-from models.linear import Linear
+from models.linear import OutputLinear
 from models.model import Model, ModelInputs
 
 GATES = ("auto", "user", "item", "context", "learned", "none")
@@ -104,8 +104,8 @@ class BilinearFusion(nn.Module):
     def __init__(self, x_dim: int, y_dim: int, num_outputs: int, num_heads: int) -> None:
         super().__init__()
         self.num_heads, self.num_outputs = num_heads, num_outputs
-        self.x_linear = Linear(x_dim, num_outputs)
-        self.y_linear = Linear(y_dim, num_outputs, bias=False)
+        self.x_linear = OutputLinear(x_dim, num_outputs)
+        self.y_linear = OutputLinear(y_dim, num_outputs, bias=False)
         rows, columns = x_dim // num_heads, y_dim // num_heads
         deviation = math.sqrt(2 / (num_heads * rows * columns + num_outputs))  # Xavier's, as the authors draw them
         self.products = nn.Parameter(deviation * torch.randn(num_heads, rows, num_outputs * columns))
@@ -115,7 +115,7 @@ class BilinearFusion(nn.Module):
         x_heads = x.unflatten(1, (self.num_heads, -1)).transpose(0, 1)
         y_heads = y.unflatten(1, (self.num_heads, 1, -1))
         mixed = torch.bmm(x_heads, self.products).unflatten(2, (self.num_outputs, -1)).transpose(0, 1)
-        return self.x_linear(x) + self.y_linear(y) + (mixed * y_heads).sum(dim=(1, 3))
+        return self.x_linear(x) + self.y_linear(y) + (mixed.float() * y_heads.float()).sum(dim=(1, 3))
 
 
 class FinalMLP(Model):

@@ -23,7 +23,7 @@ from torch.nn import functional
 from models.embeddings import EmbeddingTables
 from models.errors import require
 from models.fields import positive, probability
-from models.linear import Linear
+from models.linear import Linear, OutputLinear
 from models.model import Model, ModelInputs
 
 
@@ -156,7 +156,7 @@ class FTTransformer(Model):
             *(Block(settings, first=number == 0, last=number == last) for number in range(settings.num_blocks))
         )
         self.norm = nn.LayerNorm(dim)
-        self.output = Linear(dim, inputs.num_outputs)
+        self.output = OutputLinear(dim, inputs.num_outputs)
 
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
         """As `Model.forward`."""

@@ -9,6 +9,7 @@ tests/models/test_linear.py holds it for all models of the shelf.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -23,6 +24,18 @@ def row_linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tens
     missing = FEWEST_COLUMNS - num_out
     padded = None if bias is None else functional.pad(bias, (0, missing))
     return functional.linear(rows, functional.pad(weight, (0, 0, 0, missing)), padded)[..., :num_out]
+
+
+class OutputLinear(nn.Linear):
+    """A model's last layer: as `Linear`, and in float32 also under autocast, which would round logits to bfloat16."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if not self.training:
+            return row_linear(rows, self.weight, self.bias)
+        if not torch.is_autocast_enabled(rows.device.type):
+            return super().forward(rows)
+        with torch.autocast(rows.device.type, enabled=False):
+            return super().forward(rows.float())
 
 
 class Linear(nn.Linear):

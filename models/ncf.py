@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from models.embeddings import EmbeddingTables
 from models.errors import require
 from models.fields import lists_to_tuples, mlp, one_of, positive, positive_list, probability
-from models.linear import Linear, row_linear
+from models.linear import OutputLinear, row_linear
 from models.model import EntityColumns, Model, ModelInputs
 
 CONTEXTS = ("mlp", "gmf", "both", "none")
@@ -99,7 +99,7 @@ class NCF(Model):
             self.mlp = mlp(2 * settings.mlp_dim + extra, settings.layers, None, settings.dropout)
         has_context = self.in_gmf and self.num_others + self.num_floats > 0
         gmf_width = settings.gmf_dim * (3 if has_context else 1)
-        self.output = Linear(gmf_width + (settings.layers[-1] if settings.mlp_dim else 0), 1)
+        self.output = OutputLinear(gmf_width + (settings.layers[-1] if settings.mlp_dim else 0), 1)
         nn.init.xavier_uniform_(self.output.weight)
         nn.init.zeros_(self.output.bias)
 

@@ -20,7 +20,7 @@ MODELS = {
     "deepfm": "models.deepfm:DeepFM",
     "wide_deep": "models.wide_deep:WideDeep",
     "dlrm": "models.dlrm:DLRM",
-    "dcn": "models.dcn:CrossNetwork",
+    "dcn": "models.dcn:DCN",
     "finalmlp": "models.finalmlp:FinalMLP",
     "autoint": "models.autoint:AutoInt",
     "ft_transformer": "models.ft_transformer:FTTransformer",

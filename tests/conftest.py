@@ -25,7 +25,7 @@ NEEDS = {
     "pipeline/serving": ("fastapi", "httpx", "prometheus_client", "schemathesis", "uvicorn", "faiss"),
     "pipeline/test_export.py": ("onnx", "onnxruntime", "onnxscript"),
     "pipeline/test_embed.py": ("faiss",),
-    "pipeline/test_embeddings.py": ("faiss",),
+    "pipeline/test_stored_embeddings.py": ("faiss",),
     "models/test_retrieval.py": ("faiss",),
 }
 

@@ -309,7 +309,9 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_the_recipe_is_registered():
     assert recipe_class("flights") is FlightsRecipe
-    with pytest.raises(DataError, match=r"unknown recipe 'fligths'. Known: flights, table, trivago"):
+    with pytest.raises(
+        DataError, match=r"unknown recipe 'fligths'. Known: flights, interactions, movielens, table, trivago"
+    ):
         recipe_class("fligths")
 
 

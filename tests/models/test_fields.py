@@ -22,6 +22,7 @@ from models.fields import (
     positive_list,
     probability,
 )
+from models.linear import Linear, OutputLinear
 from models.model import ModelInputs
 
 ALL_INPUTS = pytest.mark.parametrize("inputs", [INPUTS, NO_FLOATS, NO_IDS], ids=["both", "no_floats", "no_ids"])
@@ -106,8 +107,8 @@ def test_mlp_against_layers_written_out(layers, num_out, batch_norm):
 
 def test_mlp_orders_a_hidden_layer_as_linear_norm_relu_dropout_and_ends_linear():
     kinds = [type(part) for part in mlp(3, (4,), 1, dropout=0.1, batch_norm=True)]
-    assert kinds == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Dropout, nn.Linear]
-    assert [type(part) for part in mlp(3, (4,), None)] == [nn.Linear, nn.ReLU]
+    assert kinds == [Linear, nn.BatchNorm1d, nn.ReLU, nn.Dropout, OutputLinear]
+    assert [type(part) for part in mlp(3, (4,), None)] == [Linear, nn.ReLU]
     assert mlp(3, (4,), 1, batch_norm=True)[0].bias is None
 
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from models.errors import ModelError
-from models.linear import Linear, row_linear
+from models.linear import Linear, OutputLinear, row_linear
 from models.model import EntityColumns, ModelInputs
 from models.shelf import MODELS, ModelSpec, model_class
 from pipeline.bundle import model_outputs
@@ -47,6 +47,18 @@ def test_it_is_the_product_of_torch(num_out):
     rows, weight, bias = torch.randn(6, 4, 5), torch.randn(num_out, 5), torch.randn(num_out)
     torch.testing.assert_close(row_linear(rows, weight, bias), functional.linear(rows, weight, bias))
     torch.testing.assert_close(row_linear(rows, weight), functional.linear(rows, weight))
+
+
+@pytest.mark.parametrize("num_out", [1, 3])
+def test_logits_are_not_rounded_to_bfloat16_in_training(num_out):
+    torch.manual_seed(0)
+    layer, rows = OutputLinear(7, num_out), torch.randn(64, 7)
+    exact = functional.linear(rows.double(), layer.weight.double(), layer.bias.double())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = layer(rows)
+        assert Linear(7, num_out)(rows).dtype == torch.bfloat16
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-5)
 
 
 def spec_of(name: str) -> ModelSpec:

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from shop_rows import FIRST_ITEM, SHOP, Shop, sales, without_null_times
-from test_entities import newest_by_loop, plain
+from test_newest_rows import newest_by_loop, plain
 
 from features.errors import DataError
 from features.schema import Schema
