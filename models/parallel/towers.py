@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from models.errors import ModelError, require
+from models.linear import OutputLinear
 
 MODES = ("sequential", "streams", "threads", "batched", "devices")
 R = TypeVar("R")
@@ -138,7 +139,10 @@ def _batched(towers: Pair, ids: Tensor, floats: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _stacked_linear(left: nn.Linear, right: nn.Linear, rows: Tensor) -> Tensor:
-    """[2, B, in] -> [2, B, out], each half through its own layer."""
+    """[2, B, in] -> [2, B, out], each half through its own layer; an `OutputLinear` in float32 under autocast."""
+    if isinstance(left, OutputLinear) and torch.is_autocast_enabled(rows.device.type):
+        with torch.autocast(rows.device.type, enabled=False):
+            return _stacked_linear(left, right, rows.float())
     weights = torch.stack([left.weight, right.weight]).mT
     if left.bias is None:
         return torch.bmm(rows, weights)

@@ -132,9 +132,11 @@ def test_without_gradients_outputs_are_the_same_and_have_no_graph(mode):
 @pytest.mark.parametrize("mode", HERE)
 def test_bfloat16_is_taken_over(mode):
     towers, ids, floats = in_float32(*make())
+    in_full = passed("sequential", towers, ids, floats)
     with torch.autocast("cpu", torch.bfloat16):
         found, expected = (passed(kind, towers, ids, floats) for kind in (mode, "sequential"))
-    assert found[0][0].dtype == torch.bfloat16
+    assert found[0][0].dtype == torch.float32  # the last layer stays there
+    assert (found[0][0] - in_full[0][0]).abs().max() > 1e-4
     check_equal(found[0], expected[0], rtol=0.02, atol=0.01)
     for name, gradient in found[1].items():
         assert gradient.dtype == torch.float32
