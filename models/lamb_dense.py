@@ -16,6 +16,7 @@ from torch import Tensor
 from models.kernels.rules import bias_corrections, trust_ratio
 
 SMALL_ELEMENTS = 1 << 16  # a larger parameter is a vector of its own: its copies would cost more than they save
+COMPILED_ELEMENTS = 1 << 17  # of a bundle: above it torch's threads are worth their overhead
 Group = dict[str, Any]
 State = dict[str, Tensor]
 
@@ -74,11 +75,16 @@ def _make_bundle(parameters: list[Tensor], states: list[State]) -> Bundle:
 
 def step_bundle(bundle: Bundle, gradient: Tensor, clip: Tensor | None, group: Group) -> None:
     """One step of the parameters, whose gradients end to end are `gradient` [N], over `clip` [] if given."""
+    parameters, sizes, steps, mean, square, _ = bundle
+    steps.add_(1)
+    if _is_compiled(parameters, gradient):
+        from models.kernels import lamb_cpu
+
+        lamb_cpu.step(parameters, int(steps), gradient, mean, square, clip, group)
+        return
     if clip is not None:
         gradient = gradient / clip
     beta1, beta2 = group["betas"]
-    parameters, sizes, steps, mean, square, _ = bundle
-    steps.add_(1)
     mean.mul_(beta1)
     if isinstance(beta1, Tensor):  # torch's lerp would wait for the device to read it
         mean.add_(gradient * (1 - beta1))
@@ -88,9 +94,7 @@ def step_bundle(bundle: Bundle, gradient: Tensor, clip: Tensor | None, group: Gr
 
     # u = (m / mean_scale) / (sqrt(v / square_scale) + eps), with mean_scale moved down, which saves a pass.
     mean_scale, square_scale = bias_corrections(steps, beta1, beta2)  # [] each
-    # The square root as 1 / (1 / sqrt): torch's sqrt of some thousand elements on a CPU wakes all threads for it, a
-    # tenth of a training step at batch 12,288.
-    update = mean / square.rsqrt().reciprocal_().mul_(mean_scale / square_scale.sqrt()).add_(mean_scale * group["eps"])
+    update = mean / square.sqrt().mul_(mean_scale / square_scale.sqrt()).add_(mean_scale * group["eps"])
     parts = [part.view(parameter.shape) for part, parameter in zip(update.split(sizes), parameters, strict=True)]
     if group["weight_decay"]:
         torch._foreach_add_(parts, parameters, alpha=group["weight_decay"])
@@ -101,6 +105,12 @@ def step_bundle(bundle: Bundle, gradient: Tensor, clip: Tensor | None, group: Gr
     else:
         update.mul_(group["lr"])
     torch._foreach_sub_(parameters, parts)
+
+
+def _is_compiled(parameters: list[Tensor], gradient: Tensor) -> bool:
+    """Whether the compiled step is for these; what it takes of them is said there."""
+    small = gradient.device.type == "cpu" and gradient.dtype == torch.float32 and len(gradient) <= COMPILED_ELEMENTS
+    return small and all(parameter.is_contiguous() for parameter in parameters)
 
 
 def _end_to_end(tensors: list[Tensor]) -> Tensor:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from models import EmbeddingTables, Lamb, ModelError, lamb_param_groups
+from models.lamb_dense import COMPILED_ELEMENTS
 
 RECORDED = Path(__file__).parent / "data" / "timm_lamb.npz"
 NUM_STEPS = 6
@@ -75,11 +76,13 @@ def random_problem(seed, num_steps=NUM_STEPS, shapes=((3, 4), (4,), (2, 3))):
     betas=st.sampled_from([(0.9, 0.999), (0.0, 0.9), (0.95, 0.99)]),
     zeroed=st.sampled_from([None, 0, 2]),
     no_gradient=st.sampled_from([None, 1, 2]),
+    dtype=st.sampled_from([np.float32, np.float64]),
 )
 def test_steps_equal_a_slow_loop_over_the_equations(
-    seed, max_grad_norm, trust_clip, always_adapt, decays, betas, zeroed, no_gradient
+    seed, max_grad_norm, trust_clip, always_adapt, decays, betas, zeroed, no_gradient, dtype
 ):
     weights, gradients = random_problem(seed)
+    weights = [w.astype(dtype) for w in weights]
     if zeroed is not None:
         weights[zeroed][:] = 0
     if no_gradient is not None:
@@ -88,9 +91,35 @@ def test_steps_equal_a_slow_loop_over_the_equations(
     common = {"lr": 0.05, "betas": betas, "eps": 1e-6, "trust_clip": trust_clip, "always_adapt": always_adapt}
     optimizer, parameters = make_optimizer(weights, decays, max_grad_norm=max_grad_norm, **common)
     run(optimizer, parameters, gradients)
-    expected = slow_lamb(list(zip(weights, decays, strict=True)), gradients, max_grad_norm=max_grad_norm, **common)
+    exact = [w.astype(np.float64) for w in weights]
+    expected = slow_lamb(list(zip(exact, decays, strict=True)), gradients, max_grad_norm=max_grad_norm, **common)
+    close = {"rtol": 1e-10, "atol": 1e-12} if dtype == np.float64 else {"rtol": 1e-5, "atol": 2e-6}
     for found, wanted in zip(parameters, expected, strict=True):
-        np.testing.assert_allclose(found.detach().numpy(), wanted, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(found.detach().numpy(), wanted, **close)
+
+
+def test_large_and_small_parameters_move_alike():
+    """A bundle of few elements is moved by a compiled loop, one of many by torch."""
+    random = np.random.default_rng(5)
+    size = COMPILED_ELEMENTS + 1
+    common = random.normal(size=(size,)).astype(np.float32)
+    gradients = [random.normal(size=(size,)).astype(np.float32) for _ in range(3)]
+    results = []
+    for part in (slice(None), slice(0, 1000)):  # no weight decay, so every element moves by itself
+        optimizer, parameters = make_optimizer([common[part]], [0.0], lr=0.01, max_grad_norm=None)
+        run(optimizer, parameters, [[gradient[part]] for gradient in gradients])
+        results.append(parameters[0].detach().numpy()[:1000])
+    np.testing.assert_allclose(*results, rtol=1e-6, atol=1e-7)
+
+
+def test_a_parameter_that_is_not_contiguous_moves_too():
+    weights, gradients = random_problem(1, shapes=((3, 4),))
+    parameter = nn.Parameter(torch.tensor(weights[0], dtype=torch.float32).t())
+    optimizer = Lamb([parameter], lr=0.01)
+    run(optimizer, [parameter], [[gradient.T] for (gradient,) in gradients])
+    plain, parameters = make_optimizer([weights[0].astype(np.float32)], [0.01], lr=0.01)
+    run(plain, parameters, gradients)
+    torch.testing.assert_close(parameter.t(), parameters[0])
 
 
 @pytest.mark.parametrize("case", ["defaults", "no_gradient_clip", "always_adapt", "ratio_bounded_by_one", "moving"])
