@@ -15,6 +15,7 @@ from models.errors import ModelError, require
 from models.kernels import kernel
 
 GRADIENTS = ("dense", "rows")
+INIT_ELEMENTS = 1 << 16  # drawn at a time, so that they are still in the cache when they are folded and scaled
 
 
 def embedding_width(num_ids: int) -> int:
@@ -91,7 +92,8 @@ class EmbeddingTables(nn.Module):
     def reset_parameters(self) -> None:
         """Draw new weights from torch's global generator."""
         for table in self.tables:
-            table.normal_().fmod_(2).mul_(0.01)
+            for part in table.view(-1).split(INIT_ELEMENTS):
+                part.normal_().fmod_(2).mul_(0.01)
 
     def forward(self, ids: Tensor) -> Tensor:
         """[B, C] int32 or int64 -> [B, W] float32. An id outside its table is an IndexError; on CUDA a

@@ -233,7 +233,7 @@ def _roc_counts(name: str, scores: Tensor, labels: Tensor, weight: Tensor | None
     if weight is not None:
         some = weight > 0
         scores, positive, weight = scores[some], positive[some], weight[some].double()
-    scores, order = scores.sort(descending=True)
+    scores, order = _falling(scores)
     positive = positive[order]
     mass = torch.ones_like(order) if weight is None else weight[order]
     true_positives = torch.where(positive, mass, 0).cumsum(0)
@@ -244,6 +244,17 @@ def _roc_counts(name: str, scores: Tensor, labels: Tensor, weight: Tensor | None
         torch.cat([counts.new_zeros(1), counts[last_of_tie]]) for counts in (false_positives, true_positives)
     )
     return threshold, false_positives, true_positives
+
+
+def _falling(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """The scores, falling, and where each was. On a CPU torch sorts integers by radix, six times as fast as floats."""
+    if scores.device.type != "cpu" or scores.dtype != torch.float32:
+        found = scores.sort(descending=True)
+        return found.values, found.indices
+    bits = scores.contiguous().view(torch.int32)
+    falls = ~(bits ^ ((bits >> 31) & 0x7FFFFFFF))  # as the score rises
+    order = falls.sort().indices
+    return scores[order], order
 
 
 def _rates(counts: Tensor) -> Tensor:

@@ -30,7 +30,8 @@ def step(
 ) -> None:
     """Moves the parameters and their moments, as `models/lamb_dense.py:step_bundle` does.
 
-    parameters: contiguous float32, N elements together. steps: t, this one counted. gradient, mean, square: [N] float32.
+    parameters: contiguous float32, N elements together. steps: t, this one counted. gradient, mean, square: [N]
+        float32, end to end.
     """
     beta1, beta2 = float(group["betas"][0]), group["betas"][1]
     addresses = np.array([parameter.data_ptr() for parameter in parameters], np.int64)
