@@ -49,7 +49,8 @@ from pipeline.train_step import TrainStep, hold_in_tensors
 
 OUR_BATCH = 16_384  # positives; 81,920 rows a step
 SETTINGS = NCFSettings(gmf_dim=GMF, mlp_dim=MLP, layers=LAYERS, context="mlp")
-OURS = {"name": "adagrad_lamb", "lr": 0.02, "table_lr": 0.05}
+# The best valid HR@10 of twelve settings on the planted data (.8768; lr .003 to .01, decay 0 to .3, CowClip, Adagrad).
+OURS = {"name": "adamw", "lr": 0.003, "weight_decay": 0.3, "rowwise": True}
 RANKING = RankingSettings(k=(10,), negatives=99, full_catalogue=False, max_rows=None)
 PATIENCE, MOST_EPOCHS = 10, 40  # on 20,000 rows naive ranks by popularity alone for ten epochs before it learns more
 
@@ -193,8 +194,7 @@ def way_there(data: Interactions, table: PackedTable, steps: int, device: str) -
     stages = [
         ("batches and negatives by ours, dense Adam", BATCH, adam, "float32"),
         ("rows of a batch move alone (lazy Adam)", BATCH, adam | {"rowwise": True}, "float32"),
-        ("row-wise Adagrad and LAMB", BATCH, None, "float32"),
-        ("batch of 4,096 positives", 4096, None, "float32"),
+        ("weight decay, a higher rate, batch of 4,096 positives", 4096, None, "float32"),
         (f"batch of {OUR_BATCH:,} positives", OUR_BATCH, None, "float32"),
         ("bfloat16 where the processor has it", OUR_BATCH, None, "auto"),
     ]
