@@ -84,7 +84,9 @@ class LinearTerms(nn.Module):
 
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
         """ids [B, C] int32 or int64, floats [B, F] float32 -> [B, O] float32."""
-        terms = self.bias + self.tables(ids).unflatten(1, (ids.shape[1], self.num_outputs)).sum(dim=1)
+        terms = self.bias.expand(floats.shape[0], self.num_outputs)
+        if len(self.tables.tables):  # the sum over no table at all would make an ONNX graph that is not valid
+            terms = terms + self.tables(ids).unflatten(1, (ids.shape[1], self.num_outputs)).sum(dim=1)
         if self.float_weights is None:
             return terms
         with torch.autocast(floats.device.type, enabled=False):

@@ -322,6 +322,7 @@ class TwoTower(Model):
         if self._corrects:
             table = cast(Tensor, self.item_log_q)
             items = ids[targets[0] == 1, self.item_key].cpu()
+            require(len(items) > 0, "two_tower: the train rows hold no positive, a row with target 1, to learn from.")
             counts = torch.bincount(items, minlength=len(table)).clamp_min(1).double()
             table.copy_((counts / counts.sum()).log())
 

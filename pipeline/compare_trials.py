@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
 import math
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +20,12 @@ from models.model import ModelInputs
 from models.shelf import ModelSpec
 from pipeline.bundle import target_loss
 from pipeline.config import ConfigError, RunConfig, TrainSettings
+from pipeline.display import silence
 from pipeline.evaluate import evaluate
 from pipeline.experiment import Enough, sample_of
 from pipeline.negatives import implicit_batches, require_positives
 from pipeline.nightly import choose_metric
-from pipeline.rank_evaluate import Catalogue, positive_rows, rank_evaluate
+from pipeline.run import ranking_of
 from pipeline.stages import Encoded, model_inputs, remember
 from pipeline.train import Trained, table_loss, train_model
 
@@ -118,18 +116,12 @@ class Bench:
 
 def _ranking(encoded: Encoded, inputs: ModelInputs) -> Callable[[Any], dict[str, float | None]]:
     """Of a model, how high it ranks the choices of the test split: metrics by name, such as `hr@10 sampled`."""
-    pipeline = encoded.features.pipeline
-    settings = pipeline.config.evaluate.ranking
-    if settings is None:
+    ranking = ranking_of(encoded, inputs)
+    if ranking is None:
         return lambda model: {}
-    tables = {split: encoded.table(split) for split in ("train", "valid", "test")}
-    vocabularies, entities = encoded.preprocessor.vocabularies, encoded.features.schema.entities
-    first = {f"first_{entity.name}": vocabularies[entity.key].layout.first for entity in entities}
-    catalogue = Catalogue.of(tables, inputs, pipeline.device, **first)
-    positives = positive_rows(tables["test"])
 
     def rank(model: Any) -> dict[str, float | None]:
-        found = rank_evaluate(model, positives, catalogue, settings, seed=pipeline.config.seed, device=pipeline.device)
+        found = ranking(model)
         parts = {part: found[part] for part in ("sampled", "catalogue") if part in found}
         return {f"{n} {part}": v for part, values in parts.items() for n, v in values.items() if n != "candidates"}
 
@@ -165,7 +157,7 @@ class Trainer:
         """A training and all metrics of the test split."""
         trained, seconds = self._fit(spec, settings, seed)
         bench = self.bench
-        with _silence():
+        with silence():
             found = evaluate(trained.model, bench.test, bench.schema, bench.device)
             ranks = bench.rank(trained.model)
         first = found.metrics[bench.schema.targets[0].name] if len(bench.schema.targets) == 1 else {}
@@ -180,7 +172,7 @@ class Trainer:
         self._check_time(0)
         bench = self.bench
         devices = list(range(torch.cuda.device_count())) if bench.device != "cpu" else []
-        with torch.random.fork_rng(devices), tempfile.TemporaryDirectory(prefix="gigabatch-") as folder, _silence():
+        with torch.random.fork_rng(devices), tempfile.TemporaryDirectory(prefix="gigabatch-") as folder, silence():
             torch.manual_seed(seed)
             model = spec.build()
             remember(model, bench.train)
@@ -203,15 +195,3 @@ class Trainer:
     def _check_time(self, _: int) -> None:
         if time.perf_counter() > self.deadline:
             raise Enough
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """No progress on standard error and no log below warnings: trainings are many."""
-    before = logging.root.manager.disable
-    logging.disable(logging.INFO)
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        logging.disable(before)

@@ -3,11 +3,12 @@
 Everything here is for display only, so a terminal that cannot show something never stops a run.
 """
 
+import logging
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, redirect_stderr, suppress
 from html import escape
 from io import StringIO
 from numbers import Integral, Real
@@ -291,3 +292,15 @@ def _bar(file: TextIO) -> RichProgress:
         console=_Console(file=file),
         auto_refresh=False,
     )
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """No progress on standard error and no log below warnings within the block, for trainings that are many."""
+    before = logging.root.manager.disable
+    logging.disable(logging.INFO)
+    try:
+        with redirect_stderr(StringIO()):
+            yield
+    finally:
+        logging.disable(before)

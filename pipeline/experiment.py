@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +23,7 @@ from models.precision import choose_precision
 from models.shelf import ModelSpec
 from pipeline.bundle import target_loss
 from pipeline.config import RunConfig, TrainSettings
+from pipeline.display import silence
 from pipeline.evaluate import importance_rows
 from pipeline.stages import Pipeline, model_spec, remember
 from pipeline.train import Trained, TrainingError, optimizer_of, train_model
@@ -130,7 +128,7 @@ class Experiment:
         with (
             torch.random.fork_rng(self.cuda_devices),
             tempfile.TemporaryDirectory(prefix="gigabatch-") as folder,
-            _silence(),
+            silence(),
         ):
             torch.manual_seed(seed)
             model = self.spec.build()
@@ -155,18 +153,6 @@ class Experiment:
         """Until the device has done what was queued."""
         if self.device != "cpu":
             torch.cuda.synchronize(self.device)
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """No progress on standard error and no log below warnings within the block."""
-    before = logging.root.manager.disable
-    logging.disable(logging.INFO)
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        logging.disable(before)
 
 
 def sample_of(table: PackedTable, max_rows: int | None) -> PackedTable:

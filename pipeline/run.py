@@ -7,14 +7,17 @@ import platform
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from loaders.packed import PackedTable
+from models.model import Model, ModelInputs
 from pipeline.artifacts import Artifact, artifact_key, atomic_symlink, source_hash
 from pipeline.bundle import Bundle, load_bundle
 from pipeline.display import html_table, render_table
@@ -135,19 +138,27 @@ def judge(encoded: Encoded, bundle: Bundle) -> dict[str, Any]:
 
 def rank(encoded: Encoded, bundle: Bundle) -> dict[str, Any] | None:
     """How high the test split's choices rank, where the configuration asks for it."""
+    ranking = ranking_of(encoded, bundle.model.inputs)
+    return None if ranking is None else ranking(bundle.model)
+
+
+def ranking_of(encoded: Encoded, inputs: ModelInputs) -> Callable[[Model], dict[str, Any]] | None:
+    """`rank_evaluate` on the test split, of models with these inputs; None where the configuration asks for none."""
     pipeline = encoded.features.pipeline
     settings = pipeline.config.evaluate.ranking
     if settings is None:
         return None
+    vocabularies, entities = encoded.preprocessor.vocabularies, encoded.features.schema.entities
+    first = {f"first_{entity.name}": vocabularies[entity.key].layout.first for entity in entities}
     tables = {split: encoded.table(split) for split in SPLITS}
-    first = {
-        f"first_{entity.name}": bundle.preprocessor.vocabularies[entity.key].layout.first
-        for entity in bundle.schema.entities
-    }
-    catalogue = Catalogue.of(tables, bundle.model.inputs, pipeline.device, **first)
-    positives = positive_rows(tables["test"])
-    return rank_evaluate(
-        bundle.model, positives, catalogue, settings, seed=pipeline.config.seed, device=pipeline.device
+    catalogue, positives = Catalogue.of(tables, inputs, pipeline.device, **first), positive_rows(tables["test"])
+    return partial(
+        rank_evaluate,
+        positives=positives,
+        catalogue=catalogue,
+        settings=settings,
+        seed=pipeline.config.seed,
+        device=pipeline.device,
     )
 
 

@@ -18,6 +18,7 @@ from features.errors import DataError
 from features.preprocessor import Preprocessor
 from features.preprocessor_settings import PreprocessorSettings
 from features.schema import Column, Schema, Target
+from models.fields import LinearTerms
 from models.model import EntityColumns, Model, ModelInputs
 from models.shelf import MODELS, ModelSpec, model_class
 from pipeline.bundle import Bundle, model_outputs
@@ -260,9 +261,21 @@ def test_a_table_of_only_ids_or_only_floats(role, tmp_path):
     assert close(predictions, bundle.predict(rows).to_numpy())
 
 
-def test_a_graph_that_is_not_valid_is_refused(tmp_path):
-    """Linear terms of no ids reshape an empty table, which ONNX cannot say."""
+@pytest.mark.parametrize("name", ["lr", "fm", "deepfm", "wide_deep"])
+def test_linear_terms_of_floats_alone(name, tmp_path):
     columns = tuple(column for column in FEATURES if column.role == "continuous")
+    exported = export_bundle(bundle_of(fitted(columns=columns), name), tmp_path, ["onnx"])
+    assert [item.largest_difference < 1e-5 for item in exported] == [True]
+
+
+def test_a_graph_that_is_not_valid_is_refused(tmp_path, monkeypatch):
+    """The values of no ids, reshaped, which ONNX cannot say."""
+    columns = tuple(column for column in FEATURES if column.role == "continuous")
+
+    def reshaped(linear, ids, floats):
+        return linear.bias + linear.tables(ids).unflatten(1, (ids.shape[1], linear.num_outputs)).sum(dim=1)
+
+    monkeypatch.setattr(LinearTerms, "forward", reshaped)
     with pytest.raises(ExportError, match=r"the ONNX graph is not valid: .*Invalid Target shape"):
         export_bundle(bundle_of(fitted(columns=columns), "lr"), tmp_path, ["onnx"])
     assert list(tmp_path.iterdir()) == []
