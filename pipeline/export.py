@@ -118,17 +118,20 @@ def traced(model: nn.Module, ids: Tensor, floats: Tensor) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings about torch's own use of what torch deprecates, and that torchvision is not there."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    """Without warnings about torch's own use of what torch deprecates, and that torchvision is not there, and without a
+    line for each constant that the graph holds only once."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             for kind in (DeprecationWarning, FutureWarning):
                 warnings.simplefilter("ignore", kind)
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _why(what: str, error: Exception) -> str:

@@ -101,7 +101,7 @@ def create_app(slot: Slot, settings: ServeSettings, metrics: Metrics, token: str
             "status": "ok",
             "bundle": answering.bundle_id,
             "model": answering.kind,
-            "created_utc": answering.bundle.info.get("created_utc"),
+            "created_utc": answering.created_utc,
             "age_seconds": round(time.time() - answering.loaded_at, 3),
             "can_rank": ranker is not None,
             "why_not": answering.obstacle or None,

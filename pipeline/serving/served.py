@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pipeline.artifacts import MANIFEST
 from pipeline.bundle import Bundle, load_bundle, model_outputs, output_predictions, target_loss
 from pipeline.embeddings import STAGE, StoredEmbeddings
 from pipeline.serving.catalogue import Catalogue
@@ -23,13 +25,17 @@ HALF_TOLERANCE = 0.02  # of a prediction, where vectors are stored as float16
 
 @dataclass(frozen=True)
 class ServedBundle:
-    """What answers requests. ranker is None where the bundle cannot rank; `obstacle` then says why."""
+    """What answers requests. ranker is None where the bundle cannot rank; `obstacle` then says why.
+
+    created_utc: when the run was written; None where its folder does not say.
+    """
 
     folder: Path
     bundle: Bundle
     scorer: RowScorer
     ranker: Ranker | None
     obstacle: str = ""
+    created_utc: str | None = None
     loaded_at: float = field(default_factory=time.time)
 
     @property
@@ -65,7 +71,9 @@ def load_served(folder: Path, device: str = "cpu") -> ServedBundle:
         obstacle = "its users and items are not stored. Run gigabatch embed."
     else:
         ranker = open_ranker(bundle, StoredEmbeddings.load(folder / STAGE, bundle))
-    served = ServedBundle(folder, bundle, RowScorer(bundle), ranker, obstacle)
+    manifest = folder / MANIFEST
+    created = json.loads(manifest.read_text()).get("created_utc") if manifest.exists() else None
+    served = ServedBundle(folder, bundle, RowScorer(bundle), ranker, obstacle, created)
     self_test(served)
     return served
 

@@ -1,5 +1,6 @@
 """Small recommenders with random weights, their frames, and run folders of them with stored embeddings."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from pipeline.embed import embed
 from pipeline.embed_write import EmbedSettings
 from pipeline.stages import model_inputs
 
+CREATED = "2026-11-21T00:00:00+00:00"
 CITIES = ("Rome", "Oslo", "Lima", "Bonn")
 SETTINGS = {
     "two_tower": {"layers": (16,), "vector_dim": 8, "top": "mlp", "top_layers": (8,)},
@@ -88,12 +90,13 @@ def random_bundle(
     with torch.no_grad():
         for parameter in model.parameters():  # so that scores differ, and no layer is still at zero
             parameter.add_(0.3 * torch.randn_like(parameter))
-    return Bundle(preprocessor, model, {"recipe": "small", "created_utc": "2026-11-21T00:00:00+00:00"})
+    return Bundle(preprocessor, model, {"recipe": "small"})
 
 
 def write_run(folder: Path, bundle: Bundle, frame: pd.DataFrame, **embedding) -> Path:
     """A run's folder with the bundle, and its users and items stored as the stage `embed` does."""
     bundle.save(folder / "model")
+    (folder / "manifest.json").write_text(json.dumps({"created_utc": CREATED}))
     if bundle.schema.entities:
         write_embeddings(folder, bundle, frame, **embedding)
     return folder

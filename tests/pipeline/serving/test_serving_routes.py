@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from small_bundles import interactions, random_bundle, write_run
+from small_bundles import CREATED, interactions, random_bundle, write_run
 
 from pipeline.serving.served import load_served
 
@@ -243,6 +243,7 @@ def test_health_names_the_bundle_and_is_503_without_one(caller, make_caller, run
     assert {name: found[name] for name in ("status", "bundle", "model", "can_rank", "equals_batch_scores")} == {
         "status": "ok", "bundle": run.name, "model": "TwoTower", "can_rank": True, "equals_batch_scores": True
     }  # fmt: skip
+    assert found["created_utc"] == CREATED
     empty = make_caller(None)
     for answer in (empty("GET", "/health"), empty.post("/rank", {"user": "u1", "items": [1]})):
         assert (answer.status_code, answer.json()["error"]) == (503, "no_bundle")
