@@ -21,6 +21,7 @@ Shapes: B rows, C id columns, F floats, G = gmf_dim, M = mlp_dim, X = context_di
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -97,11 +98,23 @@ class NCF(Model):
         if settings.mlp_dim:
             extra = len(others) * settings.context_dim + self.num_floats if self.in_mlp else 0
             self.mlp = mlp(2 * settings.mlp_dim + extra, settings.layers, None, settings.dropout)
+            self._reset_mlp()
         has_context = self.in_gmf and self.num_others + self.num_floats > 0
         gmf_width = settings.gmf_dim * (3 if has_context else 1)
         self.output = OutputLinear(gmf_width + (settings.layers[-1] if settings.mlp_dim else 0), 1)
         nn.init.xavier_uniform_(self.output.weight)
         nn.init.zeros_(self.output.bias)
+
+    def _reset_mlp(self) -> None:
+        """Glorot's weights and no biases, as Keras starts the authors' network.
+
+        With torch's own start one of five seeds ended at HR@10 .853 beside .870 to .876, and at .775, hardly better than
+        popularity, with a higher rate (planted data of benchmarks/ncf.py). With this one it has .873.
+        """
+        for layer in cast(nn.Sequential, self.mlp):
+            if isinstance(layer, nn.Linear):
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
 
     def _context_width(self, settings: NCFSettings) -> int:
         return (settings.context_dim if self.in_mlp else 0) + (settings.gmf_dim if self.in_gmf else 0)

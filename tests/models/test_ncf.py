@@ -115,6 +115,17 @@ def test_a_context_that_decides_is_learnt(context):
     assert auc_after_training("none") < 0.6
 
 
+def test_the_mlp_starts_with_glorots_weights_and_no_biases():
+    """Glorot and Bengio (2010), equation 16: uniform within sqrt(6 / (inputs + outputs))."""
+    model = NCF(ModelInputs((9, 9), 21, 1, EntityColumns(0, (0,)), EntityColumns(1, (1,))), NCFSettings())
+    layers = [layer for layer in model.mlp if isinstance(layer, torch.nn.Linear)]
+    assert [layer.weight.shape for layer in layers] == [(32, 85), (16, 32), (8, 16)]
+    for layer in layers:
+        bound = (6 / sum(layer.weight.shape)) ** 0.5
+        assert 0.9 * bound < layer.weight.abs().max() <= bound
+        assert not layer.bias.any()
+
+
 def test_it_is_built_again_from_its_description():
     spec = ModelSpec("ncf", INPUTS, SETTINGS)
     model = spec.build()
