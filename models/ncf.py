@@ -108,8 +108,8 @@ class NCF(Model):
     def _reset_mlp(self) -> None:
         """Glorot's weights and no biases, as Keras starts the authors' network.
 
-        With torch's own start one of five seeds ended at HR@10 .853 beside .870 to .876, and at .775, hardly better than
-        popularity, with a higher rate (planted data of benchmarks/ncf.py). With this one it has .873.
+        With torch's own start one of five seeds ended at HR@10 .853 beside .870 to .876, with a higher rate at .775,
+        hardly better than popularity (planted data of benchmarks/ncf.py). With this one it has .873.
         """
         for layer in cast(nn.Sequential, self.mlp):
             if isinstance(layer, nn.Linear):
