@@ -48,7 +48,7 @@ def make_home(tmp_path):
         },
         "model": {"kind": "ncf", "gmf_dim": 4, "mlp_dim": 4, "layers": [8]},
         "train": {
-            "negatives": {"per_positive": 4}, "epochs": 8, "batch_size": 64, "optimizer": "adamw", "lr_max": 0.02,
+            "negatives": {"per_positive": 4}, "epochs": 20, "batch_size": 64, "optimizer": "adamw", "lr_max": 0.02,
         },
         "evaluate": {"importance": False},
         "nightly": {"min_window_rows": 50, "num_bootstrap": 100},
