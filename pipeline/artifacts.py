@@ -14,6 +14,7 @@ import importlib.metadata
 import importlib.util
 import json
 import logging
+import math
 import os
 import platform
 import re
@@ -405,6 +406,15 @@ def artifacts_newest_first(stage: Path) -> list[Path]:
     """Finished folders; neither hidden ones nor links such as `latest`."""
     found = [path for path in stage.iterdir() if not path.name.startswith(".") and not path.is_symlink()]
     return sorted((p for p in found if (p / MANIFEST).exists()), key=lambda p: (-p.stat().st_mtime_ns, p.name))
+
+
+def without_nan(value: Any) -> Any:
+    """Nested dicts and lists for JSON, which has no NaN and no infinity: None instead."""
+    if isinstance(value, dict):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def atomic_write(path: Path, content: bytes) -> None:

@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 from markupsafe import Markup
 from matplotlib.ticker import MaxNLocator
 
-from pipeline.artifacts import atomic_write
+from pipeline.artifacts import atomic_write, without_nan
 from pipeline.charts import SERIES, Chart, Curves, curves_chart
 from pipeline.display import metric_label, render_table
 from pipeline.plan_machine import about_seconds
@@ -39,7 +39,7 @@ def show(compared: Compared) -> None:
 
 def write_compared(folder: Path, compared: Compared) -> None:
     """compare.json, compare.svg and compare.html, each whole or not at all."""
-    content = json.dumps(_finite(compared.to_dict()), indent=1, default=str) + "\n"
+    content = json.dumps(without_nan(compared.to_dict()), indent=1, default=str) + "\n"
     atomic_write(folder / "compare.json", content.encode())
     drawing = interval_drawing(compared)
     for name, color in COLORS.items():
@@ -216,12 +216,3 @@ def _range(values: Sequence[float], spans: Sequence[Interval | None]) -> tuple[f
     low, high = min([*values, *ends], default=0.0), max([*values, *ends], default=1.0)
     margin = 0.05 * (high - low) or 0.01 * abs(high) or 0.01
     return low - margin, high + margin
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: None instead."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -19,7 +19,7 @@ from typing import Any
 
 from models import OneCycle, square_root_scaled_lr
 from models.optimizers import build_cowclip
-from pipeline.artifacts import atomic_write
+from pipeline.artifacts import atomic_write, without_nan
 from pipeline.config import TrainSettings
 from pipeline.display import progress
 from pipeline.experiment import Experiment
@@ -126,7 +126,7 @@ class Tuned:
         }
         noise = [{"step": point.step, **asdict(point.scale), "simple": point.scale.simple} for point in self.noise]
         found = asdict(self) | {"sweep": sweep, "noise": noise, "verdict": self.verdict}
-        plain: dict[str, Any] = _finite(found)
+        plain: dict[str, Any] = without_nan(found)
         return plain
 
 
@@ -334,11 +334,3 @@ def _for_rows(settings: TrainSettings, share: float) -> TrainSettings:
 def _mean_curve(outcomes: Sequence[Outcome]) -> tuple[float, ...]:
     """Mean over the seeds of the valid loss of each epoch; of as many epochs as every seed has."""
     return tuple(statistics.fmean(losses) for losses in zip(*(o.valid_losses for o in outcomes), strict=False))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -12,13 +12,11 @@ from typing import Any
 
 import numba
 import numpy as np
-import torch
 from torch import Tensor
 
 from models.kernels.row_loops import pointer
 
 
-@torch.no_grad()
 def step(
     parameters: Sequence[Tensor],
     steps: int,
@@ -43,7 +41,7 @@ def step(
     shrink = 1.0 if clip is None else 1 / float(clip)
     scales = (shrink, beta1, beta2, mean_scale / math.sqrt(square_scale), mean_scale * group["eps"])
     rates = (float(group["lr"]), float(group["weight_decay"]), float(bound))
-    moments = (gradient.numpy(), mean.detach().numpy(), square.detach().numpy())
+    moments = (gradient.numpy(), mean.numpy(), square.numpy())
     _step(addresses, sizes, *moments, scales, rates, adapt)
 
 
