@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 CHECKSUMS = "checksums.json"
 SETTLED_NS = 2_000_000_000  # a file changed later than this ago may change again without its time showing it
+HOLDER_NAME_S = 1.0  # how long a refused run waits for the holder of a lock to write its name
 VERSIONS_OF = ("pandas", "pyarrow", "numpy", "torch", "dask", "cudf-cu13", "cupy-cuda13x")
 
 
@@ -363,12 +364,25 @@ def folder_lock(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            file.seek(0)
-            raise ArtifactError(f"{path} is held by another run ({file.read().strip() or 'unknown'}).") from error
+            raise ArtifactError(f"{path} is held by another run ({_holder(file)}).") from error
         file.truncate(0)
         file.write(f"pid {os.getpid()} since {datetime.now(UTC).isoformat(timespec='seconds')}")
         file.flush()
-        yield
+        try:
+            yield
+        finally:
+            file.truncate(0)  # so that the next holder is not taken for this one before it has written its name
+
+
+def _holder(lock: IO[str]) -> str:
+    """What the holder of a lock wrote of itself; it takes the lock first, so its name may come a moment later."""
+    until = time.monotonic() + HOLDER_NAME_S
+    while True:
+        lock.seek(0)
+        text = lock.read().strip()
+        if text or time.monotonic() > until:
+            return text or "unknown"
+        time.sleep(0.01)
 
 
 def collect_garbage(root: Path, keep: int, protect: Sequence[Path] = ()) -> tuple[list[Path], int]:

@@ -1,6 +1,7 @@
 """Artifacts: whole or absent at any crash, skipped when unchanged, made again when damaged."""
 
 import errno
+import fcntl
 import json
 import logging
 import os
@@ -646,6 +647,28 @@ def test_a_second_holder_of_a_lock_is_told_who_holds_it(tmp_path):
             pass
     with folder_lock(path):
         pass
+
+
+def test_a_lock_whose_holder_has_not_written_its_name_yet(tmp_path, monkeypatch):
+    path = tmp_path / "train.lock"
+    with open(path, "a+") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        late = threading.Timer(0.1, lambda: path.write_text("pid 17 since today"))
+        late.start()
+        with pytest.raises(ArtifactError, match=r"held by another run \(pid 17 since today\)"), folder_lock(path):
+            pass
+        late.join()
+        path.write_text("")
+        monkeypatch.setattr(artifacts, "HOLDER_NAME_S", 0.05)
+        with pytest.raises(ArtifactError, match=r"held by another run \(unknown\)"), folder_lock(path):
+            pass
+
+
+def test_a_released_lock_does_not_name_the_run_that_is_over(tmp_path):
+    path = tmp_path / "train.lock"
+    with pytest.raises(KeyError), folder_lock(path):
+        raise KeyError
+    assert path.read_text() == ""
 
 
 def test_a_lock_ends_with_the_process_that_held_it(tmp_path):
