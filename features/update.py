@@ -12,17 +12,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from features.column_statistics import ColumnStatistics
+from features.content_hash import TEXT, hash_of, plain_values
 from features.errors import DataError
 from features.frame import engine_of
 from features.operators.fill_missing import Fill, as_float32
@@ -98,11 +95,7 @@ def updated(
 
 def checksum(learned: Learned) -> str:
     """blake2b of everything that was learned, 32 hex digits; the same on every engine, machine and Parquet version."""
-    digest = hashlib.blake2b(digest_size=16)
-    for part in _parts(learned):
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part)
-    return digest.hexdigest()
+    return hash_of(_parts(learned)).hex()
 
 
 def _appended(
@@ -159,19 +152,8 @@ def _parts(learned: Learned) -> Iterator[bytes]:
 
 
 def _column_bytes(column: Any) -> Iterator[bytes]:
-    """A column without nulls: its kind, then its numbers, or the lengths and the bytes of its texts."""
-    host = engine_of(column).to_pandas(column.reset_index(drop=True))
-    kind = getattr(host.dtype, "kind", "O")
-    if kind in "biuf":
-        yield f"{kind}{len(host)}".encode()
-        yield host.to_numpy().astype({"b": "uint8", "f": "float64"}.get(kind, "int64")).tobytes()
-        return
-    texts = pa.array(host, pa.large_string())
-    texts = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
-    yield f"text{len(texts)}".encode()
-    if len(texts):
-        ends = np.frombuffer(texts.buffers()[1], "int64")[texts.offset : texts.offset + len(texts) + 1]
-        yield np.diff(ends).tobytes()
-        yield (
-            texts.buffers()[2].slice(int(ends[0]), int(ends[-1] - ends[0])).to_pybytes() if ends[-1] > ends[0] else b""
-        )
+    """A column without nulls: its kind and length, then its values."""
+    kind, arrays = plain_values(column)
+    yield f"{kind}{len(arrays[0])}".encode()
+    if len(arrays[0]) or kind != TEXT:
+        yield from (array.tobytes() for array in arrays)

@@ -25,14 +25,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
 from features.arrow_columns import Lookup, one_array, to_arrow
+from features.content_hash import TEXT, hash_of, plain_values
 from features.errors import UNREADABLE
-from features.frame import engine_of
 from models.retrieval import ApproximateIndex
 from pipeline.artifacts import MANIFEST, file_checksum
 from pipeline.bundle import Bundle
@@ -198,19 +197,11 @@ def bundle_identity(bundle: Bundle) -> str:
 
 def _content(values: Any) -> bytes:
     """Hash of a vocabulary's values in their order, whatever form they are held in."""
-    held = engine_of(values).to_pandas(values.to_frame("value"))["value"]
-    column = one_array(to_arrow(held))
-    column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        texts = [text.encode() for text in column.to_pylist()]
-        parts = [np.fromiter(map(len, texts), np.int64, len(texts)).tobytes(), b"".join(texts)]
-    else:
-        kind = pa.float64() if pa.types.is_floating(column.type) else pa.int64()
-        parts = [str(kind).encode(), pc.cast(column, kind).to_numpy(zero_copy_only=False).tobytes()]
-    digest = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little") + part)
-    return digest.digest()
+    kind, arrays = plain_values(values)
+    if kind == TEXT:
+        return hash_of(array.tobytes() for array in arrays)
+    name, dtype = ("double", "float64") if kind == "f" else ("int64", "int64")
+    return hash_of((name.encode(), arrays[0].astype(dtype).tobytes()))
 
 
 def _checked_manifest(folder: Path, verify: bool) -> dict[str, Any]:

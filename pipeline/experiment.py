@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import nn
 
 from features.schema import Schema
 from loaders.dataset import BatchDataset
+from loaders.implicit import ImplicitBatches
 from loaders.packed import Batch, PackedTable
 from models import TargetLoss
 from models.model import Model
@@ -25,6 +27,7 @@ from pipeline.bundle import target_loss
 from pipeline.config import RunConfig, TrainSettings
 from pipeline.display import silence
 from pipeline.evaluate import importance_rows
+from pipeline.negatives import implicit_batches, require_positives
 from pipeline.stages import Pipeline, model_spec, remember
 from pipeline.train import Trained, TrainingError, optimizer_of, train_model
 from pipeline.train_step import TrainStep
@@ -35,8 +38,38 @@ class Enough(Exception):
 
 
 @dataclass(frozen=True)
+class PlacedBatch:
+    """Rows of the train split, and their place in a training: epoch, position of the first in the epoch's order."""
+
+    batch: Batch
+    place: tuple[int, int]
+
+    @classmethod
+    def of(cls, dataset: BatchDataset, index: int) -> PlacedBatch:
+        """Step `index` of the dataset's epoch."""
+        return cls(dataset[index], (dataset.epoch, dataset.positions(index)[0]))
+
+    @property
+    def num_rows(self) -> int:
+        """Of the train split, so positives where negatives are drawn."""
+        return self.batch.num_rows
+
+    def rows(self, negatives: ImplicitBatches | None) -> Batch:
+        """What the model is trained on: with the negatives that belong to this place, where they are drawn."""
+        if negatives is None:
+            return self.batch
+        negatives.begin(*self.place)
+        return negatives(self.batch)
+
+
+@dataclass(frozen=True)
 class Experiment:
-    """train, valid: packed tables on `device`, of which `train` may be a sample of the run's `num_train_rows` rows."""
+    """train, valid: packed tables on `device`, of which `train` may be a sample of the run's `num_train_rows` rows.
+
+    valid is what training judges by: with negatives where the run draws them. negatives: what a training of this seed
+    draws, None where rows have labels. They are drawn from the whole train split's items and known pairs, also where
+    `train` is a sample; those of the last two seeds are kept, as their tables take a while and memory to make.
+    """
 
     config: RunConfig
     device: str
@@ -45,32 +78,43 @@ class Experiment:
     train: PackedTable
     valid: PackedTable
     num_train_rows: int
+    negatives: Callable[[int], ImplicitBatches | None]
 
     @classmethod
     def of_run(cls, path: str | Path, overrides: Sequence[str], max_rows: int | None = None) -> Experiment:
         """The run of a configuration file, its features and tables made where they are missing.
 
-        max_rows: of the train and of the valid split; of a longer one an evenly spread sample, groups kept whole.
+        max_rows: of the train and of the valid split, positives where negatives are drawn; of a longer one an evenly
+            spread sample, groups kept whole.
+
+        Raises:
+            ConfigError: where `train.negatives` is set and the rows cannot be positives of items.
         """
         if max_rows is not None and max_rows < 1:
             raise TrainingError(f"--rows must be at least 1, not {max_rows}.")
         pipeline = Pipeline.from_config(path, *overrides)
-        if pipeline.config.train.negatives is not None:
-            raise TrainingError(
-                "tune, lr-range and profile work on labelled rows, and train.negatives is set. Give batch size and "
-                "learning rate by hand."
-            )
+        config, device = pipeline.config, pipeline.device
         encoded = pipeline.features().encode()
-        tables = [encoded.table(split) for split in ("train", "valid")]
-        train, valid = (sample_of(table, max_rows).to(pipeline.device) for table in tables)
+        preprocessor, whole = encoded.preprocessor, encoded.table("train")
+        require_positives(config, preprocessor)
+        spec, settings = model_spec(preprocessor, config), config.train.negatives
+        copies = 1 if settings is None else 1 + settings.per_positive
+
+        @lru_cache(maxsize=2)
+        def negatives(seed: int) -> ImplicitBatches | None:
+            if settings is None:
+                return None
+            return implicit_batches(preprocessor, spec.inputs, whole, settings, seed, device)
+
         return cls(
-            config=pipeline.config,
-            device=pipeline.device,
+            config=config,
+            device=device,
             schema=encoded.features.schema,
-            spec=model_spec(encoded.preprocessor, pipeline.config),
-            train=train,
-            valid=valid,
-            num_train_rows=len(tables[0]),
+            spec=spec,
+            train=sample_of(whole, max_rows).to(device),
+            valid=sample_of(encoded.judged("valid"), None if max_rows is None else max_rows * copies).to(device),
+            num_train_rows=len(whole),
+            negatives=negatives,
         )
 
     @property
@@ -87,8 +131,14 @@ class Experiment:
     def new_model(self, seed: int) -> Model:
         """The run's model with the weights that a run of this seed starts from, on `device`."""
         with torch.random.fork_rng(self.cuda_devices):
-            torch.manual_seed(seed)
-            return self.spec.build().to(self.device)
+            return self._seeded_model(seed).to(self.device)
+
+    def _seeded_model(self, seed: int) -> Model:
+        """The same on the host; torch's generator goes on from there, as it does in a run."""
+        torch.manual_seed(seed)
+        model = self.spec.build()
+        remember(model, self.train)
+        return model
 
     @property
     def cuda_devices(self) -> list[int]:
@@ -96,7 +146,7 @@ class Experiment:
         return list(range(torch.cuda.device_count())) if self.device != "cpu" else []
 
     def train_step(self, model: Model) -> TrainStep:
-        """One update of `model` as the run makes it: (batch, learning rate, momentum) to the loss before it."""
+        """One update of `model` as the run makes it: (batch, learning rate, momentum, place) to the loss before it."""
         settings = self.config.train
         optimizer, max_grad_norm = optimizer_of(model, settings)
         return TrainStep(
@@ -107,14 +157,26 @@ class Experiment:
             accumulate_steps=settings.accumulate_steps,
             max_grad_norm=max_grad_norm,
             compiled=settings.compile == "on",
+            negatives=self.negatives(self.config.seed),
         )
 
-    def batches(self, batch_size: int, seed: int) -> Iterator[Batch]:
-        """Shuffled whole batches without end, epoch after epoch, each in memory of its own."""
-        dataset = BatchDataset(self.train, min(batch_size, len(self.train)), shuffle=True, seed=seed, drop_last=True)
+    def batches(self, batch_size: int, seed: int) -> Iterator[PlacedBatch]:
+        """Shuffled whole batches without end, epoch after epoch, each in memory of its own.
+
+        Raises:
+            TrainingError: where the train split has fewer rows than a batch.
+        """
+        if batch_size > len(self.train):
+            raise TrainingError(
+                f"train.batch_size: a batch of {batch_size:,} rows is larger than the train split, which has "
+                f"{len(self.train):,}. Give a smaller one."
+            )
+        return self._batches(BatchDataset(self.train, batch_size, shuffle=True, seed=seed, drop_last=True))
+
+    def _batches(self, dataset: BatchDataset) -> Iterator[PlacedBatch]:
         while True:
             for step in range(len(dataset)):
-                yield dataset[step]
+                yield PlacedBatch.of(dataset, step)
             dataset.set_epoch(dataset.epoch + 1)
 
     def fit(
@@ -130,9 +192,7 @@ class Experiment:
             tempfile.TemporaryDirectory(prefix="gigabatch-") as folder,
             silence(),
         ):
-            torch.manual_seed(seed)
-            model = self.spec.build()
-            remember(model, self.train)
+            model = self._seeded_model(seed)
             return train_model(
                 model,
                 self.train,
@@ -143,6 +203,7 @@ class Experiment:
                 device=self.device,
                 folder=Path(folder),
                 after_step=(lambda step: after_step(model, step)) if after_step else (lambda step: None),
+                negatives=self.negatives(seed),
             )
 
     def with_train_settings(self, **changes: Any) -> TrainSettings:

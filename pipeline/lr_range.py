@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from loaders.packed import Batch
 from pipeline.artifacts import atomic_write
 from pipeline.charts import Curves, curves_chart
 from pipeline.display import progress, render_table
-from pipeline.experiment import Experiment
-from pipeline.train import TrainingError
+from pipeline.experiment import Experiment, PlacedBatch
+from pipeline.train import TrainingError, batch_size_for
 from pipeline.tune_report import Section, write_page
 
 # fastai's: beta of the smoothed loss, and how often the least loss so far is divergence.
@@ -90,8 +90,8 @@ def steepest(lrs: Sequence[float] | np.ndarray, losses: Sequence[float] | np.nda
 
 def lr_range_test(
     model: nn.Module,
-    train_step: Callable[[Batch, float, float], Tensor],
-    batches: Iterable[Batch],
+    train_step: Callable[[Any, float, float], Tensor],
+    batches: Iterable[Any],
     *,
     start: float = 1e-7,
     stop: float = 10.0,
@@ -148,11 +148,18 @@ def run_lr_range(path: str | Path, overrides: Sequence[str], start: float, stop:
     """The command: tests the run's model and optimizer on its train split, prints suggestions and draws the curve."""
     experiment = Experiment.of_run(path, overrides)
     settings, seed = experiment.config.train, experiment.config.seed
+    batches = experiment.batches(settings.batch_size, seed)
+    batch_size_for(len(experiment.train), settings)  # raises for pieces that are too small, as training does
     model = experiment.new_model(seed)
+    step = experiment.train_step(model)
+
+    def train_step(found: PlacedBatch, lr: float, momentum: float) -> Tensor:
+        return step(found.batch, lr, momentum, found.place)
+
     found = lr_range_test(
         model,
-        experiment.train_step(model),
-        experiment.batches(settings.batch_size, seed),
+        train_step,
+        batches,
         start=start,
         stop=stop,
         num_steps=num_steps,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,22 +13,27 @@ from torch import Tensor, nn
 from loaders.dataset import BatchDataset
 from models import TabularModel, set_lr_and_momentum
 from models.kernels import kernel
+from models.ncf import NCF
 from models.precision import choose_precision
 from models.row_optimizer import Optimizers, RowOptimizer
-from pipeline.experiment import Experiment
+from pipeline.experiment import Experiment, PlacedBatch
 from pipeline.train import optimizer_of
 from pipeline.train_step import dense_parameters
 
-GATHER, LOOKUP, FORWARD, LOSS = "order + gather", "lookup", "forward MLP", "loss"
+GATHER, DRAW, LOOKUP, FORWARD, LOSS = "order + gather", "draw negatives", "lookup", "forward MLP", "loss"
 BACKWARD, EMBEDDING, DENSE = "backward MLP", "embedding gradient + update", "dense optimizer"
 PHASES = (GATHER, LOOKUP, FORWARD, LOSS, BACKWARD, EMBEDDING, DENSE)
+PHASES_WITH_DRAWS = (GATHER, DRAW, *PHASES[1:])
 
 
 class Laps:
-    """Time between calls of `lap`, added up by name and step; on a GPU by events, so that nothing waits in a step."""
+    """Time between calls of `lap`, added up by name and step; on a GPU by events, so that nothing waits in a step.
 
-    def __init__(self, device: str) -> None:
-        self.device = device
+    phases: every name that there is.
+    """
+
+    def __init__(self, device: str, phases: Sequence[str] = PHASES) -> None:
+        self.device, self.phases = device, tuple(phases)
         self._moments: list[tuple[str | None, Any]] = []
 
     def start(self) -> None:
@@ -53,7 +58,7 @@ class Laps:
         steps: list[dict[str, float]] = []
         for (_, before), (name, after) in zip([(None, None), *self._moments], self._moments, strict=False):
             if name is None:
-                steps.append(dict.fromkeys(PHASES, 0.0))
+                steps.append(dict.fromkeys(self.phases, 0.0))
                 continue
             seconds = after - before if self.device == "cpu" else before.elapsed_time(after) / 1e3
             steps[-1][name] += seconds
@@ -68,8 +73,9 @@ class PhasedStep:
     gradient of the looked up rows is there.
     """
 
-    def __init__(self, experiment: Experiment, model: TabularModel, laps: Laps) -> None:
+    def __init__(self, experiment: Experiment, model: TabularModel | NCF, laps: Laps) -> None:
         settings, device = experiment.config.train, experiment.device
+        self.negatives = experiment.negatives(experiment.config.seed)
         self.model, self.laps, self.loss = model, laps, experiment.loss
         self.settings = settings
         self.optimizer, self.max_grad_norm = optimizer_of(model, settings)
@@ -86,8 +92,11 @@ class PhasedStep:
     def __call__(self, dataset: BatchDataset, index: int) -> None:
         laps = self.laps
         laps.start()
-        batch = dataset[index]
+        positives = PlacedBatch.of(dataset, index)
         laps.lap(GATHER)
+        batch = positives.rows(self.negatives)
+        if self.negatives is not None:
+            laps.lap(DRAW)
         set_lr_and_momentum(self.optimizer, self.settings.lr_max, 0.9)
         self.optimizer.zero_grad(set_to_none=True)
         laps.lap(DENSE)

@@ -83,7 +83,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuned:
-    """All that was found. chosen: the trial whose overrides are recommended; None: keep the run's batch."""
+    """All that was found. chosen: the trial whose overrides are recommended; None: keep the run's batch.
+
+    negatives_per_positive: drawn for every row, where rows are positives; batches and rows count these alone.
+    """
 
     name: str
     created_utc: str
@@ -91,6 +94,7 @@ class Tuned:
     batch_size: int
     rows: int
     rows_of_run: int
+    negatives_per_positive: int | None
     metric: str
     sweep: Sweep
     noise: tuple[NoisePoint, ...]
@@ -170,6 +174,7 @@ def tune(experiment: Experiment, bounds: Bounds) -> Tuned:
         batch_size=small,
         rows=rows,
         rows_of_run=experiment.num_train_rows,
+        negatives_per_positive=None if settings.negatives is None else settings.negatives.per_positive,
         metric=trainer.metric,
         sweep=sweep,
         noise=tuple(noise),

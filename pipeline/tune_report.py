@@ -87,7 +87,10 @@ def write_tune_page(path: Path, tuned: Tuned) -> None:
 def rows_text(tuned: Tuned) -> str:
     """Which rows it was measured on."""
     whole = tuned.rows == tuned.rows_of_run
-    return f"all {tuned.rows:,} train rows" if whole else f"{tuned.rows:,} of {tuned.rows_of_run:,} train rows"
+    rows = f"all {tuned.rows:,} train rows" if whole else f"{tuned.rows:,} of {tuned.rows_of_run:,} train rows"
+    if tuned.negatives_per_positive is None:
+        return rows
+    return f"{rows}, positives with {tuned.negatives_per_positive} drawn negatives each (batches count positives)"
 
 
 def step_rows(tuned: Tuned) -> list[dict[str, Any]]:

@@ -15,11 +15,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from loaders.packed import Batch
 from models.noise_scale import NoiseScale, measure_noise_scale
 from pipeline.config import TrainSettings
 from pipeline.evaluate import evaluate
-from pipeline.experiment import Enough, Experiment
+from pipeline.experiment import Enough, Experiment, PlacedBatch
 from pipeline.nightly import choose_metric
 from pipeline.plan_machine import available_memory
 from pipeline.plan_probe import resident_bytes
@@ -204,18 +203,20 @@ class NoisePoint:
 def noise_scales(experiment: Experiment, settings: TrainSettings, seconds: float) -> list[NoisePoint]:
     """The noise scale in the course of the first epoch of a training with `settings`, for about `seconds`.
 
-    Gradients are taken from a copy of the model with dense gradients, so that the training is not disturbed.
+    Gradients are taken from a copy of the model with dense gradients, so that the training is not disturbed. The
+    scale is in rows of the train split; a positive and its negatives, which come together, count as one.
     """
     rows = min(settings.batch_size, len(experiment.train) // NOISE_SMALL)
     steps_per_epoch = len(experiment.train) // settings.batch_size
     points = sorted({max(round(share * steps_per_epoch), 1) for share in NOISE_POINTS})
-    batches = experiment.batches(rows, experiment.config.seed + 1)
+    seed = experiment.config.seed + 1  # other batches and negatives than the training's
+    batches, negatives = experiment.batches(rows, seed), experiment.negatives(seed)
     probe, loss = experiment.new_model(experiment.config.seed), experiment.loss
     found: list[NoisePoint] = []
     until = time.perf_counter() + seconds
 
-    def batch_loss(batch: Batch) -> torch.Tensor:
-        return probe.training_loss(batch, loss)
+    def batch_loss(batch: PlacedBatch) -> torch.Tensor:
+        return probe.training_loss(batch.rows(negatives), loss)
 
     def hook(model: nn.Module, step: int) -> None:
         if step in points:
@@ -245,7 +246,8 @@ class Trainer:
 
     def __init__(self, experiment: Experiment, deadline: float) -> None:
         self.experiment, self.deadline = experiment, deadline
-        self.metric = choose_metric(experiment.config.nightly, experiment.schema)
+        in_groups = experiment.valid.schema.has_group  # each positive and its negatives, where these are drawn
+        self.metric = choose_metric(experiment.config.nightly, experiment.schema, in_groups)
 
     def train(self, settings: TrainSettings, seed: int) -> Outcome | None:
         """None where the time was up first. A training that diverges is a `TrainingError`."""

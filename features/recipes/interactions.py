@@ -15,7 +15,7 @@ from features.errors import DataError
 from features.frame import load_engine
 from features.recipes.base import FeatureTables, Recipe
 from features.recipes.interaction_splits import ROW, TARGET, InteractionRules, Layout, interaction_tables
-from features.recipes.side_tables import SideColumns, SideTable, categorical_types
+from features.recipes.side_tables import SideColumns, SideTable, categorical_types, require_distinct_names
 from features.recipes.table_labels import moments, require_filled
 from features.schema import ENTITIES
 from features.sources import expand, read_files
@@ -80,6 +80,7 @@ class InteractionsSettings(InteractionRules):
                 )
         if both := [name for name in self.user_columns if name in self.item_columns]:
             raise DataError(f"interactions: {both[0]!r} is in user_columns and in item_columns. Leave it in one.")
+        require_distinct_names(self.side_tables, {"user": self.user, "item": self.item}, {*roles, ROW, TARGET})
 
     @property
     def layout(self) -> Layout:

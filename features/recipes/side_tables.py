@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,18 @@ class SideTable:
             raise DataError(
                 f"side table {self.path}: no column is named. Name some under categorical, continuous or flags."
             )
+        places = [("key", self.key)] if self.key else []
+        places += [("categorical", name) for name in types if name != self.key]
+        places += [("continuous", name) for name in self.continuous]
+        places += [("flags", name) for name in self.flags]
+        seen: dict[str, str] = {}
+        for place, name in places:
+            if name in seen:
+                raise DataError(
+                    f"side table {self.path}: column {name!r} is named under {seen[name]} and again under {place}. "
+                    "Leave it in one place."
+                )
+            seen[name] = place
 
     def files(self) -> list[str]:
         return expand(self.path)
@@ -80,13 +92,20 @@ class SideColumns:
         continuous: tuple[str, ...] = (),
         flags: tuple[str, ...] = (),
     ) -> SideColumns:
-        """From a frame of the key and these columns. `DataError` where a key comes twice."""
+        """From a frame of the key and these columns. `DataError` where a key or the name of a column comes twice."""
         engine, columns = engine_of(frame), tuple(continuous)
+        owners = dict.fromkeys(frame.columns, "a column of that table")
         for name in flags:
             operator = TextFlags(name, f"{name}_")
             state = operator.fit([frame])
             made = operator.columns(frame, state)
             for column in sorted(made):
+                if column in owners:
+                    raise DataError(
+                        f"side table {path}: a word of {name!r} makes the column {column!r}, which is "
+                        f"{owners[column]} already. Rename one of the two in the file."
+                    )
+                owners[column] = f"made of a word of {name!r}"
                 frame[column] = made[column]
             columns += tuple(sorted(made))
         for name in (name for name, dtype in categorical.items() if dtype == "int64"):
@@ -106,11 +125,40 @@ class SideColumns:
         present = [name for name in self.names if name in frame.columns]
         if present:
             raise DataError(
-                f"side table {self.path}: column {present[0]!r} is a column of the interactions too. Rename one."
+                f"side table {self.path}: column {present[0]!r} is a column of the interactions or of another side "
+                "table too. Rename one."
             )
         joined = self.lookup(frame)
         missing = int(joined[FOUND].isna().sum())
         return cast(joined.drop(columns=[FOUND]), self.categorical, self.path, self.categorical), missing
+
+
+def require_distinct_names(sides: Mapping[str, SideTable], keys: Mapping[str, str], others: Collection[str]) -> None:
+    """Raise `DataError` where two columns would have one name once the side tables were looked up.
+
+    sides: by entity. keys: by entity, the interactions' column of its ids, whose name the side table's key takes.
+    others: every column of the interactions. Columns made of words are known once a file is read; `SideColumns` looks.
+    """
+    owners: dict[str, str] = {}
+    for entity, side in sides.items():
+        key, here = keys[entity], side.key or keys[entity]
+        categorical = [name for name in categorical_types(side.categorical, f"side table {side.path}") if name != here]
+        if key in (*categorical, *side.continuous, *side.flags):
+            found = "is its key" if here == key else f"is the name that its key {here!r} takes, the interactions' own"
+            raise DataError(
+                f"side table {side.path}: column {key!r} {found}. Rename the other column, or leave it out."
+            )
+        for name in (*categorical, *side.continuous):
+            if name in others:
+                raise DataError(
+                    f"side table {side.path}: column {name!r} is a column of the interactions too. Rename one."
+                )
+            if name in owners:
+                raise DataError(
+                    f"side table {side.path}: column {name!r} is a column of the side table {owners[name]} too. Rename "
+                    "one."
+                )
+            owners[name] = side.path
 
 
 def categorical_types(given: Mapping[str, str] | tuple[str, ...], where: str) -> dict[str, str]:

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 
+from pipeline.serving.docs_page import add_docs_page
 from pipeline.serving.errors import Refusal
 from pipeline.serving.gate import Gate, read_body
 from pipeline.serving.line import Line
@@ -123,9 +123,7 @@ def create_app(slot: Slot, settings: ServeSettings, metrics: Metrics, token: str
     async def openapi() -> Response:
         return Response(json.dumps(app.openapi()), media_type=JSON)
 
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> HTMLResponse:
-        return get_swagger_ui_html(openapi_url="openapi.json", title="gigabatch")
+    add_docs_page(app)
 
     @app.exception_handler(Refusal)
     async def refused(_: Request, refusal: Refusal) -> Response:

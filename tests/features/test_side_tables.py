@@ -117,10 +117,74 @@ def test_a_side_column_that_the_interactions_have_too_is_an_error(log, sides, tm
 
 
 @pytest.mark.parametrize(
+    ("sides", "message"),
+    [
+        ({"item": {"key": "id", "categorical": ("what",)}}, "'what' is the name that its key 'id' takes"),
+        ({"item": {"key": "id", "continuous": ("what",)}}, "'what' is the name that its key 'id' takes"),
+        ({"user": {"key": "id", "flags": ("who",)}}, "'who' is the name that its key 'id' takes"),
+        ({"item": {"continuous": ("what",)}}, "column 'what' is its key"),
+        ({"user": {"key": "who", "flags": ("who",)}}, "'who' is named under key and again under flags"),
+        ({"item": {"categorical": ("who",)}}, "column 'who' is a column of the interactions too"),
+        ({"item": {"categorical": ("when",)}}, "column 'when' is a column of the interactions too"),
+        ({"item": {"continuous": ("hour",)}}, "column 'hour' is a column of the interactions too"),
+        ({"item": {"continuous": ("row_number",)}}, "column 'row_number' is a column of the interactions too"),
+        (
+            {"user": {"categorical": ("town",)}, "item": {"continuous": ("town",)}},
+            r"side table item\.csv: column 'town' is a column of the side table user\.csv too",
+        ),
+    ],
+)
+def test_two_columns_of_one_name_are_refused_before_any_file_is_read(sides, message):
+    with pytest.raises(DataError, match=message):
+        tables_of = {entity: SideTable(f"{entity}.csv", **arguments) for entity, arguments in sides.items()}
+        InteractionsSettings(path="log.csv", contexts=("hour",), side_tables=tables_of, **COLUMNS)
+
+
+def test_the_key_may_be_named_among_the_categorical_columns(log, sides, tmp_path):
+    side = SideTable(str(tmp_path / "items.csv"), "id", ("id", "brand"))
+    rows = all_rows(build(tmp_path, log, side_tables={"item": side}))
+    assert rows["brand"].tolist() == sides[1].set_index("id")["brand"][rows["what"]].tolist()
+
+
+@pytest.mark.parametrize(
+    ("columns", "named", "message"),
+    [
+        (
+            {"words_red": "x", "words": "Red"}, {"categorical": ("words_red",), "flags": ("words",)},
+            "a word of 'words' makes the column 'words_red', which is a column of that table already",
+        ),
+        (
+            {"a": "B_c|d", "a_b": "C"}, {"flags": ("a", "a_b")},
+            "a word of 'a_b' makes the column 'a_b_c', which is made of a word of 'a' already",
+        ),
+        (
+            {"a": "B", "a_b": "C"}, {"flags": ("a", "a_b")},
+            "a word of 'a' makes the column 'a_b', which is a column of that table already",
+        ),
+        (
+            {"ho": "X", "h": "our"}, {"categorical": ("ho",), "flags": ("h",)},
+            "column 'h_our' is a column of the interactions or of another side table too",
+        ),
+    ],
+)  # fmt: skip
+def test_a_word_that_makes_a_column_there_is_already_is_an_error(log, tmp_path, columns, named, message):
+    items = pd.DataFrame({"id": sorted(set(log["what"]))}).assign(**columns)
+    items.to_csv(tmp_path / "items.csv", index=False)
+    side = SideTable(str(tmp_path / "items.csv"), "id", **named)
+    with pytest.raises(DataError, match=message):
+        build(tmp_path, log.rename(columns={"hour": "h_our"}), contexts=("h_our",), side_tables={"item": side})
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({}, "no column is named"),
         ({"categorical": {"c": "bool"}}, "side table s.csv: categorical column 'c' has type 'bool'"),
+        (
+            {"categorical": ("c",), "continuous": ("c",)},
+            "side table s.csv: column 'c' is named under categorical and again under continuous",
+        ),
+        ({"continuous": ("c", "c")}, "'c' is named under continuous and again under continuous"),
     ],
 )
 def test_a_side_table_without_sense_is_an_error(arguments, message):

@@ -145,7 +145,7 @@ def test_bfloat16_is_taken_over(mode):
 
 def test_threads_compute_side_by_side_and_each_has_half_of_torchs_threads():
     """Each network waits for the other in the middle: one after the other they would never get past it."""
-    meeting, seen = Barrier(2, timeout=20), []
+    meeting, seen = Barrier(2, timeout=120), []
 
     class Meet(nn.Module):
         def forward(self, rows):

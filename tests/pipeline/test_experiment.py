@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from pipeline.experiment import Enough, Experiment
+from pipeline.train import TrainingError
 
 SMALL = ("train.batch_size=32", "train.epochs=1")
 
@@ -31,10 +32,15 @@ def test_a_sample_of_groups_has_them_whole(tiny):
 def test_batches_go_on_from_epoch_to_epoch_in_another_order(tiny):
     experiment = Experiment.of_run(tiny.config, SMALL)
     batches = experiment.batches(1200, seed=3)
-    first, second = ([next(batches).floats for _ in range(2)] for _ in range(2))
+    first, second = ([next(batches).batch.floats for _ in range(2)] for _ in range(2))
     assert not torch.equal(torch.cat(first), torch.cat(second))
     sums = [torch.cat(epoch).double().sum(0) for epoch in (first, second)]
     torch.testing.assert_close(sums[0], sums[1])  # the same 2,400 rows
+
+
+def test_a_batch_larger_than_the_train_split_is_refused(tiny):
+    with pytest.raises(TrainingError, match=r"a batch of 2,401 rows is larger than the train split, which has 2,400\."):
+        Experiment.of_run(tiny.config, SMALL).batches(2401, seed=3)
 
 
 def test_a_training_is_that_of_a_run_and_says_nothing(tiny, capsys, caplog):

@@ -167,11 +167,6 @@ def test_negatives_of_rows_without_an_item_are_refused(home, tmp_path, capsys):
     assert "train.negatives: the schema names no item to draw" in capsys.readouterr().err
 
 
-def test_tune_says_that_it_works_on_labels(home, capsys):
-    assert main(["tune", "--config", str(home / "run.yaml")]) == 2
-    assert "train.negatives is set" in capsys.readouterr().err
-
-
 def test_rows_that_are_no_positives_are_refused(home, tmp_path, capsys):
     """Drawing would give every row the target 1, also one that its user did not like."""
     rows = pd.read_csv(home / "clicks.csv")

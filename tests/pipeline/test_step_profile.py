@@ -1,34 +1,17 @@
-"""The profile of a step: the phases add up to the step that training takes, and their needs follow from the shapes."""
+"""The profile of a step: the phases add up to the step that training takes."""
 
 import json
-from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
 from loaders.dataset import BatchDataset
 from models.kernels import kernel
-from models.model import ModelInputs
-from models.shelf import ModelSpec
-from models.tabular import TabularSettings
 from pipeline.cli import main
 from pipeline.experiment import Experiment
 from pipeline.machine_rates import Rates
-from pipeline.step_phases import (
-    BACKWARD,
-    DENSE,
-    EMBEDDING,
-    FORWARD,
-    GATHER,
-    LOOKUP,
-    LOSS,
-    PHASES,
-    Laps,
-    PhasedStep,
-    watched_lookup,
-)
-from pipeline.step_profile import Form, Need, profile_steps, step_needs, tabular_shape, unique_ids
+from pipeline.step_phases import FORWARD, LOOKUP, LOSS, PHASES, Laps, PhasedStep, watched_lookup
+from pipeline.step_profile import profile_steps
 from pipeline.train import TrainingError
 
 SMALL = ("train.batch_size=64",)
@@ -104,70 +87,6 @@ def test_laps_add_up_by_name_within_a_step(monkeypatch):
     laps.lap(LOSS)
     nothing = dict.fromkeys(PHASES, 0.0)
     assert laps.by_step() == [nothing | {FORWARD: 1.5, LOOKUP: 2.0}, nothing | {LOSS: 0.25}]
-
-
-def test_unique_ids_are_counted_by_column(experiment):
-    dataset = BatchDataset(experiment.train, 64, seed=3, drop_last=True)
-    ids = [dataset[index].ids.numpy() for index in (0, 5)]
-    expected = [np.mean([len(set(part[:, column])) for part in ids]) for column in range(ids[0].shape[1])]
-    assert unique_ids(dataset, [0, 5]) == pytest.approx(expected)
-
-
-def two_tables(tiny) -> Experiment:
-    """Tables [100, 3] and [10, 2], 4 floats, layers 8 and 5, one output, at 64 rows of packed words."""
-    experiment = Experiment.of_run(tiny.config, SMALL)
-    spec = ModelSpec("tabular", ModelInputs((100, 10), 4), TabularSettings(layers=(8, 5), embedding_widths=(3, 2)))
-    return replace(experiment, spec=spec)
-
-
-def test_needs_of_rows_that_move_alone(tiny):
-    """Counted by hand. 64 rows; 9 inputs, 13 hidden, 1 output; 9 x 8 + 8 x 5 + 5 x 1 = 117 weights."""
-    experiment = two_tables(tiny)
-    words = experiment.train.schema.num_words
-    # A row of LAMB: weight and first moment, 3 floats each, and a second moment; read and written.
-    needs = step_needs(experiment, [40.0, 9.0], Form(2, 2, (2 * (12 + 12 + 4), 2 * (8 + 8 + 4))))
-    assert needs[GATHER] == Need(stream=64 * 4 * words + 64 * 8, packed=64 * 4 * words)
-    assert needs[LOOKUP] == Need(stream=64 * 2 * 4 + 64 * 5 * 2, random=40 * 12 + 9 * 8)
-    assert needs[FORWARD] == Need(stream=64 * 2 * (9 + 2 * 13) + 64 * 4, flops=2 * 64 * 117)
-    assert needs[LOSS] == Need(stream=64 * 8 + 64 * 4)
-    assert needs[BACKWARD] == Need(stream=64 * 2 * (2 * 9 + 3 * 13) + 64 * 4, flops=4 * 64 * 117)
-    assert needs[EMBEDDING] == Need(stream=64 * 2 * 4 + 64 * 5 * 2, random=40 * 56 + 9 * 40)
-    assert needs[DENSE] == Need(stream=28 * 117)
-
-
-def test_needs_of_tables_with_dense_gradients(tiny):
-    needs = step_needs(two_tables(tiny), [40.0, 9.0], Form(4, 4, None))
-    numbers = 100 * 3 + 10 * 2
-    assert needs[EMBEDDING] == Need(stream=64 * 2 * 4 + 64 * 5 * 4 + 4 * numbers, random=2 * (40 * 12 + 9 * 8))
-    assert needs[DENSE] == Need(stream=28 * (117 + numbers))
-
-
-@pytest.mark.parametrize(
-    ("overrides", "touched"),
-    [
-        # Of a table of width D: weight and first moment, 4 D bytes each, read and written; a second moment a row.
-        (("train.optimizer=lamb",), lambda width: 16 * width + 8),
-        (("train.optimizer=adagrad_lamb",), lambda width: 8 * width + 8),
-        (("train.optimizer=adamw",), None),
-    ],
-    ids=["lamb", "adagrad", "adamw"],
-)
-def test_a_rows_state_is_read_off_the_optimizer(tiny, overrides, touched):
-    experiment = Experiment.of_run(tiny.config, [*SMALL, *overrides, "train.precision=float32"])
-    step = PhasedStep(experiment, experiment.new_model(1).train(), Laps("cpu"))
-    step(BatchDataset(experiment.train, 64, drop_last=True), 0)
-    found = Form.of(step)
-    assert found.activation_bytes == found.lookup_bytes == 4
-    if touched is None:
-        assert found.touched_row_bytes is None
-    else:
-        assert found.touched_row_bytes == pytest.approx([touched(width) for width in tabular_shape(experiment).widths])
-
-
-def test_a_floor_is_the_longer_of_memory_and_arithmetic():
-    assert Need(stream=200, random=30, packed=40).floor_seconds(RATES) == 2 + 3 + 2
-    assert Need(stream=200, flops=5000).floor_seconds(RATES) == 5
-    assert Need(stream=200, random=30, packed=40).num_bytes == 270
 
 
 def test_the_command_prints_the_phases_and_writes_json_and_trace(tiny, capsys):

@@ -14,12 +14,17 @@ from hypothesis import strategies as st
 from shop_rows import FIRST_ITEM, Shop
 
 from features.preprocessor import Preprocessor
+from features.schema import Column, Schema, Target
 from features.vocabulary import IdLayout, Vocabulary
+from models.shelf import ModelSpec, model_class
 from pipeline.artifacts import MANIFEST
-from pipeline.bundle import load_bundle
+from pipeline.bundle import Bundle, load_bundle
 from pipeline.embed import embed
 from pipeline.embed_write import EmbedSettings
 from pipeline.embeddings import STAGE, EmbeddingsError, StoredEmbeddings, bundle_identity
+from pipeline.stages import model_inputs
+
+KINDS = {"word": "string", "number": "int64", "flag": "bool"}
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +136,19 @@ class TestIdentity:
         assert bundle_identity(load_bundle(tmp_path)) == bundle_identity(shop.bundle)
         other = replace(shop.bundle, info={"name": "renamed"})
         assert bundle_identity(other) == bundle_identity(shop.bundle)
+
+    def test_it_never_changes(self):
+        """Stored embeddings name it; this one is from before its parts were shared with the checksum of a fit."""
+        columns = [Column(name, "categorical", kind) for name, kind in KINDS.items()]
+        columns += [Column("x", "continuous", "float32"), Column("y", "target", "int32")]
+        values = {"word": ["b", "äö", ""], "number": [7, -1, 7], "flag": [True, False, True]}
+        rows = pd.DataFrame(values | {"x": [1.0, 2.0, 4.0], "y": [0, 1, 0]})
+        rows = rows.astype({"word": "str", "x": "float32", "y": "int32"})
+        preprocessor = Preprocessor(Schema(tuple(columns), (Target("y", "binary"),))).fit([rows])
+        model = ModelSpec("lr", model_inputs(preprocessor), model_class("lr").Settings()).build().eval()
+        for weights in model.state_dict().values():
+            weights.zero_()
+        assert bundle_identity(Bundle(preprocessor, model, {})) == "4a297e5ac2eeaf36cd0f84b8e22631ff"
 
     def changed(self, shop, change):
         bundle = load_bundle(shop.run / "model")

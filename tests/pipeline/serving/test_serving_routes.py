@@ -272,7 +272,6 @@ def test_metrics_count_requests_by_route_and_status(make_caller, served):
 
 def test_the_openapi_page_has_schemas_limits_examples_and_errors(caller):
     page = caller("GET", "/openapi.json").json()
-    assert caller("GET", "/docs").text.count("openapi.json") >= 1
     for path in ("/rank", "/recommend", "/score"):
         post = page["paths"][path]["post"]
         assert {"200", "400", "401", "413", "422", "503"} <= post["responses"].keys()

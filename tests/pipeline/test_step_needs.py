@@ -1,0 +1,220 @@
+"""The needs of a step's phases: bytes and flops counted by hand, and by the models themselves."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from features.schema import IdColumn, Target, TensorSchema
+from loaders.dataset import BatchDataset
+from loaders.entity_rows import EntityRows
+from loaders.implicit import ImplicitBatches
+from loaders.negatives import UniformNegatives
+from loaders.negatives_table import KnownPositives
+from models.model import EntityColumns, ModelInputs
+from models.ncf import CONTEXTS, NCFSettings
+from models.shelf import ModelSpec
+from models.tabular import TabularSettings
+from models.two_tower import TwoTowerSettings
+from pipeline.experiment import Experiment
+from pipeline.machine_rates import Rates
+from pipeline.step_needs import (
+    Draws,
+    Form,
+    Need,
+    Network,
+    comparisons_by_user,
+    draw_need,
+    step_needs,
+    unique_ids,
+)
+from pipeline.step_phases import (
+    BACKWARD,
+    DENSE,
+    DRAW,
+    EMBEDDING,
+    FORWARD,
+    GATHER,
+    LOOKUP,
+    LOSS,
+    PHASES,
+    PHASES_WITH_DRAWS,
+    Laps,
+    PhasedStep,
+)
+from pipeline.train import TrainingError
+
+SMALL = ("train.batch_size=64",)
+RATES = Rates(copy=100.0, random=10.0, packed=20.0, packed_words=4, matmul=1000.0, dtype=torch.float32)
+
+
+def test_unique_ids_are_counted_by_column(tiny):
+    experiment = Experiment.of_run(tiny.config, SMALL)
+    dataset = BatchDataset(experiment.train, 64, seed=3, drop_last=True)
+    ids = [dataset[index].ids.numpy() for index in (0, 5)]
+    expected = [np.mean([len(set(part[:, column])) for part in ids]) for column in range(ids[0].shape[1])]
+    batches = [dataset[index] for index in (0, 5)]
+    assert unique_ids(batches, range(ids[0].shape[1])) == pytest.approx(expected)
+    assert unique_ids(batches, [2, 0]) == pytest.approx([expected[2], expected[0]])
+
+
+# Tables [100, 3] and [10, 2], 4 floats, layers 8 and 5, one output.
+TWO_TABLES = Network.of(
+    ModelSpec("tabular", ModelInputs((100, 10), 4), TabularSettings(layers=(8, 5), embedding_widths=(3, 2)))
+)
+SCHEMA = TensorSchema(
+    (IdColumn("a", 100), IdColumn("b", 10)), ("p", "q", "r", "s"), (Target("y", "binary"),), has_weight=True
+)
+WORDS = 8
+
+
+def test_needs_of_rows_that_move_alone():
+    """Counted by hand. 64 rows; 9 inputs, 13 hidden, 1 output; 9 x 8 + 8 x 5 + 5 x 1 = 117 weights."""
+    # A row of LAMB: weight and first moment, 3 floats each, and a second moment; read and written.
+    form = Form(2, 2, (2 * (12 + 12 + 4), 2 * (8 + 8 + 4)))
+    needs = step_needs(TWO_TABLES, SCHEMA, 64, [40.0, 9.0], form)
+    assert list(needs) == list(PHASES)
+    assert needs[GATHER] == Need(stream=64 * 4 * WORDS + 64 * 8, packed=64 * 4 * WORDS)
+    assert needs[LOOKUP] == Need(stream=64 * 2 * 4 + 64 * 5 * 2, random=40 * 12 + 9 * 8)
+    assert needs[FORWARD] == Need(stream=64 * 2 * (9 + 2 * 13) + 64 * 4, flops=2 * 64 * 117)
+    assert needs[LOSS] == Need(stream=64 * 8 + 64 * 4)
+    assert needs[BACKWARD] == Need(stream=64 * 2 * (2 * 9 + 3 * 13) + 64 * 4, flops=4 * 64 * 117)
+    assert needs[EMBEDDING] == Need(stream=64 * 2 * 4 + 64 * 5 * 2, random=40 * 56 + 9 * 40)
+    assert needs[DENSE] == Need(stream=28 * 117)
+
+
+def test_needs_of_tables_with_dense_gradients():
+    needs = step_needs(TWO_TABLES, SCHEMA, 64, [40.0, 9.0], Form(4, 4, None))
+    numbers = 100 * 3 + 10 * 2
+    assert needs[EMBEDDING] == Need(stream=64 * 2 * 4 + 64 * 5 * 4 + 4 * numbers, random=2 * (40 * 12 + 9 * 8))
+    assert needs[DENSE] == Need(stream=28 * (117 + numbers))
+
+
+def test_with_negatives_only_the_gather_is_of_the_positives_alone():
+    """Sixteen positives with three negatives each are 64 rows."""
+    form = Form(2, 2, (56.0, 40.0))
+    draws = Draws(per_positive=3, knows=False, comparisons=0.0, weighted=False, item_words=1, items=30.0)
+    drawn = step_needs(TWO_TABLES, SCHEMA, 16, [40.0, 9.0], form, draws)
+    plain = step_needs(TWO_TABLES, SCHEMA, 64, [40.0, 9.0], form)
+    assert list(drawn) == list(PHASES_WITH_DRAWS) == [GATHER, DRAW, *PHASES[1:]]
+    assert drawn[GATHER] == Need(stream=16 * 4 * WORDS + 16 * 8, packed=16 * 4 * WORDS)
+    assert [drawn[name] for name in PHASES[1:]] == [plain[name] for name in PHASES[1:]]
+
+
+def test_bytes_of_drawing_counted_by_hand():
+    """Sixteen positives, three negatives each: rows of 2 ids, 4 floats and a weight, then also target and group."""
+    put = 16 * (8 + 8 + 8 + 8) + 48 * 20 + 16 * 4 * 7 + 64 * 4 * 9
+    free = Draws(3, knows=False, comparisons=0.0, weighted=False, item_words=1, items=30.0)
+    assert draw_need(free, SCHEMA, 16) == Need(stream=put)
+    uniform = replace(free, knows=True, comparisons=2.5)
+    assert draw_need(uniform, SCHEMA, 16) == Need(stream=put, random=16 * 28 + 48 * 2.5 * 4)
+    weighted = replace(uniform, weighted=True)
+    assert draw_need(weighted, SCHEMA, 16) == Need(stream=put, random=16 * 28 + 48 * (2.5 * 8 + 8 + 8 + 4))
+    described = replace(uniform, item_words=3)  # the key and two features
+    random = 16 * 28 + 48 * 2.5 * 4 + 30 * 3 * 4
+    assert draw_need(described, SCHEMA, 16) == Need(stream=put + 64 * 3 * 4, random=random)
+
+
+USER, ITEM = EntityColumns(1, (1,)), EntityColumns(0, (0, 3), (1,))
+
+
+SHAPES = [
+    (context, *sizes)
+    for context in CONTEXTS
+    for sizes in [(4, 6, 2), (4, 6, 0), (5, 0, 2), (0, 7, 2)]
+    # The settings refuse a context that has no half to enter.
+    if (sizes[0] or context in ("mlp", "none")) and (sizes[1] or context in ("gmf", "none"))
+]
+
+
+@pytest.mark.parametrize(("context", "gmf_dim", "mlp_dim", "num_floats"), SHAPES)
+def test_ncfs_shape_is_that_of_the_model_itself(context, gmf_dim, mlp_dim, num_floats):
+    """Tables and weights of the built model, and the widths of its modules."""
+    item = ITEM if num_floats else EntityColumns(0, (0, 3))
+    inputs = ModelInputs((30, 20, 5, 7), num_floats, user=USER, item=item)
+    settings = NCFSettings(
+        gmf_dim=gmf_dim, mlp_dim=mlp_dim, layers=(8, 3) if mlp_dim else (), context=context, context_dim=2
+    )
+    spec = ModelSpec("ncf", inputs, settings)
+    model, found = spec.build(), Network.of(spec)
+    tables = list(model.embeddings.tables)
+    assert list(zip(found.num_ids, found.widths, strict=True)) == [tuple(table.shape) for table in tables]
+    assert found.columns == tuple(model.places.tolist())
+    matrices = [parameter for parameter in model.parameters() if parameter.dim() == 2]
+    assert found.weights == sum(matrix.numel() for matrix in matrices) - sum(table.numel() for table in tables)
+    assert (found.num_outputs, found.num_floats) == (1, num_floats if context != "none" else 0)
+    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    into_output = model.output.in_features - (settings.layers[-1] if mlp_dim else 0)
+    vectors = into_output // gmf_dim if gmf_dim else 0  # p q alone, or with c's two products
+    mean = gmf_dim if vectors == 3 else 0
+    assert found.hidden == sum(linear.out_features for linear in linears[:-1]) + into_output + mean
+    others = len(tables) - 2
+    assert found.elementwise == into_output + mean * (others + 1)
+
+
+def test_a_model_whose_needs_are_not_known_is_refused():
+    inputs = ModelInputs((30, 20), 0, user=EntityColumns(1, (1,)), item=EntityColumns(0, (0,)))
+    spec = ModelSpec("two_tower", inputs, TwoTowerSettings())
+    with pytest.raises(TrainingError, match=r"known of model.kind=tabular and ncf, and this run's is two_tower\."):
+        Network.of(spec)
+
+
+@given(
+    pairs=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40)), min_size=1, max_size=120),
+    first=st.integers(0, 3),
+)
+def test_comparisons_are_the_rounds_of_a_binary_search(pairs, first):
+    """Halving a user's list until nothing is left, counted in a loop; ids below `first` are no items to draw."""
+    users, items = (torch.tensor(column, dtype=torch.int32) for column in zip(*pairs, strict=True))
+    known = KnownPositives.from_pairs(users, items, 4)
+    drawn = range(first, 60)
+    sampler = UniformNegatives(drawn, 2, known)
+    words = EntityRows(torch.zeros(60, 1, dtype=torch.int32), 0, (0,), ())
+    found = comparisons_by_user(ImplicitBatches(sampler, 1, words, drawn))
+    expected = []
+    for user in range(4):
+        left, rounds = len({item for who, item in pairs if who == user and item >= first}), 0
+        while left > 0:
+            left, rounds = left // 2, rounds + 1
+        expected.append(rounds)
+    assert found.tolist() == expected
+
+
+def test_where_nothing_is_known_nothing_is_compared():
+    drawn = range(2, 60)
+    words = EntityRows(torch.zeros(60, 1, dtype=torch.int32), 0, (0,), ())
+    assert comparisons_by_user(ImplicitBatches(UniformNegatives(drawn, 2), None, words, drawn)) is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "touched"),
+    [
+        # Of a table of width D: weight and first moment, 4 D bytes each, read and written; a second moment a row.
+        (("train.optimizer=lamb",), lambda width: 16 * width + 8),
+        (("train.optimizer=adagrad_lamb",), lambda width: 8 * width + 8),
+        (("train.optimizer=adamw",), None),
+    ],
+    ids=["lamb", "adagrad", "adamw"],
+)
+def test_a_rows_state_is_read_off_the_optimizer(tiny, overrides, touched):
+    experiment = Experiment.of_run(tiny.config, [*SMALL, *overrides, "train.precision=float32"])
+    step = PhasedStep(experiment, experiment.new_model(1).train(), Laps("cpu"))
+    step(BatchDataset(experiment.train, 64, drop_last=True), 0)
+    found = Form.of(step)
+    assert found.activation_bytes == found.lookup_bytes == 4
+    if touched is None:
+        assert found.touched_row_bytes is None
+    else:
+        assert found.touched_row_bytes == pytest.approx(
+            [touched(width) for width in Network.of(experiment.spec).widths]
+        )
+
+
+def test_a_floor_is_the_longer_of_memory_and_arithmetic():
+    assert Need(stream=200, random=30, packed=40).floor_seconds(RATES) == 2 + 3 + 2
+    assert Need(stream=200, flops=5000).floor_seconds(RATES) == 5
+    assert Need(stream=200, random=30, packed=40).num_bytes == 270
