@@ -135,9 +135,12 @@ def test_a_side_column_that_the_interactions_have_too_is_an_error(log, sides, tm
     ],
 )
 def test_two_columns_of_one_name_are_refused_before_any_file_is_read(sides, message):
-    with pytest.raises(DataError, match=message):
+    def settings() -> InteractionsSettings:
         tables_of = {entity: SideTable(f"{entity}.csv", **arguments) for entity, arguments in sides.items()}
-        InteractionsSettings(path="log.csv", contexts=("hour",), side_tables=tables_of, **COLUMNS)
+        return InteractionsSettings(path="log.csv", contexts=("hour",), side_tables=tables_of, **COLUMNS)
+
+    with pytest.raises(DataError, match=message):
+        settings()
 
 
 def test_the_key_may_be_named_among_the_categorical_columns(log, sides, tmp_path):
