@@ -361,10 +361,8 @@ def folder_lock(path: Path) -> Iterator[None]:
     """Hold the lock file `path`; a second holder gets an `ArtifactError` that names the first. Survives crashes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ArtifactError(f"{path} is held by another run ({_holder(file)}).") from error
+        if holder := _take_lock(file):
+            raise ArtifactError(f"{path} is held by another run ({holder}).")
         file.truncate(0)
         file.write(f"pid {os.getpid()} since {datetime.now(UTC).isoformat(timespec='seconds')}")
         file.flush()
@@ -374,12 +372,20 @@ def folder_lock(path: Path) -> Iterator[None]:
             file.truncate(0)  # so that the next holder is not taken for this one before it has written its name
 
 
-def _holder(lock: IO[str]) -> str:
-    """What the holder of a lock wrote of itself; it takes the lock first, so its name may come a moment later."""
+def _take_lock(lock: IO[str]) -> str | None:
+    """Take the lock, or tell what its holder wrote of itself.
+
+    A holder without a name is about to write it, or has just let go; so both are tried again for a moment.
+    """
     until = time.monotonic() + HOLDER_NAME_S
     while True:
-        lock.seek(0)
-        text = lock.read().strip()
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            text = lock.read().strip()
+        else:
+            return None
         if text or time.monotonic() > until:
             return text or "unknown"
         time.sleep(0.01)

@@ -20,7 +20,8 @@ import dask
 
 from pipeline.config import ClusterSettings
 
-CONNECT_SECONDS = 15
+CONNECT_SECONDS = 15  # for a scheduler to answer
+WORKER_SECONDS = 60  # for a first worker, which may have been started just now, to join it
 AHEAD = 2  # tasks a worker thread that are handed out before the first result is taken
 
 
@@ -129,10 +130,11 @@ def open_cluster(name: str, settings: ClusterSettings, folder: Path) -> Iterator
             made = stack.enter_context(_cuda_cluster(settings) if name == "cuda" else _local_cluster(settings))
             client = stack.enter_context(Client(made, set_as_default=False))
         try:
-            client.wait_for_workers(1, timeout=CONNECT_SECONDS)
+            client.wait_for_workers(1, timeout=WORKER_SECONDS)
         except TimeoutError as error:
             raise ClusterError(
-                f"cluster: the scheduler at {name} has no workers. Start some with `dask worker {name}`."
+                f"cluster: the scheduler at {name} has had no workers for {WORKER_SECONDS} seconds. Start some with "
+                f"`dask worker {name}`."
             ) from error
         cluster = DaskCluster(client)
         cluster.require_folder(folder)

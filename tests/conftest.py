@@ -8,13 +8,15 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does;
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# CI tries the same examples each time, so that what passed once passes again; elsewhere each run tries new ones. No
-# deadlines: the first call of a compiled loop compiles it, and machines are shared.
-settings.register_profile("ci", derandomize=True, deadline=None)
-settings.register_profile("here", deadline=None)
-settings.load_profile("ci" if os.environ.get("CI") else "here")
+# CI and runs in several processes (pytest -n) try the same examples each time, so that what passed once passes again;
+# elsewhere each run tries new ones. Nothing is asked of their time: the first call of a compiled loop compiles it, and
+# machines are shared.
+UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("ci", derandomize=True, **UNTIMED)
+settings.register_profile("here", **UNTIMED)
+settings.load_profile("ci" if os.environ.get("CI") or os.environ.get("PYTEST_XDIST_WORKER") else "here")
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 # The offline GPU box lacks some packages (make gpu-check installs nothing): folders whose code needs them are left out
@@ -57,6 +59,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(skip)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """What a test draws without a seed of its own does not depend on which tests ran before it in this process."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -98,7 +98,7 @@ def test_an_error_in_a_helper_reaches_the_caller():
 
     def task(number: int) -> None:
         if threading.get_ident() == caller:
-            assert helper_failed.wait(10)
+            assert helper_failed.wait(60)
         else:
             helper_failed.set()
             raise OSError("page could not be read")

@@ -57,7 +57,7 @@ def stream_threads() -> list[threading.Thread]:
 
 
 def wait_for_no_threads() -> None:
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while stream_threads() and time.monotonic() < until:
         time.sleep(0.005)
     assert not stream_threads()
@@ -257,7 +257,7 @@ def test_closing_does_not_wait_for_a_whole_window(folder, monkeypatch):
     dataset._ahead = dataset._read(0)
     start = time.monotonic()
     dataset.close()
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 8
     assert not stream_threads()
 
 

@@ -117,7 +117,8 @@ def test_gradients_are_slopes_of_the_loss(plain_kernels):
 
 
 def test_bfloat16_is_as_near_as_the_plain_network_in_bfloat16():
-    """Errors against float32, as norms: within 1.5 times those of the plain network under autocast, and under 12%."""
+    """Errors against float32, as norms: at most 1.5 times those of the plain network under autocast and one rounding
+    more, as those of a single number (the last bias) may cancel by chance in either; and under 12%."""
     (plain, folded), ids, floats, targets = make(num_rows=2000)
     half = copy.deepcopy(plain)
     results = [{"outputs": backward(plain, ids, floats, targets)} | gradients_of(plain)]
@@ -130,7 +131,7 @@ def test_bfloat16_is_as_near_as_the_plain_network_in_bfloat16():
     for name, wanted in exact.items():
         assert found[name].dtype == torch.float32
         error, usual = ((one[name] - wanted).norm() / wanted.norm() for one in (found, rounded))
-        assert error < min(0.12, 1.5 * usual + 0.002), (name, error, usual)
+        assert error < min(0.12, 1.5 * usual + torch.finfo(torch.bfloat16).eps), (name, error, usual)
     running = dict(plain.named_buffers())
     for name, value in folded.named_buffers():
         torch.testing.assert_close(value, running[name], rtol=0.02, atol=0.02)

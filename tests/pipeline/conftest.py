@@ -101,7 +101,7 @@ class Tiny:
         """The command line in a process of its own."""
         code = f"from pipeline.cli import main\nsys.exit(main({list(arguments)!r}))"
         process = self.start(code)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=500)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
 

@@ -1,9 +1,9 @@
 """The command line: one line for a user's mistake, exit codes, overrides, and what gc leaves alone."""
 
 import os
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def python_m_pipeline(*arguments: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "pipeline", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.fixture
@@ -33,12 +33,13 @@ def gigabatch(tiny, capsys):
 
 
 def test_help_lists_every_command_and_imports_nothing_heavy():
-    started = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     found = python_m_pipeline("--help")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert found.returncode == 0
     lines = [line.split()[0] for line in found.stdout.splitlines() if line.startswith("    ") and line[4] != " "]
     assert set(COMMANDS) <= set(lines)
-    assert time.monotonic() - started < 10
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 10  # its own, however busy the machine
     code = "import sys, pipeline.cli\nassert not {'torch', 'pandas', 'pydantic'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 

@@ -1,5 +1,6 @@
 """Clusters: the same artifacts wherever tasks run, also when workers die; clear errors where they cannot run."""
 
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -85,10 +86,12 @@ def test_two_local_workers_make_the_artifacts_of_this_process(log, in_process, t
 
 
 @pytest.fixture
-def scheduler(tmp_path):
+def scheduler(tmp_path, monkeypatch):
     """The address of `dask scheduler` with two `dask worker` processes, none of which knows this one's folder."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     processes = []
+    for name in ("CONNECT_SECONDS", "WORKER_SECONDS"):  # both start only now
+        monkeypatch.setattr(f"pipeline.cluster.{name}", 300)
 
     def start(*arguments):
         command = [sys.executable, "-m", "dask", *arguments]
@@ -97,11 +100,12 @@ def scheduler(tmp_path):
 
     try:
         start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", "scheduler.json")
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "scheduler.json").exists():
+        deadline, address = time.monotonic() + 300, None
+        while address is None:
             assert time.monotonic() < deadline, (tmp_path / "dask-0.log").read_text()
             time.sleep(0.1)
-        address = json.loads((tmp_path / "scheduler.json").read_text())["address"]
+            with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):  # not there yet, or half written
+                address = json.loads((tmp_path / "scheduler.json").read_text())["address"]
         for _ in range(2):
             start("worker", address, "--nthreads", "1", "--no-dashboard", "--local-directory", str(tmp_path / "work"))
         yield address
@@ -109,7 +113,7 @@ def scheduler(tmp_path):
         for process in reversed(processes):
             process.terminate()
         for process in processes:
-            process.wait(timeout=30)
+            process.wait(timeout=120)
 
 
 DEATHS = {"gather_chunk": "before", "write_chunk": "after", "pack_part": "before"}
@@ -192,8 +196,10 @@ def test_a_scheduler_without_workers_is_named(tmp_path, monkeypatch):
     from distributed import LocalCluster
 
     with LocalCluster(n_workers=0, processes=False, dashboard_address=None, protocol="tcp") as empty:
-        monkeypatch.setattr("pipeline.cluster.CONNECT_SECONDS", 0.5)
-        with pytest.raises(ClusterError, match=r"has no workers. Start some with `dask worker tcp://"):
+        monkeypatch.setattr("pipeline.cluster.WORKER_SECONDS", 0.5)
+        with pytest.raises(
+            ClusterError, match=r"has had no workers for 0\.5 seconds\. Start some with `dask worker tcp://"
+        ):
             opened(empty.scheduler_address, tmp_path)
 
 

@@ -164,7 +164,7 @@ def test_a_second_job_fails_at_once_and_the_lock_of_a_killed_one_is_free(tiny, c
     holder = tiny.start(
         "from pathlib import Path\nfrom pipeline.artifacts import folder_lock\nimport time\n"
         f"with folder_lock(Path({str(tiny.home / 'nightly.lock')!r})):\n"
-        "    print('held', flush=True)\n    time.sleep(60)"
+        "    print('held', flush=True)\n    time.sleep(600)"
     )
     with holder:
         assert holder.stdout.readline() == "held\n"

@@ -1,11 +1,9 @@
 """`gigabatch plan`: samples, extrapolation, verdicts; and a plan held against the run that it is of."""
 
-import contextlib
 import gzip
 import json
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 
@@ -239,21 +237,25 @@ def test_an_unreadable_config_is_one_line(tmp_path, capsys):
 # --- whole plans
 
 
+# Not ru_maxrss: it counts the process that forked, too, and this one's tests have grown it.
+TRAIN_AND_TELL_PEAK = """
+import sys
+from pathlib import Path
+from pipeline.cli import main
+code = main(["train", "--config", sys.argv[1]])
+lines = Path("/proc/self/status").read_text().splitlines()
+Path(sys.argv[2]).write_text(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
+sys.exit(code)
+"""
+
+
 def run_in_a_process(config, folder: Path) -> tuple[int, dict]:
     """Peak resident set (as the kernel counts it) and summary of `gigabatch train`."""
     (folder / "run.yaml").write_text(json.dumps(config.to_dict()))
-    command = [sys.executable, "-m", "pipeline", "train", "--config", str(folder / "run.yaml")]
-    peak = 0
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        while process.poll() is None:
-            # Not ru_maxrss: it counts the process that forked, too, and this one's tests have grown it.
-            with contextlib.suppress(OSError):
-                status = Path(f"/proc/{process.pid}/status").read_text()
-                peak = max([peak, *(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))])
-            time.sleep(0.02)
-    assert process.returncode == 0
+    command = [sys.executable, "-c", TRAIN_AND_TELL_PEAK, str(folder / "run.yaml"), str(folder / "peak")]
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
     (summary,) = folder.glob("runs/*/latest/summary.json")
-    return peak * 1024, json.loads(summary.read_text())
+    return int((folder / "peak").read_text()) * 1024, json.loads(summary.read_text())
 
 
 @pytest.fixture(scope="module")

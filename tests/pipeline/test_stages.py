@@ -214,7 +214,7 @@ for name, path in {configs!r}.items():
     pid = in_fork(lambda: (POINTS[name](), Pipeline.from_config(path).train()))
     print(name, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
-    out, err = tiny.start(code).communicate(timeout=120)
+    out, err = tiny.start(code).communicate(timeout=500)
     assert out.split() == [word for name in points for word in (name, "-9")], err
     expected = tiny.train()
     for number, (name, one) in enumerate(killed.items()):
@@ -237,7 +237,7 @@ def test_kill_9_does_not_touch_the_run_before(tiny):
     write_day(tiny.raw, 1, 500)
     code = f"{KILL}\nPOINTS['evaluate']()\nPipeline.from_config(config).train()"
     process = tiny.start(code)
-    process.communicate(timeout=120)
+    process.communicate(timeout=500)
     assert process.returncode == -9
     assert (tiny.home / "latest").resolve() == first.path
     assert {path: path.read_bytes() for path in first.path.rglob("*") if path.is_file()} == before
@@ -249,7 +249,7 @@ def test_two_runs_at_once_give_the_same_artifacts_or_a_clear_lock_error(tiny):
 pids = [in_fork(lambda: Pipeline.from_config(config).train()) for _ in range(3)]
 print("codes", *[os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids])
 """
-    out, err = tiny.start(code).communicate(timeout=120)
+    out, err = tiny.start(code).communicate(timeout=500)
     *messages, codes = out.strip().splitlines()
     assert set(codes.split()[1:]) <= {"0", "2"}, out + err
     assert "0" in codes

@@ -296,7 +296,7 @@ def test_the_noise_scale_is_measured_beside_a_training_that_it_does_not_disturb(
 
 
 def test_the_command_decides_and_writes_what_it_found(tiny, capsys):
-    arguments = [*SMALL, "--seeds", "2", "--seconds", "60", "--max-batch", "64", "--tolerance", "0.5"]
+    arguments = [*SMALL, "--seeds", "2", "--seconds", "600", "--max-batch", "64", "--tolerance", "0.5"]
     assert main(["tune", "--config", str(tiny.config), *arguments]) == 0
     out = capsys.readouterr().out
     found = json.loads((tiny.home / "tune.json").read_text())
@@ -335,7 +335,7 @@ def test_what_leaves_nothing_to_try_is_one_line(tiny, capsys, arguments, message
 
 def test_without_a_faster_batch_the_runs_own_is_kept(experiment, monkeypatch):
     monkeypatch.setattr("pipeline.tune.sweep_batches", lambda *_: sweep_of(step_time(32, 1.0), step_time(64, 1.0)))
-    found = tune(experiment, Bounds(seconds=30))
+    found = tune(experiment, Bounds(seconds=600))
     assert (found.trials, found.chosen) == ((), None)
     assert found.verdict == "Keep train.batch_size=32: no larger batch takes 5 % less time per row."
     json.dumps(found.to_dict(), allow_nan=False)
@@ -347,7 +347,7 @@ def test_what_time_did_not_allow_is_said(experiment, monkeypatch):
     monkeypatch.setattr("pipeline.tune.noise_scales", lambda *_: [noise_point(1e9)])
     trainer = Trained({32: BASE, 128: WORSE}, stops_after=6)
     monkeypatch.setattr("pipeline.tune.Trainer", lambda *_: trainer)
-    found = tune(experiment, Bounds(seeds=3, seconds=30))
+    found = tune(experiment, Bounds(seeds=3, seconds=600))
     assert found.verdict.startswith("Keep train.batch_size=32. The large batch loses: 128 has auc -1.250%")
     assert found.verdict.endswith("The time was up before batch 64 could be judged.")
 

@@ -197,7 +197,7 @@ def test_the_noise_scale_is_in_positives_and_of_rows_with_their_negatives(home, 
         return NoiseScale(1.0, 10.0)
 
     monkeypatch.setattr(tune_trials, "measure_noise_scale", measure)
-    points = noise_scales(experiment, experiment.config.train, 60)
+    points = noise_scales(experiment, experiment.config.train, 600)
     assert [point.step for point in points] == [4, 8, 16]  # of 16 steps
     assert losses == pytest.approx(expected, rel=1e-5)
 
@@ -205,7 +205,7 @@ def test_the_noise_scale_is_in_positives_and_of_rows_with_their_negatives(home, 
 @pytest.mark.parametrize("overrides", [[], SOFTMAX], ids=["ncf", "two_tower"])
 def test_tune_counts_positives_and_decides_by_the_metric_of_a_run(home, capsys, overrides):
     own = ["train.batch_size=64", "train.epochs=1", *overrides]
-    arguments = ["--seeds", "2", "--seconds", "30", "--max-batch", "128", "--tolerance", "0.9"]
+    arguments = ["--seeds", "2", "--seconds", "600", "--max-batch", "128", "--tolerance", "0.9"]
     assert main(["tune", "--config", str(home / "run.yaml"), *own, *arguments]) == 0
     out = capsys.readouterr().out
     found = json.loads((home / "runs" / "movies" / "tune.json").read_text())

@@ -20,8 +20,12 @@ from pipeline.serving.swap import Slot
 
 def one_thread(make: Any) -> Any:
     """Fixtures of a session run before the test's own thread is set."""
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
-    return make()
+    try:
+        return make()
+    finally:
+        torch.set_num_threads(before)  # what comes after the service's tests has its own
 
 
 @pytest.fixture(scope="session")
@@ -80,7 +84,7 @@ def make_caller():
 @pytest.fixture(scope="module")
 def server(run, tmp_path_factory):
     """A server that tests of one file share."""
-    settings = {"max_body_bytes": 4096, "timeout_seconds": 0.5}
+    settings = {"max_body_bytes": 4096, "timeout_seconds": 2.0}
     made = Server([run], tmp_path_factory.mktemp("log") / "log", **settings)
     yield made
     assert made.stop() == 0

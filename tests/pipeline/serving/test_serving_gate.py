@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -193,14 +194,16 @@ def test_the_line_gives_errors_to_whoever_asked_and_goes_on():
     assert (one, two, waiting) == (1, 2, 0)
 
 
-def test_a_full_line_and_a_long_wait_are_busy():
+def test_a_full_line_and_a_long_wait_are_busy(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr("pipeline.serving.line.time", SimpleNamespace(monotonic=lambda: now))
+
     async def main():
-        line = Line(longest=2, timeout_seconds=0.02)
+        line = Line(longest=2, timeout_seconds=2)
 
         def long():
-            import time
-
-            time.sleep(0.05)
+            nonlocal now
+            now += 2.5
             return "long"
 
         return await asyncio.gather(*(line.run(work) for work in (long, int, int)), return_exceptions=True)

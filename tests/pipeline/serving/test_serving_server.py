@@ -24,7 +24,7 @@ RANK = json.dumps({"user": "u1", "items": [1001, 1002]})
 
 
 def ask(server, method="POST", path="/rank", body=RANK, headers=JSON):
-    connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=120)
     connection.request(method, path, body, headers)
     response = connection.getresponse()
     found = response.status, response.read(), dict(response.getheaders())
@@ -32,17 +32,35 @@ def ask(server, method="POST", path="/rank", body=RANK, headers=JSON):
     return found
 
 
-def raw(server, data: bytes, then_wait: float = 10.0) -> bytes:
-    """What comes back for these bytes until the server closes, or nothing came for `then_wait` seconds."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=then_wait) as connection:
+def raw(server, data: bytes, until: bytes | None = None) -> bytes:
+    """What comes back for these bytes until it holds `until`, the server closes, or nothing came for a minute."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(data)
         found = b""
         try:
-            while piece := connection.recv(65536):
+            while (until is None or until not in found) and (piece := connection.recv(65536)):
                 found += piece
         except TimeoutError:
             pass
         return found
+
+
+def wait_until_read(server) -> None:
+    """Until the server has read what was sent on connections before: it takes them, and what they bring, in turn."""
+    assert ask(server, "GET", "/health", None)[0] == 200
+
+
+def wait_until_refused(server) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            socket.create_connection(("127.0.0.1", server.port), timeout=60).close()
+        except ConnectionRefusedError:
+            return
+        except ConnectionResetError:  # it was in line when the server stopped to listen
+            pass
+        time.sleep(0.02)
+    raise AssertionError("connections are still taken")
 
 
 def test_it_answers_over_http(server):
@@ -56,7 +74,7 @@ def test_a_body_without_a_length_is_stopped_at_the_limit(server):
     """4 KiB are taken here; the pieces go on for 4 MiB."""
     head = b"POST /rank HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
     piece = b"1000\r\n" + b" " * 4096 + b"\r\n"
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(head)
         answer = b""
         try:
@@ -74,7 +92,9 @@ def test_a_body_without_a_length_is_stopped_at_the_limit(server):
 
 def test_a_length_beyond_the_limit_is_refused_before_the_body_comes(server):
     answer = raw(
-        server, b"POST /rank HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 99999\r\n\r\n", 2
+        server,
+        b"POST /rank HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 99999\r\n\r\n",
+        until=b"too_large",
     )
     assert b" 413 " in answer
     assert b"too_large" in answer
@@ -86,7 +106,7 @@ def test_a_client_that_stops_in_its_body_is_told_so(server):
         server, b"POST /rank HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n{"
     )
     assert b" 408 " in answer
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 50  # the connection was closed; otherwise `raw` waits for a minute
 
 
 @pytest.mark.parametrize(
@@ -121,7 +141,7 @@ def test_memory_stays_flat_over_thousands_of_requests(server):
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def send(count: int) -> None:
-        connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
+        connection = HTTPConnection("127.0.0.1", server.port, timeout=120)
         for number in range(count):
             wrong = number % 5 == 0
             connection.request("POST", "/rank", RANK + "x" * wrong, JSON)
@@ -138,46 +158,44 @@ def test_memory_stays_flat_over_thousands_of_requests(server):
 
 def test_sigterm_ends_it_after_the_running_requests(run, tmp_path):
     """A request whose body is on its way is finished; new connections are refused; the exit code is 0."""
-    server = Server([run], tmp_path / "log", timeout_seconds=5.0)
+    server = Server([run], tmp_path / "log", timeout_seconds=120.0, drain_seconds=120.0)
     head = f"POST /rank HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {len(RANK)}\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(head.encode() + RANK[:5].encode())
-        time.sleep(0.3)
+        wait_until_read(server)
         server.process.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", server.port), timeout=2).close()
+        wait_until_refused(server)
         connection.sendall(RANK[5:].encode())
         assert b" 200 " in connection.recv(65536)
-    assert server.process.wait(timeout=10) == 0
+    assert server.process.wait(timeout=60) == 0
     assert server.log.read_text().endswith("stopped\n")
 
 
 def test_it_asks_for_its_token_and_a_client_that_never_finishes_does_not_hold_its_end_up(run, tmp_path):
     server = Server(
-        [run], tmp_path / "log", {"GIGABATCH_TOKEN": TOKEN}, host="0.0.0.0", timeout_seconds=60.0, drain_seconds=0.5
+        [run], tmp_path / "log", {"GIGABATCH_TOKEN": TOKEN}, host="0.0.0.0", timeout_seconds=300.0, drain_seconds=0.5
     )
     assert ask(server)[0] == 401
     assert ask(server, headers=JSON | {"authorization": f"Bearer {TOKEN}"})[0] == 200
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(
             b"POST /rank HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 50\r\n"
             b"authorization: Bearer " + TOKEN.encode() + b"\r\n\r\n{"
         )
-        time.sleep(0.3)
+        wait_until_read(server)
         started = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 100  # and not for the 300 s that a body may take
     assert TOKEN not in server.log.read_text()
 
 
 def test_overload_is_answered_by_200_or_503_and_ctrl_c_ends_it(run, tmp_path):
-    server = Server([run], tmp_path / "log", max_in_flight=4, queue=2)
+    server = Server([run], tmp_path / "log", max_in_flight=4, queue=2, timeout_seconds=60.0)
     expected = json.loads(ask(server)[1])["scores"]
     statuses, wrong = [], []
 
     def flood():
-        connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
+        connection = HTTPConnection("127.0.0.1", server.port, timeout=120)
         for _ in range(60):
             connection.request("POST", "/rank", RANK, JSON)
             response = connection.getresponse()
@@ -195,7 +213,7 @@ def test_overload_is_answered_by_200_or_503_and_ctrl_c_ends_it(run, tmp_path):
     for thread in threads:
         thread.join()
     server.process.send_signal(signal.SIGINT)
-    assert server.process.wait(timeout=10) == 0
+    assert server.process.wait(timeout=60) == 0
     assert len(statuses) == 12 * 60
     assert set(statuses) <= {200, 503}
     assert statuses.count(200) > 50
@@ -263,14 +281,14 @@ def test_the_command_serves_a_run_by_its_configuration(trained):
         line = process.stderr.readline()
         assert line, "it ended"
     port = int(line.rsplit(":", 1)[1])
-    connection = HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = HTTPConnection("127.0.0.1", port, timeout=120)
     connection.request("GET", "/health")
     assert json.loads(connection.getresponse().read())["bundle"] == run.path.name
     connection.request("POST", "/score", " " * 1025, JSON)
     assert connection.getresponse().status == 413
     connection.close()
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
+    process.communicate(timeout=120)
     assert process.returncode == 0
 
 

@@ -1,5 +1,6 @@
 """Exchange of the bundle while requests go on: what is taken, what is refused, and that no request fails."""
 
+import gc
 import json
 import logging
 import os
@@ -9,7 +10,6 @@ import time
 from http.client import HTTPConnection
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -173,10 +173,10 @@ def test_a_watch_outlives_a_failing_file_system(home, monkeypatch, caplog):
 
     monkeypatch.setattr("pipeline.serving.swap.signature", fail)
     made.start()
-    assert calls.wait(5)
+    assert calls.wait(60)
     monkeypatch.undo()
     atomic_symlink(Path("second"), home / "current")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while slot.served.bundle_id != "second" and time.monotonic() < deadline:
         time.sleep(0.01)
     made.stop()
@@ -191,11 +191,11 @@ def test_no_request_fails_while_bundles_are_swapped_under_load(home, frame, tmp_
         asker = ranker.asker_of_row(ranker.users.rows["u1"])
         expected[name] = ranker.score(asker, RANK["items"])[0]
     assert expected["first"] != expected["second"]
-    server = Server([home / "current"], tmp_path / "log", poll_seconds=0.05)
+    server = Server([home / "current"], tmp_path / "log", poll_seconds=0.05, timeout_seconds=60.0)
     body, stop, answers = json.dumps(RANK), threading.Event(), []
 
     def ask():
-        connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
+        connection = HTTPConnection("127.0.0.1", server.port, timeout=120)
         while not stop.is_set():
             connection.request("POST", "/rank", body, {"content-type": "application/json"})
             response = connection.getresponse()
@@ -210,7 +210,9 @@ def test_no_request_fails_while_bundles_are_swapped_under_load(home, frame, tmp_
             name = ("second", "first")[round_ % 2]
             atomic_symlink(Path(name), home / "current")
             server.wait_for("(?s)" + ".*".join([r"bundle \w+ answers"] * (round_ + 2)))
-            time.sleep(0.1)
+            seen, until = len(answers), time.monotonic() + 120
+            while len(answers) < seen + 30 and time.monotonic() < until:  # the new bundle has to answer, too
+                time.sleep(0.02)
     finally:
         stop.set()
         for thread in threads:
@@ -248,7 +250,9 @@ def test_memory_stays_flat_over_requests_and_swaps(home, make_caller):
 
     swap(2)
     ask(500)
+    gc.collect()
     before = resident_bytes()
     swap(10)
     ask(4000)
-    assert np.abs(resident_bytes() - before) < 24 << 20
+    gc.collect()
+    assert resident_bytes() - before < 24 << 20  # less than before is what other tests left to the system meanwhile
