@@ -229,7 +229,7 @@ def main() -> None:
         "times every item, of the index, one query": (ratios["index_alone"], 1.0, ratios["index_alone"] >= 1.0),
     }
     finish(
-        "retrieval",
+        f"retrieval_{flags.kind}",
         f"top {flags.k} of {rows:,} items of {flags.dim} numbers, {flags.kind}",
         {f"{line['who']}, {line['items']}": line["ms_alone"] / 1e3 for line in found},
         ratios,

@@ -31,8 +31,8 @@ ADD_ROWS = 65_536  # items that are handed to the index's library at a time
 PAD_ROWS = 128
 LAST_ROW = 2**32 - 1
 NOTHING = -2_139_095_041 << 32  # the key of the score -inf and the row LAST_ROW
-# What one query may read of float32 vectors before an index pays: on a CPU of two cores some milliseconds, on a GPU of
-# 4.8 TB/s about one. benchmarks/retrieval.py measures where the two cross.
+# What one query may read of float32 vectors: on a CPU of two cores that takes some milliseconds, on a GPU of 4.8 TB/s
+# about one. An index is faster long before (benchmarks/retrieval.py), but has to be built and misses items.
 EXACT_BYTES = {"cpu": 64 << 20, "cuda": 4 << 30}
 INDEX_FILE, REPORT_FILE = "index.faiss", "index.json"
 LIST_ROWS = 39  # items a list at least, below which faiss finds its centroids poorly founded
