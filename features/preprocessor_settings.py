@@ -1,12 +1,19 @@
-"""How a preprocessor encodes: settings of all columns, and of some categorical ones."""
+"""How a preprocessor encodes: settings of all columns, and of some categorical ones.
+
+Part of a configuration, which is checked before pandas is imported: operators are imported when they are made.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
 
 from features.errors import DataError
-from features.operators.categorify import Categorify
+from features.setting_checks import require_counts
+
+if TYPE_CHECKING:
+    from features.operators.categorify import Categorify
 
 
 @dataclass(frozen=True)
@@ -18,9 +25,11 @@ class CategorySettings:
     oov_buckets: int = 1
 
     def __post_init__(self) -> None:
-        self.operator("the preprocessor")  # which refuses what cannot be
+        require_counts("Categorify of 'the preprocessor'", **asdict(self))
 
     def operator(self, column: str) -> Categorify:
+        from features.operators.categorify import Categorify
+
         return Categorify(column, self.min_count, max_size=self.max_size, oov_buckets=self.oov_buckets)
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from models.embeddings import EmbeddingTables
 from models.errors import ModelError
-from models.model import Model, ModelInputs, require_fit
+
+if TYPE_CHECKING:
+    from models.model import Model, ModelInputs
 
 MODELS = {
     "tabular": "models.tabular:TabularModel",
@@ -50,6 +49,8 @@ class ModelSpec:
 
     def build(self) -> Model:
         """A new model with weights from torch's global generator."""
+        from models.model import require_fit
+
         kind = model_class(self.name)
         require_fit(kind, self.name, self.inputs)
         return kind.build(self.inputs, self.settings)
@@ -57,6 +58,10 @@ class ModelSpec:
     @property
     def table_parameters(self) -> int:
         """Numbers in the model's embedding tables; none is allocated to count them."""
+        import torch
+
+        from models.embeddings import EmbeddingTables
+
         with torch.device("meta"):
             tables = [module for module in self.build().modules() if isinstance(module, EmbeddingTables)]
         return sum(table.numel() for module in tables for table in module.tables)
@@ -67,6 +72,8 @@ class ModelSpec:
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> ModelSpec:
         """What `to_dict` gave; unknown settings and missing keys are a `ModelError`."""
+        from models.model import ModelInputs
+
         if missing := [key for key in ("name", "inputs", "settings") if key not in raw]:
             raise ModelError(f"a model's description lacks {', '.join(missing)}.")
         kind = model_class(str(raw["name"]))

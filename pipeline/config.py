@@ -1,6 +1,9 @@
 """A run's configuration: one YAML file, checked as a whole before any work, with `key=value` overrides.
 
 Unknown keys are errors that list the known ones. YAML is 1.2, so 1e-3 is a number and `no` is a word.
+
+A mistake is told within half a second. So nothing here imports torch or pandas before it is needed: keys and values of
+all sections are checked first, then those of `features` and `model`, whose settings lie beside the recipe and the model.
 """
 
 from __future__ import annotations
@@ -8,26 +11,28 @@ from __future__ import annotations
 import difflib
 import io
 import json
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
-from torch import nn
 
-from features.operators.fill_missing import INDICATORS
 from features.preprocessor_settings import PreprocessorSettings
-from features.recipes import recipe_class
-from models import EmbeddingTables, ModelError, build_optimizer
+from features.recipes import recipe_class, require_recipe
+from features.setting_checks import INDICATORS
+from models.errors import ModelError
 from models.schedule import build_schedule
 from models.shelf import model_class
-from pipeline.rank_evaluate import RankingSettings
 from pipeline.serving.settings import ServeSettings
 
+if TYPE_CHECKING:
+    from torch import nn
+
+Split = Literal["train", "valid", "test"]
 LONGEST_RUN = 1 << 62  # steps; how many a run has is only known when its rows are
 
 
@@ -130,6 +135,8 @@ class TrainSettings(Settings):
                 key = "lr_max" if setting == "lr" else setting
                 raise ValueError(f"optimizer_settings: {setting} is a setting of its own, train.{key}.")
         if self.optimizer_settings:
+            from models.optimizers import build_optimizer
+
             _try(
                 "optimizer_settings",
                 lambda: build_optimizer(_tiny_model(), self.optimizer, lr=self.lr_max, **self.optimizer_settings),
@@ -149,6 +156,11 @@ class TrainSettings(Settings):
 
 def _tiny_model() -> nn.Module:
     """A table and a layer to try optimizers on; torch's random state is left as it was."""
+    import torch
+    from torch import nn
+
+    from models.embeddings import EmbeddingTables
+
     with torch.random.fork_rng(devices=[]):
         return nn.Sequential(EmbeddingTables([1], [1]), nn.Linear(1, 1))
 
@@ -159,6 +171,28 @@ def _try(key: str, build: Callable[[], object]) -> None:
         build()
     except (TypeError, ValueError) as error:
         raise ValueError(f"{key}: {error}") from error
+
+
+class RankingSettings(Settings):
+    """What is ranked, and how deep it is looked at."""
+
+    k: tuple[int, ...] = Field((10,), min_length=1, description="depths of HR, NDCG, recall and coverage")
+    negatives: int | None = Field(99, ge=1, description="items drawn for each positive; null: none")
+    negatives_are_not_in: tuple[Split, ...] = Field(
+        ("train", "valid", "test"), description="splits whose positives of the user are never drawn"
+    )
+    full_catalogue: bool = Field(True, description="also rank each positive among all items")
+    catalogue_is_without: tuple[Split, ...] = Field(
+        ("train",), description="splits whose other positives of the user are no candidates"
+    )
+    max_rows: int | None = Field(10_000, ge=1, description="positives, evenly spread over the split; null: all")
+
+    @field_validator("k")
+    @classmethod
+    def _whole_depths(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if min(value) < 1 or len(set(value)) < len(value):
+            raise ValueError("must be different whole numbers from 1")
+        return value
 
 
 class EvaluateSettings(Settings):
@@ -219,20 +253,11 @@ class RunConfig(Settings):
     )
     features: Any = None
     preprocess: PreprocessorSettings = PreprocessorSettings()
-    model: Any = Field(default_factory=lambda: model_choice({}), description="kind, and the settings of that model")
+    model: Any = Field({}, description="kind, and the settings of that model")
     train: TrainSettings = TrainSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
     nightly: NightlySettings = NightlySettings()
     serve: ServeSettings = ServeSettings()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _recipe_settings(cls, raw: Any) -> Any:
-        if not isinstance(raw, dict) or "recipe" not in raw:
-            return raw
-        recipe = recipe_class(str(raw["recipe"]))
-        given = raw.get("features") or {}
-        return raw | {"features": given if is_dataclass(given) else _strict(recipe.Settings, given, "features")}
 
     @model_validator(mode="before")
     @classmethod
@@ -245,10 +270,22 @@ class RunConfig(Settings):
             return raw | {"preprocess": settings}
         return raw
 
-    @field_validator("model", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _model_settings(cls, raw: Any) -> ModelChoice:
-        return model_choice(raw)
+    def _known_recipe(cls, raw: Any) -> Any:
+        if isinstance(raw, dict) and "recipe" in raw:
+            require_recipe(str(raw["recipe"]))
+        return raw
+
+    @model_validator(mode="after")
+    def _settings_of_model_and_recipe(self) -> RunConfig:
+        """Last, since importing a model or a recipe takes seconds."""
+        model, features = model_choice(self.model), self.features or {}
+        if not is_dataclass(features):
+            features = _strict(recipe_class(self.recipe).Settings, features, "features")
+        object.__setattr__(self, "model", model)  # pydantic refuses the assignment: a configuration is frozen
+        object.__setattr__(self, "features", features)
+        return self
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, every default written out."""
@@ -285,10 +322,11 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 def parse_config(raw: dict[str, Any], where: str = "config") -> RunConfig:
     """A checked configuration from plain types."""
+    require_known_keys(RunConfig, raw, where)
     try:
         return RunConfig.model_validate(raw)
     except ValidationError as error:
-        raise ConfigError(f"{where}: " + " ".join(_describe(item, RunConfig) for item in error.errors())) from error
+        raise ConfigError(f"{where}: " + " ".join(_describe(item) for item in error.errors())) from error
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from error
 
@@ -319,49 +357,108 @@ def _apply(raw: dict[str, Any], override: str) -> None:
 
 
 def _strict(kind: type, given: Any, where: str) -> Any:
-    """A stdlib dataclass from a mapping, nested ones too, refusing unknown keys."""
+    """The dataclass of the section `where` from a mapping, nested ones too, refusing unknown keys."""
     if not isinstance(given, dict):
         raise ConfigError(f"{where}: expected keys and values, found {type(given).__name__}.")
-    _forbid_unknown(kind, given, where)
+    require_known_keys(kind, given, section=where)
     try:
         return TypeAdapter(kind).validate_python(given)
     except ValidationError as error:
-        raise ConfigError(" ".join(_describe(item, kind, where) for item in error.errors())) from error
+        raise ConfigError(" ".join(_describe(item, where) for item in error.errors())) from error
 
 
-def _forbid_unknown(kind: Any, given: dict[str, Any], where: str) -> None:
-    import typing
+def require_known_keys(kind: type, given: Mapping[str, Any], where: str = "", section: str = "") -> None:
+    """Raise `ConfigError` for every key of `given`, and of the sections in it, that `kind` and its sections lack.
 
-    hints = typing.get_type_hints(kind)
-    for key, value in given.items():
-        if key not in hints:
-            raise ConfigError(_unknown_key(f"{where}.{key}", key, list(hints)))
-        if is_dataclass(hints[key]) and isinstance(value, dict):
-            _forbid_unknown(hints[key], value, f"{where}.{key}")
-        *_, inside = typing.get_args(hints[key]) or (None,)
-        if is_dataclass(inside) and isinstance(value, dict):  # settings by name
-            for name, item in value.items():
-                if isinstance(item, dict):
-                    _forbid_unknown(inside, item, f"{where}.{key}.{name}")
+    where: what the message begins with. section: dotted place of `given` in a run's configuration.
+    """
+    found = list(_unknown_keys(kind, given, section))
+    if not found:
+        return
+    others = set(setting_paths(RunConfig)) | set(setting_paths(kind, section)) | set(_given_paths(given, section))
+    others -= {path for path, _ in found}
+    raise ConfigError(f"{where}: " * bool(where) + " ".join(_unknown_key(path, known, others) for path, known in found))
 
 
-def _unknown_key(path: str, key: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(key, known, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    return f"unknown key {path!r}.{hint} Known keys: {', '.join(sorted(known))}."
+def setting_paths(kind: type, section: str = "") -> Iterator[str]:
+    """Dotted names of every setting of `kind`, its sections and theirs; those of a recipe and a model are not known."""
+    for name, annotation in _fields(kind).items():
+        path = _join(section, name)
+        yield path
+        inside, by_name = _settings_inside(annotation)
+        if inside is not None and not by_name:
+            yield from setting_paths(inside, path)
 
 
-def _describe(item: Any, kind: Any, where: str = "") -> str:
+def _given_paths(given: Mapping[str, Any], section: str) -> Iterator[str]:
+    """Dotted names of what a file sets. They are all that is known of a recipe and a model before their import."""
+    for name, value in given.items():
+        path = _join(section, name)
+        yield path
+        if isinstance(value, dict):
+            yield from _given_paths(value, path)
+
+
+def _unknown_keys(kind: type, given: Mapping[str, Any], section: str) -> Iterator[tuple[str, list[str]]]:
+    """Dotted name of each unknown key, and the known ones of its section."""
+    known = _fields(kind)
+    for name, value in given.items():
+        path = _join(section, name)
+        if name not in known:
+            yield path, [_join(section, other) for other in known]
+            continue
+        inside, by_name = _settings_inside(known[name])
+        if inside is None or not isinstance(value, dict):
+            continue
+        for part, item in ((_join(path, key), item) for key, item in value.items()) if by_name else ((path, value),):
+            if isinstance(item, dict):
+                yield from _unknown_keys(inside, item, part)
+
+
+def _fields(kind: type) -> dict[str, Any]:
+    """Name and type of each setting of a pydantic model or a dataclass."""
+    if issubclass(kind, BaseModel):
+        return {name: field.annotation for name, field in kind.model_fields.items()}
+    return get_type_hints(kind)
+
+
+def _settings_inside(annotation: Any) -> tuple[type | None, bool]:
+    """The class of settings that a field of this type holds, and whether it holds several by name."""
+    if isinstance(annotation, type) and (is_dataclass(annotation) or issubclass(annotation, BaseModel)):
+        return annotation, False
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return next((found for found in map(_settings_inside, arguments) if found[0] is not None), (None, False))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _settings_inside(arguments[1])[0], True
+    return None, False
+
+
+def _join(section: str, name: Any) -> str:
+    return f"{section}.{name}" if section else str(name)
+
+
+def _unknown_key(path: str, known: Sequence[str], others: set[str]) -> str:
+    """The message for an unknown key; known: settings of its section. others: settings anywhere.
+
+    What is suggested is the most similar last name, of the same section where two are equally similar.
+    """
+    name = path.rpartition(".")[2]
+    likeness = {}
+    for other in {*known, *others}:
+        at_home = other in known
+        ratio = difflib.SequenceMatcher(None, other.rpartition(".")[2], name).ratio()
+        if ratio >= (0.6 if at_home else 0.8):
+            likeness[other] = (ratio, at_home)
+    best = sorted(other for other in likeness if likeness[other] == max(likeness.values()))[:3]
+    hint = f" Did you mean {' or '.join(map(repr, best))}?" if best else ""
+    names = sorted(other.rpartition(".")[2] for other in known)
+    return f"unknown key {path!r}.{hint} Known keys: {', '.join(names)}."
+
+
+def _describe(item: Any, where: str = "") -> str:
     location = ".".join(str(part) for part in ((where,) if where else ()) + item["loc"])
-    if item["type"] == "extra_forbidden":
-        return _unknown_key(location, str(item["loc"][-1]), _known_keys(kind, item["loc"][:-1]))
     if item["type"] == "missing":
         return f"key {location!r} is missing."
     message = item["msg"].removeprefix("Value error, ")
     return f"{location or 'configuration'}: {message} (found {item['input']!r})." if location else message
-
-
-def _known_keys(kind: Any, path: Sequence[Any]) -> list[str]:
-    for part in path:
-        kind = kind.model_fields[part].annotation
-    return list(kind.model_fields)

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor, nn
 
 from features.vocabulary import LAYOUT
@@ -25,38 +24,14 @@ from loaders.packed import Batch, PackedTable
 from models.model import ModelInputs
 from models.ranking_metrics import PositiveRanks, log_chance_of_absence
 from pipeline.bundle import BLOCK_ROWS, PAD_ROWS, model_outputs
+from pipeline.config import RankingSettings
 from pipeline.display import progress
 
 SCORES_AT_ONCE = 1 << 22  # of candidates; pairs are scored `BLOCK_ROWS` at a time
-Split = Literal["train", "valid", "test"]
 
 
 class RankingError(ValueError):
     """The ranking cannot be evaluated; the message says what is missing."""
-
-
-class RankingSettings(BaseModel):
-    """What is ranked, and how deep it is looked at."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
-
-    k: tuple[int, ...] = Field((10,), min_length=1, description="depths of HR, NDCG, recall and coverage")
-    negatives: int | None = Field(99, ge=1, description="items drawn for each positive; null: none")
-    negatives_are_not_in: tuple[Split, ...] = Field(
-        ("train", "valid", "test"), description="splits whose positives of the user are never drawn"
-    )
-    full_catalogue: bool = Field(True, description="also rank each positive among all items")
-    catalogue_is_without: tuple[Split, ...] = Field(
-        ("train",), description="splits whose other positives of the user are no candidates"
-    )
-    max_rows: int | None = Field(10_000, ge=1, description="positives, evenly spread over the split; null: all")
-
-    @field_validator("k")
-    @classmethod
-    def _whole_depths(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if min(value) < 1 or len(set(value)) < len(value):
-            raise ValueError("must be different whole numbers from 1")
-        return value
 
 
 @runtime_checkable

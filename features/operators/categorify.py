@@ -13,6 +13,7 @@ from features.frame import engine_of, load_engine
 from features.list_columns import list_column, list_entries
 from features.operators.base import FittedOperator
 from features.operators.explode_lists import split_lists
+from features.setting_checks import require_counts
 from features.vocabulary import IdLayout, Vocabulary
 
 MAX_CARDINALITY = 200_000_000  # of int64 ids: some 5 GB while they are counted and sorted
@@ -70,12 +71,8 @@ class Categorify(FittedOperator):
         (self._where,) = (f"Categorify of {item!r}" for item in given)
         if not isinstance(given[0], str) and not 1 < len(given[0]) == len(set(given[0])):
             raise DataError(f"{self._where}: name two or more different columns.")
-        for name in ("min_count", "max_size", "oov_buckets", "max_cardinality"):
-            value = getattr(self, name)
-            if value is None and name == "max_size":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise DataError(f"{self._where}: {name} must be at least 1, found {value!r}.")
+        counts = ("min_count", "max_size", "oov_buckets", "max_cardinality")
+        require_counts(self._where, **{name: getattr(self, name) for name in counts})
         if (self.combined is not None and self.output is None) or (self.shared is not None and self.output is not None):
             raise DataError(f"{self._where}: combined columns need an output, shared ones are replaced and have none.")
         if self.combined is not None and (self.is_list or self.vocabulary is not None or "count" in self.combined):

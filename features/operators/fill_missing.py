@@ -17,8 +17,8 @@ from features.frame import engine_of
 from features.operators.base import FittedOperator
 from features.quantiles import RadixHistogram, Search
 from features.rank_search import NextPass, Ranked, require_method
+from features.setting_checks import INDICATORS
 
-INDICATORS = ("auto", "all", "none")
 STRATEGIES = ("median", "mean", "mode", "constant")
 MOST_DISTINCT = 1 << 20  # that a mode is found among: 16 MB
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
 
 from features.errors import DataError
-from features.recipes.base import Recipe
+
+if TYPE_CHECKING:
+    from features.recipes.base import Recipe
 
 RECIPES = {
     "flights": "features.recipes.flights:FlightsRecipe",
@@ -16,9 +19,14 @@ RECIPES = {
 }
 
 
-def recipe_class(name: str) -> type[Recipe]:
-    """The recipe of that name."""
+def require_recipe(name: str) -> None:
+    """Raise `DataError` unless there is a recipe of that name; none is imported."""
     if name not in RECIPES:
         raise DataError(f"recipe: unknown recipe {name!r}. Known: {', '.join(sorted(RECIPES))}.")
+
+
+def recipe_class(name: str) -> type[Recipe]:
+    """The recipe of that name."""
+    require_recipe(name)
     module, _, attribute = RECIPES[name].partition(":")
     return getattr(importlib.import_module(module), attribute)

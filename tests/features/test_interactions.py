@@ -321,7 +321,10 @@ def test_a_yaml_file_is_all_that_it_takes(log, tmp_path):
     assert len(tables.splits["train"]) / len(log) == pytest.approx(0.5, abs=0.04)
     assert "words_red" in tables.schema.names("continuous")
     (tmp_path / "typo.yaml").write_text(text.replace("flags:", "flag:"))
-    with pytest.raises(ConfigError, match=r"unknown key 'features.side_tables.item.flag'. Did you mean 'flags'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"unknown key 'features.side_tables.item.flag'. Did you mean 'features.side_tables.item.flags'",
+    ):
         load_config(tmp_path / "typo.yaml")
 
 

@@ -226,5 +226,5 @@ def test_settings_are_checked():
     for wrong in ("loacl", "tcp://box", "udp://box:1"):
         with pytest.raises(ConfigError, match=r"cluster: .*found '" + wrong):
             parse_config(raw | {"cluster": wrong})
-    with pytest.raises(ConfigError, match=r"unknown key 'cluster_settings.worker'. Did you mean 'workers'"):
+    with pytest.raises(ConfigError, match=r"'cluster_settings.worker'. Did you mean 'cluster_settings.workers'"):
         parse_config(raw | {"cluster_settings": {"worker": 2}})

@@ -1,5 +1,7 @@
 """Configuration: checked as a whole before any work, with errors that say what is possible."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,12 +41,23 @@ def test_defaults_are_filled_in(load):
     ("text", "key", "suggestion", "known"),
     [
         ("sede: 3", "sede", "seed", "recipe"),
-        ("train: {epoch: 3}", "train.epoch", "epochs", "batch_size"),
-        ("features: {late_minute: 3}", "features.late_minute", "late_minutes", "smoothing"),
-        ("features: {split: {trian: 0.5}}", "features.split.trian", "train", "valid"),
-        ("preprocess: {min_counts: 3}", "preprocess.min_counts", "min_count", "indicator"),
-        ("preprocess: {columns: {a: {min_cuont: 3}}}", "preprocess.columns.a.min_cuont", "min_count", "oov_buckets"),
-        ("nightly: {tolerence: 0.1}", "nightly.tolerence", "tolerance", "confidence"),
+        ("train: {epoch: 3}", "train.epoch", "train.epochs", "batch_size"),
+        ("features: {late_minute: 3}", "features.late_minute", "features.late_minutes", "smoothing"),
+        ("features: {split: {trian: 0.5}}", "features.split.trian", "features.split.train", "valid"),
+        ("preprocess: {min_counts: 3}", "preprocess.min_counts", "preprocess.min_count", "indicator"),
+        (
+            "preprocess: {columns: {a: {min_cuont: 3}}}",
+            "preprocess.columns.a.min_cuont",
+            "preprocess.columns.a.min_count",
+            "oov_buckets",
+        ),
+        ("nightly: {tolerence: 0.1}", "nightly.tolerence", "nightly.tolerance", "confidence"),
+        ("evaluate: {ranking: {kk: 3}}", "evaluate.ranking.kk", "evaluate.ranking.k", "max_rows"),
+        ("model: {layrs: [3]}", "model.layrs", "model.layers", "dropout"),
+        # Of another section: the same name before a similar one, and the file's own keys before any import.
+        ("epochs: 3", "epochs", "train.epochs", "preprocess"),
+        ("train: {seed: 3}", "train.seed", "seed", "epochs"),
+        ("model: {layers: [8]}\nlayer: [3]", "layer", "model.layers", "model"),
     ],
 )
 def test_an_unknown_key_is_named_with_the_known_ones_and_a_suggestion(load, text, key, suggestion, known):
@@ -52,6 +65,48 @@ def test_an_unknown_key_is_named_with_the_known_ones_and_a_suggestion(load, text
         load(SMALLEST + text)
     assert f"unknown key '{key}'. Did you mean '{suggestion}'? Known keys: " in str(error.value)
     assert known in str(error.value).partition("Known keys: ")[2]
+
+
+def test_settings_of_the_same_name_are_all_suggested(load):
+    suggested = r"'max_rows'\. Did you mean 'evaluate\.ranking\.max_rows' or 'serve\.max_rows'\?"
+    with pytest.raises(ConfigError, match=suggested):
+        load(SMALLEST, "max_rows=3")
+
+
+def test_every_unknown_key_is_told_at_once_and_none_is_suggested(load):
+    with pytest.raises(ConfigError, match=r"'train\.epoch'.* 'sede'.* Did you mean 'seed'") as error:
+        load(SMALLEST, "train.epoch=3", "sede=1", "nightly.epoch=3")
+    assert "mean 'train.epoch'" not in str(error.value)
+
+
+def test_what_the_recipe_and_the_model_refuse_comes_after_all_else(load):
+    with pytest.raises(ConfigError, match=r"run\.yaml: train\.epochs: [^:]* \(found 0\)\.$"):
+        load(SMALLEST, "train.epochs=0", "features.late_minute=3", "model.layrs=3")
+
+
+MISTAKES = {
+    "unknown key": "epochs=3",
+    "unknown key of a section": "train.epoch=3",
+    "value": "train.batch_size=1",
+    "recipe": "recipe=flight",
+    "kind of model": "model.kind=dnc",
+}
+
+
+@pytest.mark.parametrize("override", MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_told_before_anything_heavy_is_imported(override):
+    """Seconds of imports stand between a user and the message otherwise."""
+    code = f"""
+import sys
+from pipeline.config import ConfigError, load_config
+try:
+    load_config("conf/flights.yaml", [{override!r}])
+    sys.exit("no error")
+except ConfigError:
+    print(*sorted({{"torch", "pandas", "dask", "numba", "pyarrow", "scipy"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "\n")
 
 
 def test_an_unknown_key_that_resembles_nothing_gets_no_suggestion(load):
@@ -80,7 +135,7 @@ def test_an_override_that_makes_no_sense_is_an_error(load, override):
 
 
 def test_an_unknown_key_in_an_override_is_an_error(load):
-    with pytest.raises(ConfigError, match=r"unknown key 'train\.epoch'\. Did you mean 'epochs'"):
+    with pytest.raises(ConfigError, match=r"unknown key 'train\.epoch'\. Did you mean 'train\.epochs'"):
         load(SMALLEST, "train.epoch=3")
 
 
