@@ -3,7 +3,7 @@
 Unknown keys are errors that list the known ones. YAML is 1.2, so 1e-3 is a number and `no` is a word.
 
 A mistake is told within half a second. So nothing here imports torch or pandas before it is needed: keys and values of
-all sections are checked first, then those of `features` and `model`, whose settings lie beside the recipe and the model.
+other sections are checked first, then those of `model` and `features`, whose settings lie in heavy modules.
 """
 
 from __future__ import annotations

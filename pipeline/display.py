@@ -12,7 +12,7 @@ from contextlib import contextmanager, redirect_stderr, suppress
 from html import escape
 from io import StringIO
 from numbers import Integral, Real
-from typing import Any, Self, TextIO
+from typing import Any, Literal, Self, TextIO
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -40,6 +40,8 @@ METRIC_LABELS = {
 }
 AT_DEPTH = {"hr": "HR", "ndcg": "NDCG", "recall": "Recall", "coverage": "Coverage"}  # of hr@10, ndcg@10, ...
 Rows = Sequence[Mapping[str, Any]]
+Detail = Literal["quiet", "normal", "verbose"]
+_detail: Detail = "normal"
 
 
 def metric_label(name: str) -> str:
@@ -197,7 +199,7 @@ class Progress:
         self._items = None if work is None or isinstance(work, int) else work
         self._total = work if isinstance(work, int) else _length(work)
         self._label, self._note, self._done = _printable(label), "", 0
-        self._file: TextIO | None = file
+        self._file: TextIO | None = None if _detail == "quiet" else file
         self._clock = clock
         self._bar = _bar(file) if _is_terminal(file) else None
         self._interval = self.BAR_SECONDS if self._bar else self.LOG_SECONDS
@@ -295,8 +297,27 @@ def _bar(file: TextIO) -> RichProgress:
 
 
 @contextmanager
+def detail(level: Detail) -> Iterator[None]:
+    """How much is shown within the block, in all threads. quiet: no progress and no log below warnings. verbose: also
+    what `silence` hides."""
+    global _detail
+    before = _detail, logging.root.manager.disable
+    _detail = level
+    if level == "quiet":
+        logging.disable(logging.INFO)
+    try:
+        yield
+    finally:
+        _detail, disabled = before
+        logging.disable(disabled)
+
+
+@contextmanager
 def silence() -> Iterator[None]:
     """No progress on standard error and no log below warnings within the block, for trainings that are many."""
+    if _detail == "verbose":
+        yield
+        return
     before = logging.root.manager.disable
     logging.disable(logging.INFO)
     try:

@@ -22,7 +22,7 @@ SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 # The offline GPU box lacks some packages (make gpu-check installs nothing): folders whose code needs them are left out
 # there, and the report's first lines say so.
 NEEDS = {
-    "pipeline": ("pydantic", "ruamel.yaml", "safetensors"),
+    "pipeline": ("pydantic", "ruamel.yaml", "safetensors", "typer"),
     "features": ("dask", "numba", "xxhash"),
     "pipeline/serving": ("fastapi", "httpx", "prometheus_client", "schemathesis", "uvicorn", "faiss"),
     "pipeline/test_export.py": ("onnx", "onnxruntime", "onnxscript"),

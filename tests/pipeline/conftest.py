@@ -99,7 +99,7 @@ class Tiny:
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess:
         """The command line in a process of its own."""
-        code = f"from pipeline.cli import main\nsys.exit(main({list(arguments)!r}))"
+        code = f"from pipeline.commands.app import main\nsys.exit(main({list(arguments)!r}))"
         process = self.start(code)
         out, err = process.communicate(timeout=500)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)

@@ -15,7 +15,7 @@ from features.recipes.base import FeatureTables
 from features.schema import Entity, Schema
 from models.errors import ModelError
 from models.tabular import TabularSettings
-from pipeline.cli import main
+from pipeline.commands.app import main
 from pipeline.compare import Budget, Contender, compare, learning_rates, parse_models
 from pipeline.compare_report import interval_drawing, metric_rows, model_rows, notes
 from pipeline.compare_trials import MOST_SEEDS, Bench, Interval, Outcome, Trainer

@@ -1,6 +1,7 @@
 """Tables and progress: aligned without a terminal, quiet enough for logs, and never the end of a run."""
 
 import io
+import logging
 import re
 import sys
 from html.parser import HTMLParser
@@ -10,7 +11,7 @@ import pandas as pd
 import pytest
 from rich.cells import cell_len
 
-from pipeline.display import format_value, html_table, plain_table, progress, render_table
+from pipeline.display import detail, format_value, html_table, plain_table, progress, render_table, silence
 
 ROWS = [
     {"split": "train", "rows": 228_344, "auc": 0.76341234, "note": None},
@@ -275,3 +276,29 @@ def test_progress_restores_the_cursor_after_an_error():
     with pytest.raises(KeyboardInterrupt):
         work()
     assert file.getvalue().count("\x1b[?25l") == file.getvalue().count("\x1b[?25h") == 1
+
+
+@pytest.mark.parametrize("make", [io.StringIO, Terminal])
+def test_quiet_hides_progress_and_the_log_below_warnings_and_no_result(make, caplog, capsys):
+    caplog.set_level(logging.INFO)
+    log, file = logging.getLogger("quiet"), make()
+    with detail("quiet"):
+        assert list(progress(range(3), "train", file=file)) == [0, 1, 2]
+        log.info("hidden")
+        log.warning("shown")
+        render_table([{"auc": 0.7}])
+    assert file.getvalue() == ""
+    assert [record.message for record in caplog.records] == ["shown"]
+    assert "0.7" in capsys.readouterr().out
+    log.info("again")
+    assert caplog.records[-1].message == "again"
+
+
+@pytest.mark.parametrize(("level", "told"), [("normal", False), ("verbose", True)])
+def test_trainings_that_are_many_are_silent_unless_all_is_wanted(level, told, caplog, capsys):
+    caplog.set_level(logging.INFO)
+    with detail(level), silence():
+        list(progress(range(3), "training 1 of 30"))
+        logging.getLogger("trials").info("residency")
+    assert ("training 1 of 30" in capsys.readouterr().err) == told
+    assert bool(caplog.records) == told

@@ -21,7 +21,7 @@ from pipeline import embed as stage
 from pipeline import embed_write
 from pipeline.artifacts import MANIFEST
 from pipeline.bundle import Bundle, load_bundle, model_outputs
-from pipeline.cli import main
+from pipeline.commands.app import main
 from pipeline.embed import embed, update_embeddings
 from pipeline.embed_write import EmbedSettings, Tower
 from pipeline.embeddings import LATEST, STAGE, EmbeddingsError, StoredEmbeddings

@@ -22,7 +22,7 @@ from models.fields import LinearTerms
 from models.model import EntityColumns, Model, ModelInputs
 from models.shelf import MODELS, ModelSpec, model_class
 from pipeline.bundle import Bundle, model_outputs
-from pipeline.cli import main
+from pipeline.commands.app import main
 from pipeline.export import export_bundle, traced
 from pipeline.export_check import ABSOLUTE, RELATIVE, ExportError, difference, sample_rows, vocabulary_values
 from pipeline.onnx_rows import NULL_INTEGER, onnx_inputs, rows_graph

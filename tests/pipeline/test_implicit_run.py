@@ -13,7 +13,7 @@ from models import TargetLoss
 from models.model import EntityColumns, ModelInputs
 from models.ncf import NCF, NCFSettings
 from pipeline import Pipeline
-from pipeline.cli import main
+from pipeline.commands.app import main
 from pipeline.config import ConfigError, NegativeSettings, TrainSettings, load_config, parse_config
 from pipeline.negatives import implicit_batches, require_positives
 from pipeline.train import train_model

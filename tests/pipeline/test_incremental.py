@@ -16,7 +16,7 @@ from features.errors import DataError
 from features.sources import read_files
 from pipeline import incremental
 from pipeline.artifacts import ArtifactError, ArtifactStore, collect_garbage
-from pipeline.cli import main
+from pipeline.commands.app import main
 from pipeline.incremental import ParsedFiles, parsed_in_use
 
 TYPES = {

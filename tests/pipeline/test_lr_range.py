@@ -10,7 +10,7 @@ from torch import nn
 
 from loaders.packed import Batch
 from models import build_optimizer, set_lr_and_momentum
-from pipeline.cli import main
+from pipeline.commands.app import main
 from pipeline.lr_range import LrRange, lr_range_test, valley
 from pipeline.train import TrainingError
 

@@ -10,7 +10,7 @@ import pytest
 
 from features.operators import operator_class, operator_name, operator_names
 from features.schema import Column, Schema, Target
-from pipeline.cli import main
+from pipeline.commands.app import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")

@@ -19,7 +19,7 @@ from features.errors import DataError
 from features.recipes import recipe_class
 from features.recipes.trivago_synthetic import write_synthetic_log
 from models.model import EntityColumns, ModelInputs
-from pipeline.cli import main
+from pipeline.commands.app import main
 from pipeline.config import parse_config
 from pipeline.plan import make_plan, run_plan
 from pipeline.plan_fit import distinct_values, predict
@@ -241,7 +241,7 @@ def test_an_unreadable_config_is_one_line(tmp_path, capsys):
 TRAIN_AND_TELL_PEAK = """
 import sys
 from pathlib import Path
-from pipeline.cli import main
+from pipeline.commands.app import main
 code = main(["train", "--config", sys.argv[1]])
 lines = Path("/proc/self/status").read_text().splitlines()
 Path(sys.argv[2]).write_text(next(line.split()[1] for line in lines if line.startswith("VmHWM")))

@@ -10,7 +10,7 @@ from tiny_recipe import day_of_rows
 
 from features.errors import DataError
 from pipeline.bundle import BundleError, load_bundle
-from pipeline.cli import main
+from pipeline.commands.app import main
 from pipeline.score import RunError, evaluate_run, score_run
 
 

@@ -7,7 +7,7 @@ import torch
 
 from loaders.dataset import BatchDataset
 from models.kernels import kernel
-from pipeline.cli import main
+from pipeline.commands.app import main
 from pipeline.experiment import Experiment
 from pipeline.machine_rates import Rates
 from pipeline.step_phases import FORWARD, LOOKUP, LOSS, PHASES, Laps, PhasedStep, watched_lookup

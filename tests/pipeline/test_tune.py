@@ -11,7 +11,7 @@ import torch
 
 from models.noise_scale import NoiseScale
 from pipeline import tune_trials
-from pipeline.cli import main
+from pipeline.commands.app import main
 from pipeline.config import TrainSettings, load_config
 from pipeline.experiment import Experiment
 from pipeline.train import TrainingError

@@ -13,7 +13,7 @@ from loaders.dataset import BatchDataset
 from models.noise_scale import NoiseScale
 from models.schedule import build_schedule
 from pipeline import tune_trials
-from pipeline.cli import main
+from pipeline.commands.app import main
 from pipeline.experiment import Experiment
 from pipeline.machine_rates import Rates
 from pipeline.negatives import implicit_batches

@@ -9,7 +9,7 @@ from tiny_recipe import day_of_rows
 
 from features.preprocessor import Preprocessor
 from features.update import checksum
-from pipeline.cli import main
+from pipeline.commands.app import main
 
 
 @pytest.fixture

@@ -1,0 +1,127 @@
+"""What all commands share: -v and -q, the configuration that is checked first, and one line for a user's mistake."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import inspect
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pipeline.commands.options import DEFAULT_CONFIG
+
+PACKAGES = ("gigabatch", "pipeline", "features", "loaders", "models")
+USAGE, FAILED, STOPPED = 2, 40, 130
+# No permission, a full or a read-only disk, a folder for a file: nothing that a traceback would explain.
+REFUSED_BY_SYSTEM = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EISDIR, errno.ENOTDIR,
+)  # fmt: skip
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        default_factory=bool,
+        show_default=False,
+        help="Log with times and modules, progress of inner trainings too, tracebacks of mistakes.",
+        rich_help_panel="Output",
+    ),
+]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet",
+        "-q",
+        default_factory=bool,
+        show_default=False,
+        help="Results, warnings and errors alone.",
+        rich_help_panel="Output",
+    ),
+]
+
+
+def command(name: str, function: Callable[..., int]) -> Callable[..., int]:
+    """`function` as the command of that name: with -v and -q, and with `one_line` errors in place of tracebacks.
+
+    A function with `config` and `overrides` gets them checked, and before anything that it imports.
+    """
+
+    @functools.wraps(function)
+    def run(*, context: typer.Context, verbose: bool, quiet: bool, **arguments: Any) -> int:
+        before = context.find_root().params  # gigabatch -q train, too
+        verbose, quiet = verbose or before["verbose"], quiet or before["quiet"]
+        if verbose and quiet:
+            raise typer.BadParameter("give one of --verbose and --quiet, not both.")
+        try:
+            with shown(verbose, quiet):
+                if "config" in arguments:
+                    check_config(arguments["config"], arguments["overrides"])
+                return function(**arguments)
+        except (ValueError, OSError) as error:
+            if not is_users(error):
+                raise
+            if verbose:
+                traceback.print_exc()
+            print(f"gigabatch: {one_line(error)}", file=sys.stderr)
+            return FAILED if name == "nightly" else USAGE
+        except KeyboardInterrupt:
+            print("gigabatch: stopped; run again to go on.", file=sys.stderr)
+            return STOPPED
+
+    own = inspect.signature(function, eval_str=True)
+    common = [
+        inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
+        for option, annotation in (("verbose", Verbose), ("quiet", Quiet), ("context", typer.Context))
+    ]
+    parameters = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in own.parameters.values()]
+    run.__signature__ = own.replace(parameters=[*parameters, *common])  # type: ignore[attr-defined]
+    run.__annotations__ = {item.name: item.annotation for item in (*parameters, *common)}
+    return run
+
+
+@contextlib.contextmanager
+def shown(verbose: bool, quiet: bool) -> Iterator[None]:
+    """The log on standard error, and what -v and -q say of it and of progress."""
+    text = "%(asctime)s %(name)s: %(message)s" if verbose else "%(message)s"
+    logging.basicConfig(level=logging.INFO, format=text, stream=sys.stderr)
+    if not verbose and not quiet:
+        yield
+        return
+    from pipeline.display import detail
+
+    with detail("verbose" if verbose else "quiet"):
+        yield
+
+
+def check_config(config: Path, overrides: Sequence[str]) -> None:
+    """Raise what is wrong with a configuration, while neither torch nor pandas has been imported.
+
+    The command itself reads it again.
+    """
+    from pipeline.config import ConfigError, load_config
+
+    if config == DEFAULT_CONFIG and not config.exists():
+        here = sorted(str(path) for pattern in ("*.yaml", "conf/*.yaml") for path in Path().glob(pattern))
+        raise ConfigError(
+            f"--config is needed: the run's YAML file. The default, {config}, is not here. "
+            f"YAML files here and in conf: {', '.join(here) or 'none'}."
+        )
+    load_config(config, overrides)
+
+
+def is_users(error: Exception) -> bool:
+    """Whether it is a mistake that a user can mend: an error of ours, or one of these of the system."""
+    if isinstance(error, OSError):
+        return error.errno in REFUSED_BY_SYSTEM
+    return type(error).__module__.partition(".")[0] in PACKAGES
+
+
+def one_line(error: object) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,99 @@
+"""Commands that measure before a long run: plan, tune, compare, lr-range, profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.commands.options import Config, Overrides, SampleRows
+
+SAMPLE_ROWS = 2_000_000
+
+
+def plan(
+    config: Config,
+    overrides: Overrides,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object for machines. Exit code 3: the run does not fit.")
+    ] = False,
+) -> int:
+    """What a run will take, memory, time and disk, and whether that fits, from a sample of its inputs."""
+    from pipeline.plan import run_plan
+
+    return run_plan(config, overrides, as_json)
+
+
+def tune(
+    config: Config,
+    overrides: Overrides,
+    max_batch: Annotated[
+        int | None, typer.Option("--max-batch", metavar="ROWS", show_default="rows / 8", help="Try no larger batch.")
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", help="Pairs of trainings, 2 to 30.")] = 5,
+    seconds: Annotated[float, typer.Option("--seconds", help="Time for everything.")] = 600.0,
+    rows: Annotated[
+        int, typer.Option("--rows", help="Of a longer train or valid split a sample of so many rows.")
+    ] = SAMPLE_ROWS,
+    tolerance: Annotated[float, typer.Option("--tolerance", help="Share of the metric that may be lost.")] = 0.001,
+) -> int:
+    """The fastest batch that is as good as the run's own: step times, memory, noise scale, trainings in pairs."""
+    from pipeline.tune import Bounds, run_tune
+
+    return run_tune(config, overrides, Bounds(max_batch, seeds, seconds, rows, tolerance))
+
+
+def compare(
+    config: Config,
+    overrides: Overrides,
+    models: Annotated[
+        str,
+        typer.Option(
+            "--models",
+            metavar="A,B,...",
+            help="By name, or {kind: fm, dim: 8} with settings; the first is the reference.",
+        ),
+    ],
+    seeds: Annotated[int, typer.Option("--seeds", help="Trainings of each model, 1 to 30.")] = 3,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", show_default="train.epochs", help="Of every training.")
+    ] = None,
+    trials: Annotated[int, typer.Option("--trials", help="Learning rates tried for each model.")] = 3,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", show_default="no bound", help="Time for everything.")
+    ] = None,
+    rows: SampleRows = SAMPLE_ROWS,
+) -> int:
+    """Models of the shelf on one run's data under one budget, with intervals over seeds (docs/compare.md)."""
+    from pipeline.compare import Budget, run_compare
+
+    return run_compare(config, overrides, models, Budget(seeds, epochs, trials, seconds, rows))
+
+
+def lr_range(
+    config: Config,
+    overrides: Overrides,
+    start: Annotated[float, typer.Option("--start", help="First learning rate.")] = 1e-7,
+    stop: Annotated[float, typer.Option("--stop", help="Last learning rate.")] = 10.0,
+    steps: Annotated[int, typer.Option("--steps", help="Steps between the two.")] = 100,
+) -> int:
+    """Try every learning rate in one short run of the train split and suggest one (Smith, arXiv 1506.01186)."""
+    from pipeline.lr_range import run_lr_range
+
+    return run_lr_range(config, overrides, start, stop, steps)
+
+
+def profile(
+    config: Config,
+    overrides: Overrides,
+    steps: Annotated[int, typer.Option("--steps", help="Steps that are timed.")] = 20,
+    rows: SampleRows = SAMPLE_ROWS,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", metavar="FILE", help="Also write torch.profiler's trace of the steps.")
+    ] = None,
+) -> int:
+    """Where the time of a training step goes, beside the bytes and flops it needs and what this machine can do."""
+    from pipeline.step_profile import run_profile
+
+    return run_profile(config, overrides, steps, rows, trace)

@@ -1,0 +1,44 @@
+"""Commands that keep a model current: nightly, rollback, update."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.commands.options import Config, Overrides
+
+
+def nightly(config: Config, overrides: Overrides) -> int:
+    """Train on new files, compare with the current model, promote or keep (docs/nightly.md)."""
+    from pipeline.nightly import run_nightly
+
+    return run_nightly(config, overrides)
+
+
+def rollback(config: Config, overrides: Overrides) -> int:
+    """Make the model before the current one current again."""
+    from pipeline import nightly
+
+    return nightly.rollback(config, overrides)
+
+
+def update(
+    config: Config,
+    overrides: Overrides,
+    data: Annotated[str, typer.Option("--data", metavar="FILES", help="Parquet files of the features stage, all new.")],
+    preprocessor: Annotated[
+        Path | None,
+        typer.Option(
+            "--preprocessor", metavar="FOLDER", show_default="that of runs/<name>/latest", help="What to extend."
+        ),
+    ] = None,
+    refresh_scales: Annotated[
+        bool, typer.Option("--refresh-scales", help="Medians and scales of all data, for a model trained anew.")
+    ] = False,
+) -> int:
+    """Extend a run's vocabularies and statistics by new feature rows, and report how these differ (docs/refit.md)."""
+    from pipeline.update import update_preprocessor
+
+    return update_preprocessor(config, overrides, data, preprocessor, refresh_scales)

@@ -1,0 +1,78 @@
+"""Commands that make a run, and use it: features, train, evaluate, score, export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.commands.options import Config, Overrides, RunFolder, Split
+
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", show_default="inside the run's folder", metavar="PATH", help="File or folder to write."),
+]
+
+
+def features(config: Config, overrides: Overrides) -> int:
+    """Raw files to Parquet features."""
+    from pipeline.display import render_table
+    from pipeline.stages import Pipeline
+
+    made = Pipeline.from_config(config, *overrides).features()
+    rows = [{"split": name, "rows": count} for name, count in made.rows.items()]
+    render_table(rows, f"features {'(skipped, unchanged)' if made.artifact.skipped else ''}")
+    if not made.artifact.skipped and any(made.files.values()):
+        print("input files: " + ", ".join(f"{count:,} {state}" for state, count in made.files.items()))
+    for note in made.notes:
+        print(note)
+    print(made.artifact.path)
+    return 0
+
+
+def train(config: Config, overrides: Overrides) -> int:
+    """Every stage up to the evaluated model and its report."""
+    from pipeline.stages import Pipeline
+
+    Pipeline.from_config(config, *overrides).train().show()
+    return 0
+
+
+def evaluate(config: Config, overrides: Overrides, run: RunFolder = None, split: Split = None, out: Out = None) -> int:
+    """Evaluate a run's model on a split; summary and report in a folder beside its own."""
+    from pipeline.score import evaluate_run
+
+    return evaluate_run(config, overrides, run, split, out)
+
+
+def score(
+    config: Config,
+    overrides: Overrides,
+    run: RunFolder = None,
+    split: Split = None,
+    raw: Annotated[
+        str | None, typer.Option("--input", metavar="FILES", help="Raw files without labels to score, not a split.")
+    ] = None,
+    out: Out = None,
+) -> int:
+    """Write a model's predictions of a split, or of raw files."""
+    from pipeline.score import score_run
+
+    return score_run(config, overrides, run, split, out, raw)
+
+
+def export(
+    config: Config,
+    overrides: Overrides,
+    run: RunFolder = None,
+    formats: Annotated[str, typer.Option("--formats", help="Of torch, aoti, onnx, onnx_rows.")] = "onnx_rows,torch",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FOLDER", show_default="export in the run's folder", help="Folder to write."),
+    ] = None,
+) -> int:
+    """Write a run's model for other runtimes, checked against the bundle (docs/export.md)."""
+    from pipeline.export import export_run
+
+    return export_run(config, overrides, run, formats, out)

@@ -1,0 +1,62 @@
+"""Commands for request time: embed, serve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.commands.options import Config, Overrides, RunFolder
+
+
+def embed(
+    config: Config,
+    overrides: Overrides,
+    run: RunFolder = None,
+    dtype: Annotated[str, typer.Option("--dtype", help="Of stored vectors: float32 or float16.")] = "float32",
+    index: Annotated[
+        str, typer.Option("--index", help="Over the items: exact, approximate, or auto by their number.")
+    ] = "auto",
+    recall: Annotated[float, typer.Option("--recall", help="Least recall of an approximate index.")] = 0.95,
+    update: Annotated[
+        str | None,
+        typer.Option(
+            "--update",
+            metavar="FILES",
+            help="Parquet feature rows to take in: only what is new or differs is computed.",
+        ),
+    ] = None,
+) -> int:
+    """Store the vectors and model inputs of a run's users and items, for request time (docs/retrieval.md)."""
+    from pipeline.embed import run_embed
+    from pipeline.embed_write import EmbedSettings
+
+    return run_embed(config, overrides, run, EmbedSettings(dtype, index, recall), update)
+
+
+def serve(
+    config: Config,
+    overrides: Overrides,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--run",
+            metavar="FOLDER",
+            show_default="runs/<name>/current, else latest",
+            help="The run's folder, watched for a new model.",
+        ),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option("--host", show_default="serve.host, which is 127.0.0.1", help="Address to listen at."),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", show_default="serve.port, which is 8000", help="0: any free port.")
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Listen beyond this machine without a token.")] = False,
+) -> int:
+    """Answer requests for predictions over HTTP with a run's model (docs/serving.md)."""
+    from pipeline.serving.server import run_server
+
+    return run_server(config, overrides, run, host, port, insecure)
