@@ -1,6 +1,6 @@
 """The whole shelf's outputs for the same weights and rows.
 
-As a program, for other instruction sets: `shelf_scores.py GIVEN FOUND` reads what `save_shelf` wrote and writes outputs.
+As a program, for other instruction sets: `shelf_scores.py GIVEN FOUND` reads what `save_shelf` wrote, writes outputs.
 """
 
 import sys
