@@ -43,10 +43,10 @@ from benchmarks.common import arguments, finish
 from benchmarks.serve_load import Load, Server, load
 from features.preprocessor import Preprocessor
 from features.schema import Column, Entity, Schema, Target
+from models.model import SCORE_ATOL, SCORE_RTOL
 from models.shelf import ModelSpec
 from models.two_tower import TwoTowerSettings
 from pipeline.artifacts import atomic_symlink
-from models.model import SCORE_ATOL, SCORE_RTOL
 from pipeline.bundle import Bundle
 from pipeline.embed import embed
 from pipeline.embed_write import EmbedSettings
@@ -270,9 +270,7 @@ def overload(server: Server, requests: list[Asked], home: Path, duration: int) -
             if response.status == 503:
                 counts["busy"] += 1
             else:
-                same = response.status == 200 and np.allclose(
-                    content["scores"], asked.expected[content["bundle"]], rtol=SCORE_RTOL, atol=SCORE_ATOL
-                )
+                same = response.status == 200 and same_scores(content["scores"], asked.expected[content["bundle"]])
                 counts["right" if same else "wrong"] += 1
             time.sleep(0.02)
         connection.close()
@@ -287,6 +285,12 @@ def overload(server: Server, requests: list[Asked], home: Path, duration: int) -
         for thread in threads:
             thread.join()
     return found, counts
+
+
+def same_scores(found: list[float | None], expected: list[float]) -> bool:
+    """Whether these are as many numbers, equal within the tolerance that is promised."""
+    there = len(found) == len(expected) and None not in found
+    return there and np.allclose(np.array(found, float), expected, rtol=SCORE_RTOL, atol=SCORE_ATOL)
 
 
 def malformed(server: Server, count: int) -> dict[int, int]:
