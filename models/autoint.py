@@ -22,8 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.fields import FieldEmbeddings, lists_to_tuples, mlp, positive, positive_list, probability
-from models.linear import Linear, OutputLinear
+from models.fields import FieldEmbeddings, OutputLinear, lists_to_tuples, mlp, positive, positive_list, probability
 from models.model import Model, ModelInputs
 
 
@@ -65,8 +64,8 @@ class InteractingLayer(nn.Module):
         self.scale = settings.head_dim**-0.5 if settings.scaled else 1.0
         self.dropout = settings.attention_dropout
         self.width = self.num_heads * self.head_dim
-        self.queries_keys_values = Linear(dim, 3 * self.width, bias=False)
-        self.residual = Linear(dim, self.width, bias=False)
+        self.queries_keys_values = nn.Linear(dim, 3 * self.width, bias=False)
+        self.residual = nn.Linear(dim, self.width, bias=False)
 
     def forward(self, vectors: Tensor) -> Tensor:
         """[B, N, dim] -> [B, N, H a]."""

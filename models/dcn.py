@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from models.errors import require
-from models.fields import InputRow, lists_to_tuples, mlp, one_of, positive, positive_list, probability
-from models.linear import Linear, OutputLinear, row_linear
+from models.fields import InputRow, OutputLinear, lists_to_tuples, mlp, one_of, positive, positive_list, probability
 from models.model import Model, ModelInputs
 
 STRUCTURES = ("parallel", "stacked")
@@ -68,7 +67,7 @@ class LowRankLinear(nn.Sequential):
     """x -> U V^T x + b: [B, W] -> [B, W]."""
 
     def __init__(self, width: int, rank: int) -> None:
-        super().__init__(Linear(width, rank, bias=False), Linear(rank, width))
+        super().__init__(nn.Linear(width, rank, bias=False), nn.Linear(rank, width))
 
 
 class ExpertLinear(nn.Module):
@@ -79,20 +78,16 @@ class ExpertLinear(nn.Module):
 
     def __init__(self, width: int, rank: int, experts: int) -> None:
         super().__init__()
-        self.gate = Linear(width, experts, bias=False)
+        self.gate = nn.Linear(width, experts, bias=False)
         self.down = nn.Parameter(_uniform(experts, width, rank))  # V
         self.between = nn.Parameter(_uniform(experts, rank, rank))  # C
         self.up = nn.Parameter(_uniform(experts, rank, width))  # U
         self.bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        weights = torch.softmax(self.gate(x), dim=1)  # [B, K]
-        total: Tensor = self.bias
-        experts = zip(weights.unbind(1), self.down, self.between, self.up, strict=True)
-        for weight, down, between, up in experts:  # not as one product, in which a row's bits depend on its place
-            hidden = torch.tanh(row_linear(torch.tanh(row_linear(x, down.t())), between.t()))  # [B, r]
-            total = total + weight[:, None] * row_linear(hidden, up.t())
-        return total
+        hidden = torch.tanh(torch.tanh(x @ self.down) @ self.between)  # [K, B, r]
+        weights = torch.softmax(self.gate(x), dim=1).t()[:, :, None]  # [K, B, 1]
+        return (weights * (hidden @ self.up)).sum(dim=0) + self.bias
 
 
 class CrossLayers(nn.Module):
@@ -138,7 +133,7 @@ class DCN(Model):
 def _cross_map(width: int, rank: int | None, experts: int) -> nn.Module:
     """What a layer multiplies x_0 with."""
     if rank is None:
-        return Linear(width, width)
+        return nn.Linear(width, width)
     return LowRankLinear(width, rank) if experts == 1 else ExpertLinear(width, rank, experts)
 
 

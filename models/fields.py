@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from models.embeddings import EmbeddingTables
 from models.errors import ModelError, require
-from models.linear import Linear, OutputLinear, row_linear
 from models.model import ModelInputs
 
 
@@ -90,12 +89,23 @@ class LinearTerms(nn.Module):
         if self.float_weights is None:
             return terms
         with torch.autocast(floats.device.type, enabled=False):
-            return terms + row_linear(self.float_norm(floats), self.float_weights.t())
+            return terms + self.float_norm(floats) @ self.float_weights
 
 
 def float_norm(inputs: ModelInputs) -> nn.Module:
     """Batch norm of the float columns without scale and shift; nothing where there are none."""
     return nn.BatchNorm1d(inputs.num_floats, affine=False) if inputs.num_floats else nn.Identity()
+
+
+class OutputLinear(nn.Linear):
+    """A model's last layer: `nn.Linear`, in float32 also under autocast, which would round logits to bfloat16."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[..., num_in] -> [..., num_out]."""
+        if not torch.is_autocast_enabled(rows.device.type):
+            return super().forward(rows)
+        with torch.autocast(rows.device.type, enabled=False):
+            return super().forward(rows.float())
 
 
 def mlp(
@@ -108,7 +118,7 @@ def mlp(
     """
     parts: list[nn.Module] = []
     for size, width in pairwise((num_in, *layers)):
-        parts.append(Linear(size, width, bias=not batch_norm))
+        parts.append(nn.Linear(size, width, bias=not batch_norm))
         if batch_norm:
             parts.append(nn.BatchNorm1d(width))
         parts.append(nn.ReLU())

@@ -21,8 +21,16 @@ import torch
 from torch import Tensor, nn
 
 from models.errors import ModelError, require
-from models.fields import FieldEmbeddings, lists_to_tuples, mlp, one_of, positive, positive_list, probability
-from models.linear import OutputLinear
+from models.fields import (
+    FieldEmbeddings,
+    OutputLinear,
+    lists_to_tuples,
+    mlp,
+    one_of,
+    positive,
+    positive_list,
+    probability,
+)
 from models.model import Model, ModelInputs
 
 GATES = ("auto", "user", "item", "context", "learned", "none")

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from models.fields import FieldEmbeddings, LinearTerms, float_norm, positive
-from models.linear import row_linear
 from models.model import Model, ModelInputs
 
 
@@ -47,7 +46,7 @@ class PairTerms(nn.Module):
         with torch.autocast(vectors.device.type, enabled=False):
             vectors = vectors.float()
             terms = (vectors.sum(dim=1).square() - vectors.square().sum(dim=1)) / 2
-            return terms.sum(dim=1, keepdim=True) if self.weights is None else row_linear(terms, self.weights)
+            return terms.sum(dim=1, keepdim=True) if self.weights is None else terms @ self.weights.t()
 
 
 class FactorizationMachine(Model):

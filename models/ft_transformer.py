@@ -22,8 +22,7 @@ from torch.nn import functional
 
 from models.embeddings import EmbeddingTables
 from models.errors import require
-from models.fields import positive, probability
-from models.linear import Linear, OutputLinear
+from models.fields import OutputLinear, positive, probability
 from models.model import Model, ModelInputs
 
 
@@ -91,9 +90,9 @@ class Attention(nn.Module):
     def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
         super().__init__()
         self.num_heads, self.dropout = num_heads, dropout
-        self.queries = Linear(dim, dim)
-        self.keys_values = Linear(dim, 2 * dim)
-        self.output = Linear(dim, dim)
+        self.queries = nn.Linear(dim, dim)
+        self.keys_values = nn.Linear(dim, 2 * dim)
+        self.output = nn.Linear(dim, dim)
         for linear in (self.queries, self.keys_values, self.output):
             nn.init.zeros_(linear.bias)
 
@@ -103,11 +102,8 @@ class Attention(nn.Module):
         queries, keys, values = (
             part.unflatten(2, (self.num_heads, -1)).transpose(1, 2) for part in (self.queries(asking), keys, values)
         )
-        if self.training:
-            taken = functional.scaled_dot_product_attention(queries, keys, values, dropout_p=self.dropout)
-        else:  # written out: of one query the fused kernel gives bits that depend on a row's place in the batch
-            scores = queries @ keys.transpose(2, 3) * queries.shape[3] ** -0.5
-            taken = torch.softmax(scores, dim=3) @ values
+        dropout = self.dropout if self.training else 0.0
+        taken = functional.scaled_dot_product_attention(queries, keys, values, dropout_p=dropout)
         return self.output(taken.transpose(1, 2).flatten(2))
 
 
@@ -124,8 +120,8 @@ class Block(nn.Module):
         self.attention_norm = nn.Identity() if first else nn.LayerNorm(dim)
         self.attention = Attention(dim, settings.num_heads, settings.attention_dropout)
         self.hidden_norm = nn.LayerNorm(dim)
-        self.widen = Linear(dim, 2 * hidden)
-        self.narrow = Linear(hidden, dim)
+        self.widen = nn.Linear(dim, 2 * hidden)
+        self.narrow = nn.Linear(hidden, dim)
         self.hidden_dropout = nn.Dropout(settings.hidden_dropout)
         self.residual_dropout = nn.Dropout(settings.residual_dropout)
 

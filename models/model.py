@@ -14,6 +14,14 @@ from torch import Tensor, nn
 from models.errors import ModelError, require
 from models.losses import TargetLoss
 
+# How far two scores (outputs or predictions) of one row may be apart in float32, alone, among any others or by another
+# path: SCORE_ATOL + SCORE_RTOL * |score|. Not 0, because a BLAS adds up a product's terms in an order that depends on
+# the product's height, on the row's place in it, on the number of threads and on the processor. The floor is for scores
+# of order 1 that are near 0 because their terms cancel. What a model is given, ids and floats, is equal bit for bit on
+# every path. tests/models/test_scores.py holds both numbers for every model of the shelf.
+SCORE_RTOL = 1e-5
+SCORE_ATOL = 1e-5
+
 
 @dataclass(frozen=True)
 class EntityColumns:
@@ -126,7 +134,7 @@ class Model(nn.Module):
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
         """ids [B, C] int32 or int64, floats [B, F] float32 -> outputs [B, O] float32: logits, or values (regression).
 
-        A row's outputs depend on that row alone in evaluation mode.
+        In evaluation mode a row's outputs depend on that row alone, within `SCORE_RTOL` and `SCORE_ATOL`.
         """
         raise NotImplementedError
 

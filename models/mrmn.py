@@ -28,7 +28,6 @@ from torch.nn import functional
 from models.embeddings import EmbeddingTables
 from models.errors import ModelError, require
 from models.fields import lists_to_tuples, one_of, positive
-from models.linear import Linear, row_linear
 from models.losses import TargetLoss
 from models.model import EntityColumns, Model, ModelInputs, Rows
 
@@ -197,10 +196,10 @@ class MRMN(Model):
         common = (user * item)[:, None]
         if self.settings.relation != "shared":
             common = common * (1 + self.type_offsets)
-        attention = torch.softmax(row_linear(common + context[:, None], self.keys.t()), dim=2)
+        attention = torch.softmax((common + context[:, None]) @ self.keys, dim=2)
         if self.settings.relation == "per_type":
             return torch.bmm(attention.transpose(0, 1), self.memory).transpose(0, 1)
-        relation = row_linear(attention, self.memory[0].t())
+        relation = attention @ self.memory[0]
         return relation * torch.sigmoid(self.gates) if self.settings.relation == "gated" else relation
 
     def _squared_distance(self, user: Tensor, relation: Tensor, item: Tensor) -> Tensor:
@@ -217,7 +216,7 @@ def _entity(name: str, columns: EntityColumns | None) -> EntityColumns:
 
 def _linear(num_floats: int, dim: int) -> nn.Linear | None:
     """Floats to a vector; without bias, which the embeddings' sum does not need."""
-    return Linear(num_floats, dim, bias=False) if num_floats else None
+    return nn.Linear(num_floats, dim, bias=False) if num_floats else None
 
 
 def _summed(

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from models.errors import require
 from models.fields import InputRow, lists_to_tuples, mlp, one_of, positive, positive_list, probability
-from models.linear import Linear, row_linear
 from models.model import Model, ModelInputs
 
 STRUCTURES = ("shared_bottom", "mmoe")
@@ -79,7 +78,7 @@ class MultiTask(Model):
         self.row = InputRow(inputs, settings.embedding_dim)
         self.experts = nn.ModuleList(network(self.row.width, settings.layers, None) for _ in range(num_experts))
         # The gates of all tasks are one linear layer.
-        self.gates = Linear(self.row.width, inputs.num_outputs * num_experts, bias=False) if gated else None
+        self.gates = nn.Linear(self.row.width, inputs.num_outputs * num_experts, bias=False) if gated else None
         self.towers = nn.ModuleList(
             network(settings.layers[-1], settings.tower_layers, 1) for _ in range(inputs.num_outputs)
         )
@@ -104,5 +103,4 @@ class MultiTask(Model):
 
     def _shares(self, row: Tensor) -> Tensor:
         assert self.gates is not None
-        logits = row_linear(row, self.gates.weight)
-        return torch.softmax(logits.unflatten(1, (self.inputs.num_outputs, -1)), dim=2)
+        return torch.softmax(self.gates(row).unflatten(1, (self.inputs.num_outputs, -1)), dim=2)

@@ -28,8 +28,7 @@ from torch import Tensor, nn
 
 from models.embeddings import EmbeddingTables
 from models.errors import require
-from models.fields import lists_to_tuples, mlp, one_of, positive, positive_list, probability
-from models.linear import OutputLinear, row_linear
+from models.fields import OutputLinear, lists_to_tuples, mlp, one_of, positive, positive_list, probability
 from models.model import EntityColumns, Model, ModelInputs
 
 CONTEXTS = ("mlp", "gmf", "both", "none")
@@ -149,6 +148,6 @@ class NCF(Model):
         if others is not None:
             total = total + others[:, :, -self.settings.gmf_dim :].sum(1)
         if self.float_vectors is not None:
-            total = total + row_linear(floats, self.float_vectors.t())
+            total = total + floats @ self.float_vectors
         context = total / count
         return [user * item, user * context, item * context]

@@ -26,9 +26,7 @@ QUERY_ROWS = 256  # queries at a time
 # Scores at a time: 16 MiB on a CPU, where more come from fresh pages each time; on a GPU more keep launches few.
 BLOCK_SCORES = {"cpu": 1 << 22, "cuda": 1 << 27}
 ADD_ROWS = 65_536  # items that are handed to the index's library at a time
-# The last bits of a product depend on its shape. With blocks of multiples of 128 items they did not depend on where
-# blocks end in what was tried (tests/models/test_retrieval.py).
-PAD_ROWS = 128
+LARGEST_GROUP = 128  # columns of scores whose greatest is looked at before they are
 LAST_ROW = 2**32 - 1
 NOTHING = -2_139_095_041 << 32  # the key of the score -inf and the row LAST_ROW
 # What one query may read of float32 vectors: on a CPU of two cores that takes some milliseconds, on a GPU of 4.8 TB/s
@@ -53,9 +51,10 @@ def top_k(queries: Tensor, items: Tensor, k: int, exclude: Tensor | None = None,
 
     queries [Q, d] and items [N, d]: float32, float16 or bfloat16. Items may lie on the host while queries are on a GPU;
     blocks are then copied. exclude: [Q, E] int64 rows that are left out of each query's answer; negative numbers fill
-    up what is not needed. block_rows: items compared at once; the answer does not depend on it.
+    up what is not needed. block_rows: items compared at once.
 
-    A query's scores may differ in their last bits with the number of queries beside it.
+    Scores may differ in their last bits with `block_rows` and with the number of queries, as in any matrix product, and
+    with them the order of items whose scores differ by no more than that.
 
     Raises:
         ModelError: for shapes that do not fit, k below 1, or products that are NaN or infinite.
@@ -65,11 +64,10 @@ def top_k(queries: Tensor, items: Tensor, k: int, exclude: Tensor | None = None,
         at_once = min(max(len(queries), 1), QUERY_ROWS)
         block_rows = BLOCK_SCORES["cuda" if queries.is_cuda else "cpu"] // at_once
     require(block_rows >= 1, f"top_k: block_rows must be at least 1, not {block_rows}.")
-    width = -(-block_rows // PAD_ROWS) * PAD_ROWS
     parts = []
     for start in range(0, max(len(queries), 1), QUERY_ROWS):  # no queries are one empty part
         chosen = slice(start, start + QUERY_ROWS)
-        parts.append(_best(queries[chosen].float(), items, k, None if exclude is None else exclude[chosen], width))
+        parts.append(_best(queries[chosen].float(), items, k, None if exclude is None else exclude[chosen], block_rows))
     return _decoded(torch.cat(parts))
 
 
@@ -79,10 +77,10 @@ def _best(queries: Tensor, items: Tensor, k: int, exclude: Tensor | None, block_
     best = torch.full((len(queries), k), NOTHING, dtype=torch.int64, device=device)
     for start in range(0, len(items), block_rows):
         block = items[start : start + block_rows].to(device, torch.float32)
-        scores = _products(queries, block)
+        size = _group_size(len(block), k)
+        scores = _products(queries, block, size)
         if exclude is not None and exclude.shape[1]:
             _leave_out(scores, exclude.to(device) - start)
-        size = _group_size(scores.shape[1], k)
         groups = scores.view(len(scores), scores.shape[1] // size, size)
         greatest = groups.amax(2)
         invalid |= (~(greatest < float("inf"))).any()
@@ -100,23 +98,21 @@ def _best(queries: Tensor, items: Tensor, k: int, exclude: Tensor | None, block_
     return best
 
 
-def _products(queries: Tensor, block: Tensor) -> Tensor:
-    """[Q, n] products with n items, filled up by -inf to a multiple of `PAD_ROWS` columns."""
-    whole = len(block) // PAD_ROWS * PAD_ROWS
-    if whole == len(block):
+def _products(queries: Tensor, block: Tensor, size: int) -> Tensor:
+    """[Q, n] products with n items, filled up by -inf to a multiple of `size` columns."""
+    missing = -len(block) % size
+    if not missing:
         return queries @ block.T
-    scores = queries.new_empty((len(queries), whole + PAD_ROWS))
-    torch.mm(queries, block[:whole].T, out=scores[:, :whole])
-    rest = torch.nn.functional.pad(block[whole:], (0, 0, 0, whole + PAD_ROWS - len(block)))
-    scores[:, whole:] = queries @ rest.T
+    scores = queries.new_empty((len(queries), len(block) + missing))
+    torch.mm(queries, block.T, out=scores[:, : len(block)])
     scores[:, len(block) :] = float("-inf")
     return scores
 
 
 def _group_size(width: int, k: int) -> int:
     """Columns of which the greatest is looked at first: about sqrt(width / k), so that groups and what is looked into
-    are equally many; a power of two from 4 on that divides `PAD_ROWS`."""
-    return min(max(4, 1 << ((width // k).bit_length() // 2)), PAD_ROWS)
+    are equally many; a power of two from 4 to `LARGEST_GROUP`."""
+    return min(max(4, 1 << ((width // k).bit_length() // 2)), LARGEST_GROUP)
 
 
 def _leave_out(scores: Tensor, places: Tensor) -> None:

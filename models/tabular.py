@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from models.embeddings import EmbeddingTables, embedding_width
 from models.errors import ModelError, require
 from models.folded import FoldedNetwork, folded_forward
-from models.linear import Linear
 from models.model import Model, ModelInputs
 
 
@@ -163,7 +162,7 @@ def linear_block(
         regularisers.append(norm)
     if dropout:
         regularisers.append(nn.Dropout(dropout))
-    linear: list[nn.Module] = [Linear(num_in, num_out, bias=not batch_norm)]
+    linear: list[nn.Module] = [nn.Linear(num_in, num_out, bias=not batch_norm)]
     if activation:
         linear.append(nn.ReLU(inplace=True))
     return nn.Sequential(*(linear + regularisers if linear_first else regularisers + linear))

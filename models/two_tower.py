@@ -31,7 +31,6 @@ from models.embeddings import EmbeddingTables, embedding_width
 from models.errors import ModelError, require
 from models.fields import float_norm, lists_to_tuples, mlp, one_of, positive, positive_list, probability
 from models.in_batch import beside, pair_bpr, pair_softmax, positives_first, positives_mean, window_softmax
-from models.linear import Linear
 from models.losses import TargetLoss
 from models.model import EntityColumns, Model, ModelInputs, Rows
 from models.parallel.towers import MODES, choose_mode, run_towers, second_device
@@ -55,7 +54,7 @@ class TwoTowerSettings:
     negatives: rows whose items it is compared with (bpr, and softmax where top is mlp).
     log_q: softmax takes the logarithm of an item's share of the train split's positives off its score.
     towers: how the towers run in training: `auto` or a mode of `models/parallel/towers.py`. Evaluation runs one after
-        the other, so that scores are the same bits everywhere on a device.
+        the other, on whatever device.
     """
 
     embedding_dim: int | None = 16
@@ -189,7 +188,7 @@ class TwoTower(Model):
         width = 3 * settings.vector_dim
         hidden = mlp(width, settings.top_layers, None, settings.dropout, settings.batch_norm)
         # No bias: softmax and BPR only see differences of scores, so an optimizer would move it by rounding errors.
-        return hidden.append(Linear((width, *settings.top_layers)[-1], 1, bias=False))
+        return hidden.append(nn.Linear((width, *settings.top_layers)[-1], 1, bias=False))
 
     def _apply(self, fn: Any, recurse: bool = True) -> TwoTower:
         """What `to` and `cuda` call; with `towers: devices` the item's tower goes on to a second GPU.
@@ -203,8 +202,8 @@ class TwoTower(Model):
         return self
 
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
-        """ids [B, C], floats [B, F] -> [B, 1] float32, equal bit for bit in evaluation mode to `score` of
-        `user_vectors` and `item_vectors` of as many rows."""
+        """ids [B, C], floats [B, F] -> [B, 1] float32; in evaluation mode the `score` of `user_vectors` and
+        `item_vectors`."""
         return self.score(*self._vectors(ids, floats))
 
     def user_vectors(self, ids: Tensor, floats: Tensor) -> Tensor:

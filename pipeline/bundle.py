@@ -25,12 +25,6 @@ from models.shelf import ModelSpec, spec_of
 
 FORMAT = 2  # since 2 a model is described by its name, inputs and settings
 BLOCK_ROWS = 65_536
-# The last bits of a matrix product depend on its height. In blocks padded to a multiple of 128 rows a row's score is
-# the same alone as among a million (same device and number of threads).
-PAD_ROWS = 128
-# So do those of a sigmoid: torch computes it in vectors and what is left over, at the end of a tensor or of a thread's
-# share, by another formula. This many rows, a multiple of the padding, are below torch's share of one thread.
-PREDICTION_ROWS = 16_384
 
 
 class BundleError(ValueError):
@@ -58,12 +52,12 @@ class Bundle:
         """Predictions for rows of the features stage; targets need not be there.
 
         A frame of the same engine, index and length: one float32 column a binary target (probability) or regression
-        target (value), and one column `<target>_<class>` a class of a multiclass target (probability).
+        target (value), and one column `<target>_<class>` a class of a multiclass target (probability). A row's
+        predictions alone and among others are equal within `SCORE_RTOL` and `SCORE_ATOL` (models/model.py).
         """
         rows = torch.from_dlpack(self.preprocessor.weave(frame, targets=False)).to(self.device)
         num_ids = len(self.schema.names("categorical"))
-        # Contiguous, because the last bits of what a model computes from views depend on how many rows there are.
-        ids, floats = rows[:, :num_ids].contiguous(), rows[:, num_ids:].view(torch.float32).contiguous()
+        ids, floats = rows[:, :num_ids], rows[:, num_ids:].view(torch.float32)
         outputs = torch.cat(list(model_outputs(self.model, ids, floats)))
         return self._named(outputs, frame)
 
@@ -82,13 +76,13 @@ class Bundle:
         return self.workflow
 
     def online(self) -> OnlineTransformer:
-        """For a service: one row of the features stage to the model's ids and floats, the bits that `predict` uses."""
+        """For a service: one row of the features stage to ids and floats, bit-equal to those that `predict` uses."""
         return OnlineTransformer.of(self.preprocessor)
 
     def _named(self, outputs: Tensor, frame: Any) -> Any:
         engine = engine_of(frame)
         columns: dict[str, Tensor] = {}
-        predictions = output_predictions(target_loss(self.schema), outputs)
+        predictions = target_loss(self.schema).predict(outputs)
         for target, prediction in zip(self.schema.targets, predictions, strict=True):
             if target.task == "multiclass":
                 names = target.classes or tuple(map(str, range(target.num_outputs)))
@@ -141,7 +135,7 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
 
 
 def model_outputs(model: Model, ids: Tensor, floats: Tensor) -> Iterator[Tensor]:
-    """Outputs [rows of block, O] of each block of rows, in evaluation mode; blocks are padded to 128 rows and cut back.
+    """Outputs [rows of block, O] of each block of `BLOCK_ROWS` rows, in evaluation mode.
 
     ids [N, C] int32, floats [N, F] float32, on the model's device. The model's mode is restored.
     """
@@ -150,24 +144,9 @@ def model_outputs(model: Model, ids: Tensor, floats: Tensor) -> Iterator[Tensor]
     try:
         with torch.inference_mode():
             for start in range(0, max(len(floats), 1), BLOCK_ROWS):  # no rows are one empty block
-                block_ids, block_floats = ids[start : start + BLOCK_ROWS], floats[start : start + BLOCK_ROWS]
-                yield model(_padded(block_ids), _padded(block_floats))[: len(block_floats)]
+                yield model(ids[start : start + BLOCK_ROWS], floats[start : start + BLOCK_ROWS])
     finally:
         model.train(training)
-
-
-def output_predictions(loss: TargetLoss, outputs: Tensor) -> tuple[Tensor, ...]:
-    """`TargetLoss.predict` of outputs [N, O]; a row's predictions are the same bits whatever rows are beside it."""
-    blocks = [
-        tuple(prediction[: len(block)] for prediction in loss.predict(_padded(block)))
-        for block in outputs.split(PREDICTION_ROWS)
-    ]
-    return tuple(torch.cat(parts) for parts in zip(*blocks, strict=True))
-
-
-def _padded(rows: Tensor) -> Tensor:
-    missing = -len(rows) % PAD_ROWS
-    return torch.nn.functional.pad(rows, (0, 0, 0, missing)) if missing else rows
 
 
 def target_loss(schema: Schema) -> TargetLoss:

@@ -2,8 +2,8 @@
 
 A version is an artifact under the run's folder (`pipeline/embeddings.py` says what lies where), so it is whole or not
 there, and one that exists is not made again. `gigabatch embed --update FILES` starts from the version before: rows that
-are as they were keep their vectors, and the result is, bit for bit, what all rows together give. That holds because a
-vector is a function of its row alone, computed in blocks padded to 128 rows (`pipeline.bundle.model_outputs`).
+are as they were keep their vectors, and the others' are computed. Keys, rows and model inputs are then, bit for bit,
+those of a run over all rows, and vectors are equal to its own within `SCORE_RTOL` and `SCORE_ATOL` (models/model.py).
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from features.errors import DataError
 from features.frame import load_engine
@@ -158,15 +156,9 @@ def _store(
     _require_entities(bundle)
     identity = bundle_identity(bundle)
     sources = source_hash(SOURCES)
-    config = asdict(settings) | {"device": bundle.device}  # the last bits differ between devices
+    config = asdict(settings) | {"device": bundle.device}
     key = artifact_key("embed", {"bundle": identity, **inputs}, config, sources)
-    # What the last bits of a vector may depend on but for the bundle and the row: old vectors of another are no use.
-    origin = {
-        "sources": sources,
-        "device": bundle.device,
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-    }
+    origin = {"sources": sources, "device": bundle.device}  # vectors of another are not kept
     reused = before if before is not None and before.manifest["origin"] == origin else None
 
     def write(folder: Path) -> dict[str, Any]:

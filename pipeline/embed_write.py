@@ -147,8 +147,7 @@ def _vectors(tower: Tower, rows: Tensor, num_ids: int, device: str, dtype: str) 
     if len(rows) == 0:
         return torch.empty((0, 0), dtype=DTYPES[dtype])
     rows = rows.to(device)
-    # Contiguous, because the last bits of what a model computes from views depend on how many rows there are.
-    ids, floats = rows[:, :num_ids].contiguous(), rows[:, num_ids:].view(torch.float32).contiguous()
+    ids, floats = rows[:, :num_ids], rows[:, num_ids:].view(torch.float32)
     found = torch.cat([part.to(DTYPES[dtype]).cpu() for part in model_outputs(tower, ids, floats)])
     if not bool(found.isfinite().all()):
         raise EmbeddingsError(

@@ -26,7 +26,7 @@ from models import (
     roc_curve,
 )
 from models.ranking_metrics import gauc, normalised_entropy
-from pipeline.bundle import output_predictions, target_loss
+from pipeline.bundle import target_loss
 from pipeline.charts import Calibration, Histogram, Roc
 from pipeline.config import EvaluateSettings
 from pipeline.display import progress
@@ -49,7 +49,7 @@ class Evaluation:
 def evaluate(model: Any, table: PackedTable, schema: Schema, device: str, bins: int = 15) -> Evaluation:
     """Every metric of every target over the whole table. With several targets a headline metric is their mean."""
     batch = table.unpack(table.words).to(device)
-    predictions = output_predictions(target_loss(schema), table_outputs(model, table, device))
+    predictions = target_loss(schema).predict(table_outputs(model, table, device))
     metrics = {
         target.name: target_metrics(target, prediction, labels, batch.group, bins)
         for target, prediction, labels in zip(schema.targets, predictions, batch.targets, strict=True)

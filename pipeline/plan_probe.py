@@ -38,6 +38,7 @@ from pipeline.train import table_loss, train_model
 
 STEPS, STEP_ROWS = 24, 1 << 20  # at most, of training with tables of the predicted size
 GPU_SECONDS = 0.02  # between two looks at the GPU's memory
+LEAST_BLOCK_ROWS = 128  # of a model's calls in evaluation: with fewer the time is that of the calls
 
 
 class Watch:
@@ -119,7 +120,7 @@ def run_stages(config: RunConfig, block_scale: float, whole_run: bool, watch: Wa
     pipeline = stages.Pipeline(config)
     # As parts are: else one block would be a sample's whole valid split, and seem to grow with the rows.
     usual_rows = bundle.BLOCK_ROWS
-    bundle.BLOCK_ROWS = max(round(usual_rows * block_scale), bundle.PAD_ROWS)
+    bundle.BLOCK_ROWS = max(round(usual_rows * block_scale), LEAST_BLOCK_ROWS)
     known = stages.recipe_class(config.recipe)
     with _watched_recipe(known, block_scale, watch):
         features = pipeline.features()

@@ -23,7 +23,7 @@ from loaders.negatives_table import KnownPositives
 from loaders.packed import Batch, PackedTable
 from models.model import ModelInputs
 from models.ranking_metrics import PositiveRanks, log_chance_of_absence
-from pipeline.bundle import BLOCK_ROWS, PAD_ROWS, model_outputs
+from pipeline.bundle import BLOCK_ROWS, model_outputs
 from pipeline.config import RankingSettings
 from pipeline.display import progress
 
@@ -165,7 +165,7 @@ class PairScores:
     """Scores of any model: each question's row with the candidate's columns in place of its item's.
 
     Called with rows [b] int64 of `asked` and items [b, n] int32, or [n] for all of them; float32 [b, n]. No more than
-    `BLOCK_ROWS` rows are made at a time, and a pair's score does not depend on those beside it.
+    `BLOCK_ROWS` rows are made at a time, always the same ones together, so that a repeated ranking has the same bits.
     """
 
     def __init__(self, model: Any, asked: Batch, items: EntityRows, output: int) -> None:
@@ -204,11 +204,9 @@ class TowerScores:
         return _pairs(rows, items, self._score)
 
     def _score(self, rows: Tensor, items: Tensor) -> Tensor:
-        pad = -len(rows) % PAD_ROWS  # see pipeline/bundle.py
-        users, others = (torch.nn.functional.pad(places, (0, pad)) for places in (rows, items))
         with torch.inference_mode():
-            scores: Tensor = self.model.score(self.users[users], self.items[others])
-        return scores[: len(rows), self.output]
+            scores: Tensor = self.model.score(self.users[rows], self.items[items])
+        return scores[:, self.output]
 
 
 Scorer = PairScores | TowerScores
@@ -216,13 +214,9 @@ Scorer = PairScores | TowerScores
 
 @torch.inference_mode()
 def _in_blocks(vectors: Callable[[Tensor], Tensor], num_rows: int, device: torch.device) -> Tensor:
-    """`vectors` of rows 0 ... num_rows - 1, in blocks padded with row 0."""
-    parts = []
-    for start in range(0, num_rows, BLOCK_ROWS):
-        count = min(BLOCK_ROWS, num_rows - start)
-        rows = torch.arange(start, start + count + -count % PAD_ROWS, device=device)
-        rows[count:] = 0
-        parts.append(vectors(rows)[:count])
+    """`vectors` of rows 0 ... num_rows - 1, in blocks."""
+    starts = range(0, num_rows, BLOCK_ROWS)
+    parts = [vectors(torch.arange(start, min(start + BLOCK_ROWS, num_rows), device=device)) for start in starts]
     return torch.cat(parts) if parts else torch.zeros(0, 0, device=device)
 
 

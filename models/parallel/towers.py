@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from models.errors import ModelError, require
-from models.linear import OutputLinear
+from models.fields import OutputLinear
 
 MODES = ("sequential", "streams", "threads", "batched", "devices")
 R = TypeVar("R")

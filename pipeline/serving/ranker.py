@@ -1,8 +1,9 @@
 """A user and candidate items to scores, from stored rows and vectors: what a request for a ranking computes.
 
 Of a two-tower model only the top network runs for a user whose vector is stored; else the user tower once before it.
-Other models run whole on rows put together from the user's, the items' and the request's columns. Either way in blocks
-padded to 128 rows, so that a score has the bits that `Bundle.predict` gives for the same row.
+Other models run whole on rows put together from the user's, the items' and the request's columns. Either way a score
+is the one that `Bundle.predict` gives for the same row, within `SCORE_RTOL` and `SCORE_ATOL` of models/model.py, but
+where vectors are stored as float16.
 
 Shapes: N items, d vector width, C id columns, F float columns.
 """
@@ -20,7 +21,7 @@ from torch import Tensor
 from features.errors import DataError
 from models.errors import ModelError
 from models.retrieval import ApproximateIndex, TopK, top_k
-from pipeline.bundle import PAD_ROWS, Bundle, output_predictions, target_loss
+from pipeline.bundle import Bundle, target_loss
 from pipeline.serving.catalogue import Catalogue
 from pipeline.serving.errors import Refusal, ServingError
 from pipeline.serving.requests import UserRequest
@@ -119,13 +120,10 @@ class Ranker:
 
     def rank(self, asker: Asker, places: np.ndarray) -> Tensor:
         """Predictions [N] float32 of the first target. places: rows of the items, all of them known."""
-        count = len(places)
-        padded = np.zeros(count + -count % PAD_ROWS, np.int64)
-        padded[:count] = places
-        index = torch.from_numpy(padded).to(self.bundle.device)
+        index = torch.from_numpy(places).to(self.bundle.device)
         with torch.inference_mode():
             outputs = self._with_vectors(asker, index) if self._towers is not None else self._whole(asker, index)
-            return output_predictions(self._loss, outputs[:count])[0].cpu()
+            return self._loss.predict(outputs)[0].cpu()
 
     @property
     def has_vectors(self) -> bool:
@@ -138,7 +136,7 @@ class Ranker:
         with torch.inference_mode():
             if asker.as_stored and asker.row is not None and self.users.vectors is not None:
                 return self.users.vectors[asker.row : asker.row + 1].to(self.bundle.device).float()
-            return self._towers.user_vectors(*self._rows(asker, PAD_ROWS))[:1]
+            return self._towers.user_vectors(*self._rows(asker, 1))
 
     def _with_vectors(self, asker: Asker, index: Tensor) -> Tensor:
         assert self._towers is not None

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from features.errors import DataError
-from pipeline.bundle import Bundle, model_outputs, output_predictions, target_loss
+from pipeline.bundle import Bundle, model_outputs, target_loss
 from pipeline.serving.errors import Refusal
 
 
 class RowScorer:
-    """`scorer(rows)` gives a list of numbers for each column that `Bundle.predict` names, bit for bit the same.
+    """`scorer(rows)` gives a list of numbers for each column that `Bundle.predict` names, from ids and floats of the
+    same bits; the numbers are equal within `SCORE_RTOL` and `SCORE_ATOL` of models/model.py.
 
     A number that is not finite is None, for JSON has none such.
     """
@@ -39,7 +40,7 @@ class RowScorer:
         outputs = model_outputs(
             self.bundle.model, torch.from_numpy(ids).to(device), torch.from_numpy(floats).to(device)
         )
-        predictions = output_predictions(self._loss, torch.cat(list(outputs)))
+        predictions = self._loss.predict(torch.cat(list(outputs)))
         found: dict[str, list[float | None]] = {}
         for target, prediction in zip(self.bundle.schema.targets, predictions, strict=True):
             if target.task == "multiclass":

@@ -19,7 +19,6 @@ from shelf_helpers import (
     planted_rows,
     random_rows,
     spec,
-    stir,
     stirred,
     train,
 )
@@ -148,16 +147,3 @@ def test_it_learns_a_third_order_cross_that_pairs_cannot():
 def test_settings_are_checked(settings, message):
     with pytest.raises(ModelError, match=message):
         spec("dcn", **settings)
-
-
-@pytest.mark.parametrize("rank", [5, 6])
-def test_experts_score_a_row_to_the_same_bits_wherever_it_stands(rank):
-    """Inner widths that are no multiple of 4, and few columns: there a CPU's product depends on the row's place."""
-    inputs = ModelInputs((30, 20, 9), 3, 2)
-    model = build("dcn", inputs, embedding_dim=5, rank=rank, experts=3, layers=()).eval()
-    stir(model)
-    rows = random_rows(inputs, 1)
-    ids, floats = rows.ids.repeat(256, 1), rows.floats.repeat(256, 1)
-    with torch.inference_mode():
-        outputs = model(ids, floats)
-    assert torch.equal(outputs, outputs[:1].expand(256, 2))

@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shelf_helpers import INPUTS, NO_FLOATS, NO_IDS, by_hand, mlp_by_hand, normed_by_hand, random_rows
 from torch import nn
+from torch.nn import functional
 
 from models import ModelError
 from models.fields import (
     FieldEmbeddings,
     InputRow,
     LinearTerms,
+    OutputLinear,
     lists_to_tuples,
     mlp,
     one_of,
@@ -22,7 +24,6 @@ from models.fields import (
     positive_list,
     probability,
 )
-from models.linear import Linear, OutputLinear
 from models.model import ModelInputs
 
 ALL_INPUTS = pytest.mark.parametrize("inputs", [INPUTS, NO_FLOATS, NO_IDS], ids=["both", "no_floats", "no_ids"])
@@ -107,9 +108,22 @@ def test_mlp_against_layers_written_out(layers, num_out, batch_norm):
 
 def test_mlp_orders_a_hidden_layer_as_linear_norm_relu_dropout_and_ends_linear():
     kinds = [type(part) for part in mlp(3, (4,), 1, dropout=0.1, batch_norm=True)]
-    assert kinds == [Linear, nn.BatchNorm1d, nn.ReLU, nn.Dropout, OutputLinear]
-    assert [type(part) for part in mlp(3, (4,), None)] == [Linear, nn.ReLU]
+    assert kinds == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Dropout, OutputLinear]
+    assert [type(part) for part in mlp(3, (4,), None)] == [nn.Linear, nn.ReLU]
     assert mlp(3, (4,), 1, batch_norm=True)[0].bias is None
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("num_out", [1, 3])
+def test_logits_are_not_rounded_to_bfloat16(num_out, training):
+    torch.manual_seed(0)
+    layer, rows = OutputLinear(7, num_out).train(training), torch.randn(64, 7)
+    exact = functional.linear(rows.double(), layer.weight.double(), layer.bias.double())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = layer(rows)
+        assert nn.Linear(7, num_out)(rows).dtype == torch.bfloat16
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-5)
 
 
 def test_dropout_is_active_in_training_only():

@@ -117,21 +117,6 @@ def test_rows_do_not_see_each_other(inputs, settings):
     check_rows_alone("multi_task", inputs, **settings)
 
 
-@pytest.mark.parametrize(("num_outputs", "num_experts"), [(1, 8), (2, 3), (3, 1)])
-@torch.no_grad()
-def test_a_row_has_the_same_bits_alone_as_at_any_place_among_others(num_outputs, num_experts):
-    """In blocks of a multiple of 128 rows, as bundles score; the row's width, 14, is no multiple of 4."""
-    inputs = ModelInputs((5, 7, 4), 2, num_outputs)
-    model = build("multi_task", inputs, embedding_dim=4, layers=(16,), num_experts=num_experts, tower_layers=(16,))
-    stir(model)
-    rows = random_rows(inputs, 512)
-    together = model.eval()(rows.ids, rows.floats)
-    for place in range(0, 512, 7):
-        ids, floats = torch.zeros(128, 3, dtype=torch.int32), torch.zeros(128, 2)
-        ids[0], floats[0] = rows.ids[place], rows.floats[place]
-        assert torch.equal(model(ids, floats)[0], together[place])
-
-
 @BOTH
 def test_row_optimizers_move_it(settings):
     check_row_optimizers("multi_task", INPUTS, **settings)

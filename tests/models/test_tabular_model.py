@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from models import ModelError, TabularConfig, TabularModel
-from models.linear import Linear
 
 RECORDED = Path(__file__).parent / "data" / "fastai_tabular.npz"
 CASES = (
@@ -90,10 +89,10 @@ def test_batch_norm_starts_as_fastais():
 def test_dropout_stands_after_the_batch_norm_of_each_layer():
     config = TabularConfig(num_ids=(), num_floats=2, num_outputs=1, layers=(6, 4), dropout=(0.25, 0.0))
     first, second, last = TabularModel(config).layers
-    assert [type(module) for module in first] == [Linear, nn.ReLU, nn.BatchNorm1d, nn.Dropout]
+    assert [type(module) for module in first] == [nn.Linear, nn.ReLU, nn.BatchNorm1d, nn.Dropout]
     assert first[3].p == 0.25
-    assert [type(module) for module in second] == [Linear, nn.ReLU, nn.BatchNorm1d]
-    assert [type(module) for module in last] == [Linear]
+    assert [type(module) for module in second] == [nn.Linear, nn.ReLU, nn.BatchNorm1d]
+    assert [type(module) for module in last] == [nn.Linear]
 
 
 def test_embedding_dropout_acts_on_embeddings_alone_and_only_in_training():

@@ -1,4 +1,4 @@
-"""The stage `embed`: stored vectors are the towers' own, an update equals a full run bit for bit, nothing is half."""
+"""The stage `embed`: stored vectors are the towers' own, an update equals a full run, nothing is half."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from test_newest_rows import newest_by_loop, plain
 
 from features.errors import DataError
 from features.schema import Schema
-from models.model import Model
+from models.model import SCORE_ATOL, SCORE_RTOL, Model
 from pipeline import embed as stage
 from pipeline import embed_write
 from pipeline.artifacts import MANIFEST
@@ -58,11 +58,19 @@ def opened(run, shop) -> StoredEmbeddings:
 
 
 def require_equal(found: StoredEmbeddings, expected: StoredEmbeddings):
-    """Bit for bit, file by file: keys, rows, words and vectors."""
+    """Keys, rows and words bit for bit, file by file; vectors within the tolerance."""
     for entity in ("user", "item"):
-        for name in ("ids.parquet", "rows.parquet", "words.npy", "vectors.npy"):
+        for name in ("ids.parquet", "rows.parquet", "words.npy"):
             one, other = ((stored.folder / f"{entity}s" / name).read_bytes() for stored in (found, expected))
             assert one == other, (entity, name)
+        one, other = (getattr(stored, entity).vectors for stored in (found, expected))
+        assert_vectors(one, other)
+
+
+def assert_vectors(found: torch.Tensor, expected: torch.Tensor):
+    """Equal within the tolerance; in half precision two roundings of what is as near as that may be one unit apart."""
+    rtol = SCORE_RTOL + (2**-10 if found.dtype == torch.float16 else 0)
+    torch.testing.assert_close(found, expected, rtol=rtol, atol=SCORE_ATOL)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -89,7 +97,7 @@ def test_stored_rows_and_vectors_are_those_of_a_loop_over_the_table_and_of_the_t
             ids[:, SHOP.names("categorical").index("hour")] = NULL
         expected = torch.cat(list(model_outputs(Tower(shop.bundle.model, name), ids, floats)))
         assert stored.vectors.dtype == getattr(torch, dtype)
-        assert torch.equal(stored.vectors, expected.to(stored.vectors.dtype))
+        assert_vectors(stored.vectors, expected.to(stored.vectors.dtype))
 
 
 def test_the_score_of_stored_vectors_is_the_bundles_prediction(shop, run):
@@ -108,7 +116,7 @@ def test_the_score_of_stored_vectors_is_the_bundles_prediction(shop, run):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("seed", [10, 11])
-def test_an_update_equals_a_full_run_over_all_rows_bit_for_bit(shop, run, tmp_path, dtype, seed):
+def test_an_update_equals_a_full_run_over_all_rows(shop, run, tmp_path, dtype, seed):
     """New items and users, changed ones, rows that are older than what is known, and rows that change nothing."""
     new = without_null_times(sales(seed, 60, num_items=75, num_users=50))
     known = whole_table(shop).iloc[::40]
@@ -128,6 +136,8 @@ def test_an_update_equals_a_full_run_over_all_rows_bit_for_bit(shop, run, tmp_pa
         num_new = len(stored) - len(old)
         changed = int((stored.words[: len(old)] != old.words).any(1).sum())
         assert entry["computed"] == num_new + changed
+        kept = (stored.words[: len(old)] == old.words).all(1)
+        assert torch.equal(stored.vectors[: len(old)][kept], old.vectors[kept])
         assert 0 < num_new < entry["computed"] < entry["rows"] == full.manifest["entities"][name]["computed"]
         assert stored.keys[: len(old)].tolist() == old.keys.tolist()
 
@@ -147,7 +157,7 @@ def test_an_update_computes_nothing_where_nothing_changed_and_all_where_old_vect
     require_equal(opened(run, shop), expected)
     other = update_embeddings(run, shop.bundle, shop.pipeline(), files, EmbedSettings("float16"))
     assert all(entry["computed"] == entry["rows"] for entry in other.manifest["entities"].values())
-    monkeypatch.setattr(torch, "__version__", "0.1")  # whose sums may end in other bits
+    monkeypatch.setattr(stage, "source_hash", lambda modules: "other code")
     other = update_embeddings(run, shop.bundle, shop.pipeline(), files, EmbedSettings("float16"))
     assert all(entry["computed"] == entry["rows"] for entry in other.manifest["entities"].values())
 
@@ -177,9 +187,7 @@ def test_an_update_without_a_version_before_says_what_to_do(shop, run):
 
 
 @pytest.mark.parametrize("rows_at_once", [1, 7, 128])
-def test_vectors_are_the_same_bits_however_many_rows_are_computed_at_once(
-    shop, run, tmp_path, monkeypatch, rows_at_once
-):
+def test_vectors_are_the_same_however_many_rows_are_computed_at_once(shop, run, tmp_path, monkeypatch, rows_at_once):
     features = shop.pipeline().features()
     embed(run, shop.bundle, features, EmbedSettings())
     again = shutil.copytree(shop.run, tmp_path / "again", ignore=shutil.ignore_patterns(STAGE))

@@ -1,0 +1,96 @@
+"""The whole shelf's outputs for the same weights and rows.
+
+As a program, for other instruction sets: `shelf_scores.py GIVEN FOUND` reads what `save_shelf` wrote, writes outputs.
+"""
+
+import sys
+from functools import cache
+from pathlib import Path
+
+import torch
+from shelf_helpers import Rows, random_rows
+from torch import Tensor
+
+from models.embeddings import EmbeddingTables
+from models.model import EntityColumns, Model, ModelInputs
+from models.shelf import MODELS, ModelSpec, model_class
+
+NUM_ROWS = 300
+INPUTS = ModelInputs((5, 7, 4), 5, 3, user=EntityColumns(0, (0,), (0,)), item=EntityColumns(1, (1,), (3,)))
+# Inner widths that are no multiple of 4 and outputs of 2 to 11, where they can be: BLAS libraries compute such products
+# by several formulas, and which one a row gets depends on its place.
+SETTINGS = {
+    "tabular": {"layers": (50, 9), "embedding_widths": (3, 3, 2)},
+    "fm": {"embedding_dim": 7},
+    "deepfm": {"embedding_dim": 3, "layers": (50, 9)},
+    "wide_deep": {"embedding_dim": 3, "layers": (50, 9)},
+    "dlrm": {"embedding_dim": 5, "bottom_layers": (9,), "top_layers": (50,)},
+    "dcn": {"embedding_dim": 3, "layers": (50,), "rank": 3, "experts": 2},
+    "finalmlp": {"embedding_dim": 3},
+    "autoint": {"embedding_dim": 6},
+    "multi_task": {"embedding_dim": 3},
+    "two_tower": {"layers": (50,), "vector_dim": 7},
+    "ncf": {"gmf_dim": 7, "mlp_dim": 9, "layers": (50, 9), "context": "both", "context_dim": 3},
+    "mrmn": {"dim": 7, "memory_slots": 6},
+}
+
+
+def spec_of(name: str) -> ModelSpec:
+    """The model of the shelf by name, on `INPUTS`, or on these with one output."""
+    inputs = INPUTS
+    if model_class(name).single_output:
+        inputs = ModelInputs(INPUTS.num_ids, INPUTS.num_floats, 1, INPUTS.user, INPUTS.item)
+    return ModelSpec(name, inputs, model_class(name).Settings(**SETTINGS.get(name, {})))
+
+
+def rows_of(name: str) -> Rows:
+    """The rows that the model by this name scores."""
+    return random_rows(spec_of(name).inputs, NUM_ROWS, seed=2)
+
+
+@cache
+def shelf_model(name: str) -> Model:
+    """In evaluation mode, with weights about as large as training leaves them; a shared copy, not to be changed."""
+    torch.manual_seed(1)
+    model = spec_of(name).build()
+    tables = {table for module in model.modules() if isinstance(module, EmbeddingTables) for table in module.tables}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter in tables:
+                parameter.normal_(std=0.5)
+            elif parameter.dim() > 1:
+                parameter.normal_(std=parameter.shape[-1] ** -0.5)
+            else:
+                parameter.add_(0.2 * torch.randn(parameter.shape))
+    rows = rows_of(name)
+    model.remember(rows.ids, rows.floats, rows.targets)
+    return model.eval()
+
+
+@torch.inference_mode()
+def outputs_of(model: Model, ids: Tensor, floats: Tensor, block_rows: int = NUM_ROWS) -> Tensor:
+    """Outputs [N, O], computed `block_rows` rows at a time."""
+    blocks = zip(ids.split(block_rows), floats.split(block_rows), strict=True)
+    return torch.cat([model(*block) for block in blocks])
+
+
+def save_shelf(path: Path) -> None:
+    """Weights and rows of the whole shelf. What torch draws depends on the instruction set, so they are handed over."""
+    given = {}
+    for name in MODELS:
+        rows = rows_of(name)
+        given[name] = {"weights": shelf_model(name).state_dict(), "ids": rows.ids, "floats": rows.floats}
+    torch.save(given, path)
+
+
+def main(given: str, found: str) -> None:
+    outputs = {}
+    for name, of_model in torch.load(given).items():
+        model = spec_of(name).build()
+        model.load_state_dict(of_model["weights"])
+        outputs[name] = outputs_of(model.eval(), of_model["ids"], of_model["floats"])
+    torch.save({"capability": torch.backends.cpu.get_cpu_capability(), "outputs": outputs}, found)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
