@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from features.drawing import to_mermaid, to_svg
+from features.drawing import to_mermaid
 from features.errors import DataError, require_columns
 from features.fit import fit_together, read_part
 from features.flow import dependencies, needed_for, place, raw_inputs, require_inputs, to_apply
@@ -217,15 +217,11 @@ class Workflow:
             raise DataError("workflow: not fitted. Call fit with the train split, or load a saved one.")
 
     def to_mermaid(self) -> str:
-        """The graph as Mermaid text, which GitHub and docs draw."""
+        """The graph with what was fitted as Mermaid text, which Jupyter, GitHub and docs draw."""
         return to_mermaid(self.steps, self.states, self.labels)
 
-    def draw(self) -> str:
-        """The graph as SVG text, with what was fitted."""
-        return to_svg(self.steps, self.states, self.labels)
-
-    def _repr_html_(self) -> str:
-        return f'<div style="overflow-x:auto">{self.draw()}</div>'
+    def _repr_markdown_(self) -> str:
+        return f"```mermaid\n{self.to_mermaid()}```"
 
     def __repr__(self) -> str:
         return f"Workflow([{', '.join(map(repr, self.steps))}])"

@@ -30,6 +30,11 @@ class Configured(ABC):
     files: ClassVar[tuple[str, ...]] = ()
     """Further arguments that may be the path of a file, which the operator reads when it is fitted."""
 
+    @classmethod
+    def kind(cls) -> str:
+        """`row-wise` or `group-wise`; of those that are fitted, `fitted`."""
+        return "row-wise" if cls.group_keys is Configured.group_keys else "group-wise"
+
     @property
     @abstractmethod
     def inputs(self) -> tuple[str, ...]:
@@ -90,6 +95,10 @@ class FittedOperator(Configured):
     not depend on how many partitions there are or in which order they come. What cannot be known in bounded memory
     from one pass over the partitions takes several: see `following`.
     """
+
+    @classmethod
+    def kind(cls) -> str:
+        return "fitted"
 
     @property
     def applied_inputs(self) -> tuple[str, ...]:
