@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from features.arrow_columns import float_pieces
-from features.row_words import FloatWord, IdWord, infinity
+from features.frame import FloatWord, IdWord
 
 # One a core: more would take each other's cache.
 NUM_THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -57,7 +57,7 @@ def weave_rows(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Seq
     for number, word in enumerate(floats):
         fault = int(np.bitwise_or.reduce([found[number] for found in faults])) if faults else 0
         if fault:
-            raise infinity(word, scaled=not fault & kernels.INFINITE)
+            raise word.infinity(scaled=not fault & kernels.INFINITE)
     return out
 
 

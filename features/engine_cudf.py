@@ -16,10 +16,9 @@ import pandas as pd
 import pyarrow.parquet as pq
 import torch
 
-from features.coded_column import CodedColumn
 from features.column_statistics import ColumnStatistics
+from features.frame import CodedColumn, FloatWord, IdWord
 from features.quantiles import RadixHistogram, Search
-from features.row_words import FloatWord, IdWord, infinity
 
 NAME = "cudf"
 frames = cudf
@@ -144,7 +143,7 @@ def weave(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequence
 
 def _require_finite(word: FloatWord, values: cupy.ndarray, scaled: bool) -> None:
     if not bool(cupy.isfinite(values).all()):
-        raise infinity(word, scaled)
+        raise word.infinity(scaled)
 
 
 def hash64(column: cudf.Series) -> cupy.ndarray:

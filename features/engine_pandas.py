@@ -31,12 +31,11 @@ from features.arrow_columns import (
     read_arrow,
     to_arrow,
 )
-from features.coded_column import CodedColumn
 from features.coding import count_codes
 from features.column_statistics import ColumnStatistics
 from features.encode_rows import NUM_THREADS, weave_rows
+from features.frame import CodedColumn, FloatWord, IdWord
 from features.quantiles import RadixHistogram, Search
-from features.row_words import FloatWord, IdWord
 
 NAME = "pandas"
 frames = pd

@@ -27,6 +27,10 @@ class DataError(ValueError):
             "Rename the column in the input or correct the configuration."
         )
 
+    @classmethod
+    def infinity(cls, column: str) -> "DataError":
+        return cls(f"column {column!r} holds an infinity. Clip it or make it null before this stage.")
+
 
 def require_columns(frame, columns: Iterable[str], where: str) -> None:
     """Raise `DataError` naming every column of `columns` that `frame` lacks or holds more than once."""

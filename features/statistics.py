@@ -15,10 +15,10 @@ from features.category_values import same_kind
 from features.column_statistics import ColumnStatistics
 from features.errors import DataError
 from features.frame import engine_of
+from features.number_columns import naming
 from features.operators.base import FittedOperator
 from features.operators.categorify import Categorify
-from features.operators.fill_missing import middle_ranks, naming
-from features.preprocessor_settings import CategorySettings
+from features.quantiles import middle_ranks
 from features.schema import Schema
 from features.vocabulary import Vocabulary
 
@@ -198,13 +198,13 @@ class FittedCategory:
 
 
 class FitCategory(FitCategoryStatistics):
-    """What the preprocessor fits on a categorical column, whose values are counted once."""
+    """What the preprocessor fits on a categorical column, whose values are counted once; operator: its `Categorify`."""
 
-    def __init__(self, column: str, category: CategorySettings | None = None) -> None:
-        self.column, self.category = column, category or CategorySettings()
+    def __init__(self, operator: Categorify) -> None:
+        self.column, self.operator = str(operator.column), operator
 
     def finish(self, partial: tuple[int, Any]) -> FittedCategory:  # type: ignore[override]
-        vocabulary = self.category.operator(self.column).finish(partial[1])
+        vocabulary = self.operator.finish(partial[1])
         assert isinstance(vocabulary, Vocabulary)  # one column, not a combination
         return FittedCategory(vocabulary, CategoryStatistics.beside(vocabulary, *partial))
 

@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from features.column_statistics import ColumnStatistics
+from features.column_statistics import ColumnStatistics, Moments, Scale
 from features.content_hash import TEXT, hash_of, plain_values
 from features.errors import DataError
 from features.frame import engine_of
-from features.operators.fill_missing import Fill, as_float32
-from features.operators.normalize import Moments, Scale
-from features.preprocessor_settings import CategorySettings
+from features.number_columns import as_float32
+from features.operators.categorify import Categorify
+from features.operators.fill_missing import Fill
 from features.statistics import CategoryStatistics, Statistics, median
 from features.vocabulary import Vocabulary
 
@@ -69,13 +69,13 @@ def updated(
     old: Learned,
     new: Statistics,
     *,
-    category: Callable[[str], CategorySettings] = lambda name: CategorySettings(),
+    category: Callable[[str], Categorify] = Categorify,
     refresh_scales: bool = False,
 ) -> Learned:
     """The next version, from statistics of the new data alone; see the module's docstring.
 
-    category: the settings of a column by its name, as of the first fit. A vocabulary that has max_size values takes no
-    more.
+    category: the `Categorify` of a column by its name, as of the first fit. A vocabulary that has max_size values takes
+    no more.
     """
     if new.rows == 0:
         raise DataError("update: the new data has no rows. There is nothing to learn from.")
@@ -99,7 +99,7 @@ def checksum(learned: Learned) -> str:
 
 
 def _appended(
-    vocabulary: Vocabulary, old: CategoryStatistics, new: CategoryStatistics, category: CategorySettings
+    vocabulary: Vocabulary, old: CategoryStatistics, new: CategoryStatistics, category: Categorify
 ) -> Vocabulary:
     engine = engine_of(new.counts)
     values, counts = new.counts["value"], engine.array(new.counts["count"])

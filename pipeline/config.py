@@ -20,7 +20,7 @@ from ruamel.yaml.error import YAMLError
 from torch import nn
 
 from features.operators.fill_missing import INDICATORS
-from features.preprocessor_settings import PreprocessorSettings
+from features.preprocessor_state import PreprocessorSettings
 from features.recipes import recipe_class
 from models import EmbeddingTables, ModelError, build_optimizer
 from models.schedule import build_schedule

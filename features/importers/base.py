@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from features.category_values import settle
+from features.column_statistics import Scale
 from features.errors import DataError
 from features.operators.categorify import Categorify
 from features.operators.fill_missing import Fill, FillMissing
-from features.operators.normalize import Normalize, Scale
+from features.operators.normalize import Normalize
 from features.preprocessor import Preprocessor
-from features.preprocessor_settings import PreprocessorSettings
+from features.preprocessor_state import PreprocessorSettings
 from features.schema import Schema
 from features.vocabulary import Vocabulary
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from features.asof import AsOf as Question
+from features.asof import AsOfJoin
 from features.frame import engine_of
 from features.number_columns import float_values
 from features.operators.base import Operator
@@ -95,8 +95,8 @@ class AsOf(Operator):
                     out[output] = take_rows(frame, source, question.last_row()).astype(item.dtype)
         return out
 
-    def _question(self, frame: Any, by: Sequence[str]) -> Question:
-        return Question(
+    def _question(self, frame: Any, by: Sequence[str]) -> AsOfJoin:
+        return AsOfJoin(
             frame,
             frame,
             by=by,
@@ -106,7 +106,7 @@ class AsOf(Operator):
             exclude_self=True,
         )
 
-    def _mean(self, frame: Any, question: Question, everyone: Question | None, item: Mean) -> Any:
+    def _mean(self, frame: Any, question: AsOfJoin, everyone: AsOfJoin | None, item: Mean) -> Any:
         count = question.count(item.window, of=item.value).astype("float64")
         total = question.sum(item.value, item.window).astype("float64")
         if everyone is None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from features.errors import DataError
+from features.number_columns import is_empty
 from features.operators.base import OneColumn, Operator
 
 
@@ -40,13 +41,9 @@ class Clip(OneColumn, Operator):
 
 def _bound_as(column: Any, bound: float | None) -> float | None:
     """The bound as a number of the column's type."""
-    kind = "category" if str(column.dtype) == "category" else column.dtype.kind
-    if kind not in ("i", "u", "f"):
-        if not bool(column.notna().any()):  # a column of nulls alone may be of any type
-            return None
-        raise DataError(f"Clip: column {column.name!r} is {column.dtype}, not a number. Cast it first.")
-    if bound is None:
+    if is_empty(column, "iuf", "Clip") or bound is None:
         return None
+    kind = column.dtype.kind
     dtype = np.dtype(getattr(column.dtype, "numpy_dtype", column.dtype))  # of pandas' masked and Arrow types
     limits = np.finfo(dtype) if kind == "f" else np.iinfo(dtype)
     low, high = (float(limits.min), float(limits.max)) if kind == "f" else (int(limits.min), int(limits.max))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from features.asof import AsOf
+from features.asof import AsOfJoin
 from features.errors import require_columns
 from features.frame import engine_of
 from features.operators.base import Operator
@@ -32,7 +32,7 @@ class CountEncoding(Operator):
         return (self.output,)
 
     def transform(self, frame: Any) -> Any:
-        question = AsOf(frame, self.events, by=self.by, query_time=self.at, event_time=self.at)
+        question = AsOfJoin(frame, self.events, by=self.by, query_time=self.at, event_time=self.at)
         out = frame.copy(deep=False)
         out[self.output] = engine_of(frame).series(question.count().astype("float32"), frame)
         return out
@@ -61,7 +61,7 @@ class LastBefore(Operator):
 
     def transform(self, frame: Any) -> Any:
         engine = engine_of(frame)
-        question = AsOf(frame, self.events, by=self.by, query_time=self.at, event_time=self.at, order=self.order)
+        question = AsOfJoin(frame, self.events, by=self.by, query_time=self.at, event_time=self.at, order=self.order)
         rows = question.last_row()
         found = engine.series(rows >= 0, frame)
         out = frame.copy(deep=False)

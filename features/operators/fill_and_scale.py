@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from features.column_statistics import ColumnStatistics
+from features.column_statistics import ColumnStatistics, Moments, Ranked, Scale
 from features.frame import engine_of
+from features.number_columns import as_float32, naming
 from features.operators.base import FittedOperator
-from features.operators.fill_missing import Fill, Filling, FillMissing, as_float32, middle_ranks, naming
-from features.operators.normalize import Moments, Normalize, Scale
-from features.quantiles import RadixHistogram, Search
-from features.rank_search import NextPass, Ranked
+from features.operators.fill_missing import Fill, Filling, FillMissing
+from features.operators.normalize import Normalize
+from features.quantiles import RadixHistogram, Search, middle_ranks
+from features.rank_search import NextPass
 
 
 @dataclass(frozen=True)

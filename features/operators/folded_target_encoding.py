@@ -13,8 +13,8 @@ import pandas as pd
 from features.errors import DataError, require_columns
 from features.frame import engine_of
 from features.grouped_sum import GroupedSums, row_of_key
+from features.hashing import buckets_of, hash_values
 from features.operators.base import FittedOperator
-from features.operators.hash_bucket import hash_values
 
 _FOLD = "fold__"
 MAX_FOLDS = 100
@@ -137,7 +137,7 @@ class FoldedTargetEncoding(FittedOperator):
                 f"FoldedTargetEncoding: fold key {self.fold_key!r} holds {int(null.sum())} null(s). Every train row "
                 "needs a fold: fill the column, for example with a row id."
             )
-        return (hashes % hashes.dtype.type(self.num_folds)).astype("int64")
+        return buckets_of(hashes, self.num_folds)
 
     def _encoded(self, frame: Any, state: FoldedMeans, own: Any) -> dict[str, Any]:
         engine = engine_of(frame)

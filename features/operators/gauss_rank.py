@@ -11,8 +11,8 @@ import numpy as np
 from features.errors import DataError
 from features.float_order import rankable
 from features.frame import engine_of, load_engine
+from features.number_columns import filled_values
 from features.operators.base import FittedOperator, OneColumn
-from features.operators.fill_missing import filled_values
 from features.quantiles import RadixHistogram
 
 CLIP = 1e-6

@@ -7,14 +7,8 @@ from typing import Any
 
 from features.errors import DataError
 from features.frame import engine_of
+from features.hashing import bucket_ids, combined_hashes, require_num_buckets
 from features.operators.base import Operator
-from features.operators.hash_bucket import bucket_ids, hash_values, require_num_buckets
-
-# SplitMix64's increment and the multipliers of its finalizer (Steele, Lea and Flood 2014, "Fast splittable
-# pseudorandom number generators"; the multipliers are Stafford's variant 13).
-GAMMA, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-# Stands for the hash of a null: any fixed number that is no value's hash but by chance.
-NULL_HASH = 0xD6E8FEB86659FD93
 
 
 class HashedCross(Operator):
@@ -43,20 +37,7 @@ class HashedCross(Operator):
         return (self.output,)
 
     def transform(self, frame: Any) -> Any:
-        xp = engine_of(frame).arrays
-        state = xp.zeros(len(frame), dtype="uint64")
-        all_null = xp.ones(len(frame), dtype="bool")
-        for name in self.columns:
-            hashes, null = hash_values(frame[name], "HashedCross")
-            part = xp.where(null, xp.uint64(NULL_HASH), hashes)
-            state = _mix(xp, (state ^ part) + xp.uint64(GAMMA))
-            all_null &= null
+        hashes, all_null = combined_hashes([frame[name] for name in self.columns], "HashedCross")
         out = frame.copy(deep=False)
-        out[self.output] = engine_of(frame).series(bucket_ids(state, all_null, self.num_buckets), frame)
+        out[self.output] = engine_of(frame).series(bucket_ids(hashes, all_null, self.num_buckets), frame)
         return out
-
-
-def _mix(xp: Any, state: Any) -> Any:
-    state = (state ^ (state >> xp.uint64(30))) * xp.uint64(FIRST)
-    state = (state ^ (state >> xp.uint64(27))) * xp.uint64(SECOND)
-    return state ^ (state >> xp.uint64(31))

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from features.column_statistics import SMALLEST_SPREAD
 from features.errors import DataError
 from features.frame import engine_of
+from features.number_columns import filled_values, require_finite
 from features.operators.base import FittedOperator, OneColumn
-from features.operators.fill_missing import filled_values, require_finite
-from features.operators.normalize import SMALLEST_SPREAD
 
 
 @dataclass(frozen=True)

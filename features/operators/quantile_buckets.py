@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from features.column_statistics import Ranked
 from features.errors import DataError
 from features.frame import engine_of
+from features.number_columns import naming, rankable_values, ranked_values, require_numbers
 from features.operators.base import FittedOperator, OneColumn
-from features.operators.fill_missing import float_values, naming, ranked_values, require_numbers
 from features.quantiles import RadixHistogram, Search, interpolated, linear_place
-from features.rank_search import NextPass, Ranked, require_method
+from features.rank_search import NextPass, require_method
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class QuantileBuckets(OneColumn, FittedOperator):
 
     def values_of(self, frame: Any) -> Any:
         """The partition's values, NaN for null or left out."""
-        return float_values(frame[self.column])
+        return rankable_values(frame[self.column])
 
     def _fractions(self) -> list[float]:
         return [i / self.num_buckets for i in range(1, self.num_buckets)]

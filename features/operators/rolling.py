@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from features.asof import AsOf
+from features.asof import AsOfJoin
 from features.errors import DataError
 from features.frame import engine_of
 from features.number_columns import float_values
@@ -41,7 +41,7 @@ class Rolling(WithinGroups, Operator):
         return out
 
     def _running(self, frame: Any) -> Any:
-        question = AsOf(frame, frame, by=self.by, query_time=self.time, event_time=self.time)
+        question = AsOfJoin(frame, frame, by=self.by, query_time=self.time, event_time=self.time)
         if self.statistic == "sum":
             total = question.sum(self.column, self.window)
             return question.engine.series(total.astype("float32"), frame)
@@ -53,7 +53,7 @@ class Rolling(WithinGroups, Operator):
     def _extreme(self, frame: Any) -> Any:
         engine = engine_of(frame)
         events = frame[frame[self.column].notna()]
-        question = AsOf(frame, events, by=self.by, query_time=self.time, event_time=self.time)
+        question = AsOfJoin(frame, events, by=self.by, query_time=self.time, event_time=self.time)
         sign = 1.0 if self.statistic == "min" else -1.0
         values = sign * float_values(events[self.column], "Rolling")[question.sorted_rows]
         count = question.count(self.window)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from features.asof import AsOf
+from features.asof import AsOfJoin
 from features.errors import DataError
 from features.frame import engine_of
 from features.operators.asof import ratio
@@ -74,5 +74,5 @@ class TargetEncoding(Operator):
         return hits - own_hits, trials - own_trials
 
     def _before(self, frame: Any, events: Any, by: Sequence[str]) -> tuple[Any, Any]:
-        question = AsOf(frame, events, by=by, query_time=self.at, event_time=self.at)
+        question = AsOfJoin(frame, events, by=by, query_time=self.at, event_time=self.at)
         return question.sum(self.hits), question.count() if self.trials is None else question.sum(self.trials)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from features.asof import AsOf
+from features.asof import AsOfJoin
 from features.errors import DataError
 from features.number_columns import whole_values
 from features.operators.base import Operator
@@ -50,8 +50,8 @@ class Waiting(Operator):
         planned_at = frame[self.planned_at].astype(happened.dtype)
         left_at = happened.where(happened > planned_at, planned_at).where(frame[self.happened_at].notna())
         frame_left = frame.assign(__left_at__=left_at)
-        planned = AsOf(frame, frame, by=self.by, query_time=self.planned_at, event_time=self.planned_at)
-        left = AsOf(frame_left, frame_left, by=self.by, query_time=self.planned_at, event_time="__left_at__")
+        planned = AsOfJoin(frame, frame, by=self.by, query_time=self.planned_at, event_time=self.planned_at)
+        left = AsOfJoin(frame_left, frame_left, by=self.by, query_time=self.planned_at, event_time="__left_at__")
         waiting = planned.count() - left.count()
         waited = waiting * planned.at - (planned.sum(self.planned_at) - left.sum(self.planned_at))
         mean = waited / planned.xp.maximum(waiting, 1)

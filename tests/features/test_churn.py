@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from features import statistics
-from features.churn import Thresholds, category_churn, churn, continuous_churn, decile_counts, stability
-from features.churn_text import churn_text
+from features.churn import Thresholds, category_churn, churn, churn_text, continuous_churn, decile_counts, stability
 from features.errors import DataError
 from features.statistics import CategoryStatistics, FitContinuousStatistics, Statistics
 from features.vocabulary import Vocabulary

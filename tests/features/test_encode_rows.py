@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from features.encode_rows import weave_rows
 from features.errors import DataError
-from features.row_words import FloatWord, IdWord
+from features.frame import FloatWord, IdWord
 
 VALUE = st.one_of(st.none(), st.just(float("nan")), st.floats(-1e6, 1e6, width=32))
 

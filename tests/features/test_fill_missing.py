@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from features.errors import DataError
+from features.number_columns import filled_values, known_values, require_numbers
 from features.operators import fill_missing
-from features.operators.fill_missing import Fill, FillMissing, filled_values, known_values, require_numbers
+from features.operators.fill_missing import Fill, FillMissing
 
 NUMBERS = st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6, width=32)), min_size=1, max_size=40)
 

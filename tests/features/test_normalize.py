@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from features.column_statistics import FEW_VALUES, Moments, Scale
 from features.errors import DataError
 from features.exact_sum import ExactSum, squares_by_extraction, sum_by_extraction
-from features.operators.normalize import FEW_VALUES, Moments, Normalize, Scale
+from features.operators.normalize import Normalize
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=40)
 

@@ -19,12 +19,12 @@ import xxhash
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from features.column_statistics import Scale
 from features.errors import DataError
 from features.online import OnlineTransformer
 from features.operators.fill_missing import Fill
-from features.operators.normalize import Scale
 from features.preprocessor import Preprocessor
-from features.preprocessor_settings import PreprocessorSettings
+from features.preprocessor_state import PreprocessorSettings
 from features.recipes.flights import FlightsRecipe, FlightsSettings
 from features.schema import Column, Schema, Target
 from features.vocabulary import IdLayout, Vocabulary

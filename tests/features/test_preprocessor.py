@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from features.errors import DataError
 from features.preprocessor import Preprocessor
-from features.preprocessor_settings import CategorySettings, PreprocessorSettings
+from features.preprocessor_state import CategorySettings, PreprocessorSettings
 from features.schema import Column, Schema, Target, TensorSchema
 
 SCHEMA = Schema(

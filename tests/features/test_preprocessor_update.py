@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from features.errors import DataError
 from features.preprocessor import Preprocessor
-from features.preprocessor_settings import PreprocessorSettings
+from features.preprocessor_state import PreprocessorSettings
 from features.schema import Column, Schema, Target
 from features.statistics import Statistics
 from features.update import Version, checksum

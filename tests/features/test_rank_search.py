@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from features import quantiles, rank_search
+from features.column_statistics import Ranked
 from features.errors import DataError
 from features.operators.fill_missing import FillMissing
 from features.operators.quantile_buckets import QuantileBuckets
-from features.rank_search import NextPass, Ranked, require_method
+from features.rank_search import NextPass, require_method
 
 VALUES = st.lists(st.none() | st.floats(-(2.0**100), 2.0**100, width=32) | st.integers(-3, 3).map(float), max_size=60)
 

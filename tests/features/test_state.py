@@ -11,11 +11,12 @@ from equal_states import same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from features.column_statistics import Moments, Scale
 from features.errors import DataError
 from features.exact_sum import ExactSum
 from features.operators.base import FittedOperator
 from features.operators.categorify import Categorify
-from features.operators.normalize import Moments, Normalize, Scale
+from features.operators.normalize import Normalize
 from features.operators.text_flags import TextFlags
 from features.operators.text_flags import Words as TextFlagsWords
 from features.state import StateReader, StateWriter, summary

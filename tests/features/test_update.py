@@ -14,7 +14,6 @@ from features.errors import DataError
 from features.fit import fit_together
 from features.operators.categorify import Categorify
 from features.operators.fill_and_scale import FillAndScale
-from features.preprocessor_settings import CategorySettings
 from features.schema import Column, Schema, Target
 from features.statistics import Statistics, statistics_operators
 from features.update import Learned, Version, checksum, updated
@@ -53,11 +52,11 @@ def statistics_of(parts):
 
 
 def rare(min_count):
-    return lambda name: CategorySettings(min_count)
+    return lambda name: Categorify(name, min_count)
 
 
 def most(max_size):
-    return lambda name: CategorySettings(max_size=max_size)
+    return lambda name: Categorify(name, max_size=max_size)
 
 
 def fitted(rows, min_count=1):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from features.errors import DataError
 from features.preprocessor import Preprocessor
-from features.preprocessor_settings import PreprocessorSettings
+from features.preprocessor_state import PreprocessorSettings
 from features.schema import Column, Schema, Target
 from models.fields import LinearTerms
 from models.model import EntityColumns, Model, ModelInputs

@@ -1,24 +1,67 @@
-"""A preprocessor's folder: `preprocessor.json`, a Parquet file for each vocabulary, and the fit statistics."""
+"""A preprocessor's settings, and its folder: `preprocessor.json`, a Parquet file a vocabulary, the fit statistics."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 
+from features.column_statistics import Scale
 from features.errors import UNREADABLE, DataError
+from features.operators.categorify import Categorify
 from features.operators.fill_missing import Fill
-from features.operators.normalize import Scale
-from features.preprocessor_settings import PreprocessorSettings
 from features.schema import Schema
 from features.update import Version
 
 FORMAT = 1
 FILE = "preprocessor.json"
+
+
+@dataclass(frozen=True)
+class CategorySettings:
+    """min_count, max_size, oov_buckets: see `Categorify`."""
+
+    min_count: int = 1
+    max_size: int | None = None
+    oov_buckets: int = 1
+
+    def __post_init__(self) -> None:
+        self.operator("the preprocessor")  # which refuses what cannot be
+
+    def operator(self, column: str) -> Categorify:
+        return Categorify(column, self.min_count, max_size=self.max_size, oov_buckets=self.oov_buckets)
+
+
+@dataclass(frozen=True)
+class PreprocessorSettings:
+    """min_count, max_size, oov_buckets: of every categorical column, see `Categorify`; `columns` says otherwise for
+    some of them. indicator: see `FillMissing`. scale: z-score continuous columns."""
+
+    min_count: int = 1
+    max_size: int | None = None
+    oov_buckets: int = 1
+    columns: Mapping[str, CategorySettings] = field(default_factory=dict)
+    indicator: str = "auto"
+    scale: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.columns, Mapping):
+            raise DataError(f"preprocess.columns: expected settings by column, found {self.columns!r}.")
+        known = {  # JSON brings plain mappings
+            name: item if isinstance(item, CategorySettings) else CategorySettings(**item)
+            for name, item in self.columns.items()
+        }
+        object.__setattr__(self, "columns", known)
+        CategorySettings(self.min_count, self.max_size, self.oov_buckets)
+
+    def category(self, name: str) -> Categorify:
+        """The operator of the categorical column of that name."""
+        everywhere = CategorySettings(self.min_count, self.max_size, self.oov_buckets)
+        return self.columns.get(name, everywhere).operator(name)
 
 
 @dataclass(frozen=True)
