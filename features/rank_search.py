@@ -26,16 +26,14 @@ class RankingOperator(Protocol):
 class NextPass(FittedOperator):
     """One more pass over the partitions, which finds where the wanted ranks lie more closely. Adds no column."""
 
+    is_step = False
+
     def __init__(self, operator: Any, first: Any, search: Search) -> None:
         self.operator, self.first, self.search = operator, first, search
 
     @property
     def inputs(self) -> tuple[str, ...]:
         return self.operator.inputs
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return ()
 
     def partial(self, frame: Any) -> RadixHistogram:
         return self.operator.count(frame, self.search)

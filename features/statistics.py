@@ -159,17 +159,10 @@ class FitStatistics(FittedOperator):
     """What the two operators below share. They add no column."""
 
     is_step = False
+    reads = ("column",)
 
     def __init__(self, column: str) -> None:
         self.column = column
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.column,)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return ()
 
     def columns(self, frame: Any, state: Any) -> dict[str, Any]:
         return {}

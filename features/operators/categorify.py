@@ -39,6 +39,8 @@ class Categorify(FittedOperator):
     What counts as the same value, and which types there are: see `features.category_values`.
     """
 
+    reads = ("column", "shared", "combined")
+
     files = ("vocabulary",)
 
     def __init__(
@@ -91,10 +93,6 @@ class Categorify(FittedOperator):
     def is_list(self) -> bool:
         """Whether a row holds several values."""
         return self.lists or self.separator is not None
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.column,) if self.column is not None else self.shared or self.combined or ()
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -9,10 +9,10 @@ import numpy as np
 
 from features.errors import DataError
 from features.number_columns import is_empty
-from features.operators.base import OneColumn, Operator
+from features.operators.base import ColumnOperator
 
 
-class Clip(OneColumn, Operator):
+class Clip(ColumnOperator):
     """The numeric column with values below `low` raised to it and above `high` lowered to it; same dtype. Row-wise.
 
     None is no bound. Nulls stay null, infinities become the bound.
@@ -20,6 +20,8 @@ class Clip(OneColumn, Operator):
     Errors (`DataError`): no bound at all, a bound that is not finite, low above high; a column that is no number; a
     bound that the column's type cannot hold (a fraction for an integer column, 300 for int8).
     """
+
+    reads, writes = ("column",), ("column",)
 
     def __init__(self, column: str, low: float | None = None, high: float | None = None) -> None:
         bounds = [bound for bound in (low, high) if bound is not None]
@@ -30,13 +32,12 @@ class Clip(OneColumn, Operator):
             )
         self.column, self.low, self.high = column, low, high
 
-    def transform(self, frame: Any) -> Any:
+    def compute(self, frame: Any) -> dict[str, Any]:
         column = frame[self.column]
         low, high = (_bound_as(column, bound) for bound in (self.low, self.high))
-        out = frame.copy(deep=False)
-        if low is not None or high is not None:
-            out[self.column] = column.clip(lower=low, upper=high).astype(column.dtype)
-        return out
+        if low is None and high is None:
+            return {}
+        return {self.column: column.clip(lower=low, upper=high).astype(column.dtype)}
 
 
 def _bound_as(column: Any, bound: float | None) -> float | None:

@@ -28,14 +28,12 @@ class FillAndScale(FittedOperator):
     """What the preprocessor fits on a float32 column: the state that `FillMissing(column, indicator)` and, with
     `scale`, a `Normalize` after it would have, without reading the filled column again."""
 
+    reads = ("column",)
+
     is_step = False
 
     def __init__(self, column: str, indicator: str = "auto", scale: bool = True) -> None:
         self.column, self.indicator, self.scale = column, indicator, scale
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.column,)
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -64,6 +64,8 @@ class FillMissing(FittedOperator):
     Any column of numbers or booleans will do; integers above 2^53 are ranked as the nearest float64.
     """
 
+    reads = ("column",)
+
     def __init__(
         self,
         column: str,
@@ -88,10 +90,6 @@ class FillMissing(FittedOperator):
             raise DataError(f"FillMissing of {column!r}: value {value!r} is not a finite float32.")
         self.column, self.indicator, self.strategy = column, indicator, strategy
         self.value, self.method = value, method
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.column,)
 
     @property
     def outputs(self) -> tuple[str, ...]:

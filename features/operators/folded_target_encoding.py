@@ -48,6 +48,8 @@ class FoldedTargetEncoding(FittedOperator):
     any partitions in any order.
     """
 
+    reads = ("by", "targets", "fold_key")
+
     def __init__(
         self,
         by: Sequence[str],
@@ -71,10 +73,6 @@ class FoldedTargetEncoding(FittedOperator):
             raise DataError(f"{where}: smoothing must be finite and not negative, found {smoothing}.")
         self.by, self.targets, self.fold_key = tuple(by), tuple(targets), fold_key
         self.num_folds, self.smoothing = num_folds, smoothing
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (*self.by, *self.targets, self.fold_key)
 
     @property
     def applied_inputs(self) -> tuple[str, ...]:

@@ -6,10 +6,10 @@ from typing import Any
 
 from features.frame import engine_of
 from features.hashing import bucket_ids, hash_values, require_num_buckets
-from features.operators.base import OneColumn, Operator
+from features.operators.base import ColumnOperator
 
 
-class HashBucket(OneColumn, Operator):
+class HashBucket(ColumnOperator):
     """int32 column `output` (default: `column` itself): 1 + XXH64(value) mod num_buckets, 0 where null. Row-wise.
 
     So ids are in [0, num_buckets], and a null shares its id with no value. The hash (XXH64, seed 0, unsigned; Collet,
@@ -21,12 +21,12 @@ class HashBucket(OneColumn, Operator):
     integer of 2^63 and beyond; a column that is neither text nor numbers.
     """
 
+    reads, writes = ("column",), ("output",)
+
     def __init__(self, column: str, num_buckets: int, output: str | None = None) -> None:
         require_num_buckets(num_buckets, f"HashBucket of {column!r}")
         self.column, self.num_buckets, self.output = column, num_buckets, column if output is None else output
 
-    def transform(self, frame: Any) -> Any:
+    def compute(self, frame: Any) -> dict[str, Any]:
         hashes, null = hash_values(frame[self.column], "HashBucket")
-        out = frame.copy(deep=False)
-        out[self.output] = engine_of(frame).series(bucket_ids(hashes, null, self.num_buckets), frame)
-        return out
+        return {self.output: engine_of(frame).series(bucket_ids(hashes, null, self.num_buckets), frame)}

@@ -8,10 +8,10 @@ from typing import Any
 from features.errors import DataError
 from features.frame import engine_of
 from features.hashing import bucket_ids, combined_hashes, require_num_buckets
-from features.operators.base import Operator
+from features.operators.base import ColumnOperator
 
 
-class HashedCross(Operator):
+class HashedCross(ColumnOperator):
     """int32 column `output`: 1 + hash of the row's combination mod num_buckets, 0 where all columns are null. Row-wise.
 
     hash = mix(... mix((mix((0 ^ h1) + GAMMA) ^ h2) + GAMMA) ...) with h_k the XXH64 of column k as in `HashBucket` and
@@ -22,22 +22,14 @@ class HashedCross(Operator):
     `HashBucket` for each column.
     """
 
+    reads, writes = ("columns",), ("output",)
+
     def __init__(self, columns: Sequence[str], num_buckets: int, output: str) -> None:
         require_num_buckets(num_buckets, f"HashedCross into {output!r}")
         if isinstance(columns, str) or len(columns) < 2 or len(set(columns)) != len(columns):
             raise DataError(f"HashedCross into {output!r}: give two or more different columns, found {columns!r}.")
         self.columns, self.num_buckets, self.output = tuple(columns), num_buckets, output
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return self.columns
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return (self.output,)
-
-    def transform(self, frame: Any) -> Any:
+    def compute(self, frame: Any) -> dict[str, Any]:
         hashes, all_null = combined_hashes([frame[name] for name in self.columns], "HashedCross")
-        out = frame.copy(deep=False)
-        out[self.output] = engine_of(frame).series(bucket_ids(hashes, all_null, self.num_buckets), frame)
-        return out
+        return {self.output: engine_of(frame).series(bucket_ids(hashes, all_null, self.num_buckets), frame)}

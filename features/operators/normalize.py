@@ -10,14 +10,16 @@ from features.column_statistics import Moments, Scale
 from features.errors import DataError
 from features.frame import engine_of
 from features.number_columns import filled_values, require_finite
-from features.operators.base import FittedOperator, OneColumn
+from features.operators.base import FittedOperator
 
 
-class Normalize(OneColumn, FittedOperator):
+class Normalize(FittedOperator):
     """float32 (x - mean) / std, replacing the column, which may hold no nulls.
 
     The state follows from exact sums, so it is the same for any partitioning.
     """
+
+    reads, writes = ("column",), ("column",)
 
     def __init__(self, column: str) -> None:
         self.column = column

@@ -10,7 +10,7 @@ from features.column_statistics import Ranked
 from features.errors import DataError
 from features.frame import engine_of
 from features.number_columns import naming, rankable_values, ranked_values, require_numbers
-from features.operators.base import FittedOperator, OneColumn
+from features.operators.base import FittedOperator
 from features.quantiles import RadixHistogram, Search, interpolated, linear_place
 from features.rank_search import NextPass, require_method
 
@@ -27,7 +27,7 @@ class Edges:
     errors: tuple[float, ...] = ()
 
 
-class QuantileBuckets(OneColumn, FittedOperator):
+class QuantileBuckets(FittedOperator):
     """int32 bucket, replacing the column: 0 for null, 1 up to the first edge inclusive, 2 above it, and so on.
 
     Edges are the exact quantiles i / num_buckets of the known values at fit, i from 1 to num_buckets - 1, by NumPy's
@@ -38,6 +38,8 @@ class QuantileBuckets(OneColumn, FittedOperator):
     is within 2^-8 of the larger of the two values that it lies between (2^-7 where it is given as 0); the state's
     `errors` say how near they are.
     """
+
+    reads, writes = ("column",), ("column",)
 
     def __init__(self, column: str, num_buckets: int, method: str = "exact") -> None:
         if num_buckets < 2:
