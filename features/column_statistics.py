@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from features.exact_sum import UNIT_EXPONENT, ExactSum, leading_sums32, sum_of_squares
-from features.float_order import ALL_VALID, Bitmap, require_no_infinity, valid_mask
+from features.float_order import ALL_VALID, Bitmap, as_float32, require_no_infinity, valid_mask
 from features.quantiles import RadixHistogram, Search, selected
 
 KEPT_VALUES = 1 << 22  # 16 MB of float32: with no more values than that in all, the partitions are not read again
@@ -118,6 +118,10 @@ class ColumnStatistics:
             require_no_infinity(values, valid, found[:, 0])
         rows = sum(len(values) for values, _ in pieces)
         return cls(rows, RadixHistogram.of_patterns("float32", found[:, 0]), Moments.of_leading(found))
+
+    def filled_scale(self, fill: float) -> Scale:
+        """Mean and deviation of all rows, null ones filled with a number."""
+        return self.moments.merge(Moments.of_repeated(as_float32(fill), self.nulls)).scale()
 
     def merge(self, other: ColumnStatistics) -> ColumnStatistics:
         """Of both."""

@@ -7,6 +7,7 @@ flipped for a negative one and the sign bit for the others, all are: its `image`
 from __future__ import annotations
 
 import math
+import struct
 from typing import Any
 
 import numpy as np
@@ -90,3 +91,11 @@ def valid_mask(valid: Bitmap, num_values: int) -> np.ndarray:
     if not len(bitmap):
         return np.ones(num_values, bool)
     return np.unpackbits(bitmap, bitorder="little")[offset : offset + num_values].astype(bool)
+
+
+def as_float32(value: float) -> float:
+    """The nearest float32, infinite beyond its range."""
+    try:
+        return struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -111,11 +109,3 @@ def naming(column: str, function: Callable[..., Any], *arguments: Any) -> Any:
         raise DataError.infinity(column) from None
     except DataError as error:
         raise DataError(f"column {column!r}: {error}") from error
-
-
-def as_float32(value: float) -> float:
-    """The nearest float32, infinite beyond its range."""
-    try:
-        return struct.unpack("f", struct.pack("f", value))[0]
-    except OverflowError:
-        return math.copysign(math.inf, value)

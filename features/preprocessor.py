@@ -13,12 +13,11 @@ from features.errors import DataError, require_columns
 from features.fit import fit_together
 from features.frame import FloatWord, IdWord, engine_of, load_engine
 from features.operators.base import FittedOperator
-from features.operators.fill_and_scale import FillAndScale, FilledScale
 from features.operators.fill_missing import Fill
 from features.preprocessor_state import PreprocessorSettings, SavedState, damage, vocabulary_path
 from features.schema import IdColumn, Schema, TensorSchema
 from features.sources import cast
-from features.statistics import FitCategory, FittedCategory, Statistics, statistics_operators
+from features.statistics import FillAndScale, FilledScale, FitCategory, FittedCategory, Statistics, statistics_operators
 from features.statistics_files import load_statistics, save_statistics
 from features.update import Learned, Version, updated
 from features.vocabulary import Vocabulary

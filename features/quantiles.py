@@ -317,14 +317,6 @@ class Search:
         return words[array_module(values).asarray(wanted)[(words >> shift).astype("int64")]]
 
 
-def select(parts: Sequence[Any], ranks: Sequence[int]) -> np.ndarray:
-    """float64 values of these ranks among all values of the arrays, all of one type; NaN is left out."""
-    histogram = RadixHistogram.empty()
-    for part in parts:
-        histogram = histogram.merge(RadixHistogram.of(part))
-    return selected(Search.start(histogram, ranks), parts).values()
-
-
 def selected(search: Search, parts: Sequence[Any]) -> Search:
     """The search after as many more passes over the arrays as it takes."""
     while not search.resolved:

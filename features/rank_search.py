@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from abc import abstractmethod
+from typing import Any
 
 from features.errors import DataError
+from features.number_columns import rankable_values
 from features.operators.base import FittedOperator
 from features.quantiles import RadixHistogram, Search
 
 METHODS = ("exact", "sketch")
 
 
-class RankingOperator(Protocol):
-    """What `NextPass` asks of the operator that it works for."""
+class RankingOperator(FittedOperator):
+    """An operator of one column whose state follows from the values of some ranks, found in further passes."""
 
     column: str
 
+    @abstractmethod
     def state_of(self, partial: Any, search: Search) -> Any:
         """The state, given the first pass's merged partial and the resolved search."""
 
     def count(self, frame: Any, search: Search) -> RadixHistogram:
-        """`search.count` of the partition's values."""
+        """Of the next pass: `search.count` of the partition's values."""
+        return search.count(rankable_values(frame[self.column]))
 
 
 class NextPass(FittedOperator):
@@ -28,7 +32,7 @@ class NextPass(FittedOperator):
 
     is_step = False
 
-    def __init__(self, operator: Any, first: Any, search: Search) -> None:
+    def __init__(self, operator: RankingOperator, first: Any, search: Search) -> None:
         self.operator, self.first, self.search = operator, first, search
 
     @property

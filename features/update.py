@@ -18,11 +18,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from features.column_statistics import ColumnStatistics, Moments, Scale
+from features.column_statistics import ColumnStatistics, Scale
 from features.content_hash import TEXT, hash_of, plain_values
 from features.errors import DataError
 from features.frame import engine_of
-from features.number_columns import as_float32
 from features.operators.categorify import Categorify
 from features.operators.fill_missing import Fill
 from features.statistics import CategoryStatistics, Statistics, median
@@ -88,7 +87,7 @@ def updated(
     fills, scales = old.fills, old.scales
     if refresh_scales:
         fills = {name: _refilled(fill, statistics.numbers[name]) for name, fill in fills.items()}
-        scales = {name: _rescaled(fills[name], statistics.numbers[name]) for name in scales}
+        scales = {name: statistics.numbers[name].filled_scale(fills[name].value) for name in scales}
     version = Version(number, checksum(old), (*old.version.rows, new.rows))
     return Learned(vocabularies, fills, scales, statistics, version)
 
@@ -116,10 +115,6 @@ def _appended(
 def _refilled(fill: Fill, total: ColumnStatistics) -> Fill:
     found = median(total)
     return replace(fill, value=found.value, null_rate=total.nulls / total.rows, error=found.bound)
-
-
-def _rescaled(fill: Fill, total: ColumnStatistics) -> Scale:
-    return total.moments.merge(Moments.of_repeated(as_float32(fill.value), total.nulls)).scale()
 
 
 def _parts(learned: Learned) -> Iterator[bytes]:

@@ -164,10 +164,7 @@ class Categorify(FittedOperator):
         if self.separator is not None:
             entries, lengths = split_lists(column, "string", self.separator)
             return entries.where(entries != "").rename(column.name), lengths
-        try:
-            return list_entries(column)
-        except (ValueError, TypeError) as error:
-            raise DataError(f"{self._where}: not a column of lists ({error}).") from error
+        return list_entries(column, self._where)
 
     def columns(self, frame: Any, state: Vocabulary | CombinedVocabulary) -> dict[str, Any]:
         engine = engine_of(frame)

@@ -10,19 +10,17 @@ import numpy as np
 
 from features.errors import DataError
 from features.exact_sum import UNIT_EXPONENT, ExactSum
-from features.float_order import rankable
+from features.float_order import as_float32, rankable
 from features.number_columns import (
-    as_float32,
     known_values,
     naming,
-    rankable_values,
     ranked_values,
     require_finite,
     require_numbers,
 )
 from features.operators.base import FittedOperator
 from features.quantiles import RadixHistogram, Search, middle_ranks
-from features.rank_search import NextPass, require_method
+from features.rank_search import NextPass, RankingOperator, require_method
 
 INDICATORS = ("auto", "all", "none")
 STRATEGIES = ("median", "mean", "mode", "constant")
@@ -51,7 +49,7 @@ class Filling:
     summary: Any
 
 
-class FillMissing(FittedOperator):
+class FillMissing(RankingOperator):
     """float32 column with nulls (and NaN, which counts as null) replaced by one number that the fit finds.
 
     indicator: `auto` adds the float32 column `<column>_na` (1 where filled, else 0) if there was a null at fit, `all`
@@ -142,14 +140,6 @@ class FillMissing(FittedOperator):
         """The state, from the two middle values of an exact median."""
         low, high = search.values().tolist()
         return self._fill(partial, (low + high) / 2)
-
-    def count(self, frame: Any, search: Search) -> RadixHistogram:
-        """Of the next pass: `search.count` of the partition's values."""
-        return search.count(self.values_of(frame))
-
-    def values_of(self, frame: Any) -> Any:
-        """The partition's values, NaN for null or left out."""
-        return rankable_values(frame[self.column])
 
     def _fill(self, partial: Filling, value: float, error: float = 0.0) -> Fill:
         nulls = partial.rows - partial.known

@@ -80,10 +80,7 @@ class ListSlice(ColumnOperator):
                     "set separator=None for a column of lists."
                 )
             return split_lists(column.astype("str"), "string", self.separator)
-        try:
-            return list_entries(column)
-        except (ValueError, TypeError) as error:
-            raise DataError(f"ListSlice: not a column of lists ({error}).") from error
+        return list_entries(column, "ListSlice")
 
     def _slice(self, entries: Any, lengths: Any) -> tuple[Any, Any]:
         """The entries that stay, padded, and how many each row has."""

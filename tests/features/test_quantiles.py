@@ -20,6 +20,14 @@ from features.quantiles import LEADING_BITS, RadixHistogram, Search, interpolate
 KINDS = tuple(WIDTHS)
 
 
+def select(parts, ranks):
+    """float64 values of these ranks among all values of the arrays, all of one type; NaN is left out."""
+    histogram = RadixHistogram.empty()
+    for part in parts:
+        histogram = histogram.merge(RadixHistogram.of(part))
+    return selected(Search.start(histogram, ranks), parts).values()
+
+
 def numbers(kind):
     """Tame and wild floats, many of them equal, with both zeros, denormal ones and NaN."""
     width = WIDTHS[kind]

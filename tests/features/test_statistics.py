@@ -17,10 +17,10 @@ from features.column_statistics import ColumnStatistics
 from features.errors import DataError
 from features.fit import fit_together
 from features.operators.categorify import Categorify
-from features.operators.fill_and_scale import FillAndScale
 from features.schema import Column, Schema, Target
 from features.statistics import (
     CategoryStatistics,
+    FillAndScale,
     FitCategoryStatistics,
     FitContinuousStatistics,
     Statistics,

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from features.errors import DataError
 from features.fit import fit_together
 from features.operators.categorify import Categorify
-from features.operators.fill_and_scale import FillAndScale
 from features.schema import Column, Schema, Target
-from features.statistics import Statistics, statistics_operators
+from features.statistics import FillAndScale, Statistics, statistics_operators
 from features.update import Learned, Version, checksum, updated
 
 SCHEMA = Schema(
