@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from features import float_order, quantiles
 from features.errors import DataError
 from features.float_order import WIDTHS, InfinityFound
-from features.quantiles import LEADING_BITS, RadixHistogram, Search, interpolated, linear_place, select, selected
+from features.quantiles import LEADING_BITS, RadixHistogram, Search, interpolated, linear_place, selected
 
 KINDS = tuple(WIDTHS)
 
