@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import statistics
 from collections import Counter
 from fractions import Fraction
 
@@ -61,21 +60,14 @@ def test_a_null_that_first_appears_later_is_filled_without_a_new_column():
     assert found["x"].tolist() == [2, 3]
 
 
-@pytest.mark.parametrize(("indicator", "columns"), [("all", ["x", "x_na"]), ("none", ["x"]), ("auto", ["x"])])
-def test_the_indicator_setting_decides_the_columns(indicator, columns):
+@pytest.mark.parametrize(
+    ("indicator", "values", "columns"),
+    [("all", [1, 2], ["x", "x_na"]), ("none", [1, None], ["x"]), ("auto", [1, 2], ["x"])],
+)
+def test_the_indicator_setting_decides_the_columns(indicator, values, columns):
     operator = FillMissing("x", indicator)
-    frame = frame_of([1, 2])
+    frame = frame_of(values)
     assert list(operator.apply(frame, operator.fit([frame])).columns) == columns
-
-
-def test_none_gives_no_indicator_even_with_nulls():
-    assert FillMissing("x", "none").fit([frame_of([1, None])]) == Fill(1.0, False, 0.5)
-
-
-@pytest.mark.parametrize("bad", [np.inf, -np.inf])
-def test_an_infinity_is_an_error(bad):
-    with pytest.raises(DataError, match=r"'x' holds an infinity"):
-        FillMissing("x").fit([frame_of([1, bad])])
 
 
 def test_integer_columns_fill_nothing_and_become_float32():
@@ -83,11 +75,6 @@ def test_integer_columns_fill_nothing_and_become_float32():
     frame = frame_of([1, 2, 3, 10], "int64")
     assert operator.fit([frame]) == Fill(2.5, False, 0.0)
     assert str(operator.apply(frame, operator.fit([frame]))["x"].dtype) == "float32"
-
-
-def test_an_unknown_indicator_lists_the_known():
-    with pytest.raises(DataError, match=r"unknown indicator 'maybe'. Known: auto, all, none"):
-        FillMissing("x", "maybe")
 
 
 WILD = st.floats(allow_nan=False, allow_infinity=False, width=32) | st.sampled_from([0.0, -0.0, 2.0**-149, 1.0, 2.0])
@@ -101,12 +88,8 @@ def partitions(values, seed, dtype="float32"):
     return [frame[owner == part] for part in rng.permutation(owner.max(initial=0) + 1)]
 
 
-def seed_numbers():
-    return st.integers(0, 999)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@given(values=st.lists(st.none() | WILD, max_size=40), seed=seed_numbers())
+@given(values=st.lists(st.none() | WILD, max_size=40), seed=st.integers(0, 999))
 @settings(max_examples=40, deadline=None)
 def test_the_median_of_wild_values_is_numpys(dtype, values, seed):
     values = [*values, 3.0]
@@ -114,7 +97,7 @@ def test_the_median_of_wild_values_is_numpys(dtype, values, seed):
     assert FillMissing("x").fit(partitions(values, seed, dtype)).value == np.median(known)
 
 
-@given(values=st.lists(st.none() | WILD, max_size=40), seed=seed_numbers())
+@given(values=st.lists(st.none() | WILD, max_size=40), seed=st.integers(0, 999))
 @settings(max_examples=40, deadline=None)
 def test_the_mean_is_the_exact_one_rounded_once(values, seed):
     values = [*values, 3.0]
@@ -124,19 +107,12 @@ def test_the_mean_is_the_exact_one_rounded_once(values, seed):
     assert found == Fill(found.value, None in values, values.count(None) / len(values))
 
 
-def test_the_mean_is_that_of_the_statistics_module():
-    values = np.random.default_rng(0).normal(size=5000).astype("float32")
-    found = FillMissing("x", strategy="mean").fit([frame_of(values[:70]), frame_of(values[70:])])
-    assert found.value == float(statistics.mean(map(Fraction, values.tolist())))
-    assert found.value == pytest.approx(statistics.fmean(values.tolist()), rel=1e-15)
-
-
 def test_the_mean_of_large_integers_is_exact():
     values = [2**62 + 1, 2**62 + 1, 2**62 + 1]
     assert FillMissing("x", strategy="mean").fit([frame_of(values, "int64")]).value == float(2**62 + 1)
 
 
-@given(values=st.lists(st.none() | st.integers(-3, 3) | WILD, max_size=40), seed=seed_numbers())
+@given(values=st.lists(st.none() | st.integers(-3, 3) | WILD, max_size=40), seed=st.integers(0, 999))
 @settings(max_examples=40, deadline=None)
 def test_the_mode_is_the_smallest_of_the_most_frequent(values, seed):
     values = [*values, 3.0]
@@ -155,7 +131,7 @@ def test_a_mode_among_too_many_values_is_refused_whatever_the_partitions(monkeyp
             operator.fit([frame_of(part) for part in parts])
 
 
-@given(values=st.lists(st.none() | WILD, min_size=1, max_size=40), seed=seed_numbers())
+@given(values=st.lists(st.none() | WILD, min_size=1, max_size=40), seed=st.integers(0, 999))
 @settings(max_examples=30, deadline=None)
 def test_a_constant_needs_no_known_value(values, seed):
     operator = FillMissing("x", strategy="constant", value=-1.5)
@@ -164,7 +140,7 @@ def test_a_constant_needs_no_known_value(values, seed):
     assert operator.apply(frame_of([None, 2]), found)["x"].tolist() == [-1.5, 2]
 
 
-@given(values=st.lists(st.none() | WILD, max_size=60), seed=seed_numbers())
+@given(values=st.lists(st.none() | WILD, max_size=60), seed=st.integers(0, 999))
 @settings(max_examples=40, deadline=None)
 def test_a_sketch_is_as_near_as_it_says_and_does_not_depend_on_partitions(values, seed):
     values = [*values, 3.0]
@@ -211,32 +187,15 @@ def test_columns_of_any_number_type(dtype, values, median):
     assert found["x"].tolist() == [np.float32(expected if value is None else value) for value in values]
 
 
-@pytest.mark.parametrize(
-    "column", [pd.Series(["1", "2"]), pd.Series(["1", 2], dtype=object), pd.Series(["a"], dtype="category")]
-)
-def test_text_is_refused_at_fit_and_at_apply(column):
-    frame = pd.DataFrame({"x": column})
-    for strategy in ("median", "mean", "mode"):
-        with pytest.raises(DataError, match=r"column 'x' is .*, not numbers. Cast or encode it"):
-            FillMissing("x", strategy=strategy).fit([frame])
-    with pytest.raises(DataError, match=r"column 'x' is .*, not numbers"):
-        FillMissing("x").apply(frame, Fill(1.0, False, 0.0))
-
-
 def test_partitions_of_two_float_types_are_refused_by_name():
     with pytest.raises(DataError, match=r"column 'x': one partition holds float32, another float64.*Cast the column"):
         FillMissing("x").fit([frame_of([1]), frame_of([2], "float64")])
 
 
-@pytest.mark.parametrize("strategy", ["median", "mean", "mode"])
-def test_an_infinity_is_an_error_with_every_strategy(strategy):
-    with pytest.raises(DataError, match=r"'x' holds an infinity"):
-        FillMissing("x", strategy=strategy).fit([frame_of([1, np.inf])])
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"indicator": "maybe"}, r"unknown indicator 'maybe'. Known: auto, all, none"),
         ({"strategy": "middle"}, r"unknown strategy 'middle'. Known: median, mean, mode, constant"),
         ({"strategy": "constant"}, r"strategy constant takes a value, found None"),
         ({"value": 3}, r"strategy median takes no value, found 3"),
@@ -249,19 +208,6 @@ def test_an_infinity_is_an_error_with_every_strategy(strategy):
 def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(DataError, match=message):
         FillMissing("x", **settings)
-
-
-@pytest.mark.parametrize("operator", [FillMissing("x", "all", "constant", 2.0), FillMissing("x", method="sketch")])
-def test_settings_rebuild_the_operator(operator):
-    assert repr(type(operator)(**operator.settings())) == repr(operator)
-
-
-def test_a_row_alone_is_filled_as_among_many():
-    frame = frame_of([*np.random.default_rng(1).normal(size=50), None, None])
-    operator = FillMissing("x", strategy="mean")
-    state = operator.fit([frame])
-    alone = [operator.apply(frame.iloc[[row]], state).iloc[0].tolist() for row in range(len(frame))]
-    assert operator.apply(frame, state).to_numpy().tolist() == alone
 
 
 def test_known_and_filled_values():
