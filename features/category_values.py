@@ -171,7 +171,7 @@ def _nulls(length: int, like: Any) -> Any:
     return engine_of(like).frames.Series([None] * length, dtype=like.dtype)
 
 
-def with_nulls(settled: Settled) -> Any:
+def settled_column(settled: Settled) -> Any:
     """The column with its nulls, on a new index and of a type that keeps each value: see `nullable`."""
     values = settled.values.reset_index(drop=True)
     if str(values.dtype) == "category":

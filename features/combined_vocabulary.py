@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from features.category_values import same_kind, settle, with_nulls
+from features.category_values import same_kind, settle, settled_column
 from features.errors import require_columns
 from features.frame import engine_of
 from features.hashing import buckets_of, combined_hashes
@@ -124,7 +124,7 @@ class CombinedVocabulary:
 def count_combinations(frame: Any, names: list[str], where: str) -> Any:
     """Columns `names` and count of the frame's combinations, those that are all null left out."""
     engine = engine_of(frame)
-    columns = {name: with_nulls(settle(frame[name], where)) for name in names}
+    columns = {name: settled_column(settle(frame[name], where)) for name in names}
     return _summed(engine.frames.DataFrame({**columns, "count": engine.arrays.ones(len(frame), dtype="int64")}), names)
 
 

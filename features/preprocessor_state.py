@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -94,10 +95,17 @@ class SavedState:
         return cls(
             Schema.from_json(json.dumps(content["schema"])),
             PreprocessorSettings(**content["settings"]),
-            {name: Fill(**fill) for name, fill in content["fills"].items()},
-            {name: Scale(**scale) for name, scale in content["scales"].items()},
+            {name: Fill(**_numbers(name, fill)) for name, fill in content["fills"].items()},
+            {name: Scale(**_numbers(name, scale)) for name, scale in content["scales"].items()},
             None if content.get("version") is None else Version.from_dict(content["version"]),
         )
+
+
+def _numbers(column: str, fields: dict[str, Any]) -> dict[str, Any]:
+    for name, value in fields.items():
+        if not isinstance(value, int | float):
+            raise ValueError(f"{name} of {column!r} is {value!r}, not a number")
+    return fields
 
 
 def vocabulary_path(folder: Path, position: int) -> Path:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features import quantiles, rank_search
+from features import column_statistics, quantiles
 from features.errors import DataError
 from features.operators.quantile_buckets import Edges, QuantileBuckets
 
@@ -80,7 +80,7 @@ def test_edges_out_of_core_equal_sorting_everything(dtype, kept, values, num_buc
     frame = pd.DataFrame({"x": pd.Series(values, dtype=dtype)})
     operator = QuantileBuckets("x", num_buckets)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rank_search, "KEPT_VALUES", kept)  # 0: no partition is kept, further passes are made
+        patch.setattr(column_statistics, "KEPT_VALUES", kept)  # 0: no partition is kept, further passes are made
         patch.setattr(quantiles, "MOST_BINS", 16)
         found = operator.fit([frame[owner == part] for part in rng.permutation(owner.max() + 1)])
     expected = edges_by_sorting([value for value in values if value is not None], num_buckets)
