@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from features import coding
+from features.float_order import ALL_VALID, Bitmap
 
 # A Parquet column whose values take fewer bytes than this is stored as codes of a dictionary, and is read as them.
 DICTIONARY_BYTES = 4.0
@@ -179,22 +180,19 @@ class Lookup:
         return found if self.place is None else self.place[found]
 
 
-def float_pieces(column: pd.Series) -> list[tuple[np.ndarray, tuple[np.ndarray, int]]]:
+def float_pieces(column: pd.Series) -> list[tuple[np.ndarray, Bitmap]]:
     """A float32 column, NumPy- or Arrow-backed, as pieces of its memory: the values, Arrow's validity bitmap (uint8,
     lowest bit first, empty where all are valid) and the place in it of the first value. NaN is null too."""
     if str(column.dtype) not in ("float32", "float[pyarrow]"):
         raise ValueError(f"column {column.name!r} is {column.dtype}; its memory holds no float32.")
     if not isinstance(column.dtype, pd.ArrowDtype):
-        return [(np.ascontiguousarray(column.to_numpy()), NO_BITMAP)]
+        return [(np.ascontiguousarray(column.to_numpy()), ALL_VALID)]
     found = to_arrow(column)
     pieces = []
     for chunk in found.chunks if isinstance(found, pa.ChunkedArray) else [found]:
         if len(chunk):
             bitmap, data = chunk.buffers()
             values = np.frombuffer(data, np.float32)[chunk.offset : chunk.offset + len(chunk)]
-            nulls = (np.frombuffer(bitmap, np.uint8), chunk.offset) if chunk.null_count else NO_BITMAP
+            nulls = (np.frombuffer(bitmap, np.uint8), chunk.offset) if chunk.null_count else ALL_VALID
             pieces.append((values, nulls))
     return pieces
-
-
-NO_BITMAP = (np.empty(0, np.uint8), 0)

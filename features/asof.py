@@ -17,7 +17,7 @@ from features.frame import engine_of
 from features.number_columns import float_values, whole_values
 
 
-class AsOf:
+class AsOfJoin:
     """Questions about events strictly before each query's time, within the query's group.
 
     queries, events: frames (they may be the same one). by: key columns found in both; none means one group of all.

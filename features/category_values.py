@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from features.errors import DataError
+from features.float_order import EXACT
 from features.frame import engine_of
 
 TEXT, WHOLE, FLOAT, FLAG = "text", "whole numbers", "floats", "flags"
 KINDS = {"O": TEXT, "U": TEXT, "i": WHOLE, "u": WHOLE, "f": FLOAT, "b": FLAG}
-EXACT = 2**53  # from here on a float64 may stand for several integers
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ def settle(column: Any, where: str) -> Settled:
     if bool(null.all()):
         return Settled(column, null, None)
     if str(column.dtype) == "category":
-        if kind_of(column.cat.categories) == TEXT:
+        if category_kind(column.cat.categories) == TEXT:
             return Settled(column, null, TEXT)
         codes = engine.arrays.clip(engine.array(column.cat.codes).astype("int64"), 0, None)
         column = engine.frames.Series(column.cat.categories, name=column.name).take(codes).reset_index(drop=True)
     elif str(column.dtype) == "object" and engine.NAME == "pandas":
         column = _unboxed(column, where)
-    kind = kind_of(column)
+    kind = category_kind(column)
     if kind == WHOLE:
         return Settled(_whole(column, where), null, WHOLE)
     if kind == FLOAT:
@@ -70,7 +70,7 @@ def settle(column: Any, where: str) -> Settled:
     raise unknown_type(column, where)
 
 
-def kind_of(column: Any) -> str | None:
+def category_kind(column: Any) -> str | None:
     """The kind that a column's type stands for, None for a type that holds no categories (dates, lists)."""
     return KINDS.get(getattr(column.dtype, "kind", "?"))
 
@@ -113,7 +113,7 @@ def comparable(column: Settled, known: Any, where: str) -> tuple[Any, Any, Any]:
     beyond against whole numbers, and the other way round.
     """
     engine = engine_of(known)
-    values, kind = column.values, kind_of(known)
+    values, kind = column.values, category_kind(known)
     if column.kind == kind == WHOLE and values.dtype != known.dtype:
         return values.astype("int64"), known.astype("int64"), None
     if column.kind == kind:
@@ -152,16 +152,16 @@ def same_kind(left: Any, right: Any, where: str) -> tuple[Any, Any]:
         return _nulls(len(left), right), right
     if bool(right.isna().all()):
         return left, _nulls(len(right), left)
-    kinds = {kind_of(left), kind_of(right)}
+    kinds = {category_kind(left), category_kind(right)}
     if len(kinds) == 1:
         wide = kinds == {WHOLE} and left.dtype != right.dtype
         return (left.astype("int64"), right.astype("int64")) if wide else (left, right)
     if kinds != {WHOLE, FLOAT}:
         raise DataError(
-            f"{where}: some rows hold {kind_of(left)} ({left.dtype}), others {kind_of(right)} ({right.dtype}). Cast "
-            "the column to one type before the fit."
+            f"{where}: some rows hold {category_kind(left)} ({left.dtype}), others {category_kind(right)} "
+            f"({right.dtype}). Cast the column to one type before the fit."
         )
-    whole = left if kind_of(left) == WHOLE else right
+    whole = left if category_kind(left) == WHOLE else right
     array = engine_of(whole).array(whole.fillna(0).astype("int64"))
     _require_exact(whole, (array >= EXACT) | (array <= -EXACT), where)
     return left.astype("float64"), right.astype("float64")
@@ -171,7 +171,7 @@ def _nulls(length: int, like: Any) -> Any:
     return engine_of(like).frames.Series([None] * length, dtype=like.dtype)
 
 
-def with_nulls(settled: Settled) -> Any:
+def settled_column(settled: Settled) -> Any:
     """The column with its nulls, on a new index and of a type that keeps each value: see `nullable`."""
     values = settled.values.reset_index(drop=True)
     if str(values.dtype) == "category":
@@ -185,8 +185,8 @@ def nullable(values: Any, null: Any) -> Any:
     """The column with nulls where `null` is True; integers stay integers and flags flags, which pandas needs its
     masked types for. Both on a new index."""
     engine = engine_of(values)
-    if kind_of(values) == WHOLE:
+    if category_kind(values) == WHOLE:
         return engine.with_nulls(values, null)
-    if kind_of(values) == FLAG and engine.NAME == "pandas":
+    if category_kind(values) == FLAG and engine.NAME == "pandas":
         return values.astype("boolean").mask(null)
     return values.where(~null)

@@ -4,14 +4,75 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from features.float_order import require_no_infinity
-from features.operators.normalize import Moments
-from features.quantiles import RadixHistogram
-from features.validity import ALL_VALID, Bitmap, valid_mask
+from features.exact_sum import UNIT_EXPONENT, ExactSum, leading_sums32, sum_of_squares
+from features.float_order import ALL_VALID, Bitmap, as_float32, require_no_infinity, valid_mask
+from features.quantiles import RadixHistogram, Search, selected
+
+KEPT_VALUES = 1 << 22  # 16 MB of float32: with no more values than that in all, the partitions are not read again
+# A column that varies less than this is constant but for noise; dividing by it would leave float32's range.
+SMALLEST_SPREAD = 2.0**-100
+FEW_VALUES = 1 << 14  # fewer are summed without a table of 65,536 rows
+
+
+@dataclass(frozen=True)
+class Scale:
+    """mean and population standard deviation at fit.
+
+    A constant column has std 1, so it becomes 0; so has one whose deviation is below SMALLEST_SPREAD.
+    """
+
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Count, exact sum and exact sum of squares; merging is addition of integers, so it has no order."""
+
+    count: int
+    total: ExactSum
+    squares: ExactSum
+
+    @classmethod
+    def of(cls, values: Any) -> Moments:
+        """Of a float or integer array, taken as float64; its squares are summed without rounding them."""
+        if isinstance(values, np.ndarray) and values.dtype == np.float32 and FEW_VALUES <= len(values) < 1 << 31:
+            from features.kernels import leading_moments32
+
+            words = np.ascontiguousarray(values).view(np.uint32)
+            found = cls.of_leading(leading_moments32(words, np.empty(0, np.uint8), 0))
+            if found.count != len(values):
+                raise ValueError("Moments: the values hold NaN or an infinity; remove them first.")
+            return found
+        wide = values.astype("float64")
+        return cls(len(values), ExactSum.of(wide), sum_of_squares(wide))
+
+    @classmethod
+    def of_leading(cls, moments: np.ndarray) -> Moments:
+        """Of the finite ones among the float32 values that `kernels.leading_moments32` counted."""
+        count = int(moments[:, 0].reshape(2, 256, 128)[:, :255].sum())
+        return cls(count, *leading_sums32(moments))
+
+    def merge(self, other: Moments) -> Moments:
+        return Moments(self.count + other.count, self.total.merge(other.total), self.squares.merge(other.squares))
+
+    @classmethod
+    def of_repeated(cls, value: float, count: int) -> Moments:
+        """Of one number, `count` times."""
+        total, squares = (int(Fraction(x) * (1 << -UNIT_EXPONENT)) * count for x in (value, value * value))
+        return cls(count, ExactSum(total), ExactSum(squares))
+
+    def scale(self) -> Scale:
+        """Mean and standard deviation; each is the exact quotient, rounded once (and a square root)."""
+        mean = self.total.units / (self.count << -UNIT_EXPONENT)
+        variance_units = self.count * (self.squares.units << -UNIT_EXPONENT) - self.total.units**2
+        variance = max(variance_units, 0) / (self.count**2 << -2 * UNIT_EXPONENT)
+        return Scale(mean, variance**0.5 if variance**0.5 >= SMALLEST_SPREAD else 1.0)
 
 
 @dataclass(frozen=True)
@@ -58,8 +119,42 @@ class ColumnStatistics:
         rows = sum(len(values) for values, _ in pieces)
         return cls(rows, RadixHistogram.of_patterns("float32", found[:, 0]), Moments.of_leading(found))
 
+    def filled_scale(self, fill: float) -> Scale:
+        """Mean and deviation of all rows, null ones filled with a number."""
+        return self.moments.merge(Moments.of_repeated(as_float32(fill), self.nulls)).scale()
+
     def merge(self, other: ColumnStatistics) -> ColumnStatistics:
         """Of both."""
         return ColumnStatistics(
             self.rows + other.rows, self.histogram.merge(other.histogram), self.moments.merge(other.moments)
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """What the first pass knows of a column's values.
+
+    kept: the partitions' arrays (NumPy or CuPy, references where possible), while they are few; else None.
+    """
+
+    histogram: RadixHistogram
+    kept: tuple[Any, ...] | None
+
+    @classmethod
+    def of(cls, values: Any, keep: bool = True) -> Ranked:
+        """Of a float32 or float64 array; NaN is left out, an infinity is `InfinityFound`."""
+        histogram = RadixHistogram.of(values)
+        kept = (values,) if histogram.total else ()
+        return cls(histogram, kept if keep and len(values) <= KEPT_VALUES else None)
+
+    def merge(self, other: Ranked) -> Ranked:
+        """Of both. More values never become fewer, so the order does not decide whether they are kept."""
+        kept = None if self.kept is None or other.kept is None else self.kept + other.kept
+        if kept is not None and sum(map(len, kept)) > KEPT_VALUES:
+            kept = None
+        return Ranked(self.histogram.merge(other.histogram), kept)
+
+    def search(self, ranks: Sequence[int]) -> Search:
+        """The search for these ranks, resolved if the values are at hand."""
+        search = Search.start(self.histogram, ranks)
+        return search if self.kept is None else selected(search, self.kept)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from features.category_values import FLAG, same_kind, settle, with_nulls
+from features.category_values import same_kind, settle, settled_column
 from features.errors import require_columns
 from features.frame import engine_of
-from features.operators.hashed_cross import HashedCross
+from features.hashing import buckets_of, combined_hashes
 from features.vocabulary import IdLayout, Vocabulary
 
 PART = IdLayout(padding=0, null=0, unseen=1)  # of the numbers that one column's values have inside this module
@@ -117,25 +117,14 @@ class CombinedVocabulary:
         return steps, positions
 
     def _bucket_numbers(self, frame: Any) -> Any:
-        engine = engine_of(frame)
-        columns = {}
-        for name in self.names:
-            settled = settle(frame[name], "CombinedVocabulary with several unseen ids")
-            if settled.kind == FLAG:
-                null = engine.frames.Series(settled.null)
-                columns[name] = engine.with_nulls(settled.values.reset_index(drop=True).astype("int64"), null)
-            elif settled.kind is None:
-                columns[name] = engine.frames.Series([None] * len(frame), dtype="str")
-            else:
-                columns[name] = with_nulls(settled)
-        crossed = HashedCross(self.names, self.buckets, "bucket")(engine.frames.DataFrame(columns))
-        return engine.array(crossed["bucket"]).astype("int64") - 1
+        columns = [frame[name] for name in self.names]
+        return buckets_of(combined_hashes(columns, "CombinedVocabulary with several unseen ids")[0], self.buckets)
 
 
 def count_combinations(frame: Any, names: list[str], where: str) -> Any:
     """Columns `names` and count of the frame's combinations, those that are all null left out."""
     engine = engine_of(frame)
-    columns = {name: with_nulls(settle(frame[name], where)) for name in names}
+    columns = {name: settled_column(settle(frame[name], where)) for name in names}
     return _summed(engine.frames.DataFrame({**columns, "count": engine.arrays.ones(len(frame), dtype="int64")}), names)
 
 

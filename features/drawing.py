@@ -1,8 +1,8 @@
-"""A workflow as a picture: SVG for notebooks, Mermaid text for Markdown; neither needs a program or a network."""
+"""A workflow as a picture: Mermaid text, which notebooks and Markdown viewers draw."""
 
 from __future__ import annotations
 
-import html
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from features.flow import maker, raw_inputs, to_apply, to_fit
 from features.operators import operator_name
 from features.operators.base import Configured, FittedOperator
-from features.state import summary
+from features.state import short, table_kind
 
 # Fill and border by kind of node.
 COLOURS = {
@@ -20,8 +20,6 @@ COLOURS = {
     "group-wise": ("#fff3bf", "#b08900"),
     "fitted": ("#d3f9d8", "#2b8a3e"),
 }
-LINE, CHARACTER, PADDING = 16, 6.7, 10  # pixels: height of a line, width of a letter at 11 px, space in a box
-GAP_X, GAP_Y = 60, 14
 MOST_NAMES = 4
 
 
@@ -55,7 +53,7 @@ def graph(
     for position, step in enumerate(steps):
         state = states.get(position)
         lines = (_columns_line(step, state), *summary(state))
-        nodes.append(Node(f"s{position}", operator_name(type(step)), lines, kind_of(step)))
+        nodes.append(Node(f"s{position}", operator_name(type(step)), lines, step.kind()))
         for name in dict.fromkeys(to_fit(step)):
             source = maker(steps, position, name)
             start = raw[name] if source is None else f"s{source}"
@@ -66,13 +64,6 @@ def graph(
                     start = f"s{between}"
             edges.append(Edge(start, f"s{position}", name, name not in to_apply(step)))
     return nodes, edges
-
-
-def kind_of(step: Configured) -> str:
-    """`fitted`, `group-wise` or `row-wise`."""
-    if isinstance(step, FittedOperator):
-        return "fitted"
-    return "row-wise" if step.group_keys is None else "group-wise"
 
 
 def _columns_line(step: Configured, state: Any) -> str:
@@ -118,97 +109,26 @@ def _merged(edges: Sequence[Edge]) -> list[Edge]:
     return list(found.values())
 
 
-def to_svg(steps: Sequence[Configured], states: Mapping[int, Any], labels: Collection[str]) -> str:
-    """The graph as SVG text: from left to right, each node right of all that it reads."""
-    nodes, edges = graph(steps, states, labels)
-    edges = _merged(edges)
-    layout = Layout(nodes, edges)
-    size = (
-        f'width="{layout.width:.0f}" height="{layout.height:.0f}" viewBox="0 0 {layout.width:.0f} {layout.height:.0f}"'
-    )
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">',
-        '<rect width="100%" height="100%" fill="#ffffff"/>',
-    ]
-    for edge in edges:
-        dashes = ' stroke-dasharray="4 3"' if edge.only_to_fit else ""
-        out.append(f'<path d="{layout.path(edge)}" fill="none" stroke="#868e96"{dashes}/>')
-    for node in nodes:
-        out += _box(node, *layout.boxes[node.name])
-    return "\n".join([*out, "</svg>"])
-
-
-def _box(node: Node, x: float, y: float, width: float, height: float) -> list[str]:
-    fill, border = COLOURS[node.kind]
-    out = [
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="5" fill="{fill}" '
-        f'stroke="{border}"/>'
-    ]
-    for number, text in enumerate((node.title, *node.lines)):
-        weight = ' font-weight="bold"' if number == 0 and node.lines else ""
-        place = f'x="{x + PADDING:.1f}" y="{y + LINE * (number + 1):.1f}"'
-        out.append(f'<text {place} fill="#212529"{weight}>{html.escape(text)}</text>')
-    return out
-
-
-class Layout:
-    """Where everything is, in pixels. boxes: (x, y, width, height) by node.
-
-    A node's column is the longest way to it; raw columns stand right before the first step that reads them. A line
-    that passes a column has a place of its own there, so that it runs between the boxes. Within a column all are
-    ordered by the mean height of what they come from, one sweep of the method of Sugiyama, Tagawa and Toda (1981).
-    """
-
-    def __init__(self, nodes: Sequence[Node], edges: Sequence[Edge]) -> None:
-        self.rank = _columns_of(nodes, edges)
-        self.boxes: dict[Any, tuple[float, float, float, float]] = {}
-        x, bottom = float(PADDING), float(PADDING)
-        for column in range(max(self.rank.values(), default=-1) + 1):
-            here = {node.name: node for node in nodes if self.rank[node.name] == column}
-            passing = [edge for edge in edges if self.rank[edge.start] < column < self.rank[edge.end]]
-            order: dict[Any, tuple[bool, float]]
-            order = {name: self._mean_height([e for e in edges if e.end == name], column) for name in here}
-            order |= {(edge, column): self._mean_height([edge], column) for edge in passing}
-            texts = [text for node in here.values() for text in (node.title, *node.lines)]
-            width = max(map(len, texts)) * CHARACTER + 2 * PADDING
-            y = float(PADDING)
-            for key in sorted(order, key=lambda key: order[key]):
-                height = LINE * (1 + len(here[key].lines)) + PADDING - 2 if key in here else 0.0
-                self.boxes[key] = (x, y, width, height)
-                y += height + GAP_Y
-            x, bottom = x + width + GAP_X, max(bottom, y - GAP_Y)
-        self.width, self.height = max(x - GAP_X, PADDING) + PADDING, bottom + PADDING
-
-    def _mean_height(self, edges: Sequence[Edge], column: int) -> tuple[bool, float]:
-        """Where the edges come from, one column before; what has none goes last."""
-        heights = [self.boxes[self._stop(edge, column - 1)] for edge in edges]
-        return not heights, sum(y + height / 2 for _, y, _, height in heights) / max(len(heights), 1)
-
-    def _stop(self, edge: Edge, column: int) -> Any:
-        """What stands for the edge in that column: its first node, or the place where it passes."""
-        return edge.start if self.rank[edge.start] == column else (edge, column)
-
-    def path(self, edge: Edge) -> str:
-        """The line as SVG: a curve between columns, straight where it passes one."""
-        x, y, width, height = self.boxes[edge.start]
-        found = f"M{x + width:.1f} {y + height / 2:.1f}"
-        before = x + width, y + height / 2
-        for column in range(self.rank[edge.start] + 1, self.rank[edge.end] + 1):
-            last = column == self.rank[edge.end]
-            x, y, width, height = self.boxes[edge.end if last else (edge, column)]
-            y, bend = y + height / 2, (x - before[0]) / 2
-            found += f" C{before[0] + bend:.1f} {before[1]:.1f} {x - bend:.1f} {y:.1f} {x:.1f} {y:.1f}"
-            found += "" if last else f" L{x + width:.1f} {y:.1f}"
-            before = x + width, y
-        return found
-
-
-def _columns_of(nodes: Sequence[Node], edges: Sequence[Edge]) -> dict[str, int]:
-    """The column of every node, from 0."""
-    rank: dict[str, int] = {}
-    for node in nodes:  # steps are in an order in which each comes after all that it reads
-        rank[node.name] = max([rank[edge.start] + 1 for edge in edges if edge.end == node.name], default=0)
-    for node in nodes:
-        if node.kind in ("raw", "label"):
-            rank[node.name] = min([rank[edge.end] - 1 for edge in edges if edge.start == node.name], default=0)
-    return rank
+def summary(state: Any) -> list[str]:
+    """A state's essentials in a few short lines."""
+    if state is None:
+        return []
+    if table_kind(state) is not None:
+        return [f"{len(state):,} rows"]
+    if not dataclasses.is_dataclass(state):
+        return [short(state)]
+    lines = []
+    lengths = set()  # of columns that belong together only the first is counted
+    for item in dataclasses.fields(state):
+        value = getattr(state, item.name)
+        if isinstance(value, bool):
+            lines += [item.name] if value else []
+        elif isinstance(value, int | float) and value != item.default:
+            lines.append(f"{item.name} {value:,.6g}" if isinstance(value, float) else f"{item.name} {value:,}")
+        elif table_kind(value) is not None or (isinstance(value, Mapping | tuple | list) and value != item.default):
+            name = "rows" if table_kind(value) == "frame" else item.name
+            lines += [f"{len(value):,} {name}"] if len(value) not in lengths else []
+            lengths.add(len(value))
+        elif isinstance(value, str):
+            lines.append(f"{item.name} {short(value)}")
+    return lines

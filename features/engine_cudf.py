@@ -14,12 +14,10 @@ import cupy
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
-import torch
 
-from features.coded_column import CodedColumn
 from features.column_statistics import ColumnStatistics
+from features.frame import CodedColumn, FloatWord, IdWord
 from features.quantiles import RadixHistogram, Search
-from features.row_words import FloatWord, IdWord, infinity
 
 NAME = "cudf"
 frames = cudf
@@ -144,7 +142,7 @@ def weave(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequence
 
 def _require_finite(word: FloatWord, values: cupy.ndarray, scaled: bool) -> None:
     if not bool(cupy.isfinite(values).all()):
-        raise infinity(word, scaled)
+        raise word.infinity(scaled)
 
 
 def hash64(column: cudf.Series) -> cupy.ndarray:
@@ -152,10 +150,6 @@ def hash64(column: cudf.Series) -> cupy.ndarray:
         raise ValueError(f"hash64: column {column.name!r} holds nulls; fill them first.")
     wide = column if column.dtype.kind == "O" else column.astype("int64")
     return wide.hash_values(method="xxhash64").to_cupy().view(cupy.int64)
-
-
-def columns_to_torch(frame: cudf.DataFrame, columns: Sequence[str]) -> list[torch.Tensor]:
-    return [torch.from_dlpack(frame[name].to_cupy()) for name in columns]
 
 
 def map_columns(function: Any, columns: Sequence[str]) -> list[Any]:

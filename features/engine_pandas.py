@@ -15,7 +15,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import torch
 import xxhash
 
 from features.arrow_columns import (
@@ -31,12 +30,11 @@ from features.arrow_columns import (
     read_arrow,
     to_arrow,
 )
-from features.coded_column import CodedColumn
 from features.coding import count_codes
 from features.column_statistics import ColumnStatistics
-from features.encode_rows import NUM_THREADS, weave_rows
+from features.frame import CodedColumn, FloatWord, IdWord
 from features.quantiles import RadixHistogram, Search
-from features.row_words import FloatWord, IdWord
+from features.row_kernels import NUM_THREADS, weave_rows
 
 NAME = "pandas"
 frames = pd
@@ -213,7 +211,7 @@ def column_count(column: pd.Series, search: Search) -> RadixHistogram:
 
 
 def weave(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequence[FloatWord]) -> np.ndarray:
-    """int32 [num_rows, num_words], as `features.encode_rows.weave_rows`."""
+    """int32 [num_rows, num_words], as `features.row_kernels.weave_rows`."""
     return weave_rows(num_rows, num_words, ids, floats)
 
 
@@ -228,11 +226,6 @@ def hash64(column: pd.Series) -> np.ndarray:
         data = (str(value).encode() for value in values)
     table = np.fromiter((xxhash.xxh64_intdigest(item) for item in data), np.uint64, len(values))
     return table.view(np.int64)[codes]
-
-
-def columns_to_torch(frame: pd.DataFrame, columns: Sequence[str]) -> list[torch.Tensor]:
-    """One 1-d tensor a column, zero-copy by DLPack: the tensor shares the column's memory. Nulls must be filled."""
-    return [torch.from_dlpack(_plain(frame[name])) for name in columns]
 
 
 def map_columns(function: Any, columns: Sequence[str]) -> list[Any]:
@@ -273,16 +266,6 @@ def from_pandas(frame: pd.DataFrame) -> pd.DataFrame:
 def to_pandas(frame: pd.DataFrame) -> pd.DataFrame:
     """A frame of this engine as a pandas frame."""
     return frame
-
-
-def _plain(column: pd.Series) -> pa.Array:
-    values = column.to_numpy()
-    if values.dtype.kind not in "iuf":
-        raise ValueError(
-            f"column {column.name!r} is {column.dtype} and cannot become a tensor; fill and cast it first."
-        )
-    # pandas hands out read-only memory, which NumPy's own DLPack export may refuse; Arrow wraps it without a copy.
-    return pa.array(values)
 
 
 def _arrow(column: pd.Series) -> pa.Array:

@@ -1,6 +1,8 @@
 """Errors that a user of `features` can mend: each names the place, what was found, and what to do."""
 
+import json
 from collections.abc import Iterable
+from typing import Any
 
 # Whatever reading a damaged or malicious file may raise in the libraries that read it.
 UNREADABLE = (
@@ -27,6 +29,10 @@ class DataError(ValueError):
             "Rename the column in the input or correct the configuration."
         )
 
+    @classmethod
+    def infinity(cls, column: str) -> "DataError":
+        return cls(f"column {column!r} holds an infinity. Clip it or make it null before this stage.")
+
 
 def require_columns(frame, columns: Iterable[str], where: str) -> None:
     """Raise `DataError` naming every column of `columns` that `frame` lacks or holds more than once."""
@@ -40,3 +46,17 @@ def require_columns(frame, columns: Iterable[str], where: str) -> None:
         raise DataError(
             f"{where}: column(s) {', '.join(map(repr, twice))} are there more than once. Rename or drop the others."
         )
+
+
+def strict_json(text: str, where: str) -> Any:
+    """The value of a JSON text; NaN, an infinity and a name given twice are `DataError`."""
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(items)) != len(items):
+            raise DataError(f"{where} gives a name twice.")
+        return dict(items)
+
+    def constant(word: str) -> Any:
+        raise DataError(f"{where} holds {word}, which is no number to compute with. Fit it again.")
+
+    return json.loads(text, object_pairs_hook=pairs, parse_constant=constant)

@@ -7,16 +7,22 @@ flipped for a negative one and the sign bit for the others, all are: its `image`
 from __future__ import annotations
 
 import math
+import struct
 from typing import Any
 
 import numpy as np
-
-from features.validity import Bitmap, valid_mask
 
 WIDTHS = {"float32": 32, "float64": 64}
 # Patterns of the leading bits, of either sign, that infinity (the first of them) and NaN have.
 NOT_FINITE = 128
 WORDS: dict[str, Any] = {"float32": np.uint32, "float64": np.uint64}
+EXACT = 2**53  # from here on a float64 may stand for several integers
+
+Bitmap = tuple[np.ndarray, int]
+"""Arrow's validity bitmap (uint8, lowest bit first, a bit a value) and the place in it of the first value; empty where
+all are valid."""
+
+ALL_VALID: Bitmap = (np.empty(0, np.uint8), 0)
 
 
 class InfinityFound(ValueError):
@@ -29,7 +35,7 @@ def rankable(values: Any) -> Any:
     return values if values.dtype in (np.float32, np.float64) else values.astype("float64")
 
 
-def kind_of(values: Any) -> str:
+def float_kind(values: Any) -> str:
     """`float32` or `float64`; another type is a `ValueError`."""
     if str(values.dtype) not in WIDTHS:
         raise ValueError(f"an array of {values.dtype} cannot be ranked. Use {' or '.join(WIDTHS)}.")
@@ -55,7 +61,7 @@ def floats_of(keys: np.ndarray, kind: str) -> np.ndarray:
 
 def float_words(values: Any) -> Any:
     """The memory of a float32 or float64 array as unsigned integers."""
-    return array_module(values).ascontiguousarray(values).view(WORDS[kind_of(values)])
+    return array_module(values).ascontiguousarray(values).view(WORDS[float_kind(values)])
 
 
 def array_module(values: Any) -> Any:
@@ -77,3 +83,19 @@ def require_no_infinity(values: Any, valid: Bitmap | None, counts: np.ndarray) -
         infinite &= valid_mask(valid, len(values))
     if bool(infinite.any()):
         raise InfinityFound("the values hold an infinity; remove it first.")
+
+
+def valid_mask(valid: Bitmap, num_values: int) -> np.ndarray:
+    """bool[num_values] of Arrow's validity bitmap: which values are not null."""
+    bitmap, offset = valid
+    if not len(bitmap):
+        return np.ones(num_values, bool)
+    return np.unpackbits(bitmap, bitorder="little")[offset : offset + num_values].astype(bool)
+
+
+def as_float32(value: float) -> float:
+    """The nearest float32, infinite beyond its range."""
+    try:
+        return struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)

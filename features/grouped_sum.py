@@ -16,6 +16,7 @@ from features.asof import group_codes
 from features.errors import DataError
 from features.exact_sum import exact_pieces
 from features.frame import engine_of
+from features.number_columns import float_values
 
 COUNT, SUM, SQUARES = range(3)
 LIMIT = 1e30  # sums of 3e8 such values stay inside float32, squares inside float64
@@ -200,12 +201,7 @@ class _Rows:
 
 def _numbers(column: Any, where: str) -> Any:
     """The column, which has no nulls, as a float64 array of values that can be summed."""
-    kind = "category" if str(column.dtype) == "category" else column.dtype.kind
-    if kind not in ("i", "u", "b", "f"):
-        if len(column) == 0:  # a column of nulls alone may be of any type
-            return engine_of(column).arrays.zeros(0)
-        raise DataError(f"{where}: column {column.name!r} is {column.dtype}, not a number. Cast it first.")
-    values = engine_of(column).array(column.astype("float64")) + 0.0  # -0.0 becomes 0.0
+    values = float_values(column, where) + 0.0  # -0.0 becomes 0.0
     if not bool(engine_of(column).arrays.isfinite(values).all()):
         raise DataError(
             f"{where}: column {column.name!r} holds an infinity. Clip it or make it null before this stage."

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from features.errors import DataError
 from features.frame import engine_of
 
 
-def list_entries(column: Any) -> tuple[Any, Any]:
+def list_entries(column: Any, where: str = "list column") -> tuple[Any, Any]:
     """(a column of the entries of all lists one after the other, int64 array of the entries of every row; 0 for null).
 
     On pandas a list may be anything that Arrow takes for one: Python lists, NumPy arrays, Arrow's own type.
-    Errors (`ValueError`): a column that holds no lists, or lists of different types.
+    Errors (`DataError`): a column that holds no lists, or lists of different types.
     """
-    return (_entries_cudf if engine_of(column).NAME == "cudf" else _entries_pandas)(column)
+    try:
+        return (_entries_cudf if engine_of(column).NAME == "cudf" else _entries_pandas)(column)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{where}: not a column of lists ({error}).") from error
 
 
 def list_column(entries: Any, lengths: Any, like: Any) -> Any:

@@ -20,14 +20,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import xxhash
 
+from features.column_statistics import Scale
 from features.errors import DataError
-from features.operators.normalize import Scale
+from features.float_order import EXACT
 from features.preprocessor import Preprocessor
-from features.preprocessor_files import SavedState, damage, vocabulary_path
+from features.preprocessor_state import SavedState, damage, vocabulary_path
 from features.vocabulary import LAYOUT, METADATA, IdLayout, Vocabulary
 
 WHERE = "OnlineTransformer"
-EXACT = 2**53  # from here on float64 skips whole numbers
 FLOATS = frozenset({float, type(None), np.float64, np.float32})  # what NumPy reads as pandas would, None as NaN
 INTEGERS = (int, np.bool_, np.integer)  # bool is an int
 PLAIN = (str, *INTEGERS, float, np.float16, np.float32)
@@ -147,8 +147,7 @@ class OnlineTransformer:
         out[:, width:] = null[:, self._indicated]
         finite = np.isfinite(out)
         if not finite.all():
-            name = self._numbers[int(np.argmin(finite.all(axis=0)))].name
-            raise DataError(f"column {name!r} holds an infinity. Clip it or make it null before this stage.")
+            raise DataError.infinity(self._numbers[int(np.argmin(finite.all(axis=0)))].name)
         return out
 
 

@@ -8,19 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from features.churn import Churn, Thresholds, churn
+from features.column_statistics import Scale
 from features.errors import DataError, require_columns
 from features.fit import fit_together
-from features.frame import engine_of, load_engine
+from features.frame import FloatWord, IdWord, engine_of, load_engine
 from features.operators.base import FittedOperator
-from features.operators.fill_and_scale import FillAndScale, FilledScale
 from features.operators.fill_missing import Fill
-from features.operators.normalize import Scale
-from features.preprocessor_files import SavedState, damage, vocabulary_path
 from features.preprocessor_settings import PreprocessorSettings
-from features.row_words import FloatWord, IdWord
+from features.preprocessor_state import SavedState, damage, vocabulary_path
 from features.schema import IdColumn, Schema, TensorSchema
 from features.sources import cast
-from features.statistics import FitCategory, FittedCategory, Statistics, statistics_operators
+from features.statistics import FillAndScale, FilledScale, FitCategory, FittedCategory, Statistics, statistics_operators
 from features.statistics_files import load_statistics, save_statistics
 from features.update import Learned, Version, updated
 from features.vocabulary import Vocabulary
@@ -69,7 +67,7 @@ class Preprocessor:
             raise DataError("Preprocessor: nothing to fit on, no partition was given.")
         categorical, continuous = self.schema.names("categorical"), self.schema.names("continuous")
         operators: dict[tuple[str, str], FittedOperator] = {
-            **{("id", name): FitCategory(name, self.settings.category(name)) for name in categorical},
+            **{("id", name): FitCategory(self.settings.category(name)) for name in categorical},
             **{("float", name): self._filling(name) for name in continuous},
         }
         states = fit_together(
@@ -153,13 +151,12 @@ class Preprocessor:
         kind, name = task
         if kind == "float":
             return self._filling(name).fit([frame[[name]] for frame in frames])
-        engine, category = engine_of(frames[0]), self.settings.category(name)
-        operator = category.operator(name)
+        engine, operator = engine_of(frames[0]), self.settings.category(name)
         parts = [engine.coded(frame[name]) for frame in frames]
         merged = parts[0].counted
         for part in parts[1:]:
             merged = operator.merge(merged, part.counted)
-        state = FitCategory(name, category).finish((sum(map(len, frames)), merged))
+        state = FitCategory(operator).finish((sum(map(len, frames)), merged))
         table = parts[0].lookup(len(state.vocabulary.values)) if len(parts) == 1 else None
         if table is not None:
             state = replace(state, vocabulary=state.vocabulary.with_table(table))

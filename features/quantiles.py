@@ -19,19 +19,20 @@ import numpy as np
 
 from features.errors import DataError
 from features.float_order import (
+    ALL_VALID,
     NOT_FINITE,
     WIDTHS,
     WORDS,
+    Bitmap,
     InfinityFound,
     array_module,
+    float_kind,
     float_words,
     floats_of,
     images,
-    kind_of,
     require_no_infinity,
     words_of,
 )
-from features.validity import ALL_VALID, Bitmap
 
 # Sign, exponent and 7 bits of the mantissa in both: a bin's ends are at most a factor of 1 + 2^-7 apart.
 LEADING_BITS = {"float32": 16, "float64": 19}
@@ -60,7 +61,7 @@ class RadixHistogram:
 
         valid: Arrow's validity bitmap (uint8) and the place in it of the first value; for NumPy arrays only.
         """
-        kind = kind_of(values)
+        kind = float_kind(values)
         shift = WIDTHS[kind] - LEADING_BITS[kind]
         if len(values) <= FEW_VALUES and valid is None:
             if bool((abs(values) == math.inf).any()):
@@ -96,7 +97,7 @@ class RadixHistogram:
 
         kind: to make a float64 histogram of float32 values.
         """
-        kind = kind_of(values) if kind is None else kind
+        kind = float_kind(values) if kind is None else kind
         xp = array_module(values)
         found, counts = xp.unique(values, return_counts=True)
         known = found == found
@@ -271,7 +272,7 @@ class Search:
     def count_pieces(self, pieces: Sequence[tuple[Any, Bitmap | None]]) -> RadixHistogram:
         """`count` of a column in pieces."""
         # A piece of another kind holds no value, or the first pass would not have merged.
-        pieces = [(values, valid) for values, valid in pieces if kind_of(values) == self.kind]
+        pieces = [(values, valid) for values, valid in pieces if float_kind(values) == self.kind]
         if not pieces:
             return RadixHistogram.empty(self.kind)
         wanted = self._wanted()
@@ -316,14 +317,6 @@ class Search:
         return words[array_module(values).asarray(wanted)[(words >> shift).astype("int64")]]
 
 
-def select(parts: Sequence[Any], ranks: Sequence[int]) -> np.ndarray:
-    """float64 values of these ranks among all values of the arrays, all of one type; NaN is left out."""
-    histogram = RadixHistogram.empty()
-    for part in parts:
-        histogram = histogram.merge(RadixHistogram.of(part))
-    return selected(Search.start(histogram, ranks), parts).values()
-
-
 def selected(search: Search, parts: Sequence[Any]) -> Search:
     """The search after as many more passes over the arrays as it takes."""
     while not search.resolved:
@@ -334,6 +327,11 @@ def selected(search: Search, parts: Sequence[Any]) -> Search:
         assert found is not None
         search = search.narrowed(found)
     return search
+
+
+def middle_ranks(num_values: int) -> tuple[int, int]:
+    """The ranks of the two values whose mean is the median; the same one twice for an odd number."""
+    return (num_values - 1) // 2, num_values // 2
 
 
 def linear_place(fraction: float, num_values: int) -> tuple[int, int, float]:

@@ -4,9 +4,10 @@ Both are plain frozen dataclasses that go to and from JSON, so that loaders and 
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from features.errors import UNREADABLE, DataError
 
@@ -154,17 +155,14 @@ class Schema:
 
     @classmethod
     def from_json(cls, text: str) -> "Schema":
-        try:
-            raw = json.loads(text)
+        def build(raw: Any) -> Schema:
             return cls(
                 tuple(Column(**column) for column in raw["columns"]),
                 tuple(Target(**target) for target in raw["targets"]),
                 tuple(Entity(**entity) for entity in raw.get("entities", ())),
             )
-        except DataError:
-            raise
-        except UNREADABLE as error:
-            raise DataError(f"schema is damaged: {error}. Run the features stage again.") from error
+
+        return _read_json(text, build, "schema", "features")
 
     def save(self, path: Path) -> None:
         Path(path).write_text(self.to_json())
@@ -217,8 +215,7 @@ class TensorSchema:
 
     @classmethod
     def from_json(cls, text: str) -> "TensorSchema":
-        try:
-            raw = json.loads(text)
+        def build(raw: Any) -> TensorSchema:
             return cls(
                 ids=tuple(IdColumn(**column) for column in raw["ids"]),
                 floats=tuple(raw["floats"]),
@@ -226,7 +223,14 @@ class TensorSchema:
                 has_weight=raw["has_weight"],
                 has_group=raw["has_group"],
             )
-        except DataError:
-            raise
-        except UNREADABLE as error:
-            raise DataError(f"tensor schema is damaged: {error}. Run the encode stage again.") from error
+
+        return _read_json(text, build, "tensor schema", "encode")
+
+
+def _read_json(text: str, build: Callable[[Any], Any], name: str, stage: str) -> Any:
+    try:
+        return build(json.loads(text))
+    except DataError:
+        raise
+    except UNREADABLE as error:
+        raise DataError(f"{name} is damaged: {error}. Run the {stage} stage again.") from error

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from features.errors import UNREADABLE, DataError, require_columns
+from features.float_order import EXACT
 from features.frame import engine_of, load_engine
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zip", ".tsv", ".dat", ".data", ".test", ".txt")
@@ -245,7 +246,7 @@ def _require_whole(column: Any, whole: Any) -> None:
     """Raise `ValueError` unless the floats (nulls apart) are the integers `whole`, beyond doubt."""
     if bool((whole.astype("float64") != column.fillna(0).astype("float64")).any()):
         raise ValueError("some values have a fraction")
-    if bool((whole.abs() >= 2**53).any()):
+    if bool((whole.abs() >= EXACT).any()):
         raise ValueError("some values reach 2^53, where floats skip whole numbers; read the column as a string")
 
 
@@ -263,7 +264,7 @@ def _cast_text(column: Any) -> Any:
     if column.dtype.kind != "f":
         return column.astype("str")
     null = column.isna()
-    if bool((column.fillna(0).abs() >= 2**53).any()):
+    if bool((column.fillna(0).abs() >= EXACT).any()):
         raise ValueError("some values reach 2^53, where floats skip whole numbers; read the column as text")
     whole = column.fillna(0).astype("int64")
     fraction = whole.astype(column.dtype) != column.fillna(0)

@@ -122,7 +122,7 @@ class StateReader:
         if isinstance(value, list):
             return [self.decode(item, owner, depth + 1) for item in value]
         if not isinstance(value, dict) or len(value) != 1:
-            raise DataError(f"expected a value or an object of one key, found {_short(value)}.")
+            raise DataError(f"expected a value or an object of one key, found {short(value)}.")
         ((kind, inside),) = value.items()
         if kind == "float" and inside in ("nan", "inf", "-inf"):
             return float(inside)
@@ -149,7 +149,7 @@ class StateReader:
     def _table(self, kind: str, inside: Any) -> Any:
         name = inside.get("file") if kind == "series" and isinstance(inside, dict) else inside
         if not isinstance(name, str) or name not in self.files:
-            raise DataError(f"{kind}: {_short(inside)} is not among the files of the workflow.")
+            raise DataError(f"{kind}: {short(inside)} is not among the files of the workflow.")
         frame = self.engine.read_parquet(self.folder / name)
         if kind == "frame":
             return frame
@@ -158,21 +158,21 @@ class StateReader:
         if kind == "array":
             return self.engine.array(frame["value"])
         if set(inside) != {"file", "name"} or not isinstance(inside["name"], str | int | None):
-            raise DataError(f"series: expected file and name, found {_short(inside)}.")
+            raise DataError(f"series: expected file and name, found {short(inside)}.")
         return frame["value"].rename(inside["name"])
 
     def _dataclass(self, name: str, inside: Any, owner: type, depth: int) -> Any:
         kind = known_dataclasses(owner).get(name)
         if kind is None or not isinstance(inside, dict):
-            raise DataError(f"unknown kind of value {_short(name)} in a state of {owner.__name__}.")
+            raise DataError(f"unknown kind of value {short(name)} in a state of {owner.__name__}.")
         fields = [item.name for item in dataclasses.fields(kind)]
         if set(inside) != set(fields):
-            raise DataError(f"{name}: expected the fields {', '.join(fields)}, found {_short(list(inside))}.")
+            raise DataError(f"{name}: expected the fields {', '.join(fields)}, found {short(list(inside))}.")
         hints = typing.get_type_hints(kind)
         given = {field: self.decode(item, kind, depth + 1) for field, item in inside.items()}
         for field, item in given.items():
             if hints[field] is Any and table_kind(item) is None:
-                raise DataError(f"{name}.{field}: expected a data frame, a column or an array, found {_short(item)}.")
+                raise DataError(f"{name}.{field}: expected a data frame, a column or an array, found {short(item)}.")
         given = {field: typed(item, hints[field], f"{name}.{field}") for field, item in given.items()}
         try:
             return kind(**given)
@@ -200,31 +200,6 @@ def known_dataclasses(owner: type) -> dict[str, Any]:
     }
 
 
-def summary(state: Any) -> list[str]:
-    """A state's essentials in a few short lines, for drawings."""
-    if state is None:
-        return []
-    if table_kind(state) is not None:
-        return [f"{len(state):,} rows"]
-    if not dataclasses.is_dataclass(state):
-        return [_short(state)]
-    lines = []
-    lengths = set()  # of columns that belong together only the first is counted
-    for item in dataclasses.fields(state):
-        value = getattr(state, item.name)
-        if isinstance(value, bool):
-            lines += [item.name] if value else []
-        elif isinstance(value, int | float) and value != item.default:
-            lines.append(f"{item.name} {value:,.6g}" if isinstance(value, float) else f"{item.name} {value:,}")
-        elif table_kind(value) is not None or (isinstance(value, Mapping | tuple | list) and value != item.default):
-            name = "rows" if table_kind(value) == "frame" else item.name
-            lines += [f"{len(value):,} {name}"] if len(value) not in lengths else []
-            lengths.add(len(value))
-        elif isinstance(value, str):
-            lines.append(f"{item.name} {_short(value)}")
-    return lines
-
-
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -12,13 +12,15 @@ from functools import cached_property
 from typing import Any
 
 from features.category_values import same_kind
-from features.column_statistics import ColumnStatistics
+from features.column_statistics import ColumnStatistics, Ranked, Scale
 from features.errors import DataError
 from features.frame import engine_of
+from features.number_columns import naming
 from features.operators.base import FittedOperator
 from features.operators.categorify import Categorify
-from features.operators.fill_missing import middle_ranks, naming
-from features.preprocessor_settings import CategorySettings
+from features.operators.fill_missing import Fill, Filling, FillMissing
+from features.quantiles import RadixHistogram, Search, middle_ranks
+from features.rank_search import NextPass, RankingOperator
 from features.schema import Schema
 from features.vocabulary import Vocabulary
 
@@ -156,20 +158,13 @@ class Statistics:
 
 
 class FitStatistics(FittedOperator):
-    """What the two operators below share. They add no column."""
+    """What the operators below share. They add no column."""
 
     is_step = False
+    reads = ("column",)
 
     def __init__(self, column: str) -> None:
         self.column = column
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.column,)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return ()
 
     def columns(self, frame: Any, state: Any) -> dict[str, Any]:
         return {}
@@ -198,13 +193,13 @@ class FittedCategory:
 
 
 class FitCategory(FitCategoryStatistics):
-    """What the preprocessor fits on a categorical column, whose values are counted once."""
+    """What the preprocessor fits on a categorical column, whose values are counted once; operator: its `Categorify`."""
 
-    def __init__(self, column: str, category: CategorySettings | None = None) -> None:
-        self.column, self.category = column, category or CategorySettings()
+    def __init__(self, operator: Categorify) -> None:
+        self.column, self.operator = str(operator.column), operator
 
     def finish(self, partial: tuple[int, Any]) -> FittedCategory:  # type: ignore[override]
-        vocabulary = self.category.operator(self.column).finish(partial[1])
+        vocabulary = self.operator.finish(partial[1])
         assert isinstance(vocabulary, Vocabulary)  # one column, not a combination
         return FittedCategory(vocabulary, CategoryStatistics.beside(vocabulary, *partial))
 
@@ -220,6 +215,45 @@ class FitContinuousStatistics(FitStatistics):
 
     def finish(self, partial: ColumnStatistics) -> ColumnStatistics:
         return partial
+
+
+@dataclass(frozen=True)
+class FilledScale:
+    """A continuous column's state. scale: None where the column is only filled."""
+
+    fill: Fill
+    scale: Scale | None
+    statistics: ColumnStatistics
+
+
+class FillAndScale(FitContinuousStatistics, RankingOperator):
+    """What the preprocessor fits on a float32 column: the state that `FillMissing(column, indicator)` and, with
+    `scale`, a `Normalize` after it would have, without reading the filled column again."""
+
+    def __init__(self, column: str, indicator: str = "auto", scale: bool = True) -> None:
+        self.column, self.indicator, self.scale = column, indicator, scale
+
+    @property
+    def _filling(self) -> FillMissing:
+        return FillMissing(self.column, self.indicator)
+
+    def following(self, partial: ColumnStatistics) -> FittedOperator | None:
+        if not partial.moments.count:
+            return None
+        return NextPass(self, partial, Search.start(partial.histogram, middle_ranks(partial.moments.count)))
+
+    def finish(self, partial: ColumnStatistics) -> FilledScale:  # type: ignore[override]
+        return self.state_of(partial, None)
+
+    def count(self, frame: Any, search: Search) -> RadixHistogram:
+        """Of the next pass: `search.count` of the partition's values."""
+        return engine_of(frame).column_count(frame[self.column], search)
+
+    def state_of(self, found: ColumnStatistics, search: Search | None) -> FilledScale:
+        """search: for the two middle values, resolved; None where there is no value (an error, by FillMissing)."""
+        filling = Filling(found.rows, found.moments.count, Ranked(found.histogram, None))
+        fill = self._filling.finish(filling) if search is None else self._filling.state_of(filling, search)
+        return FilledScale(fill, found.filled_scale(fill.value) if self.scale else None, found)
 
 
 def statistics_operators(schema: Schema) -> dict[tuple[str, str], FittedOperator]:

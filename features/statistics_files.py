@@ -13,11 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from features.column_statistics import ColumnStatistics
+from features.column_statistics import ColumnStatistics, Moments
 from features.errors import DataError
 from features.exact_sum import UNIT_EXPONENT, ExactSum
 from features.frame import engine_of, load_engine
-from features.operators.normalize import Moments
 from features.quantiles import NOT_FINITE, RadixHistogram
 from features.statistics import CategoryStatistics, Statistics
 

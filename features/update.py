@@ -18,13 +18,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from features.column_statistics import ColumnStatistics
+from features.column_statistics import ColumnStatistics, Scale
 from features.content_hash import TEXT, hash_of, plain_values
 from features.errors import DataError
 from features.frame import engine_of
-from features.operators.fill_missing import Fill, as_float32
-from features.operators.normalize import Moments, Scale
-from features.preprocessor_settings import CategorySettings
+from features.operators.categorify import Categorify
+from features.operators.fill_missing import Fill
 from features.statistics import CategoryStatistics, Statistics, median
 from features.vocabulary import Vocabulary
 
@@ -69,13 +68,13 @@ def updated(
     old: Learned,
     new: Statistics,
     *,
-    category: Callable[[str], CategorySettings] = lambda name: CategorySettings(),
+    category: Callable[[str], Categorify] = Categorify,
     refresh_scales: bool = False,
 ) -> Learned:
     """The next version, from statistics of the new data alone; see the module's docstring.
 
-    category: the settings of a column by its name, as of the first fit. A vocabulary that has max_size values takes no
-    more.
+    category: the `Categorify` of a column by its name, as of the first fit. A vocabulary that has max_size values takes
+    no more.
     """
     if new.rows == 0:
         raise DataError("update: the new data has no rows. There is nothing to learn from.")
@@ -88,7 +87,7 @@ def updated(
     fills, scales = old.fills, old.scales
     if refresh_scales:
         fills = {name: _refilled(fill, statistics.numbers[name]) for name, fill in fills.items()}
-        scales = {name: _rescaled(fills[name], statistics.numbers[name]) for name in scales}
+        scales = {name: statistics.numbers[name].filled_scale(fills[name].value) for name in scales}
     version = Version(number, checksum(old), (*old.version.rows, new.rows))
     return Learned(vocabularies, fills, scales, statistics, version)
 
@@ -99,7 +98,7 @@ def checksum(learned: Learned) -> str:
 
 
 def _appended(
-    vocabulary: Vocabulary, old: CategoryStatistics, new: CategoryStatistics, category: CategorySettings
+    vocabulary: Vocabulary, old: CategoryStatistics, new: CategoryStatistics, category: Categorify
 ) -> Vocabulary:
     engine = engine_of(new.counts)
     values, counts = new.counts["value"], engine.array(new.counts["count"])
@@ -116,10 +115,6 @@ def _appended(
 def _refilled(fill: Fill, total: ColumnStatistics) -> Fill:
     found = median(total)
     return replace(fill, value=found.value, null_rate=total.nulls / total.rows, error=found.bound)
-
-
-def _rescaled(fill: Fill, total: ColumnStatistics) -> Scale:
-    return total.moments.merge(Moments.of_repeated(as_float32(fill.value), total.nulls)).scale()
 
 
 def _parts(learned: Learned) -> Iterator[bytes]:

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from features.category_values import TEXT, Settled, comparable, kind_of, nullable, same_kind, settle
+from features.category_values import TEXT, Settled, category_kind, comparable, nullable, same_kind, settle
 from features.errors import DataError
 from features.frame import engine_of, load_engine
-from features.operators.hash_bucket import hash_values
+from features.hashing import buckets_of, hash_values
 
 METADATA = b"gigabatch.vocabulary"
 
@@ -96,7 +96,7 @@ class Vocabulary:
         Errors (`DataError`): a column of another kind than the values, for example text where they are numbers.
         """
         # Of Python objects and of types that hold no categories only `settle` speaks properly.
-        plain = str(column.dtype) != "object" and kind_of(column) is not None
+        plain = str(column.dtype) != "object" and category_kind(column) is not None
         found = engine_of(self.values).positions_and_nulls(column, self._table) if plain else None
         if found is not None:
             positions, null = found
@@ -133,7 +133,7 @@ class Vocabulary:
         if str(values.dtype) == "category":
             values = values.astype("str")
         hashes, _ = hash_values(values, "Vocabulary with several unseen ids")
-        return (hashes % hashes.dtype.type(self.layout.buckets)).astype("int64")
+        return buckets_of(hashes, self.layout.buckets)
 
     def decode(self, ids: Any) -> Any:
         """The value of each id, as a column on a new index; null for padding, null and unseen."""
@@ -180,7 +180,8 @@ class Vocabulary:
         old, new = same_kind(self.values, fresh["value"], "Vocabulary.update")
         concat = engine.frames.concat
         values = concat([old, new], ignore_index=True)
-        return replace(self, values=values, counts=concat([_series(engine, counts), fresh["count"]], ignore_index=True))
+        counts = concat([engine.frames.Series(counts), fresh["count"]], ignore_index=True)
+        return replace(self, values=values, counts=counts)
 
     def save(self, path: Path) -> None:
         """One Parquet file: columns value and count in id order; the layout in its metadata."""
@@ -235,7 +236,3 @@ def _layout(metadata: bytes | None, where: str) -> IdLayout:
 def _arrays(positions: Any) -> Any:
     """NumPy or CuPy, whichever the array is of."""
     return load_engine("cudf" if type(positions).__module__.partition(".")[0] == "cupy" else "pandas").arrays
-
-
-def _series(engine: Any, array: Any) -> Any:
-    return engine.frames.Series(array)

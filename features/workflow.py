@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from features.drawing import to_mermaid, to_svg
-from features.errors import DataError, require_columns
+from features.drawing import to_mermaid
+from features.errors import DataError, require_columns, strict_json
 from features.fit import fit_together, read_part
 from features.flow import dependencies, needed_for, place, raw_inputs, require_inputs, to_apply
 from features.frame import engine_of
@@ -217,15 +217,11 @@ class Workflow:
             raise DataError("workflow: not fitted. Call fit with the train split, or load a saved one.")
 
     def to_mermaid(self) -> str:
-        """The graph as Mermaid text, which GitHub and docs draw."""
+        """The graph with what was fitted as Mermaid text, which Jupyter, GitHub and docs draw."""
         return to_mermaid(self.steps, self.states, self.labels)
 
-    def draw(self) -> str:
-        """The graph as SVG text, with what was fitted."""
-        return to_svg(self.steps, self.states, self.labels)
-
-    def _repr_html_(self) -> str:
-        return f'<div style="overflow-x:auto">{self.draw()}</div>'
+    def _repr_markdown_(self) -> str:
+        return f"```mermaid\n{self.to_mermaid()}```"
 
     def __repr__(self) -> str:
         return f"Workflow([{', '.join(map(repr, self.steps))}])"
@@ -266,7 +262,7 @@ class Workflow:
 
     @classmethod
     def _read(cls, folder: Path, engine: str) -> Workflow:
-        content = _parse((folder / "workflow.json").read_text())
+        content = strict_json((folder / "workflow.json").read_text(), "workflow.json")
         known = {"format", "labels", "dtypes", "outputs", "steps", "files", "sha256"}
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             found = content.get("format") if isinstance(content, dict) else type(content).__name__
@@ -311,15 +307,6 @@ def _gathered(parts: Sequence[Any]) -> Any:
 
 def _checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _parse(text: str) -> Any:
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(dict(items)) != len(items):
-            raise DataError("a field is there twice")
-        return dict(items)
-
-    return json.loads(text, object_pairs_hook=pairs)
 
 
 def _list(value: Any) -> list[Any]:

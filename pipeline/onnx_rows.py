@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from features.operators.normalize import Scale
+from features.column_statistics import Scale
 from features.preprocessor import Preprocessor
 from features.sources import cast
 from pipeline.export_check import ExportError, vocabulary_values

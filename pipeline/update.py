@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from features.churn_text import churn_text
+from features.churn import churn_text
 from features.errors import DataError
 from features.preprocessor import Preprocessor
 from features.sources import PARQUET_ENDINGS, expand

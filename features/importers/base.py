@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
 from collections.abc import Mapping
@@ -11,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from features.category_values import settle
-from features.errors import DataError
+from features.column_statistics import Scale
+from features.errors import DataError, strict_json
 from features.operators.categorify import Categorify
 from features.operators.fill_missing import Fill, FillMissing
-from features.operators.normalize import Normalize, Scale
+from features.operators.normalize import Normalize
 from features.preprocessor import Preprocessor
 from features.preprocessor_settings import PreprocessorSettings
 from features.schema import Schema
@@ -81,17 +81,8 @@ class Imported:
 
 def read_json(path: Path, where: str) -> dict[str, Any]:
     """The JSON object in a file; NaN, an infinity and a name given twice are errors."""
-
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(dict(items)) != len(items):
-            raise DataError(f"{where}: {path.name} gives a name twice.")
-        return dict(items)
-
-    def constant(text: str) -> Any:
-        raise DataError(f"{where}: {path.name} holds {text}, which is no number to compute with. Fit it again.")
-
     try:
-        found = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=pairs, parse_constant=constant)
+        found = strict_json(path.read_text(encoding="utf-8"), f"{where}: {path.name}")
     except DataError:
         raise
     except (OSError, ValueError, RecursionError) as error:

@@ -7,21 +7,47 @@ the workflow; a pickle runs whatever is in it, so those are refused.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 from features.errors import UNREADABLE, DataError
-from features.importers.base import Imported, field, read_json
-from features.importers.nvtabular_operators import EQUIVALENTS, HANDLERS
+from features.importers.base import Imported, field, number, numbers, read_json, scale_of
+from features.importers.nvtabular_categories import read_categories
 from features.operators.base import Configured
+from features.operators.clip import Clip
+from features.operators.drop_nulls import DropNulls
+from features.operators.fill_missing import Fill, FillMissing
+from features.operators.log import Log
+from features.operators.min_max import MinMax, Range
+from features.operators.normalize import Normalize
+from features.operators.rename import Rename
 from features.workflow import DTYPES, Workflow
 
 GRAPH, PICKLE = "graph.json", "workflow.pkl"
 PASSING = ("SelectionOp", "ConcatColumns", "AddMetadata")
 SPELLED = {"boolean": "bool", "str": "string", "object": "string"}  # merlin's names of types where ours differ
 RAW = -1  # the version of a column that no step has changed
+# Ours for the operators that are not taken over.
+EQUIVALENTS = {
+    "Bucketize": "bucketize (its ids start at 1, with 0 for null; NVTabular's at 0)",
+    "HashBucket": "hash_bucket (another hash, so its ids cannot be kept)",
+    "HashedCross": "hashed_cross",
+    "TargetEncoding": "folded_target_encoding, fitted again",
+    "JoinGroupby": "join_groupby, fitted again",
+    "JoinExternal": "join_external",
+    "DifferenceLag": "difference_lag",
+    "Groupby": "groupby_to_sequence, or rolling for statistics",
+    "ListSlice": "list_slice",
+    "LambdaOp": "lambda_function with a registered function, or expression",
+    "UDF": "lambda_function with a registered function, or expression",
+    "Filter": "filter",
+    "Subgraph": "the steps of the subgraph, one after the other",
+    "DropLowCardinality": "leave the columns out",
+    "ReduceDtypeSize": "cast",
+}
 
 
 def import_nvtabular(folder: Path) -> Imported:
@@ -105,7 +131,7 @@ class _Waiting:
 
 
 class _Builder:
-    """Puts the graph's operators one after the other.
+    """Puts the graph's operators one after the other; `HANDLERS` have a function for each kind of them.
 
     NVTabular's nodes each hold their own columns; our steps change one table. So every column has a version, the
     node that last changed it, and a node may follow only where the table holds the versions that it reads.
@@ -181,9 +207,8 @@ class _Builder:
 
     def _schema(self, node: dict[str, Any], name: str) -> dict[str, dict[str, Any]]:
         if node.get(name) is None:
-            raise DataError(f"{self.where}: node {node['id']} has no {name}; the workflow was not fitted.")
-        where = f"{self.where}: node {node['id']}"
-        return {field(entry, "name", str, where): entry for entry in field(node, name, list, where)}
+            raise DataError(f"{self.at(node)} has no {name}; the workflow was not fitted.")
+        return {field(entry, "name", str, self.at(node)): entry for entry in field(node, name, list, self.at(node))}
 
     def _raw(self, name: str, entry: dict[str, Any]) -> None:
         dtype = entry.get("dtype")
@@ -193,7 +218,12 @@ class _Builder:
         elif SPELLED.get(spelled, spelled) in DTYPES:
             self.dtypes[name] = SPELLED.get(spelled, spelled)
 
+    def at(self, node: dict[str, Any]) -> str:
+        """The node, for messages."""
+        return f"{self.where}: node {node['id']}"
+
     def step(self, operator: Configured, state: Any = None) -> None:
+        """Add a step, with its state if it has one."""
         if state is not None:
             self.states[len(self.steps)] = state
         self.steps.append(operator)
@@ -216,3 +246,129 @@ class _Builder:
         workflow = Workflow(self.steps, dtypes=dtypes, outputs=outputs)
         workflow.states = self.states
         return Imported(workflow, tuple(dict.fromkeys(self.notes)))
+
+
+def _fill(builder: _Builder, names: list[str], node: dict[str, Any], values: dict[str, float]) -> list[str]:
+    where = builder.at(node)
+    flagged = field(field(node, "op_params", dict, where), "add_binary_cols", bool, where)
+    for name in names:
+        if name not in values:
+            raise DataError(f"{where}: no fill for column {name!r}; the workflow was not fitted.")
+        operator = FillMissing(name, "all" if flagged else "none", "constant", values[name])
+        # NVTabular keeps no count of the nulls at fit.
+        builder.step(operator, Fill(values[name], flagged, 0.0))
+    if flagged:
+        builder.step(Rename({f"{name}_na": f"{name}_filled" for name in names}))
+        builder.notes.append("indicators are float32 0 and 1 (NVTabular: bool), their names are kept")
+    builder.notes.append("filled columns are float32 (NVTabular: their own type), and null rates at fit are not known")
+    return [*names, *(f"{name}_filled" for name in names if flagged)]
+
+
+def _fill_missing(builder: _Builder, node: dict[str, Any], names: list[str]) -> list[str]:
+    value = field(node, "op_params", dict, builder.at(node)).get("fill_val")
+    if isinstance(value, str):
+        builder.problems.append(f"FillMissing of {', '.join(names)} by text {value!r} (ours: expression)")
+        return names
+    filled = number(value, f"{builder.at(node)}: fill_val")
+    return _fill(builder, names, node, dict.fromkeys(names, filled))
+
+
+def _fill_median(builder: _Builder, node: dict[str, Any], names: list[str]) -> list[str]:
+    return _fill(builder, names, node, numbers(node.get("op_state"), "medians", builder.at(node)))
+
+
+def _normalize(builder: _Builder, node: dict[str, Any], names: list[str]) -> list[str]:
+    fitted = _by_column(builder, node, names, ("means", "stds"), "no mean and deviation")
+    for name, (mean, std) in fitted.items():
+        builder.step(Normalize(name), scale_of(mean, std, f"{builder.at(node)}: {name!r}"))
+    return names
+
+
+def _min_max(builder: _Builder, node: dict[str, Any], names: list[str]) -> list[str]:
+    for name, (low, high) in _by_column(builder, node, names, ("mins", "maxs"), "no range").items():
+        if not low < high:
+            builder.problems.append(f"NormalizeMinMax of {name}, which was constant (ours: leave it out)")
+        builder.step(MinMax(name), Range(low, high))
+    return names
+
+
+def _by_column(
+    builder: _Builder, node: dict[str, Any], names: list[str], keys: tuple[str, str], lacking: str
+) -> dict[str, tuple[float, float]]:
+    """Two numbers of the node's state for each column."""
+    where = builder.at(node)
+    left, right = (numbers(node.get("op_state"), key, where) for key in keys)
+    for name in names:
+        if name not in left or name not in right:
+            raise DataError(f"{where}: {lacking} for column {name!r}; the workflow was not fitted.")
+    return {name: (left[name], right[name]) for name in names}
+
+
+def _clip(builder: _Builder, node: dict[str, Any], names: list[str]) -> list[str]:
+    params = field(node, "op_params", dict, builder.at(node))
+    bounds = [
+        None if params.get(key) is None else number(params[key], f"{builder.at(node)}: {key}")
+        for key in ("min_value", "max_value")
+    ]
+    for name in names:
+        builder.step(Clip(name, *bounds))
+    return names
+
+
+def _log(builder: _Builder, node: dict[str, Any], names: list[str]) -> list[str]:
+    for name in names:
+        builder.step(Log(name))
+    builder.notes.append(
+        "log(1 + x) is taken in float64 and rounded once (NVTabular: x + 1 is rounded to float32 first), and a value "
+        "of -1 or less is an error (NVTabular: NaN or -infinity)"
+    )
+    return names
+
+
+def _drop_nulls(builder: _Builder, node: dict[str, Any], names: list[str]) -> list[str]:
+    builder.step(DropNulls(names))
+    return []
+
+
+def _rename(builder: _Builder, node: dict[str, Any], names: list[str]) -> list[str]:
+    params = field(node, "op_params", dict, builder.at(node))
+    postfix, name = params.get("postfix"), params.get("name")
+    if params.get("f") is not None:
+        builder.problems.append(f"Rename of {', '.join(names)} by a function (ours: rename with the new names)")
+        return names
+    new = [old + postfix for old in names] if isinstance(postfix, str) and postfix else [str(name or "")]
+    if len(new) != len(names) or not all(new):
+        raise DataError(f"{builder.at(node)} renames {names} with {params}.")
+    builder.step(Rename(dict(zip(names, new, strict=True))))
+    for kept in (builder.altered, builder.lists):
+        kept |= {after for before, after in zip(names, new, strict=True) if before in kept}
+    return new
+
+
+def _categorify(builder: _Builder, node: dict[str, Any], names: list[str]) -> list[str]:
+    where = builder.at(node)
+    changed = [name for name in names if name in builder.altered]
+    if changed:
+        builder.problems.append(
+            f"Categorify of {', '.join(changed)} after other steps changed them (ours: these steps give float32, so "
+            "fit Categorify again after them)"
+        )
+    found = read_categories(builder.folder, node, names, builder.lists, where)
+    builder.problems += found.problems
+    builder.notes += found.notes
+    for operator, vocabulary in found.steps:
+        builder.step(operator, vocabulary)
+    return [name for operator, _ in found.steps for name in operator.outputs]
+
+
+HANDLERS: dict[str, Callable[[_Builder, dict[str, Any], list[str]], list[str]]] = {
+    "Categorify": _categorify,
+    "Clip": _clip,
+    "Dropna": _drop_nulls,
+    "FillMedian": _fill_median,
+    "FillMissing": _fill_missing,
+    "LogOp": _log,
+    "Normalize": _normalize,
+    "NormalizeMinMax": _min_max,
+    "Rename": _rename,
+}

@@ -18,7 +18,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from features.category_values import settle, with_nulls
+from features.category_values import settle, settled_column
 from features.combined_vocabulary import CombinedVocabulary
 from features.errors import DataError
 from features.importers.base import distinct_values, field
@@ -104,7 +104,7 @@ def vocabulary_of_file(path: Path, column: str, start_index: int = 0) -> Vocabul
     """
     path = Path(path)
     where = f"NVTabular categories {path}"
-    table = _read(path, where)
+    table = _read(path / "part.0.parquet" if path.is_dir() else path, where)
     if column in table.column_names and table.num_rows > 0 and not table[column][0].is_valid and not _has_meta(path):
         rows = table.slice(1)
         return replace(
@@ -126,12 +126,12 @@ def _has_meta(path: Path) -> bool:
 
 
 def _read(path: Path, where: str) -> pa.Table:
-    """The file, or the first part of a folder of parts, with its metadata."""
+    """One file with its metadata."""
     try:
-        table = pq.ParquetFile(path / "part.0.parquet" if path.is_dir() else path).read()
-        table.validate(full=True)
+        table = pq.ParquetFile(path).read()
+        table.validate(full=True)  # text that is no UTF-8, for one
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise DataError(f"{where}: cannot be read ({error}).") from error
+        raise DataError(f"{where}: {path.name} cannot be read ({error}). Save the workflow again.") from error
     return table
 
 
@@ -164,12 +164,7 @@ def _uniques(path: Path, first: int, where: str) -> pa.Table:
     if path.is_dir():
         numbered = {int(match[1]): part for part in path.iterdir() if (match := PART.fullmatch(part.name))}
         parts = [numbered[number] for number in sorted(numbered)]
-    try:
-        tables = [pq.ParquetFile(part).read() for part in parts]
-        for table in tables:
-            table.validate(full=True)  # text that is no UTF-8, for one
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise DataError(f"{where}: {path.name} cannot be read ({error}). Save the workflow again.") from error
+    tables = [_read(part, where) for part in parts]
     expected = first
     for table in tables:
         ids = _ids(table, where)
@@ -234,7 +229,7 @@ def _combination(table: pa.Table, columns: list[str], counts: Any, buckets: int,
     if missing:
         raise DataError(f"{where}: the categories have no column(s) {missing}, only {table.column_names}.")
     frame = table.select(columns).to_pandas(types_mapper=MASKED.get)
-    parts = pd.DataFrame({name: with_nulls(settle(frame[name], where)) for name in columns})
+    parts = pd.DataFrame({name: settled_column(settle(frame[name], where)) for name in columns})
     if bool(parts.duplicated().any()) or bool(parts.isna().all(axis=1).any()):
         raise DataError(f"{where}: a combination of {columns} is there twice, or null in every column.")
     return CombinedVocabulary(parts, _series(counts), buckets)

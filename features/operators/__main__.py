@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from features.operators import operator_class, operator_names
-from features.operators.base import Configured, FittedOperator
+from features.operators.base import Configured
 
 
 def markdown_table() -> str:
@@ -15,12 +15,8 @@ def markdown_table() -> str:
 
 
 def kind(operator: type[Configured]) -> str:
-    """`fitted`, `group-wise` or `row-wise`, and whether rows change."""
-    if issubclass(operator, FittedOperator):
-        found = "fitted"
-    else:
-        found = "row-wise" if operator.group_keys is Configured.group_keys else "group-wise"
-    return f"{found}, changes rows" if operator.changes_rows else found
+    """The operator's kind, and whether rows change."""
+    return f"{operator.kind()}, changes rows" if operator.changes_rows else operator.kind()
 
 
 def purpose(name: str) -> str:

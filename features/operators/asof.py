@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from features.asof import AsOf as Question
+from features.asof import AsOfJoin
 from features.frame import engine_of
 from features.number_columns import float_values
-from features.operators.base import Operator
+from features.operators.base import ColumnOperator
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Last:
     dtype: str = "float32"
 
 
-class AsOf(Operator):
+class AsOf(ColumnOperator):
     """Aggregations over the rows of the same group whose `known_at` lies strictly before a row's `at`.
 
     A row never sees itself, even if its own outcome became known before its `at`. Needs every row of a group, so
@@ -79,24 +79,24 @@ class AsOf(Operator):
         smoothed = any(isinstance(item, Mean) and item.smoothing for item in self.aggregations)
         return () if smoothed else self.by  # the prior is over all groups
 
-    def transform(self, frame: Any) -> Any:
+    def compute(self, frame: Any) -> dict[str, Any]:
         question = self._question(frame, self.by)
         everyone = None
-        out = frame.copy(deep=False)
+        found = {}
         for item in self.aggregations:
             if isinstance(item, Count):
-                out[item.output] = question.engine.series(question.count(item.window).astype("int32"), frame)
+                found[item.output] = question.engine.series(question.count(item.window).astype("int32"), frame)
             elif isinstance(item, Mean):
                 if item.smoothing and everyone is None:
                     everyone = self._question(frame, ())
-                out[item.output] = self._mean(frame, question, everyone, item)
+                found[item.output] = self._mean(frame, question, everyone, item)
             else:
                 for source, output in item.columns.items():
-                    out[output] = take_rows(frame, source, question.last_row()).astype(item.dtype)
-        return out
+                    found[output] = take_rows(frame, source, question.last_row()).astype(item.dtype)
+        return found
 
-    def _question(self, frame: Any, by: Sequence[str]) -> Question:
-        return Question(
+    def _question(self, frame: Any, by: Sequence[str]) -> AsOfJoin:
+        return AsOfJoin(
             frame,
             frame,
             by=by,
@@ -106,7 +106,7 @@ class AsOf(Operator):
             exclude_self=True,
         )
 
-    def _mean(self, frame: Any, question: Question, everyone: Question | None, item: Mean) -> Any:
+    def _mean(self, frame: Any, question: AsOfJoin, everyone: AsOfJoin | None, item: Mean) -> Any:
         count = question.count(item.window, of=item.value).astype("float64")
         total = question.sum(item.value, item.window).astype("float64")
         if everyone is None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from features.errors import DataError, require_columns
 
 
-class Configured(ABC):
+class Configured:
     """What both kinds share: an operator is its class and its constructor's arguments."""
 
     changes_rows: ClassVar[bool] = False
@@ -24,21 +24,33 @@ class Configured(ABC):
     is_step: ClassVar[bool] = True
     """Whether workflows may name it; False for a class that only another operator uses."""
 
+    reads: ClassVar[tuple[str, ...]] = ()
+    """Arguments that name columns to read: one, several, the keys of a mapping, or None for no column."""
+
+    writes: ClassVar[tuple[str, ...]] = ()
+    """Arguments that name columns to add or replace: one, several, or the values of a mapping."""
+
     tables: ClassVar[tuple[str, ...]] = ()
     """Arguments that are frames; in YAML the path of a file stands there."""
 
     files: ClassVar[tuple[str, ...]] = ()
     """Further arguments that may be the path of a file, which the operator reads when it is fitted."""
 
-    @property
-    @abstractmethod
-    def inputs(self) -> tuple[str, ...]:
-        """Columns that must be there (to fit)."""
+    @classmethod
+    def kind(cls) -> str:
+        """`row-wise` or `group-wise`; of those that are fitted, `fitted`."""
+        return "row-wise" if cls.group_keys is Configured.group_keys else "group-wise"
 
     @property
-    @abstractmethod
+    def inputs(self) -> tuple[str, ...]:
+        """Columns that must be there (to fit): those that `reads` says. Override where they follow otherwise."""
+        return tuple(name for attribute in self.reads for name in _names(getattr(self, attribute)))
+
+    @property
     def outputs(self) -> tuple[str, ...]:
-        """Columns that are added or replaced."""
+        """Columns that are added or replaced: those that `writes` says. Override where they follow otherwise."""
+        given = [getattr(self, attribute) for attribute in self.writes]
+        return tuple(name for item in given for name in _names(item.values() if isinstance(item, Mapping) else item))
 
     @property
     def group_keys(self) -> tuple[str, ...] | None:
@@ -67,7 +79,7 @@ class Configured(ABC):
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.settings().items())})"
 
 
-class Operator(Configured):
+class Operator(Configured, ABC):
     """A pure function of a partition: reads `inputs`, adds or replaces `outputs`.
 
     Row-wise operators may be given any partition. Group-wise ones (lag, rank, as-of statistics) need every row of a
@@ -83,13 +95,31 @@ class Operator(Configured):
         return self.transform(frame)
 
 
-class FittedOperator(Configured):
+class ColumnOperator(Operator):
+    """An operator that adds or replaces columns and leaves the rows as they are."""
+
+    @abstractmethod
+    def compute(self, frame: Any) -> dict[str, Any]:
+        """The output columns by name."""
+
+    def transform(self, frame: Any) -> Any:
+        out = frame.copy(deep=False)
+        for name, column in self.compute(frame).items():
+            out[name] = column
+        return out
+
+
+class FittedOperator(Configured, ABC):
     """An operator that learns from the train split first.
 
     fit = finish(merge(partial(p0), partial(p1), ...)); merge is associative and commutative, so that the state does
     not depend on how many partitions there are or in which order they come. What cannot be known in bounded memory
     from one pass over the partitions takes several: see `following`.
     """
+
+    @classmethod
+    def kind(cls) -> str:
+        return "fitted"
 
     @property
     def applied_inputs(self) -> tuple[str, ...]:
@@ -152,30 +182,15 @@ class FittedOperator(Configured):
         return self.finish(merged) if following is None else following.fit(partitions)
 
 
-class OneColumn:
-    """Mixin, named first: reads `self.column`; writes `self.output` where there is one, else the same column."""
-
-    column: str
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.column,)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return (getattr(self, "output", self.column),)
-
-
 class WithinGroups:
-    """Mixin, named first: needs the rows with equal `self.by` in one partition; writes `self.output`."""
+    """Mixin, named first: needs the rows with equal `self.by` in one partition."""
 
     by: tuple[str, ...]
-    output: str
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return (self.output,)
 
     @property
     def group_keys(self) -> tuple[str, ...]:
         return self.by
+
+
+def _names(given: Any) -> tuple[str, ...]:
+    return () if given is None else (given,) if isinstance(given, str) else tuple(given)

@@ -10,10 +10,10 @@ from typing import Any
 from features.errors import DataError
 from features.frame import engine_of
 from features.number_columns import float_values
-from features.operators.base import OneColumn, Operator
+from features.operators.base import ColumnOperator
 
 
-class Bucketize(OneColumn, Operator):
+class Bucketize(ColumnOperator):
     """int32 column `output` (default: `column` itself): which interval between `edges` the value lies in. Row-wise.
 
     Intervals are closed on the left and open on the right: 1 for x < edges[0], k + 1 for edges[k-1] <= x < edges[k],
@@ -21,6 +21,8 @@ class Bucketize(OneColumn, Operator):
 
     Errors (`DataError`): no edges, edges that are not finite or not strictly increasing, a column that is no number.
     """
+
+    reads, writes = ("column",), ("output",)
 
     def __init__(self, column: str, edges: Sequence[float], output: str | None = None) -> None:
         edges = tuple(float(edge) for edge in edges)
@@ -32,12 +34,10 @@ class Bucketize(OneColumn, Operator):
             )
         self.column, self.edges, self.output = column, edges, column if output is None else output
 
-    def transform(self, frame: Any) -> Any:
+    def compute(self, frame: Any) -> dict[str, Any]:
         engine = engine_of(frame)
         xp = engine.arrays
         values = float_values(frame[self.column], "Bucketize")
         buckets = 1 + xp.searchsorted(xp.asarray(self.edges, dtype="float64"), values, side="right")
         buckets[xp.isnan(values)] = 0
-        out = frame.copy(deep=False)
-        out[self.output] = engine.series(buckets.astype("int32"), frame)
-        return out
+        return {self.output: engine.series(buckets.astype("int32"), frame)}

@@ -7,14 +7,14 @@ from typing import Any
 
 from features.errors import DataError
 from features.frame import engine_of
-from features.operators.base import Operator
+from features.operators.base import ColumnOperator
 from features.sources import cast
 
 DTYPES = ("int32", "int64", "float32", "float64", "string", "bool")
 NULLABLE = ("int32", "int64", "bool")
 
 
-class Cast(Operator):
+class Cast(ColumnOperator):
     """The columns as `dtype`: int32, int64, float32, float64, string or bool. Row-wise.
 
     Integers take whole numbers and text of whole numbers; bool takes booleans, 0 and 1, and the texts true, false, 0
@@ -26,6 +26,8 @@ class Cast(Operator):
     type's range, text that is no number; a float as string, which engines write differently; an unknown dtype.
     """
 
+    reads, writes = ("columns",), ("columns",)
+
     def __init__(self, columns: Sequence[str], dtype: str, nullable: bool = False) -> None:
         if isinstance(columns, str) or not columns:
             raise DataError(f"Cast: give a list of one or more columns, found {columns!r}.")
@@ -35,29 +37,21 @@ class Cast(Operator):
             raise DataError(f"Cast of {', '.join(columns)}: {dtype} holds nulls anyway; leave nullable out.")
         self.columns, self.dtype, self.nullable = tuple(columns), dtype, nullable
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return self.columns
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return self.columns
-
-    def transform(self, frame: Any) -> Any:
+    def compute(self, frame: Any) -> dict[str, Any]:
         if self.dtype == "string":
             for name in self.columns:
                 _require_writable(frame[name])
         dtypes = dict.fromkeys(self.columns, self.dtype)
-        found = cast(frame[list(self.columns)], dtypes, "Cast", nullable=self.columns if self.nullable else ())
-        out = frame.copy(deep=False)
+        typed = cast(frame[list(self.columns)], dtypes, "Cast", nullable=self.columns if self.nullable else ())
+        found = {}
         for name in self.columns:
-            column = found[name]
+            column = typed[name]
             if self.dtype == "float32":
                 _require_in_range(column, frame[name])
             if self.nullable and str(column.dtype) in NULLABLE:
                 column = engine_of(frame).with_nulls(column, column.isna())
-            out[name] = column
-        return out
+            found[name] = column
+        return found
 
 
 def _require_writable(column: Any) -> None:

@@ -40,6 +40,8 @@ class Categorify(FittedOperator):
     What counts as the same value, and which types there are: see `features.category_values`.
     """
 
+    reads = ("column", "shared", "combined")
+
     files = ("vocabulary",)
 
     def __init__(
@@ -88,10 +90,6 @@ class Categorify(FittedOperator):
     def is_list(self) -> bool:
         """Whether a row holds several values."""
         return self.lists or self.separator is not None
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.column,) if self.column is not None else self.shared or self.combined or ()
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -163,10 +161,7 @@ class Categorify(FittedOperator):
         if self.separator is not None:
             entries, lengths = split_lists(column, "string", self.separator)
             return entries.where(entries != "").rename(column.name), lengths
-        try:
-            return list_entries(column)
-        except (ValueError, TypeError) as error:
-            raise DataError(f"{self._where}: not a column of lists ({error}).") from error
+        return list_entries(column, self._where)
 
     def columns(self, frame: Any, state: Vocabulary | CombinedVocabulary) -> dict[str, Any]:
         engine = engine_of(frame)

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from features.errors import DataError
-from features.operators.base import OneColumn, Operator
+from features.number_columns import is_empty
+from features.operators.base import ColumnOperator
 
 
-class Clip(OneColumn, Operator):
+class Clip(ColumnOperator):
     """The numeric column with values below `low` raised to it and above `high` lowered to it; same dtype. Row-wise.
 
     None is no bound. Nulls stay null, infinities become the bound.
@@ -19,6 +20,8 @@ class Clip(OneColumn, Operator):
     Errors (`DataError`): no bound at all, a bound that is not finite, low above high; a column that is no number; a
     bound that the column's type cannot hold (a fraction for an integer column, 300 for int8).
     """
+
+    reads, writes = ("column",), ("column",)
 
     def __init__(self, column: str, low: float | None = None, high: float | None = None) -> None:
         bounds = [bound for bound in (low, high) if bound is not None]
@@ -29,24 +32,19 @@ class Clip(OneColumn, Operator):
             )
         self.column, self.low, self.high = column, low, high
 
-    def transform(self, frame: Any) -> Any:
+    def compute(self, frame: Any) -> dict[str, Any]:
         column = frame[self.column]
         low, high = (_bound_as(column, bound) for bound in (self.low, self.high))
-        out = frame.copy(deep=False)
-        if low is not None or high is not None:
-            out[self.column] = column.clip(lower=low, upper=high).astype(column.dtype)
-        return out
+        if low is None and high is None:
+            return {}
+        return {self.column: column.clip(lower=low, upper=high).astype(column.dtype)}
 
 
 def _bound_as(column: Any, bound: float | None) -> float | None:
     """The bound as a number of the column's type."""
-    kind = "category" if str(column.dtype) == "category" else column.dtype.kind
-    if kind not in ("i", "u", "f"):
-        if not bool(column.notna().any()):  # a column of nulls alone may be of any type
-            return None
-        raise DataError(f"Clip: column {column.name!r} is {column.dtype}, not a number. Cast it first.")
-    if bound is None:
+    if is_empty(column, "iuf", "Clip") or bound is None:
         return None
+    kind = column.dtype.kind
     dtype = np.dtype(getattr(column.dtype, "numpy_dtype", column.dtype))  # of pandas' masked and Arrow types
     limits = np.finfo(dtype) if kind == "f" else np.iinfo(dtype)
     low, high = (float(limits.min), float(limits.max)) if kind == "f" else (int(limits.min), int(limits.max))

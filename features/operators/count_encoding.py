@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from features.asof import AsOf
+from features.asof import AsOfJoin
 from features.errors import require_columns
 from features.frame import engine_of
-from features.operators.base import Operator
+from features.operators.base import ColumnOperator
 
 
-class CountEncoding(Operator):
+class CountEncoding(ColumnOperator):
     """float32 column `output`: how many rows of `events` share the key and have a strictly smaller `at`.
 
     events: a frame that holds `by` and `at` too. A row with a null key counts 0. Exact up to 2^24.
     """
+
+    reads, writes = ("by", "at"), ("output",)
 
     tables = ("events",)
 
@@ -23,27 +25,19 @@ class CountEncoding(Operator):
         self.events, self.by, self.output, self.at = events, tuple(by), output, at
         require_columns(events, [*by, at], f"events of {output!r}")
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (*self.by, self.at)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return (self.output,)
-
-    def transform(self, frame: Any) -> Any:
-        question = AsOf(frame, self.events, by=self.by, query_time=self.at, event_time=self.at)
-        out = frame.copy(deep=False)
-        out[self.output] = engine_of(frame).series(question.count().astype("float32"), frame)
-        return out
+    def compute(self, frame: Any) -> dict[str, Any]:
+        question = AsOfJoin(frame, self.events, by=self.by, query_time=self.at, event_time=self.at)
+        return {self.output: engine_of(frame).series(question.count().astype("float32"), frame)}
 
 
-class LastBefore(Operator):
+class LastBefore(ColumnOperator):
     """Columns of the latest row of `events` with the same key and a strictly smaller `at`; null where there is none.
 
     columns: {name in events: output name}, types as there (integers come as float64, so that they can be null).
     order: a column of `events` that settles which of several rows of one `at` is the latest.
     """
+
+    reads, writes = ("by", "at"), ("columns",)
 
     tables = ("events",)
 
@@ -51,27 +45,18 @@ class LastBefore(Operator):
         self.events, self.by, self.columns, self.at, self.order = events, tuple(by), dict(columns), at, order
         require_columns(events, [*by, at, order, *columns], f"events of {', '.join(columns.values())}")
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (*self.by, self.at)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return tuple(self.columns.values())
-
-    def transform(self, frame: Any) -> Any:
+    def compute(self, frame: Any) -> dict[str, Any]:
         engine = engine_of(frame)
-        question = AsOf(frame, self.events, by=self.by, query_time=self.at, event_time=self.at, order=self.order)
+        question = AsOfJoin(frame, self.events, by=self.by, query_time=self.at, event_time=self.at, order=self.order)
         rows = question.last_row()
-        found = engine.series(rows >= 0, frame)
-        out = frame.copy(deep=False)
+        known, found = engine.series(rows >= 0, frame), {}
         for source, output in self.columns.items():
             column = self.events[source]
             column = column.astype("float64") if column.dtype.kind in "iu" else column
             if len(column) == 0:
-                out[output] = engine.frames.Series([None] * len(frame), index=frame.index, dtype=column.dtype)
+                found[output] = engine.frames.Series([None] * len(frame), index=frame.index, dtype=column.dtype)
                 continue
             taken = column.take(engine.arrays.clip(rows, 0, None))
             taken.index = frame.index
-            out[output] = taken.where(found)
-        return out
+            found[output] = taken.where(known)
+        return found

@@ -9,26 +9,24 @@ from features.asof import group_codes
 from features.errors import DataError
 from features.frame import engine_of
 from features.number_columns import float_values, whole_values
-from features.operators.base import Operator, WithinGroups
+from features.operators.base import ColumnOperator, WithinGroups
 
 
-class DifferenceLag(WithinGroups, Operator):
+class DifferenceLag(WithinGroups, ColumnOperator):
     """float32 column `output`: the row's value less that of the row `lag` places earlier in its group, in float64.
 
     order: integer column, unique within a group, that says what is earlier. Null where there is no such row, where
     either value is null and where a key is null. Group-wise: needs every row of a group; row order is kept.
     """
 
+    reads, writes = ("by", "order", "column"), ("output",)
+
     def __init__(self, by: Sequence[str], order: str, column: str, output: str, lag: int = 1) -> None:
         if lag < 1:
             raise DataError(f"DifferenceLag of {column!r}: lag must be at least 1, found {lag}.")
         self.by, self.order, self.column, self.output, self.lag = tuple(by), order, column, output, lag
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (*self.by, self.order, self.column)
-
-    def transform(self, frame: Any) -> Any:
+    def compute(self, frame: Any) -> dict[str, Any]:
         engine = engine_of(frame)
         xp, lag = engine.arrays, self.lag
         groups, rows = sorted_groups(frame, self.by, self.order, "DifferenceLag")
@@ -39,9 +37,7 @@ class DifferenceLag(WithinGroups, Operator):
         valid = xp.zeros(len(frame), dtype=bool)
         difference[later] = values[later] - values[earlier]
         valid[later] = (groups[later] >= 0) & (groups[later] == groups[earlier]) & known[later] & known[earlier]
-        out = frame.copy(deep=False)
-        out[self.output] = engine.series(difference.astype("float32"), frame, valid=valid)
-        return out
+        return {self.output: engine.series(difference.astype("float32"), frame, valid=valid)}
 
 
 def sorted_groups(frame: Any, by: Sequence[str], order: str, operator: str) -> tuple[Any, Any]:

@@ -15,21 +15,14 @@ class DropNulls(Operator):
     Row-wise, but the number of rows changes. Empty text is not null. No columns are a `DataError`.
     """
 
+    reads = ("columns",)
+
     changes_rows = True
 
     def __init__(self, columns: Sequence[str]) -> None:
         if isinstance(columns, str) or not columns:
             raise DataError(f"DropNulls: give a list of one or more columns, found {columns!r}.")
         self.columns = tuple(columns)
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return self.columns
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """Empty: no column is added or replaced."""
-        return ()
 
     def transform(self, frame: Any) -> Any:
         known = frame[self.columns[0]].notna()

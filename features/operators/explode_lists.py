@@ -18,16 +18,14 @@ class ExplodeLists(Operator):
     Row-wise in the sense that a row's entries depend on that row alone; the number of rows changes.
     """
 
+    reads = ("keep", "lists")
+
     changes_rows = True
 
     def __init__(
         self, lists: Mapping[str, tuple[str, str]], position: str, keep: Sequence[str], separator: str = "|"
     ) -> None:
         self.lists, self.position, self.keep, self.separator = dict(lists), position, tuple(keep), separator
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (*self.keep, *self.lists)
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 from features.errors import DataError
 from features.frame import engine_of
 from features.number_columns import float_values
-from features.operators.base import Operator
+from features.operators.base import ColumnOperator
 
 MAX_LENGTH = 1000  # characters
 MAX_DEPTH = 100  # nested operations; a sum of n terms is n - 1 of them
@@ -54,7 +54,7 @@ NUMBER, CONDITION, EITHER = "number", "condition", "either"  # EITHER: a column 
 Value = tuple[Any, str]  # a float64 array, NaN where null, and what it is; one entry stands for all rows
 
 
-class Expression(Operator):
+class Expression(ColumnOperator):
     """float64 column `output`: the formula's value for each row; 1, 0 or null where it is a condition. Row-wise.
 
     The formula is written in a small part of Python: numbers, True and False, columns by name (`col("two words")` for
@@ -73,6 +73,8 @@ class Expression(Operator):
     where a condition belongs; at `transform`, a column that is no number.
     """
 
+    reads, writes = ("_columns",), ("output",)
+
     def __init__(self, output: str, expression: str) -> None:
         self.output, self.expression = output, expression
         self._columns: tuple[str, ...] = ()
@@ -88,15 +90,7 @@ class Expression(Operator):
     def _where(self) -> str:
         return f"Expression {self.output!r}"
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return self._columns
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return (self.output,)
-
-    def transform(self, frame: Any) -> Any:
+    def compute(self, frame: Any) -> dict[str, Any]:
         engine = engine_of(frame)
         xp = engine.arrays
 
@@ -108,9 +102,7 @@ class Expression(Operator):
 
         values = _Formula(xp, read, self._where, self.expression).value()
         values = xp.broadcast_to(values, (max(len(frame), len(values)),))[: len(frame)]
-        out = frame.copy(deep=False)
-        out[self.output] = engine.series(xp.ascontiguousarray(values), frame, ~xp.isnan(values))
-        return out
+        return {self.output: engine.series(xp.ascontiguousarray(values), frame, ~xp.isnan(values))}
 
 
 class _Formula:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +10,17 @@ import numpy as np
 
 from features.errors import DataError
 from features.exact_sum import UNIT_EXPONENT, ExactSum
-from features.float_order import InfinityFound, rankable
-from features.frame import engine_of
+from features.float_order import as_float32, rankable
+from features.number_columns import (
+    known_values,
+    naming,
+    ranked_values,
+    require_finite,
+    require_numbers,
+)
 from features.operators.base import FittedOperator
-from features.quantiles import RadixHistogram, Search
-from features.rank_search import NextPass, Ranked, require_method
+from features.quantiles import RadixHistogram, Search, middle_ranks
+from features.rank_search import NextPass, RankingOperator, require_method
 from features.setting_checks import INDICATORS
 
 STRATEGIES = ("median", "mean", "mode", "constant")
@@ -45,7 +49,7 @@ class Filling:
     summary: Any
 
 
-class FillMissing(FittedOperator):
+class FillMissing(RankingOperator):
     """float32 column with nulls (and NaN, which counts as null) replaced by one number that the fit finds.
 
     indicator: `auto` adds the float32 column `<column>_na` (1 where filled, else 0) if there was a null at fit, `all`
@@ -57,6 +61,8 @@ class FillMissing(FittedOperator):
     is within 2^-8 of the larger of the two middle values (2^-7 where it is given as 0); the state says how near it is.
     Any column of numbers or booleans will do; integers above 2^53 are ranked as the nearest float64.
     """
+
+    reads = ("column",)
 
     def __init__(
         self,
@@ -82,10 +88,6 @@ class FillMissing(FittedOperator):
             raise DataError(f"FillMissing of {column!r}: value {value!r} is not a finite float32.")
         self.column, self.indicator, self.strategy = column, indicator, strategy
         self.value, self.method = value, method
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.column,)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -139,14 +141,6 @@ class FillMissing(FittedOperator):
         low, high = search.values().tolist()
         return self._fill(partial, (low + high) / 2)
 
-    def count(self, frame: Any, search: Search) -> RadixHistogram:
-        """Of the next pass: `search.count` of the partition's values."""
-        return search.count(self.values_of(frame))
-
-    def values_of(self, frame: Any) -> Any:
-        """The partition's values, NaN for null or left out."""
-        return float_values(frame[self.column])
-
     def _fill(self, partial: Filling, value: float, error: float = 0.0) -> Fill:
         nulls = partial.rows - partial.known
         indicator = self.indicator == "all" or (self.indicator == "auto" and nulls > 0)
@@ -170,77 +164,3 @@ class FillMissing(FittedOperator):
         if state.indicator:
             found[f"{self.column}_na"] = column.isna().astype("float32")
         return found
-
-
-def middle_ranks(num_values: int) -> tuple[int, int]:
-    """The ranks of the two values whose mean is the median; the same one twice for an odd number."""
-    return (num_values - 1) // 2, num_values // 2
-
-
-def known_values(column: Any) -> Any:
-    """The column's values without nulls and NaN, as an array of its own type; an infinity is an error."""
-    require_numbers(column)
-    engine = engine_of(column)
-    known = column[column.notna()]
-    if known.dtype.kind not in "biuf":  # without a value, so of no type that tells
-        return engine.arrays.empty(0, dtype="float32")
-    require_finite(known)
-    return engine.array(known)
-
-
-def filled_values(frame: Any, column: str, operator: str, wide: bool = True) -> Any:
-    """The known values of a column that must have no other; as float64, unless not `wide`."""
-    if frame[column].isna().any():
-        raise DataError(f"{operator}: column {column!r} holds nulls. Fill them first.")
-    values = known_values(frame[column])
-    return values.astype("float64") if wide else values
-
-
-def float_values(column: Any) -> Any:
-    """The column as a float32 array if it is of that type, else as float64; its nulls are NaN or left out.
-
-    A NumPy column of floats comes as it is, without a copy.
-    """
-    if engine_of(column).NAME == "pandas" and column.dtype in (np.float32, np.float64):
-        return column.to_numpy()
-    return rankable(known_values(column))
-
-
-def ranked_values(column: Any, keep: bool) -> Ranked:
-    """`Ranked` of the column; an infinity is an error."""
-    return naming(column.name, Ranked.of, float_values(column), keep)
-
-
-def require_numbers(column: Any) -> None:
-    """Raise `DataError` if the column holds values that are neither numbers nor booleans."""
-    if column.dtype.kind not in "biuf" and bool(column.notna().any()):
-        raise DataError(f"column {column.name!r} is {column.dtype}, not numbers. Cast or encode it before this stage.")
-
-
-def require_finite(column: Any) -> None:
-    """Raise `DataError` if the column, which has no nulls, holds an infinity."""
-    engine = engine_of(column)
-    if not bool(engine.arrays.isfinite(engine.array(column)).all()):
-        raise _infinity(column.name)
-
-
-def naming(column: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What `function` returns; where it refuses the values, the `DataError` names the column."""
-    try:
-        return function(*arguments)
-    except InfinityFound:
-        raise _infinity(column) from None
-    except DataError as error:
-        raise DataError(f"column {column!r}: {error}") from error
-
-
-def _infinity(column: str) -> DataError:
-    return DataError(f"column {column!r} holds an infinity. Clip it or make it null before this stage.")
-
-
-def as_float32(value: float) -> float:
-    """The nearest float32, infinite beyond its range."""
-    try:
-        return struct.unpack("f", struct.pack("f", value))[0]
-    except OverflowError:
-        return math.copysign(math.inf, value)

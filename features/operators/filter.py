@@ -46,6 +46,8 @@ class Filter(Operator):
     column and the like; a whole number that a float column skips (above 2^53).
     """
 
+    reads = ("column",)
+
     changes_rows: ClassVar[bool] = True
 
     def __init__(self, column: str, op: str, value: Value | Sequence[Value] | None = None) -> None:
@@ -61,15 +63,6 @@ class Filter(Operator):
             _require_plain(value if several and op in MEMBERSHIPS else [value], where)
         self.column, self.op = column, op
         self.value: Any = list(value) if isinstance(value, list | tuple) else value
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.column,)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """Empty: no column is added or replaced."""
-        return ()
 
     def transform(self, frame: Any) -> Any:
         column = frame[self.column]

@@ -13,8 +13,8 @@ import pandas as pd
 from features.errors import DataError, require_columns
 from features.frame import engine_of
 from features.grouped_sum import GroupedSums, row_of_key
+from features.hashing import buckets_of, hash_values
 from features.operators.base import FittedOperator
-from features.operators.hash_bucket import hash_values
 
 _FOLD = "fold__"
 MAX_FOLDS = 100
@@ -48,6 +48,8 @@ class FoldedTargetEncoding(FittedOperator):
     any partitions in any order.
     """
 
+    reads = ("by", "targets", "fold_key")
+
     def __init__(
         self,
         by: Sequence[str],
@@ -71,10 +73,6 @@ class FoldedTargetEncoding(FittedOperator):
             raise DataError(f"{where}: smoothing must be finite and not negative, found {smoothing}.")
         self.by, self.targets, self.fold_key = tuple(by), tuple(targets), fold_key
         self.num_folds, self.smoothing = num_folds, smoothing
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (*self.by, *self.targets, self.fold_key)
 
     @property
     def applied_inputs(self) -> tuple[str, ...]:
@@ -137,7 +135,7 @@ class FoldedTargetEncoding(FittedOperator):
                 f"FoldedTargetEncoding: fold key {self.fold_key!r} holds {int(null.sum())} null(s). Every train row "
                 "needs a fold: fill the column, for example with a row id."
             )
-        return (hashes % hashes.dtype.type(self.num_folds)).astype("int64")
+        return buckets_of(hashes, self.num_folds)
 
     def _encoded(self, frame: Any, state: FoldedMeans, own: Any) -> dict[str, Any]:
         engine = engine_of(frame)

@@ -11,8 +11,8 @@ import numpy as np
 from features.errors import DataError
 from features.float_order import rankable
 from features.frame import engine_of, load_engine
-from features.operators.base import FittedOperator, OneColumn
-from features.operators.fill_missing import filled_values
+from features.number_columns import filled_values
+from features.operators.base import FittedOperator
 from features.quantiles import RadixHistogram
 
 CLIP = 1e-6
@@ -41,7 +41,7 @@ class Partial:
     engine: str
 
 
-class GaussRank(OneColumn, FittedOperator):
+class GaussRank(FittedOperator):
     """float32 normal score of the value's rank, replacing the column, which may hold no nulls.
 
     Ranks at fit run from 0 to n - 1, equal values share their mean; rank / (n - 1) is clipped to [1e-6, 1 - 1e-6] and
@@ -53,6 +53,8 @@ class GaussRank(OneColumn, FittedOperator):
     as many bits as make no more than `max_knots` groups; so the fit takes bounded memory and one pass over the
     partitions. The state says what that costs. Integers above 2^53 are taken as the nearest float64.
     """
+
+    reads, writes = ("column",), ("column",)
 
     def __init__(self, column: str, max_knots: int = MOST_KNOTS) -> None:
         if max_knots < 2:

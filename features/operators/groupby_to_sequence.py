@@ -8,19 +8,21 @@ from typing import Any
 from features.category_values import TEXT, WHOLE, settle
 from features.errors import DataError
 from features.frame import engine_of
-from features.operators.base import Operator
+from features.operators.base import Operator, WithinGroups
 from features.operators.difference_lag import sorted_groups
 from features.operators.explode_lists import row_of_entry
 from features.operators.list_slice import join_lists
 
 
-class GroupbyToSequence(Operator):
+class GroupbyToSequence(WithinGroups, Operator):
     """One row a group, sorted by key on a new index: the keys, and per column the last values as text like '12|7|31'.
 
     order: integer column, unique within a group; the latest comes last. max_length: how many values are kept at most.
     columns: of text or whole numbers; a null becomes an empty entry, so lists of one row stay equally long, as
     `ExplodeLists` wants them. Rows with a null key are left out. Group-wise: needs every row of a group.
     """
+
+    reads, writes = ("by", "order", "columns"), ("columns",)
 
     changes_rows = True
 
@@ -40,18 +42,6 @@ class GroupbyToSequence(Operator):
             )
         self.by, self.order, self.columns = tuple(by), order, tuple(columns)
         self.max_length, self.separator = max_length, separator
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (*self.by, self.order, *self.columns)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return self.columns
-
-    @property
-    def group_keys(self) -> tuple[str, ...]:
-        return self.by
 
     def columns_after(self, before: Sequence[str]) -> tuple[str, ...]:
         return (*self.by, *self.outputs)

@@ -8,17 +8,19 @@ from typing import Any
 from features.errors import DataError, require_columns
 from features.frame import engine_of
 from features.grouped_sum import row_of_key
-from features.operators.base import Operator
+from features.operators.base import ColumnOperator
 
 _ROW, _KEY = "__row__", "__key__"
 
 
-class JoinExternal(Operator):
+class JoinExternal(ColumnOperator):
     """Left join that keeps every row, its order and its index; null where the key is not found.
 
     table: the other frame, unique in `on`. columns: what to take from it, `{name there: name here}`.
     A row whose key is null finds nothing.
     """
+
+    reads, writes = ("on",), ("columns",)
 
     tables = ("table",)
 
@@ -36,24 +38,16 @@ class JoinExternal(Operator):
             )
         self._lookup = table.rename(columns=self.columns)
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return self.on
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return tuple(self.columns.values())
-
-    def transform(self, frame: Any) -> Any:
+    def compute(self, frame: Any) -> dict[str, Any]:
         engine = engine_of(frame)
         keys = row_of_key(frame, self._lookup, self.on, f"JoinExternal of {self.name}")
         left = engine.frames.DataFrame({_ROW: engine.arrays.arange(len(frame)), _KEY: keys})
         right = self._lookup[list(self.outputs)].assign(**{_KEY: engine.arrays.arange(len(self._lookup))})
         # A join does not promise row order (cuDF does not keep it), so the row number comes along and sorts it back.
         joined = left.merge(right, on=_KEY, how="left").sort_values(_ROW).reset_index(drop=True)
-        out = frame.copy(deep=False)
+        found = {}
         for name in self.outputs:
             column = joined[name]
             column.index = frame.index
-            out[name] = column
-        return out
+            found[name] = column
+        return found

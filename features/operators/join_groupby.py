@@ -35,6 +35,8 @@ class JoinGroupby(FittedOperator):
     into the row: use TargetEncoding or AsOf there.
     """
 
+    reads = ("by", "values")
+
     def __init__(self, by: Sequence[str], values: Sequence[str], statistics: Sequence[str]) -> None:
         unknown = [name for name in statistics if name not in STATISTICS]
         if unknown or not statistics or not by or not values:
@@ -42,10 +44,6 @@ class JoinGroupby(FittedOperator):
                 f"JoinGroupby: needs keys, values and statistics; unknown: {unknown}. Known: {', '.join(STATISTICS)}."
             )
         self.by, self.values, self.statistics = tuple(by), tuple(values), tuple(statistics)
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (*self.by, *self.values)
 
     @property
     def applied_inputs(self) -> tuple[str, ...]:

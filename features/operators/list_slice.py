@@ -8,11 +8,11 @@ from features.category_values import TEXT, settle
 from features.errors import DataError
 from features.frame import engine_of
 from features.list_columns import list_column, list_entries
-from features.operators.base import OneColumn, Operator
+from features.operators.base import ColumnOperator
 from features.operators.explode_lists import row_of_entry, split_lists
 
 
-class ListSlice(OneColumn, Operator):
+class ListSlice(ColumnOperator):
     """Column `output` (default: `column`) with the entries start to stop of each list, as Python slices. Row-wise.
 
     start, stop: places from 0, negative ones from the end, None for the end; bounds beyond a list are its ends. So
@@ -27,6 +27,8 @@ class ListSlice(OneColumn, Operator):
     Errors (`DataError`): bounds that are no whole numbers; a pad without a fixed length or with the separator in it; a
     column that is no text or holds no lists.
     """
+
+    reads, writes = ("column",), ("output",)
 
     def __init__(
         self,
@@ -60,18 +62,15 @@ class ListSlice(OneColumn, Operator):
             return max((self.stop or 0) - start, 0) if self.stop is None or self.stop < 0 else 0
         return max(self.stop - start, 0) if self.stop is not None and self.stop >= 0 else 0
 
-    def transform(self, frame: Any) -> Any:
+    def compute(self, frame: Any) -> dict[str, Any]:
         entries, lengths = self._entries(frame[self.column])
         kept, new_lengths = self._slice(entries, lengths)
-        out = frame.copy(deep=False)
         if self.separator is None:
             values = engine_of(frame).array(kept) if engine_of(frame).NAME == "cudf" else kept
-            out[self.output] = list_column(values, new_lengths, frame)
-        else:
-            text = join_lists(kept, new_lengths, self.separator)
-            text.index = frame.index
-            out[self.output] = text.where(engine_of(frame).series(new_lengths > 0, frame))
-        return out
+            return {self.output: list_column(values, new_lengths, frame)}
+        text = join_lists(kept, new_lengths, self.separator)
+        text.index = frame.index
+        return {self.output: text.where(engine_of(frame).series(new_lengths > 0, frame))}
 
     def _entries(self, column: Any) -> tuple[Any, Any]:
         if self.separator is not None:
@@ -81,10 +80,7 @@ class ListSlice(OneColumn, Operator):
                     "set separator=None for a column of lists."
                 )
             return split_lists(column.astype("str"), "string", self.separator)
-        try:
-            return list_entries(column)
-        except (ValueError, TypeError) as error:
-            raise DataError(f"ListSlice: not a column of lists ({error}).") from error
+        return list_entries(column, "ListSlice")
 
     def _slice(self, entries: Any, lengths: Any) -> tuple[Any, Any]:
         """The entries that stay, padded, and how many each row has."""

@@ -10,17 +10,19 @@ import numpy as np
 from features.errors import DataError
 from features.frame import engine_of
 from features.number_columns import float_values
-from features.operators.base import OneColumn, Operator
+from features.operators.base import ColumnOperator
 
 INVALID = ("error", "null")
 
 
-class Log(OneColumn, Operator):
+class Log(ColumnOperator):
     """float32 column `output` (default: `column` itself) = natural log of (x + offset), taken in float64. Row-wise.
 
     Null (and NaN) gives null. Where x + offset is not above 0: `invalid="error"` raises `DataError` with the number of
     such rows, `invalid="null"` makes them null. Plus infinity stays one, for `FillMissing` to refuse by name.
     """
+
+    reads, writes = ("column",), ("output",)
 
     def __init__(self, column: str, output: str | None = None, offset: float = 1.0, invalid: str = "error") -> None:
         if invalid not in INVALID:
@@ -30,7 +32,7 @@ class Log(OneColumn, Operator):
         self.column, self.output = column, column if output is None else output
         self.offset, self.invalid = offset, invalid
 
-    def transform(self, frame: Any) -> Any:
+    def compute(self, frame: Any) -> dict[str, Any]:
         engine = engine_of(frame)
         xp = engine.arrays
         values = float_values(frame[self.column], "Log")
@@ -44,6 +46,4 @@ class Log(OneColumn, Operator):
             # log1p keeps the digits of a small x that x + 1 would round away.
             logs = xp.log1p(values) if self.offset == 1 else xp.log(values + self.offset)
         valid = ~(invalid | xp.isnan(values))
-        out = frame.copy(deep=False)
-        out[self.output] = engine.series(logs.astype("float32"), frame, valid)
-        return out
+        return {self.output: engine.series(logs.astype("float32"), frame, valid)}

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from features.column_statistics import SMALLEST_SPREAD
 from features.errors import DataError
 from features.frame import engine_of
-from features.operators.base import FittedOperator, OneColumn
-from features.operators.fill_missing import filled_values, require_finite
-from features.operators.normalize import SMALLEST_SPREAD
+from features.number_columns import filled_values, require_finite
+from features.operators.base import FittedOperator
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,15 @@ class Range:
     high: float
 
 
-class MinMax(OneColumn, FittedOperator):
+class MinMax(FittedOperator):
     """float32 (x - low) / (high - low), replacing the column, which may hold no nulls.
 
     A column that is constant at fit, or spans less than SMALLEST_SPREAD, is divided by 1, so it becomes 0. Values
     outside the range of the fit are not clipped and come out below 0 or above 1; one too large for float32 then is a
     `DataError`.
     """
+
+    reads, writes = ("column",), ("column",)
 
     def __init__(self, column: str) -> None:
         self.column = column

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from features.column_statistics import Ranked
 from features.errors import DataError
 from features.frame import engine_of
-from features.operators.base import FittedOperator, OneColumn
-from features.operators.fill_missing import float_values, naming, ranked_values, require_numbers
-from features.quantiles import RadixHistogram, Search, interpolated, linear_place
-from features.rank_search import NextPass, Ranked, require_method
+from features.number_columns import naming, ranked_values, require_numbers
+from features.operators.base import FittedOperator
+from features.quantiles import Search, interpolated, linear_place
+from features.rank_search import NextPass, RankingOperator, require_method
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Edges:
     errors: tuple[float, ...] = ()
 
 
-class QuantileBuckets(OneColumn, FittedOperator):
+class QuantileBuckets(RankingOperator):
     """int32 bucket, replacing the column: 0 for null, 1 up to the first edge inclusive, 2 above it, and so on.
 
     Edges are the exact quantiles i / num_buckets of the known values at fit, i from 1 to num_buckets - 1, by NumPy's
@@ -37,6 +38,8 @@ class QuantileBuckets(OneColumn, FittedOperator):
     is within 2^-8 of the larger of the two values that it lies between (2^-7 where it is given as 0); the state's
     `errors` say how near they are.
     """
+
+    reads, writes = ("column",), ("column",)
 
     def __init__(self, column: str, num_buckets: int, method: str = "exact") -> None:
         if num_buckets < 2:
@@ -78,14 +81,6 @@ class QuantileBuckets(OneColumn, FittedOperator):
         ]
         edges = tuple(sorted(set(found)))
         return Edges(edges, len(found) - len(edges))
-
-    def count(self, frame: Any, search: Search) -> RadixHistogram:
-        """Of the next pass: `search.count` of the partition's values."""
-        return search.count(self.values_of(frame))
-
-    def values_of(self, frame: Any) -> Any:
-        """The partition's values, NaN for null or left out."""
-        return float_values(frame[self.column])
 
     def _fractions(self) -> list[float]:
         return [i / self.num_buckets for i in range(1, self.num_buckets)]

@@ -16,6 +16,8 @@ class Rename(Operator):
     renamed already has.
     """
 
+    reads, writes = ("mapping",), ("mapping",)
+
     def __init__(self, mapping: Mapping[str, str]) -> None:
         names = list(mapping.values())
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -23,14 +25,6 @@ class Rename(Operator):
             found = f"{', '.join(map(repr, twice))} is the new name of several columns" if twice else "found none"
             raise DataError(f"Rename: give one or more columns, each with a new name of its own; {found}.")
         self.mapping = dict(mapping)
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return tuple(self.mapping)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return tuple(self.mapping.values())
 
     def columns_after(self, before: Sequence[str]) -> tuple[str, ...]:
         return tuple(self.mapping.get(name, name) for name in before)

@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from features.asof import AsOf
+from features.asof import AsOfJoin
 from features.errors import DataError
 from features.frame import engine_of
 from features.number_columns import float_values
 from features.operators.asof import ratio
-from features.operators.base import Operator, WithinGroups
+from features.operators.base import ColumnOperator, WithinGroups
 
 STATISTICS = ("count", "sum", "mean", "min", "max")
 
 
-class Rolling(WithinGroups, Operator):
+class Rolling(WithinGroups, ColumnOperator):
     """Column `output`: the statistic of `column` over the group's rows with time in [t - window, t), t the row's own.
 
     Nulls of `column` take no part. count is int32 and 0 without rows; sum (0 without rows), mean, min and max (null
     without rows) are float32. sum and mean need whole numbers, because running sums of fractions are not exact.
     time: int64; rows with a null key find nothing. window: in units of `time`. Group-wise: needs every row of a group.
     """
+
+    reads, writes = ("by", "time", "column"), ("output",)
 
     def __init__(self, by: Sequence[str], time: str, column: str, window: int, statistic: str, output: str) -> None:
         if statistic not in STATISTICS:
@@ -31,17 +33,11 @@ class Rolling(WithinGroups, Operator):
         self.by, self.time, self.column, self.output = tuple(by), time, column, output
         self.window, self.statistic = window, statistic
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (*self.by, self.time, self.column)
-
-    def transform(self, frame: Any) -> Any:
-        out = frame.copy(deep=False)
-        out[self.output] = self._extreme(frame) if self.statistic in ("min", "max") else self._running(frame)
-        return out
+    def compute(self, frame: Any) -> dict[str, Any]:
+        return {self.output: self._extreme(frame) if self.statistic in ("min", "max") else self._running(frame)}
 
     def _running(self, frame: Any) -> Any:
-        question = AsOf(frame, frame, by=self.by, query_time=self.time, event_time=self.time)
+        question = AsOfJoin(frame, frame, by=self.by, query_time=self.time, event_time=self.time)
         if self.statistic == "sum":
             total = question.sum(self.column, self.window)
             return question.engine.series(total.astype("float32"), frame)
@@ -53,7 +49,7 @@ class Rolling(WithinGroups, Operator):
     def _extreme(self, frame: Any) -> Any:
         engine = engine_of(frame)
         events = frame[frame[self.column].notna()]
-        question = AsOf(frame, events, by=self.by, query_time=self.time, event_time=self.time)
+        question = AsOfJoin(frame, events, by=self.by, query_time=self.time, event_time=self.time)
         sign = 1.0 if self.statistic == "min" else -1.0
         values = sign * float_values(events[self.column], "Rolling")[question.sorted_rows]
         count = question.count(self.window)

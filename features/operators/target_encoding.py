@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from features.asof import AsOf
+from features.asof import AsOfJoin
 from features.errors import DataError
 from features.frame import engine_of
 from features.operators.asof import ratio
-from features.operators.base import Operator
+from features.operators.base import ColumnOperator
 
 
-class TargetEncoding(Operator):
+class TargetEncoding(ColumnOperator):
     """float32 column `output` = (hits + smoothing * prior) / (trials + smoothing).
 
     hits and trials are sums over the rows of the same key whose `at` lies strictly before this row's and whose `fold`
@@ -24,6 +24,8 @@ class TargetEncoding(Operator):
     fold: int column, or None to encode by time alone. Rows that share a label's fate (candidates of one list, lists
     of one session) belong to one fold: with folds over rows a row is told its list's outcome by its siblings.
     """
+
+    reads, writes = ("by", "hits", "at", "trials", "fold"), ("output",)
 
     def __init__(
         self,
@@ -42,28 +44,17 @@ class TargetEncoding(Operator):
         self.trials, self.fold, self.smoothing = trials, fold, smoothing
 
     @property
-    def inputs(self) -> tuple[str, ...]:
-        optional = [name for name in (self.trials, self.fold) if name is not None]
-        return (*self.by, self.hits, self.at, *optional)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return (self.output,)
-
-    @property
     def group_keys(self) -> tuple[str, ...]:
         return ()  # the prior is over all keys
 
-    def transform(self, frame: Any) -> Any:
+    def compute(self, frame: Any) -> dict[str, Any]:
         events = frame[list(dict.fromkeys(self.inputs))][frame[self.hits].notna()]
         hits, trials = self._sums(frame, events, self.by)
         all_hits, all_trials = self._sums(frame, events, ())
         xp = engine_of(frame).arrays
         prior = all_hits / xp.maximum(all_trials, 1)
         known = all_trials > 0
-        out = frame.copy(deep=False)
-        out[self.output] = ratio(frame, hits + self.smoothing * prior, (trials + self.smoothing) * known)
-        return out
+        return {self.output: ratio(frame, hits + self.smoothing * prior, (trials + self.smoothing) * known)}
 
     def _sums(self, frame: Any, events: Any, by: Sequence[str]) -> tuple[Any, Any]:
         """int64 hits and trials before each row of `frame`, those of its own fold taken away."""
@@ -74,5 +65,5 @@ class TargetEncoding(Operator):
         return hits - own_hits, trials - own_trials
 
     def _before(self, frame: Any, events: Any, by: Sequence[str]) -> tuple[Any, Any]:
-        question = AsOf(frame, events, by=by, query_time=self.at, event_time=self.at)
+        question = AsOfJoin(frame, events, by=by, query_time=self.at, event_time=self.at)
         return question.sum(self.hits), question.count() if self.trials is None else question.sum(self.trials)

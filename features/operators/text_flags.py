@@ -27,19 +27,12 @@ class TextFlags(FittedOperator):
     The names of the outputs follow from the fit: see `Words.columns`.
     """
 
+    reads = ("column",)
+
     def __init__(self, column: str, prefix: str, max_words: int | None = None, separator: str = "|") -> None:
         if max_words is not None and max_words < 0:
             raise DataError(f"TextFlags of {column!r}: max_words must not be negative, found {max_words}.")
         self.column, self.prefix, self.max_words, self.separator = column, prefix, max_words, separator
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.column,)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """Empty: the outputs are known only after the fit."""
-        return ()
 
     def outputs_of(self, state: Words) -> tuple[str, ...]:
         return state.columns

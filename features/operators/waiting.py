@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from features.asof import AsOf
+from features.asof import AsOfJoin
 from features.errors import DataError
 from features.number_columns import whole_values
-from features.operators.base import Operator
+from features.operators.base import ColumnOperator, WithinGroups
 
 
-class Waiting(Operator):
+class Waiting(WithinGroups, ColumnOperator):
     """int32 `<output>`: rows of the group planned before this row's time that had not happened by then; float32
     `<output>_min_mean`: how long, on average, they have waited (0 where none waits).
 
@@ -22,22 +22,16 @@ class Waiting(Operator):
     which it happened, null if never; same unit.
     """
 
+    reads = ("by", "planned_at", "happened_at")
+
     def __init__(self, by: Sequence[str], planned_at: str, happened_at: str, output: str) -> None:
         self.by, self.planned_at, self.happened_at, self.output = tuple(by), planned_at, happened_at, output
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (*self.by, self.planned_at, self.happened_at)
 
     @property
     def outputs(self) -> tuple[str, ...]:
         return (self.output, f"{self.output}_min_mean")
 
-    @property
-    def group_keys(self) -> tuple[str, ...]:
-        return self.by
-
-    def transform(self, frame: Any) -> Any:
+    def compute(self, frame: Any) -> dict[str, Any]:
         whole_values(frame[self.happened_at], "Waiting")
         if str(frame[self.happened_at].dtype) == "object":  # without any value
             frame = frame.assign(**{self.happened_at: frame[self.happened_at].astype("float64")})
@@ -50,14 +44,10 @@ class Waiting(Operator):
         planned_at = frame[self.planned_at].astype(happened.dtype)
         left_at = happened.where(happened > planned_at, planned_at).where(frame[self.happened_at].notna())
         frame_left = frame.assign(__left_at__=left_at)
-        planned = AsOf(frame, frame, by=self.by, query_time=self.planned_at, event_time=self.planned_at)
-        left = AsOf(frame_left, frame_left, by=self.by, query_time=self.planned_at, event_time="__left_at__")
+        planned = AsOfJoin(frame, frame, by=self.by, query_time=self.planned_at, event_time=self.planned_at)
+        left = AsOfJoin(frame_left, frame_left, by=self.by, query_time=self.planned_at, event_time="__left_at__")
         waiting = planned.count() - left.count()
         waited = waiting * planned.at - (planned.sum(self.planned_at) - left.sum(self.planned_at))
         mean = waited / planned.xp.maximum(waiting, 1)
-        return frame.assign(
-            **{
-                self.output: planned.engine.series(waiting.astype("int32"), frame),
-                f"{self.output}_min_mean": planned.engine.series(mean.astype("float32"), frame),
-            }
-        )
+        columns = waiting.astype("int32"), mean.astype("float32")
+        return {name: planned.engine.series(column, frame) for name, column in zip(self.outputs, columns, strict=True)}

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from features.errors import DataError
 from features.frame import engine_of
+from features.hashing import GAMMA, splitmix64, unit_interval
 from features.recipes.base import FeatureTables, SplitFractions, cut_by_place, split_by_time
 from features.recipes.side_tables import SideColumns
 from features.schema import Column, Entity, Schema, Target
@@ -22,7 +23,6 @@ TARGET = "target"
 ORDER = "__order__"
 RATING_THRESHOLD = 4.0
 FEWEST = 3  # interactions of a user that leave-one-out splits: one for each of train, valid and test
-GOLDEN = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def _split(frame: Any, layout: Layout, rules: InteractionRules, notes: list[str]
         return split_by_time(frame, str(layout.time), ROW, rules.split)
     engine = engine_of(frame)
     if rules.way == "random":
-        return cut_by_place(frame, _place(engine.arrays, _hashed(frame, layout, rules.seed)), rules.split.cuts)
+        return cut_by_place(frame, unit_interval(_hashed(frame, layout, rules.seed)), rules.split.cuts)
     if layout.time is None:
         frame[ORDER] = engine.series(_hashed(frame, layout, rules.seed).view("int64"), frame)
         frame = frame.sort_values([ORDER, ROW]).reset_index(drop=True)
@@ -247,21 +247,9 @@ def _hashed(frame: Any, layout: Layout, seed: int) -> Any:
     engine = engine_of(frame)
     xp = engine.arrays
     names = [name for name in layout.identity if name in layout.categorical]
-    mixed = xp.full(len(frame), (seed * GOLDEN) % 2**64, dtype="uint64")
+    mixed = xp.full(len(frame), (seed * GAMMA) % 2**64, dtype="uint64")
     for name in names:
         filled = frame[name].fillna("" if layout.categorical[name] == "string" else 0)
         hashes = engine.hash64(filled).view("uint64")
-        mixed = splitmix64(xp, (mixed ^ hashes) + xp.uint64(GOLDEN))
+        mixed = splitmix64((mixed ^ hashes) + xp.uint64(GAMMA))
     return mixed
-
-
-def splitmix64(xp: Any, values: Any) -> Any:
-    """The finalizer of SplitMix64 (Steele, Lea, Flood 2014): uint64 to uint64, a bijection without visible pattern."""
-    values = (values ^ (values >> xp.uint64(30))) * xp.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> xp.uint64(27))) * xp.uint64(0x94D049BB133111EB)
-    return values ^ (values >> xp.uint64(31))
-
-
-def _place(xp: Any, hashes: Any) -> Any:
-    """float64 in [0, 1) of uint64 hashes."""
-    return (hashes >> xp.uint64(11)).astype("float64") / 2.0**53

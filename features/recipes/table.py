@@ -9,16 +9,17 @@ from typing import Any
 
 from features.errors import DataError, require_columns
 from features.frame import engine_of, load_engine
+from features.hashing import unit_interval
 from features.recipes.base import FeatureTables, Recipe, SplitFractions, cut_by_place, split_by_time
-from features.recipes.entities import entity_settings
 from features.recipes.table_labels import TargetSettings, encode_targets, moments, require_filled, target_settings
-from features.schema import Column, Schema
+from features.schema import ENTITIES, Column, Entity, Schema
 from features.sources import expand, read_files
 from features.steps import parse_steps, table_files
 from features.workflow import DTYPES, Workflow
 
 ROW = "row_number"
 SPLITS = ("train", "valid", "test")
+ENTITY_KEYS = ("key", "columns")
 
 
 @dataclass(frozen=True)
@@ -248,7 +249,7 @@ class TableRecipe(Recipe):
         engine = engine_of(frame)
         key = frame[self.settings.split_key or self.settings.group or ROW]
         mixed = engine.hash64(engine.series(engine.hash64(key) ^ (self.settings.seed & (2**63 - 1)), frame))
-        return (mixed.view("uint64") >> engine.arrays.uint64(11)).astype("float64") / 2.0**53
+        return unit_interval(mixed.view("uint64"))
 
     def _columns(self, frame: Any) -> list[Column]:
         chosen = self.settings
@@ -265,3 +266,31 @@ class TableRecipe(Recipe):
         declared = self.settings.categories[name]
         made = isinstance(self.settings.categorical, Sequence) and self._workflow.makes(name)
         return "int64" if made and frame[name].dtype.kind in "iu" else declared
+
+
+def entity_settings(given: Mapping[str, Any]) -> tuple[Entity, ...]:
+    """From `{user: {key: user_id, columns: [age]}, ...}`; the key is a column of its entity whether listed or not.
+
+    Raises:
+        DataError: for an unknown entity or option, a key that is no text, or columns that are no list of names.
+    """
+    return tuple(_entity(name, options) for name, options in given.items())
+
+
+def _entity(name: str, options: Any) -> Entity:
+    if name not in ENTITIES:
+        raise DataError(f"entities: unknown entity {name!r}. Known: {', '.join(ENTITIES)}.")
+    if not isinstance(options, Mapping) or not isinstance(options.get("key"), str):
+        raise DataError(
+            f"entities: {name} needs a key, the column that says which {name} a row is about, for example {name}: "
+            f"{{key: {name}_id}}; found {options!r}."
+        )
+    if unknown := [option for option in options if option not in ENTITY_KEYS]:
+        raise DataError(
+            f"entities: unknown key(s) {', '.join(map(str, unknown))} of {name}. Known: {', '.join(ENTITY_KEYS)}."
+        )
+    columns = options.get("columns") or ()
+    if not isinstance(columns, list | tuple) or not all(isinstance(column, str) for column in columns):
+        raise DataError(f"entities: columns of {name} is a list of names, found {columns!r}.")
+    key = options["key"]
+    return Entity(name, key, tuple(columns) if key in columns else (key, *columns))

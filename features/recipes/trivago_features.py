@@ -13,14 +13,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from features.frame import engine_of, load_engine
+from features.frame import load_engine
 from features.operators.asof import ratio
 from features.operators.rank_within_group import RankWithinGroup
 from features.operators.text_flags import TextFlags, Words
-from features.recipes.trivago_chunk import ENCODED, ITEM_GROUPS, LAST_ITEMS, Chunk, target_counts
+from features.recipes.trivago_chunk import (
+    ENCODED,
+    ITEM_GROUPS,
+    LAST_ITEMS,
+    Chunk,
+    Tables,
+    places_in_list,
+    target_counts,
+)
 from features.recipes.trivago_history import FIRST, LAST, NONE, Family
-from features.recipes.trivago_log import CLICKOUT, NO_FILTERS, Books, CodedLog
-from features.recipes.trivago_pairs import Tables, explode, places_in_list
+from features.recipes.trivago_log import CLICKOUT, NO_FILTERS, Books
 
 CATEGORICAL = {
     "user_id": "string", "item_id": "int64", "platform": "string", "city": "string", "device": "string",
@@ -272,14 +279,3 @@ def _smoothed(
     known = all_trials > 0
     like = chunk.tables.clickouts if like is None else like
     return ratio(like, hits + smoothing * prior, (trials + smoothing) * known)
-
-
-def build_pairs(
-    log: CodedLog, metadata: Any | None, max_properties: int, num_folds: int, ctr_smoothing: float,
-    target_smoothing: float,
-) -> tuple[Any, Tables, tuple[str, ...]]:  # fmt: skip
-    """A log that fits in memory as one chunk: all pairs, the tables that they came from, and the property columns."""
-    properties = Properties.of(metadata, max_properties, engine_of(log.rows).NAME)
-    tables = explode(log.rows, log.books)
-    builder = PairBuilder(log.books, properties, num_folds, ctr_smoothing, target_smoothing)
-    return builder.build(tables), tables, properties.words.columns

@@ -203,20 +203,6 @@ def in_order(coded: Any) -> Any:
     return out
 
 
-@dataclass(frozen=True)
-class CodedLog:
-    """A whole log in memory: its rows as numbers in order of time, and the books of its names."""
-
-    rows: Any
-    books: Books
-
-
-def prepare_log(log: Any) -> CodedLog:
-    """A raw log that fits in memory. The row order of the input does not matter."""
-    books = Books.of([survey(log)], engine_of(log).NAME)
-    return CodedLog(in_order(code_rows(log, books)), books)
-
-
 def chunk_bounds(times: pd.DataFrame, weight: int) -> np.ndarray:
     """int64: the timestamps at which a new chunk begins, so that chunks hold about `weight` of rows and entries.
 

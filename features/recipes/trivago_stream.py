@@ -20,7 +20,7 @@ from features.csv_blocks import CsvBlock
 from features.errors import DataError
 from features.frame import load_engine
 from features.operators.text_flags import Words
-from features.recipes.trivago_chunk import FAMILIES, OWNED, Chunk, owner_of, totals
+from features.recipes.trivago_chunk import FAMILIES, OWNED, Chunk, Tables, explode, owner_of, totals
 from features.recipes.trivago_features import PairBuilder, Properties
 from features.recipes.trivago_history import ITEM_BITS, Ledger, read_arrays, write_arrays
 from features.recipes.trivago_log import (
@@ -32,7 +32,6 @@ from features.recipes.trivago_log import (
     read_chunk,
     survey_block,
 )
-from features.recipes.trivago_pairs import Tables, explode
 
 TaskMap = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 TABLES = ("rows", "clickouts", "pairs")

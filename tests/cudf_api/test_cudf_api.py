@@ -170,9 +170,9 @@ def test_code_that_only_cudf_runs_uses_names_that_exist():
 
     import features.engine_cudf as engine_cudf
     from features.column_statistics import ColumnStatistics
+    from features.frame import FloatWord, IdWord
     from features.operators import explode_lists
     from features.quantiles import Search
-    from features.row_words import FloatWord, IdWord
 
     ours = {name for kind in (FloatWord, IdWord) for name in kind.__dataclass_fields__}
     owners = (

@@ -3,7 +3,6 @@
 import itertools
 
 import numpy as np
-import pandas as pd
 from hypothesis import strategies as st
 
 COUNTS = st.integers(1, 64)
@@ -15,11 +14,3 @@ def cut(frame, count, seed):
     bounds = [0, *np.sort(rng.integers(0, len(frame) + 1, count - 1)), len(frame)]
     parts = [frame.iloc[a:b] for a, b in itertools.pairwise(bounds)]
     return [parts[k] for k in rng.permutation(count)]
-
-
-def assert_any_partitions(operator, frame, count, seed):
-    """A row-wise operator gives each row of the frame, whose index is unique, the same in any partitions."""
-    whole = operator(frame)
-    found = pd.concat([operator(part) for part in cut(frame, count, seed)])
-    assert len(found) == len(whole)
-    pd.testing.assert_frame_equal(found.loc[whole.index], whole)

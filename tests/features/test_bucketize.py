@@ -40,8 +40,3 @@ def test_integers_with_nulls_are_taken():
 def test_edges_that_do_not_increase_are_an_error(edges):
     with pytest.raises(DataError, match="Bucketize of 'x': edges must be"):
         Bucketize("x", edges)
-
-
-def test_text_is_an_error():
-    with pytest.raises(DataError, match="Bucketize: column 'x' is str"):
-        Bucketize("x", [1])(pd.DataFrame({"x": pd.Series(["1"], dtype="str")}))

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partitioned import COUNTS, assert_any_partitions
 from row_wise import assert_row_wise
 
 from features.errors import DataError
@@ -77,28 +76,24 @@ def test_nulls_stay_in_floats_and_text():
 @given(
     values=st.lists(st.none() | st.integers(-(2**31), 2**31 - 1), max_size=12),
     dtype=st.sampled_from(["int32", "int64", "float64"]),
-    count=COUNTS,
-    seed=st.integers(0, 99),
 )
 @settings(max_examples=15, deadline=None)
-def test_nullable_integers_as_by_a_loop_in_any_partitions(values, dtype, count, seed):
+def test_nullable_integers_as_by_a_loop(values, dtype):
     operator = Cast(["x"], dtype, nullable=dtype != "float64")
     texts = pd.array([None if v is None else str(v) for v in values], dtype="str")
     for column in (np.array(values, dtype="float64"), pd.array(values, dtype="Int64"), texts):
         frame = pd.DataFrame({"x": column})
         found = assert_row_wise(operator, frame)["x"]
-        assert_any_partitions(operator, frame, count, seed)
         assert [None if pd.isna(v) else int(v) for v in found] == values
         assert str(found.dtype) == {"int32": "Int32", "int64": "Int64"}.get(dtype, dtype)
 
 
-@given(values=st.lists(st.none() | st.booleans(), max_size=12), count=COUNTS, seed=st.integers(0, 99))
+@given(values=st.lists(st.none() | st.booleans(), max_size=12))
 @settings(max_examples=15, deadline=None)
-def test_nullable_booleans_as_by_a_loop_in_any_partitions(values, count, seed):
+def test_nullable_booleans_as_by_a_loop(values):
     frame = pd.DataFrame({"x": pd.array([None if v is None else str(v) for v in values], dtype="str")})
     operator = Cast(["x"], "bool", nullable=True)
     found = assert_row_wise(operator, frame)["x"]
-    assert_any_partitions(operator, frame, count, seed)
     assert str(found.dtype) == "boolean"
     assert [None if pd.isna(v) else bool(v) for v in found] == values
 

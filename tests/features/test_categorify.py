@@ -1,6 +1,5 @@
 """Categorify: the fit does not depend on partitions, and rare values encode as unseen."""
 
-import itertools
 import json
 from collections import Counter
 
@@ -24,40 +23,8 @@ def frame_of(values):
     return pd.DataFrame({"word": pd.Series(values, dtype="str")})
 
 
-def parts_of(frame, cuts, seed):
-    """The frame cut anywhere (empty parts included), parts in any order."""
-    bounds = [0, *sorted(min(cut, len(frame)) for cut in cuts), len(frame)]
-    parts = [frame.iloc[a:b].reset_index(drop=True) for a, b in itertools.pairwise(bounds)]
-    return [parts[i] for i in np.random.default_rng(seed).permutation(len(parts))]
-
-
 def state(vocabulary):
     return vocabulary.values.tolist(), vocabulary.counts.tolist()
-
-
-@given(values=WORDS, cuts=st.lists(st.integers(0, 40), max_size=7), seed=st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
-def test_fit_does_not_depend_on_the_partitions_or_their_order(values, cuts, seed):
-    frame = frame_of(values)
-    operator = Categorify("word")
-    assert state(operator.fit(parts_of(frame, cuts, seed))) == state(operator.fit([frame]))
-
-
-@given(values=WORDS, min_count=st.integers(1, 5))
-@settings(max_examples=60, deadline=None)
-def test_rare_values_are_left_out(values, min_count):
-    counts = Counter(v for v in values if v is not None)
-    kept = {v: n for v, n in counts.items() if n >= min_count}
-    found = Categorify("word", min_count).fit([frame_of(values)])
-    assert dict(zip(*state(found), strict=True)) == kept
-
-
-def test_rarity_is_judged_over_all_partitions():
-    parts = [frame_of(["a", "b"]), frame_of(["a"])]
-    operator = Categorify("word", min_count=2)
-    fitted = operator.fit(parts)
-    assert fitted.values.tolist() == ["a"]
-    assert operator.apply(frame_of(["a", "b", None]), fitted)["word"].tolist() == [3, 2, 1]
 
 
 def test_apply_replaces_the_column_and_keeps_index_and_input():
@@ -69,29 +36,19 @@ def test_apply_replaces_the_column_and_keeps_index_and_input():
     assert frame["word"].tolist() == ["b", "a"]
 
 
-def test_integer_values_tie_by_value():
-    frame = pd.DataFrame({"word": pd.Series([10, 9, -1, 9, 10], dtype="int64")})
-    assert Categorify("word").fit([frame]).values.tolist() == [9, 10, -1]
-
-
-def test_min_count_below_one_is_an_error():
-    with pytest.raises(ValueError, match=r"min_count must be at least 1, found 0"):
-        Categorify("word", 0)
-
-
 def test_no_partition_is_an_error():
     with pytest.raises(ValueError, match=r"Categorify: nothing to fit on"):
         Categorify("word").fit([])
 
 
-@given(values=WORDS, count=COUNTS, seed=st.integers(0, 99), max_size=st.integers(1, 5))
+@given(values=WORDS, count=COUNTS, seed=st.integers(0, 99), min_count=st.integers(1, 5), max_size=st.integers(1, 5))
 @settings(max_examples=60, deadline=None)
-def test_the_most_frequent_stay_ties_by_value_in_any_partitions(values, count, seed, max_size):
+def test_the_most_frequent_stay_ties_by_value_in_any_partitions(values, count, seed, min_count, max_size):
     counts = Counter(v for v in values if v is not None)
-    kept = sorted(counts, key=lambda v: (-counts[v], v))[:max_size]
-    operator = Categorify("word", max_size=max_size)
+    kept = sorted((v for v in counts if counts[v] >= min_count), key=lambda v: (-counts[v], v))[:max_size]
+    operator = Categorify("word", min_count, max_size=max_size)
     fitted = operator.fit(cut(frame_of(values), count, seed))
-    assert fitted.values.tolist() == kept
+    assert state(fitted) == (kept, [counts[v] for v in kept])
     ids = {v: 3 + k for k, v in enumerate(kept)}
     expected = [1 if v is None else ids.get(v, 2) for v in values]
     assert operator.apply(frame_of(values), fitted)["word"].tolist() == expected
@@ -243,6 +200,7 @@ def test_a_given_vocabulary_that_is_none_is_an_error(vocabulary, message, tmp_pa
      ({"combined": ["a", "count"], "output": "c"}, "no column named 'count'"),
      ({"column": "a", "vocabulary": ["a"], "min_count": 2}, "taken whole"),
      ({"column": "a", "vocabulary": ["a"], "max_size": 2}, "taken whole"),
+     ({"column": "a", "min_count": 0}, "min_count must be at least 1, found 0"),
      ({"column": "a", "separator": ""}, "must not be empty"), ({"column": "a", "max_size": 0}, "max_size must be at"),
      ({"column": "a", "oov_buckets": 0}, "oov_buckets must be at"),
      ({"column": "a", "oov_buckets": True}, "oov_buckets"),
@@ -276,19 +234,6 @@ def test_too_many_distinct_values_are_an_error_that_names_hash_bucket():
     pairs = pd.DataFrame({"a": [1, 2, 3], "b": [1, 1, None]})
     with pytest.raises(DataError, match=r"more than 2 distinct values.*hashed_cross"):
         Categorify(combined=["a", "b"], output="ab", max_cardinality=2).fit([pairs])
-
-
-@given(values=WORDS, count=COUNTS, seed=st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
-def test_rows_one_by_one_equal_rows_together(values, count, seed):
-    frame = frame_of(values)
-    operator = Categorify("word", 2, oov_buckets=3)
-    fitted = operator.fit([frame])
-    whole = operator.apply(frame, fitted)
-    parts = [operator.apply(part, fitted) for part in cut(frame, count, seed)]
-    alone = [operator.apply(frame.iloc[k : k + 1], fitted) for k in range(len(frame))] or [whole]
-    pd.testing.assert_frame_equal(pd.concat(parts).sort_index(), whole)
-    pd.testing.assert_frame_equal(pd.concat(alone), whole)
 
 
 @pytest.mark.parametrize(

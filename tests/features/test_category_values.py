@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from features.category_values import FLAG, FLOAT, TEXT, WHOLE, nullable, same_kind, settle, with_nulls
+from features.category_values import FLAG, FLOAT, TEXT, WHOLE, nullable, same_kind, settle, settled_column
 from features.errors import DataError
 from features.operators.categorify import Categorify
 
@@ -48,7 +48,7 @@ def test_every_type_is_one_of_four_kinds_and_nulls_are_kept(series, kind, dtype)
     assert str(found.values.dtype) == dtype
     assert found.null.tolist() == series.isna().tolist()
     if kind is not None:
-        assert with_nulls(found).isna().tolist() == series.isna().tolist()
+        assert settled_column(found).isna().tolist() == series.isna().tolist()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import json
 import math
-import struct
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
@@ -13,30 +12,18 @@ import pytest
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from statistics_columns import continuous, slow_bin, words
 
 from features import statistics
-from features.churn import Thresholds, category_churn, churn, continuous_churn, decile_counts, stability
-from features.churn_text import churn_text
+from features.churn import Thresholds, category_churn, churn, churn_text, continuous_churn, decile_counts, stability
 from features.errors import DataError
-from features.statistics import CategoryStatistics, FitContinuousStatistics, Statistics
+from features.statistics import CategoryStatistics, Statistics
 from features.vocabulary import Vocabulary
 
 WORDS = st.lists(st.one_of(st.none(), st.sampled_from(["a", "b", "cc", "Ä", "", "0"])), max_size=30)
 NUMBERS = st.lists(
     st.one_of(st.none(), st.sampled_from([0.0, 1.0, -2.5]), st.floats(-(2.0**100), 2.0**100, width=32)), max_size=40
 )
-
-
-def words(values):
-    return pd.Series(values, dtype="str", name="word")
-
-
-def numbers(values):
-    return pd.Series(values, dtype="float32", name="x")
-
-
-def continuous(values):
-    return FitContinuousStatistics("x").partial(pd.DataFrame({"x": numbers(values)}))
 
 
 def vocabulary(values):
@@ -109,11 +96,6 @@ def test_values_are_absent_since_the_version_that_last_held_them():
     assert found.vanished.count == 5
     assert found.never_seen == 1
     assert found.new.examples == (("g", 1),)
-
-
-def slow_bin(value):
-    bits = struct.unpack("<I", struct.pack("<f", value + 0.0))[0]
-    return (bits ^ 0xFFFFFFFF if bits >> 31 else bits | 0x80000000) >> 16
 
 
 def slow_deciles(old, new):

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from features.column_statistics import ColumnStatistics
-from features.float_order import InfinityFound
+from features.float_order import ALL_VALID, InfinityFound
 from features.quantiles import RadixHistogram
-from features.validity import ALL_VALID
 
 FLOATS = st.floats(width=32, allow_infinity=False) | st.integers(-2, 2).map(float) | st.just(-0.0)
 

@@ -5,8 +5,6 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partitioned import COUNTS, assert_any_partitions
-from row_wise import assert_row_wise
 
 from features.errors import DataError
 from features.operators.count_encoding import CountEncoding, LastBefore
@@ -54,19 +52,6 @@ def test_count_and_last_equal_a_loop(queries, events):
         else:
             assert row.last_value == last.value
             assert row.last_word == last.word or (pd.isna(row.last_word) and pd.isna(last.word))
-
-
-@given(queries=st.lists(QUERY, max_size=12), events=st.lists(EVENT, max_size=15), count=COUNTS, seed=st.integers(0, 99))
-@settings(max_examples=15, deadline=None)
-def test_queries_one_by_one_and_in_any_partitions_find_the_same(queries, events, count, seed):
-    queries, events = queries_of(queries), events_of(events)
-    columns = {"value": "last_value", "word": "last_word"}
-    for operator in (
-        CountEncoding(events, ("key", "part"), "n", at="at"),
-        LastBefore(events, ("key", "part"), columns, at="at", order="order"),
-    ):
-        assert_row_wise(operator, queries)
-        assert_any_partitions(operator, queries, count, seed)
 
 
 def test_events_must_hold_the_key():

@@ -40,11 +40,6 @@ def test_outputs_are_int32_and_the_rest_stays():
     assert found.index.tolist() == [4]
 
 
-def test_a_null_time_is_an_error():
-    with pytest.raises(DataError, match=r"column 'at' holds nulls"):
-        DateParts("at", ("hour",), "d")(pd.DataFrame({"at": [1.0, None]}))
-
-
 def test_unknown_parts_and_units_list_the_known_ones():
     with pytest.raises(DataError, match=r"unknown part\(s\) century. Known: year"):
         DateParts("at", ("century",), "d")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.encode_rows import weave_rows
 from features.errors import DataError
-from features.row_words import FloatWord, IdWord
+from features.frame import FloatWord, IdWord
+from features.row_kernels import weave_rows
 
 VALUE = st.one_of(st.none(), st.just(float("nan")), st.floats(-1e6, 1e6, width=32))
 

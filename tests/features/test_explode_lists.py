@@ -51,13 +51,6 @@ def test_any_lists_come_apart_as_by_a_loop(rows, start):
     }  # fmt: skip
 
 
-def test_the_frame_that_comes_in_stays_as_it_was():
-    frame = table([[(5, 10), (4, 20)], None])
-    before = frame.copy()
-    OPERATOR(frame)
-    pd.testing.assert_frame_equal(frame, before)
-
-
 def test_lists_of_different_length_are_an_error_that_names_the_row():
     frame = table([[(1, 1)], [(1, 1), (2, 2)]])
     frame.loc[1, "prices"] = "7"

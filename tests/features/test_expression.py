@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partitioned import COUNTS, assert_any_partitions
 from row_wise import assert_row_wise
 
 from features.errors import DataError
@@ -105,13 +104,6 @@ MODERATE = st.none() | st.integers(-4, 4).map(float) | st.floats(-50, 50)
 def test_other_functions_equal_pythons_within_a_few_ulp(formula, pairs):
     found = assert_row_wise(Expression("y", formula), frame_of(pairs))["y"]
     np.testing.assert_allclose(found, [python(CLOSE[formula], a, b) for a, b in pairs], rtol=2e-15, atol=1e-300)
-
-
-@given(pairs=PAIRS, count=COUNTS, seed=st.integers(0, 99))
-@settings(max_examples=20, deadline=None)
-def test_any_partitions_in_any_order_give_the_same(pairs, count, seed):
-    operator = Expression("y", "where(a % 2 < 1, log1p(abs(b)) ** 1.5, a // b) + sin(a)")
-    assert_any_partitions(operator, frame_of(pairs), count, seed)
 
 
 def test_every_function_is_tried_above_or_below():

@@ -1,8 +1,6 @@
 """FillMissing: numpy's median, an exact mean, the most frequent value or a constant in place of nulls."""
 
-import itertools
 import math
-import statistics
 from collections import Counter
 from fractions import Fraction
 
@@ -11,34 +9,16 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from partitioned import COUNTS, cut
 
 from features.errors import DataError
+from features.number_columns import filled_values, known_values, require_numbers
 from features.operators import fill_missing
-from features.operators.fill_missing import Fill, FillMissing, filled_values, known_values, require_numbers
-
-NUMBERS = st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6, width=32)), min_size=1, max_size=40)
+from features.operators.fill_missing import Fill, FillMissing
 
 
 def frame_of(values, dtype="float32"):
     return pd.DataFrame({"x": pd.Series(values, dtype=dtype)})
-
-
-@given(values=NUMBERS, cuts=st.lists(st.integers(0, 40), max_size=7), seed=st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
-def test_fit_is_numpys_median_for_any_partitions(values, cuts, seed):
-    known = [v for v in values if v is not None]
-    frame, operator = frame_of(values), FillMissing("x")
-    bounds = [0, *sorted(min(cut, len(frame)) for cut in cuts), len(frame)]
-    parts = [frame.iloc[a:b] for a, b in itertools.pairwise(bounds)]
-    parts = [parts[i] for i in np.random.default_rng(seed).permutation(len(parts))]
-    if not known:
-        with pytest.raises(DataError, match=f"'x': all {len(values)} rows"):
-            operator.fit(parts)
-        return
-    found = operator.fit(parts)
-    assert found.value == np.median(np.array(known, dtype="float64"))
-    assert found.null_rate == values.count(None) / len(values)
-    assert found.indicator == (None in values)
 
 
 def test_fills_and_says_where():
@@ -60,21 +40,14 @@ def test_a_null_that_first_appears_later_is_filled_without_a_new_column():
     assert found["x"].tolist() == [2, 3]
 
 
-@pytest.mark.parametrize(("indicator", "columns"), [("all", ["x", "x_na"]), ("none", ["x"]), ("auto", ["x"])])
-def test_the_indicator_setting_decides_the_columns(indicator, columns):
+@pytest.mark.parametrize(
+    ("indicator", "values", "columns"),
+    [("all", [1, 2], ["x", "x_na"]), ("none", [1, None], ["x"]), ("auto", [1, 2], ["x"])],
+)
+def test_the_indicator_setting_decides_the_columns(indicator, values, columns):
     operator = FillMissing("x", indicator)
-    frame = frame_of([1, 2])
+    frame = frame_of(values)
     assert list(operator.apply(frame, operator.fit([frame])).columns) == columns
-
-
-def test_none_gives_no_indicator_even_with_nulls():
-    assert FillMissing("x", "none").fit([frame_of([1, None])]) == Fill(1.0, False, 0.5)
-
-
-@pytest.mark.parametrize("bad", [np.inf, -np.inf])
-def test_an_infinity_is_an_error(bad):
-    with pytest.raises(DataError, match=r"'x' holds an infinity"):
-        FillMissing("x").fit([frame_of([1, bad])])
 
 
 def test_integer_columns_fill_nothing_and_become_float32():
@@ -84,50 +57,27 @@ def test_integer_columns_fill_nothing_and_become_float32():
     assert str(operator.apply(frame, operator.fit([frame]))["x"].dtype) == "float32"
 
 
-def test_an_unknown_indicator_lists_the_known():
-    with pytest.raises(DataError, match=r"unknown indicator 'maybe'. Known: auto, all, none"):
-        FillMissing("x", "maybe")
-
-
 WILD = st.floats(allow_nan=False, allow_infinity=False, width=32) | st.sampled_from([0.0, -0.0, 2.0**-149, 1.0, 2.0])
 
 
-def partitions(values, seed, dtype="float32"):
-    """1 to 64 parts in random order, some of them empty."""
-    rng = np.random.default_rng(seed)
-    owner = rng.integers(0, rng.integers(1, 65), len(values))
-    frame = frame_of(values, dtype)
-    return [frame[owner == part] for part in rng.permutation(owner.max(initial=0) + 1)]
-
-
-def seed_numbers():
-    return st.integers(0, 999)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@given(values=st.lists(st.none() | WILD, max_size=40), seed=seed_numbers())
+@given(values=st.lists(st.none() | WILD, max_size=40), count=COUNTS, seed=st.integers(0, 999))
 @settings(max_examples=40, deadline=None)
-def test_the_median_of_wild_values_is_numpys(dtype, values, seed):
+def test_the_median_of_wild_values_is_numpys(dtype, values, count, seed):
     values = [*values, 3.0]
     known = np.array([value for value in values if value is not None])
-    assert FillMissing("x").fit(partitions(values, seed, dtype)).value == np.median(known)
+    expected = Fill(np.median(known), None in values, values.count(None) / len(values))
+    assert FillMissing("x").fit(cut(frame_of(values, dtype), count, seed)) == expected
 
 
-@given(values=st.lists(st.none() | WILD, max_size=40), seed=seed_numbers())
+@given(values=st.lists(st.none() | WILD, max_size=40), count=COUNTS, seed=st.integers(0, 999))
 @settings(max_examples=40, deadline=None)
-def test_the_mean_is_the_exact_one_rounded_once(values, seed):
+def test_the_mean_is_the_exact_one_rounded_once(values, count, seed):
     values = [*values, 3.0]
     known = [value for value in values if value is not None]
-    found = FillMissing("x", strategy="mean").fit(partitions(values, seed))
+    found = FillMissing("x", strategy="mean").fit(cut(frame_of(values), count, seed))
     assert found.value == float(sum(map(Fraction, known)) / len(known))
     assert found == Fill(found.value, None in values, values.count(None) / len(values))
-
-
-def test_the_mean_is_that_of_the_statistics_module():
-    values = np.random.default_rng(0).normal(size=5000).astype("float32")
-    found = FillMissing("x", strategy="mean").fit([frame_of(values[:70]), frame_of(values[70:])])
-    assert found.value == float(statistics.mean(map(Fraction, values.tolist())))
-    assert found.value == pytest.approx(statistics.fmean(values.tolist()), rel=1e-15)
 
 
 def test_the_mean_of_large_integers_is_exact():
@@ -135,13 +85,13 @@ def test_the_mean_of_large_integers_is_exact():
     assert FillMissing("x", strategy="mean").fit([frame_of(values, "int64")]).value == float(2**62 + 1)
 
 
-@given(values=st.lists(st.none() | st.integers(-3, 3) | WILD, max_size=40), seed=seed_numbers())
+@given(values=st.lists(st.none() | st.integers(-3, 3) | WILD, max_size=40), count=COUNTS, seed=st.integers(0, 999))
 @settings(max_examples=40, deadline=None)
-def test_the_mode_is_the_smallest_of_the_most_frequent(values, seed):
+def test_the_mode_is_the_smallest_of_the_most_frequent(values, count, seed):
     values = [*values, 3.0]
     counts = Counter(value + 0.0 for value in values if value is not None)
     expected = min(counts, key=lambda value: (-counts[value], value))
-    found = FillMissing("x", strategy="mode").fit(partitions(values, seed))
+    found = FillMissing("x", strategy="mode").fit(cut(frame_of(values), count, seed))
     assert found == Fill(expected, None in values, values.count(None) / len(values))
 
 
@@ -154,21 +104,21 @@ def test_a_mode_among_too_many_values_is_refused_whatever_the_partitions(monkeyp
             operator.fit([frame_of(part) for part in parts])
 
 
-@given(values=st.lists(st.none() | WILD, min_size=1, max_size=40), seed=seed_numbers())
+@given(values=st.lists(st.none() | WILD, min_size=1, max_size=40), count=COUNTS, seed=st.integers(0, 999))
 @settings(max_examples=30, deadline=None)
-def test_a_constant_needs_no_known_value(values, seed):
+def test_a_constant_needs_no_known_value(values, count, seed):
     operator = FillMissing("x", strategy="constant", value=-1.5)
-    found = operator.fit(partitions(values, seed))
+    found = operator.fit(cut(frame_of(values), count, seed))
     assert found == Fill(-1.5, None in values, values.count(None) / len(values))
     assert operator.apply(frame_of([None, 2]), found)["x"].tolist() == [-1.5, 2]
 
 
-@given(values=st.lists(st.none() | WILD, max_size=60), seed=seed_numbers())
+@given(values=st.lists(st.none() | WILD, max_size=60), count=COUNTS, seed=st.integers(0, 999))
 @settings(max_examples=40, deadline=None)
-def test_a_sketch_is_as_near_as_it_says_and_does_not_depend_on_partitions(values, seed):
+def test_a_sketch_is_as_near_as_it_says_and_does_not_depend_on_partitions(values, count, seed):
     values = [*values, 3.0]
     known = np.array([value for value in values if value is not None])
-    found = FillMissing("x", method="sketch").fit(partitions(values, seed))
+    found = FillMissing("x", method="sketch").fit(cut(frame_of(values), count, seed))
     assert found == FillMissing("x", method="sketch").fit([frame_of(values)])
     assert abs(found.value - np.median(known)) <= found.error
 
@@ -210,32 +160,15 @@ def test_columns_of_any_number_type(dtype, values, median):
     assert found["x"].tolist() == [np.float32(expected if value is None else value) for value in values]
 
 
-@pytest.mark.parametrize(
-    "column", [pd.Series(["1", "2"]), pd.Series(["1", 2], dtype=object), pd.Series(["a"], dtype="category")]
-)
-def test_text_is_refused_at_fit_and_at_apply(column):
-    frame = pd.DataFrame({"x": column})
-    for strategy in ("median", "mean", "mode"):
-        with pytest.raises(DataError, match=r"column 'x' is .*, not numbers. Cast or encode it"):
-            FillMissing("x", strategy=strategy).fit([frame])
-    with pytest.raises(DataError, match=r"column 'x' is .*, not numbers"):
-        FillMissing("x").apply(frame, Fill(1.0, False, 0.0))
-
-
 def test_partitions_of_two_float_types_are_refused_by_name():
     with pytest.raises(DataError, match=r"column 'x': one partition holds float32, another float64.*Cast the column"):
         FillMissing("x").fit([frame_of([1]), frame_of([2], "float64")])
 
 
-@pytest.mark.parametrize("strategy", ["median", "mean", "mode"])
-def test_an_infinity_is_an_error_with_every_strategy(strategy):
-    with pytest.raises(DataError, match=r"'x' holds an infinity"):
-        FillMissing("x", strategy=strategy).fit([frame_of([1, np.inf])])
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"indicator": "maybe"}, r"unknown indicator 'maybe'. Known: auto, all, none"),
         ({"strategy": "middle"}, r"unknown strategy 'middle'. Known: median, mean, mode, constant"),
         ({"strategy": "constant"}, r"strategy constant takes a value, found None"),
         ({"value": 3}, r"strategy median takes no value, found 3"),
@@ -248,19 +181,6 @@ def test_an_infinity_is_an_error_with_every_strategy(strategy):
 def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(DataError, match=message):
         FillMissing("x", **settings)
-
-
-@pytest.mark.parametrize("operator", [FillMissing("x", "all", "constant", 2.0), FillMissing("x", method="sketch")])
-def test_settings_rebuild_the_operator(operator):
-    assert repr(type(operator)(**operator.settings())) == repr(operator)
-
-
-def test_a_row_alone_is_filled_as_among_many():
-    frame = frame_of([*np.random.default_rng(1).normal(size=50), None, None])
-    operator = FillMissing("x", strategy="mean")
-    state = operator.fit([frame])
-    alone = [operator.apply(frame.iloc[[row]], state).iloc[0].tolist() for row in range(len(frame))]
-    assert operator.apply(frame, state).to_numpy().tolist() == alone
 
 
 def test_known_and_filled_values():

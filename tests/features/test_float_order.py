@@ -1,11 +1,12 @@
 """The integer image of floats against their order."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.float_order import WIDTHS, float_words, floats_of, images, kind_of, rankable
+from features.float_order import ALL_VALID, WIDTHS, float_kind, float_words, floats_of, images, rankable, valid_mask
 
 
 @pytest.mark.parametrize("kind", WIDTHS)
@@ -49,4 +50,17 @@ def test_floats_stay_as_they_are_and_other_arrays_have_no_kind():
     values = np.ones(2, "float32")
     assert rankable(values) is values
     with pytest.raises(ValueError, match=r"array of int64 cannot be ranked. Use float32 or float64"):
-        kind_of(np.ones(1, "int64"))
+        float_kind(np.ones(1, "int64"))
+
+
+@pytest.mark.parametrize("offset", [0, 3, 8, 13])
+def test_the_mask_is_that_of_arrow(offset):
+    values = [None if place % 3 == 0 else place for place in range(40)]
+    column = pa.array(values, pa.float32())[offset:]
+    bitmap = np.frombuffer(column.buffers()[0], np.uint8)
+    found = valid_mask((bitmap, column.offset), len(column))
+    assert found.tolist() == [value is not None for value in values[offset:]]
+
+
+def test_no_bitmap_means_that_all_are_valid():
+    assert valid_mask(ALL_VALID, 3).tolist() == [True, True, True]

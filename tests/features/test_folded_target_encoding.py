@@ -153,7 +153,6 @@ def test_literal_values():
     assert operator.outputs == ("y_encoded_by_k",)
     assert operator.applied_inputs == ("k",)
     assert operator.inputs == ("k", "y", "row")
-    assert type(operator)(**operator.settings()).settings() == operator.settings()
 
 
 def test_no_known_target_gives_null():
@@ -175,8 +174,6 @@ def test_a_fold_key_with_nulls_or_missing_is_an_error_at_train_only():
         operator.apply_to_train(frame, state)
     with pytest.raises(DataError, match=r"FoldedTargetEncoding: column.* 'session' not found"):
         operator.apply_to_train(frame[["k"]], state)
-    with pytest.raises(DataError, match=r"column 'y' is str, not a number"):
-        operator.fit([frame.head(1).assign(y="yes")])
 
 
 @pytest.mark.parametrize(

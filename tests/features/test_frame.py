@@ -150,21 +150,6 @@ def test_engine_of_a_pandas_frame_and_series():
     assert engine_of(frame) is engine_of(frame["a"]) is engine
 
 
-def test_a_column_becomes_a_tensor_without_a_copy():
-    frame = pd.DataFrame({
-        "f": np.arange(5, dtype="float32"), "i": np.arange(5, dtype="int32"), "j": np.arange(5, dtype="int64"),
-    })  # fmt: skip
-    tensors = engine.columns_to_torch(frame, ["f", "i", "j"])
-    assert [t.data_ptr() for t in tensors] == [frame[name].to_numpy().ctypes.data for name in frame]
-    assert [t.dtype for t in tensors] == [torch.float32, torch.int32, torch.int64]
-    assert [t.tolist() for t in tensors] == [list(range(5))] * 3
-
-
-def test_a_text_column_cannot_become_a_tensor():
-    with pytest.raises(ValueError, match=r"column 'a' is str and cannot become a tensor"):
-        engine.columns_to_torch(pd.DataFrame({"a": ["x"]}), ["a"])
-
-
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=20))
 @settings(max_examples=40, deadline=None)
 def test_hash64_of_strings_is_xxh64_of_their_utf8_bytes(values):

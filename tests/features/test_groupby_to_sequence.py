@@ -63,20 +63,3 @@ def test_a_key_as_a_column_or_no_columns_are_an_error():
         GroupbyToSequence(("k", "j"), "at", ["k", "x"], 2)
     with pytest.raises(DataError, match=r"give keys and columns"):
         GroupbyToSequence(("k",), "at", [], 2)
-
-
-@given(rows=ROWS, count=st.integers(1, 64), seed=st.integers(0, 99))
-@settings(max_examples=10, deadline=None)
-def test_whole_groups_in_any_partitions_and_row_order_give_the_same(rows, count, seed):
-    frame = pd.DataFrame(rows, columns=["k", "j", "s"]).astype({"k": "str", "j": "int64", "s": "str"})
-    rng = np.random.default_rng(seed)
-    frame["at"] = rng.permutation(len(frame)).astype("int64")
-    operator = GroupbyToSequence(("k", "j"), "at", ["s", "at"], 3)
-    assert operator.group_keys == ("k", "j")
-    whole = operator(frame)
-    part_of = {key: rng.integers(count) for key in set(frame[["k", "j"]].itertuples(index=False, name=None))}
-    place = np.array([part_of[key] for key in frame[["k", "j"]].itertuples(index=False, name=None)], dtype="int64")
-    shuffled = rng.permutation(len(frame))
-    parts = [frame.iloc[[row for row in shuffled if place[row] == part]] for part in range(count)]
-    found = pd.concat([operator(part) for part in parts]).sort_values(["k", "j"]).reset_index(drop=True)
-    pd.testing.assert_frame_equal(found, whole)

@@ -17,10 +17,8 @@ from features.errors import DataError
 from features.operators import operator_class, operator_names
 from features.operators.base import FittedOperator
 from features.operators.cast import Cast
-from features.operators.categorify import Categorify
 from features.operators.count_encoding import CountEncoding, LastBefore
 from features.operators.date_parts import DateParts
-from features.operators.explode_lists import ExplodeLists
 from features.operators.hash_bucket import HashBucket
 from features.operators.join_external import JoinExternal
 from features.operators.join_groupby import JoinGroupby
@@ -219,21 +217,6 @@ def test_partitions_without_any_row_are_refused_or_fit_nothing(case):
         values = plain_values(found[name])
         entries = [entry for row in values for entry in row] if values and isinstance(values[0], tuple) else values
         assert set(entries) <= unknown[case.operator], name
-
-
-def test_more_distinct_values_than_the_guard_allows_are_refused_before_memory_is_short():
-    frame = pd.DataFrame({"id": np.arange(1000)})
-    Categorify("id", max_cardinality=1000).fit([frame.iloc[:500], frame.iloc[500:]])
-    for parts in ([frame], [frame.iloc[:500], frame.iloc[500:]]):
-        with pytest.raises(DataError, match=r"'id'.*more than 999 distinct values.*hash_bucket"):
-            Categorify("id", max_cardinality=999).fit(parts)
-    assert Categorify("id").max_cardinality < 1e9
-
-
-def test_lists_of_unequal_length_are_refused_with_an_example():
-    frame = pd.DataFrame({"a": ["1|2", "3"], "b": ["1|2", "3|4"]})
-    with pytest.raises(DataError, match=r"'a' and 'b'.*row 1: 1 and 2 entries"):
-        ExplodeLists({"a": ("x", "int64"), "b": ("y", "int64")}, "place", [])(frame)
 
 
 @pytest.mark.parametrize("keys", [[1, 1], [1.0, 1.0], ["x", "x"], [True, True]])

@@ -15,9 +15,8 @@ from json_fuzz import JSON, places, replaced
 from nvtabular_saved import Saved, counted, write_uniques
 
 from features.errors import DataError
-from features.importers.nvtabular import import_nvtabular
+from features.importers.nvtabular import EQUIVALENTS, import_nvtabular
 from features.importers.nvtabular_categories import vocabulary_of_file
-from features.importers.nvtabular_operators import EQUIVALENTS
 from features.operators import operator_names
 from features.schema import Column, Schema, Target
 from features.workflow import Workflow

@@ -45,15 +45,6 @@ def test_statistics_equal_the_exact_ones(rows):
         np.testing.assert_allclose(got, [expected[name] for name in STATISTICS], rtol=2e-7, atol=1e-30)
 
 
-@given(rows=ROWS, count=COUNTS, seed=st.integers(0, 99))
-@settings(max_examples=12, deadline=None)
-def test_fit_does_not_depend_on_partitions(rows, count, seed):
-    frame = frame_of(rows)
-    operator = JoinGroupby(("k", "j"), ["x", "n"], STATISTICS)
-    found = operator.fit(cut(frame.sample(frac=1, random_state=seed), count, seed))
-    pd.testing.assert_frame_equal(found.table, operator.fit([frame]).table, check_exact=True)
-
-
 def rounded_once(count, units, squares, low, high):
     """Every statistic from exact sums in units of 2^-1074, by Python's integers, whose quotient is rounded once."""
     one = 1 << 1074
@@ -137,15 +128,6 @@ def test_literal_groups_unseen_and_null_keys_in_row_order():
     assert {str(found[name].dtype) for name in operator.outputs} == {"float32"}
 
 
-def test_a_row_alone_equals_the_row_among_many():
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"k": rng.choice(["a", "b", "c"], 30), "x": rng.normal(size=30)})
-    operator = JoinGroupby(("k",), ["x"], STATISTICS[:5])
-    state = operator.fit([frame[frame["k"] != "c"]])
-    alone = pd.concat([operator.apply(frame.iloc[[row]], state) for row in range(30)])
-    pd.testing.assert_frame_equal(operator.apply(frame, state), alone, check_exact=True)
-
-
 def test_cancelling_values_keep_their_mean_and_deviation():
     frame = pd.DataFrame({"k": "a", "x": [1e16 + 2, 1e16, 1e16 + 4]})
     state = JoinGroupby(("k",), ["x"], ["std", "sum"]).fit([frame])
@@ -159,15 +141,3 @@ def test_unknown_statistics_and_huge_values_are_errors():
         JoinGroupby(("k",), ["x"], ["median"])
     with pytest.raises(DataError, match=r"column 'x' holds values beyond 1e\+30"):
         JoinGroupby(("k",), ["x"], ["sum"]).fit([pd.DataFrame({"k": ["a"], "x": [1e31]})])
-
-
-def test_a_column_that_is_no_number_or_infinite_is_an_error_and_one_of_nulls_is_not():
-    operator = JoinGroupby(("k",), ["x"], ["mean", "count"])
-    with pytest.raises(DataError, match=r"JoinGroupby: column 'x' is str, not a number"):
-        operator.fit([pd.DataFrame({"k": ["a"], "x": ["1"]})])
-    with pytest.raises(DataError, match=r"JoinGroupby: column 'x' holds an infinity"):
-        operator.fit([pd.DataFrame({"k": ["a"], "x": [np.inf]})])
-    frame = pd.DataFrame({"k": ["a", "b"], "x": [None, None]})
-    state = operator.fit([frame, frame.assign(x=[2.0, None])])
-    assert state.table.to_dict("list") == {"k": ["a"], "x_mean_by_k": [2.0], "x_count_by_k": [1.0]}
-    assert operator.apply(frame[["k"]], state)["x_mean_by_k"].isna().tolist() == [False, True]

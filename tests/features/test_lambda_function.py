@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partitioned import COUNTS, assert_any_partitions
 from row_wise import assert_row_wise
 
 from features.errors import DataError
@@ -31,18 +30,13 @@ def registered(function, outputs=("per_night",)):
     return LambdaFunction("step")
 
 
-@given(
-    rows=st.lists(st.tuples(st.none() | st.floats(0, 1e6), st.integers(1, 30)), max_size=12),
-    count=COUNTS,
-    seed=st.integers(0, 99),
-)
+@given(rows=st.lists(st.tuples(st.none() | st.floats(0, 1e6), st.integers(1, 30)), max_size=12))
 @settings(max_examples=15, deadline=None)
-def test_equals_a_loop_row_by_row_in_any_partitions(rows, count, seed):
+def test_equals_a_loop_row_by_row(rows):
     register_function("step", per_night, inputs=["price", "nights"], outputs=["per_night"])
     frame = pd.DataFrame(rows, columns=["price", "nights"]).astype({"price": "float64", "nights": "int64"})
     frame["other"] = 1
     found = assert_row_wise(LambdaFunction("step"), frame)
-    assert_any_partitions(LambdaFunction("step"), frame, count, seed)
     np.testing.assert_array_equal(found["per_night"], [np.nan if p is None else p / n for p, n in rows])
     assert list(found.columns) == ["price", "nights", "other", "per_night"]
 

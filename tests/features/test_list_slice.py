@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partitioned import COUNTS, assert_any_partitions
 from row_wise import assert_row_wise
 
 from features.errors import DataError
@@ -30,15 +29,6 @@ def test_text_equals_pythons_slices_row_by_row(rows, start, stop, separator):
     expected = [separator.join(row) if row else None for row in sliced]
     assert [None if pd.isna(value) else value for value in found] == expected
     assert str(found.dtype) == "str"
-
-
-@given(rows=WORDS, start=BOUND, pad=st.none() | st.just("-"), count=COUNTS, seed=st.integers(0, 99))
-@settings(max_examples=20, deadline=None)
-def test_any_partitions_in_any_order_give_the_same(rows, start, pad, count, seed):
-    stop = None if pad is None else (start or 0) + 2 if (start or 0) >= 0 else -1
-    if start == -1 and pad is not None:
-        stop = None
-    assert_any_partitions(ListSlice("x", start, stop, pad=pad), pd.DataFrame({"x": text_of(rows)}), count, seed)
 
 
 @given(rows=NUMBERS, start=BOUND, stop=BOUND)
@@ -130,9 +120,3 @@ def test_columns_of_another_kind_are_an_error():
         ListSlice("x", 0, 1)(pd.DataFrame({"x": [1]}))
     with pytest.raises(DataError, match=r"ListSlice: not a column of lists \(column 'x' is int64"):
         ListSlice("x", 0, 1, separator=None)(pd.DataFrame({"x": [1]}))
-
-
-def test_settings_build_it_again():
-    operator = ListSlice("x", -5, pad="0")
-    assert operator.settings() == {"column": "x", "start": -5, "output": "x", "pad": "0"}
-    assert ListSlice(**operator.settings()).settings() == operator.settings()

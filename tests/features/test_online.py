@@ -4,7 +4,6 @@ import datetime
 import decimal
 import functools
 import json
-import shutil
 import subprocess
 import sys
 import warnings
@@ -12,17 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import xxhash
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from features.column_statistics import Scale
 from features.errors import DataError
 from features.online import OnlineTransformer
 from features.operators.fill_missing import Fill
-from features.operators.normalize import Scale
 from features.preprocessor import Preprocessor
 from features.preprocessor_settings import PreprocessorSettings
 from features.recipes.flights import FlightsRecipe, FlightsSettings
@@ -395,79 +392,3 @@ def test_loaded_is_the_same_as_of_the_fitted_one(tmp_path, flights):
     preprocessor.save(tmp_path)
     rows = frame.head(300).to_dict("records")
     assert_same_bits(OnlineTransformer.load(tmp_path).batch(rows), OnlineTransformer.of(preprocessor).batch(rows))
-
-
-def without(folder, name):
-    (folder / name).unlink()
-
-
-def rewritten(folder, **changes):
-    state = json.loads((folder / "preprocessor.json").read_text())
-    (folder / "preprocessor.json").write_text(json.dumps({**state, **changes}))
-
-
-def another_format(folder, name):
-    rewritten(folder, format=-1)
-
-
-def no_fills(folder, name):
-    rewritten(folder, fills={})
-
-
-def fills_that_are_none(folder, name):
-    rewritten(folder, fills=[1])
-
-
-def a_mean_of_text(folder, name):
-    scale = {"mean": "much", "std": 1.0}
-    rewritten(folder, scales=dict.fromkeys(("x", "z", "n"), scale))
-
-
-def garbage(folder, name):
-    (folder / name).write_bytes(b"PAR1 no more")
-
-
-def other_columns(folder, name):
-    pq.write_table(pa.table({"value": ["a"]}), folder / name)
-
-
-def twice(folder, name):
-    pq.write_table(pa.table({"value": ["a", "a"], "count": [1, 1]}), folder / name)
-
-
-def a_null(folder, name):
-    pq.write_table(pa.table({"value": ["a", None], "count": [1, 1]}), folder / name)
-
-
-def bad_layout(folder, name):
-    table = pq.read_table(folder / name)
-    layout = json.dumps({"layout": {"padding": 0, "null": -1, "unseen": 2, "buckets": 1}})
-    pq.write_table(table.replace_schema_metadata({"gigabatch.vocabulary": layout}), folder / name)
-
-
-@pytest.mark.parametrize(
-    ("damage", "name"),
-    [
-        (without, "preprocessor.json"),
-        (without, "vocabulary-000.parquet"),
-        (garbage, "preprocessor.json"),
-        (garbage, "vocabulary-000.parquet"),
-        (another_format, ""),
-        (no_fills, ""),
-        (fills_that_are_none, ""),
-        (a_mean_of_text, ""),
-        (other_columns, "vocabulary-000.parquet"),
-        (twice, "vocabulary-000.parquet"),
-        (a_null, "vocabulary-000.parquet"),
-        (bad_layout, "vocabulary-000.parquet"),
-    ],
-    ids=lambda item: getattr(item, "__name__", item),
-)
-def test_a_damaged_folder_is_refused(tmp_path, damage, name):
-    folder = tmp_path / "saved"
-    fitted().save(folder)
-    OnlineTransformer.load(folder)
-    damage(folder, name)
-    with pytest.raises(DataError):
-        OnlineTransformer.load(folder)
-    shutil.rmtree(folder)

@@ -87,10 +87,10 @@ def test_only_the_file_that_is_asked_for_is_imported():
 
 def test_a_new_file_is_a_new_operator(tmp_path, monkeypatch):
     (tmp_path / "double_it.py").write_text(
-        "from features.operators.base import OneColumn, Operator\n"
-        "class DoubleIt(OneColumn, Operator):\n"
+        "from features.operators.base import ColumnOperator\n"
+        "class DoubleIt(ColumnOperator):\n    reads, writes = ('column',), ('column',)\n"
         "    def __init__(self, column: str) -> None:\n        self.column = column\n"
-        "    def transform(self, frame):\n        return frame.assign(**{self.column: 2 * frame[self.column]})\n"
+        "    def compute(self, frame):\n        return {self.column: 2 * frame[self.column]}\n"
     )
     monkeypatch.setattr(operators, "__path__", [*operators.__path__, str(tmp_path)])
     cached = (operators.operator_names, operators._modules, operators._operators_of)

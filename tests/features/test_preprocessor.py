@@ -1,6 +1,5 @@
 """The preprocessor: ids, fills and scales that do not depend on partitions, rows or files in between."""
 
-import itertools
 import json
 
 import numpy as np
@@ -11,8 +10,10 @@ import pytest
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from partitioned import COUNTS, cut
 
 from features.errors import DataError
+from features.online import OnlineTransformer
 from features.preprocessor import Preprocessor
 from features.preprocessor_settings import CategorySettings, PreprocessorSettings
 from features.schema import Column, Schema, Target, TensorSchema
@@ -58,12 +59,6 @@ def state(preprocessor):
     return vocabularies, preprocessor.fills, preprocessor.scales
 
 
-def cut(frame, cuts, seed):
-    bounds = [0, *sorted(min(c, len(frame)) for c in cuts), len(frame)]
-    parts = [frame.iloc[a:b].reset_index(drop=True) for a, b in itertools.pairwise(bounds)]
-    return [parts[i] for i in np.random.default_rng(seed).permutation(len(parts))]
-
-
 def test_a_literal_table_is_encoded_filled_and_scaled():
     found = fitted().transform(table(LITERAL))
     assert list(found.columns) == ["word", "number", "x", "z", "x_na", "y", "kind", "w", "g"]
@@ -89,26 +84,20 @@ def test_the_tensor_schema_describes_what_transform_yields():
     assert all(found[c.name].between(0, c.num_ids - 1).all() for c in schema.ids)
 
 
-@given(
-    rows=st.lists(ROW, min_size=1, max_size=30), cuts=st.lists(st.integers(0, 30), max_size=7), seed=st.integers(0, 99)
-)
+@given(rows=st.lists(ROW, min_size=1, max_size=30), count=COUNTS, seed=st.integers(0, 99))
 @settings(max_examples=25, deadline=None)
-def test_fit_does_not_depend_on_the_partitions_or_their_order(rows, cuts, seed):
+def test_fit_does_not_depend_on_the_partitions_or_their_order(rows, count, seed):
     frame = table([*rows, ("a", 1, 0.0, 0.0)])
     one = Preprocessor(SCHEMA).fit([frame])
-    many = Preprocessor(SCHEMA).fit(cut(frame.sample(frac=1, random_state=seed), cuts, seed))
+    many = Preprocessor(SCHEMA).fit(cut(frame.sample(frac=1, random_state=seed), count, seed))
     assert state(many) == state(one)
 
 
-@given(
-    rows=st.lists(ROW, min_size=1, max_size=30),
-    cuts=st.lists(st.integers(0, 30), max_size=63),
-    min_count=st.integers(1, 3),
-)
+@given(rows=st.lists(ROW, min_size=1, max_size=30), count=COUNTS, seed=st.integers(0, 99), min_count=st.integers(1, 3))
 @settings(max_examples=40)
-def test_fit_weave_gives_the_states_of_fit_and_the_rows_of_weave(rows, cuts, min_count):
+def test_fit_weave_gives_the_states_of_fit_and_the_rows_of_weave(rows, count, seed, min_count):
     frame = table([*rows, ("a", 1, 0.0, 0.0)])
-    parts = [frame.iloc[a:b].reset_index(drop=True) for a, b in itertools.pairwise([0, *sorted(cuts), len(frame)])]
+    parts = cut(frame, count, seed)
     apart = Preprocessor(SCHEMA, PreprocessorSettings(min_count=min_count)).fit([frame])
     together = Preprocessor(SCHEMA, PreprocessorSettings(min_count=min_count))
     woven = together.fit_weave(parts)
@@ -207,15 +196,6 @@ def test_shuffled_rows_transform_alike(rows, seed):
     pd.testing.assert_frame_equal(shuffled.sort_index(), preprocessor.transform(frame, targets=False), check_exact=True)
 
 
-def test_parquet_parts_fit_like_frames(tmp_path):
-    frame = table(LITERAL)
-    paths = []
-    for i in range(2):
-        frame.iloc[2 * i : 2 * i + 2].to_parquet(tmp_path / f"{i}.parquet")
-        paths.append(("pandas", tmp_path / f"{i}.parquet"))
-    assert state(Preprocessor(SCHEMA).fit(paths)) == state(fitted())
-
-
 def test_transform_needs_no_label_and_no_key():
     frame = table(LITERAL)[["word", "number", "x", "z"]]
     found = fitted().transform(frame, targets=False)
@@ -277,12 +257,7 @@ def test_a_saved_preprocessor_loads_equal(tmp_path, chosen):
     pd.testing.assert_frame_equal(two.transform(table(LITERAL)), one.transform(table(LITERAL)), check_exact=True)
 
 
-def test_nothing_saved_is_a_pickle(tmp_path):
-    fitted().save(tmp_path / "p")
-    assert {path.suffix for path in (tmp_path / "p").iterdir()} == {".json", ".parquet"}
-
-
-def damage_json(change):
+def damaged_json(change):
     def damage(folder):
         state = json.loads((folder / "preprocessor.json").read_text())
         change(state)
@@ -291,29 +266,47 @@ def damage_json(change):
     return damage
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda folder: (folder / "preprocessor.json").unlink(),
-        lambda folder: (folder / "preprocessor.json").write_text("{"),
-        lambda folder: (folder / "preprocessor.json").write_text("[]"),
-        lambda folder: (folder / "vocabulary-001.parquet").unlink(),
-        lambda folder: (folder / "vocabulary-000.parquet").write_bytes(b"PAR1"),
-        lambda folder: pd.DataFrame({"a": [1]}).to_parquet(folder / "vocabulary-000.parquet"),
-        damage_json(lambda state: state.pop("fills")),
-        damage_json(lambda state: state["fills"].pop("x")),
-        damage_json(lambda state: state["fills"]["x"].pop("value")),
-        damage_json(lambda state: state["scales"].pop("x")),
-        damage_json(lambda state: state["schema"].pop("columns")),
-        damage_json(lambda state: state.update(format=99)),
-        damage_json(lambda state: state["settings"].update(surprise=1)),
-    ],
-)
-def test_a_damaged_folder_is_an_error(tmp_path, damage):
-    fitted().save(tmp_path / "p")
-    damage(tmp_path / "p")
+def other_vocabulary(columns, layout=None):
+    def damage(folder):
+        table = pa.table(columns)
+        metadata = {"gigabatch.vocabulary": json.dumps({"layout": layout})} if layout else {}
+        pq.write_table(table.replace_schema_metadata(metadata), folder / "vocabulary-000.parquet")
+
+    return damage
+
+
+DAMAGE = {
+    "no json": lambda folder: (folder / "preprocessor.json").unlink(),
+    "half a json": lambda folder: (folder / "preprocessor.json").write_text("{"),
+    "a list": lambda folder: (folder / "preprocessor.json").write_text("[]"),
+    "no text": lambda folder: (folder / "preprocessor.json").write_bytes(b"PAR1 no more"),
+    "no vocabulary": lambda folder: (folder / "vocabulary-001.parquet").unlink(),
+    "no Parquet file": lambda folder: (folder / "vocabulary-000.parquet").write_bytes(b"PAR1 no more"),
+    "other columns": other_vocabulary({"a": [1]}),
+    "no counts": other_vocabulary({"value": ["a"]}),
+    "a value twice": other_vocabulary({"value": ["a", "a"], "count": [1, 1]}),
+    "a null value": other_vocabulary({"value": ["a", None], "count": [1, 1]}),
+    "id -1": other_vocabulary({"value": ["a"], "count": [1]}, {"padding": 0, "null": -1, "unseen": 2, "buckets": 1}),
+    "no fills": damaged_json(lambda state: state.pop("fills")),
+    "fills are a list": damaged_json(lambda state: state.update(fills=[1])),
+    "a fill less": damaged_json(lambda state: state["fills"].pop("x")),
+    "a fill without value": damaged_json(lambda state: state["fills"]["x"].pop("value")),
+    "a scale less": damaged_json(lambda state: state["scales"].pop("x")),
+    "a mean is text": damaged_json(lambda state: state["scales"]["x"].update(mean="much")),
+    "no columns": damaged_json(lambda state: state["schema"].pop("columns")),
+    "another format": damaged_json(lambda state: state.update(format=99)),
+    "an unknown setting": damaged_json(lambda state: state["settings"].update(surprise=1)),
+}
+
+
+@pytest.mark.parametrize("load", [Preprocessor.load, OnlineTransformer.load])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_folder_is_an_error(tmp_path, damage, load):
+    fitted().save(tmp_path)
+    load(tmp_path)
+    DAMAGE[damage](tmp_path)
     with pytest.raises(DataError):
-        Preprocessor.load(tmp_path / "p")
+        load(tmp_path)
 
 
 def test_an_all_null_continuous_column_is_an_error_and_an_all_null_category_is_not():
@@ -323,14 +316,12 @@ def test_an_all_null_continuous_column_is_an_error_and_an_all_null_category_is_n
     assert found.transform(table([("a", 1, 1.0, 1.0), (None, 1, 1.0, 1.0)]))["word"].tolist() == [2, 1]
 
 
-def test_an_infinity_is_an_error_that_names_the_column():
-    with pytest.raises(DataError, match=r"column 'z' holds an infinity"):
-        fitted([("a", 1, 1.0, np.inf), ("a", 1, 1.0, 1.0)])
-
-
-def test_a_value_beyond_float32_is_an_error():
-    with pytest.raises(DataError, match=r"column 'z'"):
-        Preprocessor(SCHEMA).fit([table(LITERAL).assign(z=[1.0, 2.0, 3.0, 1e300])])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, 1e300])
+def test_a_value_beyond_float32_is_an_error(value):
+    frame = table(LITERAL).assign(z=[1.0, 2.0, 3.0, value])
+    for use in (lambda: Preprocessor(SCHEMA).fit([frame]), lambda: fitted().transform(frame, targets=False)):
+        with pytest.raises(DataError, match=r"column 'z' holds an infinity"):
+            use()
 
 
 def test_missing_columns_are_named_with_the_alternatives():
@@ -356,8 +347,3 @@ def test_an_unfitted_preprocessor_says_so(use):
 def test_fitting_on_nothing_is_an_error():
     with pytest.raises(DataError, match=r"nothing to fit on"):
         Preprocessor(SCHEMA).fit([])
-
-
-def test_infinity_at_transform_is_an_error():
-    with pytest.raises(DataError, match=r"'z' holds an infinity"):
-        fitted().transform(table([("a", 1, 1.0, -np.inf)]), targets=False)

@@ -1,6 +1,5 @@
 """Preprocessor.update: fit, save, load and update again, with the churn that it reports."""
 
-import itertools
 import json
 from dataclasses import replace
 
@@ -9,6 +8,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from partitioned import COUNTS, cut
 
 from features.errors import DataError
 from features.preprocessor import Preprocessor
@@ -48,17 +48,15 @@ def fitted(rows=OLD, **chosen):
 @given(
     old=st.lists(ROW, min_size=1, max_size=20),
     new=st.lists(ROW, min_size=1, max_size=20),
-    cuts=st.lists(st.integers(0, 20), max_size=20),
+    count=COUNTS,
     seed=st.integers(0, 99),
     refresh=st.booleans(),
 )
 @settings(max_examples=25, deadline=None)
-def test_the_new_datas_partitions_do_not_matter(old, new, cuts, seed, refresh):
+def test_the_new_datas_partitions_do_not_matter(old, new, count, seed, refresh):
     one, many = fitted([*old, *OLD]), fitted([*old, *OLD])
     report = one.update([table(new)], refresh_scales=refresh)
-    frame = table(new).sample(frac=1, random_state=seed)
-    bounds = [0, *sorted(min(c, len(frame)) for c in cuts), len(frame)]
-    parts = [frame.iloc[a:b].reset_index(drop=True) for a, b in itertools.pairwise(bounds)]
+    parts = cut(table(new).sample(frac=1, random_state=seed), count, seed)
     assert many.update(parts, refresh_scales=refresh) == report
     assert checksum(many.learned) == checksum(one.learned)
 

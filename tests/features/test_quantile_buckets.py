@@ -1,6 +1,5 @@
 """QuantileBuckets against numpy.quantile and pandas.qcut."""
 
-import itertools
 import math
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features import quantiles, rank_search
+from features import column_statistics, quantiles
 from features.errors import DataError
 from features.operators.quantile_buckets import Edges, QuantileBuckets
 
@@ -29,21 +28,6 @@ def test_edges_equal_numpy_linear_quantiles(values, num_buckets):
     assert state.merged == num_buckets - 1 - len(state.edges)
 
 
-@given(
-    values=st.lists(st.none() | st.floats(-1e6, 1e6), max_size=40),
-    cuts=st.lists(st.integers(0, 40), max_size=15),
-    seed=st.integers(0, 99),
-)
-@settings(max_examples=80, deadline=None)
-def test_fit_does_not_depend_on_partitions(values, cuts, seed):
-    frame = frame_of([*values, 1.5])
-    rng, shuffled = np.random.default_rng(seed), frame.sample(frac=1, random_state=seed)
-    bounds = [0, *sorted(min(cut, len(frame)) for cut in cuts), len(frame)]
-    parts = [shuffled.iloc[a:b] for a, b in itertools.pairwise(bounds)]
-    operator = QuantileBuckets("x", 5)
-    assert operator.fit([parts[i] for i in rng.permutation(len(parts))]) == operator.fit([frame])
-
-
 def test_distinct_values_fall_as_in_qcut():
     frame = frame_of(np.random.default_rng(0).normal(size=1003))
     operator = QuantileBuckets("x", 7)
@@ -59,25 +43,15 @@ def test_null_is_bucket_zero_and_an_edge_belongs_to_the_bucket_below():
     assert found.index.tolist() == [3, 3, 0, 1, 2, 8]
 
 
-def test_equal_edges_are_merged_and_counted():
-    assert QuantileBuckets("x", 4).fit([frame_of([0, 0, 0, 0, 0, 0, 0, 8])]) == Edges((0.0,), 2)
-
-
-def test_a_row_alone_equals_the_row_among_many():
-    frame, operator = frame_of([*np.random.default_rng(1).normal(size=50), None]), QuantileBuckets("x", 6)
-    state = operator.fit([frame])
-    alone = [operator.apply(frame.iloc[[row]], state)["x"].iloc[0] for row in range(len(frame))]
-    assert operator.apply(frame, state)["x"].tolist() == alone
-
-
-def test_one_bucket_is_an_error():
+def test_one_bucket_and_an_unknown_method_are_errors():
     with pytest.raises(DataError, match=r"QuantileBuckets of 'x': num_buckets must be at least 2, found 1"):
         QuantileBuckets("x", 1)
+    with pytest.raises(DataError, match=r"unknown method 'x'. Known: exact, sketch"):
+        QuantileBuckets("x", 2, "x")
 
 
-def test_all_null_is_an_error():
-    with pytest.raises(DataError, match=r"'x' has no known value"):
-        QuantileBuckets("x", 2).fit([frame_of([None, None])])
+def test_equal_edges_are_merged_and_counted():
+    assert QuantileBuckets("x", 4).fit([frame_of([0, 0, 0, 0, 0, 0, 0, 8])]) == Edges((0.0,), 2)
 
 
 def edges_by_sorting(values, num_buckets):
@@ -106,7 +80,7 @@ def test_edges_out_of_core_equal_sorting_everything(dtype, kept, values, num_buc
     frame = pd.DataFrame({"x": pd.Series(values, dtype=dtype)})
     operator = QuantileBuckets("x", num_buckets)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rank_search, "KEPT_VALUES", kept)  # 0: no partition is kept, further passes are made
+        patch.setattr(column_statistics, "KEPT_VALUES", kept)  # 0: no partition is kept, further passes are made
         patch.setattr(quantiles, "MOST_BINS", 16)
         found = operator.fit([frame[owner == part] for part in rng.permutation(owner.max() + 1)])
     expected = edges_by_sorting([value for value in values if value is not None], num_buckets)
@@ -146,14 +120,3 @@ def test_whole_numbers_and_booleans(dtype, values):
     assert state.edges == (median,)
     expected = [0 if value is None else 1 + (value > median) for value in values]
     assert operator.apply(frame, state)["x"].tolist() == expected
-
-
-def test_text_and_infinity_are_errors():
-    with pytest.raises(DataError, match=r"column 'x' is .*, not numbers"):
-        QuantileBuckets("x", 2).fit([pd.DataFrame({"x": ["1", "2"]})])
-    with pytest.raises(DataError, match=r"column 'x' is .*, not numbers"):
-        QuantileBuckets("x", 2).apply(pd.DataFrame({"x": ["1", "2"]}), Edges((1.0,), 0))
-    with pytest.raises(DataError, match=r"'x' holds an infinity"):
-        QuantileBuckets("x", 2).fit([frame_of([1.0, np.inf])])
-    with pytest.raises(DataError, match=r"unknown method 'x'. Known: exact, sketch"):
-        QuantileBuckets("x", 2, "x")

@@ -15,9 +15,17 @@ from hypothesis import strategies as st
 from features import float_order, quantiles
 from features.errors import DataError
 from features.float_order import WIDTHS, InfinityFound
-from features.quantiles import LEADING_BITS, RadixHistogram, Search, interpolated, linear_place, select, selected
+from features.quantiles import LEADING_BITS, RadixHistogram, Search, interpolated, linear_place, selected
 
 KINDS = tuple(WIDTHS)
+
+
+def select(parts, ranks):
+    """float64 values of these ranks among all values of the arrays, all of one type; NaN is left out."""
+    histogram = RadixHistogram.empty()
+    for part in parts:
+        histogram = histogram.merge(RadixHistogram.of(part))
+    return selected(Search.start(histogram, ranks), parts).values()
 
 
 def numbers(kind):

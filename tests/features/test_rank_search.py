@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features import quantiles, rank_search
+from features import column_statistics, quantiles
+from features.column_statistics import Ranked
 from features.errors import DataError
 from features.operators.fill_missing import FillMissing
 from features.operators.quantile_buckets import QuantileBuckets
-from features.rank_search import NextPass, Ranked, require_method
+from features.rank_search import NextPass, require_method
 
 VALUES = st.lists(st.none() | st.floats(-(2.0**100), 2.0**100, width=32) | st.integers(-3, 3).map(float), max_size=60)
 
@@ -32,14 +33,14 @@ def test_the_number_of_passes_does_not_change_the_state(dtype, most_bins, values
     parts, whole = parts_of(values, seed, dtype), [pd.DataFrame({"x": pd.Series(values, dtype=dtype)})]
     for operator in (FillMissing("x"), QuantileBuckets("x", 7)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(rank_search, "KEPT_VALUES", kept)
+            patch.setattr(column_statistics, "KEPT_VALUES", kept)
             patch.setattr(quantiles, "MOST_BINS", most_bins)
             found = operator.fit(parts)
         assert found == operator.fit(whole)
 
 
 def test_large_columns_are_not_kept_and_take_another_pass(monkeypatch):
-    monkeypatch.setattr(rank_search, "KEPT_VALUES", 99)
+    monkeypatch.setattr(column_statistics, "KEPT_VALUES", 99)
     frame = pd.DataFrame({"x": np.arange(100, dtype="float32")})
     operator = FillMissing("x")
     partial = operator.merge(operator.partial(frame.iloc[:99]), operator.partial(frame.iloc[99:]))
@@ -61,7 +62,7 @@ def test_a_kept_column_is_not_copied():
 
 
 def test_partitions_without_a_value_may_have_another_type(monkeypatch):
-    monkeypatch.setattr(rank_search, "KEPT_VALUES", 0)
+    monkeypatch.setattr(column_statistics, "KEPT_VALUES", 0)
     parts = [pd.DataFrame({"x": np.array(values, kind)}) for values, kind in (([np.nan], "f8"), ([1, 4], "f4"))]
     assert FillMissing("x").fit(parts).value == 2.5
 

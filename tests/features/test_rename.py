@@ -33,8 +33,3 @@ def test_one_name_for_two_columns_or_no_mapping_is_an_error():
         Rename({"a": "z", "b": "z"})
     with pytest.raises(DataError, match="found none"):
         Rename({})
-
-
-def test_a_missing_column_is_an_error():
-    with pytest.raises(DataError, match=r"Rename: column.*'q' not found"):
-        Rename({"q": "r"})(FRAME)

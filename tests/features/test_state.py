@@ -11,14 +11,16 @@ from equal_states import same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from features.column_statistics import Moments, Scale
+from features.drawing import summary
 from features.errors import DataError
 from features.exact_sum import ExactSum
 from features.operators.base import FittedOperator
 from features.operators.categorify import Categorify
-from features.operators.normalize import Moments, Normalize, Scale
+from features.operators.normalize import Normalize
 from features.operators.text_flags import TextFlags
 from features.operators.text_flags import Words as TextFlagsWords
-from features.state import StateReader, StateWriter, summary
+from features.state import StateReader, StateWriter
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**700), 10**700) | st.floats() | st.text(),

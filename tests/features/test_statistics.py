@@ -3,24 +3,26 @@
 import itertools
 import json
 import math
-import struct
 from collections import Counter
 from fractions import Fraction
 
 import numpy as np
 import pandas as pd
 import pytest
+from damage import damaged
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from partitioned import COUNTS, cut
+from statistics_columns import continuous, numbers, slow_bin, words
 
 from features.column_statistics import ColumnStatistics
 from features.errors import DataError
 from features.fit import fit_together
 from features.operators.categorify import Categorify
-from features.operators.fill_and_scale import FillAndScale
 from features.schema import Column, Schema, Target
 from features.statistics import (
     CategoryStatistics,
+    FillAndScale,
     FitCategoryStatistics,
     FitContinuousStatistics,
     Statistics,
@@ -47,37 +49,11 @@ SCHEMA = Schema(
 )
 
 
-def words(values):
-    return pd.Series(values, dtype="str", name="word")
-
-
-def numbers(values):
-    return pd.Series(values, dtype="float32", name="x")
-
-
-def continuous(values):
-    return FitContinuousStatistics("x").partial(pd.DataFrame({"x": numbers(values)}))
-
-
-def cut(frame, cuts, seed):
-    """Pieces of the frame, empty ones among them, in an order of their own."""
-    bounds = [0, *sorted(min(c, len(frame)) for c in cuts), len(frame)]
-    parts = [frame.iloc[a:b].reset_index(drop=True) for a, b in itertools.pairwise(bounds)]
-    return [parts[i] for i in np.random.default_rng(seed).permutation(len(parts))]
-
-
 def plain(state):
     """A state in types that == compares."""
     if isinstance(state, CategoryStatistics):
         return state.rows, state.nulls, state.counts.to_dict("list")
     return state
-
-
-def slow_bin(value):
-    """The first 16 bits of a float32 that were made to order like numbers, by struct."""
-    bits = struct.unpack("<I", struct.pack("<f", value + 0.0))[0]
-    ordered = bits ^ 0xFFFFFFFF if bits >> 31 else bits | 0x80000000
-    return ordered >> 16
 
 
 @given(values=st.lists(WORD, max_size=40))
@@ -140,13 +116,13 @@ def test_bounds_are_less_than_a_percent():
 
 @given(
     rows=st.lists(st.tuples(WORD, NUMBER), min_size=1, max_size=40),
-    cuts=st.lists(st.integers(0, 40), max_size=63),
+    count=COUNTS,
     seed=st.integers(0, 99),
 )
 @settings(max_examples=60, deadline=None)
-def test_statistics_do_not_depend_on_the_partitions_or_their_order(rows, cuts, seed):
+def test_statistics_do_not_depend_on_the_partitions_or_their_order(rows, count, seed):
     frame = pd.DataFrame({"word": words([word for word, _ in rows]), "x": numbers([x for _, x in rows])})
-    parts = cut(frame.sample(frac=1, random_state=seed), cuts, seed)
+    parts = cut(frame.sample(frac=1, random_state=seed), count, seed)
     for operator in (FitCategoryStatistics("word"), FitContinuousStatistics("x")):
         one = operator.fit([frame])
         assert plain(operator.fit(parts)) == plain(one)
@@ -338,17 +314,12 @@ def saved(tmp_path_factory):
 
 @given(data=st.data())
 @settings(max_examples=200, deadline=None)
-def test_flipped_bytes_are_refused_or_load_as_statistics(saved, data):
+def test_damaged_bytes_are_refused_or_load_as_statistics(saved, data):
     folder, names = saved
     path = folder / data.draw(st.sampled_from(names))
     content = path.read_bytes()
-    damaged = bytearray(content)
-    for _ in range(data.draw(st.integers(1, 3))):
-        damaged[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    if data.draw(st.booleans()):
-        del damaged[data.draw(st.integers(0, len(content) - 1)) :]
     try:
-        path.write_bytes(damaged)
+        path.write_bytes(data.draw(damaged(content)))
         found = load_statistics(folder)
     except DataError:
         return

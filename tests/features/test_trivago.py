@@ -8,14 +8,15 @@ import pytest
 import xxhash
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
+from whole_log import build_pairs
 
 from features import engine_pandas
 from features.errors import DataError
 from features.recipes.base import SplitFractions
 from features.recipes.trivago import METADATA, TrivagoRecipe, TrivagoSettings
 from features.recipes.trivago_chunk import ENCODED
-from features.recipes.trivago_features import CATEGORICAL, CONTINUOUS, build_pairs
-from features.recipes.trivago_log import LOG, VIEWS, prepare_log
+from features.recipes.trivago_features import CATEGORICAL, CONTINUOUS
+from features.recipes.trivago_log import LOG, VIEWS, survey
 from features.recipes.trivago_stream import split_of, split_times
 from features.recipes.trivago_synthetic import write_synthetic_log
 from features.sources import read_files
@@ -25,7 +26,7 @@ KEY = ["session_id", "step", "candidate_order"]
 
 def built(log, metadata):
     """Pairs by session, step and candidate, and the names of all features."""
-    pairs, _, flags = build_pairs(prepare_log(log), metadata, 200, 5, ctr_smoothing=20.0, target_smoothing=400.0)
+    pairs, _, flags = build_pairs(log, metadata)
     names = [*CATEGORICAL, *CONTINUOUS, *flags]
     return pairs.sort_values(KEY).reset_index(drop=True), names
 
@@ -344,7 +345,7 @@ def test_clickouts_that_cannot_be_used_are_left_out_and_counted(folder, raw):
     broken = log.copy()
     broken.loc[asked[:3], "reference"] = "999999999"
     broken.loc[asked[3:5], ["impressions", "prices"]] = None
-    pairs, tables, _ = build_pairs(prepare_log(broken), metadata, 200, 5, 20.0, 400.0)
+    pairs, tables, _ = build_pairs(broken, metadata)
     assert (tables.not_in_list, tables.without_list) == (3, 2)
     lost = broken.loc[asked[:5], ["session_id", "step"]]
     assert pairs.merge(lost, on=["session_id", "step"]).empty
@@ -400,7 +401,7 @@ def test_a_log_that_cannot_be_ordered_is_refused(raw, column, value, message):
     log = raw[0].copy()
     log.loc[3, column] = value
     with pytest.raises(DataError, match=message):
-        prepare_log(log)
+        survey(log)
 
 
 def test_an_item_described_twice_is_refused(folder, tmp_path):

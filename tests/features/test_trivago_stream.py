@@ -5,12 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pandas as pd
 import pytest
+from whole_log import build_pairs
 
 from features.errors import DataError
 from features.recipes.base import SplitFractions
 from features.recipes.trivago import METADATA, TrivagoRecipe, TrivagoSettings, run_here, trivago_schema
-from features.recipes.trivago_features import build_pairs
-from features.recipes.trivago_log import LOG, chunk_bounds, prepare_log
+from features.recipes.trivago_log import LOG, chunk_bounds
 from features.recipes.trivago_stream import split_of
 from features.recipes.trivago_synthetic import write_synthetic_log
 from features.sources import cast, read_files
@@ -63,7 +63,7 @@ def in_memory(folder):
     """The splits from the whole log as one frame, without blocks, chunks, files or history."""
     log = raw_log(folder)
     metadata = read_files("pandas", str(folder / "item_metadata.csv"), METADATA, null_values=("",))
-    pairs, tables, flags = build_pairs(prepare_log(log), metadata, 200, 5, 20.0, 400.0)
+    pairs, tables, flags = build_pairs(log, metadata)
     ends = pairs["session_id"].map(log.groupby("session_id")["timestamp"].max()).to_numpy()
     times = np.sort(tables.clickouts.loc[tables.clickouts["has_reference"], "timestamp"].to_numpy())
     until = times[int(len(times) * 0.6) - 1], times[int(len(times) * (0.6 + 0.2)) - 1]

@@ -1,6 +1,5 @@
 """Refit: ids stay, statistics are those of all data, and nothing depends on how the new data was cut."""
 
-import itertools
 import json
 from dataclasses import asdict, replace
 
@@ -9,14 +8,13 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from partitioned import COUNTS, cut
 
 from features.errors import DataError
 from features.fit import fit_together
 from features.operators.categorify import Categorify
-from features.operators.fill_and_scale import FillAndScale
-from features.preprocessor_settings import CategorySettings
 from features.schema import Column, Schema, Target
-from features.statistics import Statistics, statistics_operators
+from features.statistics import FillAndScale, Statistics, statistics_operators
 from features.update import Learned, Version, checksum, updated
 
 SCHEMA = Schema(
@@ -42,22 +40,16 @@ def table(rows):
     return frame.astype({"word": "str", "number": "int64", "x": "float32"})
 
 
-def cut(frame, cuts, seed):
-    bounds = [0, *sorted(min(c, len(frame)) for c in cuts), len(frame)]
-    parts = [frame.iloc[a:b].reset_index(drop=True) for a, b in itertools.pairwise(bounds)]
-    return [parts[i] for i in np.random.default_rng(seed).permutation(len(parts))]
-
-
 def statistics_of(parts):
     return Statistics.from_states(fit_together(statistics_operators(SCHEMA), parts, lambda frame: frame))
 
 
 def rare(min_count):
-    return lambda name: CategorySettings(min_count)
+    return lambda name: Categorify(name, min_count)
 
 
 def most(max_size):
-    return lambda name: CategorySettings(max_size=max_size)
+    return lambda name: Categorify(name, max_size=max_size)
 
 
 def fitted(rows, min_count=1):
@@ -80,16 +72,16 @@ def vocabularies(learned):
 @given(
     old=ROWS,
     new=ROWS,
-    cuts=st.lists(st.integers(0, 25), max_size=63),
+    count=COUNTS,
     seed=st.integers(0, 99),
     min_count=st.integers(1, 3),
     refresh=st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
-def test_any_chunking_of_the_new_data_gives_the_same_state(old, new, cuts, seed, min_count, refresh):
+def test_any_chunking_of_the_new_data_gives_the_same_state(old, new, count, seed, min_count, refresh):
     first = fitted([FIRST, *old], min_count)
     one = updated(first, statistics_of([table(new)]), category=rare(min_count), refresh_scales=refresh)
-    parts = cut(table(new).sample(frac=1, random_state=seed), cuts, seed)
+    parts = cut(table(new).sample(frac=1, random_state=seed), count, seed)
     many = updated(first, statistics_of(parts), category=rare(min_count), refresh_scales=refresh)
     assert checksum(many) == checksum(one)
     assert vocabularies(many) == vocabularies(one)

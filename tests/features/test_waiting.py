@@ -51,14 +51,6 @@ def test_equals_a_loop(rows):
     np.testing.assert_allclose(found["queue_min_mean"], [w for _, w in answers], rtol=1e-6)
 
 
-@given(rows=st.lists(ROW, min_size=1, max_size=20), seed=st.integers(0, 9))
-@settings(max_examples=30, deadline=None)
-def test_shuffled_rows_get_the_same_queues(rows, seed):
-    frame = table(rows)
-    back = OPERATOR(frame.sample(frac=1, random_state=seed)).sort_index()
-    pd.testing.assert_frame_equal(back, OPERATOR(frame), check_exact=True)
-
-
 def test_when_an_overdue_event_will_happen_does_not_matter():
     late, never = table([("a", 10, 25), ("a", 20, 20)]), table([("a", 10, None), ("a", 20, 20)])
     outputs = list(OPERATOR.outputs)

@@ -1,4 +1,4 @@
-"""A preprocessor's folder: `preprocessor.json`, a Parquet file for each vocabulary, and the fit statistics."""
+"""A preprocessor's folder: `preprocessor.json`, a Parquet file a vocabulary, the fit statistics."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
+from features.column_statistics import Scale
 from features.errors import UNREADABLE, DataError
 from features.operators.fill_missing import Fill
-from features.operators.normalize import Scale
 from features.preprocessor_settings import PreprocessorSettings
 from features.schema import Schema
 from features.update import Version
@@ -51,10 +52,17 @@ class SavedState:
         return cls(
             Schema.from_json(json.dumps(content["schema"])),
             PreprocessorSettings(**content["settings"]),
-            {name: Fill(**fill) for name, fill in content["fills"].items()},
-            {name: Scale(**scale) for name, scale in content["scales"].items()},
+            {name: Fill(**_numbers(name, fill)) for name, fill in content["fills"].items()},
+            {name: Scale(**_numbers(name, scale)) for name, scale in content["scales"].items()},
             None if content.get("version") is None else Version.from_dict(content["version"]),
         )
+
+
+def _numbers(column: str, fields: dict[str, Any]) -> dict[str, Any]:
+    for name, value in fields.items():
+        if not isinstance(value, int | float):
+            raise ValueError(f"{name} of {column!r} is {value!r}, not a number")
+    return fields
 
 
 def vocabulary_path(folder: Path, position: int) -> Path:
