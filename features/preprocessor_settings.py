@@ -55,6 +55,7 @@ class PreprocessorSettings:
         object.__setattr__(self, "columns", known)
         CategorySettings(self.min_count, self.max_size, self.oov_buckets)
 
-    def category(self, name: str) -> CategorySettings:
-        """Of the categorical column of that name."""
-        return self.columns.get(name, CategorySettings(self.min_count, self.max_size, self.oov_buckets))
+    def category(self, name: str) -> Categorify:
+        """The operator of the categorical column of that name."""
+        everywhere = CategorySettings(self.min_count, self.max_size, self.oov_buckets)
+        return self.columns.get(name, everywhere).operator(name)
