@@ -90,9 +90,7 @@ def parser() -> argparse.ArgumentParser:
     text = "write a run's model for other runtimes, checked against the bundle (docs/export.md)"
     export = commands.add_parser("export", parents=[shared], help=text, description=text)
     export.add_argument("--run", type=Path, help="the run's folder (default: runs/<name>/latest)")
-    export.add_argument(
-        "--formats", default="onnx_rows,torch", help="of torch, aoti, onnx, onnx_rows (default: %(default)s)"
-    )
+    export.add_argument("--formats", default="onnx_rows,torch", help="of torch, onnx_rows (default: %(default)s)")
     export.add_argument("--out", type=Path, metavar="FOLDER", help="folder to write (default: the run's, export)")
     for name, source, text in (
         ("import-nvtabular", "DIR", "a saved NVTabular workflow as one of ours, ids kept (docs/migrating.md)"),

@@ -141,13 +141,13 @@ def _require_carriable(preprocessor: Preprocessor) -> None:
         if vocabulary.layout.buckets > 1:
             raise ExportError(
                 f"column {name!r} has {vocabulary.layout.buckets} ids for unseen values, chosen by XXH64, which ONNX "
-                "does not have. Train with oov_buckets: 1, or export the model alone (format onnx) and encode before "
+                "does not have. Train with oov_buckets: 1, or export the model alone (format torch) and encode before "
                 "it with OnlineTransformer (docs/online.md)."
             )
         if dtypes[name] not in ("string", *INTEGERS):
             raise ExportError(
                 f"categorical column {name!r} is declared {dtypes[name]}, and the runtimes look up only text and "
-                "integers. Declare it string or int64, or export the model alone (format onnx)."
+                "integers. Declare it string or int64, or export the model alone (format torch)."
             )
         stand_in = NULL_TEXT if dtypes[name] == "string" else NULL_INTEGER
         if stand_in in vocabulary_values(vocabulary):
