@@ -218,12 +218,6 @@ def test_best_keeps_the_epoch_with_the_lowest_valid_loss_and_last_the_last(tmp_p
     assert table_loss(last.model, table, loss_of("binary"), "cpu") == valid[-1]
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
-    one, same, other = (run(tmp_path / name, settings_of(), seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
-    assert differing(weights(one), weights(same)) == []
-    assert "embeddings" in " ".join(differing(weights(one), weights(other)))
-
-
 @pytest.mark.parametrize("changes", [{"lr_max": 1e30, "optimizer": "adamw"}, {"epochs": 1, "lr_max": 1e38}])
 def test_a_diverging_run_says_so(tmp_path, changes):
     with pytest.raises(TrainingError, match=r"diverged in epoch 1.*not finite.*Lower train\.lr_max"):
@@ -259,12 +253,6 @@ def test_any_source_of_batches_trains_as_the_table_that_it_is_of(tmp_path):
     )  # fmt: skip
     assert differing(weights(whole), weights(trained)) == []
     assert trained.rows == whole.rows == 20 * BATCH
-
-
-def test_the_precision_is_logged_with_its_reason(tmp_path, caplog):
-    caplog.set_level(logging.INFO)
-    run(tmp_path, settings_of(epochs=1, precision="bfloat16"))
-    assert "training in bfloat16 on cpu: as asked; " in caplog.text
 
 
 def test_bfloat16_learns_as_float32_does(tmp_path):
@@ -420,11 +408,6 @@ def test_settings_that_cannot_be_are_refused_before_any_work(train, message):
     assert message in refused(**train)
 
 
-def test_settings_that_fit_are_taken():
-    TrainSettings(optimizer_settings={"rowwise": False, "betas": [0.8, 0.99]}, max_grad_norm=None)
-    TrainSettings(schedule="warmup_polynomial", schedule_settings={"warmup_steps": 500, "power": 2.0})
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "settings",
@@ -451,20 +434,3 @@ def test_a_run_on_the_gpu_resumes_bit_for_bit(tmp_path, settings):
         with pytest.raises(Crash):
             go(tmp_path / "parts", hook)
     assert differing(weights(whole), weights(go(tmp_path / "parts"))) == []
-
-
-@pytest.mark.gpu
-def test_a_run_of_graphs_equals_an_eager_one_bit_for_bit(tmp_path):
-    tables = make_table("binary", ROWS, 10).to("cuda"), make_table("binary", VALID_ROWS, 11).to("cuda")
-    found = []
-    for setting in ("on", "off"):
-        torch.manual_seed(1)
-        (tmp_path / setting).mkdir()
-        settings = settings_of(cuda_graph=setting)
-        found.append(
-            train_model(
-                make_model(), *tables, loss_of("binary"), settings, seed=1, device="cuda", folder=tmp_path / setting
-            )
-        )
-    assert differing(weights(found[0]), weights(found[1])) == []
-    assert found[0].curve == found[1].curve
