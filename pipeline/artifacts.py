@@ -319,6 +319,8 @@ def own_folder(path: Path) -> Iterator[None]:
             lock.unlink(missing_ok=True)
 
 
+# flock rather than the package filelock: both uses need the open file. A holder writes its name into the one that is
+# locked, and a lock on a file that a cleaner has removed meanwhile is taken again.
 def _locked(lock: Path) -> IO[str]:
     """The lock file, open and locked; again where a cleaner removed it between the two steps."""
     while True:
@@ -449,6 +451,11 @@ def atomic_write(path: Path, content: bytes) -> None:
         fsync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Replace a file by `content` as JSON, indented, whole or not at all; `without_nan`."""
+    atomic_write(path, (json.dumps(without_nan(content), indent=1, default=str) + "\n").encode())
 
 
 def atomic_symlink(target: Path, link: Path) -> None:

@@ -107,9 +107,7 @@ def measure(recipe: str, settings: Any) -> Size:
     """Rows and bytes of the files that are sampled, from footers and from the first lines of CSV files."""
     paths = [path for found in paths_of(recipe, settings, input_files(recipe).rows).values() for path in found]
     if remote := [path for path in paths if "://" in path]:
-        raise PlanError(
-            f"plan: {remote[0]} is not on this machine, and samples are taken of local files only. Copy it."
-        )
+        raise _not_here(remote[0])
     headless = is_headless(recipe, settings)
     counts = [_rows_of(Path(path), headless) for path in paths]
     size = Size(sum(counts), sum(os.path.getsize(p) for p in paths), all(p.endswith(PARQUET_ENDINGS) for p in paths))

@@ -7,7 +7,6 @@ machine would take for that work. docs/profile.md has an example and how to read
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -21,7 +20,7 @@ from loaders.dataset import BatchDataset
 from loaders.packed import Batch
 from models import TabularModel
 from models.ncf import NCF
-from pipeline.artifacts import atomic_write
+from pipeline.artifacts import write_json
 from pipeline.display import render_table
 from pipeline.experiment import Experiment, PlacedBatch
 from pipeline.machine_rates import Rates, measure_rates
@@ -169,7 +168,7 @@ def run_profile(path: str | Path, overrides: Sequence[str], num_steps: int, max_
         "rates": asdict(profile.rates) | {"dtype": str(profile.rates.dtype)},
         "environment": environment(experiment.device),
     }
-    atomic_write(experiment.home / "profile.json", (json.dumps(content, indent=1) + "\n").encode())
+    write_json(experiment.home / "profile.json", content)
     render_table(rows, f"profile {profile.name}: a step of {profile.num_rows:,} rows, medians of {num_steps}")
     print(f"this machine  {profile.rates}")
     if profile.draws is not None:

@@ -17,7 +17,8 @@ from features.schema import Column, Schema, Target
 from models import grouped_mrr
 from pipeline.bundle import load_bundle
 from pipeline.config import ConfigError, NightlySettings
-from pipeline.nightly import bootstrap, choose_metric, reciprocal_ranks, rollback, run_nightly
+from pipeline.evaluate import choose_metric
+from pipeline.nightly import bootstrap, reciprocal_ranks, rollback, run_nightly
 from pipeline.run import write_report
 
 PROMOTED, KEPT, REFUSED, FAILED = 0, 10, 20, 40

@@ -2,15 +2,12 @@
 
 import os
 import re
-import stat
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pipeline.report import (
     Calibration,
@@ -19,7 +16,6 @@ from pipeline.report import (
     Quality,
     ReportData,
     Roc,
-    Stage,
     confusion_table,
     importance_bars,
     metric_texts,
@@ -94,7 +90,10 @@ def full(text="Flights", number=0.5):
             Quality("price", residuals=Histogram(grid, {"rows": np.ones(5)}), predicted_actual=(grid, grid)),
             Quality("hotel", confusion=Confusion([text, "b"], [[3, 1], [0, 4]])),
         ],
-        stages=[Stage(text, 2.0, 1_234_567, 617_283.5), Stage("train", None, skipped=True)],
+        stages=[
+            {"stage": text, "seconds": 2.0, "rows": 1_234_567, "rows/s": 617_284},
+            {"stage": "train (reused)", "seconds": None},
+        ],
         columns=[{"name": text, "nulls": number, "unseen_rate": None, "mean": number, text: text}],
         importance=[{"name": text, "mean": 0.2, "std": 0.1}, {"name": "b", "mean": number, "std": number}],
         environment={text: text, "torch": "2.13"},
@@ -113,11 +112,6 @@ def test_every_section_of_full_data_is_there_once_and_linked():
     links = [value for tag, name, value in page.attributes if (tag, name) == ("a", "href")]
     assert links == [f"#{name}" for name in SECTIONS]
     assert page.tags.count("svg") == 2 + 3 + 2  # learning (loss, one more), binary target, regression target
-
-
-def test_metrics_of_a_target_stand_above_its_charts():
-    page = render_report(ReportData("tiny", quality=[Quality("y", metrics={"logloss": 0.25, "mrr": None})]))
-    assert '<p class="note">Log loss 0.2500, MRR –</p>' in page
 
 
 def test_a_name_alone_makes_a_page_without_sections():
@@ -198,16 +192,6 @@ def test_hostile_names_are_text_everywhere(hostile):
     assert texts == sum("Flights" in word for word in calm.words) > 15
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60))
-def test_any_name_reads_back_as_it_was(name):
-    data = ReportData(name, columns=[{"name": name}], importance=[{"name": name, "mean": 1.0, "std": 0.0}])
-    page = Page(render_report(data))
-    assert page.inside["h1"] == name
-    assert name in page.inside["tbody"]
-    assert name in page.inside["li"]
-
-
 def test_equal_data_give_equal_bytes(tmp_path):
     write_report(tmp_path / "a.html", full())
     write_report(tmp_path / "b.html", full())
@@ -261,11 +245,6 @@ def test_tables_show_fractions_signs_and_bars():
     assert [row[3].bar for row in made.rows] == [0.25, 1.0, 0.00025]
 
 
-def test_rows_may_lack_keys():
-    made = table([{"a": 1}, {"b": "x"}])
-    assert [[cell.text for cell in row] for row in made.rows] == [["1", "–"], ["–", "x"]]
-
-
 def test_importance_is_sorted_scaled_and_keeps_unknown_rows_last():
     rows = [
         {"name": "noise", "mean": -0.1, "std": 0.2},
@@ -317,7 +296,7 @@ def test_five_hundred_columns_are_all_there_and_most_are_folded():
 
 def test_a_failed_write_leaves_the_old_report_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "report.html"
-    write_report(path, ReportData("old"))
+    write_report(path, ReportData("old \udc80"))  # a lone surrogate, as from a bad file name
     before = path.read_bytes()
 
     def fail(*_):
@@ -328,13 +307,3 @@ def test_a_failed_write_leaves_the_old_report_and_nothing_else(tmp_path, monkeyp
         write_report(path, ReportData("new"))
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_write_makes_the_folder_and_an_ordinary_file(tmp_path):
-    path = tmp_path / "runs" / "a" / "report.html"
-    plain = tmp_path / "plain"
-    plain.touch()
-    write_report(str(path), ReportData("x\udc80"))  # a lone surrogate, as from a bad file name
-    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
-    assert list(path.parent.iterdir()) == [path]
-    assert "<title>x?</title>" in path.read_text("utf-8")

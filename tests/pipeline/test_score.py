@@ -11,7 +11,8 @@ from tiny_recipe import day_of_rows
 from features.errors import DataError
 from pipeline.bundle import BundleError, load_bundle
 from pipeline.cli import main
-from pipeline.score import RunError, evaluate_run, score_run
+from pipeline.run import RunError
+from pipeline.score import evaluate_run, score_run
 
 
 def test_evaluating_again_gives_the_numbers_of_the_run(trained, tmp_path, capsys):

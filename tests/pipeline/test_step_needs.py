@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -30,19 +29,16 @@ from pipeline.step_needs import (
     comparisons_by_user,
     draw_need,
     step_needs,
-    unique_ids,
 )
 from pipeline.step_phases import (
     BACKWARD,
     DENSE,
-    DRAW,
     EMBEDDING,
     FORWARD,
     GATHER,
     LOOKUP,
     LOSS,
     PHASES,
-    PHASES_WITH_DRAWS,
     Laps,
     PhasedStep,
 )
@@ -50,16 +46,6 @@ from pipeline.train import TrainingError
 
 SMALL = ("train.batch_size=64",)
 RATES = Rates(copy=100.0, random=10.0, packed=20.0, packed_words=4, matmul=1000.0, dtype=torch.float32)
-
-
-def test_unique_ids_are_counted_by_column(tiny):
-    experiment = Experiment.of_run(tiny.config, SMALL)
-    dataset = BatchDataset(experiment.train, 64, seed=3, drop_last=True)
-    ids = [dataset[index].ids.numpy() for index in (0, 5)]
-    expected = [np.mean([len(set(part[:, column])) for part in ids]) for column in range(ids[0].shape[1])]
-    batches = [dataset[index] for index in (0, 5)]
-    assert unique_ids(batches, range(ids[0].shape[1])) == pytest.approx(expected)
-    assert unique_ids(batches, [2, 0]) == pytest.approx([expected[2], expected[0]])
 
 
 # Tables [100, 3] and [10, 2], 4 floats, layers 8 and 5, one output.
@@ -87,24 +73,6 @@ def test_needs_of_rows_that_move_alone():
     assert needs[DENSE] == Need(stream=28 * 117)
 
 
-def test_needs_of_tables_with_dense_gradients():
-    needs = step_needs(TWO_TABLES, SCHEMA, 64, [40.0, 9.0], Form(4, 4, None))
-    numbers = 100 * 3 + 10 * 2
-    assert needs[EMBEDDING] == Need(stream=64 * 2 * 4 + 64 * 5 * 4 + 4 * numbers, random=2 * (40 * 12 + 9 * 8))
-    assert needs[DENSE] == Need(stream=28 * (117 + numbers))
-
-
-def test_with_negatives_only_the_gather_is_of_the_positives_alone():
-    """Sixteen positives with three negatives each are 64 rows."""
-    form = Form(2, 2, (56.0, 40.0))
-    draws = Draws(per_positive=3, knows=False, comparisons=0.0, weighted=False, item_words=1, items=30.0)
-    drawn = step_needs(TWO_TABLES, SCHEMA, 16, [40.0, 9.0], form, draws)
-    plain = step_needs(TWO_TABLES, SCHEMA, 64, [40.0, 9.0], form)
-    assert list(drawn) == list(PHASES_WITH_DRAWS) == [GATHER, DRAW, *PHASES[1:]]
-    assert drawn[GATHER] == Need(stream=16 * 4 * WORDS + 16 * 8, packed=16 * 4 * WORDS)
-    assert [drawn[name] for name in PHASES[1:]] == [plain[name] for name in PHASES[1:]]
-
-
 def test_bytes_of_drawing_counted_by_hand():
     """Sixteen positives, three negatives each: rows of 2 ids, 4 floats and a weight, then also target and group."""
     put = 16 * (8 + 8 + 8 + 8) + 48 * 20 + 16 * 4 * 7 + 64 * 4 * 9
@@ -123,11 +91,8 @@ USER, ITEM = EntityColumns(1, (1,)), EntityColumns(0, (0, 3), (1,))
 
 
 SHAPES = [
-    (context, *sizes)
-    for context in CONTEXTS
-    for sizes in [(4, 6, 2), (4, 6, 0), (5, 0, 2), (0, 7, 2)]
-    # The settings refuse a context that has no half to enter.
-    if (sizes[0] or context in ("mlp", "none")) and (sizes[1] or context in ("gmf", "none"))
+    *((context, 4, 6, 2) for context in CONTEXTS),
+    *[("both", 4, 6, 0), ("gmf", 5, 0, 2), ("none", 5, 0, 2), ("mlp", 0, 7, 2)],
 ]
 
 
@@ -184,12 +149,6 @@ def test_comparisons_are_the_rounds_of_a_binary_search(pairs, first):
     assert found.tolist() == expected
 
 
-def test_where_nothing_is_known_nothing_is_compared():
-    drawn = range(2, 60)
-    words = EntityRows(torch.zeros(60, 1, dtype=torch.int32), 0, (0,), ())
-    assert comparisons_by_user(ImplicitBatches(UniformNegatives(drawn, 2), None, words, drawn)) is None
-
-
 @pytest.mark.parametrize(
     ("overrides", "touched"),
     [
@@ -200,8 +159,8 @@ def test_where_nothing_is_known_nothing_is_compared():
     ],
     ids=["lamb", "adagrad", "adamw"],
 )
-def test_a_rows_state_is_read_off_the_optimizer(tiny, overrides, touched):
-    experiment = Experiment.of_run(tiny.config, [*SMALL, *overrides, "train.precision=float32"])
+def test_a_rows_state_is_read_off_the_optimizer(trained, overrides, touched):
+    experiment = Experiment.of_run(trained[0].config, [*SMALL, *overrides, "train.precision=float32"])
     step = PhasedStep(experiment, experiment.new_model(1).train(), Laps("cpu"))
     step(BatchDataset(experiment.train, 64, drop_last=True), 0)
     found = Form.of(step)

@@ -9,7 +9,7 @@ from loaders.dataset import BatchDataset
 from models.kernels import kernel
 from pipeline.cli import main
 from pipeline.experiment import Experiment
-from pipeline.machine_rates import Rates
+from pipeline.machine_rates import Rates, measure_rates
 from pipeline.step_phases import FORWARD, LOOKUP, LOSS, PHASES, Laps, PhasedStep, watched_lookup
 from pipeline.step_profile import profile_steps
 from pipeline.train import TrainingError
@@ -31,8 +31,8 @@ def _small_tables(monkeypatch):
 
 
 @pytest.fixture(params=list(KINDS))
-def experiment(tiny, request) -> Experiment:
-    return Experiment.of_run(tiny.config, [*SMALL, *KINDS[request.param]])
+def experiment(trained, request) -> Experiment:
+    return Experiment.of_run(trained[0].config, [*SMALL, *KINDS[request.param]])
 
 
 def test_the_steps_are_those_of_training(experiment):
@@ -102,6 +102,12 @@ def test_the_command_prints_the_phases_and_writes_json_and_trace(tiny, capsys):
     events = json.loads(trace.read_text())["traceEvents"]
     assert any("backward" in event.get("name", "").lower() for event in events)
     assert out.splitlines()[-1] == str(tiny.home / "profile.json")
+
+
+def test_a_machines_rates_are_positive_and_say_of_what():
+    found = measure_rates("cpu", torch.float32, packed_words=10, num_bytes=1 << 20, side=64)
+    assert min(found.copy, found.random, found.packed, found.matmul) > 0
+    assert "of 40 bytes" in str(found)
 
 
 @pytest.mark.parametrize(

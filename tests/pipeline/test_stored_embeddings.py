@@ -22,7 +22,7 @@ from pipeline.bundle import Bundle, load_bundle
 from pipeline.embed import embed
 from pipeline.embed_write import EmbedSettings
 from pipeline.embeddings import STAGE, EmbeddingsError, StoredEmbeddings, bundle_identity
-from pipeline.stages import model_inputs
+from pipeline.train import model_inputs
 
 KINDS = {"word": "string", "number": "int64", "flag": "bool"}
 
