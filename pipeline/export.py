@@ -25,8 +25,8 @@ from features.frame import engine_of
 from models.embeddings import EmbeddingTables
 from pipeline.artifacts import write_json
 from pipeline.bundle import Bundle, load_bundle
-from pipeline.export_check import ExportError, Sample, difference
-from pipeline.onnx_rows import OUTPUTS, onnx_inputs, prediction_names, rows_graph
+from pipeline.export_check import ExportError, Sample, difference, sample_rows
+from pipeline.onnx_rows import OUTPUTS, onnx_inputs, rows_graph
 
 TRACED_ROWS = 128
 ONNX_BYTES = 2**31 - 2**24  # a protobuf file holds at most 2 GiB
@@ -92,7 +92,7 @@ def description(bundle: Bundle, exported: Sequence[Exported]) -> dict[str, Any]:
         "ids": [asdict(column) for column in tensors.ids],
         "floats": list(tensors.floats),
         "targets": [asdict(target) for target in tensors.targets],
-        "predictions": prediction_names(bundle.preprocessor),
+        "predictions": list(bundle.predict(sample_rows(bundle.preprocessor, 1)).columns),
         "files": {item.path.name: {"format": item.format, "largest_difference": item.largest_difference}
                   for item in exported},
         "info": bundle.info,

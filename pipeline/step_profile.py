@@ -23,9 +23,8 @@ from models.ncf import NCF
 from pipeline.artifacts import write_json
 from pipeline.display import render_table
 from pipeline.experiment import Experiment, PlacedBatch
-from pipeline.machine_rates import Rates, measure_rates
 from pipeline.run import environment
-from pipeline.step_needs import Draws, Form, Need, Network, step_needs, unique_ids
+from pipeline.step_needs import Draws, Form, Need, Network, Rates, measure_rates, step_needs, unique_ids
 from pipeline.step_phases import PHASES, PHASES_WITH_DRAWS, Laps, PhasedStep, watched_lookup
 from pipeline.train import TrainingError
 from pipeline.tune_trials import time_steps
@@ -92,7 +91,8 @@ def profile_steps(experiment: Experiment, num_steps: int, trace: Path | None = N
         TrainingError: for fewer than 1 step, or for a train split that is smaller than the batch.
     """
     settings, device, seed = experiment.config.train, experiment.device, experiment.config.seed
-    network = Network.of(experiment.spec)
+    model = experiment.new_model(seed).train()
+    network = Network.of(model)
     if num_steps < 1:
         raise TrainingError(f"profile: --steps must be at least 1, not {num_steps}.")
     if len(experiment.train) < 8 * settings.batch_size:
@@ -104,7 +104,6 @@ def profile_steps(experiment: Experiment, num_steps: int, trace: Path | None = N
     phases = PHASES if settings.negatives is None else PHASES_WITH_DRAWS
     laps = Laps(device, phases)
     with torch.random.fork_rng(experiment.cuda_devices), watched_lookup(laps, device):
-        model = experiment.new_model(seed).train()
         assert isinstance(model, TabularModel | NCF), "Network.of refuses others"
         step = PhasedStep(experiment, model, laps)
 

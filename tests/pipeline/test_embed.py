@@ -25,7 +25,7 @@ from pipeline.cli import main
 from pipeline.embed import embed, update_embeddings
 from pipeline.embed_write import EmbedSettings, Tower
 from pipeline.embeddings import LATEST, STAGE, EmbeddingsError, StoredEmbeddings
-from pipeline.entities import entity_of, kept_columns
+from pipeline.entities import kept_columns
 
 NULL = 1  # the id of null
 
@@ -73,7 +73,7 @@ def test_stored_rows_and_vectors_are_those_of_a_loop_over_the_table_and_of_the_t
     table, found = whole_table(shop), opened(run, shop)
     assert (run / STAGE / LATEST).resolve() == artifact.path == found.folder
     for name in ("user", "item"):
-        entity, stored = entity_of(SHOP, name), getattr(found, name)
+        entity, stored = SHOP.entity(name), getattr(found, name)
         columns = kept_columns(SHOP, entity)
         assert plain(stored.rows(), columns) == newest_by_loop(table, entity, columns, timed=True)
         assert stored.keys.tolist() == stored.rows()[entity.key].tolist()

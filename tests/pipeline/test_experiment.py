@@ -48,12 +48,12 @@ def test_a_training_is_that_of_a_run_and_says_nothing(trained, capsys, caplog):
     capsys.readouterr()
     random = torch.get_rng_state()
     with caplog.at_level(logging.INFO):
-        trained = experiment.fit(experiment.config.train, experiment.config.seed)
+        found = experiment.fit(experiment.config.train, experiment.config.seed)
     assert (capsys.readouterr(), caplog.text) == (("", ""), "")
     assert torch.equal(random, torch.get_rng_state())
     run = trained[0].train(*SMALL)
     weights = run.bundle().model.state_dict()
-    assert all(torch.equal(weights[name], tensor) for name, tensor in trained.model.state_dict().items())
+    assert all(torch.equal(weights[name], tensor) for name, tensor in found.model.state_dict().items())
 
 
 def test_a_training_ends_from_within_and_logs_again_afterwards(trained, caplog):

@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 from features.schema import IdColumn, Target, TensorSchema
 from loaders.dataset import BatchDataset
@@ -15,17 +14,17 @@ from loaders.implicit import ImplicitBatches
 from loaders.negatives import UniformNegatives
 from loaders.negatives_table import KnownPositives
 from models.model import EntityColumns, ModelInputs
-from models.ncf import CONTEXTS, NCFSettings
+from models.ncf import NCFSettings
 from models.shelf import ModelSpec
 from models.tabular import TabularSettings
 from models.two_tower import TwoTowerSettings
 from pipeline.experiment import Experiment
-from pipeline.machine_rates import Rates
 from pipeline.step_needs import (
     Draws,
     Form,
     Need,
     Network,
+    Rates,
     comparisons_by_user,
     draw_need,
     step_needs,
@@ -50,7 +49,7 @@ RATES = Rates(copy=100.0, random=10.0, packed=20.0, packed_words=4, matmul=1000.
 
 # Tables [100, 3] and [10, 2], 4 floats, layers 8 and 5, one output.
 TWO_TABLES = Network.of(
-    ModelSpec("tabular", ModelInputs((100, 10), 4), TabularSettings(layers=(8, 5), embedding_widths=(3, 2)))
+    ModelSpec("tabular", ModelInputs((100, 10), 4), TabularSettings(layers=(8, 5), embedding_widths=(3, 2))).build()
 )
 SCHEMA = TensorSchema(
     (IdColumn("a", 100), IdColumn("b", 10)), ("p", "q", "r", "s"), (Target("y", "binary"),), has_weight=True
@@ -90,42 +89,29 @@ def test_bytes_of_drawing_counted_by_hand():
 USER, ITEM = EntityColumns(1, (1,)), EntityColumns(0, (0, 3), (1,))
 
 
-SHAPES = [
-    *((context, 4, 6, 2) for context in CONTEXTS),
-    *[("both", 4, 6, 0), ("gmf", 5, 0, 2), ("none", 5, 0, 2), ("mlp", 0, 7, 2)],
-]
-
-
-@pytest.mark.parametrize(("context", "gmf_dim", "mlp_dim", "num_floats"), SHAPES)
-def test_ncfs_shape_is_that_of_the_model_itself(context, gmf_dim, mlp_dim, num_floats):
-    """Tables and weights of the built model, and the widths of its modules."""
-    item = ITEM if num_floats else EntityColumns(0, (0, 3))
-    inputs = ModelInputs((30, 20, 5, 7), num_floats, user=USER, item=item)
-    settings = NCFSettings(
-        gmf_dim=gmf_dim, mlp_dim=mlp_dim, layers=(8, 3) if mlp_dim else (), context=context, context_dim=2
-    )
-    spec = ModelSpec("ncf", inputs, settings)
-    model, found = spec.build(), Network.of(spec)
-    tables = list(model.embeddings.tables)
-    assert list(zip(found.num_ids, found.widths, strict=True)) == [tuple(table.shape) for table in tables]
-    assert found.columns == tuple(model.places.tolist())
-    matrices = [parameter for parameter in model.parameters() if parameter.dim() == 2]
-    assert found.weights == sum(matrix.numel() for matrix in matrices) - sum(table.numel() for table in tables)
-    assert (found.num_outputs, found.num_floats) == (1, num_floats if context != "none" else 0)
-    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    into_output = model.output.in_features - (settings.layers[-1] if mlp_dim else 0)
-    vectors = into_output // gmf_dim if gmf_dim else 0  # p q alone, or with c's two products
-    mean = gmf_dim if vectors == 3 else 0
-    assert found.hidden == sum(linear.out_features for linear in linears[:-1]) + into_output + mean
-    others = len(tables) - 2
-    assert found.elementwise == into_output + mean * (others + 1)
+@pytest.mark.parametrize(
+    ("context", "widths", "weights", "hidden", "elementwise"),
+    [
+        # Two halves of 4 and 6, layers 8 and 3: 12 x 8 + 8 x 3 + (4 + 3) x 1 weights.
+        ("none", (10, 10), 127, 8 + 3 + 4, 4),
+        # Vectors of context of 2 in the MLP and of 4 in the products; two floats: 18 x 8 + 8 x 3 + 15 x 1 + 2 x 4.
+        ("both", (10, 10, 6, 6), 191, 8 + 3 + 12 + 4, 12 + 3 * 4),
+    ],
+)
+def test_the_shape_of_ncf_counted_by_hand(context, widths, weights, hidden, elementwise):
+    inputs = ModelInputs((30, 20, 5, 7), 2, user=USER, item=ITEM)
+    settings = NCFSettings(gmf_dim=4, mlp_dim=6, layers=(8, 3), context=context, context_dim=2)
+    found = Network.of(ModelSpec("ncf", inputs, settings).build())
+    assert (found.columns, found.num_ids) == ((1, 0, 2, 3)[: len(widths)], (20, 30, 5, 7)[: len(widths)])
+    assert (found.widths, found.weights, found.hidden, found.elementwise) == (widths, weights, hidden, elementwise)
+    assert (found.num_outputs, found.num_floats) == (1, 2 if context == "both" else 0)
 
 
 def test_a_model_whose_needs_are_not_known_is_refused():
     inputs = ModelInputs((30, 20), 0, user=EntityColumns(1, (1,)), item=EntityColumns(0, (0,)))
     spec = ModelSpec("two_tower", inputs, TwoTowerSettings())
     with pytest.raises(TrainingError, match=r"known of model.kind=tabular and ncf, and this run's is two_tower\."):
-        Network.of(spec)
+        Network.of(spec.build())
 
 
 @given(
@@ -169,7 +155,7 @@ def test_a_rows_state_is_read_off_the_optimizer(trained, overrides, touched):
         assert found.touched_row_bytes is None
     else:
         assert found.touched_row_bytes == pytest.approx(
-            [touched(width) for width in Network.of(experiment.spec).widths]
+            [touched(width) for width in Network.of(experiment.new_model(1)).widths]
         )
 
 

@@ -9,7 +9,7 @@ from loaders.dataset import BatchDataset
 from models.kernels import kernel
 from pipeline.cli import main
 from pipeline.experiment import Experiment
-from pipeline.machine_rates import Rates, measure_rates
+from pipeline.step_needs import Rates, measure_rates
 from pipeline.step_phases import FORWARD, LOOKUP, LOSS, PHASES, Laps, PhasedStep, watched_lookup
 from pipeline.step_profile import profile_steps
 from pipeline.train import TrainingError

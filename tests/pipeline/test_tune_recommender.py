@@ -15,9 +15,9 @@ from models.schedule import build_schedule
 from pipeline import tune_trials
 from pipeline.cli import main
 from pipeline.experiment import Experiment
-from pipeline.machine_rates import Rates
 from pipeline.negatives import implicit_batches
 from pipeline.stages import Encoded, Pipeline
+from pipeline.step_needs import Rates
 from pipeline.step_phases import PHASES_WITH_DRAWS, Laps, PhasedStep, watched_lookup
 from pipeline.step_profile import profile_steps
 from pipeline.tune import Trainer
