@@ -1,4 +1,4 @@
-"""What the phases of a training step have to move and to compute at least, from the shapes alone, and the ceilings: what
+"""What the phases of a training step have to move and to compute at least, from the shapes alone, and what
 this machine's memory and arithmetic can do at most, measured in a second or two.
 
 Shapes: B rows of a batch, C id columns of tables [V_c, D_c], of which a batch touches U_c rows, W the sum of D_c. With

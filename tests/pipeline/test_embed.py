@@ -171,11 +171,6 @@ def test_a_file_of_items_alone_brings_items_and_one_of_neither_is_refused(shop, 
         update_embeddings(run, shop.bundle, shop.pipeline(), [str(tmp_path / "pale.parquet")], EmbedSettings())
 
 
-def test_an_update_without_a_version_before_says_what_to_do(shop, run):
-    with pytest.raises(EmbeddingsError, match=r"is not there\. Run gigabatch embed"):
-        update_embeddings(run, shop.bundle, shop.pipeline(), [], EmbedSettings())
-
-
 @pytest.mark.parametrize("rows_at_once", [1, 7, 128])
 def test_vectors_are_the_same_bits_however_many_rows_are_computed_at_once(
     shop, run, tmp_path, monkeypatch, rows_at_once

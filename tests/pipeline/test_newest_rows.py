@@ -107,8 +107,3 @@ def test_feature_rows_encode_the_entity_as_its_own_row_does_and_the_rest_as_null
     assert {value for column in ids for value in found[column]} == {1}  # the id of null
     flags = [f"{column}_na" for column in ("age", "price") if column not in entity.columns]
     assert {value for column in flags for value in found[column]} == {1.0}
-
-
-def test_feature_rows_of_nobody(preprocessor):
-    empty = newest_rows(SHOP, ITEM, [sales(0, 0)])
-    assert preprocessor.weave(feature_rows(SHOP, ITEM, empty), targets=False).shape[0] == 0

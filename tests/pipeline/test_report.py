@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from markupsafe import Markup
 
 from pipeline.report import (
     Calibration,
@@ -120,25 +121,14 @@ def test_a_name_alone_makes_a_page_without_sections():
     assert not {"section", "svg", "table", "nav", "dl", "ul", "details"} & set(page.tags)
 
 
-@pytest.mark.parametrize(
-    ("field", "section"),
-    [
-        ("comparison", "comparison"),
-        ("splits", "splits"),
-        ("learning_curve", "learning"),
-        ("quality", "quality"),
-        ("stages", "stages"),
-        ("columns", "columns"),
-        ("importance", "importance"),
-        ("environment", "environment"),
-        ("configuration", "configuration"),
-        ("metrics", "metrics"),
-    ],
-)
-def test_a_section_without_data_is_left_out(field, section):
-    empty = getattr(ReportData("tiny"), field)
-    assert section in Page(full_text()).ids()
-    assert section not in Page(render_report(replace(full(), **{field: empty}))).ids()
+def test_a_section_without_data_is_left_out(monkeypatch):
+    monkeypatch.setattr("pipeline.charts._svg", lambda *_: Markup("<svg></svg>"))  # drawn eleven times, all alike
+    fields = {section: section for section in (*SECTIONS, "metrics")} | {"learning": "learning_curve"}
+    assert set(fields) <= set(Page(full_text()).ids())
+    for section, field in fields.items():
+        ids = Page(render_report(replace(full(), **{field: getattr(ReportData("tiny"), field)}))).ids()
+        assert section not in ids
+        assert set(fields) - {section} <= set(ids)
 
 
 def test_the_page_refers_to_nothing_outside_itself():
@@ -173,12 +163,8 @@ def test_colours_of_charts_are_defined_for_light_and_dark():
 @pytest.mark.parametrize(
     "hostile",
     [
-        "\"><script>alert(1)</script><img src=x onerror=alert(1)>'",
-        "</style></title></svg><script>alert(1)</script>",
-        "' onmouseover='alert(1)' x='",
-        "{{ 7 * 7 }}{% raw %}",
-        "$x^{2} &lt;b&gt; &amp;",
-        "]]><!--",
+        "\"><script>alert(1)</script><img src=x onerror=alert(1)>' onmouseover='alert(1)' x='{{ 7 * 7 }}{% raw %}",
+        "</style></title></svg><script>alert(1)</script>$x^{2} &lt;b&gt; &amp; ]]><!--",
     ],
 )
 def test_hostile_names_are_text_everywhere(hostile):
@@ -198,7 +184,7 @@ def test_equal_data_give_equal_bytes(tmp_path):
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
-@pytest.mark.parametrize("number", [None, NAN, float("inf"), np.float32("nan"), 0, -1.5, np.int64(7)])
+@pytest.mark.parametrize("number", [None, NAN, float("inf"), np.int64(-7)])
 def test_missing_and_odd_numbers_make_a_page(number):
     data = full(number=number)
     rows = [*data.importance, {"name": "c", "mean": NAN, "std": None}]

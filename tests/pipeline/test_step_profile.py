@@ -89,8 +89,9 @@ def test_laps_add_up_by_name_within_a_step(monkeypatch):
     assert laps.by_step() == [nothing | {FORWARD: 1.5, LOOKUP: 2.0}, nothing | {LOSS: 0.25}]
 
 
-def test_the_command_prints_the_phases_and_writes_json_and_trace(tiny, capsys):
-    trace = tiny.folder / "traces" / "step.json"
+def test_the_command_prints_the_phases_and_writes_json_and_trace(trained, tmp_path, capsys):
+    tiny, _ = trained
+    trace = tmp_path / "traces" / "step.json"
     arguments = [*SMALL, "--steps", "3", "--trace", str(trace)]
     assert main(["profile", "--config", str(tiny.config), *arguments]) == 0
     out = capsys.readouterr().out
@@ -117,8 +118,8 @@ def test_a_machines_rates_are_positive_and_say_of_what():
         (["train.batch_size=512"], "2,400 train rows are fewer than 8 batches of 512"),
     ],
 )
-def test_what_cannot_be_profiled_is_one_line(tiny, capsys, arguments, message):
-    assert main(["profile", "--config", str(tiny.config), *arguments]) == 2
+def test_what_cannot_be_profiled_is_one_line(trained, capsys, arguments, message):
+    assert main(["profile", "--config", str(trained[0].config), *arguments]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 

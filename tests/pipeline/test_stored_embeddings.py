@@ -108,11 +108,6 @@ def test_keys_of_another_type_are_refused_by_name(stored, entity, keys):
         getattr(stored, entity).find(keys)
 
 
-def test_nothing_is_found_for_no_keys(stored):
-    assert stored.item.find([]).tolist() == []
-    assert stored.user.find(pd.Series([], dtype="str")).tolist() == []
-
-
 def test_the_form_of_the_keys_does_not_matter(stored):
     known = stored.item.keys.tolist()[:3]
     for keys in (known, tuple(known), np.array(known), pd.Series(known), pd.Series(known).astype("category")):

@@ -151,14 +151,6 @@ def test_steps_before_the_checkpoint_are_not_run_again(tmp_path):
     assert seen == list(range(5, 21))
 
 
-def test_a_crash_between_the_checkpoint_and_the_return_loses_no_line(tmp_path):
-    """Every moment at which the last epoch's state is on disk has its lines on disk too."""
-    settings = settings_of(epochs=1)
-    whole = run(tmp_path, settings)
-    assert run(tmp_path, settings).curve == whole.curve  # only the end is left to do
-    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(whole.curve)
-
-
 def test_a_damaged_checkpoint_is_named(tmp_path):
     with pytest.raises(Crash):
         run(tmp_path, settings_of(), after_step=crash_at(6))

@@ -335,8 +335,8 @@ def test_the_command_decides_and_writes_what_it_found(tiny, capsys):
         (["--rows", "200"], "200 rows are fewer than 8 such batches"),
     ],
 )
-def test_what_leaves_nothing_to_try_is_one_line(tiny, capsys, arguments, message):
-    assert main(["tune", "--config", str(tiny.config), *SMALL, *arguments]) == 2
+def test_what_leaves_nothing_to_try_is_one_line(trained, capsys, arguments, message):
+    assert main(["tune", "--config", str(trained[0].config), *SMALL, *arguments]) == 2
     err = capsys.readouterr().err
     assert message in err.splitlines()[-1]
 
