@@ -66,7 +66,7 @@ embed: $(READY)  ## store the vectors of the latest two-tower model's users and 
 serve: $(READY)  ## answer /rank, /recommend and /score over HTTP with the current model; a promoted one is swapped in
 	$(PYTHON) -m pipeline serve --config $(CONFIG) $(ARGS)
 
-export: $(READY)  ## the latest model for other runtimes: make export ARGS="--formats onnx,torch --out exported"
+export: $(READY)  ## the latest model for other runtimes: make export ARGS="--formats onnx_rows,torch --out exported"
 	$(PYTHON) -m pipeline export --config $(CONFIG) $(ARGS)
 
 nightly: $(READY)  ## new raw files -> a model -> compared with the current one -> promoted or kept

@@ -281,7 +281,7 @@ def batch_sizes(train_rows: int, flags: Any) -> dict[int, int]:
 def main() -> None:
     flags = arguments(__doc__ or "", rows=2_000_000, log_rows=1_000_000, cache="", docs="docs", tables="pairs,trivago")
     from benchmarks.batch_scaling_report import report
-    from pipeline.stages import resolve_device
+    from pipeline.machine import resolve_device
 
     flags.device = resolve_device(flags.device)
     rows = {"pairs": flags.rows, "trivago": flags.log_rows}

@@ -92,7 +92,7 @@ def table_file(folder: Path, rows: int) -> Path:
 
 def main() -> None:
     flags = arguments(__doc__ or "", rows=0, rounds=5, cache="", search="")
-    from pipeline.stages import resolve_device
+    from pipeline.machine import resolve_device
 
     flags.device = resolve_device(flags.device)
     rows = flags.rows or (60_000 if flags.quick else 42_800_000 if flags.device == "cuda" else 2_000_000)

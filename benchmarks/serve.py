@@ -51,7 +51,7 @@ from pipeline.bundle import Bundle
 from pipeline.embed import embed
 from pipeline.embed_write import EmbedSettings
 from pipeline.serving.served import load_served
-from pipeline.stages import model_inputs
+from pipeline.train import model_inputs
 
 CANDIDATES, RATE, BODIES = 100, 200, 4
 HEADERS = {"content-type": "application/json"}

@@ -83,7 +83,7 @@ def choose_residency(
 def residency_here(tables: list[PackedShards], device: str, free_host_bytes: int, setting: str = "auto") -> Residency:
     """`choose_residency` for these tables together, with the memory that is free on `device` now.
 
-    free_host_bytes: `pipeline.plan_machine.available_memory()`, which knows of cgroups, divided by the ranks on this
+    free_host_bytes: `pipeline.machine.available_memory()`, which knows of cgroups, divided by the ranks on this
     machine, of which each has tables of its own. The choice is logged.
     """
     free_device_bytes = torch.cuda.mem_get_info(device)[0] if torch.device(device).type == "cuda" else 0

@@ -181,13 +181,7 @@ class ArtifactStore:
         temporary = temporary_path(target)
         with own_folder(temporary), _full_disk_as_user_error(f"copy of {artifact.path}", temporary):
             shutil.copytree(artifact.path, temporary, dirs_exist_ok=True)
-            fsync_tree(temporary)
-            try:
-                temporary.rename(target)
-            except OSError as error:  # another process was first
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise
-            fsync_folder(target.parent)
+            _put_in_place(temporary, target)
 
     def find(self, stage: str, key: str) -> Artifact | None:
         """The artifact if it is there and whole; a damaged one is put aside and logged."""
@@ -238,20 +232,27 @@ class ArtifactStore:
                 "files": files,
             }
             (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1))
-            fsync_tree(temporary)
-            try:
-                temporary.rename(target)
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise
+            if not _put_in_place(temporary, target):
                 log.info("%s: another process finished the same artifact first", stage)
                 return Artifact(target, key, self._verified(target))
-            fsync_folder(target.parent)
         cache = ChecksumCache(self.root / CHECKSUMS)  # so that the next run need not read everything again
         for name, stat in stats.items():
             cache.remember(target / name, stat, str(files[name]["checksum"]))
         cache.save()
         return Artifact(target, key, manifest)
+
+
+def _put_in_place(temporary: Path, target: Path) -> bool:
+    """Flush a finished folder and give it its name; False where another process was first."""
+    fsync_tree(temporary)
+    try:
+        temporary.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
+    fsync_folder(target.parent)
+    return True
 
 
 def _content_files(folder: Path) -> dict[str, Path]:
@@ -319,6 +320,8 @@ def own_folder(path: Path) -> Iterator[None]:
             lock.unlink(missing_ok=True)
 
 
+# flock rather than the package filelock: both uses need the open file. A holder writes its name into the one that is
+# locked, and a lock on a file that a cleaner has removed meanwhile is taken again.
 def _locked(lock: Path) -> IO[str]:
     """The lock file, open and locked; again where a cleaner removed it between the two steps."""
     while True:
@@ -449,6 +452,11 @@ def atomic_write(path: Path, content: bytes) -> None:
         fsync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Replace a file by `content` as JSON, indented, whole or not at all; `without_nan`."""
+    atomic_write(path, (json.dumps(without_nan(content), indent=1, default=str) + "\n").encode())
 
 
 def atomic_symlink(target: Path, link: Path) -> None:

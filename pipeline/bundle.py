@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,14 +81,8 @@ class Bundle:
 
     def _named(self, outputs: Tensor, frame: Any) -> Any:
         engine = engine_of(frame)
-        columns: dict[str, Tensor] = {}
         predictions = target_loss(self.schema).predict(outputs)
-        for target, prediction in zip(self.schema.targets, predictions, strict=True):
-            if target.task == "multiclass":
-                names = target.classes or tuple(map(str, range(target.num_outputs)))
-                columns |= {f"{target.name}_{name}": prediction[:, i].contiguous() for i, name in enumerate(names)}
-            else:
-                columns[target.name] = prediction
+        columns = {name: part.contiguous() for name, part in named_predictions(self.schema, predictions).items()}
         values = {name: engine.arrays.from_dlpack(column.to(_frame_device(engine))) for name, column in columns.items()}
         return engine.frames.DataFrame(values, index=frame.index)
 
@@ -147,6 +141,18 @@ def model_outputs(model: Model, ids: Tensor, floats: Tensor) -> Iterator[Tensor]
                 yield model(ids[start : start + BLOCK_ROWS], floats[start : start + BLOCK_ROWS])
     finally:
         model.train(training)
+
+
+def named_predictions(schema: Schema, predictions: Sequence[Tensor]) -> dict[str, Tensor]:
+    """The columns of `Bundle.predict` [N] by name, in order, of each target's predictions."""
+    columns: dict[str, Tensor] = {}
+    for target, prediction in zip(schema.targets, predictions, strict=True):
+        if target.task == "multiclass":
+            names = target.classes or tuple(map(str, range(target.num_outputs)))
+            columns |= {f"{target.name}_{name}": prediction[:, place] for place, name in enumerate(names)}
+        else:
+            columns[target.name] = prediction
+    return columns
 
 
 def target_loss(schema: Schema) -> TargetLoss:

@@ -1,15 +1,15 @@
 """Charts as inline SVG whose colours are CSS variables of the page, so that dark mode and print recolour them.
 
 Matplotlib draws with its object-oriented API in colours that each stand for a variable; `_svg` puts the variable in
-their place, leaves fonts to the page and makes ids unique. No text of a user's data enters the drawing: titles and
-legends are HTML beside it.
+their place, leaves fonts to the page and makes ids unique. No text of a user's data enters the drawing but names of
+models: titles and legends are HTML beside it.
 """
 
 import io
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -111,22 +111,9 @@ def learning_charts(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
     charts = []
     for number, (quantity, lines) in enumerate(quantities.items()):
         note = f"not finite: {lost[quantity]} of the values" if lost[quantity] else ""
-        title = f"{metric_label(quantity)} by {axis}"
-        charts.append(_line_chart(title, axis, x, lines, f"curve{number}", note))
+        chart = curves_chart(Curves(x, lines, axis), f"{metric_label(quantity)} by {axis}", f"curve{number}")
+        charts.append(replace(chart, note=note))
     return charts
-
-
-def _line_chart(title: str, axis: str, x: np.ndarray, lines: Mapping[str, np.ndarray], key: str, note: str) -> Chart:
-    with matplotlib.rc_context(STYLE):
-        ax = _axes(axis)
-        for color, y in zip(_colors(lines), lines.values(), strict=True):
-            known = np.isfinite(x + y)
-            ax.plot(x[known], y[known], color=color, marker="o" if known.sum() <= 30 else "", markersize=2.6, **LINE)
-        ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
-        ax.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
-        legend = _legend(lines) if len(lines) > 1 or "" not in lines else ()
-        return Chart(title, _svg(ax, title, key), legend, note)
 
 
 def roc_chart(roc: Roc, key: str) -> Chart:
@@ -289,4 +276,42 @@ def curves_chart(curves: Curves, title: str, key: str) -> Chart:
                 axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 300 * low else (1.0,)))
                 axis.set_major_formatter(FuncFormatter(lambda v, _: EngFormatter(sep="")(v) if v >= 1 else f"{v:g}"))
                 axis.set_minor_locator(NullLocator())
-        return Chart(title, _svg(ax, title, key), _legend(named) if len(named) > 1 else ())
+            elif axis is ax.xaxis:
+                axis.set_major_locator(MaxNLocator(6, integer=True))
+                axis.set_major_formatter(EngFormatter(sep=""))
+            else:
+                axis.set_major_formatter(ScalarFormatter(useOffset=False))
+        return Chart(title, _svg(ax, title, key), _legend(named) if len(named) > 1 or "" not in named else ())
+
+
+def mean_curve(losses: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Mean over trainings of each epoch's loss, of as many epochs as every one has."""
+    return tuple(float(np.mean(epoch)) for epoch in zip(*losses, strict=False))
+
+
+def loss_chart(curves: Mapping[str, Sequence[float]], title: str, key: str) -> Chart:
+    """Valid loss by epoch, a line a series, which may differ in length."""
+    epochs = max(map(len, curves.values()))
+    lines = {name: [*losses, *[np.nan] * (epochs - len(losses))] for name, losses in curves.items()}
+    return curves_chart(Curves(range(1, epochs + 1), lines, "epoch", "valid loss"), title, key)
+
+
+def intervals_chart(
+    rows: Sequence[tuple[str, Sequence[float], float, float | None]], title: str, axis: str, key: str, note: str
+) -> Chart:
+    """A line a row of (name, values, mean, half of the interval's width or None): rings, a dot and a bar."""
+    with matplotlib.rc_context(STYLE):
+        ax = _axes(axis)
+        ax.figure.set_size_inches(4.0, 0.7 + 0.25 * len(rows))
+        for place, (_, values, mean, half) in enumerate(rows):
+            ax.plot(
+                values, [place] * len(values), "o", color=MUTED, fillstyle="none", markersize=4.4, markeredgewidth=0.8
+            )
+            ax.errorbar([mean], [place], xerr=half, fmt="o", color=LINES[0], markersize=7, elinewidth=1.7)
+            ax.text(1.03, place, f"{mean:.4g}", va="center", transform=ax.get_yaxis_transform())
+        ax.set_yticks(range(len(rows)), [name for name, *_ in rows])
+        ax.set_ylim(len(rows) - 0.5, -0.5)
+        ax.grid(visible=False, axis="y")
+        ax.xaxis.set_major_locator(MaxNLocator(4))
+        ax.xaxis.set_major_formatter(ScalarFormatter(useOffset=False))
+        return Chart(title, _svg(ax, title, key), note=note)

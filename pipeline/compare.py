@@ -10,129 +10,76 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from models.errors import ModelError
-from models.model import ModelInputs
+from models.model import Model, ModelInputs
 from models.shelf import ModelSpec
 from pipeline.artifacts import artifact_key, source_hash
-from pipeline.compare_report import show, write_compared
-from pipeline.compare_trials import MOST_SEEDS, Bench, Interval, Outcome, Trainer
+from pipeline.compare_report import Budget, Compared, Contender, Outcome, show, write_compared
 from pipeline.config import ConfigError, ModelChoice, TrainSettings, model_choice
-from pipeline.display import progress
-from pipeline.experiment import Enough
+from pipeline.display import progress, silence
+from pipeline.evaluate import evaluate
+from pipeline.experiment import NO_CHECKPOINTS, Enough, Experiment, TimedTrainer, valid_losses
 from pipeline.rank_evaluate import RankingError
 from pipeline.run import environment
 from pipeline.stages import Pipeline
-from pipeline.train import TrainingError
+from pipeline.train import TrainingError, table_loss
 
 T = TypeVar("T")
 LR_STEP = 3.0  # from one learning rate that is tried to the next
-NO_CHECKPOINTS = 10**9
 
 
-@dataclass(frozen=True)
-class Budget:
-    """What every model gets alike. epochs: None is the run's own. trials: learning rates, around the run's lr_max.
+class Trainer(TimedTrainer):
+    """Trains models of the shelf on a run's data and judges them on its splits."""
 
-    seconds: of everything together; None is no bound. max_rows: of the train split, a sample of a longer one.
-    """
+    def __init__(self, experiment: Experiment, deadline: float) -> None:
+        super().__init__(experiment, deadline)
+        self.test = experiment.encoded.judged("test").to(experiment.device)
+        self._ranking = experiment.encoded.ranking(experiment.spec.inputs)
 
-    seeds: int = 3
-    epochs: int | None = None
-    trials: int = 3
-    seconds: float | None = None
-    max_rows: int = 2_000_000
+    def valid_metric(self, spec: ModelSpec, settings: TrainSettings, seed: int) -> float:
+        """The metric of the valid split after a training."""
+        return self.judged(self.fit(settings, seed, spec))
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.seeds <= MOST_SEEDS:
-            raise TrainingError(f"compare: --seeds must be from 1 to {MOST_SEEDS}, not {self.seeds}.")
-        for flag, value in (("epochs", self.epochs), ("trials", self.trials), ("rows", self.max_rows)):
-            if value is not None and value < 1:
-                raise TrainingError(f"compare: --{flag} must be at least 1, not {value}.")
-        if self.seconds is not None and not 0 < self.seconds < math.inf:
-            raise TrainingError(f"compare: --seconds must be above 0, not {self.seconds}.")
+    def outcome(self, spec: ModelSpec, settings: TrainSettings, seed: int) -> Outcome:
+        """A training and all metrics of the test split."""
+        experiment, test = self.experiment, self.test
+        schema, device = experiment.schema, experiment.device
+        experiment.negatives(seed)  # kept: the first model's time is not to hold what all of them share
+        started = time.perf_counter()
+        trained = self.fit(settings, seed, spec)
+        seconds = time.perf_counter() - started
+        with silence():
+            found = evaluate(trained.model, test, schema, device)
+            ranks = self.rank(trained.model)
+        first = found.metrics[schema.targets[0].name] if len(schema.targets) == 1 else {}
+        metrics = {name: value for name, value in found.headline.items() if value is not None} | first | ranks
+        if self.metric == "logloss":
+            metrics["logloss"] = table_loss(trained.model, test, experiment.loss, device)
+        return Outcome(seed, metrics, valid_losses(trained), seconds, trained.rows)
 
-
-@dataclass(frozen=True)
-class Contender:
-    """A model and how it did. tried: the valid metric by learning rate, None where training diverged."""
-
-    label: str
-    choice: dict[str, Any]
-    parameters: int
-    lr: float
-    tried: dict[float, float | None]
-    outcomes: tuple[Outcome, ...]
-
-    def interval(self, metric: str) -> Interval | None:
-        """None where the metric does not apply."""
-        values = [value for o in self.outcomes if (value := o.metrics.get(metric)) is not None]
-        return Interval.of(values) if values else None
-
-    def difference(self, other: Contender, metric: str) -> Interval | None:
-        """This one's metric less the other's, paired by seed."""
-        theirs = {o.seed: o.metrics.get(metric) for o in other.outcomes}
-        pairs = [(o.metrics.get(metric), theirs.get(o.seed)) for o in self.outcomes]
-        gaps = [mine - its for mine, its in pairs if mine is not None and its is not None]
-        return Interval.of(gaps) if gaps else None
-
-    @property
-    def lr_at_edge(self) -> bool:
-        """Whether the best learning rate is the lowest or the highest tried, so that a better one may lie beyond."""
-        return len(self.tried) > 1 and self.lr in (min(self.tried), max(self.tried))
-
-
-@dataclass(frozen=True)
-class Compared:
-    """All that was found. left_out: by model, why. stopped: what time did not allow, or empty."""
-
-    name: str
-    id: str
-    created_utc: str
-    metric: str
-    budget: Budget
-    epochs: int
-    batch_size: int
-    optimizer: str
-    rows: int
-    rows_of_run: int
-    contenders: tuple[Contender, ...]
-    left_out: dict[str, str]
-    stopped: str
-    seconds: float
-    environment: dict[str, Any]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types, with intervals and paired differences against the first model."""
-        found: list[dict[str, Any]] = []
-        for contender in self.contenders:
-            names = dict.fromkeys(name for o in contender.outcomes for name in o.metrics)
-            spans = {name: contender.interval(name) for name in names}
-            gaps = {name: contender.difference(self.contenders[0], name) for name in names}
-            found.append(
-                asdict(contender)
-                | {"tried": [{"lr": lr, self.metric: value} for lr, value in contender.tried.items()]}
-                | {"intervals": {name: span and asdict(span) for name, span in spans.items()}}
-                | {"differences": {name: gap and asdict(gap) for name, gap in gaps.items()}}
-            )
-        return asdict(self) | {"contenders": found}
+    def rank(self, model: Model) -> dict[str, float | None]:
+        """How high it ranks the choices of the test split, where the run asks for that: by name, `hr@10 sampled`."""
+        found = {} if self._ranking is None else self._ranking(model)
+        parts = {part: found[part] for part in ("sampled", "catalogue") if part in found}
+        return {f"{n} {part}": v for part, values in parts.items() for n, v in values.items() if n != "candidates"}
 
 
 def run_compare(path: str | Path, overrides: Sequence[str], models: str, budget: Budget) -> int:
     """The command: prints the table and writes compare.html, .svg and .json to runs/<name>/compare-<id>/."""
     pipeline = Pipeline.from_config(path, *overrides)
     choices = parse_models(models, pipeline.config.model)
-    bench = Bench.of(pipeline.features().encode(), budget.max_rows)
-    compared = compare(bench, choices, budget)
+    experiment = Experiment.of(pipeline.features().encode(), budget.max_rows)
+    compared = compare_models(experiment, choices, budget)
     folder = pipeline.config.runs / pipeline.config.name / f"compare-{compared.id}"
     folder.mkdir(parents=True, exist_ok=True)
     write_compared(folder, compared)
@@ -168,7 +115,7 @@ def parse_models(text: str, own: ModelChoice) -> dict[str, ModelChoice]:
     return choices
 
 
-def compare(bench: Bench, choices: Mapping[str, ModelChoice], budget: Budget) -> Compared:
+def compare_models(experiment: Experiment, choices: Mapping[str, ModelChoice], budget: Budget) -> Compared:
     """Search every model's learning rate, then train all of them seed by seed, until the time is up.
 
     A model that does not fit the data, or fails in training, is left out with the reason.
@@ -177,14 +124,15 @@ def compare(bench: Bench, choices: Mapping[str, ModelChoice], budget: Budget) ->
         TrainingError: where none is left.
     """
     started = time.perf_counter()
-    settings = bench.config.train.model_copy(update={"checkpoint_every_steps": NO_CHECKPOINTS})
+    config = experiment.config
+    settings = config.train.model_copy(update={"checkpoint_every_steps": NO_CHECKPOINTS})
     if budget.epochs is not None:
         settings = settings.model_copy(update={"epochs": budget.epochs})
-    trainer = Trainer(bench, math.inf if budget.seconds is None else started + budget.seconds)
-    contest = Contest(trainer, settings, bench.config.seed)
-    contest.enter(bench.inputs, choices)
+    trainer = Trainer(experiment, math.inf if budget.seconds is None else started + budget.seconds)
+    contest = Contest(trainer, settings, config.seed)
+    contest.enter(experiment.spec.inputs, choices)
     lrs = learning_rates(settings.lr_max, budget.trials)
-    seeds = range(bench.config.seed + 1, bench.config.seed + 1 + budget.seeds)
+    seeds = range(config.seed + 1, config.seed + 1 + budget.seeds)
     num_trainings = len(contest.specs) * (len(lrs) + len(seeds))
     with progress(num_trainings, "compare, trainings") as bar, contextlib.suppress(Enough):
         contest.search(lrs, bar.advance)
@@ -197,28 +145,30 @@ def compare(bench: Bench, choices: Mapping[str, ModelChoice], budget: Budget) ->
     asked = {
         "models": {label: choice.to_dict() for label, choice in choices.items()},
         "budget": asdict(budget),
-        "train": bench.config.to_dict()["train"],
-        "evaluate": bench.config.to_dict()["evaluate"],
+        "train": config.to_dict()["train"],
+        "evaluate": config.to_dict()["evaluate"],
         "metric": trainer.metric,
-        "seed": bench.config.seed,
-        "device": bench.device,
+        "seed": config.seed,
+        "device": experiment.device,
     }
     return Compared(
-        name=bench.config.name,
-        id=artifact_key("compare", {"encode": bench.key}, asked, source_hash(["models", "pipeline"]))[:12],
+        name=config.name,
+        id=artifact_key(
+            "compare", {"encode": experiment.encoded.artifact.key}, asked, source_hash(["models", "pipeline"])
+        )[:12],
         created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
         metric=trainer.metric,
         budget=budget,
         epochs=settings.epochs,
         batch_size=settings.batch_size,
         optimizer=settings.optimizer,
-        rows=len(bench.train),
-        rows_of_run=bench.num_train_rows,
+        rows=len(experiment.train),
+        rows_of_run=experiment.num_train_rows,
         contenders=contenders,
         left_out=contest.left_out,
         stopped="" if few == budget.seeds else f"The time was up after {few} of {budget.seeds} seeds of every model.",
         seconds=time.perf_counter() - started,
-        environment=environment(bench.device),
+        environment=environment(experiment.device),
     )
 
 

@@ -1,32 +1,139 @@
-"""What `compare` prints, and compare.html, compare.svg and compare.json."""
+"""What `compare` found, what it prints of that, and compare.html, compare.svg and compare.json."""
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from xml.sax.saxutils import escape
+from typing import Any
 
-from markupsafe import Markup
-from matplotlib.ticker import MaxNLocator
+from scipy.special import stdtrit
 
-from pipeline.artifacts import atomic_write, without_nan
-from pipeline.charts import SERIES, Chart, Curves, curves_chart
-from pipeline.display import metric_label, render_table
-from pipeline.plan_machine import about_seconds
-from pipeline.tune_report import Section, write_page
+from pipeline.artifacts import atomic_write, write_json
+from pipeline.charts import SERIES, Chart, intervals_chart, loss_chart, mean_curve
+from pipeline.display import about_seconds, metric_label, render_table
+from pipeline.report import Section, write_page
+from pipeline.train import TrainingError
 
-if TYPE_CHECKING:
-    from pipeline.compare import Compared
-    from pipeline.compare_trials import Interval
-
+MOST_SEEDS = 30
 # compare.svg stands alone, so it takes the light colours of the page.
 COLORS = {"--ink": "#20262d", "--muted": "#626b75", "--grid": "#e2e3df", "--series-1": "#2f6cad", "--card": "#ffffff"}
-WIDTH, ROW, LEFT, RIGHT, TOP, BOTTOM = 380, 22, 105, 50, 10, 34  # of the drawing, in its own units
 WORSE_IF_MORE = ("logloss", "ece", "rmse", "mae", "normalised_entropy")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One training: metrics of the test split, valid loss by epoch, seconds (its validations too), rows trained on."""
+
+    seed: int
+    metrics: dict[str, float | None]
+    valid_losses: tuple[float, ...]
+    seconds: float
+    rows: int
+
+
+@dataclass(frozen=True)
+class Interval:
+    """mean, and half: half the width of its 95 % interval (Student's t), None of fewer than two values."""
+
+    mean: float
+    half: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Interval:
+        count = len(values)
+        spread = None if count < 2 else float(stdtrit(count - 1, 0.975)) * statistics.stdev(values) / math.sqrt(count)
+        return cls(statistics.fmean(values), spread)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What every model gets alike. epochs: None is the run's own. trials: learning rates, around the run's lr_max.
+
+    seconds: of everything together; None is no bound. max_rows: of the train split, a sample of a longer one.
+    """
+
+    seeds: int = 3
+    epochs: int | None = None
+    trials: int = 3
+    seconds: float | None = None
+    max_rows: int = 2_000_000
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.seeds <= MOST_SEEDS:
+            raise TrainingError(f"compare: --seeds must be from 1 to {MOST_SEEDS}, not {self.seeds}.")
+        for flag, value in (("epochs", self.epochs), ("trials", self.trials), ("rows", self.max_rows)):
+            if value is not None and value < 1:
+                raise TrainingError(f"compare: --{flag} must be at least 1, not {value}.")
+        if self.seconds is not None and not 0 < self.seconds < math.inf:
+            raise TrainingError(f"compare: --seconds must be above 0, not {self.seconds}.")
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A model and how it did. tried: the valid metric by learning rate, None where training diverged."""
+
+    label: str
+    choice: dict[str, Any]
+    parameters: int
+    lr: float
+    tried: dict[float, float | None]
+    outcomes: tuple[Outcome, ...]
+
+    def interval(self, metric: str) -> Interval | None:
+        """None where the metric does not apply."""
+        values = [value for o in self.outcomes if (value := o.metrics.get(metric)) is not None]
+        return Interval.of(values) if values else None
+
+    def difference(self, other: Contender, metric: str) -> Interval | None:
+        """This one's metric less the other's, paired by seed."""
+        theirs = {o.seed: o.metrics.get(metric) for o in other.outcomes}
+        pairs = [(o.metrics.get(metric), theirs.get(o.seed)) for o in self.outcomes]
+        gaps = [mine - its for mine, its in pairs if mine is not None and its is not None]
+        return Interval.of(gaps) if gaps else None
+
+    @property
+    def lr_at_edge(self) -> bool:
+        """Whether the best learning rate is the lowest or the highest tried, so that a better one may lie beyond."""
+        return len(self.tried) > 1 and self.lr in (min(self.tried), max(self.tried))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """All that was found. left_out: by model, why. stopped: what time did not allow, or empty."""
+
+    name: str
+    id: str
+    created_utc: str
+    metric: str
+    budget: Budget
+    epochs: int
+    batch_size: int
+    optimizer: str
+    rows: int
+    rows_of_run: int
+    contenders: tuple[Contender, ...]
+    left_out: dict[str, str]
+    stopped: str
+    seconds: float
+    environment: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types, with intervals and paired differences against the first model."""
+        found: list[dict[str, Any]] = []
+        for contender in self.contenders:
+            names = dict.fromkeys(name for o in contender.outcomes for name in o.metrics)
+            spans = {name: contender.interval(name) for name in names}
+            gaps = {name: contender.difference(self.contenders[0], name) for name in names}
+            found.append(
+                asdict(contender)
+                | {"tried": [{"lr": lr, self.metric: value} for lr, value in contender.tried.items()]}
+                | {"intervals": {name: span and asdict(span) for name, span in spans.items()}}
+                | {"differences": {name: gap and asdict(gap) for name, gap in gaps.items()}}
+            )
+        return asdict(self) | {"contenders": found}
 
 
 def show(compared: Compared) -> None:
@@ -39,9 +146,9 @@ def show(compared: Compared) -> None:
 
 def write_compared(folder: Path, compared: Compared) -> None:
     """compare.json, compare.svg and compare.html, each whole or not at all."""
-    content = json.dumps(without_nan(compared.to_dict()), indent=1, default=str) + "\n"
-    atomic_write(folder / "compare.json", content.encode())
-    drawing = interval_drawing(compared)
+    write_json(folder / "compare.json", compared.to_dict())
+    chart = interval_chart(compared)
+    drawing = str(chart.svg)
     for name, color in COLORS.items():
         drawing = drawing.replace(f"var({name})", color)
     background = f'<rect width="100%" height="100%" fill="{COLORS["--card"]}"/>'
@@ -49,8 +156,7 @@ def write_compared(folder: Path, compared: Compared) -> None:
     atomic_write(
         folder / "compare.svg", drawing.replace("<svg", namespace, 1).replace(">", f">{background}", 1).encode()
     )
-    label = label_of(compared.metric)
-    chart = Chart(f"{label} by model", Markup(interval_drawing(compared)), note="bar: 95 % interval; ring: one seed")
+    label = metric_label(compared.metric)
     sections = [
         Section(f"{label} of the test split", interval_text(compared), model_rows(compared), (chart,)),
         Section("All metrics", "Means over the seeds, on the test split.", metric_rows(compared)),
@@ -109,7 +215,7 @@ def model_rows(compared: Compared) -> list[dict[str, Any]]:
         rows.append(
             {
                 "model": contender.label,
-                label_of(metric): value and value.mean,
+                metric_label(metric): value and value.mean,
                 "± 95 %": value and value.half,
                 f"less {first.label}": None if contender is first or gap is None else gap.mean,
                 "± 95 % of it": None if contender is first or gap is None else gap.half,
@@ -127,21 +233,14 @@ def metric_rows(compared: Compared) -> list[dict[str, Any]]:
     """A row a metric, a column a model."""
     names = dict.fromkeys(name for c in compared.contenders for o in c.outcomes for name in o.metrics)
     return [
-        {"metric": label_of(name)} | {c.label: (span := c.interval(name)) and span.mean for c in compared.contenders}
+        {"metric": metric_label(name)}
+        | {c.label: (span := c.interval(name)) and span.mean for c in compared.contenders}
         for name in names
     ]
 
 
-def label_of(metric: str) -> str:
-    """How a metric is written: "AUC" for auc, "HR@10 sampled" for hr@10 sampled."""
-    name, _, rest = metric.partition(" ")
-    if name.partition("@")[0] in ("hr", "ndcg", "mrr", "gauc"):
-        return f"{name.upper()} {rest}".strip()
-    return metric_label(metric)
-
-
 def lr_text(compared: Compared) -> str:
-    label = label_of(compared.metric)
+    label = metric_label(compared.metric)
     return f"{label} of the valid split after one training each, with a seed of its own; the best is taken."
 
 
@@ -158,61 +257,20 @@ def setting_rows(compared: Compared) -> list[dict[str, Any]]:
 
 def loss_charts(compared: Compared) -> list[Chart]:
     """Valid loss by epoch, of as many models a chart as there are colours."""
-    curves = {}
+    curves = {c.label: mean_curve([outcome.valid_losses for outcome in c.outcomes]) for c in compared.contenders}
+    labels, count = list(curves), len(SERIES)
+    shown = [
+        {label: curves[label] for label in labels[start : start + count]} for start in range(0, len(labels), count)
+    ]
+    return [loss_chart(part, "Valid loss by epoch", f"losses{number}") for number, part in enumerate(shown)]
+
+
+def interval_chart(compared: Compared) -> Chart:
+    """A line a model with its seeds, mean and interval."""
+    label, rows = metric_label(compared.metric), []
     for contender in compared.contenders:
-        by_epoch = zip(*(outcome.valid_losses for outcome in contender.outcomes), strict=False)
-        curves[contender.label] = [statistics.fmean(losses) for losses in by_epoch]
-    charts, labels = [], list(curves)
-    for start in range(0, len(labels), len(SERIES)):
-        shown = {label: curves[label] for label in labels[start : start + len(SERIES)]}
-        epochs = max(map(len, shown.values()))
-        lines = {label: [*losses, *[math.nan] * (epochs - len(losses))] for label, losses in shown.items()}
-        drawn = Curves(range(1, epochs + 1), lines, "epoch", "valid loss")
-        charts.append(curves_chart(drawn, "Valid loss by epoch", f"losses{start}"))
-    return charts
-
-
-def interval_drawing(compared: Compared) -> str:
-    """An SVG without size or namespace, in CSS variables: a line a model with its seeds, mean and interval."""
-    metric, contenders = compared.metric, compared.contenders
-    seeds = [[v for o in c.outcomes if (v := o.metrics.get(metric)) is not None] for c in contenders]
-    spans = [c.interval(metric) for c in contenders]
-    low, high = _range([value for values in seeds for value in values], spans)
-    ticks = [float(tick) for tick in MaxNLocator(4).tick_values(low, high) if low <= tick <= high]
-
-    def x(value: float) -> str:
-        return f"{LEFT + (value - low) / (high - low) * (WIDTH - LEFT - RIGHT):.1f}"
-
-    height = TOP + ROW * len(contenders) + BOTTOM
-    floor = height - BOTTOM
-    parts = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label_of(metric))} by model">']
-    for tick in ticks:
-        parts.append(f'<path d="M{x(tick)} {TOP}V{floor}" stroke="var(--grid)"/>')
-        parts.append(_text(x(tick), floor + 14, f"{tick:.6g}", "middle", "--muted"))
-    parts.append(_text(str((LEFT + WIDTH - RIGHT) / 2), floor + 28, label_of(metric), "middle", "--muted"))
-    for number, (contender, values, span) in enumerate(zip(contenders, seeds, spans, strict=True)):
-        y = TOP + ROW * (number + 0.5)
-        parts.append(_text(str(LEFT - 10), y + 3.5, contender.label, "end", "--ink"))
-        parts += [
-            f'<circle cx="{x(value)}" cy="{y}" r="2.2" fill="none" stroke="var(--muted)" stroke-width="0.8"/>'
-            for value in values
-        ]
-        if span is not None and span.half is not None:
-            ends = f"M{x(span.mean - span.half)} {y}H{x(span.mean + span.half)}"
-            parts.append(f'<path d="{ends}" stroke="var(--series-1)" stroke-width="1.7" stroke-linecap="round"/>')
-        if span is not None:
-            parts.append(f'<circle cx="{x(span.mean)}" cy="{y}" r="3.6" fill="var(--series-1)"/>')
-            parts.append(_text(str(WIDTH - RIGHT + 12), y + 3.5, f"{span.mean:.4g}", "start", "--ink"))
-    return "".join([*parts, "</svg>"])
-
-
-def _text(x: str, y: float, text: str, anchor: str, color: str) -> str:
-    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="var({color})">{escape(text)}</text>'
-
-
-def _range(values: Sequence[float], spans: Sequence[Interval | None]) -> tuple[float, float]:
-    """Ends of the axis: of all seeds and intervals, with a margin."""
-    ends = [span.mean + sign * (span.half or 0.0) for span in spans if span is not None for sign in (-1, 1)]
-    low, high = min([*values, *ends], default=0.0), max([*values, *ends], default=1.0)
-    margin = 0.05 * (high - low) or 0.01 * abs(high) or 0.01
-    return low - margin, high + margin
+        values = [v for o in contender.outcomes if (v := o.metrics.get(compared.metric)) is not None]
+        if values:
+            interval = Interval.of(values)
+            rows.append((contender.label, values, interval.mean, interval.half))
+    return intervals_chart(rows, f"{label} by model", label, "intervals", "bar: 95 % interval; ring: one seed")

@@ -46,8 +46,10 @@ _detail: Detail = "normal"
 
 def metric_label(name: str) -> str:
     """How a metric or another quantity is written in a heading: "AUC" for auc, "Learning rate" for learning_rate,
-    "HR@10" for hr@10."""
+    "HR@10 sampled" for hr@10 sampled."""
     metric, at, depth = name.partition("@")
+    if not at and name.partition(" ")[0] == "mrr":
+        return name.replace("mrr", "MRR", 1)
     if at and metric in AT_DEPTH:
         return f"{AT_DEPTH[metric]}@{depth}"
     text = name.replace("_", " ")
@@ -82,6 +84,24 @@ def _format_float(value: float) -> str:
     if size >= 1e15 or 0 < size < 1e-4:
         return f"{value:.2e}"
     return f"{value:,.0f}" if size >= 1000 else f"{value:.4g}"
+
+
+def about_bytes(count: float) -> str:
+    """Two digits that mean something: 850 MiB, 3.4 GiB."""
+    for unit, size in (("TiB", 2**40), ("GiB", 2**30)):
+        if count >= size:
+            value = count / size
+            return f"{value:.1f} {unit}" if value < 10 else f"{value:,.0f} {unit}"
+    return f"{round(count / 2**20, -1) if count >= 100 * 2**20 else count / 2**20:.0f} MiB"
+
+
+def about_seconds(seconds: float) -> str:
+    """8.4 s, 55 s, 12 min, 3.5 h."""
+    if seconds < 120:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    if seconds < 2 * 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 def headings(rows: Rows) -> list[str]:

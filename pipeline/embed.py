@@ -43,7 +43,7 @@ from pipeline.embeddings import (
     folder_of,
 )
 from pipeline.entities import NewestRows, kept_columns
-from pipeline.score import find_run
+from pipeline.run import find_run
 from pipeline.stages import Features, Pipeline
 
 SOURCES = [
@@ -66,7 +66,7 @@ def run_embed(
     update: Parquet files with rows of the features stage; one that has only the items' columns brings only items.
     """
     pipeline = Pipeline.from_config(config, *overrides)
-    path = find_run(pipeline, run)
+    path = find_run(pipeline.config, run)
     bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)
     if update is None:
         artifact = embed(path, bundle, pipeline.features(), settings)

@@ -78,7 +78,7 @@ def _loaded(folder: Path, engine: str) -> Preprocessor:
 
 def pack_part(task: PackTask) -> Path:
     """The words of the packed part as `task.out`; written whole or not at all, so that the task may run again."""
-    preprocessor = Preprocessor.load(task.preprocessor, task.engine)
+    preprocessor = _loaded(task.preprocessor, task.engine)
     words = pack(preprocessor, preprocessor.read((task.engine, task.part))).words
     temporary = task.out.with_name(f".{task.out.name}-{os.getpid()}-{secrets.token_hex(4)}")
     with open(temporary, "wb") as file:

@@ -17,18 +17,6 @@ from features.schema import Entity, Schema
 from features.sources import cast
 
 
-def entity_of(schema: Schema, name: str) -> Entity:
-    """The schema's `user` or `item`; `DataError` where it names none."""
-    found = schema.entity(name)
-    if found is None:
-        there = ", ".join(entity.name for entity in schema.entities) or "none"
-        raise DataError(
-            f"schema: it does not say which columns are those of the {name} (named: {there}). Name them in the "
-            "recipe's settings (features.entities)."
-        )
-    return found
-
-
 def kept_columns(schema: Schema, entity: Entity) -> list[str]:
     """What is kept of an entity's rows, in the schema's order: its columns and the time."""
     wanted = {*entity.columns, *schema.names("time")}

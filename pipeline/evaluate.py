@@ -28,7 +28,7 @@ from models import (
 from models.ranking_metrics import gauc, normalised_entropy
 from pipeline.bundle import target_loss
 from pipeline.charts import Calibration, Histogram, Roc
-from pipeline.config import EvaluateSettings
+from pipeline.config import ConfigError, EvaluateSettings, NightlySettings
 from pipeline.display import progress
 from pipeline.report import Confusion, Quality
 from pipeline.train import table_loss, table_outputs
@@ -59,6 +59,20 @@ def evaluate(model: Any, table: PackedTable, schema: Schema, device: str, bins: 
         found = [value for values in metrics.values() if (value := values.get(name)) is not None]
         headline[name] = float(np.mean(found)) if found else None
     return Evaluation(metrics, headline, predictions)
+
+
+def choose_metric(settings: NightlySettings, schema: Schema, in_groups: bool = False) -> str:
+    """The metric that decides, for the first target. in_groups: rows are judged in groups that the schema does not
+    name, each among the negatives that are drawn for it."""
+    task = schema.targets[0].task
+    grouped = in_groups or schema.only("group") is not None
+    metric = settings.metric or ("logloss" if task != "binary" else "mrr" if grouped else "auc")
+    fits = {"mrr": grouped and task == "binary", "auc": task == "binary", "logloss": True}
+    if not fits[metric]:
+        raise ConfigError(
+            f"nightly.metric: {metric} does not apply to a {task} target{'' if grouped else ' without groups'}."
+        )
+    return metric
 
 
 def target_metrics(

@@ -1,11 +1,12 @@
 """A run's own tables, model and loss, for trying settings on; its artifacts are only read.
 
-`lr-range`, `tune` and `profile` work on one of these.
+`lr-range`, `tune`, `compare` and `profile` work on one of these.
 """
 
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -24,13 +25,15 @@ from models.model import Model
 from models.precision import choose_precision
 from models.shelf import ModelSpec
 from pipeline.bundle import target_loss
-from pipeline.config import RunConfig, TrainSettings
+from pipeline.config import ConfigError, RunConfig, TrainSettings
 from pipeline.display import silence
-from pipeline.evaluate import importance_rows
+from pipeline.evaluate import choose_metric, evaluate, importance_rows
 from pipeline.negatives import implicit_batches, require_positives
-from pipeline.stages import Pipeline, model_spec, remember
-from pipeline.train import Trained, TrainingError, optimizer_of, train_model
+from pipeline.stages import Encoded, Pipeline
+from pipeline.train import Trained, TrainingError, model_spec, new_model, optimizer_of, table_loss, train_model
 from pipeline.train_step import TrainStep
+
+NO_CHECKPOINTS = 10**9  # steps between two, more than there are
 
 
 class Enough(Exception):
@@ -74,6 +77,7 @@ class Experiment:
     config: RunConfig
     device: str
     schema: Schema
+    encoded: Encoded
     spec: ModelSpec
     train: PackedTable
     valid: PackedTable
@@ -92,9 +96,12 @@ class Experiment:
         """
         if max_rows is not None and max_rows < 1:
             raise TrainingError(f"--rows must be at least 1, not {max_rows}.")
-        pipeline = Pipeline.from_config(path, *overrides)
-        config, device = pipeline.config, pipeline.device
-        encoded = pipeline.features().encode()
+        return cls.of(Pipeline.from_config(path, *overrides).features().encode(), max_rows, max_rows)
+
+    @classmethod
+    def of(cls, encoded: Encoded, max_rows: int | None, max_valid_rows: int | None = None) -> Experiment:
+        """The run whose tables these are; max_rows, max_valid_rows: as in `of_run`, for each split."""
+        config, device = encoded.features.pipeline.config, encoded.features.pipeline.device
         preprocessor, whole = encoded.preprocessor, encoded.table("train")
         require_positives(config, preprocessor)
         spec, settings = model_spec(preprocessor, config), config.train.negatives
@@ -110,9 +117,10 @@ class Experiment:
             config=config,
             device=device,
             schema=encoded.features.schema,
+            encoded=encoded,
             spec=spec,
             train=sample_of(whole, max_rows).to(device),
-            valid=sample_of(encoded.judged("valid"), None if max_rows is None else max_rows * copies).to(device),
+            valid=sample_of(encoded.judged("valid"), max_valid_rows and max_valid_rows * copies).to(device),
             num_train_rows=len(whole),
             negatives=negatives,
         )
@@ -131,14 +139,7 @@ class Experiment:
     def new_model(self, seed: int) -> Model:
         """The run's model with the weights that a run of this seed starts from, on `device`."""
         with torch.random.fork_rng(self.cuda_devices):
-            return self._seeded_model(seed).to(self.device)
-
-    def _seeded_model(self, seed: int) -> Model:
-        """The same on the host; torch's generator goes on from there, as it does in a run."""
-        torch.manual_seed(seed)
-        model = self.spec.build()
-        remember(model, self.train)
-        return model
+            return new_model(self.spec, self.train, seed).to(self.device)
 
     @property
     def cuda_devices(self) -> list[int]:
@@ -180,19 +181,24 @@ class Experiment:
             dataset.set_epoch(dataset.epoch + 1)
 
     def fit(
-        self, settings: TrainSettings, seed: int, after_step: Callable[[nn.Module, int], None] | None = None
+        self,
+        settings: TrainSettings,
+        seed: int,
+        after_step: Callable[[nn.Module, int], None] = lambda model, step: None,
+        spec: ModelSpec | None = None,
     ) -> Trained:
         """A model trained as a run of these settings and seed would; checkpoints go to a folder that is removed.
 
         after_step: called with the model and the number of steps done; `Enough` raised there ends the training.
-        Nothing is printed or logged but warnings: trainings of an experiment are many.
+        spec: of another model than the run's. Nothing is printed or logged but warnings: trainings of an experiment are
+        many.
         """
         with (
             torch.random.fork_rng(self.cuda_devices),
             tempfile.TemporaryDirectory(prefix="gigabatch-") as folder,
             silence(),
         ):
-            model = self._seeded_model(seed)
+            model = new_model(spec or self.spec, self.train, seed)
             return train_model(
                 model,
                 self.train,
@@ -202,7 +208,7 @@ class Experiment:
                 seed=seed,
                 device=self.device,
                 folder=Path(folder),
-                after_step=(lambda step: after_step(model, step)) if after_step else (lambda step: None),
+                after_step=lambda step: after_step(model, step),
                 negatives=self.negatives(seed),
             )
 
@@ -214,6 +220,46 @@ class Experiment:
         """Until the device has done what was queued."""
         if self.device != "cpu":
             torch.cuda.synchronize(self.device)
+
+
+class TimedTrainer:
+    """Trains models of an experiment until `deadline` (of time.perf_counter), when `Enough` is raised.
+
+    metric: what the valid split decides by; sign: 1 where more of it is better, else -1.
+    """
+
+    def __init__(self, experiment: Experiment, deadline: float) -> None:
+        self.experiment, self.deadline = experiment, deadline
+        in_groups = experiment.valid.schema.has_group  # each positive and its negatives, where these are drawn
+        self.metric = choose_metric(experiment.config.nightly, experiment.schema, in_groups)
+        self.sign = -1 if self.metric == "logloss" else 1
+
+    def fit(self, settings: TrainSettings, seed: int, spec: ModelSpec | None = None) -> Trained:
+        """`Experiment.fit` within the time."""
+        self._check_time()
+        return self.experiment.fit(settings, seed, self._check_time, spec)
+
+    def _check_time(self, *_: object) -> None:
+        if time.perf_counter() > self.deadline:
+            raise Enough
+
+    def judged(self, trained: Trained) -> float:
+        """The metric of the valid split."""
+        valid, schema, device = self.experiment.valid, self.experiment.schema, self.experiment.device
+        if self.metric == "logloss":
+            return table_loss(trained.model, valid, self.experiment.loss, device)
+        value = evaluate(trained.model, valid, schema, device).headline[self.metric]
+        if value is None:
+            raise ConfigError(
+                f"nightly.metric: {self.metric} cannot be computed on the valid split, whose labels are all alike. "
+                "Give it more rows (--rows), or another metric."
+            )
+        return value
+
+
+def valid_losses(trained: Trained) -> tuple[float, ...]:
+    """By epoch."""
+    return tuple(point["valid_loss"] for point in trained.curve if "valid_loss" in point)
 
 
 def sample_of(table: PackedTable, max_rows: int | None) -> PackedTable:

@@ -1,4 +1,4 @@
-"""A bundle for other runtimes: torch.export, an AOTInductor package, ONNX of the model, ONNX of rows to predictions.
+"""A bundle for other runtimes: the model by torch.export, and ONNX of rows to predictions.
 
 Every file is loaded again and compared with the bundle on rows made from its vocabularies before it takes its name; one
 that differs is an error and is not left behind. docs/export.md says how each is used.
@@ -7,10 +7,8 @@ that differs is an error and is not left behind. docs/export.md says how each is
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
 import os
-import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -25,13 +23,17 @@ from torch import Tensor, nn
 
 from features.frame import engine_of
 from models.embeddings import EmbeddingTables
-from pipeline.artifacts import atomic_write
+from pipeline.artifacts import write_json
 from pipeline.bundle import Bundle, load_bundle
-from pipeline.export_check import ExportError, Sample, difference
-from pipeline.onnx_rows import OUTPUTS, onnx_inputs, prediction_names, rows_graph
+from pipeline.export_check import ExportError, Sample, difference, sample_rows
+from pipeline.onnx_rows import OUTPUTS, onnx_inputs, rows_graph
 
 TRACED_ROWS = 128
 ONNX_BYTES = 2**31 - 2**24  # a protobuf file holds at most 2 GiB
+FORMER = {
+    "aoti": "Take torch, whose model.pt2 torch._inductor.aoti_compile_and_package compiles (docs/export.md).",
+    "onnx": "Take onnx_rows, which begins at rows and also gives ids and floats, or torch for the model alone.",
+}
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
@@ -47,15 +49,16 @@ class Exported:
 def export_bundle(bundle: Bundle, folder: str | Path, formats: Sequence[str]) -> list[Exported]:
     """Write the bundle to `folder` in each of `formats`, keys of `FORMATS`, with `export.json`, which names columns.
 
-    torch: `model.pt2`, for `torch.export.load`. aoti: `model_aoti.pt2`, compiled for this machine's CPU, for
-    `torch._inductor.aoti_load_package`; it takes a C++ compiler. onnx: `model.onnx`. These three take ids int32 [N, C]
-    and floats float32 [N, F] and give outputs float32 [N, O], for any N. onnx_rows: `rows.onnx`, see
-    `pipeline/onnx_rows.py`.
+    torch: `model.pt2`, for `torch.export.load`; it takes ids int32 [N, C] and floats float32 [N, F] and gives outputs
+    float32 [N, O], for any N. onnx_rows: `rows.onnx`, see `pipeline/onnx_rows.py`.
 
-    Errors (`ExportError`): an unknown format, a package or compiler that is missing, a model or preprocessing that the
-    format cannot carry, and a file whose scores differ by more than 1e-5 + 1e-4 of their size, or whose ids and floats
-    differ at all. Files that were finished before stay.
+    Errors (`ExportError`): an unknown format, a missing package, a model or preprocessing that the format cannot carry,
+    and a file whose scores differ by more than 1e-5 + 1e-4 of their size, or whose ids and floats differ at all.
+    Files that were finished before stay.
     """
+    for name in formats:
+        if name in FORMER:
+            raise ExportError(f"format {name} is written no more. {FORMER[name]}")
     unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:
         raise ExportError(f"unknown format {', '.join(unknown) or '(none)'}. Known: {', '.join(FORMATS)}.")
@@ -78,7 +81,7 @@ def export_bundle(bundle: Bundle, folder: str | Path, formats: Sequence[str]) ->
             difference = chosen.compare(path, sample)
             os.replace(path, folder / chosen.file)
         found.append(Exported(name, folder / chosen.file, difference))
-    atomic_write(folder / "export.json", json.dumps(description(bundle, found), indent=1).encode())
+    write_json(folder / "export.json", description(bundle, found))
     return found
 
 
@@ -89,7 +92,7 @@ def description(bundle: Bundle, exported: Sequence[Exported]) -> dict[str, Any]:
         "ids": [asdict(column) for column in tensors.ids],
         "floats": list(tensors.floats),
         "targets": [asdict(target) for target in tensors.targets],
-        "predictions": prediction_names(bundle.preprocessor),
+        "predictions": list(bundle.predict(sample_rows(bundle.preprocessor, 1)).columns),
         "files": {item.path.name: {"format": item.format, "largest_difference": item.largest_difference}
                   for item in exported},
         "info": bundle.info,
@@ -145,26 +148,6 @@ def _write_torch(bundle: Bundle, program: Any, path: Path) -> None:
         torch.export.save(program, path)
 
 
-def _load_torch(path: Path) -> Callable[[Tensor, Tensor], np.ndarray]:
-    with _quiet():
-        module = torch.export.load(path).module()
-    return lambda ids, floats: module(ids, floats).detach().numpy()
-
-
-def _write_aoti(bundle: Bundle, program: Any, path: Path) -> None:
-    try:
-        with _quiet():
-            torch._inductor.aoti_compile_and_package(program, package_path=str(path))
-    except Exception as error:  # the compiler's, Inductor's own
-        raise ExportError(_why("AOTInductor cannot compile the model", error)) from error
-
-
-def _load_aoti(path: Path) -> Callable[[Tensor, Tensor], np.ndarray]:
-    with _quiet():
-        module = torch._inductor.aoti_load_package(str(path))
-    return lambda ids, floats: module(ids, floats).detach().numpy()
-
-
 def _onnx_model(program: Any) -> Any:
     """The traced model as an `onnx.ModelProto` with inputs `ids` and `floats` and one output, `outputs`."""
     try:
@@ -200,10 +183,6 @@ def _save_onnx(model: Any, path: Path) -> None:
     onnx.save(model, str(path))
 
 
-def _write_onnx(bundle: Bundle, program: Any, path: Path) -> None:
-    _save_onnx(_onnx_model(program), path)
-
-
 def _write_onnx_rows(bundle: Bundle, program: Any, path: Path) -> None:
     _save_onnx(rows_graph(bundle.preprocessor, _onnx_model(program)), path)
 
@@ -217,25 +196,15 @@ def _onnx_session(path: Path) -> Any:
         raise ExportError(_why(f"onnxruntime cannot load {path.name}", error)) from error
 
 
-def _load_onnx(path: Path) -> Callable[[Tensor, Tensor], np.ndarray]:
-    session = _onnx_session(path)
-    names = {item.name for item in session.get_inputs()}
-    return lambda ids, floats: session.run(
-        ["outputs"], {k: v.numpy() for k, v in (("ids", ids), ("floats", floats)) if k in names}
-    )[0]
-
-
-def _compare_model(load: Callable[[Path], Callable[[Tensor, Tensor], np.ndarray]]) -> Callable[[Path, Sample], float]:
-    """A comparison of outputs, of all rows and of one, which is not the number that was traced."""
-
-    def compare(path: Path, sample: Sample) -> float:
-        run = load(path)
-        return max(
-            difference(path.name, run(sample.ids[:rows], sample.floats[:rows]), sample.outputs[:rows])
-            for rows in (1, len(sample.ids))
-        )
-
-    return compare
+def _compare_torch(path: Path, sample: Sample) -> float:
+    """Of all rows and of one, which is not the number that was traced."""
+    with _quiet():
+        module = torch.export.load(path).module()
+    largest = 0.0
+    for rows in (1, len(sample.ids)):
+        outputs = module(sample.ids[:rows], sample.floats[:rows]).detach().numpy()
+        largest = max(largest, difference(path.name, outputs, sample.outputs[:rows]))
+    return largest
 
 
 def _compare_rows(path: Path, sample: Sample) -> float:
@@ -252,23 +221,10 @@ def _compare_rows(path: Path, sample: Sample) -> float:
     return largest
 
 
-def _require_nothing() -> None:
-    pass
-
-
 def _require_onnx() -> None:
     missing = [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise ExportError(f"ONNX needs {', '.join(missing)}: pip install {' '.join(ONNX_PACKAGES)}.")
-
-
-def _require_compiler() -> None:
-    compiler = os.environ.get("CXX", "g++")
-    if shutil.which(compiler) is None:
-        raise ExportError(
-            f"AOTInductor compiles C++, and there is no {compiler} here. Install it, set CXX to another compiler, or "
-            "use format torch or onnx."
-        )
 
 
 @dataclass(frozen=True)
@@ -282,20 +238,18 @@ class Format:
 
 
 FORMATS = {
-    "torch": Format("model.pt2", _write_torch, _compare_model(_load_torch), _require_nothing),
-    "aoti": Format("model_aoti.pt2", _write_aoti, _compare_model(_load_aoti), _require_compiler),
-    "onnx": Format("model.onnx", _write_onnx, _compare_model(_load_onnx), _require_onnx),
+    "torch": Format("model.pt2", _write_torch, _compare_torch, lambda: None),
     "onnx_rows": Format("rows.onnx", _write_onnx_rows, _compare_rows, _require_onnx),
 }
 
 
 def export_run(config: str | Path, overrides: Sequence[str], run: Path | None, formats: str, out: Path | None) -> int:
     """The command `gigabatch export`. formats: separated by commas. out: by default `export` in the run's folder."""
+    from pipeline.config import load_config
     from pipeline.display import render_table
-    from pipeline.score import find_run
-    from pipeline.stages import Pipeline
+    from pipeline.run import find_run
 
-    path = find_run(Pipeline.from_config(config, *overrides), run)
+    path = find_run(load_config(config, overrides), run)
     names = [name.strip() for name in formats.split(",") if name.strip()]
     exported = export_bundle(load_bundle(path / "model"), out or path / "export", names)
     rows = [

@@ -6,7 +6,6 @@ The learning rate grows exponentially from step to step, as in fastai's `lr_find
 from __future__ import annotations
 
 import copy
-import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.artifacts import atomic_write
+from pipeline.artifacts import write_json
 from pipeline.charts import Curves, curves_chart
 from pipeline.display import progress, render_table
 from pipeline.experiment import Experiment, PlacedBatch
+from pipeline.report import Section, write_page
 from pipeline.train import TrainingError, batch_size_for
-from pipeline.tune_report import Section, write_page
 
 # fastai's: beta of the smoothed loss, and how often the least loss so far is divergence.
 SMOOTHING, DIVERGED = 0.98, 4.0
@@ -189,10 +188,10 @@ def _write(experiment: Experiment, found: LrRange, suggestions: dict[str, float]
         "suggestions": suggestions,
         "diverged": found.diverged,
         "lrs": found.lrs,
-        "losses": [loss if math.isfinite(loss) else None for loss in found.losses],
-        "smoothed": [loss if math.isfinite(loss) else None for loss in found.smoothed],
+        "losses": found.losses,
+        "smoothed": found.smoothed,
     }
-    atomic_write(experiment.home / "lr_range.json", (json.dumps(content, indent=1) + "\n").encode())
+    write_json(experiment.home / "lr_range.json", content)
     lrs, losses = found.trusted
     marks = {f"{name}: {lr:.2g}": (lr, float(np.interp(lr, lrs, losses))) for name, lr in suggestions.items()}
     curves = Curves(lrs, {"smoothed loss": losses}, "learning rate", "loss", marks, log_x=True)

@@ -13,7 +13,7 @@ from loaders.implicit import ImplicitBatches
 from loaders.negatives import NegativeSampler, PopularityNegatives, UniformNegatives
 from loaders.negatives_table import KnownPositives
 from loaders.packed import PackedTable
-from models.model import EntityColumns, ModelInputs
+from models.model import ModelInputs
 from pipeline.config import ConfigError, NegativeSettings, RunConfig
 
 EVALUATION = 0x5EED  # its negatives are others than those of training with the same seed
@@ -51,11 +51,6 @@ def require_only_positives(tables: Sequence[PackedTable]) -> None:
                 f"have another {table.schema.targets[0].name} than 1. Leave them out (recipes interactions and "
                 "movielens: task ranking, with a threshold), or set train.negatives=null to train on the labels."
             )
-
-
-def entity_columns(inputs: ModelInputs, name: str) -> EntityColumns | None:
-    """The columns of `user` or `item`."""
-    return inputs.user if name == "user" else inputs.item
 
 
 def first_id(preprocessor: Preprocessor, name: str) -> int:

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from features.errors import DataError
-from features.schema import Schema
 from loaders.errors import LoaderError
 from models import grouped_mrr, log_loss, multiclass_log_loss, reciprocal_ranks, rmse, roc_auc
 from pipeline.artifacts import ArtifactError, atomic_symlink, folder_lock
@@ -28,7 +27,7 @@ from pipeline.config import ConfigError, NightlySettings, RunConfig
 from pipeline.display import render_table
 from pipeline.embed import embed
 from pipeline.embed_write import EmbedSettings
-from pipeline.evaluate import evaluate
+from pipeline.evaluate import choose_metric, evaluate
 from pipeline.report import ReportData, write_report
 from pipeline.run import Run
 from pipeline.stages import Features, Pipeline, judged_frame
@@ -151,20 +150,6 @@ def unseen_rows(features: Features, bundles: Sequence[Bundle]) -> Any:
         raise ConfigError("nightly: the recipe has no time column, so it cannot tell which rows a model has not seen.")
     frame = features.frame("test")
     return frame[frame[time] > max(bundle.info["trained_until"] for bundle in bundles)].reset_index(drop=True)
-
-
-def choose_metric(settings: NightlySettings, schema: Schema, in_groups: bool = False) -> str:
-    """The metric that decides, for the first target. in_groups: rows are judged in groups that the schema does not
-    name, each among the negatives that are drawn for it."""
-    task = schema.targets[0].task
-    grouped = in_groups or schema.only("group") is not None
-    metric = settings.metric or ("logloss" if task != "binary" else "mrr" if grouped else "auc")
-    fits = {"mrr": grouped and task == "binary", "auc": task == "binary", "logloss": True}
-    if not fits[metric]:
-        raise ConfigError(
-            f"nightly.metric: {metric} does not apply to a {task} target{'' if grouped else ' without groups'}."
-        )
-    return metric
 
 
 def bootstrap(

@@ -77,7 +77,7 @@ def rows_graph(preprocessor: Preprocessor, model: Any) -> Any:
             parts.node("Identity", [name], f"{PREFIXES[1]}{name}")
     parts.nodes.extend(inner.graph.node)
     _predict(parts, preprocessor, inner.graph.output[0].name)
-    shapes = {"predictions": (TensorProto.FLOAT, len(prediction_names(preprocessor)))}
+    shapes = {"predictions": (TensorProto.FLOAT, preprocessor.tensor_schema.num_outputs)}
     shapes["ids"] = (TensorProto.INT32, len(preprocessor.vocabularies))
     shapes["floats"] = (TensorProto.FLOAT, len(preprocessor.float_names()))
     outputs = [helper.make_tensor_value_info(name, kind, ["rows", width]) for name, (kind, width) in shapes.items()]
@@ -91,18 +91,6 @@ def rows_graph(preprocessor: Preprocessor, model: Any) -> Any:
         graph, opset_imports=opsets, ir_version=inner.ir_version, functions=list(inner.functions),
         producer_name="gigabatch",
     )  # fmt: skip
-
-
-def prediction_names(preprocessor: Preprocessor) -> list[str]:
-    """The columns of `Bundle.predict`, in order."""
-    names: list[str] = []
-    for target in preprocessor.schema.targets:
-        if target.task == "multiclass":
-            classes = target.classes or tuple(map(str, range(target.num_outputs)))
-            names += [f"{target.name}_{name}" for name in classes]
-        else:
-            names.append(target.name)
-    return names
 
 
 class _Parts:
@@ -141,13 +129,13 @@ def _require_carriable(preprocessor: Preprocessor) -> None:
         if vocabulary.layout.buckets > 1:
             raise ExportError(
                 f"column {name!r} has {vocabulary.layout.buckets} ids for unseen values, chosen by XXH64, which ONNX "
-                "does not have. Train with oov_buckets: 1, or export the model alone (format onnx) and encode before "
+                "does not have. Train with oov_buckets: 1, or export the model alone (format torch) and encode before "
                 "it with OnlineTransformer (docs/online.md)."
             )
         if dtypes[name] not in ("string", *INTEGERS):
             raise ExportError(
                 f"categorical column {name!r} is declared {dtypes[name]}, and the runtimes look up only text and "
-                "integers. Declare it string or int64, or export the model alone (format onnx)."
+                "integers. Declare it string or int64, or export the model alone (format torch)."
             )
         stand_in = NULL_TEXT if dtypes[name] == "string" else NULL_INTEGER
         if stand_in in vocabulary_values(vocabulary):

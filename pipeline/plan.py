@@ -10,18 +10,17 @@ law, and a few steps of training are taken with tables of the size that it predi
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import own_folder, remove_leftovers, temporary_path
+from pipeline.artifacts import own_folder, remove_leftovers, temporary_path, without_nan
 from pipeline.config import RunConfig, load_config
-from pipeline.display import render_table
+from pipeline.display import about_bytes, about_seconds, render_table
+from pipeline.machine import Machine, this_machine
 from pipeline.plan_forecast import Forecast, Probes
-from pipeline.plan_machine import Machine, about_bytes, about_seconds, this_machine
 from pipeline.plan_sample import Size, measure
 
 # Of the larger sample. Below some 100,000 rows what allocators keep has not settled, and memory seems to grow faster
@@ -292,16 +291,7 @@ def run_plan(path: str | Path, overrides: Sequence[str], as_json: bool) -> int:
     """The command: prints the plan; 0 where the run fits, 3 where it is refused."""
     plan = make_plan(load_config(path, overrides))
     if as_json:
-        print(json.dumps(_finite(plan.to_dict())))
+        print(json.dumps(without_nan(plan.to_dict())))
     else:
         plan.show()
     return 0 if plan.fits else REFUSED
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: what is not known becomes null."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and math.isnan(value) else value

@@ -8,12 +8,10 @@ by a real run.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import inspect
 import json
 import os
-import resource
 import sys
 import threading
 import time
@@ -32,9 +30,9 @@ from pipeline import bundle, stages
 from pipeline.bundle import load_bundle, target_loss
 from pipeline.config import RunConfig, parse_config
 from pipeline.evaluate import permutation_importance
+from pipeline.machine import reset_peak, resident_bytes, resolve_device
 from pipeline.negatives import implicit_batches
-from pipeline.run import rank
-from pipeline.train import table_loss, train_model
+from pipeline.train import model_inputs, model_spec, new_model, table_loss, train_model
 
 STEPS, STEP_ROWS = 24, 1 << 20  # at most, of training with tables of the predicted size
 GPU_SECONDS = 0.02  # between two looks at the GPU's memory
@@ -57,8 +55,7 @@ class Watch:
 
     def restart(self) -> None:
         """Begin a phase here."""
-        with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")  # proc(5): reset the peak of the resident set
+        reset_peak()
         self._gpu_peak = self._gpu_used()
         self._started, self._cpu = time.perf_counter(), time.process_time()
 
@@ -91,18 +88,6 @@ class Watch:
             time.sleep(GPU_SECONDS)
 
 
-def resident_bytes() -> tuple[int, int]:
-    """(peak, current) resident set of this process."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        found = {name: int(value.split()[0]) * 1024 for name, _, value in (line.partition(":") for line in lines)
-                 if name in ("VmHWM", "VmRSS")}  # fmt: skip
-        return found["VmHWM"], found["VmRSS"]
-    except (OSError, KeyError):  # not Linux
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        return peak, peak
-
-
 def folder_bytes(folder: Path) -> int:
     """Bytes of all files below; files that vanish meanwhile count as none."""
     total = 0
@@ -132,7 +117,7 @@ def run_stages(config: RunConfig, block_scale: float, whole_run: bool, watch: Wa
     found = {
         "rows": features.rows,
         "num_words": schema.num_words,
-        "inputs": stages.model_inputs(encoded.preprocessor).to_dict(),
+        "inputs": model_inputs(encoded.preprocessor).to_dict(),
         "counts": {
             name: _histogram(category.counts["count"], pipeline.engine)
             for name, category in statistics.categories.items()
@@ -145,7 +130,7 @@ def run_stages(config: RunConfig, block_scale: float, whole_run: bool, watch: Wa
         watch.mark("train")
         quiet = {"importance": False, "ranking": None}  # both stop growing at some number of rows
         pipeline.config = config.model_copy(update={"evaluate": config.evaluate.model_copy(update=quiet)})
-        stages.publish(encoded, artifact)
+        encoded.publish(artifact)
         watch.mark("evaluate")
         pipeline.config = config
         if config.evaluate.importance:
@@ -155,7 +140,10 @@ def run_stages(config: RunConfig, block_scale: float, whole_run: bool, watch: Wa
             watch.mark("importance")
         if config.evaluate.ranking is not None:
             bundle.BLOCK_ROWS = usual_rows  # which the ranking's own blocks, as large in a sample, must fit in
-            rank(encoded, load_bundle(artifact.path / "model", pipeline.device))
+            model = load_bundle(artifact.path / "model", pipeline.device).model
+            ranking = encoded.ranking(model.inputs)
+            assert ranking is not None  # as the setting is
+            ranking(model)
             watch.mark("ranking")
     return found
 
@@ -221,7 +209,7 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
     # The sample may have fewer rows than so many batches.
     rows = torch.arange(num_steps * batch_size) % len(table)
     few = PackedTable(valid.words[:batch_size].clone(), valid.schema).to(device)
-    spec = stages.model_spec(preprocessor, config)
+    spec = model_spec(preprocessor, config)
     loss = target_loss(encoded.features.schema)
     settings = config.train.model_copy(update={"epochs": 1})
     moments: list[float] = []
@@ -242,11 +230,8 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
         negatives = None
         if drawing is not None:
             negatives = implicit_batches(preprocessor, inputs, train, drawing, config.seed, device)
-        torch.manual_seed(config.seed)
-        model = replace(spec, inputs=inputs).build()
-        stages.remember(model, train)
-        train_model(
-            model,
+        trained = train_model(
+            new_model(replace(spec, inputs=inputs), train, config.seed),
             train.to(device),
             few,
             loss,
@@ -260,7 +245,7 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
         finished = time.perf_counter()
         watch.mark(name)
     after = time.perf_counter()
-    table_loss(model, valid.to(device), loss, device)
+    table_loss(trained.model, valid.to(device), loss, device)
     valid_seconds = time.perf_counter() - after
     steps = sorted(stop - start for start, stop in pairwise(moments))
     small, large = watch.phases
@@ -289,7 +274,7 @@ def _spread_ids(table: PackedTable, sizes: Sequence[int]) -> PackedTable:
 def main() -> None:
     task = json.loads(sys.stdin.read())
     config = parse_config(task["config"])
-    device = stages.resolve_device(config.device)
+    device = resolve_device(config.device)
     watch = Watch(Path(config.artifacts), device)
     startup = time.time() - task["spawned"]
     if task["sizes"] is not None:

@@ -17,6 +17,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -107,9 +108,7 @@ def measure(recipe: str, settings: Any) -> Size:
     """Rows and bytes of the files that are sampled, from footers and from the first lines of CSV files."""
     paths = [path for found in paths_of(recipe, settings, input_files(recipe).rows).values() for path in found]
     if remote := [path for path in paths if "://" in path]:
-        raise PlanError(
-            f"plan: {remote[0]} is not on this machine, and samples are taken of local files only. Copy it."
-        )
+        raise _not_here(remote[0])
     headless = is_headless(recipe, settings)
     counts = [_rows_of(Path(path), headless) for path in paths]
     size = Size(sum(counts), sum(os.path.getsize(p) for p in paths), all(p.endswith(PARQUET_ENDINGS) for p in paths))
@@ -153,7 +152,9 @@ def _not_here(path: str) -> PlanError:
 def _rows_of(path: Path, headless: bool) -> int:
     if path.name.endswith(PARQUET_ENDINGS):
         return _footer(path).num_rows
-    with _opened(path) as (file, num_bytes):
+    with _opened(path) as file:
+        num_bytes = file.seek(0, os.SEEK_END)
+        file.seek(0)
         header = 0 if headless else len(file.readline())
         start = file.read(LINES_BYTES)
     if not start.strip():
@@ -175,22 +176,11 @@ def _footer(path: Path) -> pq.FileMetaData:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[Any, int]]:
-    """The text of a CSV file as binary stream, and how many bytes it has unpacked."""
+def _opened(path: Path) -> Iterator[Any]:
+    """The text of a CSV file as binary stream, unpacked."""
     try:
-        if path.name.endswith(".zip"):
-            with zipfile.ZipFile(path) as archive:
-                (member,) = archive.infolist()
-                with archive.open(member) as file:
-                    yield file, member.file_size
-        elif path.name.endswith(".gz"):
-            with gzip.open(path) as file:
-                size = sum(map(len, iter(lambda: file.read(1 << 20), b"")))
-                file.seek(0)
-                yield file, size
-        else:
-            with open(path, "rb") as file:
-                yield file, path.stat().st_size
+        with fsspec.open(str(path), "rb", compression="infer") as file:
+            yield file
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise PlanError(f"plan: {path} cannot be read ({error}).") from error
 
@@ -199,7 +189,7 @@ def _sample_csv(path: Path, target: Path, fraction: float, headless: bool) -> fl
     """Whole records in pieces, packed as the file is, so that reading them costs what it does."""
     plain = target.with_name("unpacked.csv")
     if path.name.endswith((".zip", ".gz")):
-        with _opened(path) as (file, _), open(plain, "wb") as out:
+        with _opened(path) as file, open(plain, "wb") as out:
             shutil.copyfileobj(file, out)
     else:
         plain.symlink_to(path.absolute())

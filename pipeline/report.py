@@ -4,19 +4,18 @@ The page needs no network, no JavaScript and no other file. Everything but the n
 data is left out.
 """
 
-import os
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 from numpy.typing import ArrayLike
 
 from pipeline import charts
+from pipeline.artifacts import atomic_write
 from pipeline.charts import Calibration, Chart, Histogram, Roc
 from pipeline.display import format_value, headings, is_missing, is_number, metric_label
 
@@ -59,17 +58,6 @@ class Quality:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """One stage of the run; `skipped` means that its artifact was already there."""
-
-    name: str
-    seconds: float | None
-    rows: int | None = None
-    rows_per_second: float | None = None
-    skipped: bool = False
-
-
-@dataclass(frozen=True)
 class ReportData:
     """All that a report shows. Rows of a table are mappings; their keys become headings, in order of appearance.
 
@@ -91,7 +79,7 @@ class ReportData:
     ranking: Sequence[Mapping[str, Any]] = ()
     learning_curve: Sequence[Mapping[str, Any]] = ()
     quality: Sequence[Quality] = ()
-    stages: Sequence[Stage] = ()
+    stages: Sequence[Mapping[str, Any]] = ()
     columns: Sequence[Mapping[str, Any]] = ()
     importance: Sequence[Mapping[str, Any]] = ()
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -120,23 +108,19 @@ def write_report(path: Path | str, data: ReportData) -> None:
     """Write the page to `path`, whole or not at all. Equal data gives equal bytes (same matplotlib and Jinja2)."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    page = render_report(data).encode("utf-8", "replace")
-    temporary = path.with_name(f".report-{secrets.token_hex(8)}")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(page)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    atomic_write(path, render_report(data).encode("utf-8", "replace"))
+
+
+def template(name: str) -> Template:
+    """A page of this package."""
+    loader = PackageLoader("pipeline", "")
+    jinja = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return jinja.get_template(name)
 
 
 def render_report(data: ReportData) -> str:
     """The page as HTML text."""
-    loader = PackageLoader("pipeline", "")
-    jinja = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return jinja.get_template("report.html.jinja").render(
+    return template("report.html.jinja").render(
         data=data,
         rows_shown=ROWS_SHOWN,
         format=format_value,
@@ -148,8 +132,8 @@ def render_report(data: ReportData) -> str:
         learning_charts=charts.learning_charts(data.learning_curve),
         learning=table(data.learning_curve),
         quality=[quality_parts(quality, number) for number, quality in enumerate(data.quality)],
-        stages=table([stage_row(stage) for stage in data.stages], bars=("seconds",)),
-        stage_seconds=sum(stage.seconds for stage in data.stages if is_finite(stage.seconds)),
+        stages=table(data.stages, bars=("seconds",)),
+        stage_seconds=sum(row["seconds"] for row in data.stages if is_finite(row.get("seconds"))),
         columns=table(data.columns, bars=("nulls", "null_rate", "unseen_rate")),
         importance=importance_bars(data.importance),
     )
@@ -211,16 +195,6 @@ def _format(value: Any, style: str) -> str:
     return f"{value:+.2g}" if 0 < abs(value) < 1e-3 else f"{value:+.4f}"
 
 
-def stage_row(stage: Stage) -> dict[str, Any]:
-    rate = stage.rows_per_second
-    return {
-        "stage": f"{stage.name} (reused)" if stage.skipped else stage.name,
-        "seconds": stage.seconds,
-        "rows": stage.rows,
-        "rows/s": round(rate) if rate is not None and is_finite(rate) else None,
-    }
-
-
 def quality_parts(quality: Quality, number: int) -> tuple[str, str, list[Chart], Table | None]:
     """(title, metrics, charts, confusion table) of one target; `number` keeps the ids of several targets apart."""
     drawn = []
@@ -273,3 +247,28 @@ def importance_bars(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         }
         for i in np.argsort(-mean, kind="stable").tolist()
     ]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, what it says, and what shows it; rows of a table are mappings from heading to value."""
+
+    title: str
+    text: str
+    rows: Sequence[Mapping[str, Any]] = ()
+    charts: Sequence[Chart] = ()
+
+
+def write_page(path: Path, title: str, created_utc: str, notes: Sequence[str], sections: Sequence[Section]) -> None:
+    """Write the page to `path`, whole or not at all."""
+    atomic_write(path, render_page(title, created_utc, notes, sections).encode("utf-8", "replace"))
+
+
+def render_page(title: str, created_utc: str, notes: Sequence[str], sections: Sequence[Section]) -> str:
+    """The page as HTML text. created_utc: ISO 8601. Ids of the charts must differ between sections."""
+    return template("tune.html.jinja").render(
+        title=title,
+        created_utc=created_utc,
+        notes=notes,
+        sections=[(section, table(section.rows)) for section in sections],
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,24 +10,13 @@ from typing import Any
 from features.errors import DataError
 from features.frame import engine_of
 from features.recipes import recipe_class
-from pipeline.artifacts import atomic_write
+from pipeline.artifacts import write_json
 from pipeline.bundle import Bundle, load_bundle
 from pipeline.display import render_table
 from pipeline.evaluate import evaluate, quality
 from pipeline.report import ReportData, write_report
+from pipeline.run import RunError, find_run
 from pipeline.stages import Pipeline, judged_frame
-
-
-class RunError(ValueError):
-    """There is no such run."""
-
-
-def find_run(pipeline: Pipeline, run: Path | None) -> Path:
-    """The run's folder: the one given, else runs/<name>/latest."""
-    path = run if run is not None else pipeline.config.runs / pipeline.config.name / "latest"
-    if not (path / "model" / "bundle.json").exists():
-        raise RunError(f"run {path}: no model there. Train first (make train), or give another folder with --run.")
-    return path.resolve()
 
 
 def evaluate_run(
@@ -36,7 +24,7 @@ def evaluate_run(
 ) -> int:
     """Metrics of a run's model on a split of today's features; summary.json and report.html in their own folder."""
     pipeline = Pipeline.from_config(config, *overrides)
-    path, split = find_run(pipeline, run), split or "test"
+    path, split = find_run(pipeline.config, run), split or "test"
     bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)
     features = pipeline.features()
     started = time.perf_counter()
@@ -54,7 +42,7 @@ def evaluate_run(
     }
     folder = out or path / f"evaluation-{split}"
     folder.mkdir(parents=True, exist_ok=True)
-    atomic_write(folder / "summary.json", json.dumps(summary, indent=1).encode())
+    write_json(folder / "summary.json", summary)
     report = ReportData(
         name=f"{summary['name']}, {split} split",
         run_id=path.name,
@@ -82,7 +70,7 @@ def score_run(
     raw: score the rows of these files instead, which need no label.
     """
     pipeline = Pipeline.from_config(config, *overrides)
-    path = find_run(pipeline, run)
+    path = find_run(pipeline.config, run)
     bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)
     if raw is not None:
         return _score_raw(pipeline, bundle, raw, split, out or path / "scores-raw.parquet")

@@ -12,8 +12,10 @@ from __future__ import annotations
 import logging
 import shutil
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +33,27 @@ from loaders.dataset import BatchSource
 from loaders.packed import PackedTable
 from loaders.residency import open_source, residency_here
 from loaders.shards import PackedShards, write_shuffled
-from models.model import EntityColumns, Model, ModelInputs
-from models.shelf import ModelSpec
-from pipeline.artifacts import Artifact, ArtifactStore, artifact_key, folder_lock, input_checksums, source_hash
+from models.model import Model, ModelInputs
+from pipeline.artifacts import (
+    Artifact,
+    ArtifactStore,
+    artifact_key,
+    atomic_symlink,
+    folder_lock,
+    input_checksums,
+    source_hash,
+)
 from pipeline.bundle import Bundle, target_loss
 from pipeline.cluster import Cluster, open_cluster
 from pipeline.config import RunConfig, load_config
 from pipeline.display import html_table, progress
 from pipeline.encode import encode_split, fit, pack
 from pipeline.incremental import ParsedFiles
+from pipeline.machine import available_memory, resolve_device
 from pipeline.negatives import implicit_batches, require_positives, with_negatives
-from pipeline.plan_machine import available_memory
-from pipeline.run import Run, publish
-from pipeline.train import batch_size_for, train_model
+from pipeline.rank_evaluate import Catalogue, positive_rows, rank_evaluate
+from pipeline.run import SPLITS, Run, RunData, write_run
+from pipeline.train import batch_size_for, model_inputs, model_spec, new_model, train_model
 
 __all__ = ["Encoded", "Features", "Pipeline", "pack"]
 log = logging.getLogger(__name__)
@@ -179,11 +189,11 @@ class Features:
             with self.pipeline.cluster(folder) as cluster:
                 packed = fit(preprocessor, engine, self.parts("train"), cluster)
                 preprocessor.save(folder / "preprocessor")
-                for split in progress(("train", "valid", "test"), "encode"):
+                for split in progress(SPLITS, "encode"):
                     parts = self.parts(split)
                     ready, packed = packed if split == "train" else [], []
                     encode_split(preprocessor, engine, parts, self.rows[split], folder / split, cluster, ready)
-            rows = {split: self.rows[split] for split in ("train", "valid", "test")}
+            rows = {split: self.rows[split] for split in SPLITS}
             return {"rows": rows, "seconds": time.perf_counter() - started}
 
         return Encoded(self, self.pipeline.store.build("encode", key, write))
@@ -215,7 +225,7 @@ class Encoded:
 
     def judged(self, split: str) -> PackedTable:
         """A split as its loss and metrics are measured: with negatives where the run draws them, else its table."""
-        tables = {name: self.table(name) for name in ("train", "valid", "test")}
+        tables = {name: self.table(name) for name in SPLITS}
         config, preprocessor = self.features.pipeline.config, self.preprocessor
         inputs, device = model_inputs(preprocessor), self.features.pipeline.device
         place = list(tables).index(split)
@@ -246,7 +256,7 @@ class Encoded:
 
     def train(self) -> Run:
         """Train, evaluate, report; everything under runs/<name>/<id>/."""
-        return publish(self, self.fit_model())
+        return self.publish(self.fit_model())
 
     def fit_model(self) -> Artifact:
         """The trained bundle and metrics.jsonl as an artifact. A run that was killed goes on from its checkpoint."""
@@ -284,14 +294,11 @@ class Encoded:
             negatives = implicit_batches(preprocessor, spec.inputs, rows, settings.negatives, config.seed, device)
         valid = self.judged("valid").to(device)
         with torch.random.fork_rng(range(torch.cuda.device_count()) if device != "cpu" else []):
-            torch.manual_seed(config.seed)
-            model, loss = spec.build(), target_loss(self.features.schema)
-            remember(model, rows)
             trained = train_model(
-                model,
+                new_model(spec, rows, config.seed),
                 source,
                 valid,
-                loss,
+                target_loss(self.features.schema),
                 settings,
                 seed=config.seed,
                 device=device,
@@ -303,7 +310,54 @@ class Encoded:
         workflow = self.features.workflow
         if workflow is not None:
             workflow = workflow.serving(self.features.schema.names("categorical", "continuous"))
-        return trained, Bundle(preprocessor, model, info, device, workflow)
+        return trained, Bundle(preprocessor, trained.model, info, device, workflow)
+
+    def publish(self, trained: Artifact) -> Run:
+        """Evaluate a trained artifact and put the run's folder in place, then point runs/<name>/latest at it."""
+        features, pipeline, config = self.features, self.features.pipeline, self.features.pipeline.config
+        settings = {"evaluate": config.to_dict()["evaluate"], "name": config.name}
+        key = artifact_key("evaluate", {"train": trained.key}, settings, source_hash(["pipeline", "models"]))
+        artifacts = {"features": features.artifact, "encode": self.artifact, "train": trained}
+
+        def write(folder: Path) -> dict[str, Any]:
+            data = RunData(
+                config=config,
+                device=pipeline.device,
+                engine=pipeline.engine,
+                rows=features.rows,
+                notes=features.notes,
+                tables={split: self.table(split) for split in SPLITS},
+                judged={split: self.judged(split) for split in ("valid", "test")},
+                rank=self.ranking(model_inputs(self.preprocessor)),
+                stages=artifacts,
+            )
+            summary = write_run(folder, key[:12], data)
+            return {"rows": summary["rows"], "seconds": summary["seconds"]["evaluate"]}
+
+        artifact = pipeline.store.build("evaluate", key, write)
+        path = config.runs / config.name / key[:12]
+        if not path.exists():
+            pipeline.store.copy(artifact, path)
+        atomic_symlink(Path(path.name), path.parent / "latest")
+        return Run(path, tuple(name for name, item in (artifacts | {"evaluate": artifact}).items() if item.skipped))
+
+    def ranking(self, inputs: ModelInputs) -> Callable[[Model], dict[str, Any]] | None:
+        """`rank_evaluate` on the test split, of models with these inputs; None where none is asked for."""
+        pipeline = self.features.pipeline
+        settings = pipeline.config.evaluate.ranking
+        if settings is None:
+            return None
+        vocabularies, entities = self.preprocessor.vocabularies, self.features.schema.entities
+        first = {f"first_{entity.name}": vocabularies[entity.key].layout.first for entity in entities}
+        tables = {split: self.table(split) for split in SPLITS}
+        return partial(
+            rank_evaluate,
+            positives=positive_rows(tables["test"]),
+            catalogue=Catalogue.of(tables, inputs, pipeline.device, **first),
+            settings=settings,
+            seed=pipeline.config.seed,
+            device=pipeline.device,
+        )
 
     def _repr_html_(self) -> str:
         schema = self.preprocessor.tensor_schema
@@ -321,44 +375,9 @@ def judged_frame(bundle: Bundle, features: Features, frame: Any) -> PackedTable:
     if pipeline.config.train.negatives is None:
         return table
     require_positives(pipeline.config, bundle.preprocessor)
-    tables = [pack(bundle.preprocessor, features.frame(split)) for split in ("train", "valid", "test")]
+    tables = [pack(bundle.preprocessor, features.frame(split)) for split in SPLITS]
     inputs = model_inputs(bundle.preprocessor)
     return with_negatives(bundle.preprocessor, inputs, [*tables, table], 3, pipeline.config, pipeline.device)
-
-
-def remember(model: Model, train: PackedTable) -> None:
-    """Give the model the rows that it is to keep something of, where it does."""
-    if type(model).remember is not Model.remember:
-        batch = train.unpack(train.words.cpu())
-        model.remember(batch.ids, batch.floats, batch.targets)
-
-
-def resolve_device(name: str) -> str:
-    """`auto` is cuda where there is one, else cpu."""
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise DataError(f"device: {name} was asked for, but torch sees no CUDA device. Use device=cpu or auto.")
-    return name
-
-
-def model_spec(preprocessor: Preprocessor, config: RunConfig) -> ModelSpec:
-    """The configured model for these vocabularies and targets."""
-    return ModelSpec(config.model.kind, model_inputs(preprocessor), config.model.settings)
-
-
-def model_inputs(preprocessor: Preprocessor) -> ModelInputs:
-    """What these vocabularies, targets and entities ask of a model."""
-    schema, tensors = preprocessor.schema, preprocessor.tensor_schema
-    ids = [column.name for column in tensors.ids]
-    indicators = {f"{name}_na": name for name in schema.names("continuous")}
-    entities = {}
-    for entity in schema.entities:
-        floats = [place for place, name in enumerate(tensors.floats) if indicators.get(name, name) in entity.columns]
-        places = tuple(ids.index(name) for name in ids if name in entity.columns)
-        entities[entity.name] = EntityColumns(ids.index(entity.key), places, tuple(floats))
-    sizes = tuple(column.num_ids for column in tensors.ids)
-    return ModelInputs(sizes, len(tensors.floats), tensors.num_outputs, **entities)
 
 
 def write_features(tables: FeatureTables, folder: Path, rows_per_part: int) -> dict[str, int]:
@@ -366,7 +385,7 @@ def write_features(tables: FeatureTables, folder: Path, rows_per_part: int) -> d
     schema = tables.schema
     nullable = set(schema.names("categorical"))
     for split, frame in tables.splits.items():
-        for target in schema.targets if split in ("train", "valid", "test") else ():
+        for target in schema.targets if split in SPLITS else ():
             nulls = int(frame[target.name].isna().sum())
             if nulls:
                 raise DataError(

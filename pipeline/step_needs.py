@@ -1,4 +1,5 @@
-"""What the phases of a training step have to move and to compute at least, from the shapes alone.
+"""What the phases of a training step have to move and to compute at least, from the shapes alone, and what
+this machine's memory and arithmetic can do at most, measured in a second or two.
 
 Shapes: B rows of a batch, C id columns of tables [V_c, D_c], of which a batch touches U_c rows, W the sum of D_c. With
 drawn negatives P positives with K each, B = P (1 + K).
@@ -7,25 +8,100 @@ drawn negatives P positives with K each, B = P (1 + K).
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from features.schema import TensorSchema
 from loaders.implicit import ImplicitBatches
 from loaders.negatives import PopularityNegatives
 from loaders.packed import Batch
 from models import TabularModel
-from models.model import EntityColumns
-from models.ncf import NCFSettings
-from models.shelf import ModelSpec
-from models.tabular import TabularSettings
-from pipeline.machine_rates import Rates
+from models.kernels import kernel
+from models.model import Model
+from models.ncf import NCF
+from models.shelf import spec_of
 from pipeline.step_phases import BACKWARD, DENSE, DRAW, EMBEDDING, FORWARD, GATHER, LOOKUP, LOSS, PhasedStep
 from pipeline.train import TrainingError
+
+REPEATS = 5
+EMBEDDING_WORDS = 16  # of a random read: 64 bytes, a cache line and a common width of an embedding
+
+
+@dataclass(frozen=True)
+class Rates:
+    """copy: bytes read and written a second by a large copy. random, packed: bytes a second of rows read in random
+    order from a large table, rows of 64 bytes and of `packed_words` words; ids and output are not counted. matmul:
+    floating-point operations a second of a square matrix product in `dtype`."""
+
+    copy: float
+    random: float
+    packed: float
+    packed_words: int
+    matmul: float
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return (
+            f"copy {self.copy / 1e9:,.1f} GB/s; random rows of 64 bytes {self.random / 1e9:,.1f} GB/s "
+            f"({self.random / 4 / EMBEDDING_WORDS / 1e6:,.0f}M/s), of {4 * self.packed_words} bytes "
+            f"{self.packed / 1e9:,.1f} GB/s; products in {str(self.dtype).removeprefix('torch.')} "
+            f"{self.matmul / 1e9:,.0f} GFLOP/s"
+        )
+
+
+def measure_rates(
+    device: str, dtype: torch.dtype, packed_words: int, num_bytes: int = 1 << 29, side: int = 2048
+) -> Rates:
+    """Measure on `device`, medians of five: torch's copy and product, and reads by the kernel `lookup`.
+
+    num_bytes: of the table that is copied and read from; it should be far larger than the caches. side: of the square
+    matrices, far larger than a model's, so that the rate is one that its products cannot reach.
+    """
+    words = torch.ones(num_bytes // 4, device=device)  # zeros would be one page of the system's until written
+    half = len(words) // 2
+    left, right = (torch.ones(side, side, device=device, dtype=dtype) for _ in range(2))
+    product = torch.empty(side, side, device=device, dtype=dtype)
+    copied = seconds_of(lambda: words[:half].copy_(words[half : 2 * half]), device)
+    multiplied = seconds_of(lambda: torch.mm(left, right, out=product), device)
+    return Rates(
+        copy=2 * half * 4 / copied,
+        random=_random_rate(words, EMBEDDING_WORDS),
+        packed=_random_rate(words, packed_words),
+        packed_words=packed_words,
+        matmul=2 * side**3 / multiplied,
+        dtype=dtype,
+    )
+
+
+def _random_rate(words: torch.Tensor, row_words: int) -> float:
+    """Bytes a second of rows of `row_words` words, read in random order from `words` taken as a table of such rows."""
+    table = words[: len(words) // row_words * row_words].view(-1, row_words)
+    ids = torch.randint(len(table), (max(len(table) // 8, 1), 1), dtype=torch.int32, device=words.device)
+    rows = torch.empty(len(ids), row_words, device=words.device)
+    lookup = kernel("lookup", words.device).lookup  # fetches ahead, which torch's own gather does not
+    return rows.numel() * 4 / seconds_of(lambda: lookup(ids, [table], rows), str(words.device))
+
+
+def seconds_of(work: Callable[[], object], device: str) -> float:
+    """Median seconds of `work` after one run that is not counted."""
+    work()
+    seconds = []
+    for _ in range(REPEATS):
+        _wait(device)
+        started = time.perf_counter()
+        work()
+        _wait(device)
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds)
+
+
+def _wait(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.synchronize(device)
 
 
 @dataclass(frozen=True)
@@ -67,58 +143,33 @@ class Network:
     elementwise: int = 0
 
     @classmethod
-    def of(cls, spec: ModelSpec) -> Network:
-        """`TrainingError` for a model whose bytes and flops are not written down here."""
-        if isinstance(spec.settings, TabularSettings):
-            return cls._of_tabular(spec)
-        if isinstance(spec.settings, NCFSettings):
-            return cls._of_ncf(spec)
-        raise TrainingError(
-            f"profile: what a step needs is known of model.kind=tabular and ncf, and this run's is {spec.name}. "
-            "Profile it with torch.profiler."
-        )
-
-    @classmethod
-    def _of_tabular(cls, spec: ModelSpec) -> Network:
-        shape = spec.settings.config(spec.inputs)
-        sizes = (sum(shape.widths) + shape.num_floats, *shape.layers, shape.num_outputs)
-        return cls(
-            columns=tuple(range(len(shape.num_ids))),
-            num_ids=tuple(shape.num_ids),
-            widths=tuple(shape.widths),
-            num_floats=shape.num_floats,
-            hidden=sum(shape.layers),
-            num_outputs=shape.num_outputs,
-            weights=sum(a * b for a, b in pairwise(sizes)),
-        )
-
-    @classmethod
-    def _of_ncf(cls, spec: ModelSpec) -> Network:
-        """By the equations at the top of models/ncf.py. The mean c of the context's vectors is written too."""
-        settings, inputs = spec.settings, spec.inputs
-        assert isinstance(inputs.user, EntityColumns)
-        assert isinstance(inputs.item, EntityColumns)
-        keys = (inputs.user.key, inputs.item.key)
-        used = settings.context != "none"
-        others = [place for place in range(len(inputs.num_ids)) if used and place not in keys]
-        num_floats = inputs.num_floats if used else 0
-        in_mlp, in_gmf = (settings.context in (place, "both") for place in ("mlp", "gmf"))
-        gmf, mlp, layers = settings.gmf_dim, settings.mlp_dim, settings.layers if settings.mlp_dim else ()
-        narrow = in_mlp * settings.context_dim + in_gmf * gmf
-        mlp_inputs = 2 * mlp + in_mlp * (len(others) * settings.context_dim + num_floats)
-        mean = gmf if in_gmf and (others or num_floats) else 0  # width of c
-        products = gmf + 2 * mean  # p q, p c, q c
-        weights = sum(a * b for a, b in pairwise((mlp_inputs, *layers))) + products + sum(layers[-1:])
-        columns = (*keys, *others)
+    def of(cls, model: Model) -> Network:
+        """`TrainingError` for a model whose phases are not told apart here."""
+        if not isinstance(model, TabularModel | NCF):
+            raise TrainingError(
+                "profile: what a step needs is known of model.kind=tabular and ncf, and this run's is "
+                f"{spec_of(model).name}. Profile it with torch.profiler."
+            )
+        tables = list(model.embeddings.tables)
+        *inner, last = (module for module in model.modules() if isinstance(module, nn.Linear))
+        matrices = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() == 2)
+        columns, num_floats = tuple(range(len(tables))), model.inputs.num_floats
+        hidden, elementwise = sum(layer.out_features for layer in inner), 0
+        if isinstance(model, NCF):  # by the equations at the top of models/ncf.py
+            columns, num_floats = tuple(model.places.tolist()), model.num_floats
+            gmf = model.settings.gmf_dim
+            products = last.in_features - (inner[-1].out_features if inner else 0)  # p q, or p q, p c and q c
+            mean = gmf if products > gmf else 0  # width of c, which is written too
+            hidden, elementwise = hidden + products + mean, products + mean * (len(tables) - 1)
         return cls(
             columns=columns,
-            num_ids=tuple(inputs.num_ids[place] for place in columns),
-            widths=(gmf + mlp, gmf + mlp, *(narrow for _ in others)),
+            num_ids=tuple(table.shape[0] for table in tables),
+            widths=tuple(table.shape[1] for table in tables),
             num_floats=num_floats,
-            hidden=sum(layers) + mean + products,
-            num_outputs=1,
-            weights=weights + (num_floats * gmf if in_gmf else 0),
-            elementwise=products + mean * (len(others) + 1),
+            hidden=hidden,
+            num_outputs=last.out_features,
+            weights=matrices - sum(table.numel() for table in tables),
+            elementwise=elementwise,
         )
 
 

@@ -7,7 +7,6 @@ machine would take for that work. docs/profile.md has an example and how to read
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -21,12 +20,11 @@ from loaders.dataset import BatchDataset
 from loaders.packed import Batch
 from models import TabularModel
 from models.ncf import NCF
-from pipeline.artifacts import atomic_write
+from pipeline.artifacts import write_json
 from pipeline.display import render_table
 from pipeline.experiment import Experiment, PlacedBatch
-from pipeline.machine_rates import Rates, measure_rates
 from pipeline.run import environment
-from pipeline.step_needs import Draws, Form, Need, Network, step_needs, unique_ids
+from pipeline.step_needs import Draws, Form, Need, Network, Rates, measure_rates, step_needs, unique_ids
 from pipeline.step_phases import PHASES, PHASES_WITH_DRAWS, Laps, PhasedStep, watched_lookup
 from pipeline.train import TrainingError
 from pipeline.tune_trials import time_steps
@@ -93,7 +91,8 @@ def profile_steps(experiment: Experiment, num_steps: int, trace: Path | None = N
         TrainingError: for fewer than 1 step, or for a train split that is smaller than the batch.
     """
     settings, device, seed = experiment.config.train, experiment.device, experiment.config.seed
-    network = Network.of(experiment.spec)
+    model = experiment.new_model(seed).train()
+    network = Network.of(model)
     if num_steps < 1:
         raise TrainingError(f"profile: --steps must be at least 1, not {num_steps}.")
     if len(experiment.train) < 8 * settings.batch_size:
@@ -105,7 +104,6 @@ def profile_steps(experiment: Experiment, num_steps: int, trace: Path | None = N
     phases = PHASES if settings.negatives is None else PHASES_WITH_DRAWS
     laps = Laps(device, phases)
     with torch.random.fork_rng(experiment.cuda_devices), watched_lookup(laps, device):
-        model = experiment.new_model(seed).train()
         assert isinstance(model, TabularModel | NCF), "Network.of refuses others"
         step = PhasedStep(experiment, model, laps)
 
@@ -169,7 +167,7 @@ def run_profile(path: str | Path, overrides: Sequence[str], num_steps: int, max_
         "rates": asdict(profile.rates) | {"dtype": str(profile.rates.dtype)},
         "environment": environment(experiment.device),
     }
-    atomic_write(experiment.home / "profile.json", (json.dumps(content, indent=1) + "\n").encode())
+    write_json(experiment.home / "profile.json", content)
     render_table(rows, f"profile {profile.name}: a step of {profile.num_rows:,} rows, medians of {num_steps}")
     print(f"this machine  {profile.rates}")
     if profile.draws is not None:

@@ -20,24 +20,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from features.preprocessor import Preprocessor
 from loaders.dataset import BatchDataset, BatchSource
 from loaders.implicit import ImplicitBatches
 from loaders.loader import BatchLoader
 from loaders.packed import PackedTable
 from models import TargetLoss, build_optimizer
 from models.ema import WeightAverage
-from models.model import Model
+from models.model import EntityColumns, Model, ModelInputs
 from models.optimizers import OPTIMIZERS
 from models.precision import choose_precision
 from models.schedule import Schedule, build_schedule
+from models.shelf import ModelSpec
 from pipeline.artifacts import atomic_write
 from pipeline.bundle import model_outputs
 from pipeline.checkpoint import Progress, TrainingError, TrainingState, load_checkpoint, save_checkpoint
-from pipeline.config import TrainSettings
+from pipeline.config import RunConfig, TrainSettings
 from pipeline.display import progress
 from pipeline.train_step import TrainStep, hold_in_tensors, use_cuda_graph
 
-__all__ = ["Trained", "TrainingError", "table_loss", "table_outputs", "train_model"]
+__all__ = ["Trained", "TrainingError", "model_inputs", "new_model", "table_loss", "table_outputs", "train_model"]
 log = logging.getLogger(__name__)
 CURVE_POINTS_PER_EPOCH = 10
 
@@ -136,6 +138,38 @@ def train_model(
     model.load_state_dict(done.best_weights if settings.select == "best" else evaluated(state).state_dict())
     best = done.best_epoch if settings.select == "best" else epochs - 1
     return Trained(model, done.curve, best, done.step, done.step * batch_size)
+
+
+def model_spec(preprocessor: Preprocessor, config: RunConfig) -> ModelSpec:
+    """The configured model for these vocabularies and targets."""
+    return ModelSpec(config.model.kind, model_inputs(preprocessor), config.model.settings)
+
+
+def model_inputs(preprocessor: Preprocessor) -> ModelInputs:
+    """What these vocabularies, targets and entities ask of a model."""
+    schema, tensors = preprocessor.schema, preprocessor.tensor_schema
+    ids = [column.name for column in tensors.ids]
+    indicators = {f"{name}_na": name for name in schema.names("continuous")}
+    entities = {}
+    for entity in schema.entities:
+        floats = [place for place, name in enumerate(tensors.floats) if indicators.get(name, name) in entity.columns]
+        places = tuple(ids.index(name) for name in ids if name in entity.columns)
+        entities[entity.name] = EntityColumns(ids.index(entity.key), places, tuple(floats))
+    sizes = tuple(column.num_ids for column in tensors.ids)
+    return ModelInputs(sizes, len(tensors.floats), tensors.num_outputs, **entities)
+
+
+def new_model(spec: ModelSpec, train: PackedTable, seed: int) -> Model:
+    """The model with the weights that a run of this seed starts from, on the host, and with what it keeps of `train`.
+
+    torch's generator is seeded and goes on from there.
+    """
+    torch.manual_seed(seed)
+    model = spec.build()
+    if type(model).remember is not Model.remember:
+        batch = train.unpack(train.words.cpu())
+        model.remember(batch.ids, batch.floats, batch.targets)
+    return model
 
 
 def table_batches(table: PackedTable, settings: TrainSettings, seed: int) -> BatchDataset:

@@ -7,38 +7,29 @@ about where larger batches cease to help; then whole trainings in pairs, which d
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+
+from scipy.special import stdtrit
 
 from models import OneCycle, square_root_scaled_lr
 from models.optimizers import build_cowclip
-from pipeline.artifacts import atomic_write, without_nan
+from pipeline.artifacts import write_json
+from pipeline.charts import mean_curve
 from pipeline.config import TrainSettings
 from pipeline.display import progress
-from pipeline.experiment import Experiment
+from pipeline.experiment import Enough, Experiment, TimedTrainer, valid_losses
 from pipeline.run import environment
 from pipeline.train import TrainingError
-from pipeline.tune_report import show, write_tune_page
-from pipeline.tune_trials import (
-    LEAST_STEPS,
-    MOST_SEEDS,
-    NoisePoint,
-    Outcome,
-    Sweep,
-    Trainer,
-    batch_sizes,
-    lower_bound,
-    noise_scales,
-    sweep_batches,
-)
+from pipeline.tune_report import Trial, Tuned, show, write_tune_page
+from pipeline.tune_trials import LEAST_STEPS, NoisePoint, Sweep, batch_sizes, noise_scales, sweep_batches
 
+MOST_SEEDS = 30
 SWEEP_SHARE, NOISE_SHARE = 0.25, 0.1  # of --seconds; trainings take the rest
 MOST_WARMUP = 0.5  # of all steps
 
@@ -62,84 +53,12 @@ class Bounds:
                 raise TrainingError(f"tune: --{name} must be above 0, not {getattr(self, name)}.")
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A batch size against the run's own: metrics by seed in pairs, and the difference as a share of the small one's.
-
-    verdict: `holds` where the lower bound of the difference is above minus the tolerance; `loses` where the difference
-    itself is below that or the training diverged; else `open`, which more seeds may settle.
-    """
-
-    batch_size: int
-    lr_max: float
-    small: tuple[float, ...]
-    large: tuple[float, ...]
-    difference: float | None
-    bound: float | None
-    verdict: str
-    text: str
-    overrides: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """All that was found. chosen: the trial whose overrides are recommended; None: keep the run's batch.
-
-    negatives_per_positive: drawn for every row, where rows are positives; batches and rows count these alone.
-    """
-
-    name: str
-    created_utc: str
-    seconds: float
-    batch_size: int
-    rows: int
-    rows_of_run: int
-    negatives_per_positive: int | None
-    metric: str
-    sweep: Sweep
-    noise: tuple[NoisePoint, ...]
-    candidates: tuple[int, ...]
-    candidates_because: str
-    trials: tuple[Trial, ...]
-    chosen: Trial | None
-    curves: dict[str, tuple[float, ...]]
-    environment: dict[str, Any]
-
-    @property
-    def verdict(self) -> str:
-        """What to do, in a sentence or two."""
-        if not self.candidates:
-            return f"Keep train.batch_size={self.batch_size}: {self.candidates_because}."
-        if self.chosen:
-            return self.chosen.text
-        texts = [f"Keep train.batch_size={self.batch_size}.", *(trial.text for trial in self.trials)]
-        untried = self.candidates[len(self.trials) :]
-        if untried:
-            texts.append(f"The time was up before batch {', '.join(f'{size:,}' for size in untried)} could be judged.")
-        return " ".join(texts)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types; what is not finite becomes None."""
-        sweep = {
-            "times": [asdict(time) | {"row_seconds": time.row_seconds} for time in self.sweep.times],
-            "ended": self.sweep.ended,
-            "budget_bytes": self.sweep.budget_bytes,
-            "out_of_memory": self.sweep.out_of_memory,
-            "largest_that_fits": self.sweep.largest_that_fits,
-            "fastest": self.sweep.fastest.batch_size,
-        }
-        noise = [{"step": point.step, **asdict(point.scale), "simple": point.scale.simple} for point in self.noise]
-        found = asdict(self) | {"sweep": sweep, "noise": noise, "verdict": self.verdict}
-        plain: dict[str, Any] = without_nan(found)
-        return plain
-
-
 def run_tune(path: str | Path, overrides: Sequence[str], bounds: Bounds) -> int:
     """The command: writes runs/<name>/tune.json and tune.html, prints tables, the verdict and the overrides."""
     experiment = Experiment.of_run(path, overrides, bounds.max_rows)
     tuned = tune(experiment, bounds)
     home = experiment.home
-    atomic_write(home / "tune.json", (json.dumps(tuned.to_dict(), indent=1) + "\n").encode())
+    write_json(home / "tune.json", tuned.to_dict())
     write_tune_page(home / "tune.html", tuned)
     show(tuned)
     print(home / "tune.html")
@@ -166,7 +85,7 @@ def tune(experiment: Experiment, bounds: Bounds) -> Tuned:
     noise = noise_scales(experiment, settings, NOISE_SHARE * bounds.seconds)
     candidates, because = choose_candidates(sweep, noise, small)
     trainer = Trainer(experiment, started + bounds.seconds)
-    trials, curves = compare(experiment, trainer, candidates, bounds)
+    trials, curves = compare_batches(experiment, trainer, candidates, bounds)
     return Tuned(
         name=experiment.config.name,
         created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -236,7 +155,40 @@ def overrides_of(settings: TrainSettings, before: TrainSettings) -> tuple[str, .
     return tuple(found)
 
 
-def compare(
+@dataclass(frozen=True)
+class Outcome:
+    """A trained model: its metric on the valid split and its learning curve."""
+
+    metric: float
+    valid_losses: tuple[float, ...]
+
+
+class Trainer(TimedTrainer):
+    """Trains a run's model with other settings."""
+
+    def train(self, settings: TrainSettings, seed: int) -> Outcome | None:
+        """None where the time was up first. A training that diverges is a `TrainingError`."""
+        try:
+            trained = self.fit(settings, seed)
+        except Enough:
+            return None
+        return Outcome(self.judged(trained), valid_losses(trained))
+
+    def relative_gain(self, large: Outcome, small: Outcome) -> float:
+        """By how much `large` is better, as a share of `small`'s metric."""
+        return self.sign * (large.metric - small.metric) / abs(small.metric)
+
+
+def lower_bound(differences: Sequence[float]) -> float:
+    """One-sided 95 % bound of the mean of paired differences, by Student's t; minus infinity of fewer than two."""
+    count = len(differences)
+    if count < 2:
+        return -math.inf
+    error = statistics.stdev(differences) / math.sqrt(count)
+    return statistics.fmean(differences) - float(stdtrit(count - 1, 0.95)) * error
+
+
+def compare_batches(
     experiment: Experiment, trainer: Trainer, candidates: Sequence[int], bounds: Bounds
 ) -> tuple[list[Trial], dict[str, tuple[float, ...]]]:
     """Train each candidate and the run's own batch with the same seeds and epochs, until one holds or time is up.
@@ -256,9 +208,9 @@ def compare(
             break  # time was up
         final = scaled_settings(settings, batch_size, experiment.num_train_rows)
         trials.append(_trial(trainer, final, settings, small, large, diverged, bounds))
-        curves[f"batch {settings.batch_size:,}"] = _mean_curve(small)
+        curves[f"batch {settings.batch_size:,}"] = mean_curve([outcome.valid_losses for outcome in small])
         if large:
-            curves[f"batch {batch_size:,}"] = _mean_curve(large)
+            curves[f"batch {batch_size:,}"] = mean_curve([outcome.valid_losses for outcome in large])
         if trials[-1].verdict == "holds":
             break
     return trials, curves
@@ -334,8 +286,3 @@ def _for_rows(settings: TrainSettings, share: float) -> TrainSettings:
         return settings
     schedule = settings.schedule_settings | {"warmup_steps": max(round(steps * share), 1)}
     return settings.model_copy(update={"schedule_settings": schedule})
-
-
-def _mean_curve(outcomes: Sequence[Outcome]) -> tuple[float, ...]:
-    """Mean over the seeds of the valid loss of each epoch; of as many epochs as every seed has."""
-    return tuple(statistics.fmean(losses) for losses in zip(*(o.valid_losses for o in outcomes), strict=False))

@@ -1,52 +1,88 @@
-"""What `tune` prints, and the pages of `lr-range` and `tune`: sections of text, tables and charts."""
+"""What `tune` found, what it prints of that, and its page."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
-from pipeline.artifacts import atomic_write
-from pipeline.charts import Chart, Curves, curves_chart
-from pipeline.display import render_table
-from pipeline.plan_machine import about_bytes, about_seconds
-from pipeline.report import table
-
-if TYPE_CHECKING:
-    from pipeline.tune import Trial, Tuned
-    from pipeline.tune_trials import NoisePoint, Sweep
+from pipeline.charts import Chart, Curves, curves_chart, loss_chart
+from pipeline.display import about_bytes, about_seconds, render_table
+from pipeline.report import Section, write_page
+from pipeline.tune_trials import NoisePoint, Sweep
 
 
 @dataclass(frozen=True)
-class Section:
-    """A heading, what it says, and what shows it; rows of a table are mappings from heading to value."""
+class Trial:
+    """A batch size against the run's own: metrics by seed in pairs, and the difference as a share of the small one's.
 
-    title: str
+    verdict: `holds` where the lower bound of the difference is above minus the tolerance; `loses` where the difference
+    itself is below that or the training diverged; else `open`, which more seeds may settle.
+    """
+
+    batch_size: int
+    lr_max: float
+    small: tuple[float, ...]
+    large: tuple[float, ...]
+    difference: float | None
+    bound: float | None
+    verdict: str
     text: str
-    rows: Sequence[Mapping[str, Any]] = ()
-    charts: Sequence[Chart] = ()
+    overrides: tuple[str, ...]
 
 
-def write_page(path: Path, title: str, created_utc: str, notes: Sequence[str], sections: Sequence[Section]) -> None:
-    """Write the page to `path`, whole or not at all."""
-    atomic_write(path, render_page(title, created_utc, notes, sections).encode("utf-8", "replace"))
+@dataclass(frozen=True)
+class Tuned:
+    """All that was found. chosen: the trial whose overrides are recommended; None: keep the run's batch.
 
+    negatives_per_positive: drawn for every row, where rows are positives; batches and rows count these alone.
+    """
 
-def render_page(title: str, created_utc: str, notes: Sequence[str], sections: Sequence[Section]) -> str:
-    """The page as HTML text. created_utc: ISO 8601. Ids of the charts must differ between sections."""
-    loader = PackageLoader("pipeline", "")
-    jinja = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return jinja.get_template("tune.html.jinja").render(
-        title=title,
-        created_utc=created_utc,
-        notes=notes,
-        sections=[(section, table(section.rows)) for section in sections],
-    )
+    name: str
+    created_utc: str
+    seconds: float
+    batch_size: int
+    rows: int
+    rows_of_run: int
+    negatives_per_positive: int | None
+    metric: str
+    sweep: Sweep
+    noise: tuple[NoisePoint, ...]
+    candidates: tuple[int, ...]
+    candidates_because: str
+    trials: tuple[Trial, ...]
+    chosen: Trial | None
+    curves: dict[str, tuple[float, ...]]
+    environment: dict[str, Any]
+
+    @property
+    def verdict(self) -> str:
+        """What to do, in a sentence or two."""
+        if not self.candidates:
+            return f"Keep train.batch_size={self.batch_size}: {self.candidates_because}."
+        if self.chosen:
+            return self.chosen.text
+        texts = [f"Keep train.batch_size={self.batch_size}.", *(trial.text for trial in self.trials)]
+        untried = self.candidates[len(self.trials) :]
+        if untried:
+            texts.append(f"The time was up before batch {', '.join(f'{size:,}' for size in untried)} could be judged.")
+        return " ".join(texts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types."""
+        sweep = {
+            "times": [asdict(time) | {"row_seconds": time.row_seconds} for time in self.sweep.times],
+            "ended": self.sweep.ended,
+            "budget_bytes": self.sweep.budget_bytes,
+            "out_of_memory": self.sweep.out_of_memory,
+            "largest_that_fits": self.sweep.largest_that_fits,
+            "fastest": self.sweep.fastest.batch_size,
+        }
+        noise = [{"step": point.step, **asdict(point.scale), "simple": point.scale.simple} for point in self.noise]
+        return asdict(self) | {"sweep": sweep, "noise": noise, "verdict": self.verdict}
 
 
 def show(tuned: Tuned) -> None:
@@ -79,7 +115,7 @@ def write_tune_page(path: Path, tuned: Tuned) -> None:
             f"{tuned.metric} of the valid split, means over the seeds; the difference is of pairs of equal seeds."
         )
         text = f"{candidates_text(tuned)} {compared}"
-        charts = (_curve_chart(tuned),) if tuned.curves else ()
+        charts = (loss_chart(tuned.curves, "Valid loss, mean over the seeds", "losses"),) if tuned.curves else ()
         sections.append(Section(f"Against batch {tuned.batch_size:,}", text, trial_rows(tuned.trials), charts))
     write_page(path, f"{tuned.name}: batch size and learning rate", tuned.created_utc, notes, sections)
 
@@ -184,10 +220,3 @@ def _step_chart(tuned: Tuned) -> Chart:
     lines = {"µs a row": [1e6 * found.row_seconds for found in times]}
     curves = Curves(x, lines, "batch size", "µs a row", marks, log_x=True, log_y=True)
     return curves_chart(curves, "Time of a row by batch size", "steps")
-
-
-def _curve_chart(tuned: Tuned) -> Chart:
-    epochs = max(map(len, tuned.curves.values()))
-    lines = {name: [*losses, *[math.nan] * (epochs - len(losses))] for name, losses in tuned.curves.items()}
-    curves = Curves(range(1, epochs + 1), lines, "epoch", "valid loss")
-    return curves_chart(curves, "Valid loss, mean over the seeds", "losses")

@@ -1,45 +1,30 @@
-"""The measurements of `tune`: step times and memory by batch size, the noise scale, and pairs of trained models."""
+"""The measurements of `tune`: step times and memory by batch size, and the noise scale."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import math
 import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from models.noise_scale import NoiseScale, measure_noise_scale
 from pipeline.config import TrainSettings
-from pipeline.evaluate import evaluate
-from pipeline.experiment import Enough, Experiment, PlacedBatch
-from pipeline.nightly import choose_metric
-from pipeline.plan_machine import available_memory
-from pipeline.plan_probe import resident_bytes
-from pipeline.train import Trained, TrainingError, table_loss
+from pipeline.experiment import NO_CHECKPOINTS, Enough, Experiment, PlacedBatch
+from pipeline.machine import available_memory, reset_peak, resident_bytes
+from pipeline.train import TrainingError
 
 LEAST_STEPS = 8  # an epoch must have; a batch that leaves fewer has too few updates to learn from
 # Of a batch size: left out (a CUDA graph is captured in the fourth step), and measured, where an epoch has so many.
 WARM_STEPS, MEASURED_STEPS = 4, 5
 MEMORY_SHARE = 0.9  # of what is free
-NO_CHECKPOINTS = 10**9
 NOISE_SMALL, NOISE_LARGE = 8, 8  # small batches in a large one, large batches a measurement
 NOISE_POINTS = (0.25, 0.5, 1.0)  # of the first epoch
-
-# Quantiles of Student's t for a one-sided bound of 95 %, by degrees of freedom from 1 (e.g. NIST/SEMATECH e-Handbook of
-# Statistical Methods, section 1.3.6.7.2).
-T_95 = (
-    6.3138, 2.9200, 2.3534, 2.1318, 2.0150, 1.9432, 1.8946, 1.8595, 1.8331, 1.8125,
-    1.7959, 1.7823, 1.7709, 1.7613, 1.7531, 1.7459, 1.7396, 1.7341, 1.7291, 1.7247,
-    1.7207, 1.7171, 1.7139, 1.7109, 1.7081, 1.7056, 1.7033, 1.7011, 1.6991,
-)  # fmt: skip
-MOST_SEEDS = len(T_95) + 1
 
 
 @dataclass(frozen=True)
@@ -181,9 +166,8 @@ def time_steps(experiment: Experiment, batch_size: int, seconds: float) -> StepT
 def _reset_peak(experiment: Experiment) -> None:
     if experiment.device != "cpu":
         torch.cuda.reset_peak_memory_stats(experiment.device)
-        return
-    with contextlib.suppress(OSError):  # sizes only grow, so that the peak of before does little harm
-        Path("/proc/self/clear_refs").write_text("5")  # proc(5): reset the peak of the resident set
+    else:
+        reset_peak()  # sizes only grow, so that the peak of before would do little harm
 
 
 def _peak(experiment: Experiment) -> int:
@@ -231,59 +215,3 @@ def noise_scales(experiment: Experiment, settings: TrainSettings, seconds: float
     with contextlib.suppress(Enough):
         experiment.fit(quiet, experiment.config.seed, hook)
     return found
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A trained model: its metric on the valid split (higher is better unless it is a loss) and its learning curve."""
-
-    metric: float
-    valid_losses: tuple[float, ...]
-
-
-class Trainer:
-    """Trains models to compare, until `deadline` (of time.perf_counter)."""
-
-    def __init__(self, experiment: Experiment, deadline: float) -> None:
-        self.experiment, self.deadline = experiment, deadline
-        in_groups = experiment.valid.schema.has_group  # each positive and its negatives, where these are drawn
-        self.metric = choose_metric(experiment.config.nightly, experiment.schema, in_groups)
-
-    def train(self, settings: TrainSettings, seed: int) -> Outcome | None:
-        """None where the time was up first. A training that diverges is a `TrainingError`."""
-        try:
-            trained = self.experiment.fit(settings, seed, self._check_time)
-        except Enough:
-            return None
-        losses = [point["valid_loss"] for point in trained.curve if "valid_loss" in point]
-        return Outcome(self._judge(trained), tuple(losses))
-
-    def _check_time(self, _: nn.Module, __: int) -> None:
-        if time.perf_counter() > self.deadline:
-            raise Enough
-
-    def _judge(self, trained: Trained) -> float:
-        experiment = self.experiment
-        if self.metric == "logloss":
-            return table_loss(trained.model, experiment.valid, experiment.loss, experiment.device)
-        value = evaluate(trained.model, experiment.valid, experiment.schema, experiment.device).headline[self.metric]
-        if value is None:
-            raise TrainingError(
-                f"tune: {self.metric} cannot be computed on the valid split, whose labels are all alike. Give it more "
-                "rows (--rows), or another nightly.metric."
-            )
-        return value
-
-    def relative_gain(self, large: Outcome, small: Outcome) -> float:
-        """By how much `large` is better, as a share of `small`'s metric."""
-        sign = -1 if self.metric == "logloss" else 1
-        return sign * (large.metric - small.metric) / abs(small.metric)
-
-
-def lower_bound(differences: Sequence[float]) -> float:
-    """One-sided 95 % bound of the mean of paired differences, by Student's t; minus infinity of fewer than two."""
-    count = len(differences)
-    if count < 2:
-        return -math.inf
-    error = statistics.stdev(differences) / math.sqrt(count)
-    return statistics.fmean(differences) - T_95[min(count - 1, len(T_95)) - 1] * error

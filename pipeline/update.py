@@ -16,7 +16,7 @@ from features.preprocessor import Preprocessor
 from features.sources import PARQUET_ENDINGS, expand
 from features.update import checksum
 from pipeline.artifacts import artifact_key, input_checksums, source_hash
-from pipeline.score import find_run
+from pipeline.run import find_run
 from pipeline.stages import Pipeline
 
 PREPROCESSOR, CHURN_JSON, CHURN_TEXT = "preprocessor", "churn.json", "churn.txt"
@@ -36,7 +36,7 @@ def update_preprocessor(
     state is the same artifact, which is then not made again.
     """
     pipeline = Pipeline.from_config(config, *overrides)
-    source = preprocessor or find_run(pipeline, None) / "model" / PREPROCESSOR
+    source = preprocessor or find_run(pipeline.config, None) / "model" / PREPROCESSOR
     found = Preprocessor.load(source, pipeline.engine)
     files = expand(data)
     for path in files:

@@ -66,7 +66,7 @@ def export(
     config: Config,
     overrides: Overrides,
     run: RunFolder = None,
-    formats: Annotated[str, typer.Option("--formats", help="Of torch, aoti, onnx, onnx_rows.")] = "onnx_rows,torch",
+    formats: Annotated[str, typer.Option("--formats", help="Of torch, onnx_rows.")] = "onnx_rows,torch",
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FOLDER", show_default="export in the run's folder", help="Folder to write."),

@@ -18,8 +18,7 @@ from starlette.responses import Response
 
 from pipeline.serving.docs_page import add_docs_page
 from pipeline.serving.errors import Refusal
-from pipeline.serving.gate import Gate, read_body
-from pipeline.serving.line import Line
+from pipeline.serving.gate import Gate, Line, read_body
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.openapi import CODES, route_docs
 from pipeline.serving.requests import RankRequest, RecommendRequest, ScoreRequest, parse

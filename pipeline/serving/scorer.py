@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from features.errors import DataError
-from pipeline.bundle import Bundle, model_outputs, target_loss
+from pipeline.bundle import Bundle, model_outputs, named_predictions, target_loss
 from pipeline.serving.errors import Refusal
 
 
@@ -41,14 +41,7 @@ class RowScorer:
             self.bundle.model, torch.from_numpy(ids).to(device), torch.from_numpy(floats).to(device)
         )
         predictions = self._loss.predict(torch.cat(list(outputs)))
-        found: dict[str, list[float | None]] = {}
-        for target, prediction in zip(self.bundle.schema.targets, predictions, strict=True):
-            if target.task == "multiclass":
-                names = target.classes or tuple(map(str, range(target.num_outputs)))
-                found |= {f"{target.name}_{name}": numbers(prediction[:, i]) for i, name in enumerate(names)}
-            else:
-                found[target.name] = numbers(prediction)
-        return found
+        return {name: numbers(part) for name, part in named_predictions(self.bundle.schema, predictions).items()}
 
     def _blame(self, rows: Sequence[Mapping[str, Any]]) -> None:
         for place, row in enumerate(rows):

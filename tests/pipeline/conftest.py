@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -121,13 +122,27 @@ def tiny(tmp_path: Path, monkeypatch) -> Tiny:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory) -> tuple[Tiny, Run]:
-    """A finished run that tests only read."""
+    """A finished run that tests only read; they may add artifacts to its store."""
     made = Tiny(tmp_path_factory.mktemp("trained") / "tiny")
     write_day(made.raw, 0)
     with threads_of_torch(1):
-        return made, made.train()
+        run = made.train()
+    shutil.copytree(made.folder, made.folder.with_name("untouched"), symlinks=True)
+    return made, run
 
 
 @pytest.fixture
+def finished(tiny, trained) -> Tiny:
+    """`tiny` with a finished run in it: a copy, because training it anew in every test would take minutes."""
+    for name in ("artifacts", "runs"):
+        shutil.copytree(trained[0].folder.with_name("untouched") / name, tiny.folder / name, symlinks=True)
+    return tiny
+
+
+def latest(tiny: Tiny) -> Run:
+    return Run((tiny.home / "latest").resolve())
+
+
+@pytest.fixture(scope="session")
 def tiny_in() -> Callable[[Path], Tiny]:
     return Tiny

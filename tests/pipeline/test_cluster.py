@@ -173,14 +173,6 @@ def test_results_asked_for_in_turn_are_not_made_all_at_once():
     assert len(made) <= 2
 
 
-def test_an_error_in_a_task_is_that_error(tmp_path):
-    def fails(number):
-        raise KeyError(number)
-
-    with pytest.raises(KeyError, match="3"):
-        Cluster().map(fails, [3])
-
-
 def opened(name, folder):
     with open_cluster(name, ClusterSettings(), folder):
         pass

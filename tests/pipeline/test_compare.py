@@ -16,11 +16,20 @@ from features.schema import Entity, Schema
 from models.errors import ModelError
 from models.tabular import TabularSettings
 from pipeline.commands.app import main
-from pipeline.compare import Budget, Contender, compare, learning_rates, parse_models
-from pipeline.compare_report import interval_drawing, metric_rows, model_rows, notes
-from pipeline.compare_trials import MOST_SEEDS, Bench, Interval, Outcome, Trainer
+from pipeline.compare import Trainer, compare_models, learning_rates, parse_models
+from pipeline.compare_report import (
+    MOST_SEEDS,
+    Budget,
+    Contender,
+    Interval,
+    Outcome,
+    interval_chart,
+    metric_rows,
+    model_rows,
+    notes,
+)
 from pipeline.config import ConfigError, ModelChoice
-from pipeline.experiment import Enough
+from pipeline.experiment import Enough, Experiment
 from pipeline.rank_evaluate import RankingError
 from pipeline.train import TrainingError
 
@@ -46,15 +55,17 @@ class SalesRecipe(ShopRecipe):
         return replace(tables, splits=sold)
 
 
-@pytest.fixture
-def shop(tiny, monkeypatch):
-    monkeypatch.setitem(RECIPES, "tiny", "test_compare:ShopRecipe")
-    return tiny
+@pytest.fixture(scope="module")
+def shop(trained):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(RECIPES, "tiny_shop", "test_compare:ShopRecipe")
+        patch.setitem(RECIPES, "tiny_sales", "test_compare:SalesRecipe")
+        yield trained[0]
 
 
-@pytest.fixture
-def bench(tiny) -> Bench:
-    return Bench.of(tiny.pipeline(*SMALL).features().encode(), 1000)
+@pytest.fixture(scope="module")
+def experiment(trained) -> Experiment:
+    return Experiment.of(trained[0].pipeline(*SMALL).features().encode(), 1000)
 
 
 @dataclass
@@ -86,9 +97,9 @@ class FakeTrainer:
         return Outcome(seed, {"auc": value, "logloss": 1 - value, "mrr": None}, (0.7, 0.6), 2.0, 1000)
 
 
-def compared_by(trainer, bench, monkeypatch, models="lr, tabular, {kind: tabular, layers: [4]}", **budget):
+def compared_by(trainer, experiment, monkeypatch, models="lr, tabular, {kind: tabular, layers: [4]}", **budget):
     monkeypatch.setattr("pipeline.compare.Trainer", lambda *_: trainer)
-    return compare(bench, parse_models(models, OWN), Budget(**budget))
+    return compare_models(experiment, parse_models(models, OWN), Budget(**budget))
 
 
 def test_intervals_are_those_of_students_t():
@@ -159,10 +170,10 @@ def test_learning_rates_lie_around_the_runs_own():
     assert learning_rates(0.01, 4) == pytest.approx([0.001111, 0.003333, 0.01, 0.03])
 
 
-def test_every_model_gets_the_same_search_and_the_same_seeds(bench, monkeypatch):
+def test_every_model_gets_the_same_search_and_the_same_seeds(experiment, monkeypatch):
     trainer = FakeTrainer()
-    found = compared_by(trainer, bench, monkeypatch, seeds=2, trials=3)
-    names, seed = ["lr", "tabular 8", "tabular 4"], bench.config.seed
+    found = compared_by(trainer, experiment, monkeypatch, seeds=2, trials=3)
+    names, seed = ["lr", "tabular 8", "tabular 4"], experiment.config.seed
     searched = [(name, lr, seed) for lr in learning_rates(0.02, 3) for name in names]
     assert trainer.trained == searched + [(name, 0.06, seed + k) for k in (1, 2) for name in names]
     assert [contender.lr for contender in found.contenders] == [0.06] * 3
@@ -182,16 +193,16 @@ def test_every_model_gets_the_same_search_and_the_same_seeds(bench, monkeypatch)
     assert mrr["lr"] is None
 
 
-def test_of_a_loss_less_is_better(bench, monkeypatch):
-    found = compared_by(FakeTrainer("logloss", -1), bench, monkeypatch, trials=3, seeds=1)
+def test_of_a_loss_less_is_better(experiment, monkeypatch):
+    found = compared_by(FakeTrainer("logloss", -1), experiment, monkeypatch, trials=3, seeds=1)
     assert [contender.lr for contender in found.contenders] == pytest.approx([0.02 / 3] * 3, rel=1e-3)
 
 
-def test_a_model_that_fails_is_left_out_and_said_so(bench, monkeypatch):
-    seed = bench.config.seed
+def test_a_model_that_fails_is_left_out_and_said_so(experiment, monkeypatch):
+    seed = experiment.config.seed
     everywhere = tuple(("lr", lr) for lr in learning_rates(0.02, 3))
     trainer = FakeTrainer(diverges=(*everywhere, ("tabular 8", 0.06), ("tabular 4", seed + 2)))
-    found = compared_by(trainer, bench, monkeypatch, seeds=2)
+    found = compared_by(trainer, experiment, monkeypatch, seeds=2)
     assert [contender.label for contender in found.contenders] == ["tabular"]
     assert found.contenders[0].tried[0.06] is None
     assert found.contenders[0].lr == 0.02
@@ -202,40 +213,40 @@ def test_a_model_that_fails_is_left_out_and_said_so(bench, monkeypatch):
     }
     trainer = FakeTrainer(diverges=tuple((name, seed) for name in ("lr", "tabular 8", "tabular 4")))
     with pytest.raises(TrainingError, match=r"no model is left to compare\. lr: it failed"):
-        compared_by(trainer, bench, monkeypatch)
+        compared_by(trainer, experiment, monkeypatch)
 
 
-def test_when_the_time_is_up_what_there_is_is_compared(bench, monkeypatch):
-    found = compared_by(FakeTrainer(stops_after=9 + 3 + 1), bench, monkeypatch, seeds=3, trials=3)
+def test_when_the_time_is_up_what_there_is_is_compared(experiment, monkeypatch):
+    found = compared_by(FakeTrainer(stops_after=9 + 3 + 1), experiment, monkeypatch, seeds=3, trials=3)
     assert [len(contender.outcomes) for contender in found.contenders] == [2, 1, 1]
     assert found.contenders[1].difference(found.contenders[0], "auc").half is None
     assert found.stopped == "The time was up after 1 of 3 seeds of every model."
-    found = compared_by(FakeTrainer(stops_after=10), bench, monkeypatch, seeds=3, trials=3)
+    found = compared_by(FakeTrainer(stops_after=10), experiment, monkeypatch, seeds=3, trials=3)
     assert found.left_out == dict.fromkeys(("tabular", "tabular (2)"), "the time was up before it was trained")
     with pytest.raises(TrainingError, match="the time was up before it was trained"):
-        compared_by(FakeTrainer(stops_after=4), bench, monkeypatch)
+        compared_by(FakeTrainer(stops_after=4), experiment, monkeypatch)
 
 
-def test_models_that_do_not_fit_the_data_are_left_out(bench, monkeypatch):
-    found = compared_by(FakeTrainer(), bench, monkeypatch, models="lr,tabular,two_tower", trials=1, seeds=1)
+def test_models_that_do_not_fit_the_data_are_left_out(experiment, monkeypatch):
+    found = compared_by(FakeTrainer(), experiment, monkeypatch, models="lr,tabular,two_tower", trials=1, seeds=1)
     assert list(found.left_out) == ["two_tower"]
     assert "which columns are those of user and item" in found.left_out["two_tower"]
 
 
-def test_a_training_ends_when_the_time_is_up_and_leaves_no_trace(bench, capsys):
+def test_a_training_ends_when_the_time_is_up_and_leaves_no_trace(experiment, capsys):
     choices = parse_models("lr,tabular", OWN)
     random = torch.get_rng_state()
     with pytest.raises(TrainingError, match="the time was up"):
-        compare(bench, choices, Budget(seconds=1e-9))
-    trainer = Trainer(bench, math.inf)
+        compare_models(experiment, choices, Budget(seconds=1e-9))
+    trainer = Trainer(experiment, math.inf)
     assert (trainer.metric, trainer.sign) == ("auc", 1)
     assert torch.equal(random, torch.get_rng_state())
     assert "train:" not in capsys.readouterr().err
 
 
-def test_rows_of_a_long_split_are_sampled(bench):
-    assert (len(bench.train), bench.num_train_rows) == (1000, 2400)
-    assert (len(bench.valid), len(bench.test)) == (300, 300)
+def test_rows_of_a_long_split_are_sampled(experiment):
+    assert (len(experiment.train), experiment.num_train_rows) == (1000, 2400)
+    assert len(experiment.valid) == len(Trainer(experiment, math.inf).test) == 300
 
 
 def test_the_command_prints_a_table_and_writes_page_drawing_and_numbers(tiny, capsys):
@@ -269,18 +280,18 @@ def test_the_command_prints_a_table_and_writes_page_drawing_and_numbers(tiny, ca
     assert {"lr", "tabular", "AUC"} <= set(texts)
 
 
-def test_the_same_comparison_has_the_same_numbers_and_folder(bench, monkeypatch):
+def test_the_same_comparison_has_the_same_numbers_and_folder(experiment, monkeypatch):
     monkeypatch.setattr("pipeline.compare.source_hash", lambda modules: "sources")
     choices = parse_models("lr,tabular", OWN)
-    one, same = (compare(bench, choices, Budget(seeds=1, trials=1)) for _ in range(2))
+    one, same = (compare_models(experiment, choices, Budget(seeds=1, trials=1)) for _ in range(2))
     assert [c.outcomes[0].metrics for c in one.contenders] == [c.outcomes[0].metrics for c in same.contenders]
-    assert one.id == same.id != compare(bench, choices, Budget(seeds=1, trials=2)).id
+    assert one.id == same.id != compare_models(experiment, choices, Budget(seeds=1, trials=2)).id
 
 
 def test_choices_are_ranked_where_the_configuration_asks_for_it(shop):
     ranking = "evaluate.ranking={k: [1, 3], negatives: null, catalogue_is_without: []}"
-    bench = Bench.of(shop.pipeline(*SMALL, ranking).features().encode(), 1000)
-    found = compare(bench, parse_models("lr,tabular", OWN), Budget(seeds=1, trials=1))
+    experiment = Experiment.of(shop.pipeline("recipe=tiny_shop", *SMALL, ranking).features().encode(), 1000)
+    found = compare_models(experiment, parse_models("lr,tabular", OWN), Budget(seeds=1, trials=1))
     for contender in found.contenders:
         metrics = contender.outcomes[0].metrics
         assert metrics["hr@1 catalogue"] < metrics["hr@3 catalogue"] <= 1
@@ -290,27 +301,24 @@ def test_choices_are_ranked_where_the_configuration_asks_for_it(shop):
     assert {"HR@1 catalogue", "Coverage@3 catalogue"} <= {row["metric"] for row in metric_rows(found)}
 
 
-def test_negatives_are_drawn_for_every_model_where_the_run_draws_them(shop, monkeypatch):
-    monkeypatch.setitem(RECIPES, "tiny", "test_compare:SalesRecipe")
+def test_negatives_are_drawn_for_every_model_where_the_run_draws_them(shop):
     settings = ("train.negatives={per_positive: 2, exclude_known: false}", *SMALL)
-    encoded = shop.pipeline(*settings).features().encode()
-    bench = Bench.of(encoded, 1000)
-    found = compare(bench, parse_models("lr,tabular", OWN), Budget(seeds=1, trials=1))
-    assert len(bench.test) == 3 * len(encoded.table("test"))
+    encoded = shop.pipeline("recipe=tiny_sales", *settings).features().encode()
+    experiment = Experiment.of(encoded, 1000)
+    found = compare_models(experiment, parse_models("lr,tabular", OWN), Budget(seeds=1, trials=1))
+    assert len(Trainer(experiment, math.inf).test) == 3 * len(encoded.table("test"))
     assert found.metric == "mrr"
     assert all(0.3 < contender.outcomes[0].metrics["auc"] < 0.7 for contender in found.contenders)
 
 
-def test_a_drawing_has_a_place_for_every_model_and_stays_in_its_frame(bench, monkeypatch):
-    found = compared_by(FakeTrainer(), bench, monkeypatch, seeds=3, trials=1)
-    root = ElementTree.fromstring(interval_drawing(found))
-    width, height = map(float, root.get("viewBox").split()[2:])
-    circles = [element for element in root.iter() if element.tag == "circle"]
-    assert len(circles) == 3 * (3 + 1)
-    assert all(0 < float(c.get("cx")) < width and 0 < float(c.get("cy")) < height for c in circles)
-    assert len({c.get("cy") for c in circles}) == 3
-    alone = compared_by(FakeTrainer(), bench, monkeypatch, seeds=1, trials=1)
-    assert interval_drawing(alone).count("stroke-linecap") == 0  # one seed has no interval
+def test_a_drawing_names_every_model_and_its_mean(experiment, monkeypatch):
+    found = compared_by(FakeTrainer(), experiment, monkeypatch, seeds=3, trials=1)
+    root = ElementTree.fromstring(interval_chart(found).svg)
+    texts = [element.text.strip() for element in root.iter("text")]
+    means = [f"{contender.interval('auc').mean:.4g}" for contender in found.contenders]
+    assert {"lr", "tabular", "tabular (2)", *means} <= set(texts)
+    alone = compared_by(FakeTrainer(), experiment, monkeypatch, seeds=1, trials=1)
+    assert len(interval_chart(alone).svg) < len(interval_chart(found).svg)  # one seed has no interval
 
 
 def test_errors_of_the_command_are_one_line(tiny, capsys):
@@ -320,36 +328,36 @@ def test_errors_of_the_command_are_one_line(tiny, capsys):
     assert not (tiny.folder / "artifacts").exists()  # nothing was done before
 
 
-def test_errors_in_training_do_not_hide_those_of_the_program(bench, monkeypatch):
+def test_errors_in_training_do_not_hide_those_of_the_program(experiment, monkeypatch):
     def fails(*_):
         raise KeyError("a defect")
 
     trainer = FakeTrainer()
     trainer.valid_metric = fails
     with pytest.raises(KeyError):
-        compared_by(trainer, bench, monkeypatch)
+        compared_by(trainer, experiment, monkeypatch)
 
     def refused(*_):
         raise ModelError("not for this\ntarget")
 
     trainer.valid_metric = refused
     with pytest.raises(TrainingError, match="not for this target"):
-        compared_by(trainer, bench, monkeypatch)
+        compared_by(trainer, experiment, monkeypatch)
 
 
 def test_scores_that_cannot_be_ranked_leave_their_model_out(shop, monkeypatch):
     ranking = "evaluate.ranking={k: [1], negatives: null, catalogue_is_without: []}"
-    bench = Bench.of(shop.pipeline(*SMALL, ranking).features().encode(), 1000)
-    plain = bench.rank
+    experiment = Experiment.of(shop.pipeline("recipe=tiny_shop", *SMALL, ranking).features().encode(), 1000)
+    plain = Trainer.rank
 
-    def rank(model):
+    def rank(self, model):
         if type(model).__name__ == "LogisticRegression":
             raise RankingError("ranking: the model gave scores that are not finite.")
-        return plain(model)
+        return plain(self, model)
 
-    bench = replace(bench, rank=rank)
+    monkeypatch.setattr(Trainer, "rank", rank)
     choices = parse_models("lr,tabular,{kind: tabular, layers: [4]}", OWN)
-    found = compare(bench, choices, Budget(seeds=1, trials=1))
+    found = compare_models(experiment, choices, Budget(seeds=1, trials=1))
     assert [contender.label for contender in found.contenders] == ["tabular", "tabular (2)"]
     assert "scores that are not finite" in found.left_out["lr"]
 
@@ -363,6 +371,8 @@ def test_another_way_to_judge_has_a_folder_of_its_own(shop, monkeypatch):
         ("null", FakeTrainer("logloss", -1)),
     ]
     for ranking, trainer in judged:
-        bench = Bench.of(shop.pipeline(*SMALL, f"evaluate.ranking={ranking}").features().encode(), 1000)
-        ids.add(compared_by(trainer, bench, monkeypatch, models="lr,tabular", seeds=1, trials=1).id)
+        experiment = Experiment.of(
+            shop.pipeline("recipe=tiny_shop", *SMALL, f"evaluate.ranking={ranking}").features().encode(), 1000
+        )
+        ids.add(compared_by(trainer, experiment, monkeypatch, models="lr,tabular", seeds=1, trials=1).id)
     assert len(ids) == 3

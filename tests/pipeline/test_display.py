@@ -145,11 +145,6 @@ def test_dumb_terminals_get_plain_text(term, monkeypatch):
     assert "work: done, 2 in" in file.getvalue()
 
 
-def test_render_table_without_standard_output_is_silent(monkeypatch):
-    monkeypatch.setattr("sys.stdout", None)
-    render_table(ROWS)
-
-
 def test_html_table_escapes_and_aligns():
     class Cells(HTMLParser):
         tags, texts = [], []
@@ -184,13 +179,6 @@ def test_progress_writes_a_line_every_five_seconds_at_most_and_one_at_the_end():
         "encode: 20 of 20 (100 %), 20.0 s, 1/s",
         "encode: done, 20 in 20.0 s, 1/s",
     ]
-
-
-def test_quick_work_writes_only_its_last_line():
-    file = io.StringIO()
-    for _ in progress(range(10_000), "quick", file=file, clock=Clock()):
-        pass
-    assert file.getvalue() == "quick: done, 10,000 in 0.0 s\n"
 
 
 def test_progress_counts_what_it_is_told_with_a_note():
@@ -232,15 +220,6 @@ def test_progress_draws_a_bar_on_a_terminal_that_ends_full():
         assert text in last
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_a_bar_on_a_terminal_of_few_characters_does_not_stop_the_work(encoding):
-    clock, done = Clock(), 0
-    for _ in progress(range(5), "Städte 東京", file=Terminal(encoding), clock=clock):
-        clock.now += 1
-        done += 1
-    assert done == 5
-
-
 @pytest.mark.parametrize("is_terminal", [False, True])
 @pytest.mark.parametrize("error", [OSError("hung up"), ValueError("I/O operation on closed file"), BrokenPipeError()])
 def test_an_output_that_goes_away_does_not_stop_the_work(error, is_terminal):
@@ -264,18 +243,6 @@ def test_an_output_that_goes_away_does_not_stop_the_work(error, is_terminal):
 def test_progress_without_standard_error_is_silent(monkeypatch):
     monkeypatch.setattr("sys.stderr", None)
     assert list(progress([1, 2], "work")) == [1, 2]
-
-
-def test_progress_restores_the_cursor_after_an_error():
-    file = Terminal()
-
-    def work():
-        with progress(3, "work", file=file):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        work()
-    assert file.getvalue().count("\x1b[?25l") == file.getvalue().count("\x1b[?25h") == 1
 
 
 @pytest.mark.parametrize("make", [io.StringIO, Terminal])

@@ -25,7 +25,7 @@ from pipeline.commands.app import main
 from pipeline.embed import embed, update_embeddings
 from pipeline.embed_write import EmbedSettings, Tower
 from pipeline.embeddings import LATEST, STAGE, EmbeddingsError, StoredEmbeddings
-from pipeline.entities import entity_of, kept_columns
+from pipeline.entities import kept_columns
 
 NULL = 1  # the id of null
 
@@ -81,7 +81,7 @@ def test_stored_rows_and_vectors_are_those_of_a_loop_over_the_table_and_of_the_t
     table, found = whole_table(shop), opened(run, shop)
     assert (run / STAGE / LATEST).resolve() == artifact.path == found.folder
     for name in ("user", "item"):
-        entity, stored = entity_of(SHOP, name), getattr(found, name)
+        entity, stored = SHOP.entity(name), getattr(found, name)
         columns = kept_columns(SHOP, entity)
         assert plain(stored.rows(), columns) == newest_by_loop(table, entity, columns, timed=True)
         assert stored.keys.tolist() == stored.rows()[entity.key].tolist()
@@ -179,11 +179,6 @@ def test_a_file_of_items_alone_brings_items_and_one_of_neither_is_refused(shop, 
     news.drop(columns="colour").to_parquet(tmp_path / "pale.parquet")
     with pytest.raises(DataError, match=r"rows of the item: column\(s\) 'colour' not found"):
         update_embeddings(run, shop.bundle, shop.pipeline(), [str(tmp_path / "pale.parquet")], EmbedSettings())
-
-
-def test_an_update_without_a_version_before_says_what_to_do(shop, run):
-    with pytest.raises(EmbeddingsError, match=r"is not there\. Run gigabatch embed"):
-        update_embeddings(run, shop.bundle, shop.pipeline(), [], EmbedSettings())
 
 
 @pytest.mark.parametrize("rows_at_once", [1, 7, 128])

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -106,9 +105,9 @@ def bundle() -> Bundle:
 
 @pytest.fixture(scope="module")
 def folder(bundle, tmp_path_factory):
-    """Where the three quick formats of the bundle lie."""
+    """Where the bundle lies in both formats."""
     path = tmp_path_factory.mktemp("export")
-    export_bundle(bundle, path, ["torch", "onnx", "onnx_rows"])
+    export_bundle(bundle, path, ["torch", "onnx_rows"])
     return path
 
 
@@ -174,16 +173,12 @@ def test_any_rows_have_the_ids_and_floats_of_the_preprocessor(bundle, rows_sessi
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 128, 1000])
-def test_models_alone_give_the_outputs_for_any_number_of_rows(bundle, folder, rows):
+def test_the_model_alone_gives_the_outputs_for_any_number_of_rows(bundle, folder, rows):
     draw = torch.Generator().manual_seed(rows)
     sizes = [column.num_ids for column in bundle.preprocessor.tensor_schema.ids]
     ids = torch.stack([torch.randint(size, (rows,), generator=draw) for size in sizes], dim=1).int()
     floats = torch.randn(rows, 4, generator=draw)  # three columns and one indicator
     expected = torch.cat(list(model_outputs(bundle.model, ids, floats))).numpy()
-    session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
-    (found,) = session.run(["outputs"], {"ids": ids.numpy(), "floats": floats.numpy()})
-    assert found.shape == (rows, 5)
-    assert close(found, expected)
     found = torch.export.load(folder / "model.pt2").module()(ids, floats).detach().numpy()
     assert found.shape == (rows, 5)
     assert close(found, expected)
@@ -195,14 +190,13 @@ def test_the_description_names_columns_in_order(bundle, folder):
     assert [column["num_ids"] for column in content["ids"]] == list(bundle.model.inputs.num_ids)
     assert content["floats"] == ["age", "gap", "count", "gap_na"]
     assert content["predictions"] == ["click", "kind_a", "kind_b", "kind_c", "v"]
-    assert set(content["files"]) == {"model.pt2", "model.onnx", "rows.onnx"}
-    assert sorted(path.name for path in folder.iterdir()) == ["export.json", "model.onnx", "model.pt2", "rows.onnx"]
+    assert set(content["files"]) == {"model.pt2", "rows.onnx"}
+    assert sorted(path.name for path in folder.iterdir()) == ["export.json", "model.pt2", "rows.onnx"]
 
 
-def test_the_onnx_files_tell_nothing_of_this_machine(folder):
-    for name in ("model.onnx", "rows.onnx"):
-        assert b"/models/" not in (folder / name).read_bytes()
-        onnx.checker.check_model(str(folder / name), full_check=True)
+def test_the_onnx_file_tells_nothing_of_this_machine(folder):
+    assert b"/models/" not in (folder / "rows.onnx").read_bytes()
+    onnx.checker.check_model(str(folder / "rows.onnx"), full_check=True)
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in UNTRACEABLE])
@@ -251,7 +245,7 @@ def test_other_models_through_rows_to_predictions(name, options, tmp_path):
 def test_a_table_of_only_ids_or_only_floats(role, tmp_path):
     columns = tuple(column for column in FEATURES if column.role == role)
     bundle = bundle_of(fitted(columns=columns), "tabular")
-    exported = export_bundle(bundle, tmp_path, ["torch", "onnx", "onnx_rows"])
+    exported = export_bundle(bundle, tmp_path, ["torch", "onnx_rows"])
     assert all(item.largest_difference < 1e-5 for item in exported)
     rows = unseen_and_null_rows()
     feed = {name: values for name, values in by_hand(rows).items() if name in {column.name for column in columns}}
@@ -264,7 +258,7 @@ def test_a_table_of_only_ids_or_only_floats(role, tmp_path):
 @pytest.mark.parametrize("name", ["lr", "fm", "deepfm", "wide_deep"])
 def test_linear_terms_of_floats_alone(name, tmp_path):
     columns = tuple(column for column in FEATURES if column.role == "continuous")
-    exported = export_bundle(bundle_of(fitted(columns=columns), name), tmp_path, ["onnx"])
+    exported = export_bundle(bundle_of(fitted(columns=columns), name), tmp_path, ["onnx_rows"])
     assert [item.largest_difference < 1e-5 for item in exported] == [True]
 
 
@@ -277,7 +271,7 @@ def test_a_graph_that_is_not_valid_is_refused(tmp_path, monkeypatch):
 
     monkeypatch.setattr(LinearTerms, "forward", reshaped)
     with pytest.raises(ExportError, match=r"the ONNX graph is not valid: .*Invalid Target shape"):
-        export_bundle(bundle_of(fitted(columns=columns), "lr"), tmp_path, ["onnx"])
+        export_bundle(bundle_of(fitted(columns=columns), "lr"), tmp_path, ["onnx_rows"])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -292,35 +286,23 @@ def test_without_scaling_floats_are_filled_alone(tmp_path):
     assert np.array_equal(floats[:, 3], np.isnan(given).astype(np.float32))
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler, and there is no g++")
-def test_an_aot_package_gives_the_outputs(bundle, tmp_path):
-    (found,) = export_bundle(bundle, tmp_path, ["aoti"])
-    assert found.path.name == "model_aoti.pt2"
-    module = torch._inductor.aoti_load_package(str(found.path))
-    ids, floats = torch.zeros(9, 4, dtype=torch.int32), torch.randn(9, 4)
-    expected = torch.cat(list(model_outputs(bundle.model, ids, floats))).numpy()
-    assert close(module(ids, floats).numpy(), expected)
-
-
-def test_without_a_compiler_aoti_is_refused_before_any_work(bundle, tmp_path, monkeypatch):
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(ExportError, match="there is no no-such-compiler here"):
-        export_bundle(bundle, tmp_path / "out", ["torch", "aoti"])
-    assert not (tmp_path / "out").exists()
-
-
 def test_without_its_packages_onnx_is_refused(bundle, tmp_path, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxscript" else find(name))
     with pytest.raises(ExportError, match=r"ONNX needs onnxscript: pip install onnx onnxscript onnxruntime\."):
-        export_bundle(bundle, tmp_path, ["onnx"])
+        export_bundle(bundle, tmp_path, ["onnx_rows"])
 
 
 @pytest.mark.parametrize("formats", [[], ["onxx"], ["torch", "tensorflow"]])
 def test_an_unknown_format_lists_the_known(bundle, tmp_path, formats):
-    with pytest.raises(ExportError, match="Known: torch, aoti, onnx, onnx_rows"):
+    with pytest.raises(ExportError, match="Known: torch, onnx_rows"):
         export_bundle(bundle, tmp_path, formats)
+
+
+@pytest.mark.parametrize(("format", "instead"), [("aoti", "Take torch"), ("onnx", "Take onnx_rows")])
+def test_a_format_of_before_is_refused_with_what_to_take(bundle, tmp_path, format, instead):
+    with pytest.raises(ExportError, match=rf"format {format} is written no more\. {instead}"):
+        export_bundle(bundle, tmp_path, [format])
 
 
 def test_a_bundle_on_a_gpu_is_refused(bundle, tmp_path):
@@ -340,7 +322,7 @@ class Unfaithful(Model):
         return outputs + 0.01 if torch.compiler.is_compiling() else outputs
 
 
-@pytest.mark.parametrize("format", ["torch", "onnx", "onnx_rows"])
+@pytest.mark.parametrize("format", ["torch", "onnx_rows"])
 def test_a_file_that_differs_is_an_error_and_is_not_left_behind(format, tmp_path):
     preprocessor = fitted()
     inputs = ModelInputs(tuple(column.num_ids for column in preprocessor.tensor_schema.ids), 4)
@@ -422,4 +404,4 @@ def test_the_command_writes_the_files_of_a_run(trained, tmp_path, capsys):
     assert sorted(path.name for path in out.iterdir()) == ["export.json", "model.pt2", "rows.onnx"]
     assert "rows.onnx" in capsys.readouterr().out
     assert main([*command[:3], "--formats", "onxx", "--out", str(out)]) == 2
-    assert "Known: torch, aoti, onnx, onnx_rows" in capsys.readouterr().err
+    assert "Known: torch, onnx_rows" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import torch
 from features.preprocessor import Preprocessor
 from features.schema import Column, Entity, Schema, Target
 from models import TargetLoss
-from models.model import SCORE_ATOL, SCORE_RTOL, EntityColumns, ModelInputs
+from models.model import EntityColumns, ModelInputs
 from models.ncf import NCF, NCFSettings
 from pipeline import Pipeline
 from pipeline.commands.app import main
@@ -87,13 +87,6 @@ def test_the_judged_split_has_each_positive_and_its_negatives(home):
     assert torch.equal(encoded.judged("test").words, judged.words)
 
 
-def test_a_bundle_scores_rows_of_the_features_stage(run, home):
-    frame = Pipeline.from_config(home / "run.yaml").features().frame("test")
-    scores = run.bundle().predict(frame.head(7))
-    again = run.bundle().predict(frame)
-    np.testing.assert_allclose(scores.iloc[:, 0], again.iloc[:7, 0], rtol=SCORE_RTOL, atol=SCORE_ATOL)
-
-
 class Crash(Exception):
     pass
 
@@ -129,12 +122,6 @@ def test_a_killed_training_draws_the_same_negatives_when_it_goes_on(home, tmp_pa
         fit(tmp_path / "killed", crash)
     resumed = fit(tmp_path / "killed")
     assert [name for name in whole if not torch.equal(whole[name], resumed[name])] == []
-
-
-def test_popular_items_are_drawn_more_often(home):
-    encoded = Pipeline.from_config(home / "run.yaml", "train.negatives.kind=popularity").features().encode()
-    counts = encoded.judged("test").words
-    assert len(counts) == 5 * encoded.artifact.manifest["rows"]["test"]
 
 
 @pytest.mark.parametrize(

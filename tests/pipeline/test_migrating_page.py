@@ -8,7 +8,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from features.operators import operator_class, operator_name, operator_names
 from features.schema import Column, Schema, Target
 from pipeline.commands.app import main
 
@@ -76,13 +75,6 @@ def test_the_states_of_a_pickled_workflow_are_given_as_shown(folder):
     assert found["price"].tolist() == [-1.0, -0.25, 0.0, 2.5]
 
 
-def test_what_runs_elsewhere_is_python_at_least():
-    for needs in ("needs NVTabular", "fastai export"):
-        assert blocks(needs)
-        for code in blocks(needs):
-            compile(code, needs, "exec")
-
-
 def test_import_nvtabular_from_the_command_line(folder, capsys):
     arguments = ["import-nvtabular", "saved_workflow", "--out", "imported", "--schema", "schema.json"]
     assert main(arguments) == 0
@@ -106,22 +98,3 @@ def test_import_fastai_from_the_command_line(folder, capsys):
     Path("export.pkl").write_bytes(b"\x80\x04.")
     assert main(["import-fastai", "export.pkl", "--out", "other"]) == 2
     assert "a pickle" in capsys.readouterr().err
-
-
-def test_operators_that_the_page_names_exist():
-    table = PAGE.split("## Operators")[1].split("Not here:")[0]
-    named = {
-        name
-        for row in table.splitlines()
-        if row.startswith("| ")
-        for name in re.findall(r"`([A-Z]\w+)", row.split("|")[2])
-    }
-    known = {operator_class(name).__name__ for name in operator_names()}
-    assert len(named) > 15
-    assert named <= known
-    steps = set(re.findall(r"`([a-z_]+)`", PAGE.split("| taken over as |")[1].split("NVTabular's nodes")[0]))
-    assert {operator_name(operator_class(name)) for name in steps & set(operator_names())} >= {
-        "categorify",
-        "fill_missing",
-        "clip",
-    }

@@ -12,7 +12,7 @@ from shop_rows import ITEM, SHOP, USER, sales
 from features.errors import DataError
 from features.preprocessor import Preprocessor
 from features.schema import Column, Entity, Schema
-from pipeline.entities import entity_of, feature_rows, kept_columns, newest_rows
+from pipeline.entities import feature_rows, kept_columns, newest_rows
 
 TIMELESS = Schema(SHOP.columns[:-1], SHOP.targets, SHOP.entities)
 
@@ -74,7 +74,7 @@ def test_no_rows_leave_an_empty_frame_and_no_frame_is_an_error():
         newest_rows(SHOP, USER, [])
 
 
-def test_missing_columns_wrong_values_and_unnamed_entities_are_errors():
+def test_missing_columns_and_wrong_values_are_errors():
     with pytest.raises(DataError, match=r"rows of the item: column\(s\) 'price' not found"):
         newest_rows(SHOP, ITEM, [sales(0, 5).drop(columns="price")])
     with pytest.raises(DataError, match="rows of the item: column 'stock' is declared int32"):
@@ -82,9 +82,6 @@ def test_missing_columns_wrong_values_and_unnamed_entities_are_errors():
     text = Schema((*SHOP.columns[:-1], Column("at", "time", "string")), SHOP.targets, SHOP.entities)
     with pytest.raises(DataError, match="time column 'at' is text"):
         newest_rows(text, ITEM, [sales(0, 5)])
-    with pytest.raises(DataError, match=r"those of the item \(named: user\)\. Name them"):
-        entity_of(Schema(SHOP.columns, SHOP.targets, (USER,)), "item")
-    assert entity_of(SHOP, "item") is ITEM
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +91,7 @@ def preprocessor() -> Preprocessor:
 
 @pytest.mark.parametrize("name", ["user", "item"])
 def test_feature_rows_encode_the_entity_as_its_own_row_does_and_the_rest_as_null(preprocessor, name):
-    entity = entity_of(SHOP, name)
+    entity = SHOP.entity(name)
     frame = sales(2, 60)
     rows = newest_rows(SHOP, entity, [frame])
     found = preprocessor.transform(feature_rows(SHOP, entity, rows), targets=False)
@@ -110,8 +107,3 @@ def test_feature_rows_encode_the_entity_as_its_own_row_does_and_the_rest_as_null
     assert {value for column in ids for value in found[column]} == {1}  # the id of null
     flags = [f"{column}_na" for column in ("age", "price") if column not in entity.columns]
     assert {value for column in flags for value in found[column]} == {1.0}
-
-
-def test_feature_rows_of_nobody(preprocessor):
-    empty = newest_rows(SHOP, ITEM, [sales(0, 0)])
-    assert preprocessor.weave(feature_rows(SHOP, ITEM, empty), targets=False).shape[0] == 0

@@ -17,7 +17,8 @@ from features.schema import Column, Schema, Target
 from models import grouped_mrr
 from pipeline.bundle import load_bundle
 from pipeline.config import ConfigError, NightlySettings
-from pipeline.nightly import bootstrap, choose_metric, reciprocal_ranks, rollback, run_nightly
+from pipeline.evaluate import choose_metric
+from pipeline.nightly import bootstrap, reciprocal_ranks, rollback, run_nightly
 from pipeline.run import write_report
 
 PROMOTED, KEPT, REFUSED, FAILED = 0, 10, 20, 40
@@ -32,29 +33,29 @@ def pointer(tiny, name: str) -> str | None:
     return os.readlink(link) if link.is_symlink() else None
 
 
-def test_the_first_night_promotes_and_the_same_data_again_is_kept(tiny, capsys):
-    assert run_nightly(tiny.config) == PROMOTED
-    first = pointer(tiny, "current")
-    assert (tiny.home / "current" / "model" / "bundle.json").exists()
-    assert run_nightly(tiny.config) == KEPT
-    assert (pointer(tiny, "current"), pointer(tiny, "previous")) == (first, None)
-    assert [night["exit_code"] for night in nights(tiny)] == [0, 10]
+def test_the_first_night_promotes_and_the_same_data_again_is_kept(finished, capsys):
+    assert run_nightly(finished.config) == PROMOTED
+    first = pointer(finished, "current")
+    assert (finished.home / "current" / "model" / "bundle.json").exists()
+    assert run_nightly(finished.config) == KEPT
+    assert (pointer(finished, "current"), pointer(finished, "previous")) == (first, None)
+    assert [night["exit_code"] for night in nights(finished)] == [0, 10]
     assert "nothing changed" in capsys.readouterr().out
-    assert "<html" in (tiny.home / "nightly.html").read_text()
+    assert "<html" in (finished.home / "nightly.html").read_text()
 
 
-def test_more_data_is_decided_by_the_bound_on_rows_that_neither_model_has_seen(tiny):
-    run_nightly(tiny.config)
-    write_day(tiny.raw, 1)
-    code = run_nightly(tiny.config)
-    night = nights(tiny)[-1]
+def test_more_data_is_decided_by_the_bound_on_rows_that_neither_model_has_seen(finished):
+    run_nightly(finished.config)
+    write_day(finished.raw, 1)
+    code = run_nightly(finished.config)
+    night = nights(finished)[-1]
     assert code == night["exit_code"] == (PROMOTED if night["bound"] > -0.001 else KEPT)
     # The window: the last tenth of 6,000 rows. Both models scored on it again, by other code.
     window = day_of_rows(1).tail(600)
     labels = window["clicked"]
-    current = pointer(tiny, "previous" if code == PROMOTED else "current")
+    current = pointer(finished, "previous" if code == PROMOTED else "current")
     found = [
-        sk.roc_auc_score(labels, load_bundle(tiny.home / run / "model").predict(window)["clicked"])
+        sk.roc_auc_score(labels, load_bundle(finished.home / run / "model").predict(window)["clicked"])
         for run in (current, night["run"])
     ]
     assert (night["metric"], night["rows"]) == ("AUC", 600)
@@ -62,36 +63,36 @@ def test_more_data_is_decided_by_the_bound_on_rows_that_neither_model_has_seen(t
     assert night["gain"] == pytest.approx(found[1] - found[0], abs=1e-9)
 
 
-def test_a_wide_tolerance_promotes_and_rollback_swaps_back_and_forth(tiny, capsys):
-    run_nightly(tiny.config)
-    first = pointer(tiny, "current")
-    write_day(tiny.raw, 1, 1500)
-    assert run_nightly(tiny.config, ["nightly.tolerance=1"]) == PROMOTED
-    second = pointer(tiny, "current")
+def test_a_wide_tolerance_promotes_and_rollback_swaps_back_and_forth(finished, capsys):
+    run_nightly(finished.config)
+    first = pointer(finished, "current")
+    write_day(finished.raw, 1, 1500)
+    assert run_nightly(finished.config, ["nightly.tolerance=1"]) == PROMOTED
+    second = pointer(finished, "current")
     assert second != first
-    assert pointer(tiny, "previous") == first
-    assert rollback(tiny.config) == 0
-    assert (pointer(tiny, "current"), pointer(tiny, "previous")) == (first, second)
+    assert pointer(finished, "previous") == first
+    assert rollback(finished.config) == 0
+    assert (pointer(finished, "current"), pointer(finished, "previous")) == (first, second)
     assert f"{first} is current again" in capsys.readouterr().out
-    assert rollback(tiny.config) == 0
-    assert (pointer(tiny, "current"), pointer(tiny, "previous")) == (second, first)
+    assert rollback(finished.config) == 0
+    assert (pointer(finished, "current"), pointer(finished, "previous")) == (second, first)
 
 
-def test_rollback_without_an_older_model_is_an_error(tiny):
-    run_nightly(tiny.config)
+def test_rollback_without_an_older_model_is_an_error(finished):
+    run_nightly(finished.config)
     with pytest.raises(ConfigError, match="previous does not exist; there is no model before"):
-        rollback(tiny.config)
+        rollback(finished.config)
 
 
 @pytest.mark.parametrize("bad", ["features.shuffled=true", "train.lr_max=1e-9"])
-def test_a_bad_candidate_is_kept_out_and_current_stays(tiny, bad):
-    run_nightly(tiny.config)
-    before = pointer(tiny, "current")
-    write_day(tiny.raw, 1)
-    assert run_nightly(tiny.config, [bad]) == KEPT
-    assert (pointer(tiny, "current"), pointer(tiny, "previous")) == (before, None)
-    assert nights(tiny)[-1]["bound"] < -0.05
-    assert nights(tiny)[-1]["decision"].startswith("Kept: AUC ")
+def test_a_bad_candidate_is_kept_out_and_current_stays(finished, bad):
+    run_nightly(finished.config)
+    before = pointer(finished, "current")
+    write_day(finished.raw, 1)
+    assert run_nightly(finished.config, [bad]) == KEPT
+    assert (pointer(finished, "current"), pointer(finished, "previous")) == (before, None)
+    assert nights(finished)[-1]["bound"] < -0.05
+    assert nights(finished)[-1]["decision"].startswith("Kept: AUC ")
 
 
 def test_with_groups_mrr_decides(tiny):
@@ -102,34 +103,31 @@ def test_with_groups_mrr_decides(tiny):
     assert nights(tiny)[-1]["metric"] == "MRR"
 
 
-def test_too_few_new_rows_are_refused_and_current_stays(tiny):
-    run_nightly(tiny.config)
-    before = pointer(tiny, "current")
-    write_day(tiny.raw, 1, 500)
-    assert run_nightly(tiny.config, ["nightly.min_window_rows=351"]) == REFUSED
-    assert pointer(tiny, "current") == before
-    assert "only 350 labelled rows come after both models' training data" in nights(tiny)[-1]["decision"]
+def test_too_few_new_rows_are_refused_and_current_stays(finished):
+    run_nightly(finished.config)
+    before = pointer(finished, "current")
+    write_day(finished.raw, 1, 500)
+    assert run_nightly(finished.config, ["nightly.min_window_rows=351"]) == REFUSED
+    assert pointer(finished, "current") == before
+    assert "only 350 labelled rows come after both models' training data" in nights(finished)[-1]["decision"]
 
 
+# Refused by the features stage, and by the encode stage; test_stages.py has the others that a file may hold.
 HOSTILE = {
-    "header only": lambda raw: "\n".join([raw.read_text().splitlines()[0], ""]).encode(),
     "empty file": lambda raw: b"",
-    "column gone": lambda raw: raw.read_bytes().replace(b"signal", b"signul", 1),
-    "not utf-8": lambda raw: raw.read_bytes().replace(b"Oslo", b"Osl\xf8", 1),
-    "null label": lambda raw: raw.read_bytes().rstrip()[:-3] + b"\n",
     "label of 2": lambda raw: raw.read_bytes().rstrip()[:-3] + b"2.0\n",
 }
 
 
 @pytest.mark.parametrize("kind", list(HOSTILE))
-def test_bad_data_are_refused_and_current_stays(tiny, kind):
-    run_nightly(tiny.config)
-    before = pointer(tiny, "current")
-    path = write_day(tiny.raw, 1, 600)
+def test_bad_data_are_refused_and_current_stays(finished, kind):
+    run_nightly(finished.config)
+    before = pointer(finished, "current")
+    path = write_day(finished.raw, 1, 600)
     path.write_bytes(HOSTILE[kind](path))
-    assert run_nightly(tiny.config) == REFUSED
-    assert pointer(tiny, "current") == before
-    assert nights(tiny)[-1]["decision"].startswith("Data refused: ")
+    assert run_nightly(finished.config) == REFUSED
+    assert pointer(finished, "current") == before
+    assert nights(finished)[-1]["decision"].startswith("Data refused: ")
 
 
 def test_no_files_at_all_are_refused(tiny):
@@ -138,26 +136,26 @@ def test_no_files_at_all_are_refused(tiny):
     assert pointer(tiny, "current") is None
 
 
-def test_a_night_that_fails_is_on_record_and_current_stays(tiny, monkeypatch):
-    run_nightly(tiny.config)
-    before = pointer(tiny, "current")
-    assert run_nightly(tiny.config, ["train.lr_max=1e30"]) == FAILED
-    assert "training diverged" in nights(tiny)[-1]["decision"]
-    write_day(tiny.raw, 1, 600)
+def test_a_night_that_fails_is_on_record_and_current_stays(finished, monkeypatch):
+    run_nightly(finished.config)
+    before = pointer(finished, "current")
+    assert run_nightly(finished.config, ["train.lr_max=1e30"]) == FAILED
+    assert "training diverged" in nights(finished)[-1]["decision"]
+    write_day(finished.raw, 1, 600)
     monkeypatch.setattr("pipeline.run.write_report", lambda *_: 1 / 0)
-    assert run_nightly(tiny.config) == FAILED
-    assert nights(tiny)[-1]["decision"] == "Failed: division by zero"
-    assert pointer(tiny, "current") == before
+    assert run_nightly(finished.config) == FAILED
+    assert nights(finished)[-1]["decision"] == "Failed: division by zero"
+    assert pointer(finished, "current") == before
     monkeypatch.setattr("pipeline.run.write_report", write_report)
-    assert run_nightly(tiny.config, ["nightly.tolerance=1"]) == PROMOTED
+    assert run_nightly(finished.config, ["nightly.tolerance=1"]) == PROMOTED
 
 
-def test_a_damaged_current_model_fails_and_says_which(tiny):
-    run_nightly(tiny.config)
-    (tiny.home / "current" / "model" / "weights.safetensors").write_bytes(b"")
-    write_day(tiny.raw, 1, 600)
-    assert run_nightly(tiny.config) == FAILED
-    assert "current/model: missing or damaged" in nights(tiny)[-1]["decision"]
+def test_a_damaged_current_model_fails_and_says_which(finished):
+    run_nightly(finished.config)
+    (finished.home / "current" / "model" / "weights.safetensors").write_bytes(b"")
+    write_day(finished.raw, 1, 600)
+    assert run_nightly(finished.config) == FAILED
+    assert "current/model: missing or damaged" in nights(finished)[-1]["decision"]
 
 
 def test_a_second_job_fails_at_once_and_the_lock_of_a_killed_one_is_free(tiny, capsys):

@@ -15,7 +15,8 @@ from pipeline.config import ConfigError
 from pipeline.embeddings import StoredEmbeddings
 from pipeline.negatives import first_id, implicit_batches
 from pipeline.nightly import compare, rollback, run_nightly
-from pipeline.stages import Pipeline, judged_frame, model_inputs
+from pipeline.stages import Pipeline, judged_frame
+from pipeline.train import model_inputs
 
 PROMOTED, KEPT, REFUSED, FAILED = 0, 10, 20, 40
 USERS, ITEMS = 60, 24

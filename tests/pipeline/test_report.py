@@ -2,15 +2,13 @@
 
 import os
 import re
-import stat
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from markupsafe import Markup
 
 from pipeline.report import (
     Calibration,
@@ -19,7 +17,6 @@ from pipeline.report import (
     Quality,
     ReportData,
     Roc,
-    Stage,
     confusion_table,
     importance_bars,
     metric_texts,
@@ -94,7 +91,10 @@ def full(text="Flights", number=0.5):
             Quality("price", residuals=Histogram(grid, {"rows": np.ones(5)}), predicted_actual=(grid, grid)),
             Quality("hotel", confusion=Confusion([text, "b"], [[3, 1], [0, 4]])),
         ],
-        stages=[Stage(text, 2.0, 1_234_567, 617_283.5), Stage("train", None, skipped=True)],
+        stages=[
+            {"stage": text, "seconds": 2.0, "rows": 1_234_567, "rows/s": 617_284},
+            {"stage": "train (reused)", "seconds": None},
+        ],
         columns=[{"name": text, "nulls": number, "unseen_rate": None, "mean": number, text: text}],
         importance=[{"name": text, "mean": 0.2, "std": 0.1}, {"name": "b", "mean": number, "std": number}],
         environment={text: text, "torch": "2.13"},
@@ -115,36 +115,20 @@ def test_every_section_of_full_data_is_there_once_and_linked():
     assert page.tags.count("svg") == 2 + 3 + 2  # learning (loss, one more), binary target, regression target
 
 
-def test_metrics_of_a_target_stand_above_its_charts():
-    page = render_report(ReportData("tiny", quality=[Quality("y", metrics={"logloss": 0.25, "mrr": None})]))
-    assert '<p class="note">Log loss 0.2500, MRR –</p>' in page
-
-
 def test_a_name_alone_makes_a_page_without_sections():
     page = Page(render_report(ReportData("tiny")))
     assert page.inside["h1"] == "tiny"
     assert not {"section", "svg", "table", "nav", "dl", "ul", "details"} & set(page.tags)
 
 
-@pytest.mark.parametrize(
-    ("field", "section"),
-    [
-        ("comparison", "comparison"),
-        ("splits", "splits"),
-        ("learning_curve", "learning"),
-        ("quality", "quality"),
-        ("stages", "stages"),
-        ("columns", "columns"),
-        ("importance", "importance"),
-        ("environment", "environment"),
-        ("configuration", "configuration"),
-        ("metrics", "metrics"),
-    ],
-)
-def test_a_section_without_data_is_left_out(field, section):
-    empty = getattr(ReportData("tiny"), field)
-    assert section in Page(full_text()).ids()
-    assert section not in Page(render_report(replace(full(), **{field: empty}))).ids()
+def test_a_section_without_data_is_left_out(monkeypatch):
+    monkeypatch.setattr("pipeline.charts._svg", lambda *_: Markup("<svg></svg>"))  # drawn eleven times, all alike
+    fields = {section: section for section in (*SECTIONS, "metrics")} | {"learning": "learning_curve"}
+    assert set(fields) <= set(Page(full_text()).ids())
+    for section, field in fields.items():
+        ids = Page(render_report(replace(full(), **{field: getattr(ReportData("tiny"), field)}))).ids()
+        assert section not in ids
+        assert set(fields) - {section} <= set(ids)
 
 
 def test_the_page_refers_to_nothing_outside_itself():
@@ -179,12 +163,8 @@ def test_colours_of_charts_are_defined_for_light_and_dark():
 @pytest.mark.parametrize(
     "hostile",
     [
-        "\"><script>alert(1)</script><img src=x onerror=alert(1)>'",
-        "</style></title></svg><script>alert(1)</script>",
-        "' onmouseover='alert(1)' x='",
-        "{{ 7 * 7 }}{% raw %}",
-        "$x^{2} &lt;b&gt; &amp;",
-        "]]><!--",
+        "\"><script>alert(1)</script><img src=x onerror=alert(1)>' onmouseover='alert(1)' x='{{ 7 * 7 }}{% raw %}",
+        "</style></title></svg><script>alert(1)</script>$x^{2} &lt;b&gt; &amp; ]]><!--",
     ],
 )
 def test_hostile_names_are_text_everywhere(hostile):
@@ -198,23 +178,13 @@ def test_hostile_names_are_text_everywhere(hostile):
     assert texts == sum("Flights" in word for word in calm.words) > 15
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60))
-def test_any_name_reads_back_as_it_was(name):
-    data = ReportData(name, columns=[{"name": name}], importance=[{"name": name, "mean": 1.0, "std": 0.0}])
-    page = Page(render_report(data))
-    assert page.inside["h1"] == name
-    assert name in page.inside["tbody"]
-    assert name in page.inside["li"]
-
-
 def test_equal_data_give_equal_bytes(tmp_path):
     write_report(tmp_path / "a.html", full())
     write_report(tmp_path / "b.html", full())
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
-@pytest.mark.parametrize("number", [None, NAN, float("inf"), np.float32("nan"), 0, -1.5, np.int64(7)])
+@pytest.mark.parametrize("number", [None, NAN, float("inf"), np.int64(-7)])
 def test_missing_and_odd_numbers_make_a_page(number):
     data = full(number=number)
     rows = [*data.importance, {"name": "c", "mean": NAN, "std": None}]
@@ -259,11 +229,6 @@ def test_tables_show_fractions_signs_and_bars():
     ]
     assert [row[1].bar for row in made.rows] == [0.25, 0.0001, None]
     assert [row[3].bar for row in made.rows] == [0.25, 1.0, 0.00025]
-
-
-def test_rows_may_lack_keys():
-    made = table([{"a": 1}, {"b": "x"}])
-    assert [[cell.text for cell in row] for row in made.rows] == [["1", "–"], ["–", "x"]]
 
 
 def test_importance_is_sorted_scaled_and_keeps_unknown_rows_last():
@@ -317,7 +282,7 @@ def test_five_hundred_columns_are_all_there_and_most_are_folded():
 
 def test_a_failed_write_leaves_the_old_report_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "report.html"
-    write_report(path, ReportData("old"))
+    write_report(path, ReportData("old \udc80"))  # a lone surrogate, as from a bad file name
     before = path.read_bytes()
 
     def fail(*_):
@@ -328,13 +293,3 @@ def test_a_failed_write_leaves_the_old_report_and_nothing_else(tmp_path, monkeyp
         write_report(path, ReportData("new"))
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_write_makes_the_folder_and_an_ordinary_file(tmp_path):
-    path = tmp_path / "runs" / "a" / "report.html"
-    plain = tmp_path / "plain"
-    plain.touch()
-    write_report(str(path), ReportData("x\udc80"))  # a lone surrogate, as from a bad file name
-    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
-    assert list(path.parent.iterdir()) == [path]
-    assert "<title>x?</title>" in path.read_text("utf-8")

@@ -6,13 +6,15 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import latest
 from tiny_recipe import day_of_rows
 
 from features.errors import DataError
 from models.model import SCORE_ATOL, SCORE_RTOL
 from pipeline.bundle import BundleError, load_bundle
 from pipeline.commands.app import main
-from pipeline.score import RunError, evaluate_run, score_run
+from pipeline.run import RunError
+from pipeline.score import evaluate_run, score_run
 
 
 def assert_scores(found, expected) -> None:
@@ -32,9 +34,9 @@ def test_evaluating_again_gives_the_numbers_of_the_run(trained, tmp_path, capsys
     assert str(tmp_path / "again" / "report.html") in capsys.readouterr().out
 
 
-def test_another_split_and_the_runs_own_folder_by_default(tiny):
-    run = tiny.train()
-    assert evaluate_run(tiny.config, (), run.path, "valid", None) == 0
+def test_another_split_and_the_runs_own_folder_by_default(finished):
+    run = latest(finished)
+    assert evaluate_run(finished.config, (), run.path, "valid", None) == 0
     found = json.loads((run.path / "evaluation-valid" / "summary.json").read_text())
     assert found["auc"] == run.summary["metrics"]["valid"]["auc"]
 
@@ -52,9 +54,9 @@ def test_scores_are_written_with_their_keys(trained, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["scores.csv", "scores.parquet"]
 
 
-def test_scores_lie_in_the_runs_folder_by_default(tiny, capsys):
-    run = tiny.train()
-    assert score_run(tiny.config, (), None, "valid", None) == 0
+def test_scores_lie_in_the_runs_folder_by_default(finished, capsys):
+    run = latest(finished)
+    assert score_run(finished.config, (), None, "valid", None) == 0
     assert len(pd.read_parquet(run.path / "scores-valid.parquet")) == 300
     assert f"300 rows  {run.path / 'scores-valid.parquet'}" in capsys.readouterr().out
 

@@ -2,12 +2,10 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 from features.schema import IdColumn, Target, TensorSchema
 from loaders.dataset import BatchDataset
@@ -16,33 +14,30 @@ from loaders.implicit import ImplicitBatches
 from loaders.negatives import UniformNegatives
 from loaders.negatives_table import KnownPositives
 from models.model import EntityColumns, ModelInputs
-from models.ncf import CONTEXTS, NCFSettings
+from models.ncf import NCFSettings
 from models.shelf import ModelSpec
 from models.tabular import TabularSettings
 from models.two_tower import TwoTowerSettings
 from pipeline.experiment import Experiment
-from pipeline.machine_rates import Rates
 from pipeline.step_needs import (
     Draws,
     Form,
     Need,
     Network,
+    Rates,
     comparisons_by_user,
     draw_need,
     step_needs,
-    unique_ids,
 )
 from pipeline.step_phases import (
     BACKWARD,
     DENSE,
-    DRAW,
     EMBEDDING,
     FORWARD,
     GATHER,
     LOOKUP,
     LOSS,
     PHASES,
-    PHASES_WITH_DRAWS,
     Laps,
     PhasedStep,
 )
@@ -52,19 +47,9 @@ SMALL = ("train.batch_size=64",)
 RATES = Rates(copy=100.0, random=10.0, packed=20.0, packed_words=4, matmul=1000.0, dtype=torch.float32)
 
 
-def test_unique_ids_are_counted_by_column(tiny):
-    experiment = Experiment.of_run(tiny.config, SMALL)
-    dataset = BatchDataset(experiment.train, 64, seed=3, drop_last=True)
-    ids = [dataset[index].ids.numpy() for index in (0, 5)]
-    expected = [np.mean([len(set(part[:, column])) for part in ids]) for column in range(ids[0].shape[1])]
-    batches = [dataset[index] for index in (0, 5)]
-    assert unique_ids(batches, range(ids[0].shape[1])) == pytest.approx(expected)
-    assert unique_ids(batches, [2, 0]) == pytest.approx([expected[2], expected[0]])
-
-
 # Tables [100, 3] and [10, 2], 4 floats, layers 8 and 5, one output.
 TWO_TABLES = Network.of(
-    ModelSpec("tabular", ModelInputs((100, 10), 4), TabularSettings(layers=(8, 5), embedding_widths=(3, 2)))
+    ModelSpec("tabular", ModelInputs((100, 10), 4), TabularSettings(layers=(8, 5), embedding_widths=(3, 2))).build()
 )
 SCHEMA = TensorSchema(
     (IdColumn("a", 100), IdColumn("b", 10)), ("p", "q", "r", "s"), (Target("y", "binary"),), has_weight=True
@@ -87,24 +72,6 @@ def test_needs_of_rows_that_move_alone():
     assert needs[DENSE] == Need(stream=28 * 117)
 
 
-def test_needs_of_tables_with_dense_gradients():
-    needs = step_needs(TWO_TABLES, SCHEMA, 64, [40.0, 9.0], Form(4, 4, None))
-    numbers = 100 * 3 + 10 * 2
-    assert needs[EMBEDDING] == Need(stream=64 * 2 * 4 + 64 * 5 * 4 + 4 * numbers, random=2 * (40 * 12 + 9 * 8))
-    assert needs[DENSE] == Need(stream=28 * (117 + numbers))
-
-
-def test_with_negatives_only_the_gather_is_of_the_positives_alone():
-    """Sixteen positives with three negatives each are 64 rows."""
-    form = Form(2, 2, (56.0, 40.0))
-    draws = Draws(per_positive=3, knows=False, comparisons=0.0, weighted=False, item_words=1, items=30.0)
-    drawn = step_needs(TWO_TABLES, SCHEMA, 16, [40.0, 9.0], form, draws)
-    plain = step_needs(TWO_TABLES, SCHEMA, 64, [40.0, 9.0], form)
-    assert list(drawn) == list(PHASES_WITH_DRAWS) == [GATHER, DRAW, *PHASES[1:]]
-    assert drawn[GATHER] == Need(stream=16 * 4 * WORDS + 16 * 8, packed=16 * 4 * WORDS)
-    assert [drawn[name] for name in PHASES[1:]] == [plain[name] for name in PHASES[1:]]
-
-
 def test_bytes_of_drawing_counted_by_hand():
     """Sixteen positives, three negatives each: rows of 2 ids, 4 floats and a weight, then also target and group."""
     put = 16 * (8 + 8 + 8 + 8) + 48 * 20 + 16 * 4 * 7 + 64 * 4 * 9
@@ -122,45 +89,29 @@ def test_bytes_of_drawing_counted_by_hand():
 USER, ITEM = EntityColumns(1, (1,)), EntityColumns(0, (0, 3), (1,))
 
 
-SHAPES = [
-    (context, *sizes)
-    for context in CONTEXTS
-    for sizes in [(4, 6, 2), (4, 6, 0), (5, 0, 2), (0, 7, 2)]
-    # The settings refuse a context that has no half to enter.
-    if (sizes[0] or context in ("mlp", "none")) and (sizes[1] or context in ("gmf", "none"))
-]
-
-
-@pytest.mark.parametrize(("context", "gmf_dim", "mlp_dim", "num_floats"), SHAPES)
-def test_ncfs_shape_is_that_of_the_model_itself(context, gmf_dim, mlp_dim, num_floats):
-    """Tables and weights of the built model, and the widths of its modules."""
-    item = ITEM if num_floats else EntityColumns(0, (0, 3))
-    inputs = ModelInputs((30, 20, 5, 7), num_floats, user=USER, item=item)
-    settings = NCFSettings(
-        gmf_dim=gmf_dim, mlp_dim=mlp_dim, layers=(8, 3) if mlp_dim else (), context=context, context_dim=2
-    )
-    spec = ModelSpec("ncf", inputs, settings)
-    model, found = spec.build(), Network.of(spec)
-    tables = list(model.embeddings.tables)
-    assert list(zip(found.num_ids, found.widths, strict=True)) == [tuple(table.shape) for table in tables]
-    assert found.columns == tuple(model.places.tolist())
-    matrices = [parameter for parameter in model.parameters() if parameter.dim() == 2]
-    assert found.weights == sum(matrix.numel() for matrix in matrices) - sum(table.numel() for table in tables)
-    assert (found.num_outputs, found.num_floats) == (1, num_floats if context != "none" else 0)
-    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    into_output = model.output.in_features - (settings.layers[-1] if mlp_dim else 0)
-    vectors = into_output // gmf_dim if gmf_dim else 0  # p q alone, or with c's two products
-    mean = gmf_dim if vectors == 3 else 0
-    assert found.hidden == sum(linear.out_features for linear in linears[:-1]) + into_output + mean
-    others = len(tables) - 2
-    assert found.elementwise == into_output + mean * (others + 1)
+@pytest.mark.parametrize(
+    ("context", "widths", "weights", "hidden", "elementwise"),
+    [
+        # Two halves of 4 and 6, layers 8 and 3: 12 x 8 + 8 x 3 + (4 + 3) x 1 weights.
+        ("none", (10, 10), 127, 8 + 3 + 4, 4),
+        # Vectors of context of 2 in the MLP and of 4 in the products; two floats: 18 x 8 + 8 x 3 + 15 x 1 + 2 x 4.
+        ("both", (10, 10, 6, 6), 191, 8 + 3 + 12 + 4, 12 + 3 * 4),
+    ],
+)
+def test_the_shape_of_ncf_counted_by_hand(context, widths, weights, hidden, elementwise):
+    inputs = ModelInputs((30, 20, 5, 7), 2, user=USER, item=ITEM)
+    settings = NCFSettings(gmf_dim=4, mlp_dim=6, layers=(8, 3), context=context, context_dim=2)
+    found = Network.of(ModelSpec("ncf", inputs, settings).build())
+    assert (found.columns, found.num_ids) == ((1, 0, 2, 3)[: len(widths)], (20, 30, 5, 7)[: len(widths)])
+    assert (found.widths, found.weights, found.hidden, found.elementwise) == (widths, weights, hidden, elementwise)
+    assert (found.num_outputs, found.num_floats) == (1, 2 if context == "both" else 0)
 
 
 def test_a_model_whose_needs_are_not_known_is_refused():
     inputs = ModelInputs((30, 20), 0, user=EntityColumns(1, (1,)), item=EntityColumns(0, (0,)))
     spec = ModelSpec("two_tower", inputs, TwoTowerSettings())
     with pytest.raises(TrainingError, match=r"known of model.kind=tabular and ncf, and this run's is two_tower\."):
-        Network.of(spec)
+        Network.of(spec.build())
 
 
 @given(
@@ -184,12 +135,6 @@ def test_comparisons_are_the_rounds_of_a_binary_search(pairs, first):
     assert found.tolist() == expected
 
 
-def test_where_nothing_is_known_nothing_is_compared():
-    drawn = range(2, 60)
-    words = EntityRows(torch.zeros(60, 1, dtype=torch.int32), 0, (0,), ())
-    assert comparisons_by_user(ImplicitBatches(UniformNegatives(drawn, 2), None, words, drawn)) is None
-
-
 @pytest.mark.parametrize(
     ("overrides", "touched"),
     [
@@ -200,8 +145,8 @@ def test_where_nothing_is_known_nothing_is_compared():
     ],
     ids=["lamb", "adagrad", "adamw"],
 )
-def test_a_rows_state_is_read_off_the_optimizer(tiny, overrides, touched):
-    experiment = Experiment.of_run(tiny.config, [*SMALL, *overrides, "train.precision=float32"])
+def test_a_rows_state_is_read_off_the_optimizer(trained, overrides, touched):
+    experiment = Experiment.of_run(trained[0].config, [*SMALL, *overrides, "train.precision=float32"])
     step = PhasedStep(experiment, experiment.new_model(1).train(), Laps("cpu"))
     step(BatchDataset(experiment.train, 64, drop_last=True), 0)
     found = Form.of(step)
@@ -210,7 +155,7 @@ def test_a_rows_state_is_read_off_the_optimizer(tiny, overrides, touched):
         assert found.touched_row_bytes is None
     else:
         assert found.touched_row_bytes == pytest.approx(
-            [touched(width) for width in Network.of(experiment.spec).widths]
+            [touched(width) for width in Network.of(experiment.new_model(1)).widths]
         )
 
 

@@ -9,7 +9,7 @@ from loaders.dataset import BatchDataset
 from models.kernels import kernel
 from pipeline.commands.app import main
 from pipeline.experiment import Experiment
-from pipeline.machine_rates import Rates
+from pipeline.step_needs import Rates, measure_rates
 from pipeline.step_phases import FORWARD, LOOKUP, LOSS, PHASES, Laps, PhasedStep, watched_lookup
 from pipeline.step_profile import profile_steps
 from pipeline.train import TrainingError
@@ -31,8 +31,8 @@ def _small_tables(monkeypatch):
 
 
 @pytest.fixture(params=list(KINDS))
-def experiment(tiny, request) -> Experiment:
-    return Experiment.of_run(tiny.config, [*SMALL, *KINDS[request.param]])
+def experiment(trained, request) -> Experiment:
+    return Experiment.of_run(trained[0].config, [*SMALL, *KINDS[request.param]])
 
 
 def test_the_steps_are_those_of_training(experiment):
@@ -89,8 +89,9 @@ def test_laps_add_up_by_name_within_a_step(monkeypatch):
     assert laps.by_step() == [nothing | {FORWARD: 1.5, LOOKUP: 2.0}, nothing | {LOSS: 0.25}]
 
 
-def test_the_command_prints_the_phases_and_writes_json_and_trace(tiny, capsys):
-    trace = tiny.folder / "traces" / "step.json"
+def test_the_command_prints_the_phases_and_writes_json_and_trace(trained, tmp_path, capsys):
+    tiny, _ = trained
+    trace = tmp_path / "traces" / "step.json"
     arguments = [*SMALL, "--steps", "3", "--trace", str(trace)]
     assert main(["profile", "--config", str(tiny.config), *arguments]) == 0
     out = capsys.readouterr().out
@@ -104,6 +105,12 @@ def test_the_command_prints_the_phases_and_writes_json_and_trace(tiny, capsys):
     assert out.splitlines()[-1] == str(tiny.home / "profile.json")
 
 
+def test_a_machines_rates_are_positive_and_say_of_what():
+    found = measure_rates("cpu", torch.float32, packed_words=10, num_bytes=1 << 20, side=64)
+    assert min(found.copy, found.random, found.packed, found.matmul) > 0
+    assert "of 40 bytes" in str(found)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -111,8 +118,8 @@ def test_the_command_prints_the_phases_and_writes_json_and_trace(tiny, capsys):
         (["train.batch_size=512"], "2,400 train rows are fewer than 8 batches of 512"),
     ],
 )
-def test_what_cannot_be_profiled_is_one_line(tiny, capsys, arguments, message):
-    assert main(["profile", "--config", str(tiny.config), *arguments]) == 2
+def test_what_cannot_be_profiled_is_one_line(trained, capsys, arguments, message):
+    assert main(["profile", "--config", str(trained[0].config), *arguments]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 

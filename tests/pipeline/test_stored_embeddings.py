@@ -22,7 +22,7 @@ from pipeline.bundle import Bundle, load_bundle
 from pipeline.embed import embed
 from pipeline.embed_write import EmbedSettings
 from pipeline.embeddings import STAGE, EmbeddingsError, StoredEmbeddings, bundle_identity
-from pipeline.stages import model_inputs
+from pipeline.train import model_inputs
 
 KINDS = {"word": "string", "number": "int64", "flag": "bool"}
 
@@ -106,11 +106,6 @@ def test_users_are_found_by_text(stored, keys):
 def test_keys_of_another_type_are_refused_by_name(stored, entity, keys):
     with pytest.raises(EmbeddingsError, match=rf"{entity}s: keys are of type \w+ \(column '{entity}'\)"):
         getattr(stored, entity).find(keys)
-
-
-def test_nothing_is_found_for_no_keys(stored):
-    assert stored.item.find([]).tolist() == []
-    assert stored.user.find(pd.Series([], dtype="str")).tolist() == []
 
 
 def test_the_form_of_the_keys_does_not_matter(stored):

@@ -151,14 +151,6 @@ def test_steps_before_the_checkpoint_are_not_run_again(tmp_path):
     assert seen == list(range(5, 21))
 
 
-def test_a_crash_between_the_checkpoint_and_the_return_loses_no_line(tmp_path):
-    """Every moment at which the last epoch's state is on disk has its lines on disk too."""
-    settings = settings_of(epochs=1)
-    whole = run(tmp_path, settings)
-    assert run(tmp_path, settings).curve == whole.curve  # only the end is left to do
-    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(whole.curve)
-
-
 def test_a_damaged_checkpoint_is_named(tmp_path):
     with pytest.raises(Crash):
         run(tmp_path, settings_of(), after_step=crash_at(6))
@@ -218,12 +210,6 @@ def test_best_keeps_the_epoch_with_the_lowest_valid_loss_and_last_the_last(tmp_p
     assert table_loss(last.model, table, loss_of("binary"), "cpu") == valid[-1]
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
-    one, same, other = (run(tmp_path / name, settings_of(), seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
-    assert differing(weights(one), weights(same)) == []
-    assert "embeddings" in " ".join(differing(weights(one), weights(other)))
-
-
 @pytest.mark.parametrize("changes", [{"lr_max": 1e30, "optimizer": "adamw"}, {"epochs": 1, "lr_max": 1e38}])
 def test_a_diverging_run_says_so(tmp_path, changes):
     with pytest.raises(TrainingError, match=r"diverged in epoch 1.*not finite.*Lower train\.lr_max"):
@@ -259,12 +245,6 @@ def test_any_source_of_batches_trains_as_the_table_that_it_is_of(tmp_path):
     )  # fmt: skip
     assert differing(weights(whole), weights(trained)) == []
     assert trained.rows == whole.rows == 20 * BATCH
-
-
-def test_the_precision_is_logged_with_its_reason(tmp_path, caplog):
-    caplog.set_level(logging.INFO)
-    run(tmp_path, settings_of(epochs=1, precision="bfloat16"))
-    assert "training in bfloat16 on cpu: as asked; " in caplog.text
 
 
 def test_bfloat16_learns_as_float32_does(tmp_path):
@@ -420,11 +400,6 @@ def test_settings_that_cannot_be_are_refused_before_any_work(train, message):
     assert message in refused(**train)
 
 
-def test_settings_that_fit_are_taken():
-    TrainSettings(optimizer_settings={"rowwise": False, "betas": [0.8, 0.99]}, max_grad_norm=None)
-    TrainSettings(schedule="warmup_polynomial", schedule_settings={"warmup_steps": 500, "power": 2.0})
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "settings",
@@ -451,20 +426,3 @@ def test_a_run_on_the_gpu_resumes_bit_for_bit(tmp_path, settings):
         with pytest.raises(Crash):
             go(tmp_path / "parts", hook)
     assert differing(weights(whole), weights(go(tmp_path / "parts"))) == []
-
-
-@pytest.mark.gpu
-def test_a_run_of_graphs_equals_an_eager_one_bit_for_bit(tmp_path):
-    tables = make_table("binary", ROWS, 10).to("cuda"), make_table("binary", VALID_ROWS, 11).to("cuda")
-    found = []
-    for setting in ("on", "off"):
-        torch.manual_seed(1)
-        (tmp_path / setting).mkdir()
-        settings = settings_of(cuda_graph=setting)
-        found.append(
-            train_model(
-                make_model(), *tables, loss_of("binary"), settings, seed=1, device="cuda", folder=tmp_path / setting
-            )
-        )
-    assert differing(weights(found[0]), weights(found[1])) == []
-    assert found[0].curve == found[1].curve

@@ -129,16 +129,6 @@ def test_a_step_moves_the_weights_as_the_optimizer_alone_would():
     torch.testing.assert_close(dict(model.state_dict()), dict(reference.state_dict()), rtol=1e-4, atol=1e-6)
 
 
-def test_the_average_follows_every_step():
-    model = make_model()
-    start = model.layers[0][0].weight.detach().clone()
-    average = WeightAverage(model, 0.9)
-    step = make_step(model, average=average)
-    step(make_batch(30, 3)[0], 0.05, 0.9)
-    first = model.layers[0][0].weight.detach().clone()
-    torch.testing.assert_close(average.model.layers[0][0].weight, 0.1 * start + 0.9 * first)
-
-
 def test_the_loss_is_float32_and_near_that_of_float32_when_products_are_bfloat16():
     batch, _ = make_batch(200, 4)
     wanted = make_step(make_model())(batch, 0.0, 0.9)

@@ -14,17 +14,25 @@ from pipeline import tune_trials
 from pipeline.commands.app import main
 from pipeline.config import TrainSettings, load_config
 from pipeline.experiment import Experiment
+from pipeline.report import render_page
 from pipeline.train import TrainingError
-from pipeline.tune import Bounds, choose_candidates, compare, overrides_of, scaled_settings, tune
-from pipeline.tune_report import limit_text, render_page
-from pipeline.tune_trials import (
+from pipeline.tune import (
     MOST_SEEDS,
-    NoisePoint,
+    Bounds,
     Outcome,
+    choose_candidates,
+    compare_batches,
+    lower_bound,
+    overrides_of,
+    scaled_settings,
+    tune,
+)
+from pipeline.tune_report import limit_text
+from pipeline.tune_trials import (
+    NoisePoint,
     StepTime,
     Sweep,
     batch_sizes,
-    lower_bound,
     noise_scales,
     sweep_batches,
     time_steps,
@@ -33,9 +41,9 @@ from pipeline.tune_trials import (
 SMALL = ("train.batch_size=32", "train.epochs=2")
 
 
-@pytest.fixture
-def experiment(tiny) -> Experiment:
-    return Experiment.of_run(tiny.config, SMALL)
+@pytest.fixture(scope="module")
+def experiment(trained) -> Experiment:
+    return Experiment.of_run(trained[0].config, SMALL)
 
 
 def step_time(batch_size: int, row_seconds: float = 1e-6, peak_bytes: int = 0) -> StepTime:
@@ -225,7 +233,7 @@ RAGGED = [0.82, 0.80, 0.79]
 
 
 def compared(experiment, trainer, candidates, seeds=3):
-    return compare(experiment, trainer, candidates, Bounds(seeds=seeds))
+    return compare_batches(experiment, trainer, candidates, Bounds(seeds=seeds))
 
 
 def test_the_first_batch_that_holds_ends_the_comparison(experiment):
@@ -327,8 +335,8 @@ def test_the_command_decides_and_writes_what_it_found(tiny, capsys):
         (["--rows", "200"], "200 rows are fewer than 8 such batches"),
     ],
 )
-def test_what_leaves_nothing_to_try_is_one_line(tiny, capsys, arguments, message):
-    assert main(["tune", "--config", str(tiny.config), *SMALL, *arguments]) == 2
+def test_what_leaves_nothing_to_try_is_one_line(trained, capsys, arguments, message):
+    assert main(["tune", "--config", str(trained[0].config), *SMALL, *arguments]) == 2
     err = capsys.readouterr().err
     assert message in err.splitlines()[-1]
 

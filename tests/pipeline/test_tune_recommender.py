@@ -15,12 +15,13 @@ from models.schedule import build_schedule
 from pipeline import tune_trials
 from pipeline.commands.app import main
 from pipeline.experiment import Experiment
-from pipeline.machine_rates import Rates
 from pipeline.negatives import implicit_batches
 from pipeline.stages import Encoded, Pipeline
+from pipeline.step_needs import Rates
 from pipeline.step_phases import PHASES_WITH_DRAWS, Laps, PhasedStep, watched_lookup
 from pipeline.step_profile import profile_steps
-from pipeline.tune_trials import Trainer, noise_scales, time_steps
+from pipeline.tune import Trainer
+from pipeline.tune_trials import noise_scales, time_steps
 
 COPIES = 4  # a positive and three negatives
 RATES = Rates(copy=100.0, random=10.0, packed=20.0, packed_words=4, matmul=1000.0, dtype=torch.float32)
@@ -107,15 +108,6 @@ def test_batches_are_positives_each_with_its_negatives(home, encoded):
     assert not set(seen) - known
 
 
-def test_draws_are_those_of_the_seed_whatever_the_batch(home):
-    experiment = Experiment.of_run(home / "run.yaml", [])
-    small, large = (torch.cat([b.ids for b in rows_of_an_epoch(experiment, size, 3)]) for size in (45, 135))
-    assert torch.equal(small, large)  # both take all 1,080 rows
-    other = torch.cat([b.ids for b in rows_of_an_epoch(experiment, 135, 4)])
-    assert not torch.equal(other, large)
-    assert torch.equal(torch.cat([b.ids for b in rows_of_an_epoch(experiment, 135, 3)]), large)
-
-
 def test_of_a_sample_the_known_pairs_are_the_whole_splits(home, encoded):
     experiment = Experiment.of_run(home / "run.yaml", [], 40)
     assert (len(experiment.train), experiment.num_train_rows) == (40, 1080)
@@ -168,15 +160,6 @@ def test_the_steps_of_lr_range_have_the_losses_of_a_training(home, overrides):
     assert losses == [point["train_loss"] for point in curve]
 
 
-@pytest.mark.parametrize("overrides", [[], SOFTMAX], ids=["ncf", "two_tower"])
-def test_lr_range_begins_with_the_first_loss_of_the_run(home, capsys, overrides):
-    assert main(["lr-range", "--config", str(home / "run.yaml"), *overrides, "--steps", "40", "--start", "1e-5"]) == 0
-    assert "override  train.lr_max=" in capsys.readouterr().out
-    saved = json.loads((home / "runs" / "movies" / "lr_range.json").read_text())
-    assert saved["losses"][0] == curve_of_a_run(home, overrides)[0]["train_loss"]
-    assert saved["batch_size"] == 128
-
-
 def test_the_noise_scale_is_in_positives_and_of_rows_with_their_negatives(home, encoded, monkeypatch):
     experiment = Experiment.of_run(home / "run.yaml", ["train.batch_size=64"])
     losses, expected = [], []
@@ -218,15 +201,6 @@ def test_tune_counts_positives_and_decides_by_the_metric_of_a_run(home, capsys, 
         (trial,) = found["trials"]
         run = Pipeline.from_config(home / "run.yaml", *own).train()
         assert trial["small"][0] == run.summary["metrics"]["valid"]["mrr"]
-
-
-def test_steps_are_timed_with_their_negatives(home, monkeypatch):
-    seen = []
-    experiment = Experiment.of_run(home / "run.yaml", [])
-    monkeypatch.setattr("models.ncf.NCF.training_loss", lambda model, batch, loss: seen.append(batch.num_rows) or (
-        loss(model(batch.ids, batch.floats), batch.targets, batch.weight)))  # fmt: skip
-    assert time_steps(experiment, 64, seconds=0.0).num_steps == 5
-    assert seen == [64 * COPIES] * 9
 
 
 @pytest.mark.parametrize("kind", ["ncf", "popular", "tabular"])

@@ -14,7 +14,7 @@ from models.shelf import ModelSpec, model_class
 from pipeline.bundle import Bundle
 from pipeline.embed import embed
 from pipeline.embed_write import EmbedSettings
-from pipeline.stages import model_inputs
+from pipeline.train import model_inputs
 
 CREATED = "2026-11-21T00:00:00+00:00"
 CITIES = ("Rome", "Oslo", "Lima", "Bonn")

@@ -99,13 +99,6 @@ def test_the_files_are_read_only_by_get_and_are_no_part_of_the_schema(make_calle
     assert set(paths) == {"/rank", "/recommend", "/score", "/health", "/metrics"}
 
 
-def test_a_token_guards_the_files_as_it_does_the_page(make_caller, served, files):
-    caller = make_caller(served, token="t" * 16)
-    for path in ("/docs", "/docs/swagger-ui.css", "/docs/swagger-ui-bundle.js"):
-        assert caller("GET", path).status_code == 401
-        assert caller("GET", path, headers={"authorization": f"Bearer {'t' * 16}"}).status_code == 200
-
-
 @pytest.mark.parametrize("there", [None, SimpleNamespace(submodule_search_locations=["/nowhere"])])
 def test_without_the_package_the_page_says_what_to_install(there, make_caller, served, monkeypatch):
     monkeypatch.setattr(docs_page.importlib.util, "find_spec", lambda name: there)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from pipeline.serving.errors import Refusal
-from pipeline.serving.line import Line
+from pipeline.serving.gate import Line
 from pipeline.serving.settings import ServeSettings
 
 TOKEN = "0123456789abcdef-token"
@@ -196,7 +196,7 @@ def test_the_line_gives_errors_to_whoever_asked_and_goes_on():
 
 def test_a_full_line_and_a_long_wait_are_busy(monkeypatch):
     now = 100.0
-    monkeypatch.setattr("pipeline.serving.line.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("pipeline.serving.gate.time", SimpleNamespace(monotonic=lambda: now))
 
     async def main():
         line = Line(longest=2, timeout_seconds=2)

@@ -1,13 +1,19 @@
-"""What this machine has to give: host memory under its cgroup's limit, GPU memory, disk."""
+"""What this machine has to give (host memory under its cgroup's limit, GPU memory, disk) and what a process holds."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+from features.errors import DataError
+from pipeline.display import about_bytes
 
 
 @dataclass(frozen=True)
@@ -69,19 +75,28 @@ def _groups(proc: Path, cgroups: Path, limit: str) -> list[Path]:
     return sorted(folder for folder in folders if (folder / limit).exists())
 
 
-def about_bytes(count: float) -> str:
-    """Two digits that mean something: 850 MiB, 3.4 GiB."""
-    for unit, size in (("TiB", 2**40), ("GiB", 2**30)):
-        if count >= size:
-            value = count / size
-            return f"{value:.1f} {unit}" if value < 10 else f"{value:,.0f} {unit}"
-    return f"{round(count / 2**20, -1) if count >= 100 * 2**20 else count / 2**20:.0f} MiB"
+def resident_bytes() -> tuple[int, int]:
+    """(peak, current) resident set of this process."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        found = {name: int(value.split()[0]) * 1024 for name, _, value in (line.partition(":") for line in lines)
+                 if name in ("VmHWM", "VmRSS")}  # fmt: skip
+        return found["VmHWM"], found["VmRSS"]
+    except (OSError, KeyError):  # not Linux
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        return peak, peak
 
 
-def about_seconds(seconds: float) -> str:
-    """8.4 s, 55 s, 12 min, 3.5 h."""
-    if seconds < 120:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    if seconds < 2 * 3600:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
+def reset_peak() -> None:
+    """Let the peak of `resident_bytes` begin anew. Where the kernel cannot, it stays that of the whole process."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # proc(5): reset the peak of the resident set
+
+
+def resolve_device(name: str) -> str:
+    """`auto` is cuda where there is one, else cpu."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise DataError(f"device: {name} was asked for, but torch sees no CUDA device. Use device=cpu or auto.")
+    return name
