@@ -302,7 +302,9 @@ def intervals_chart(
     """A line a row of (name, values, mean, half of the interval's width or None): rings, a dot and a bar."""
     with matplotlib.rc_context(STYLE):
         ax = _axes(axis)
-        ax.figure.set_size_inches(4.0, 0.7 + 0.25 * len(rows))
+        figure = ax.get_figure(root=True)
+        assert figure is not None
+        figure.set_size_inches(4.0, 0.7 + 0.25 * len(rows))
         for place, (_, values, mean, half) in enumerate(rows):
             ax.plot(
                 values, [place] * len(values), "o", color=MUTED, fillstyle="none", markersize=4.4, markeredgewidth=0.8
