@@ -34,10 +34,10 @@ from models.in_batch import beside, pair_bpr, pair_softmax, positives_first, pos
 from models.linear import Linear
 from models.losses import TargetLoss
 from models.model import EntityColumns, Model, ModelInputs, Rows
-from models.parallel.towers import MODES, choose_mode, run_towers, second_device
 
 TOPS = ("dot", "mlp")
 LOSSES = ("bce", "softmax", "bpr")
+PLACES = ("auto", "devices")
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class TwoTowerSettings:
     softmax_rows: positives of the batch among whose items one is to be found, its own among them (softmax, top dot).
     negatives: rows whose items it is compared with (bpr, and softmax where top is mlp).
     log_q: softmax takes the logarithm of an item's share of the train split's positives off its score.
-    towers: how the towers run in training: `auto` or a mode of `models/parallel/towers.py`. Evaluation runs one after
-        the other, so that scores are the same bits everywhere on a device.
+    towers: where they are trained. `auto`: both on the model's device, one after the other; `devices`: each on a GPU of
+        its own, at the same time.
     """
 
     embedding_dim: int | None = 16
@@ -94,20 +94,10 @@ class TwoTowerSettings:
         require(number and self.temperature > 0, f"temperature must be positive, not {self.temperature!r}.")
         one_of("top of two_tower", self.top, TOPS)
         one_of("loss of two_tower", self.loss, LOSSES)
-        one_of("way to run the towers", self.towers, ("auto", *MODES))
-        self._check_mode()
-
-    def _check_mode(self) -> None:
-        user, item = self.tower_layers
         require(
-            self.towers != "batched" or user == item,
-            f"towers: batched needs towers of equal layers, not {list(user)} and {list(item)}. Make them equal, or "
-            "take another mode.",
-        )
-        require(
-            self.towers != "threads" or self.dropout == 0,
-            f"towers: threads with dropout {self.dropout} could not be repeated, since both threads would draw from "
-            "one generator. Set dropout to 0, or take another mode.",
+            self.towers in PLACES,
+            f"towers: {self.towers!r} is not there; streams, threads and batched gained nothing and were removed. Set "
+            "model.towers to auto, or to devices for a GPU each.",
         )
 
     @property
@@ -151,8 +141,8 @@ class Tower(nn.Module):
         return torch.cat([self.embeddings(own_ids), self.float_norm(own_floats)], dim=1)
 
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
-        """ids [B, C], floats [B, F] -> [B, d], on the device of `ids`."""
-        return cast(Tensor, self.network(self.embed(ids, floats))).to(ids.device)
+        """ids [B, C], floats [B, F], on any device -> [B, d] on the tower's own."""
+        return cast(Tensor, self.network(self.embed(ids, floats)))
 
 
 class TwoTower(Model):
@@ -211,25 +201,39 @@ class TwoTower(Model):
         """The users' vectors [B, d] float32 from whole rows ids [B, C] and floats [B, F]; of these only the columns of
         user and context count."""
         self.require_inputs(ids, floats)
-        return self._finished(self.user_tower(ids, floats))
+        return self._finished(self.user_tower(ids, floats).to(ids.device))
 
     def item_vectors(self, ids: Tensor, floats: Tensor) -> Tensor:
         """The items' vectors [B, d] float32 from whole rows ids [B, C] and floats [B, F]; of these only the item's
         columns count."""
         self.require_inputs(ids, floats)
-        return self._finished(self.item_tower(ids, floats))
+        return self._finished(self.item_tower(ids, floats).to(ids.device))
 
     def score(self, user_vectors: Tensor, item_vectors: Tensor) -> Tensor:
         """Output [B, 1] float32 of the vectors of users [B, d], or [1, d] for one user, and of items [B, d]."""
         return self._output(self._similarity(user_vectors.expand_as(item_vectors), item_vectors))
 
     def _vectors(self, ids: Tensor, floats: Tensor) -> tuple[Tensor, Tensor]:
-        if not self.training:
+        if not (self.training and self.settings.towers == "devices"):
             return self.user_vectors(ids, floats), self.item_vectors(ids, floats)
         self.require_inputs(ids, floats)
-        mode = choose_mode(self.settings.towers, ids.device)
-        users, items = run_towers(mode, (self.user_tower, self.item_tower), ids, floats)
-        return self._finished(users), self._finished(items)
+        self._require_two_devices()
+        items = self.item_tower(ids, floats)
+        users = self.user_tower(ids, floats)
+        # Copies between GPUs wait for both, so this one comes after both towers are launched.
+        return self._finished(users.to(ids.device)), self._finished(items.to(ids.device))
+
+    def _require_two_devices(self) -> None:
+        places = [next(tower.network.parameters()).device for tower in (self.user_tower, self.item_tower)]
+        require(
+            places[0] != places[1] and all(place.type == "cuda" for place in places),
+            f"towers: devices needs the towers on two GPUs, they are on {places[0]} and {places[1]}. Set "
+            "model.towers=auto.",
+        )
+        require(
+            not torch.cuda.is_current_stream_capturing(),
+            "towers: a CUDA graph holds one device's work, so devices cannot be captured. Set train.cuda_graph=off.",
+        )
 
     def _finished(self, vectors: Tensor) -> Tensor:
         """In float32, of length 1 if so set."""
@@ -325,6 +329,12 @@ class TwoTower(Model):
             require(len(items) > 0, "two_tower: the train rows hold no positive, a row with target 1, to learn from.")
             counts = torch.bincount(items, minlength=len(table)).clamp_min(1).double()
             table.copy_((counts / counts.sum()).log())
+
+
+def second_device(first: torch.device) -> torch.device | None:
+    """A GPU beside `first`; None where there is none."""
+    others = [index for index in range(torch.cuda.device_count()) if index != first.index]
+    return torch.device("cuda", others[0]) if others else None
 
 
 def _entity(name: str, columns: EntityColumns | None) -> EntityColumns:
