@@ -123,21 +123,19 @@ def split_table(folder: str, split: str, device: str) -> Any:
 
 
 def build_model(table: Table, schema: Any) -> Any:
-    from models import TabularConfig, TabularModel, embedding_width
+    from models import ModelInputs, TabularModel, TabularSettings, embedding_width
 
     def width(column: Any) -> int:
         return WIDTHS.get(column.name, OTHER_WIDTH) if table.fixed_widths else min(16, embedding_width(column.num_ids))
 
-    config = TabularConfig(
-        num_ids=tuple(column.num_ids for column in schema.ids),
+    inputs = ModelInputs(tuple(column.num_ids for column in schema.ids), len(schema.floats))
+    settings = TabularSettings(
         embedding_widths=tuple(width(column) for column in schema.ids),
-        num_floats=len(schema.floats),
-        num_outputs=1,
         layers=table.layers,
         dropout=table.dropout,
         embedding_dropout=table.dropout,
     )
-    return TabularModel(config)
+    return TabularModel(inputs, settings)
 
 
 def train(run: Run) -> dict[str, Any]:

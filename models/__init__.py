@@ -10,20 +10,20 @@ from models.metrics import (
     accuracy,
     calibration_curve,
     expected_calibration_error,
-    grouped_mrr,
     log_loss,
     mae,
     multiclass_log_loss,
     r2,
-    reciprocal_ranks,
     rmse,
     roc_auc,
     roc_curve,
 )
+from models.model import ModelInputs
 from models.optimizers import build_optimizer, set_lr_and_momentum
 from models.param_groups import ParameterSplit, split_parameters
+from models.ranking_metrics import grouped_mrr, reciprocal_ranks
 from models.schedule import Constant, OneCycle, Schedule, WarmupPolynomial, square_root_scaled_lr
-from models.tabular import TabularConfig, TabularModel
+from models.tabular import TabularModel, TabularSettings
 
 __all__ = [
     "CalibrationCurve",
@@ -31,12 +31,13 @@ __all__ = [
     "EmbeddingTables",
     "Lamb",
     "ModelError",
+    "ModelInputs",
     "OneCycle",
     "ParameterSplit",
     "RocCurve",
     "Schedule",
-    "TabularConfig",
     "TabularModel",
+    "TabularSettings",
     "TargetLoss",
     "WarmupPolynomial",
     "accuracy",

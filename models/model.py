@@ -103,7 +103,8 @@ class Rows(Protocol):
 
 
 class Model(nn.Module):
-    """Base of the models on the shelf (`models/shelf.py`), built as `Kind(inputs, settings)`.
+    """Base of the models on the shelf (`models/shelf.py`), built as `Kind(inputs, settings)`, with weights from torch's
+    global generator.
 
     Settings: a frozen dataclass of what a user may set, which refuses what cannot be (`ModelError`).
     entities: which of `user` and `item` the schema must name for this model.
@@ -117,11 +118,6 @@ class Model(nn.Module):
     def __init__(self, inputs: ModelInputs, settings: Any) -> None:
         super().__init__()
         self.inputs, self.settings = inputs, settings
-
-    @classmethod
-    def build(cls, inputs: ModelInputs, settings: Any) -> Model:
-        """The model with new weights, from torch's global generator."""
-        return cls(inputs, settings)
 
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
         """ids [B, C] int32 or int64, floats [B, F] float32 -> outputs [B, O] float32: logits, or values (regression).

@@ -52,7 +52,7 @@ class ModelSpec:
         """A new model with weights from torch's global generator."""
         kind = model_class(self.name)
         require_fit(kind, self.name, self.inputs)
-        return kind.build(self.inputs, self.settings)
+        return kind(self.inputs, self.settings)
 
     @property
     def table_parameters(self) -> int:

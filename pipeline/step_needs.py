@@ -80,15 +80,15 @@ class Network:
 
     @classmethod
     def _of_tabular(cls, spec: ModelSpec) -> Network:
-        shape = spec.settings.config(spec.inputs)
-        sizes = (sum(shape.widths) + shape.num_floats, *shape.layers, shape.num_outputs)
+        inputs, layers, widths = spec.inputs, spec.settings.layers, spec.settings.widths(spec.inputs.num_ids)
+        sizes = (sum(widths) + inputs.num_floats, *layers, inputs.num_outputs)
         return cls(
-            columns=tuple(range(len(shape.num_ids))),
-            num_ids=tuple(shape.num_ids),
-            widths=tuple(shape.widths),
-            num_floats=shape.num_floats,
-            hidden=sum(shape.layers),
-            num_outputs=shape.num_outputs,
+            columns=tuple(range(len(inputs.num_ids))),
+            num_ids=inputs.num_ids,
+            widths=widths,
+            num_floats=inputs.num_floats,
+            hidden=sum(layers),
+            num_outputs=inputs.num_outputs,
             weights=sum(a * b for a, b in pairwise(sizes)),
         )
 
