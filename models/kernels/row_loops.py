@@ -10,7 +10,7 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 AHEAD = 8  # how many rows before its use a row is asked for from memory
 
@@ -71,3 +71,23 @@ def to_bfloat16(value):
 @numba.njit(cache=True, nogil=True, inline="always")
 def from_bfloat16(bits):
     return float_of_bits(np.uint32(bits) << np.uint32(16))
+
+
+def read(stored):
+    """A stored number, float32 or the bits of a bfloat16 as uint16, as float32."""
+    raise NotImplementedError("for compiled loops")
+
+
+def rounded(value, like):
+    """A float32 as it is stored beside `like`, in the form that `read` takes."""
+    raise NotImplementedError("for compiled loops")
+
+
+@overload(read, inline="always")
+def _read(stored):
+    return (lambda stored: from_bfloat16(stored)) if stored == types.uint16 else (lambda stored: stored)
+
+
+@overload(rounded, inline="always")
+def _rounded(value, like):
+    return (lambda value, like: to_bfloat16(value)) if like == types.uint16 else (lambda value, like: value)
