@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from models.embeddings import EmbeddingTables
-from models.errors import ModelError
+from models.errors import ModelError, require_known
 from models.model import Model, ModelInputs, require_fit
 
 MODELS = {
@@ -34,8 +34,7 @@ MODELS = {
 
 def model_class(name: str) -> type[Model]:
     """The model of that name; `ModelError` lists those there are."""
-    if name not in MODELS:
-        raise ModelError.unknown("model", [name], MODELS)
+    require_known("model", [name], MODELS)
     module, _, attribute = MODELS[name].partition(":")
     return getattr(importlib.import_module(module), attribute)
 
@@ -71,8 +70,7 @@ class ModelSpec:
             raise ModelError(f"a model's description lacks {', '.join(missing)}.")
         kind = model_class(str(raw["name"]))
         known = [field.name for field in fields(kind.Settings)]
-        if unknown := [key for key in raw["settings"] if key not in known]:
-            raise ModelError.unknown(f"setting of the model {raw['name']}", unknown, known)
+        require_known(f"setting of the model {raw['name']}", raw["settings"], known)
         return cls(str(raw["name"]), ModelInputs.from_dict(raw["inputs"]), kind.Settings(**raw["settings"]))
 
 

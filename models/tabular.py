@@ -3,6 +3,8 @@
 Shapes: B rows of a batch, C id columns, F float columns.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 
 from models.embeddings import EmbeddingTables, embedding_width
 from models.errors import require
-from models.fields import lists_to_tuples, positive, positive_list, probability
+from models.fields import check_settings, probability
 from models.folded import FoldedNetwork, folded_forward
 from models.linear import Linear
 from models.model import Model, ModelInputs
@@ -43,18 +45,13 @@ class TabularSettings:
     linear_first: bool = True
 
     def __post_init__(self) -> None:
-        lists_to_tuples(self)
-        positive_list("layers", self.layers, empty=True)
-        positive("embedding_width_max", self.embedding_width_max)
-        if self.embedding_widths is not None:
-            positive_list("embedding_widths", self.embedding_widths, empty=True)
+        check_settings(self, may_be_empty=("layers", "embedding_widths"))
         require(
             not isinstance(self.dropout, tuple) or len(self.dropout) == len(self.layers),
             f"dropout must be one number, or one for each of the {len(self.layers)} layers, not {self.dropout}.",
         )
         for value in self.layer_dropouts:
             probability("dropout", value)
-        probability("embedding_dropout", self.embedding_dropout)
         if self.output_range is not None:
             require(
                 len(self.output_range) == 2 and self.output_range[0] < self.output_range[1],

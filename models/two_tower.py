@@ -29,11 +29,11 @@ from torch.nn import functional
 
 from models.embeddings import EmbeddingTables, embedding_width
 from models.errors import ModelError, require
-from models.fields import float_norm, lists_to_tuples, mlp, one_of, positive, positive_list, probability
+from models.fields import check_settings, float_norm, mlp, one_of, positive_number
 from models.in_batch import beside, pair_bpr, pair_softmax, positives_first, positives_mean, window_softmax
 from models.linear import Linear
 from models.losses import TargetLoss
-from models.model import EntityColumns, Model, ModelInputs, Rows
+from models.model import Model, ModelInputs, Rows
 
 TOPS = ("dot", "mlp")
 LOSSES = ("bce", "softmax", "bpr")
@@ -76,22 +76,9 @@ class TwoTowerSettings:
     towers: str = "auto"
 
     def __post_init__(self) -> None:
-        lists_to_tuples(self)
-        positive("vector_dim", self.vector_dim)
-        positive("negatives", self.negatives)
-        positive("softmax_rows", self.softmax_rows)
+        check_settings(self, may_be_empty=("layers", "user_layers", "item_layers", "top_layers"))
         require(self.softmax_rows >= 2, "softmax_rows must be at least 2: an item and another to compare it with.")
-        if self.embedding_dim is not None:
-            positive("embedding_dim", self.embedding_dim)
-        for name in ("layers", "user_layers", "item_layers", "top_layers"):
-            if getattr(self, name) is not None:
-                positive_list(name, getattr(self, name), empty=True)
-        probability("dropout", self.dropout)
-        for name in ("batch_norm", "normalise", "log_q"):
-            value = getattr(self, name)
-            require(isinstance(value, bool), f"{name} must be true or false, not {value!r}.")
-        number = isinstance(self.temperature, int | float) and not isinstance(self.temperature, bool)
-        require(number and self.temperature > 0, f"temperature must be positive, not {self.temperature!r}.")
+        positive_number("temperature", self.temperature)
         one_of("top of two_tower", self.top, TOPS)
         one_of("loss of two_tower", self.loss, LOSSES)
         require(
@@ -154,7 +141,7 @@ class TwoTower(Model):
 
     def __init__(self, inputs: ModelInputs, settings: TwoTowerSettings) -> None:
         super().__init__(inputs, settings)
-        user, item = _entity("user", inputs.user), _entity("item", inputs.item)
+        user, item = inputs.entity("user"), inputs.entity("item")
         user_layers, item_layers = settings.tower_layers
         self.user_tower = Tower(
             inputs,
@@ -335,9 +322,3 @@ def second_device(first: torch.device) -> torch.device | None:
     """A GPU beside `first`; None where there is none."""
     others = [index for index in range(torch.cuda.device_count()) if index != first.index]
     return torch.device("cuda", others[0]) if others else None
-
-
-def _entity(name: str, columns: EntityColumns | None) -> EntityColumns:
-    if columns is None:
-        raise ModelError(f"two_tower: the inputs do not say which columns are the {name}'s.")
-    return columns
