@@ -7,7 +7,7 @@ Shapes: N rows, W words in a row, B rows in a batch, C id columns, F float colum
 """
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -151,16 +151,6 @@ class PackedTable:
         if columns:
             check_columns(specs, columns)
         return table
-
-    @classmethod
-    def concat(cls, tables: Iterable["PackedTable"]) -> "PackedTable":
-        """The rows of `tables` one after another; all must have the same schema and device."""
-        parts = list(tables)
-        if not parts:
-            raise LoaderError("concat: no packed tables were given.")
-        for position, part in enumerate(parts):
-            require_same_schema(parts[0].schema, part.schema, f"concat: table {position}")
-        return cls(torch.cat([part.words for part in parts]), parts[0].schema)
 
     @property
     def num_rows(self) -> int:

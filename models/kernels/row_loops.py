@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import numba
 import numpy as np
+import torch
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
+from torch import Tensor
 
 AHEAD = 8  # how many rows before its use a row is asked for from memory
 
@@ -71,6 +73,12 @@ def to_bfloat16(value):
 @numba.njit(cache=True, nogil=True, inline="always")
 def from_bfloat16(bits):
     return float_of_bits(np.uint32(bits) << np.uint32(16))
+
+
+def stored_as(tensor: Tensor) -> np.ndarray:
+    """No number, in the type in which those of the tensor lie in memory: it tells a compiled loop what is at an
+    address."""
+    return np.empty(0, np.uint16 if tensor.dtype == torch.bfloat16 else np.float32)
 
 
 def read(stored):

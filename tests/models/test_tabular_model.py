@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from models import ModelError, ModelInputs, TabularModel, TabularSettings
+from models import ModelInputs, TabularModel, TabularSettings
 from models.linear import Linear
 
 RECORDED = Path(__file__).parent / "data" / "fastai_tabular.npz"
@@ -117,24 +117,6 @@ def test_outputs_are_float32_under_bfloat16_autocast():
         outputs = model(ids, floats)
     assert outputs.dtype == torch.float32
     torch.testing.assert_close(outputs, model(ids, floats), rtol=0.05, atol=0.05)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"layers": (8, 2.5)}, "layers must be an integer from 1 up, not 2.5"),
-        ({"embedding_widths": (3,)}, "embedding_widths has 1 entries for 2 id columns"),
-        ({"embedding_widths": (3, 0)}, "embedding_widths must be an integer from 1 up"),
-        ({"dropout": 1.0}, r"dropout must be a probability in \[0, 1\), not 1.0"),
-        ({"dropout": (0.1, 0.2, 0.3)}, "one number, or one for each of the 1 layers"),
-        ({"embedding_dropout": "half"}, "embedding_dropout must be a probability"),
-        ({"output_range": (1.0, 1.0)}, "low < high"),
-        ({"output_range": (1.0,)}, "low < high"),
-    ],
-)
-def test_settings_out_of_range_are_refused(change, message):
-    with pytest.raises(ModelError, match=message):
-        TabularModel(SMALL[0], TabularSettings(**{"layers": (6,)} | change))
 
 
 @pytest.mark.gpu

@@ -13,10 +13,6 @@ from shelf_helpers import (
     Rows,
     auc,
     build,
-    check_gradients,
-    check_round_trip,
-    check_row_optimizers,
-    check_rows_alone,
     planted_rows,
     random_rows,
     spec,
@@ -28,7 +24,7 @@ from torch import nn
 from models import ModelError, TargetLoss
 from models.embeddings import embedding_width
 from models.model import EntityColumns, ModelInputs
-from models.two_tower import TwoTower, TwoTowerSettings, second_device
+from models.two_tower import TwoTowerSettings, second_device
 
 # Columns out of order on purpose: ids item, context, user, item, user; floats context, item, user.
 INPUTS = ModelInputs((30, 6, 40, 9, 7), 3, 1, EntityColumns(2, (2, 4), (2,)), EntityColumns(0, (0, 3), (1,)))
@@ -53,27 +49,6 @@ def blocks(rows):
 
 
 # What every model of the shelf keeps.
-
-
-@every_form
-def test_every_parameter_gets_a_gradient(form):
-    check_gradients("two_tower", INPUTS, **SMALL, **form, log_q=False)
-
-
-@every_form
-def test_a_row_is_scored_by_itself(form):
-    check_rows_alone("two_tower", INPUTS, **SMALL, **form)
-    check_rows_alone("two_tower", INPUTS, **SMALL, **form, batch_norm=True, normalise=False, dropout=0.2)
-
-
-@every_form
-def test_optimizers_move_the_rows_of_both_towers(form):
-    check_row_optimizers("two_tower", INPUTS, **SMALL, **form, log_q=False)
-
-
-@every_form
-def test_a_description_in_json_builds_the_same_model(form):
-    check_round_trip("two_tower", INPUTS, **SMALL, **form, user_layers=(8, 8), batch_norm=True)
 
 
 # Vectors that are stored and scored later.
@@ -366,39 +341,8 @@ def test_with_log_q_scores_are_log_probabilities_and_without_popular_items_are_h
 # Settings and errors.
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"vector_dim": 0}, "vector_dim must be an integer from 1 up"),
-        ({"embedding_dim": 0}, "embedding_dim must be an integer from 1 up"),
-        ({"layers": (64, -1)}, "layers must be an integer from 1 up"),
-        ({"item_layers": 64}, "item_layers must be a list"),
-        ({"dropout": 1.0}, "dropout must be a probability"),
-        ({"normalise": "l2"}, "normalise must be true or false"),
-        ({"temperature": 0}, "temperature must be positive"),
-        ({"negatives": 0}, "negatives must be an integer from 1 up"),
-        ({"softmax_rows": 1}, "softmax_rows must be at least 2"),
-        ({"top": "max"}, r"unknown top of two_tower 'max'. Known: dot, mlp"),
-        ({"loss": "hinge"}, r"unknown loss of two_tower 'hinge'. Known: bce, softmax, bpr"),
-        ({"towers": "threads"}, r"'threads' is not there; .* were removed. Set model.towers to auto, or to devices"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(settings, message):
-    with pytest.raises(ModelError, match=message):
-        TwoTowerSettings(**settings)
-
-
 def test_lists_of_a_yaml_file_are_tuples():
     assert TwoTowerSettings(layers=[64, 32], user_layers=[8]).tower_layers == ((8,), (64, 32))
-
-
-def test_the_data_must_name_user_and_item_and_have_one_target():
-    with pytest.raises(ModelError, match="which columns are those of user and item"):
-        spec("two_tower", ModelInputs((5, 6), 0)).build()
-    with pytest.raises(ModelError, match="which columns are the user's"):
-        TwoTower(ModelInputs((5, 6), 0), TwoTowerSettings())
-    with pytest.raises(ModelError, match="one number a row"):
-        spec("two_tower", replace(INPUTS, num_outputs=2)).build()
 
 
 def test_ranking_losses_need_a_binary_target():
