@@ -114,7 +114,6 @@ bench: $(READY)  ## the benchmarks; each prints a table and ends in one JSON lin
 	$(PYTHON) -m benchmarks.embedding $(ARGS)
 	$(PYTHON) -m benchmarks.batch_scaling $(ARGS)
 	$(PYTHON) -m benchmarks.ncf $(ARGS)
-	$(PYTHON) -m benchmarks.towers $(ARGS)
 	$(PYTHON) -m benchmarks.retrieval $(ARGS)
 	$(PYTHON) -m benchmarks.serve $(ARGS)
 	test ! -d .venv-bench || $(PYTHON) -m benchmarks.preprocess $(ARGS)
@@ -128,7 +127,6 @@ gpu-check: $(READY)  ## on a GPU box: every test marked gpu, then the benchmarks
 	$(PYTHON) -m benchmarks.step --device cuda --save
 	$(PYTHON) -m benchmarks.embedding --device cuda --save
 	$(PYTHON) -m benchmarks.ncf --device cuda --save
-	$(PYTHON) -m benchmarks.towers --device cuda --save
 	$(PYTHON) -m benchmarks.retrieval --device cuda --save
 
 data-trivago: $(READY)  ## a synthetic log in the RecSys Challenge 2019 format: make data-trivago ROWS=1000000

@@ -28,91 +28,23 @@ import multiprocessing
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
-from benchmarks.batch_scaling_tables import SPLITS, splits_folder
+from benchmarks.batch_scaling_tables import COARSE, CONTENDERS, FINE, SPLITS, STEPS, TABLES, Run, Table, splits_folder
 from benchmarks.common import arguments
-from benchmarks.end_to_end_ours import LAYERS, OTHER_WIDTH, WIDTHS
+from benchmarks.end_to_end_ours import OTHER_WIDTH, WIDTHS
 
-STEPS = (4_000, 160, 40)  # an epoch, by batch size; the first is the reference, the bar is for the second
 QUICK_STEPS = (80, 16)
 SEEDS = (1, 2, 3, 4, 5)
 SEARCH_SEED = 0
-COARSE, FINE = (0.25, 1.0, 4.0), (0.5, 2.0)
 CURVE_POINTS = 40
 EVALUATED_ROWS = 1 << 16  # at a time
-
-
-@dataclass(frozen=True)
-class Contender:
-    """An optimizer of `build_optimizer`.
-
-    centre: learning rate that the search starts from. settings: further ones, of a batch's size over 1,000 and the
-    learning rate.
-    """
-
-    title: str
-    optimizer: str
-    centre: float
-    settings: Callable[[float, float], dict[str, Any]] = lambda scale, lr: {}
-
-
-def cowclip_settings(scale: float, lr: float) -> dict[str, Any]:
-    """The paper's rules from a batch of 1,000: the tables' rate stays (that of the rest grows by the square root), l2
-    grows with the batch. The search moves both rates together."""
-    return {"table_lr": 5.0 * lr / sqrt(scale), "l2": 1e-5 * scale}
-
-
-CONTENDERS = {
-    "lamb": Contender("LAMB, rows and layers", "lamb", 0.08),
-    "adamw": Contender("AdamW", "adamw", 0.02),
-    "adagrad_lamb": Contender("Adagrad on rows, LAMB", "adagrad_lamb", 0.08, lambda scale, lr: {"table_lr": lr}),
-    "cowclip": Contender("CowClip", "cowclip", 0.02, cowclip_settings),
-}
-
-
-@dataclass(frozen=True)
-class Table:
-    """Data and model. widths: of embeddings by column; None: the rule, at most 16."""
-
-    name: str
-    epochs: int
-    layers: tuple[int, ...]
-    dropout: float
-    fixed_widths: bool
-
-
-TABLES = {
-    "pairs": Table("pairs", 1, LAYERS, 0.0, True),
-    "trivago": Table("trivago", 1, (128, 64), 0.1, False),
-}
-
-
-@dataclass(frozen=True)
-class Run:
-    """One training: everything that its result depends on. folder: of the packed tables."""
-
-    table: str
-    rows: int
-    contender: str
-    steps: int
-    batch_size: int
-    lr: float
-    seed: int
-    epochs: int
-    device: str
-    folder: str
-
-    @property
-    def key(self) -> str:
-        return json.dumps({name: value for name, value in asdict(self).items() if name != "folder"})
 
 
 @lru_cache(maxsize=6)
@@ -123,21 +55,19 @@ def split_table(folder: str, split: str, device: str) -> Any:
 
 
 def build_model(table: Table, schema: Any) -> Any:
-    from models import TabularConfig, TabularModel, embedding_width
+    from models import ModelInputs, TabularModel, TabularSettings, embedding_width
 
     def width(column: Any) -> int:
         return WIDTHS.get(column.name, OTHER_WIDTH) if table.fixed_widths else min(16, embedding_width(column.num_ids))
 
-    config = TabularConfig(
-        num_ids=tuple(column.num_ids for column in schema.ids),
+    inputs = ModelInputs(tuple(column.num_ids for column in schema.ids), len(schema.floats))
+    settings = TabularSettings(
         embedding_widths=tuple(width(column) for column in schema.ids),
-        num_floats=len(schema.floats),
-        num_outputs=1,
         layers=table.layers,
         dropout=table.dropout,
         embedding_dropout=table.dropout,
     )
-    return TabularModel(config)
+    return TabularModel(inputs, settings)
 
 
 def train(run: Run) -> dict[str, Any]:

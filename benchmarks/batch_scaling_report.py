@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from scipy.stats import t as student
 
-from benchmarks.batch_scaling import COARSE, CONTENDERS, FINE, STEPS, TABLES, Run
+from benchmarks.batch_scaling_tables import COARSE, CONTENDERS, FINE, STEPS, TABLES, Run
 from benchmarks.common import RESULTS, finish
 from pipeline.charts import LINE, STYLE, VARIABLES
 from pipeline.display import render_table

@@ -110,17 +110,12 @@ def encode(train: Any, valid: Any, device: str, clock: Clock) -> tuple[Any, Any]
 
 def build(table: Any, recipe: Recipe, device: str) -> tuple[Any, Any]:
     """Model and optimizer for the table's columns."""
-    from models import TabularConfig, TabularModel, build_optimizer
+    from models import ModelInputs, TabularModel, TabularSettings, build_optimizer
 
     ids = table.schema.ids
-    config = TabularConfig(
-        num_ids=tuple(column.num_ids for column in ids),
-        embedding_widths=tuple(WIDTHS.get(column.name, OTHER_WIDTH) for column in ids),
-        num_floats=len(table.schema.floats),
-        num_outputs=1,
-        layers=LAYERS,
-    )
-    model = TabularModel(config).to(device)
+    inputs = ModelInputs(tuple(column.num_ids for column in ids), len(table.schema.floats))
+    widths = tuple(WIDTHS.get(column.name, OTHER_WIDTH) for column in ids)
+    model = TabularModel(inputs, TabularSettings(LAYERS, embedding_widths=widths)).to(device)
     rates = {"lr": recipe.lr} if recipe.table_lr is None else {"lr": recipe.lr, "table_lr": recipe.table_lr}
     return model, build_optimizer(model, recipe.optimizer, **rates)
 

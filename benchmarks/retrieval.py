@@ -7,17 +7,16 @@ direction 7 % weaker than the one before; `isotropic`, no structure at all, the 
 Contenders:
 
 - every item: `models.retrieval.top_k`, torch's product and `topk`, faiss' flat index;
-- indexes: ours (`ApproximateIndex`: faiss' inverted lists over float16), faiss' HNSW, usearch's HNSW over float16, each
-  searched as widely as it takes for the wanted recall@k on queries that are not the ones timed.
+- indexes: ours (`ApproximateIndex`: faiss' inverted lists over float16) and faiss' HNSW, each searched as widely as it
+  takes for the wanted recall@k on queries that are not the ones timed.
 
 For each: recall@k against the exact answer, seconds to build, bytes, and queries a second in batches of 256 and one at
 a time, in turns. The sizes are --rows and a quarter and a sixteenth of it, to see where the two kinds cross
-(`models.retrieval.EXACT_BYTES`). usearch is left out where it is not installed, which is then said.
+(`models.retrieval.EXACT_BYTES`).
 """
 
 from __future__ import annotations
 
-import importlib.util
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -27,7 +26,6 @@ from statistics import median
 from typing import Any
 
 import faiss
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -76,15 +74,6 @@ def torch_top_k(items: Tensor, queries: Tensor, k: int) -> Tensor:
     return (queries @ items.T).topk(k).indices
 
 
-def widened(built: tuple[float, int], tuned: Callable[[int], Search], check: Callable[[Search], float]) -> Contender:
-    """The contender at the narrowest search that reaches the recall; else at the widest."""
-    for setting in EXPANSIONS:
-        made = Contender(tuned(setting), *built, setting)
-        if check(made.search) >= RECALL:
-            break
-    return made
-
-
 def our_index(items: Tensor, queries: Tensor, k: int, folder: Path) -> Contender:
     """Saved and loaded as it is served."""
     started = time.perf_counter()
@@ -117,30 +106,14 @@ def faiss_contenders(items: Tensor, check: Callable[[Search], float]) -> dict[st
     graph = faiss.IndexHNSWFlat(dim, CONNECTIVITY, faiss.METRIC_INNER_PRODUCT)
     graph.hnsw.efConstruction = EXPANSION_ADD
 
-    def wider(width: int) -> Search:
+    found = {"faiss flat, every item": Contender(search(flat), *built(flat))}
+    size = built(graph)
+    for width in EXPANSIONS:  # the narrowest search that reaches the recall; else the widest
         graph.hnsw.efSearch = width
-        return search(graph)
-
-    return {
-        "faiss flat, every item": Contender(search(flat), *built(flat)),
-        "faiss HNSW, float32": widened(built(graph), wider, check),
-    }
-
-
-def usearch_contender(items: Tensor, check: Callable[[Search], float]) -> Contender:
-    """A graph of neighbours over float16."""
-    from usearch.index import Index
-
-    index = Index(ndim=items.shape[1], metric="ip", dtype="f16", connectivity=CONNECTIVITY, expansion_add=EXPANSION_ADD)
-    started = time.perf_counter()
-    index.add(np.arange(len(items)), items.numpy())
-    seconds = time.perf_counter() - started
-
-    def wider(width: int) -> Search:
-        index.expansion_search = width
-        return lambda asked, k: torch.from_numpy(index.search(asked.numpy(), k).keys.astype("int64")).view(-1, k)
-
-    return widened((seconds, index.serialized_length), wider, check)
+        found["faiss HNSW, float32"] = Contender(search(graph), *size, width)
+        if check(search(graph)) >= RECALL:
+            break
+    return found
 
 
 def timed(contenders: Mapping[str, Contender], queries: Tensor, k: int, turns: int) -> dict[str, dict[str, float]]:
@@ -175,10 +148,6 @@ def compare(kind: str, rows: int, dim: int, k: int, turns: int) -> list[dict[str
     with tempfile.TemporaryDirectory() as folder:
         contenders["ours, index, float16"] = our_index(items, asked, k, Path(folder))
         contenders |= faiss_contenders(items, check)
-        if importlib.util.find_spec("usearch") is not None:
-            contenders["usearch HNSW, float16"] = usearch_contender(items, check)
-        else:
-            print("usearch is not installed (pip install usearch): left out")
         seconds = timed(contenders, queries, k, turns)
         return [
             {

@@ -32,7 +32,7 @@ from features.schema import IdColumn, Target, TensorSchema
 from loaders.dataset import BatchDataset
 from loaders.loader import BatchLoader
 from loaders.packed import PackedTable
-from models import TabularConfig, TabularModel, TargetLoss, build_optimizer
+from models import ModelInputs, TabularModel, TabularSettings, TargetLoss, build_optimizer
 from models.precision import choose_precision
 from pipeline.display import render_table
 from pipeline.train_step import TrainStep
@@ -106,7 +106,8 @@ def our_step(
 
     waits: is given the seconds that each step waited for its batch.
     """
-    model = TabularModel(TabularConfig(NUM_IDS, NUM_FLOATS, 1, WIDTHS, LAYERS)).to(table.device)
+    inputs = ModelInputs(NUM_IDS, NUM_FLOATS)
+    model = TabularModel(inputs, TabularSettings(LAYERS, embedding_widths=WIDTHS)).to(table.device)
     model.folded = folded
     loader = BatchLoader(BatchDataset(table, batch_size, shuffle=True, drop_last=True), device=table.device)
     step = TrainStep(

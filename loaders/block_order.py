@@ -23,7 +23,7 @@ def derived_seed(purpose: str, *numbers: int) -> int:
 
 
 def _permutation(size: int, purpose: str, *numbers: int) -> np.ndarray:
-    from loaders.window_kernels import permute
+    from loaders.gather_kernels import permute
 
     out = np.empty(size, dtype=np.int32)
     permute(out, np.uint64(derived_seed(purpose, *numbers)))

@@ -1,6 +1,6 @@
 """A packed table as a sequence of whole batches, and what any such sequence must offer to a `BatchLoader`."""
 
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
@@ -12,59 +12,61 @@ from loaders.packed import Batch, PackedTable, unpack
 from loaders.ranks import RankBatches
 
 
-class BatchSource(Protocol):
+class BatchSource(ABC):
     """Packed rows by step, for a `BatchLoader`. One rank's part of every step; see `RankBatches`.
 
-    batch_size is the most rows a step of this rank has, `device` is where its words are made.
+    batch_size: the most rows a step of this rank has. num_rows: of all ranks together.
     """
 
-    schema: TensorSchema
-    batch_size: int
+    epoch: int
+
+    def __init__(self, schema: TensorSchema, batches: RankBatches, shuffle: bool, seed: int) -> None:
+        self.schema = schema
+        self.shuffle = shuffle
+        self.seed = seed
+        self.num_rows = batches.num_rows
+        self.batch_size = batches.batch_size
+        self.drop_last = batches.drop_last
+        self.rank = batches.rank
+        self.num_ranks = batches.num_ranks
+        self._batches = batches
 
     @property
-    def num_rows(self) -> int: ...  # of all ranks together
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where words are made."""
 
-    @property
-    def seed(self) -> int: ...
-
-    @property
-    def shuffle(self) -> bool: ...
-
-    @property
-    def drop_last(self) -> bool: ...
-
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def num_ranks(self) -> int: ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def epoch(self) -> int: ...
-
+    @abstractmethod
     def set_epoch(self, epoch: int) -> None:
         """Give the batches of this epoch from now on."""
 
-    def __len__(self) -> int:
-        """Steps of an epoch, the same on every rank."""
-
+    @abstractmethod
     def words(self, index: int, out: Tensor | None = None) -> Tensor:
         """Packed rows [B, W] int32 of step `index` in [0, len) on `device`; written into `out[:B]` where it is given.
 
         out: int32 [at least B, W], contiguous, on `device`; the result is then a view of it.
         """
 
+    def __len__(self) -> int:
+        """Steps of an epoch, the same on every rank."""
+        return self._batches.num_steps
+
     def positions(self, index: int) -> tuple[int, int]:
         """[start, stop): the places of this rank's rows of step `index` in the epoch's order, over all ranks."""
+        return self._batches.positions(index)
 
     def settings(self) -> dict[str, int | bool]:
         """What the rows of each step of all ranks depend on beside the epoch; a resumed run must have the same."""
+        return {
+            "seed": self.seed,
+            "num_rows": self.num_rows,
+            "global_batch_size": self._batches.global_batch_size,
+            "shuffle": self.shuffle,
+            "drop_last": self.drop_last,
+        }
 
 
-class BatchDataset:
+class BatchDataset(BatchSource):
     """Maps a step's number to the whole `Batch`: one gather of packed rows, on the table's device.
 
     With `shuffle`, the rows of a step are those at its positions (`RankBatches.positions`) of
@@ -85,71 +87,29 @@ class BatchDataset:
         rank: int = 0,
         num_ranks: int = 1,
     ) -> None:
-        self._batches = RankBatches(table.num_rows, batch_size, rank, num_ranks, drop_last)
+        super().__init__(
+            table.schema, RankBatches(table.num_rows, batch_size, rank, num_ranks, drop_last), shuffle, seed
+        )
         self.table = table
-        self.schema = table.schema
-        self.batch_size = batch_size
-        self.shuffle = shuffle
-        self.seed = seed
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
         """Take the sample order of this epoch from now on."""
-        self._order = SampleOrder(self.table.num_rows, self.seed, epoch)
-
-    @property
-    def epoch(self) -> int:
-        return self._order.epoch
-
-    @property
-    def num_rows(self) -> int:
-        return self.table.num_rows
+        self._order = SampleOrder(self.num_rows, self.seed, epoch)
+        self.epoch = epoch
 
     @property
     def device(self) -> torch.device:
         return self.table.device
 
-    @property
-    def drop_last(self) -> bool:
-        return self._batches.drop_last
-
-    @property
-    def rank(self) -> int:
-        return self._batches.rank
-
-    @property
-    def num_ranks(self) -> int:
-        return self._batches.num_ranks
-
-    def __len__(self) -> int:
-        """Steps of an epoch, the same on every rank."""
-        return self._batches.num_steps
-
     def __getitem__(self, index: int) -> Batch:
         return unpack(self.schema, self.words(index))
 
-    def positions(self, index: int) -> tuple[int, int]:
-        """[start, stop): the places of this rank's rows of step `index` in the epoch's order, over all ranks."""
-        return self._batches.positions(index)
-
     def words(self, index: int, out: Tensor | None = None) -> Tensor:
-        """Packed rows [B, W] int32 of step `index` in [0, len), on the table's device.
-
-        out: int32 [at least B, W] there, whose first B rows are overwritten and returned; else memory of their own.
-        """
+        """As `BatchSource.words`; without `out` in memory of their own."""
         table = self.table.words
         start, stop = self.positions(index)
         out = table.new_empty((stop - start, table.shape[1])) if out is None else out[: stop - start]
         if not self.shuffle:
             return out.copy_(table[start:stop])
         return gather_shuffled(table, self._order, start, stop, out)
-
-    def settings(self) -> dict[str, int | bool]:
-        """What the rows of each step of all ranks depend on beside the epoch."""
-        return {
-            "seed": self.seed,
-            "num_rows": self.num_rows,
-            "global_batch_size": self._batches.global_batch_size,
-            "shuffle": self.shuffle,
-            "drop_last": self.drop_last,
-        }

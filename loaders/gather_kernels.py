@@ -1,4 +1,4 @@
-"""Compiled on CPU by numba: the rows at positions of a `SampleOrder`, copied as they are found.
+"""Compiled on CPU by numba: random orders of rows, and copies of rows in an order.
 
 The network is that of `loaders/order.py`, bit for bit; the torch version there is the reference. Here a block of rows
 goes through it in the L1 cache by vector instructions, and the rows of the table are fetched ahead of their copies.
@@ -17,6 +17,7 @@ BLOCK_ROWS = 1024  # rows whose places are computed before they are copied: 16 K
 ROWS_AHEAD = 12  # rows fetched before they are copied: some 2 KB in flight a thread
 CACHE_LINE = 64
 
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # splitmix64's increment
 _ROUND_MULTIPLIER = np.uint32(0x85EBCA6B)
 _HASH_RANGE = 1 << 27  # a round's hash is in [-2^27, 2^27)
 
@@ -121,3 +122,41 @@ def gather_shuffled(table, row_bytes, first, size, out, network):
             if i + ROWS_AHEAD < count:
                 fetch_row(table + rows[i + ROWS_AHEAD] * row_bytes, row_bytes)
             copy_words(out + (start + i) * row_bytes, table + rows[i] * row_bytes, row_bytes)
+
+
+@numba.njit(cache=True, nogil=True)
+def splitmix64(state):
+    """`loaders.order.splitmix64` of a uint64."""
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
+
+
+@numba.njit(cache=True, nogil=True)
+def permute(out, seed):
+    """out [M] int32 becomes a random permutation of 0 .. M-1, M < 2^31, a pure function of M and seed (uint64).
+
+    Fisher and Yates' shuffle in Durstenfeld's form (CACM 7, 1964, algorithm 235), driven by splitmix64. The upper
+    half of a number is scaled to [0, i], which favours no value by more than M / 2^32.
+    """
+    for i in range(len(out)):
+        out[i] = i
+    state = seed
+    for i in range(len(out) - 1, 0, -1):
+        state += GOLDEN
+        j = np.int64(((splitmix64(state) >> np.uint64(32)) * np.uint64(i + 1)) >> np.uint64(32))
+        out[i], out[j] = out[j], out[i]
+
+
+@numba.njit(cache=True, nogil=True)
+def gather_places(window, row_bytes, places, out):
+    """Copy row places[i] of `window` to row i of `out`: addresses (int64) of rows of `row_bytes` bytes.
+
+    places: [B] int32. Rows are fetched ahead of their copies, which makes it about twice torch's index_select.
+    """
+    for i in range(min(ROWS_AHEAD, len(places))):
+        fetch_row(window + np.int64(places[i]) * row_bytes, row_bytes)
+    for i in range(len(places)):
+        if i + ROWS_AHEAD < len(places):
+            fetch_row(window + np.int64(places[i + ROWS_AHEAD]) * row_bytes, row_bytes)
+        copy_words(out + i * row_bytes, window + np.int64(places[i]) * row_bytes, row_bytes)

@@ -56,7 +56,7 @@ class ImplicitBatches:
         key = self.item.key_column
         own = batch.ids[:, key].contiguous()
         users = None if self.user_column is None else batch.ids[:, self.user_column].contiguous()
-        drawn = self.sampler(positions, users, own).ids
+        drawn = self.sampler(positions, users).ids
         rows = expand(batch, self._without_own(drawn, own[:, None]), key, positions)
         if len(self.item.id_columns) + len(self.item.float_columns) > 1:
             self.item.fill(rows.ids, rows.floats, rows.ids[:, key].clone())

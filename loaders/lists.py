@@ -1,7 +1,7 @@
 """List columns (multi-hot ids, histories): side arrays beside a packed table, whose rows they are known by.
 
-A `ListColumn` has one list of ids a row of the table, a `ListTable` several such columns by name; `loaders/rows.py`
-says which rows a batch holds. On the CPU compiled loops gather (`loaders/lists_cpu.py`), on a GPU torch does.
+A `ListColumn` has one list of ids a row of the table, a `ListTable` several such columns by name. On the CPU
+compiled loops gather (`loaders/lists_cpu.py`), on a GPU torch does.
 
 Shapes: N rows of the table, L entries of all lists, B rows of a batch, T entries of its lists, k entries when padded.
 """

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from loaders.errors import LoaderError
-from loaders.negatives_reference import GOLDEN, DrawTable
-from loaders.negatives_table import KnownPositives, at_least_one, checked_counts, draw_table, longest_list, masses_of
-from loaders.order import splitmix64
+from loaders.negatives_table import KnownPositives, draw_table, masses_of
+from loaders.order import start_state
 from loaders.packed import Batch
 from loaders.threads import start_threads
 
@@ -31,31 +30,24 @@ class Negatives(NamedTuple):
     """Draws for B rows.
 
     ids [B, K] int32. log_q [B, K] float32: the logarithm of an id's probability in one draw for its row, which a
-    sampled softmax takes off its logits (Bengio and Senecal 2008; Yi et al. 2019). rows [B, K] int64: in-batch draws
-    only, the row of the batch that each id is taken from. allowed [B, K] bool: in-batch draws only, False where the id
-    is the row's own or a known positive of its user and must not count.
+    sampled softmax takes off its logits (Bengio and Senecal 2008; Yi et al. 2019).
     """
 
     ids: Tensor
     log_q: Tensor
-    rows: Tensor | None = None
-    allowed: Tensor | None = None
 
 
 class NegativeSampler:
-    """What all samplers share; use `UniformNegatives`, `PopularityNegatives` or `InBatchNegatives`.
-
-    Called with (positions [B] int64, users [B] int32 or None, items [B] int32) it gives `Negatives`; a sampler without
-    known positives takes no users. positions: where the rows stand in the epoch's order, counted over all ranks
-    (`RankBatches.positions`), so that a row's negatives depend neither on the batch size nor on the number of ranks
-    (those of `InBatchNegatives` are other rows of its batch, which of course do).
+    """What all samplers share; use `UniformNegatives` or `PopularityNegatives`.
 
     device: where the batches lie. version: "reference", "cpu" or "cuda"; the device's own by default.
     """
 
     def __init__(
         self,
+        item_ids: range,
         num_negatives: int,
+        masses: Tensor | None,
         known: KnownPositives | None,
         replacement: bool,
         seed: int,
@@ -70,30 +62,32 @@ class NegativeSampler:
         self.device = torch.device(device)
         self.known = None if known is None else known.to(self.device)
         self._kernels = _kernels(version, self.device)
+        self._table = draw_table(item_ids, self.known, masses, 1 if replacement else num_negatives, self.device)
         self._start = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
         """Draw what belongs to this epoch from now on, also in a CUDA graph captured before."""
         self.epoch = epoch
-        self._start.fill_(_start_state(self.seed, epoch))
+        if epoch < 0:
+            raise LoaderError(f"negatives: epoch must not be negative, found {epoch}.")
+        self._start.fill_(start_state(self.seed ^ _PURPOSE, epoch))
 
-    def __call__(self, positions: Tensor, users: Tensor | None, items: Tensor) -> Negatives:
-        raise NotImplementedError
+    def __call__(self, positions: Tensor, users: Tensor | None = None) -> Negatives:
+        """Draws for rows at positions [B] int64 of the epoch's order, counted over all ranks (`RankBatches.positions`),
+        so that a row's negatives depend neither on the batch size nor on the number of ranks.
 
-    def _users(self, positions: Tensor, users: Tensor | None) -> Tensor:
-        """The users as the kernels take them: user 0, who knows nothing, where no positives are known."""
-        if self.known is None:
-            return torch.zeros(len(positions), dtype=torch.int32, device=self.device)
+        users: [B] int32, needed where positives are known.
+        """
+        if self.known is None:  # user 0, who knows nothing
+            users = torch.zeros(len(positions), dtype=torch.int32, device=self.device)
         if users is None:
             raise LoaderError("negatives: known positives are to be left out, so give the users of the rows.")
-        return users
-
-    def _draw(self, table: DrawTable, positions: Tensor, users: Tensor) -> tuple[Tensor, Tensor]:
         assert positions.dtype == torch.int64, positions.dtype
         assert users.dtype == torch.int32, users.dtype
         assert positions.shape == users.shape, (positions.shape, users.shape)
-        return self._kernels.draw(table, self._start, positions, users, self.num_negatives, self.replacement)
+        drawn = self._kernels.draw(self._table, self._start, positions, users, self.num_negatives, self.replacement)
+        return Negatives(*drawn)
 
 
 class UniformNegatives(NegativeSampler):
@@ -117,11 +111,7 @@ class UniformNegatives(NegativeSampler):
         device: torch.device | str = "cpu",
         version: str | None = None,
     ) -> None:
-        super().__init__(num_negatives, known, replacement, seed, device, version)
-        self._table = draw_table(item_ids, self.known, None, 1 if replacement else num_negatives, self.device)
-
-    def __call__(self, positions: Tensor, users: Tensor | None = None, items: Tensor | None = None) -> Negatives:
-        return Negatives(*self._draw(self._table, positions, self._users(positions, users)))
+        super().__init__(item_ids, num_negatives, None, known, replacement, seed, device, version)
 
 
 class PopularityNegatives(NegativeSampler):
@@ -147,72 +137,8 @@ class PopularityNegatives(NegativeSampler):
         device: torch.device | str = "cpu",
         version: str | None = None,
     ) -> None:
-        super().__init__(num_negatives, known, True, seed, device, version)
-        self._table = draw_table(item_ids, self.known, masses_of(counts, power, item_ids), 1, self.device)
-
-    def __call__(self, positions: Tensor, users: Tensor | None = None, items: Tensor | None = None) -> Negatives:
-        return Negatives(*self._draw(self._table, positions, self._users(positions, users)))
-
-
-class InBatchNegatives(NegativeSampler):
-    """The items of `num_negatives` other rows of the batch, each row equally likely.
-
-    They are not drawn anew where they hit: `Negatives.allowed` is False for an id that is the row's own item or a known
-    positive of its user. log_q is an item's share of `counts` ([num_ids], as for popularity; an id that never occurs
-    counts once), since that is how often rows bring it along. A batch of one row has its own item, not allowed.
-    """
-
-    def __init__(
-        self,
-        num_negatives: int,
-        counts: Tensor,
-        known: KnownPositives | None = None,
-        replacement: bool = True,
-        seed: int = 0,
-        device: torch.device | str = "cpu",
-        version: str | None = None,
-    ) -> None:
-        super().__init__(num_negatives, known, replacement, seed, device, version)
-        counts = checked_counts(counts, range(len(counts))).clamp_min(1)
-        self._log_share = (counts / counts.sum()).log().float().to(self.device)
-        if self.known is not None:
-            self._items, self._longest = at_least_one(self.known.items), longest_list(self.known.offsets)
-        self._tables: dict[int, DrawTable] = {}
-
-    def __call__(self, positions: Tensor, users: Tensor | None, items: Tensor) -> Negatives:
-        num_rows, users = len(items), self._users(positions, users)
-        num_others = max(num_rows - 1, 1)
-        if not self.replacement and 0 < num_rows <= self.num_negatives:
-            raise LoaderError(
-                f"in-batch negatives: {self.num_negatives} different other rows were asked for and the batch has "
-                f"{num_rows} rows. Use a larger batch, drop_last, or replacement."
-            )
-        if num_others not in self._tables:  # batches have two sizes, the last one's and the others'
-            self._tables[num_others] = draw_table(range(num_others), None, None, 1, self.device)
-        steps, _ = self._draw(self._tables[num_others], positions, torch.zeros_like(users))
-        row = torch.arange(num_rows, device=items.device)[:, None]
-        rows = (row + 1 + steps) % max(num_rows, 1)
-        ids = items[rows]
-        return Negatives(ids, self.log_q(ids), rows, self._allowed(users, items, ids))
-
-    def log_q(self, ids: Tensor) -> Tensor:
-        """The logarithm of the share of rows that have each of `ids`, float32."""
-        return self._log_share[ids]
-
-    def allowed_pairs(self, users: Tensor | None, items: Tensor) -> Tensor:
-        """For a softmax over the whole batch: bool [B, B], whether row j's item may stand in row i's sum.
-
-        True on the diagonal, where a row's own item is its positive.
-        """
-        users = self._users(items, users)
-        allowed = self._allowed(users, items, items.expand(len(items), -1).contiguous())
-        return allowed.fill_diagonal_(True)
-
-    def _allowed(self, users: Tensor, items: Tensor, ids: Tensor) -> Tensor:
-        other = ids != items[:, None]
-        if self.known is None:
-            return other
-        return other & ~self._kernels.contains(self.known.offsets, self._items, self._longest, users, ids)
+        masses = masses_of(counts, power, item_ids)
+        super().__init__(item_ids, num_negatives, masses, known, True, seed, device, version)
 
 
 def expand(batch: Batch, negatives: Tensor, item_column: int, positions: Tensor) -> Batch:
@@ -258,12 +184,3 @@ def _kernels(version: str | None, device: torch.device) -> ModuleType:
             f"negatives: the {chosen} version needs {error.name}, which is not installed. Install it, or ask for the "
             "version `reference`."
         ) from error
-
-
-def _start_state(seed: int, epoch: int) -> int:
-    """One signed 64-bit number from (seed, epoch), so that neighbouring seeds and epochs share nothing."""
-    if epoch < 0:
-        raise LoaderError(f"negatives: epoch must not be negative, found {epoch}.")
-    signed_seed = (seed + (1 << 63)) % (1 << 64) - (1 << 63)
-    hashed_seed = splitmix64(torch.tensor([signed_seed ^ _PURPOSE]) + GOLDEN)
-    return int(splitmix64((hashed_seed + epoch) * GOLDEN))

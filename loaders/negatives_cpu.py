@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from loaders.errors import LoaderError
+from loaders.gather_kernels import GOLDEN, splitmix64
 from loaders.negatives_reference import DrawTable
 
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-MIX_2 = np.uint64(0x94D049BB133111EB)
 LOW_32 = np.uint64(0xFFFFFFFF)
 ONE, SHIFT_32 = np.uint64(1), np.uint64(32)
 
@@ -43,32 +41,13 @@ def draw(
         ids.numpy(),
         log_q.numpy(),
     )
-    _require_inside(outside, users, table.num_users)
-    return ids, log_q
-
-
-def contains(offsets: Tensor, items: Tensor, longest: int, users: Tensor, ids: Tensor) -> Tensor:
-    """See `negatives_reference.contains`; `LoaderError` for a user without a place in `offsets`."""
-    found = torch.empty(ids.shape, dtype=torch.bool)
-    arrays = offsets.numpy(), items.numpy(), users.contiguous().numpy(), ids.contiguous().numpy(), found.numpy()
-    _require_inside(_find_rows(*arrays), users, len(offsets) - 1)
-    return found
-
-
-def _require_inside(num_outside: int, users: Tensor, num_users: int) -> None:
-    if num_outside:
+    if outside:
         worst = int(users.min()) if int(users.min()) < 0 else int(users.max())
         raise LoaderError(
-            f"negatives: {num_outside} of {len(users)} rows have a user outside [0, {num_users}), for example {worst}. "
-            "Give the known positives the num_ids of the user column."
+            f"negatives: {outside} of {len(users)} rows have a user outside [0, {table.num_users}), for example "
+            f"{worst}. Give the known positives the num_ids of the user column."
         )
-
-
-@numba.njit(cache=True, nogil=True)
-def _mix(state):
-    state = (state ^ (state >> np.uint64(30))) * MIX_1
-    state = (state ^ (state >> np.uint64(27))) * MIX_2
-    return state ^ (state >> np.uint64(31))
+    return ids, log_q
 
 
 @numba.njit(cache=True, nogil=True)
@@ -121,10 +100,10 @@ def _draw_rows(
             continue
         first, stop = offsets[user], offsets[user + 1]
         mass, log_mass = allowed[user], log_allowed[user]
-        state = _mix(positions[row] * GOLDEN + start[0])
+        state = splitmix64(positions[row] * GOLDEN + start[0])
         if weighted:
             for k in range(num_draws):
-                rank = _multiply_high(_mix(state + (np.uint64(k) + ONE) * GOLDEN), mass)
+                rank = _multiply_high(splitmix64(state + (np.uint64(k) + ONE) * GOLDEN), mass)
                 place = _count_up_to(mass_before, first, stop, rank)
                 if place > first:
                     rank += cumulative[items[place - 1] - low + 1] - mass_before[place - 1]
@@ -134,7 +113,7 @@ def _draw_rows(
                 log_q[row, k] = log_item[item] - log_mass
             continue
         for k in range(num_draws):
-            bits = _mix(state + (np.uint64(k) + ONE) * GOLDEN)
+            bits = splitmix64(state + (np.uint64(k) + ONE) * GOLDEN)
             if replacement:
                 ids[row, k] = _multiply_high(bits, mass)
                 continue
@@ -149,19 +128,4 @@ def _draw_rows(
             rank = np.int64(ids[row, k])
             ids[row, k] = low + rank + (_count_gaps_up_to(items, first, stop, low + rank) - first)
             log_q[row, k] = -log_mass
-    return outside
-
-
-@numba.njit(cache=True, nogil=True, parallel=True)
-def _find_rows(offsets, items, users, ids, found):
-    """Fill found [B, K]; how many rows have a user without a place in `offsets`."""
-    outside = 0
-    for row in numba.prange(len(users)):
-        user = np.int64(users[row])
-        if user < 0 or user >= len(offsets) - 1:
-            outside += 1
-            continue
-        for k in range(ids.shape[1]):
-            place = _count_up_to(items, offsets[user], offsets[user + 1], np.int64(ids[row, k]) - 1)
-            found[row, k] = place < offsets[user + 1] and items[place] == ids[row, k]
     return outside

@@ -46,18 +46,6 @@ def draw(
     return ids, log_q
 
 
-def contains(offsets: Tensor, items: Tensor, longest: int, users: Tensor, ids: Tensor) -> Tensor:
-    """See `negatives_reference.contains`."""
-    found = torch.empty(ids.shape, dtype=torch.bool, device=ids.device)
-    if ids.numel():
-        with torch.cuda.device_of(ids):
-            _find[(triton.cdiv(ids.numel(), BLOCK),)](
-                offsets, items, users.contiguous(), ids.contiguous(), found, ids.numel(), ids.shape[1],
-                longest.bit_length(), BLOCK,
-            )  # fmt: skip
-    return found
-
-
 @triton.jit
 def _mix(state):
     state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9
@@ -149,17 +137,3 @@ def _draw_distinct(
     at = row[:, None] * NUM_DRAWS + column
     tl.store(ids + at, (low + ranks + (place - begin)).to(tl.int32), mask=mask)
     tl.store(log_q + at, tl.broadcast_to(-log_mass[:, None], (ROWS, WIDTH)), mask=mask)
-
-
-@triton.jit
-def _find(offsets, items, users, ids, found, num_elements, num_columns, ROUNDS: tl.constexpr, BLOCK: tl.constexpr):
-    element = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = element < num_elements
-    user = tl.load(users + element // num_columns, mask=inside, other=0).to(tl.int64)
-    first = tl.load(offsets + user, mask=inside, other=0)
-    stop = tl.load(offsets + user + 1, mask=inside, other=0)
-    item = tl.load(ids + element, mask=inside, other=0).to(tl.int64)
-    place = _count_up_to(items, first, stop, item - 1, ROUNDS, False)
-    there = inside & (place < stop)
-    value = tl.load(items + place, mask=there, other=-1).to(tl.int64)
-    tl.store(found + element, there & (value == item), mask=inside)

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from loaders.order import splitmix64
+from loaders.order import GOLDEN, splitmix64
 
-GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15, splitmix64's increment, as a signed number
 LOW_32 = (1 << 32) - 1
 
 
@@ -82,17 +81,6 @@ def draw(
     log_allowed = table.log_allowed[users][:, None]
     log_q = table.log_item[ids - table.low] - log_allowed if table.weighted else -log_allowed.expand_as(ids)
     return ids.int(), log_q.contiguous()
-
-
-def contains(offsets: Tensor, items: Tensor, longest: int, users: Tensor, ids: Tensor) -> Tensor:
-    """Whether each of `ids` [B, K] int32 is one of its row's user's `items`, bool [B, K]. users [B] int32.
-
-    offsets [U+1] int64 into items [max(M, 1)] int32 as in a `DrawTable`; longest: the most items of a user.
-    """
-    users = users.long()
-    first, stop = offsets[users][:, None].expand(ids.shape), offsets[users + 1][:, None]
-    place = _count_up_to(items, first, stop, longest, ids.long() - 1)
-    return (place < stop) & (items[place.clamp_max(len(items) - 1)] == ids)
 
 
 def multiply_high(bits: Tensor, size: Tensor) -> Tensor:

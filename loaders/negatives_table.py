@@ -70,11 +70,11 @@ def _offsets(users: Tensor, num_users: int) -> Tensor:
     return torch.searchsorted(users, torch.arange(num_users + 1, device=users.device))
 
 
-def longest_list(offsets: Tensor) -> int:
+def _longest(offsets: Tensor) -> int:
     return int(offsets.diff().max()) if len(offsets) > 1 else 0
 
 
-def checked_counts(counts: Tensor, item_ids: range) -> Tensor:
+def _checked_counts(counts: Tensor, item_ids: range) -> Tensor:
     """The counts of `item_ids` as float64 on the CPU."""
     if counts.dim() != 1 or counts.is_complex() or not len(counts) >= item_ids.stop > 0:
         raise LoaderError(
@@ -90,7 +90,7 @@ def checked_counts(counts: Tensor, item_ids: range) -> Tensor:
 def masses_of(counts: Tensor, power: float, item_ids: range) -> Tensor:
     """counts ** power as whole numbers (int64 [V], CPU) with a sum near `TOTAL_MASS`; at least 1 where an id occurs."""
     _check_item_ids(item_ids)
-    values = checked_counts(counts, item_ids)
+    values = _checked_counts(counts, item_ids)
     weights = torch.where(values > 0, values**power, 0)
     total = float(weights.sum())
     if not (math.isfinite(total) and total > 0):
@@ -149,20 +149,20 @@ def draw_table(
     return DrawTable(
         low=low,
         offsets=offsets,
-        items=at_least_one(items),
+        items=_at_least_one(items),
         allowed=allowed,
         log_allowed=(allowed.double() / total).log().float(),
-        mass_before=at_least_one(mass_before),
+        mass_before=_at_least_one(mass_before),
         cumulative=cumulative,
         log_item=log_item,
         guide=guide,
-        longest=longest_list(offsets),
-        widest=longest_list(guide),
+        longest=_longest(offsets),
+        widest=_longest(guide),
         guide_shift=guide_shift,
         weighted=masses is not None,
     )
 
 
-def at_least_one(values: Tensor) -> Tensor:
+def _at_least_one(values: Tensor) -> Tensor:
     """`values`, or one 0 in place of none, so that it can be indexed where nothing is looked up."""
     return values if len(values) else values.new_zeros(1)

@@ -19,7 +19,7 @@ MAX_ROWS = 1 << 40
 SORTED_ROWS = 4096
 NUM_ROUNDS = 8  # even, so that the halves end in their places
 
-_GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15, splitmix64's increment, as a signed number
+GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15, splitmix64's increment, as a signed number
 _MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
 _MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
 _ROUND_MULTIPLIER = -2048144789  # 0x85EBCA6B, from murmur3's finaliser
@@ -51,7 +51,7 @@ class SampleOrder:
         self.num_rows = num_rows
         self.seed = seed
         self.epoch = epoch
-        self._start = _start_state(seed, epoch)
+        self._start = start_state(seed, epoch)
         self.has_network = num_rows > SORTED_ROWS
         if self.has_network:
             self._sides = nearly_square_sides(num_rows)
@@ -63,7 +63,7 @@ class SampleOrder:
         assert positions.dtype == torch.int64, positions.dtype
         if not self.has_network:
             counters = torch.arange(self.num_rows, device=positions.device)
-            return splitmix64(counters.mul_(_GOLDEN).add_(self._start)).argsort()[positions]
+            return splitmix64(counters.mul_(GOLDEN).add_(self._start)).argsort()[positions]
         rows = self._network(positions)
         for outside, row in self._exits:
             rows.masked_fill_(rows == outside, row)
@@ -121,15 +121,15 @@ def nearly_square_sides(num_rows: int) -> tuple[int, int]:
     return int(a[best]), int(b[best])
 
 
-def _start_state(seed: int, epoch: int) -> int:
+def start_state(seed: int, epoch: int) -> int:
     """One 64-bit number from (seed, epoch), so that neighbouring seeds and epochs share nothing."""
-    hashed_seed = splitmix64(torch.tensor([_signed(seed + _GOLDEN)]))
-    return int(splitmix64((hashed_seed + epoch) * _GOLDEN))
+    hashed_seed = splitmix64(torch.tensor([_signed(seed + GOLDEN)]))
+    return int(splitmix64((hashed_seed + epoch) * GOLDEN))
 
 
 def _round_keys(start: int) -> list[tuple[int, int]]:
     """An additive and an odd multiplicative 32-bit key for each round, from splitmix64's stream."""
-    counters = torch.arange(1, NUM_ROUNDS + 1) * _GOLDEN + start
+    counters = torch.arange(1, NUM_ROUNDS + 1) * GOLDEN + start
     return [((key >> 32), _signed(key | 1, 32)) for key in splitmix64(counters).tolist()]
 
 

@@ -62,4 +62,6 @@ def block_mixing(rows: Tensor, block_rows: int, batch_size: int) -> float:
     batch_sizes[-1] = num_rows - (num_batches - 1) * batch_size
     expected = block_sizes[cells // num_batches] * batch_sizes[cells % num_batches] / num_rows
     statistic = float((counts**2 / expected).sum()) - num_rows
+    if statistic <= 0:  # every block is spread as evenly as can be
+        return math.inf
     return (num_blocks - 1) * (num_batches - 1) * num_rows / (num_rows - 1) / statistic

@@ -6,18 +6,29 @@ group (int32), in the order of its `TensorSchema`. Its files are described in `l
 Shapes: N rows, W words in a row, B rows in a batch, C id columns, F float columns.
 """
 
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from features.schema import TensorSchema
 from loaders.columns import ColumnSpec, check_columns, column_specs, require_same_schema
 from loaders.errors import LoaderError
-from loaders.storage import PackedWriter, read_packed
+from loaders.storage import (
+    LAYOUT_FILE,
+    WORDS_FILE,
+    WRITE_BYTES,
+    Layout,
+    check_file,
+    open_unbuffered,
+    read_exactly,
+    write_header,
+)
 
 # Rows that are interleaved at once. On CPU a block of 46 columns (1.5 MB) stays in the L2 cache: packing then runs at
 # the speed of a plain copy, five times faster than filling one strided column after another. On GPU large blocks
@@ -141,16 +152,6 @@ class PackedTable:
             check_columns(specs, columns)
         return table
 
-    @classmethod
-    def concat(cls, tables: Iterable["PackedTable"]) -> "PackedTable":
-        """The rows of `tables` one after another; all must have the same schema and device."""
-        parts = list(tables)
-        if not parts:
-            raise LoaderError("concat: no packed tables were given.")
-        for position, part in enumerate(parts):
-            require_same_schema(parts[0].schema, part.schema, f"concat: table {position}")
-        return cls(torch.cat([part.words for part in parts]), parts[0].schema)
-
     @property
     def num_rows(self) -> int:
         return self.words.shape[0]
@@ -189,13 +190,66 @@ class PackedTable:
         Raises:
             LoaderError: for a missing, truncated or foreign file, or one that does not fit its layout.
         """
-        return cls(*read_packed(folder, mmap))
+        layout = Layout.read(Path(folder))
+        return cls(_read_words(Path(folder), layout, mmap), layout.schema)
 
     def pin_memory(self) -> "PackedTable":
         """This table in page-locked host memory, from which copies to a GPU run beside other work."""
         if not torch.cuda.is_available():
             raise LoaderError("pin_memory: no CUDA device was found. Leave the table in ordinary memory.")
         return PackedTable(self.words.pin_memory(), self.schema)
+
+
+class PackedWriter:
+    """Writes a packed table of `num_rows` rows part by part, so that it may be larger than memory.
+
+    Rows are appended to the file with plain writes rather than through a memory map: a full disk is then an
+    `OSError`, where a map would kill the process with SIGBUS. Use it in a `with` block; leaving the block checks that
+    all rows were written. Where the block fails, the folder is left without `layout.json`.
+    """
+
+    def __init__(self, folder: Path | str, schema: TensorSchema, num_rows: int) -> None:
+        if num_rows < 0:
+            raise LoaderError(f"packed writer: num_rows must not be negative, found {num_rows}.")
+        self.folder = Path(folder)
+        self.schema = schema
+        self.num_rows = num_rows
+        self.num_written = 0
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / LAYOUT_FILE).unlink(missing_ok=True)
+        self._file: BinaryIO = (self.folder / WORDS_FILE).open("wb")
+        write_header(self._file, num_rows, schema.num_words)
+
+    def write(self, table: PackedTable) -> None:
+        """Append the rows of `table` (same schema, any device)."""
+        require_same_schema(self.schema, table.schema, f"packed writer for {self.folder}")
+        if self.num_written + table.num_rows > self.num_rows:
+            raise LoaderError(
+                f"packed writer for {self.folder}: {self.num_written} + {table.num_rows} rows are more than the "
+                f"{self.num_rows} that were announced."
+            )
+        block_rows = max(1, WRITE_BYTES // (4 * self.schema.num_words))
+        for block in table.words.split(block_rows):
+            self._file.write(block.cpu().numpy().astype("<i4", copy=False))
+        self.num_written += table.num_rows
+
+    def close(self) -> None:
+        """Finish the folder; `LoaderError` where rows are missing."""
+        self._file.close()
+        if self.num_written != self.num_rows:
+            raise LoaderError(
+                f"packed writer for {self.folder}: {self.num_written} rows were written and {self.num_rows} announced."
+            )
+        Layout(self.num_rows, self.schema, ((WORDS_FILE, self.num_rows),)).write(self.folder)
+
+    def __enter__(self) -> "PackedWriter":
+        return self
+
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        if error_type is None:
+            self.close()
+        else:
+            self._file.close()
 
 
 def _check_counts(schema: TensorSchema, counts: tuple[int, ...]) -> None:
@@ -215,3 +269,26 @@ def _interleave(specs: Sequence[ColumnSpec], columns: Sequence[Tensor], device: 
         block = torch.stack([column[start : start + block_rows] for column in bits])
         words[start : start + block_rows] = block.T
     return words
+
+
+def _read_words(folder: Path, layout: Layout, mmap: bool) -> Tensor:
+    """Words [N, W] int32 on the CPU; see `PackedTable.load`."""
+    shape = (layout.num_rows, layout.schema.num_words)
+    starts = [check_file(folder / name, rows, shape[1]) for name, rows in layout.shards]
+    if mmap and len(starts) > 1:
+        raise LoaderError(
+            f"{folder}: the table lies in {len(starts)} shards, which no single map covers. Use mmap=False to read it "
+            "into memory, or stream it: residency=stream."
+        )
+    if not mmap or layout.num_rows == 0:  # an empty file region cannot be mapped
+        words = torch.empty(shape, dtype=torch.int32)
+        first = 0
+        for (name, rows), start in zip(layout.shards, starts, strict=True):
+            with open_unbuffered(folder / name) as file:
+                read_exactly(file, start, words[first : first + rows])
+            first += rows
+        return words
+    array = np.memmap(folder / layout.shards[0][0], "<i4", mode="r", offset=starts[0], shape=shape)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array.view(np.ndarray))

@@ -8,24 +8,18 @@ shards and, where the rows were written in a global random order, the seed of it
 
 import io
 import json
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard
+from typing import Any, BinaryIO, TypeGuard
 
 import numpy as np
-import torch
 from numpy.lib import format as npy_format
 from torch import Tensor
 
 from features.errors import UNREADABLE
 from features.schema import TensorSchema
-from loaders.columns import require_same_schema
 from loaders.errors import LoaderError
-
-if TYPE_CHECKING:
-    from loaders.packed import PackedTable
 
 FORMAT_NAME = "gigabatch-packed"
 WORDS_FILE = "words.npy"
@@ -89,83 +83,6 @@ class Layout:
         if version == 1:
             return cls(num_rows, schema, ((WORDS_FILE, num_rows),))
         return cls(num_rows, schema, _parse_shards(layout, where), _parse_seed(layout, where))
-
-
-class PackedWriter:
-    """Writes a packed table of `num_rows` rows part by part, so that it may be larger than memory.
-
-    Rows are appended to the file with plain writes rather than through a memory map: a full disk is then an
-    `OSError`, where a map would kill the process with SIGBUS. Use it in a `with` block; leaving the block checks that
-    all rows were written. Where the block fails, the folder is left without `layout.json`.
-    """
-
-    def __init__(self, folder: Path | str, schema: TensorSchema, num_rows: int) -> None:
-        if num_rows < 0:
-            raise LoaderError(f"packed writer: num_rows must not be negative, found {num_rows}.")
-        self.folder = Path(folder)
-        self.schema = schema
-        self.num_rows = num_rows
-        self.num_written = 0
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / LAYOUT_FILE).unlink(missing_ok=True)
-        self._file: BinaryIO = (self.folder / WORDS_FILE).open("wb")
-        write_header(self._file, num_rows, schema.num_words)
-
-    def write(self, table: "PackedTable") -> None:
-        """Append the rows of `table` (same schema, any device)."""
-        require_same_schema(self.schema, table.schema, f"packed writer for {self.folder}")
-        if self.num_written + table.num_rows > self.num_rows:
-            raise LoaderError(
-                f"packed writer for {self.folder}: {self.num_written} + {table.num_rows} rows are more than the "
-                f"{self.num_rows} that were announced."
-            )
-        block_rows = max(1, WRITE_BYTES // (4 * self.schema.num_words))
-        for block in table.words.split(block_rows):
-            self._file.write(block.cpu().numpy().astype("<i4", copy=False))
-        self.num_written += table.num_rows
-
-    def close(self) -> None:
-        """Finish the folder; `LoaderError` where rows are missing."""
-        self._file.close()
-        if self.num_written != self.num_rows:
-            raise LoaderError(
-                f"packed writer for {self.folder}: {self.num_written} rows were written and {self.num_rows} announced."
-            )
-        Layout(self.num_rows, self.schema, ((WORDS_FILE, self.num_rows),)).write(self.folder)
-
-    def __enter__(self) -> "PackedWriter":
-        return self
-
-    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
-        if error_type is None:
-            self.close()
-        else:
-            self._file.close()
-
-
-def read_packed(folder: Path | str, mmap: bool) -> tuple[Tensor, TensorSchema]:
-    """Words [N, W] int32 on the CPU and schema of the packed table in `folder`; see `PackedTable.load`."""
-    folder = Path(folder)
-    layout = Layout.read(folder)
-    shape = (layout.num_rows, layout.schema.num_words)
-    starts = [check_file(folder / name, rows, shape[1]) for name, rows in layout.shards]
-    if mmap and len(starts) > 1:
-        raise LoaderError(
-            f"{folder}: the table lies in {len(starts)} shards, which no single map covers. Use mmap=False to read it "
-            "into memory, or stream it: residency=stream."
-        )
-    if not mmap or layout.num_rows == 0:  # an empty file region cannot be mapped
-        words = torch.empty(shape, dtype=torch.int32)
-        first = 0
-        for (name, rows), start in zip(layout.shards, starts, strict=True):
-            with open_unbuffered(folder / name) as file:
-                read_exactly(file, start, words[first : first + rows])
-            first += rows
-        return words, layout.schema
-    array = np.memmap(folder / layout.shards[0][0], "<i4", mode="r", offset=starts[0], shape=shape)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array.view(np.ndarray)), layout.schema
 
 
 def write_header(file: BinaryIO, num_rows: int, num_words: int) -> None:

@@ -7,16 +7,17 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from loaders.block_order import BlockOrder
+from loaders.dataset import BatchSource
 from loaders.errors import LoaderError
 from loaders.ranks import RankBatches
 from loaders.shards import PackedShards
-from loaders.windows import SequentialWindows, ShuffledWindows, Windows
 
 # Of all lanes a window of 32 MiB; two are in memory. Between 8 and 128 MiB the size makes no difference of 10 % to the
 # speed from the page cache (AMD EPYC), so it is the size that a disk reads well in one go.
@@ -26,7 +27,90 @@ NUM_LANES = 8
 READ_BYTES = 16 << 20  # between two looks at whether the rows are still wanted; of a remote table, asked for at once
 
 
-class StreamedDataset:
+# The rows of one rank in the order of its batches, cut into windows: which rows to read, and where each is then.
+
+
+class Windows(Protocol):
+    """The rows of one rank, in the order of its batches, cut into windows that fit in memory."""
+
+    max_rows: int
+
+    def window_of(self, position: int) -> int:
+        """The window that holds this rank's row number `position` of the epoch."""
+
+    def start(self, window: int) -> int:
+        """First position of a window."""
+
+    def ranges(self, window: int) -> list[tuple[int, int]]:
+        """Rows [start, stop) of the table that make up a window, in the order in which they are read."""
+
+    def places(self, window: int) -> np.ndarray | None:
+        """[M] int32: for each position of a window, where its row is among those read; None where it is that one."""
+
+
+class ShuffledWindows:
+    """Windows of the lanes of one rank, of which its positions take a row in turn; see `BlockOrder`.
+
+    turn: the rank takes positions turn, turn + num_ranks, ... of the epoch.
+    """
+
+    def __init__(self, order: BlockOrder, turn: int, num_ranks: int) -> None:
+        self.order = order
+        self.lanes = range(turn, order.num_lanes, num_ranks)
+        lengths = [order.window_start(w + 1) - order.window_start(w) for w in range(order.num_windows)]
+        self.max_rows = max(lengths) * len(self.lanes)
+
+    def window_of(self, position: int) -> int:
+        return self.order.window_of(position // len(self.lanes))
+
+    def start(self, window: int) -> int:
+        return self.order.window_start(window) * len(self.lanes)
+
+    def ranges(self, window: int) -> list[tuple[int, int]]:
+        return [rows for lane in self.lanes for rows in self.order.ranges(lane, window)]
+
+    def places(self, window: int) -> np.ndarray:
+        counts = [self.order.window_rows(lane, window) for lane in self.lanes]
+        out = np.empty(sum(counts), dtype=np.int32)
+        first = 0
+        for number, (lane, count) in enumerate(zip(self.lanes, counts, strict=True)):
+            np.add(self.order.permutation(lane, window), np.int32(first), out=out[number :: len(self.lanes)])
+            first += count
+        return out
+
+
+class SequentialWindows:
+    """The rows themselves, in the order of the table: of each step the part of this rank."""
+
+    def __init__(self, batches: RankBatches, window_rows: int) -> None:
+        self.batches = batches
+        self.max_rows = max(1, min(window_rows, batches.num_steps * batches.batch_size))
+
+    def window_of(self, position: int) -> int:
+        return position // self.max_rows
+
+    def start(self, window: int) -> int:
+        return window * self.max_rows
+
+    def ranges(self, window: int) -> list[tuple[int, int]]:
+        size = self.batches.batch_size
+        first, stop = self.start(window), self.start(window + 1)
+        found: list[tuple[int, int]] = []
+        for step in range(first // size, min(-(-stop // size), self.batches.num_steps)):
+            rows = self.batches.positions(step)
+            start_row = rows[0] + max(first - step * size, 0)
+            stop_row = min(rows[1], rows[0] + stop - step * size)
+            if found and found[-1][1] == start_row:
+                found[-1] = (found[-1][0], stop_row)
+            elif stop_row > start_row:
+                found.append((start_row, stop_row))
+        return found
+
+    def places(self, window: int) -> None:
+        return None
+
+
+class StreamedDataset(BatchSource):
     """A `BatchSource` over a packed table that stays on disk or behind a URL; its words are made on the CPU.
 
     With `shuffle` the order is `BlockOrder`'s, a pure function of (seed, epoch): any step can be asked for, and costs
@@ -56,7 +140,8 @@ class StreamedDataset:
         num_lanes: int = NUM_LANES,
     ) -> None:
         self.table = table if isinstance(table, PackedShards) else PackedShards(table)
-        self._batches = RankBatches(self.table.num_rows, batch_size, rank, num_ranks, drop_last)
+        batches = RankBatches(self.table.num_rows, batch_size, rank, num_ranks, drop_last)
+        super().__init__(self.table.schema, batches, shuffle, seed)
         for name, value in (
             ("block_bytes", block_bytes),
             ("window_blocks", window_blocks),
@@ -75,10 +160,6 @@ class StreamedDataset:
                 f"stream: num_lanes={num_lanes} is not a multiple of the {num_ranks} ranks, so that they cannot share "
                 f"lanes evenly. Use num_lanes={-(-num_lanes // num_ranks) * num_ranks}."
             )
-        self.schema = self.table.schema
-        self.batch_size = batch_size
-        self.shuffle = shuffle
-        self.seed = seed
         self.block_rows = max(1, block_bytes // self.table.row_bytes)
         self.window_blocks = window_blocks
         self.num_lanes = num_lanes
@@ -103,38 +184,17 @@ class StreamedDataset:
         self._last_window = windows.window_of(max(stop - 1, 0))
 
     @property
-    def num_rows(self) -> int:
-        return self.table.num_rows
-
-    @property
     def device(self) -> torch.device:
         return torch.device("cpu")
-
-    @property
-    def drop_last(self) -> bool:
-        return self._batches.drop_last
-
-    @property
-    def rank(self) -> int:
-        return self._batches.rank
-
-    @property
-    def num_ranks(self) -> int:
-        return self._batches.num_ranks
 
     @property
     def buffer_bytes(self) -> int:
         """Memory of two windows of this rank: their rows, and where each row is to be found."""
         return 2 * self._windows.max_rows * (self.table.row_bytes + 4)
 
-    def __len__(self) -> int:
-        """Steps of an epoch, the same on every rank."""
-        return self._batches.num_steps
-
     def words(self, index: int, out: Tensor | None = None) -> Tensor:
-        """Packed rows [B, W] int32 of step `index` in [0, len) in host memory; into `out[:B]` where it is given.
-
-        Steps one after another are read ahead; a step out of turn waits for its window.
+        """As `BatchSource.words`, in host memory. Steps one after another are read ahead; a step out of turn waits
+        for its window.
 
         Raises:
             LoaderError: naming the file that could not be read; asking again reads again.
@@ -149,14 +209,8 @@ class StreamedDataset:
         return out
 
     def settings(self) -> dict[str, int | bool]:
-        """What the rows of each step of all ranks depend on beside the epoch."""
-        found: dict[str, int | bool] = {
-            "seed": self.seed,
-            "num_rows": self.num_rows,
-            "global_batch_size": self._batches.global_batch_size,
-            "shuffle": self.shuffle,
-            "drop_last": self.drop_last,
-        }
+        """As `BatchSource.settings`, and the sizes that the order depends on."""
+        found = super().settings()
         if self.shuffle:
             found |= {
                 "block_rows": self.block_rows,
@@ -170,10 +224,6 @@ class StreamedDataset:
         """End the reading thread and free the buffers. The next `words` starts both again."""
         self._give_up()
         self._buffers = []
-
-    def positions(self, index: int) -> tuple[int, int]:
-        """[start, stop): the places of this rank's rows of step `index` in the epoch, over all ranks."""
-        return self._batches.positions(index)
 
     def _positions(self, index: int) -> tuple[int, int]:
         """[start, stop) of a step among the rows of this rank."""
@@ -259,7 +309,7 @@ class _Window:
         if self._places is None:
             out[:count] = self.buffer[first : first + count]
         else:
-            from loaders.window_kernels import gather_places
+            from loaders.gather_kernels import gather_places
 
             assert out.is_contiguous(), out.stride()
             assert out.shape[1] == self.buffer.shape[1], (out.shape, self.buffer.shape)

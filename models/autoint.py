@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.fields import FieldEmbeddings, OutputLinear, lists_to_tuples, mlp, positive, positive_list, probability
+from models.fields import FieldEmbeddings, OutputLinear, check_settings, mlp
 from models.model import Model, ModelInputs
 
 
@@ -47,12 +47,7 @@ class AutoIntSettings:
     batch_norm: bool = True
 
     def __post_init__(self) -> None:
-        lists_to_tuples(self)
-        for name in ("embedding_dim", "num_layers", "num_heads", "head_dim"):
-            positive(name, getattr(self, name))
-        for name in ("attention_dropout", "dropout"):
-            probability(name, getattr(self, name))
-        positive_list("layers", self.layers, empty=True)
+        check_settings(self, may_be_empty=("layers",))
 
 
 class InteractingLayer(nn.Module):

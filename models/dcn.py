@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from models.errors import require
-from models.fields import InputRow, OutputLinear, lists_to_tuples, mlp, one_of, positive, positive_list, probability
+from models.fields import InputRow, OutputLinear, check_settings, mlp, one_of
 from models.model import Model, ModelInputs
 
 STRUCTURES = ("parallel", "stacked")
@@ -48,15 +48,8 @@ class CrossNetworkSettings:
     structure: str = "parallel"
 
     def __post_init__(self) -> None:
-        lists_to_tuples(self)
-        positive("embedding_dim", self.embedding_dim)
-        positive("cross_layers", self.cross_layers)
-        positive("experts", self.experts)
-        positive_list("layers", self.layers, empty=True)
-        probability("dropout", self.dropout)
+        check_settings(self, may_be_empty=("layers",))
         one_of("structure", self.structure, STRUCTURES)
-        if self.rank is not None:
-            positive("rank", self.rank)
         require(
             self.rank is not None or self.experts == 1,
             f"experts: {self.experts} experts are low-rank ones; set rank too, or leave experts at 1.",

@@ -15,16 +15,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from models.fields import (
-    FieldEmbeddings,
-    LinearTerms,
-    float_norm,
-    lists_to_tuples,
-    mlp,
-    positive,
-    positive_list,
-    probability,
-)
+from models.fields import FieldEmbeddings, LinearTerms, check_settings, float_norm, mlp
 from models.fm import PairTerms
 from models.model import Model, ModelInputs
 
@@ -42,10 +33,7 @@ class DeepFMSettings:
     batch_norm: bool = True
 
     def __post_init__(self) -> None:
-        lists_to_tuples(self)
-        positive("embedding_dim", self.embedding_dim)
-        positive_list("layers", self.layers)
-        probability("dropout", self.dropout)
+        check_settings(self)
 
 
 class DeepFM(Model):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from models.embeddings import EmbeddingTables
 from models.errors import require
-from models.fields import float_norm, lists_to_tuples, mlp, one_of, positive, positive_list, probability
+from models.fields import check_settings, float_norm, mlp, one_of
 from models.model import Model, ModelInputs
 
 INTERACTIONS = ("dot", "cat")
@@ -41,11 +41,7 @@ class DLRMSettings:
     interaction: str = "dot"
 
     def __post_init__(self) -> None:
-        lists_to_tuples(self)
-        positive("embedding_dim", self.embedding_dim)
-        positive_list("bottom_layers", self.bottom_layers, empty=True)
-        positive_list("top_layers", self.top_layers)
-        probability("dropout", self.dropout)
+        check_settings(self, may_be_empty=("bottom_layers",))
         one_of("interaction", self.interaction, INTERACTIONS)
 
 

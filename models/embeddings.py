@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter, functional
 
-from models.buffers import BufferPool
-from models.errors import ModelError, require
+from models.errors import ModelError, require, require_known
 from models.kernels import kernel
 
 GRADIENTS = ("dense", "rows")
 INIT_ELEMENTS = 1 << 16  # drawn at a time, so that they are still in the cache when they are folded and scaled
+
+MAX_FREE = 16  # buffers that a pool keeps; a step of a few layers needs about two a layer
 
 
 def embedding_width(num_ids: int) -> int:
@@ -30,6 +31,37 @@ def lookup(ids: Tensor, tables: Sequence[Tensor]) -> Tensor:
     The plain-torch reference that faster kernels are tested against.
     """
     return torch.cat([functional.embedding(ids[:, column], table) for column, table in enumerate(tables)], dim=1)
+
+
+class BufferPool:
+    """Uninitialised tensors, in memory that was given back where one is large enough.
+
+    On a CPU a tensor of some ten megabytes comes as new pages each time, and clearing those costs about as much as what
+    a step does with them. On other devices torch keeps memory itself, so a pool hands out ordinary tensors there.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[torch.UntypedStorage] = []
+
+    def take(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """A contiguous tensor of any content. Whoever takes it may give it back, and must not use it afterwards."""
+        if device.type != "cpu":
+            return torch.empty(shape, dtype=dtype, device=device)
+        num_bytes = torch.Size(shape).numel() * dtype.itemsize
+        fitting = [storage for storage in self._free if num_bytes <= storage.nbytes() <= 2 * num_bytes]
+        if not fitting:
+            return torch.empty(shape, dtype=dtype)
+        best = min(fitting, key=lambda storage: storage.nbytes())
+        self._free = [storage for storage in self._free if storage is not best]
+        return torch.empty(0, dtype=dtype).set_(best, 0, shape)  # type: ignore[call-overload]
+
+    def give(self, tensor: Tensor) -> None:
+        """Take back the memory of a tensor from `take`, or of a view of one."""
+        if tensor.device.type == "cpu":
+            self._free = [*self._free[-MAX_FREE + 1 :], tensor.untyped_storage()]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BufferPool, ()  # copied, or saved with its module, a pool is empty
 
 
 class RowGradient(NamedTuple):
@@ -71,8 +103,7 @@ class EmbeddingTables(nn.Module):
 
     @gradients.setter
     def gradients(self, kind: str) -> None:
-        if kind not in GRADIENTS:
-            raise ModelError.unknown("kind of embedding gradients", [kind], GRADIENTS)
+        require_known("kind of embedding gradients", [kind], GRADIENTS)
         self._gradients = kind
         self.forget_gradients()
 

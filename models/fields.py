@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from models.embeddings import EmbeddingTables
-from models.errors import ModelError, require
+from models.errors import require, require_known
 from models.model import ModelInputs
 
 
@@ -132,6 +133,28 @@ def mlp(
 # Checks of settings, for a dataclass's `__post_init__`.
 
 
+def check_settings(settings: Any, *, may_be_empty: Sequence[str] = ()) -> None:
+    """Make lists tuples, and raise `ModelError` for a value that does not fit its field's type.
+
+    Integers, in tuples too, are from 1 up, floats whose name ends in `dropout` are probabilities, and only the tuples
+    `may_be_empty` may be. The rest is left to the caller.
+    """
+    lists_to_tuples(settings)
+    for field in fields(settings):
+        name, value, kind = field.name, getattr(settings, field.name), str(field.type)
+        if value is None and kind.endswith(" | None"):
+            continue
+        match kind.removesuffix(" | None"):
+            case "int":
+                positive(name, value)
+            case "tuple[int, ...]":
+                positive_list(name, value, empty=name in may_be_empty)
+            case "bool":
+                require(isinstance(value, bool), f"{name} must be true or false, not {value!r}.")
+            case "float" if name.endswith("dropout"):
+                probability(name, value)
+
+
 def lists_to_tuples(settings: Any) -> None:
     """Make the lists among a frozen dataclass's values tuples, nested ones too: JSON and YAML know only lists."""
     for field in fields(settings):
@@ -152,16 +175,24 @@ def positive_list(name: str, values: Any, *, empty: bool = False) -> None:
     positive(name, *values)
 
 
+def is_number(value: Any) -> bool:
+    """Whether it is an integer or a float, NaN and infinities too."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def positive_number(name: str, value: Any) -> None:
+    """Raise `ModelError` unless the value is a finite number above 0."""
+    require(is_number(value) and 0 < value < inf, f"{name} must be a positive number, not {value!r}.")
+
+
 def probability(name: str, value: Any) -> None:
     """Raise `ModelError` unless the value is in [0, 1)."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    require(number and 0 <= value < 1, f"{name} must be a probability in [0, 1), not {value!r}.")
+    require(is_number(value) and 0 <= value < 1, f"{name} must be a probability in [0, 1), not {value!r}.")
 
 
 def one_of(name: str, value: Any, known: Sequence[str]) -> None:
     """Raise `ModelError`, which lists the known values, unless it is one of them."""
-    if value not in known:
-        raise ModelError.unknown(name, [str(value)], known)
+    require_known(name, [value], known)
 
 
 def _as_tuple(value: Any) -> Any:

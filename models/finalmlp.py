@@ -21,16 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from models.errors import ModelError, require
-from models.fields import (
-    FieldEmbeddings,
-    OutputLinear,
-    lists_to_tuples,
-    mlp,
-    one_of,
-    positive,
-    positive_list,
-    probability,
-)
+from models.fields import FieldEmbeddings, OutputLinear, check_settings, mlp, one_of
 from models.model import Model, ModelInputs
 
 GATES = ("auto", "user", "item", "context", "learned", "none")
@@ -61,19 +52,13 @@ class FinalMLPSettings:
     gate_layers: tuple[int, ...] = (400,)
 
     def __post_init__(self) -> None:
-        lists_to_tuples(self)
-        positive("embedding_dim", self.embedding_dim)
-        positive("num_heads", self.num_heads)
+        check_settings(self, may_be_empty=("gate_layers",))
         for name in ("first_layers", "second_layers"):
             layers = getattr(self, name)
-            positive_list(name, layers)
             require(
                 layers[-1] % self.num_heads == 0,
                 f"num_heads {self.num_heads} does not divide the last of {name}, {layers[-1]}. Choose a divisor.",
             )
-        positive_list("gate_layers", self.gate_layers, empty=True)
-        for name in ("first_dropout", "second_dropout"):
-            probability(name, getattr(self, name))
         for name in ("first_gate", "second_gate"):
             one_of(f"{name} of finalmlp", getattr(self, name), GATES)
 

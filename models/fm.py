@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from models.fields import FieldEmbeddings, LinearTerms, float_norm, positive
+from models.fields import FieldEmbeddings, LinearTerms, check_settings, float_norm
 from models.model import Model, ModelInputs
 
 
@@ -27,7 +27,7 @@ class FactorizationMachineSettings:
     embedding_dim: int = 16
 
     def __post_init__(self) -> None:
-        positive("embedding_dim", self.embedding_dim)
+        check_settings(self)
 
 
 class PairTerms(nn.Module):

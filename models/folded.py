@@ -25,8 +25,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from models.buffers import BufferPool
-from models.embeddings import EmbeddingTables, RowGradient
+from models.embeddings import BufferPool, EmbeddingTables, RowGradient
 from models.kernels import kernel
 
 COLUMN_MULTIPLE = 32  # of bfloat16: rows of whole cache lines, which the products' inner loops want

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from models.embeddings import EmbeddingTables
 from models.errors import require
-from models.fields import OutputLinear, positive, probability
+from models.fields import OutputLinear, check_settings, positive_number
 from models.model import Model, ModelInputs
 
 
@@ -44,20 +44,16 @@ class FTTransformerSettings:
     residual_dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("token_dim", "num_heads", "num_blocks"):
-            positive(name, getattr(self, name))
+        check_settings(self)
         require(
             self.token_dim % self.num_heads == 0,
             f"num_heads {self.num_heads} does not divide token_dim {self.token_dim}. Choose a divisor.",
         )
-        factor = self.hidden_factor
-        number = isinstance(factor, int | float) and not isinstance(factor, bool)
+        positive_number("hidden_factor", self.hidden_factor)
         require(
-            number and 0 < factor < float("inf") and int(factor * self.token_dim) >= 1,
-            f"hidden_factor must be a positive number that leaves a width of 1 or more, not {factor!r}.",
+            int(self.hidden_factor * self.token_dim) >= 1,
+            f"hidden_factor must be a positive number that leaves a width of 1 or more, not {self.hidden_factor!r}.",
         )
-        for name in ("attention_dropout", "hidden_dropout", "residual_dropout"):
-            probability(name, getattr(self, name))
 
 
 class FeatureTokenizer(nn.Module):

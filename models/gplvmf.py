@@ -31,9 +31,8 @@ import torch
 from torch import Tensor, nn
 
 from models.embeddings import EmbeddingTables
-from models.errors import ModelError, require
-from models.fields import lists_to_tuples, one_of, positive
-from models.latent_kernel import ArdKernel, LatentInputs, draw
+from models.errors import require
+from models.fields import check_settings, one_of, positive_number
 from models.losses import TargetLoss
 from models.model import Model, ModelInputs, Rows
 from models.stored_rows import KEPT, StoredRows
@@ -62,14 +61,59 @@ class GPLVMFSettings:
     jitter: float = 1e-4
 
     def __post_init__(self) -> None:
-        lists_to_tuples(self)
-        for name in ("dim", "max_rows_per_user", "users_per_step"):
-            positive(name, getattr(self, name))
+        check_settings(self)
         one_of("kept rows of gplvmf", self.kept, KEPT)
         for name in ("bias_deviation", "jitter"):
-            value = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            require(number and value > 0, f"{name} must be a positive number, not {value!r}.")
+            positive_number(name, getattr(self, name))
+
+
+class LatentInputs(NamedTuple):
+    """Inputs of rows of any shape [...]: ids [..., L], mean and variance of their q(x) [..., L, d], and the floats
+    [..., *] that are coordinates as they are."""
+
+    ids: Tensor
+    mean: Tensor
+    variance: Tensor
+    floats: Tensor
+
+    def unsqueeze(self, dim: int) -> LatentInputs:
+        """With one more dimension of the rows, of size 1, at `dim`."""
+        return LatentInputs(*(tensor.unsqueeze(dim) for tensor in self))
+
+
+class ArdKernel(NamedTuple):
+    """log_signal [1]: log s^2. latent [L, d] and floats [*]: the relevances w_q."""
+
+    log_signal: Tensor
+    latent: Tensor
+    floats: Tensor
+
+    def at(self, latent: Tensor, floats: Tensor) -> Tensor:
+        """k [K, n, n] between the rows of each user; their latent vectors are [K, n, L, d], their floats [K, n, *]."""
+        points = torch.cat([latent.flatten(2), floats], dim=2)
+        weighted = points * torch.cat([self.latent.flatten(), self.floats])
+        squares = (points * weighted).sum(2)
+        distance = squares[:, :, None] + squares[:, None] - 2 * weighted @ points.transpose(1, 2)
+        return torch.exp(self.log_signal - 0.5 * distance.clamp(min=0))
+
+    def expected(self, one: LatentInputs, two: LatentInputs) -> Tensor:
+        """E_q[k(x, x')] of rows whose shapes broadcast: the integral over both latent inputs (psi1 of the Bayesian
+        GPLVM, Titsias and Lawrence, AISTATS 2010). The same id on both sides is the same vector, at distance 0."""
+        exponent = -0.5 * (self.floats * (one.floats - two.floats).square()).sum(-1)
+        for column, relevance in enumerate(self.latent):
+            spread = 1 + relevance * (one.variance[..., column, :] + two.variance[..., column, :])
+            difference = one.mean[..., column, :] - two.mean[..., column, :]
+            term = -0.5 * (spread.log() + relevance * difference.square() / spread).sum(-1)
+            exponent = exponent + term * (one.ids[..., column] != two.ids[..., column])
+        return torch.exp(self.log_signal + exponent)
+
+
+def draw(inputs: LatentInputs) -> Tensor:
+    """Latent vectors [K, n, L, d] from q(x), for users [K] apart: rows of a user with the same id share one draw."""
+    same = inputs.ids[:, :, None] == inputs.ids[:, None]  # [K, n, n, L]
+    first = same.int().argmax(dim=2)  # the first row that has the id
+    noise = torch.randn_like(inputs.mean).gather(1, first.unsqueeze(3).expand_as(inputs.mean))
+    return inputs.mean + inputs.variance.sqrt() * noise
 
 
 class Relevance(NamedTuple):
@@ -109,9 +153,7 @@ class GPLVMF(Model):
 
     def __init__(self, inputs: ModelInputs, settings: GPLVMFSettings) -> None:
         super().__init__(inputs, settings)
-        user, item = inputs.user, inputs.item
-        if user is None or item is None:
-            raise ModelError("gplvmf: the inputs do not say which columns are those of the user and the item.")
+        user, _ = inputs.entity("user"), inputs.entity("item")
         self.user_key = user.key
         self.latent_ids = tuple(place for place in range(len(inputs.num_ids)) if place not in user.ids)
         self.kernel_floats = tuple(place for place in range(inputs.num_floats) if place not in user.floats)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.errors import ModelError, require
+from models.errors import ModelError, require, require_known
 
 TASKS = ("binary", "multiclass", "regression")
 
@@ -66,8 +66,7 @@ class TargetLoss(nn.Module):
 
 
 def _check_task(task: str, size: int) -> None:
-    if task not in TASKS:
-        raise ModelError.unknown("task", [task], TASKS)
+    require_known("task", [task], TASKS)
     if task == "multiclass":
         require(size >= 2, f"a multiclass target takes two or more outputs, not {size}.")
     else:

@@ -62,16 +62,16 @@ def roc_curve(scores: Tensor, labels: Tensor, weight: Tensor | None = None, *, m
 
 def log_loss(probabilities: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
     """Mean negative log likelihood of labels 0 and 1 under P(1); see `PROBABILITY_CLIP`."""
-    _check("log_loss", probabilities, labels, weight)
+    check_rows("log_loss", probabilities, labels, weight)
     _check_probabilities("log_loss", probabilities)
-    positive = _positives("log_loss", labels)
+    positive = as_positives("log_loss", labels)
     p = probabilities.double().clamp(PROBABILITY_CLIP, 1 - PROBABILITY_CLIP)
     return _mean(-torch.where(positive, p.log(), (-p).log1p()), weight)
 
 
 def multiclass_log_loss(probabilities: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
     """Mean negative log probability [n, K] of the label's class [n] int, of 0 ... K-1; see `PROBABILITY_CLIP`."""
-    _check("multiclass_log_loss", probabilities, labels, weight, num_dims=2)
+    check_rows("multiclass_log_loss", probabilities, labels, weight, num_dims=2)
     _check_probabilities("multiclass_log_loss", probabilities)
     _check_classes("multiclass_log_loss", labels, probabilities.shape[1])
     p = probabilities.gather(1, labels.long()[:, None])[:, 0].double()
@@ -110,60 +110,28 @@ def calibration_curve(probabilities: Tensor, labels: Tensor, num_bins: int = 15)
     return CalibrationCurve(total[used] / count[used], num_hits[used].double() / count[used], count[used])
 
 
-def grouped_mrr(scores: Tensor, labels: Tensor, groups: Tensor) -> Tensor:
-    """Mean reciprocal rank: the mean of `reciprocal_ranks`; NaN if no group has a positive."""
-    return reciprocal_ranks(scores, labels, groups).mean()
-
-
-def reciprocal_ranks(scores: Tensor, labels: Tensor, groups: Tensor) -> Tensor:
-    """1 / rank of the best-ranked positive of each group that has one, float64 [groups], by ascending group number.
-
-    groups: [n] integers; rows of a group need not lie together. Rank 1 is the highest score; tied scores all have the
-    mean of the ranks that they span, so the order of rows does not matter.
-    """
-    _check("reciprocal_ranks", scores, labels, None)
-    positive = _positives("reciprocal_ranks", labels)
-    require(
-        groups.shape == labels.shape and not groups.is_floating_point(),
-        f"reciprocal_ranks: groups must be integers {list(labels.shape)}, found {groups.dtype} {list(groups.shape)}.",
-    )
-
-    order = scores.argsort(descending=True, stable=True)
-    order = order[groups[order].argsort(stable=True)]
-    scores, positive, groups = scores[order], positive[order], groups[order]
-    new_group = _starts_run(groups)
-    new_tie = new_group | _starts_run(scores)
-    first_of_group = new_group.nonzero()[:, 0]
-    group_of_row = new_group.cumsum(0) - 1
-    rank = _middle_of_run(new_tie) - first_of_group[group_of_row] + 1
-
-    best = rank.new_full((len(first_of_group),), torch.inf)
-    best.scatter_reduce_(0, group_of_row[positive], rank[positive], "amin")
-    return best[best.isfinite()].reciprocal()
-
-
 def rmse(predictions: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
     """Root of the mean squared error, in the labels' unit."""
-    _check("rmse", predictions, labels, weight)
+    check_rows("rmse", predictions, labels, weight)
     return _mean((predictions.double() - labels.double()).square(), weight).sqrt()
 
 
 def mae(predictions: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
     """Mean absolute error, in the labels' unit."""
-    _check("mae", predictions, labels, weight)
+    check_rows("mae", predictions, labels, weight)
     return _mean((predictions.double() - labels.double()).abs(), weight)
 
 
 def r2(predictions: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
     """Share of the labels' variance that is explained; NaN if the labels are constant."""
-    _check("r2", predictions, labels, weight)
+    check_rows("r2", predictions, labels, weight)
     labels = labels.double()
     residual = _mean((predictions.double() - labels).square(), weight)
     variance = _mean((labels - _mean(labels, weight)).square(), weight)
     return torch.where(variance > 0, 1 - residual / variance, torch.nan)
 
 
-def _check(name: str, predictions: Tensor, labels: Tensor, weight: Tensor | None, num_dims: int = 1) -> None:
+def check_rows(name: str, predictions: Tensor, labels: Tensor, weight: Tensor | None, num_dims: int = 1) -> None:
     """Shapes, emptiness, NaN, and the sign of the weights."""
     if predictions.dim() != num_dims or labels.shape != predictions.shape[:1]:
         wanted = "[n]" if num_dims == 1 else "[n, classes]"
@@ -194,7 +162,7 @@ def _check_classes(name: str, labels: Tensor, num_classes: int) -> None:
     )
 
 
-def _positives(name: str, labels: Tensor) -> Tensor:
+def as_positives(name: str, labels: Tensor) -> Tensor:
     """Labels as bool; other values than 0 and 1 are an error."""
     positive = labels == 1
     if not bool((positive | (labels == 0)).all()):
@@ -214,13 +182,13 @@ def _confidence_and_hits(
     name: str, probabilities: Tensor, labels: Tensor, weight: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Probability [n] of the likeliest class of [n, K], or of class 1 given as [n], and whether the label is it."""
-    _check(name, probabilities, labels, weight, num_dims=2 if probabilities.dim() == 2 else 1)
+    check_rows(name, probabilities, labels, weight, num_dims=2 if probabilities.dim() == 2 else 1)
     _check_probabilities(name, probabilities)
     if probabilities.dim() == 2:
         _check_classes(name, labels, probabilities.shape[1])
         confidence, predicted = probabilities.max(dim=1)
         return confidence, predicted == labels
-    return probabilities, _positives(name, labels)
+    return probabilities, as_positives(name, labels)
 
 
 def _roc_counts(name: str, scores: Tensor, labels: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -228,8 +196,8 @@ def _roc_counts(name: str, scores: Tensor, labels: Tensor, weight: Tensor | None
 
     Counts are int64, so exact; weights are summed in float64. Rows of weight 0 are left out.
     """
-    _check(name, scores, labels, weight)
-    positive = _positives(name, labels)
+    check_rows(name, scores, labels, weight)
+    positive = as_positives(name, labels)
     if weight is not None:
         some = weight > 0
         scores, positive, weight = scores[some], positive[some], weight[some].double()
@@ -276,15 +244,3 @@ def _evenly_spaced(position: Tensor, count: int) -> Tensor:
     above = torch.searchsorted(position, places).clamp(1, len(position) - 1)
     below_is_nearer = places - position[above - 1] < position[above] - places
     return (above - below_is_nearer.long()).unique()
-
-
-def _starts_run(values: Tensor) -> Tensor:
-    """Whether each element [n] differs from the one before it; the first does."""
-    return torch.cat([values.new_ones(1, dtype=torch.bool), values[1:] != values[:-1]])
-
-
-def _middle_of_run(starts: Tensor) -> Tensor:
-    """Position, counted from 0, of the middle of the run that each element is in; `starts` marks first elements."""
-    first = starts.nonzero()[:, 0]
-    last = torch.cat([first[1:], first.new_full((1,), len(starts))]) - 1
-    return ((first + last).double() / 2)[starts.cumsum(0) - 1]

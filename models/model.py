@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
 
-from models.errors import ModelError, require
+from models.errors import ModelError, require, require_known
 from models.losses import TargetLoss
 
 # How far two scores (outputs or predictions) of one row may be apart in float32, alone, among any others or by another
@@ -66,6 +66,16 @@ class ModelInputs:
                 inside = inside and all(0 <= place < self.num_floats for place in entity.floats)
                 require(inside, f"{name}: {entity} lies outside {len(self.num_ids)} ids and {self.num_floats} floats.")
 
+    def entity(self, name: str) -> EntityColumns:
+        """The columns of `user` or `item`; `ModelError` where the schema names none."""
+        columns: EntityColumns | None = getattr(self, name)
+        if columns is None:
+            raise ModelError(
+                f"this model needs to know which columns are those of {name}. Name them in the recipe's settings "
+                "(features.entities), or choose another model."
+            )
+        return columns
+
     @property
     def context_ids(self) -> tuple[int, ...]:
         """Places of the id columns of neither user nor item."""
@@ -86,8 +96,7 @@ class ModelInputs:
     def from_dict(cls, raw: Mapping[str, Any]) -> ModelInputs:
         """What `to_dict` gave; unknown and missing keys are a `ModelError`."""
         known = [field.name for field in fields(cls)]
-        if unknown := [key for key in raw if key not in known]:
-            raise ModelError.unknown("key of a model's inputs", unknown, known)
+        require_known("key of a model's inputs", raw, known)
         missing = [key for key in ("num_ids", "num_floats") if key not in raw]
         require(not missing, f"a model's inputs lack {', '.join(missing)}.")
         entities = {key: EntityColumns(**raw[key]) for key in ("user", "item") if raw.get(key) is not None}
@@ -111,7 +120,8 @@ class Rows(Protocol):
 
 
 class Model(nn.Module):
-    """Base of the models on the shelf (`models/shelf.py`), built as `Kind(inputs, settings)`.
+    """Base of the models on the shelf (`models/shelf.py`), built as `Kind(inputs, settings)`, with weights from torch's
+    global generator.
 
     Settings: a frozen dataclass of what a user may set, which refuses what cannot be (`ModelError`).
     entities: which of `user` and `item` the schema must name for this model.
@@ -125,11 +135,6 @@ class Model(nn.Module):
     def __init__(self, inputs: ModelInputs, settings: Any) -> None:
         super().__init__()
         self.inputs, self.settings = inputs, settings
-
-    @classmethod
-    def build(cls, inputs: ModelInputs, settings: Any) -> Model:
-        """The model with new weights, from torch's global generator."""
-        return cls(inputs, settings)
 
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
         """ids [B, C] int32 or int64, floats [B, F] float32 -> outputs [B, O] float32: logits, or values (regression).

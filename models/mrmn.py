@@ -27,9 +27,9 @@ from torch.nn import functional
 
 from models.embeddings import EmbeddingTables
 from models.errors import ModelError, require
-from models.fields import lists_to_tuples, one_of, positive
+from models.fields import check_settings, is_number, one_of
 from models.losses import TargetLoss
-from models.model import EntityColumns, Model, ModelInputs, Rows
+from models.model import Model, ModelInputs, Rows
 
 RELATIONS = ("per_type", "gated", "shared", "none")
 MAX_NORM = 1.0  # of user and item vectors, as in CML and LRML
@@ -55,13 +55,11 @@ class MRMNSettings:
     negatives: int = 4
 
     def __post_init__(self) -> None:
-        lists_to_tuples(self)
-        if _is_number(self.margins):
+        check_settings(self)
+        if is_number(self.margins):
             object.__setattr__(self, "margins", (self.margins,))
-        for name in ("dim", "memory_slots", "negatives"):
-            positive(name, getattr(self, name))
         one_of("relation of mrmn", self.relation, RELATIONS)
-        numbers = isinstance(self.margins, tuple) and all(_is_number(m) and m > 0 for m in self.margins)
+        numbers = isinstance(self.margins, tuple) and all(is_number(m) and m > 0 for m in self.margins)
         require(numbers and bool(self.margins), f"margins must be positive numbers, not {self.margins!r}.")
 
 
@@ -85,7 +83,7 @@ class MRMN(Model):
                 "targets); give one for each, or one number for all."
             )
         types, dim, slots = inputs.num_outputs, settings.dim, settings.memory_slots
-        self.user, self.item = _entity("user", inputs.user), _entity("item", inputs.item)
+        self.user, self.item = inputs.entity("user"), inputs.entity("item")
         self.has_memory = settings.relation != "none"
         self.context_ids = inputs.context_ids if self.has_memory else ()
         self.context_floats = inputs.context_floats if self.has_memory else ()
@@ -208,12 +206,6 @@ class MRMN(Model):
         return distance.expand(-1, self.inputs.num_outputs)
 
 
-def _entity(name: str, columns: EntityColumns | None) -> EntityColumns:
-    if columns is None:
-        raise ModelError(f"mrmn: the inputs do not say which columns are those of the {name}.")
-    return columns
-
-
 def _linear(num_floats: int, dim: int) -> nn.Linear | None:
     """Floats to a vector; without bias, which the embeddings' sum does not need."""
     return nn.Linear(num_floats, dim, bias=False) if num_floats else None
@@ -240,7 +232,3 @@ def _into_unit_ball(vectors: Tensor) -> Tensor:
     gradient."""
     squares = vectors.square().sum(1, keepdim=True).clamp(min=MAX_NORM**2)
     return vectors * (MAX_NORM / squares.sqrt())
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

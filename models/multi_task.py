@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from models.errors import require
-from models.fields import InputRow, lists_to_tuples, mlp, one_of, positive, positive_list, probability
+from models.fields import InputRow, check_settings, mlp, one_of
 from models.model import Model, ModelInputs
 
 STRUCTURES = ("shared_bottom", "mmoe")
@@ -46,19 +46,12 @@ class MultiTaskSettings:
     batch_norm: bool = True
 
     def __post_init__(self) -> None:
-        lists_to_tuples(self)
+        check_settings(self, may_be_empty=("tower_layers",))
         one_of("structure of multi_task", self.structure, STRUCTURES)
-        positive("embedding_dim", self.embedding_dim)
-        positive_list("layers", self.layers)
-        positive_list("tower_layers", self.tower_layers, empty=True)
-        probability("dropout", self.dropout)
-        if self.num_experts is not None:
-            positive("num_experts", self.num_experts)
-            require(
-                self.structure == "mmoe",
-                f"num_experts {self.num_experts}: a shared bottom has no experts. Leave it out, or set structure to "
-                "mmoe.",
-            )
+        require(
+            self.num_experts is None or self.structure == "mmoe",
+            f"num_experts {self.num_experts}: a shared bottom has no experts. Leave it out, or set structure to mmoe.",
+        )
 
 
 class MultiTask(Model):

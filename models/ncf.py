@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from models.embeddings import EmbeddingTables
 from models.errors import require
 from models.fields import OutputLinear, lists_to_tuples, mlp, one_of, positive, positive_list, probability
-from models.model import EntityColumns, Model, ModelInputs
+from models.model import Model, ModelInputs
 
 CONTEXTS = ("mlp", "gmf", "both", "none")
 
@@ -53,7 +53,8 @@ class NCFSettings:
         lists_to_tuples(self)
         for name in ("gmf_dim", "mlp_dim"):
             value = getattr(self, name)
-            require(isinstance(value, int) and value >= 0, f"{name} must be a whole number from 0, not {value!r}.")
+            whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+            require(whole, f"{name} must be a whole number from 0, not {value!r}.")
         require(self.gmf_dim + self.mlp_dim > 0, "gmf_dim and mlp_dim are both 0, which leaves no model.")
         positive_list("layers", self.layers, empty=self.mlp_dim == 0)
         positive("context_dim", self.context_dim)
@@ -75,9 +76,7 @@ class NCF(Model):
 
     def __init__(self, inputs: ModelInputs, settings: NCFSettings) -> None:
         super().__init__(inputs, settings)
-        assert isinstance(inputs.user, EntityColumns)
-        assert isinstance(inputs.item, EntityColumns)
-        keys = (inputs.user.key, inputs.item.key)
+        keys = (inputs.entity("user").key, inputs.entity("item").key)
         self.in_mlp = settings.context in ("mlp", "both")
         self.in_gmf = settings.context in ("gmf", "both")
         all_ids, takes_context = range(len(inputs.num_ids)), settings.context != "none"

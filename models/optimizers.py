@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from models.embeddings import EmbeddingTables
-from models.errors import ModelError
+from models.errors import ModelError, require_known
 from models.lamb import Lamb, lamb_param_groups
 from models.param_groups import split_parameters
 from models.row_optimizer import Optimizers, RowOptimizer
@@ -20,12 +20,10 @@ def build_optimizer(model: nn.Module, name: str, **settings: Any) -> Optimizer |
     settings: keyword arguments of its builder below, of which `lr` is required; one that the optimizer does not have
     is a `ModelError` that lists those it has. Biases and the parameters of normalisation layers never decay.
     """
-    if name not in OPTIMIZERS:
-        raise ModelError.unknown("optimizer", [name], OPTIMIZERS)
+    require_known("optimizer", [name], OPTIMIZERS)
     build = OPTIMIZERS[name]
     known = [key for key in inspect.signature(build).parameters if key != "model"]
-    if unknown := [key for key in settings if key not in known]:
-        raise ModelError.unknown(f"setting of {name}", unknown, known)
+    require_known(f"setting of {name}", settings, known)
     if "lr" not in settings:
         raise ModelError(f"{name}: the setting lr (learning rate) is missing.")
     return build(model, **settings)
@@ -44,7 +42,7 @@ def build_lamb(
     rowwise: bool = True,
     rowwise_second_moment: str = "scalar",
     rowwise_step: str = "global",
-) -> Lamb | Optimizers:
+) -> Optimizer | Optimizers:
     """LAMB. rowwise: each row of a table is a layer and only those of a batch move; False: a table is one layer.
 
     Modules whose tables are all one number wide, as linear terms are, take Adam without decay instead (see below).
@@ -86,7 +84,7 @@ def build_adamw(
     rowwise: bool = False,
     rowwise_second_moment: str = "full",
     rowwise_step: str = "global",
-) -> AdamW | Optimizers:
+) -> Optimizer | Optimizers:
     """torch's fused AdamW (Loshchilov and Hutter, arXiv 1711.05101).
 
     rowwise: only the rows of a batch move (lazy Adam), else tables take dense gradients and decay like weights. On a
@@ -94,19 +92,8 @@ def build_adamw(
     """
     tables = row_tables(model, "rows" if rowwise else "dense")
     dense = _adamw(model, lr, weight_decay, betas, eps, tables=not rowwise)
-    if not (rowwise and tables):
-        return dense
-    rows = RowOptimizer(
-        tables,
-        lr,
-        betas,
-        method="adam",
-        eps=eps,
-        weight_decay=weight_decay,
-        second_moment=rowwise_second_moment,
-        step=rowwise_step,
-    )
-    return Optimizers(rows, dense)
+    rule = {"weight_decay": weight_decay, "second_moment": rowwise_second_moment, "step": rowwise_step}
+    return _with_rows(dense, tables if rowwise else [], lr, betas, method="adam", eps=eps, **rule)
 
 
 def build_adagrad_lamb(
@@ -120,22 +107,15 @@ def build_adagrad_lamb(
     adagrad_eps: float = 1e-8,
     max_grad_norm: float | None = 1.0,
     trust_clip: float | None = 10.0,
-) -> Lamb | Optimizers:
+) -> Optimizer | Optimizers:
     """Row-wise Adagrad on tables, LAMB on the rest: the pair of MLPerf's extreme batches (algorithms.md, section 3.3).
 
     table_lr: the tables' learning rate where the schedule gives `lr` to the rest; None for the same.
     """
-    dense = build_lamb(
-        model, lr=lr, weight_decay=weight_decay, betas=betas, eps=eps, max_grad_norm=max_grad_norm,
-        trust_clip=trust_clip,
-    )  # fmt: skip
-    if isinstance(dense, Lamb):  # there are no tables
-        return dense
-    # The tables' optimizers of LAMB hold no state yet; only the last one, that of the rest, is kept.
-    rows = RowOptimizer(
-        row_tables(model, "rows"), lr, betas, method="adagrad", eps=adagrad_eps, lr_scale=_scale(table_lr, lr)
-    )
-    return Optimizers(rows, dense.optimizers[-1])
+    tables = row_tables(model, "rows")
+    groups = lamb_param_groups(model, weight_decay, tables=False)
+    dense = Lamb(groups, lr, betas, eps, weight_decay, max_grad_norm=max_grad_norm, trust_clip=trust_clip)
+    return _with_rows(dense, tables, lr, betas, method="adagrad", eps=adagrad_eps, lr_scale=_scale(table_lr, lr))
 
 
 def build_cowclip(
@@ -148,7 +128,7 @@ def build_cowclip(
     clip_floor: float = 1e-5,
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
-) -> AdamW | Optimizers:
+) -> Optimizer | Optimizers:
     """Adam whose tables have each row's gradient clipped to the row's norm (Zheng et al., arXiv 2204.06240).
 
     From a base batch scaled by k the paper keeps table_lr, multiplies lr by sqrt(k) and l2 by k. l2: of the rows of a
@@ -156,21 +136,9 @@ def build_cowclip(
     """
     tables = row_tables(model, "rows")
     dense = _adamw(model, lr, 0.0, betas, eps, tables=False)
-    if not tables:
-        return dense
-    rows = RowOptimizer(
-        tables,
-        lr,
-        betas,
-        method="adam",
-        eps=eps,
-        l2=l2,
-        second_moment="full",
-        clip_ratio=clip_ratio,
-        clip_floor=clip_floor,
-        lr_scale=_scale(table_lr, lr),
-    )
-    return Optimizers(rows, dense)
+    rule = {"l2": l2, "second_moment": "full", "clip_ratio": clip_ratio, "clip_floor": clip_floor}
+    scale = _scale(table_lr, lr)
+    return _with_rows(dense, tables, lr, betas, method="adam", eps=eps, lr_scale=scale, **rule)
 
 
 def row_tables(model: nn.Module, gradients: str) -> list[EmbeddingTables]:
@@ -204,6 +172,13 @@ def _adamw(
         {"name": "undecayed", "params": split.undecayed, "weight_decay": 0.0},
     ]
     return AdamW([group for group in groups if group["params"]], lr=lr, betas=betas, eps=eps, fused=True)
+
+
+def _with_rows(
+    dense: Optimizer, tables: list[EmbeddingTables], lr: float, betas: tuple[float, float], **rule: Any
+) -> Optimizer | Optimizers:
+    """`dense` beside a `RowOptimizer` of the tables, or alone where there are none."""
+    return Optimizers(RowOptimizer(tables, lr, betas, **rule), dense) if tables else dense
 
 
 def _scale(table_lr: float | None, lr: float) -> float:

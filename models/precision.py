@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from models.errors import ModelError
+from models.errors import require_known
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 CPU_BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")  # as Linux names them; the first multiplies whole tiles
@@ -44,8 +44,7 @@ def choose_precision(setting: str, device: torch.device | str) -> Precision:
     auto: bfloat16 on a GPU that computes in it (not one that only emulates it), and on a Linux machine whose processor
     has AMX or AVX-512 instructions for it; else float32. A setting of its own is taken whatever the hardware has.
     """
-    if setting not in PRECISIONS:
-        raise ModelError.unknown("precision", [setting], PRECISIONS)
+    require_known("precision", [setting], PRECISIONS)
     found, reason = _hardware(torch.device(device))
     if setting != "auto":
         return Precision(getattr(torch, setting), f"as asked; {reason}")

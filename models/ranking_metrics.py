@@ -1,13 +1,13 @@
 """Metrics of rankings, and those of click models, on the device of their inputs; sums in float64.
 
 Rows are grouped: scores [n], labels [n] of 0 and 1 in any dtype and groups [n] of integers, where rows of a group need
-not lie together. `RankedGroups` sorts them once and gives every metric by group; the functions are its means over the
-groups that have a positive (NaN if none has). Where each query has one positive, `PositiveRanks` needs no sort.
+not lie together. `RankedGroups` sorts them once and gives every metric by group; a group without a positive is NaN, or
+left out. Where each query has one positive, `PositiveRanks` needs no sort.
 
 Ties. Metrics of the first k places are expected values over all orders of tied rows, as in scikit-learn's `ndcg_score`
 (McSherry and Najork, ECIR 2008): a scorer that gives every row the same score has what a random one has on average.
-The reciprocal rank is that of the mean rank of tied rows, as in `models.metrics.reciprocal_ranks`, which is at most the
-expected one. Nothing depends on the order of rows, and of the scores only on their order.
+The reciprocal rank is that of the mean rank of tied rows, which is at most the expected one.
+Nothing depends on the order of rows, and of the scores only on their order.
 
 Shapes: n rows, G groups, T runs of equal scores within a group, Q queries, K other candidates of a query.
 """
@@ -21,9 +21,7 @@ import torch
 from torch import Tensor
 
 from models.errors import ModelError, require
-from models.metrics import log_loss, reciprocal_ranks
-
-GAUC_WEIGHTS = ("impressions", "clicks")
+from models.metrics import as_positives, check_rows, log_loss
 
 
 class GroupAuc(NamedTuple):
@@ -33,20 +31,28 @@ class GroupAuc(NamedTuple):
     left_out: Tensor
 
 
-def gauc(scores: Tensor, labels: Tensor, groups: Tensor, weight_by: str = "impressions") -> GroupAuc:
-    """Group AUC: the mean of each group's AUC, weighted by its rows (impressions) or by its positives (clicks).
+def gauc(scores: Tensor, labels: Tensor, groups: Tensor) -> GroupAuc:
+    """Group AUC: the mean of each group's AUC, weighted by its rows.
 
     Zhou et al., "Deep Interest Network", arXiv 1706.06978, section on metrics. Groups of one class, which have no AUC,
     are left out; NaN if that is all of them.
     """
-    if weight_by not in GAUC_WEIGHTS:
-        raise ModelError.unknown("weight of gauc", [weight_by], GAUC_WEIGHTS)
     ranked = RankedGroups(scores, labels, groups)
     auc = ranked.auc()
     has_both = ~auc.isnan()
-    weight = (ranked.num_rows if weight_by == "impressions" else ranked.num_positives).double()[has_both]
+    weight = ranked.num_rows.double()[has_both]
     left_out = 1 - ranked.num_rows[has_both].sum().double() / ranked.num_rows.sum()
     return GroupAuc((auc[has_both] * weight).sum() / weight.sum(), left_out)
+
+
+def grouped_mrr(scores: Tensor, labels: Tensor, groups: Tensor) -> Tensor:
+    """Mean reciprocal rank: the mean of `reciprocal_ranks`; NaN if no group has a positive."""
+    return reciprocal_ranks(scores, labels, groups).mean()
+
+
+def reciprocal_ranks(scores: Tensor, labels: Tensor, groups: Tensor) -> Tensor:
+    """1 / mean rank of the best-ranked positive of each group that has one, float64 [groups], by ascending number."""
+    return RankedGroups(scores, labels, groups).reciprocal_rank()
 
 
 def normalised_entropy(probabilities: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -63,52 +69,12 @@ def normalised_entropy(probabilities: Tensor, labels: Tensor, weight: Tensor | N
     return torch.where(entropy > 0, loss / entropy, torch.nan)
 
 
-def hit_rate_at_k(scores: Tensor, labels: Tensor, groups: Tensor, k: int) -> Tensor:
-    """Share of the groups with a positive that have one among their first k rows."""
-    return RankedGroups(scores, labels, groups).hit_rate(k).nanmean()
-
-
-def recall_at_k(scores: Tensor, labels: Tensor, groups: Tensor, k: int) -> Tensor:
-    """Mean over groups of the share of their positives that are among their first k rows."""
-    return RankedGroups(scores, labels, groups).recall(k).nanmean()
-
-
-def precision_at_k(scores: Tensor, labels: Tensor, groups: Tensor, k: int) -> Tensor:
-    """Mean over groups with a positive of the number of positives among their first k rows, over k."""
-    return RankedGroups(scores, labels, groups).precision(k).nanmean()
-
-
-def ndcg_at_k(scores: Tensor, labels: Tensor, groups: Tensor, k: int) -> Tensor:
-    """Normalised discounted cumulative gain (Jarvelin and Kekalainen, TOIS 2002) of the first k rows.
-
-    A positive at rank r gains 1 / log2(1 + r); the sum is divided by that of the best order. Mean over groups.
-    """
-    return RankedGroups(scores, labels, groups).ndcg(k).nanmean()
-
-
-def coverage_at_k(scores: Tensor, items: Tensor, groups: Tensor, k: int, num_items: int) -> Tensor:
-    """Expected share of `num_items` items that are among the first k rows of any group.
-
-    items [n] int in [0, num_items): the item of each row, each at most once in a group.
-    """
-    require(num_items >= 1, f"coverage_at_k: num_items must be at least 1, not {num_items}.")
-    if items.shape != scores.shape or items.is_floating_point():
-        raise ModelError(
-            f"coverage_at_k: items must be integers {list(scores.shape)}, found {items.dtype} {list(items.shape)}."
-        )
-    _check_k(k)
-    ranked = RankedGroups(scores, torch.zeros_like(groups), groups)
-    low, high = items.aminmax()
-    inside = bool((low >= 0) & (high < num_items))
-    require(inside, f"coverage_at_k: items must be in [0, {num_items}), found {low} to {high}.")
-    chance = chance_of_places(ranked.start, ranked.size, k)[ranked.run_of_row]
-    log_miss = chance.new_zeros(num_items).index_add_(0, items[ranked.order], (-chance).log1p())
-    return (1 - log_miss.exp()).mean()
-
-
 def log_chance_of_absence(scores: Tensor, k: int) -> Tensor:
-    """The same for a matrix of scores [Q, N], a query by row and an item by column: float64 [N], the logarithm of each
-    item's chance to be among the first k of no query. Sums over blocks of queries give 1 - mean(exp) as the coverage.
+    """Of a matrix of scores [Q, N], a query by row and an item by column: float64 [N], the logarithm of each item's
+    chance to be among the first k of no query.
+
+    1 - mean(exp) of it, summed over blocks of queries, is the coverage: the expected share of the items that are among
+    the first k of any query.
 
     A score of minus infinity marks an item that is no candidate of the query.
     """
@@ -124,29 +90,33 @@ class RankedGroups:
     """Rows of each group by falling score, as runs of equal scores. Groups in ascending order of their numbers.
 
     By run, int64 [T]: group_of_run, start (rows of its group above it), size (rows), positives (among them). By group,
-    int64 [G]: num_rows, num_positives. By row, int64 [n]: order (which row comes where) and its run, run_of_row.
+    int64 [G]: num_rows, num_positives.
 
     Raises:
         ModelError: for no rows, other shapes, scores that are NaN, labels other than 0 and 1, groups that are floats.
     """
 
     def __init__(self, scores: Tensor, labels: Tensor, groups: Tensor) -> None:
-        positive = _checked_positives(scores, labels, groups)
+        check_rows("ranking", scores, labels, None)
+        positive = as_positives("ranking", labels)
+        if groups.shape != scores.shape or groups.is_floating_point():
+            raise ModelError(
+                f"ranking: groups must be integers {list(scores.shape)}, found {groups.dtype} {list(groups.shape)}."
+            )
         order = scores.argsort(descending=True, stable=True)
-        self.order = order = order[groups[order].argsort(stable=True)]
+        order = order[groups[order].argsort(stable=True)]
         scores, positive, groups = scores[order], positive[order].long(), groups[order]
         new_group = _starts_run(groups)
         new_run = new_group | _starts_run(scores)
         group_of_row = new_group.cumsum(0) - 1
-        self.run_of_row = new_run.cumsum(0) - 1
+        run_of_row = new_run.cumsum(0) - 1
         first_of_run, first_of_group = new_run.nonzero()[:, 0], new_group.nonzero()[:, 0]
         self.group_of_run = group_of_row[first_of_run]
         self.start = first_of_run - first_of_group[self.group_of_run]
-        self.size = torch.bincount(self.run_of_row)
-        self.positives = torch.zeros_like(self.size).index_add_(0, self.run_of_row, positive)
+        self.size = torch.bincount(run_of_row)
+        self.positives = torch.zeros_like(self.size).index_add_(0, run_of_row, positive)
         self.num_rows = torch.bincount(group_of_row)
         self.num_positives = self._sum(self.positives)
-        self._rows = scores, positive, group_of_row
 
     def hit_rate(self, k: int) -> Tensor:
         """Chance that a positive is among the first k rows, float64 [G]; NaN of a group without a positive.
@@ -191,7 +161,11 @@ class RankedGroups:
 
     def reciprocal_rank(self) -> Tensor:
         """1 / mean rank of the best-ranked positive, float64, of the groups that have one only."""
-        return reciprocal_ranks(*self._rows)
+        has_positive = self.positives > 0
+        rank = self.start + (self.size + 1).double() / 2
+        best = rank.new_full((len(self.num_rows),), torch.inf)
+        best.scatter_reduce_(0, self.group_of_run[has_positive], rank[has_positive], "amin")
+        return best[best.isfinite()].reciprocal()
 
     def _expected_hits(self, k: int) -> Tensor:
         _check_k(k)
@@ -260,24 +234,6 @@ def gains_up_to(k: int, device: torch.device) -> Tensor:
 
 def _check_k(k: int) -> None:
     require(isinstance(k, int) and not isinstance(k, bool) and k >= 1, f"k must be a whole number from 1, not {k!r}.")
-
-
-def _checked_positives(scores: Tensor, labels: Tensor, groups: Tensor) -> Tensor:
-    """Labels as bool."""
-    if scores.dim() != 1 or labels.shape != scores.shape:
-        raise ModelError(
-            f"ranking: scores and labels must both be [n], found {list(scores.shape)} and {list(labels.shape)}."
-        )
-    require(len(scores) > 0, "ranking: there are no rows to evaluate.")
-    if groups.shape != scores.shape or groups.is_floating_point():
-        raise ModelError(
-            f"ranking: groups must be integers {list(scores.shape)}, found {groups.dtype} {list(groups.shape)}."
-        )
-    require(not bool(scores.isnan().any()), f"ranking: {int(scores.isnan().sum())} of {len(scores)} scores are NaN.")
-    positive = labels == 1
-    if not bool((positive | (labels == 0)).all()):
-        raise ModelError(f"ranking: labels must be 0 or 1, found {labels.unique()[:10].tolist()}.")
-    return positive
 
 
 def _starts_run(values: Tensor) -> Tensor:

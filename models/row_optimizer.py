@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -12,10 +13,10 @@ from torch.optim import Optimizer
 from models.embeddings import EmbeddingTables
 from models.errors import ModelError, require
 from models.kernels import kernel
-from models.kernels.rules import METHODS, ROW_STEPS, SECOND_MOMENTS, RowRule, State
+from models.kernels.rules import RowRule, State, check_rule
 
 Group = dict[str, Any]
-RULE_SETTINGS = ("eps", "weight_decay", "l2", "second_moment", "step", "trust_clip", "clip_ratio", "clip_floor")
+RULE_SETTINGS = tuple(field.name for field in fields(RowRule) if field.name not in ("lr", "beta1", "beta2"))
 
 
 class RowOptimizer(Optimizer):
@@ -25,10 +26,7 @@ class RowOptimizer(Optimizer):
     same row are summed, over accumulated batches too, and each row moves once. So a step costs O(rows of the batch),
     whatever the tables' size. Rows of no batch stay bit for bit.
 
-    method: sgd, adagrad, adam or lamb. second_moment: `scalar` keeps one number a row, `full` one an element.
-    step: bias corrections count the table's steps (`global`) or the row's own (`row`).
-    l2: added to the gradient as l2 w; weight_decay: decoupled, inside LAMB's trust ratio.
-    clip_ratio, clip_floor: CowClip's r and zeta; None for no clipping.
+    settings: fields of `RowRule`.
     lr_scale: the tables' learning rate over that which `set_lr_and_momentum` is given.
     version: of the kernel, see `models.kernels.kernel`.
     """
@@ -39,51 +37,18 @@ class RowOptimizer(Optimizer):
         lr: float | Tensor,
         betas: tuple[float | Tensor, float] = (0.9, 0.999),
         *,
-        method: str = "lamb",
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
-        l2: float = 0.0,
-        second_moment: str = "scalar",
-        step: str = "global",
-        trust_clip: float | None = 10.0,
-        clip_ratio: float | None = None,
-        clip_floor: float = 0.0,
         lr_scale: float = 1.0,
         version: str | None = None,
+        **settings: Any,
     ) -> None:
         self.modules = list(modules)
         self.version = version
-        for name, value, known in (
-            ("method", method, METHODS),
-            ("second_moment", second_moment, SECOND_MOMENTS),
-            ("step", step, ROW_STEPS),
-        ):
-            if value not in known:
-                raise ModelError.unknown(f"{name} of the row optimizer", [value], known)
-        for name, number in (("weight_decay", weight_decay), ("l2", l2), ("clip_floor", clip_floor)):
-            require(number >= 0, f"{name} must not be negative: {number}.")
-        for name, bound in (("trust_clip", trust_clip), ("clip_ratio", clip_ratio)):
-            require(bound is None or bound > 0, f"{name} must be positive, or None for no bound, not {bound}.")
-        require(bool(lr >= 0), f"lr must not be negative: {lr}.")
-        require(all(0 <= beta < 1 for beta in betas), f"betas must be in [0, 1), not {betas}.")
-        require(eps > 0, f"eps must be positive, not {eps}.")
+        rule = RowRule(lr=lr, beta1=betas[0], beta2=betas[1], **settings)
+        check_rule(rule)
         require(lr_scale > 0, f"lr_scale must be positive, not {lr_scale}.")
-        group = {
-            "params": [table for module in self.modules for table in module.tables],
-            "lr": lr,
-            "betas": betas,
-            "method": method,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "l2": l2,
-            "second_moment": second_moment,
-            "step": step,
-            "trust_clip": trust_clip,
-            "clip_ratio": clip_ratio,
-            "clip_floor": clip_floor,
-            "lr_scale": lr_scale,
-            "rowwise": True,
-        }
+        tables = [table for module in self.modules for table in module.tables]
+        group = {"params": tables, "lr": lr, "betas": betas, "lr_scale": lr_scale, "rowwise": True}
+        group |= {name: getattr(rule, name) for name in RULE_SETTINGS}
         super().__init__([group], {})
         for module in self.modules:
             module.gradients = "rows"
@@ -117,7 +82,7 @@ class RowOptimizer(Optimizer):
     def _rule(self) -> RowRule:
         group = self.param_groups[0]
         beta1, beta2 = group["betas"]
-        return RowRule(group["method"], group["lr"], beta1, beta2, **{name: group[name] for name in RULE_SETTINGS})
+        return RowRule(lr=group["lr"], beta1=beta1, beta2=beta2, **{name: group[name] for name in RULE_SETTINGS})
 
     def _state_of(self, table: Tensor, rule: RowRule) -> State:
         state: State = self.state[table]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from math import cos, pi, sqrt
 from typing import Any, Protocol
 
-from models.errors import ModelError, require
+from models.errors import require, require_known
 
 
 class Schedule(Protocol):
@@ -118,11 +118,9 @@ def build_schedule(name: str, lr: float, num_steps: int, /, **settings: Any) -> 
 
     settings: its further fields; one that it does not have is a `ModelError` that lists those it has.
     """
-    if name not in SCHEDULES:
-        raise ModelError.unknown("schedule", [name], SCHEDULES)
+    require_known("schedule", [name], SCHEDULES)
     known = [field.name for field in fields(SCHEDULES[name]) if field.name not in ("lr", "lr_max", "num_steps")]
-    if unknown := [key for key in settings if key not in known]:
-        raise ModelError.unknown(f"setting of {name}", unknown, known)
+    require_known(f"setting of {name}", settings, known)
     schedule: Schedule = SCHEDULES[name](lr, num_steps, **settings)
     return schedule
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from models.errors import ModelError
+from models.errors import ModelError, require_known
 
 if TYPE_CHECKING:
     from models.model import Model, ModelInputs
@@ -33,8 +33,7 @@ MODELS = {
 
 def model_class(name: str) -> type[Model]:
     """The model of that name; `ModelError` lists those there are."""
-    if name not in MODELS:
-        raise ModelError.unknown("model", [name], MODELS)
+    require_known("model", [name], MODELS)
     module, _, attribute = MODELS[name].partition(":")
     return getattr(importlib.import_module(module), attribute)
 
@@ -53,7 +52,7 @@ class ModelSpec:
 
         kind = model_class(self.name)
         require_fit(kind, self.name, self.inputs)
-        return kind.build(self.inputs, self.settings)
+        return kind(self.inputs, self.settings)
 
     @property
     def table_parameters(self) -> int:
@@ -78,8 +77,7 @@ class ModelSpec:
             raise ModelError(f"a model's description lacks {', '.join(missing)}.")
         kind = model_class(str(raw["name"]))
         known = [field.name for field in fields(kind.Settings)]
-        if unknown := [key for key in raw["settings"] if key not in known]:
-            raise ModelError.unknown(f"setting of the model {raw['name']}", unknown, known)
+        require_known(f"setting of the model {raw['name']}", raw["settings"], known)
         return cls(str(raw["name"]), ModelInputs.from_dict(raw["inputs"]), kind.Settings(**raw["settings"]))
 
 

@@ -29,14 +29,14 @@ from torch.nn import functional
 
 from models.embeddings import EmbeddingTables, embedding_width
 from models.errors import ModelError, require
-from models.fields import float_norm, lists_to_tuples, mlp, one_of, positive, positive_list, probability
+from models.fields import check_settings, float_norm, mlp, one_of, positive_number
 from models.in_batch import beside, pair_bpr, pair_softmax, positives_first, positives_mean, window_softmax
 from models.losses import TargetLoss
-from models.model import EntityColumns, Model, ModelInputs, Rows
-from models.parallel.towers import MODES, choose_mode, run_towers, second_device
+from models.model import Model, ModelInputs, Rows
 
 TOPS = ("dot", "mlp")
 LOSSES = ("bce", "softmax", "bpr")
+PLACES = ("auto", "devices")
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class TwoTowerSettings:
     softmax_rows: positives of the batch among whose items one is to be found, its own among them (softmax, top dot).
     negatives: rows whose items it is compared with (bpr, and softmax where top is mlp).
     log_q: softmax takes the logarithm of an item's share of the train split's positives off its score.
-    towers: how the towers run in training: `auto` or a mode of `models/parallel/towers.py`. Evaluation runs one after
-        the other, on whatever device.
+    towers: where they are trained. `auto`: both on the model's device, one after the other; `devices`: each on a GPU of
+        its own, at the same time.
     """
 
     embedding_dim: int | None = 16
@@ -75,38 +75,15 @@ class TwoTowerSettings:
     towers: str = "auto"
 
     def __post_init__(self) -> None:
-        lists_to_tuples(self)
-        positive("vector_dim", self.vector_dim)
-        positive("negatives", self.negatives)
-        positive("softmax_rows", self.softmax_rows)
+        check_settings(self, may_be_empty=("layers", "user_layers", "item_layers", "top_layers"))
         require(self.softmax_rows >= 2, "softmax_rows must be at least 2: an item and another to compare it with.")
-        if self.embedding_dim is not None:
-            positive("embedding_dim", self.embedding_dim)
-        for name in ("layers", "user_layers", "item_layers", "top_layers"):
-            if getattr(self, name) is not None:
-                positive_list(name, getattr(self, name), empty=True)
-        probability("dropout", self.dropout)
-        for name in ("batch_norm", "normalise", "log_q"):
-            value = getattr(self, name)
-            require(isinstance(value, bool), f"{name} must be true or false, not {value!r}.")
-        number = isinstance(self.temperature, int | float) and not isinstance(self.temperature, bool)
-        require(number and self.temperature > 0, f"temperature must be positive, not {self.temperature!r}.")
+        positive_number("temperature", self.temperature)
         one_of("top of two_tower", self.top, TOPS)
         one_of("loss of two_tower", self.loss, LOSSES)
-        one_of("way to run the towers", self.towers, ("auto", *MODES))
-        self._check_mode()
-
-    def _check_mode(self) -> None:
-        user, item = self.tower_layers
         require(
-            self.towers != "batched" or user == item,
-            f"towers: batched needs towers of equal layers, not {list(user)} and {list(item)}. Make them equal, or "
-            "take another mode.",
-        )
-        require(
-            self.towers != "threads" or self.dropout == 0,
-            f"towers: threads with dropout {self.dropout} could not be repeated, since both threads would draw from "
-            "one generator. Set dropout to 0, or take another mode.",
+            self.towers in PLACES,
+            f"towers: {self.towers!r} is not there; streams, threads and batched gained nothing and were removed. Set "
+            "model.towers to auto, or to devices for a GPU each.",
         )
 
     @property
@@ -150,8 +127,8 @@ class Tower(nn.Module):
         return torch.cat([self.embeddings(own_ids), self.float_norm(own_floats)], dim=1)
 
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
-        """ids [B, C], floats [B, F] -> [B, d], on the device of `ids`."""
-        return cast(Tensor, self.network(self.embed(ids, floats))).to(ids.device)
+        """ids [B, C], floats [B, F], on any device -> [B, d] on the tower's own."""
+        return cast(Tensor, self.network(self.embed(ids, floats)))
 
 
 class TwoTower(Model):
@@ -163,7 +140,7 @@ class TwoTower(Model):
 
     def __init__(self, inputs: ModelInputs, settings: TwoTowerSettings) -> None:
         super().__init__(inputs, settings)
-        user, item = _entity("user", inputs.user), _entity("item", inputs.item)
+        user, item = inputs.entity("user"), inputs.entity("item")
         user_layers, item_layers = settings.tower_layers
         self.user_tower = Tower(
             inputs,
@@ -210,25 +187,39 @@ class TwoTower(Model):
         """The users' vectors [B, d] float32 from whole rows ids [B, C] and floats [B, F]; of these only the columns of
         user and context count."""
         self.require_inputs(ids, floats)
-        return self._finished(self.user_tower(ids, floats))
+        return self._finished(self.user_tower(ids, floats).to(ids.device))
 
     def item_vectors(self, ids: Tensor, floats: Tensor) -> Tensor:
         """The items' vectors [B, d] float32 from whole rows ids [B, C] and floats [B, F]; of these only the item's
         columns count."""
         self.require_inputs(ids, floats)
-        return self._finished(self.item_tower(ids, floats))
+        return self._finished(self.item_tower(ids, floats).to(ids.device))
 
     def score(self, user_vectors: Tensor, item_vectors: Tensor) -> Tensor:
         """Output [B, 1] float32 of the vectors of users [B, d], or [1, d] for one user, and of items [B, d]."""
         return self._output(self._similarity(user_vectors.expand_as(item_vectors), item_vectors))
 
     def _vectors(self, ids: Tensor, floats: Tensor) -> tuple[Tensor, Tensor]:
-        if not self.training:
+        if not (self.training and self.settings.towers == "devices"):
             return self.user_vectors(ids, floats), self.item_vectors(ids, floats)
         self.require_inputs(ids, floats)
-        mode = choose_mode(self.settings.towers, ids.device)
-        users, items = run_towers(mode, (self.user_tower, self.item_tower), ids, floats)
-        return self._finished(users), self._finished(items)
+        self._require_two_devices()
+        items = self.item_tower(ids, floats)
+        users = self.user_tower(ids, floats)
+        # Copies between GPUs wait for both, so this one comes after both towers are launched.
+        return self._finished(users.to(ids.device)), self._finished(items.to(ids.device))
+
+    def _require_two_devices(self) -> None:
+        places = [next(tower.network.parameters()).device for tower in (self.user_tower, self.item_tower)]
+        require(
+            places[0] != places[1] and all(place.type == "cuda" for place in places),
+            f"towers: devices needs the towers on two GPUs, they are on {places[0]} and {places[1]}. Set "
+            "model.towers=auto.",
+        )
+        require(
+            not torch.cuda.is_current_stream_capturing(),
+            "towers: a CUDA graph holds one device's work, so devices cannot be captured. Set train.cuda_graph=off.",
+        )
 
     def _finished(self, vectors: Tensor) -> Tensor:
         """In float32, of length 1 if so set."""
@@ -326,7 +317,7 @@ class TwoTower(Model):
             table.copy_((counts / counts.sum()).log())
 
 
-def _entity(name: str, columns: EntityColumns | None) -> EntityColumns:
-    if columns is None:
-        raise ModelError(f"two_tower: the inputs do not say which columns are the {name}'s.")
-    return columns
+def second_device(first: torch.device) -> torch.device | None:
+    """A GPU beside `first`; None where there is none."""
+    others = [index for index in range(torch.cuda.device_count()) if index != first.index]
+    return torch.device("cuda", others[0]) if others else None

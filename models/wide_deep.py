@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from models.errors import require
-from models.fields import InputRow, LinearTerms, float_norm, lists_to_tuples, mlp, positive, positive_list, probability
+from models.fields import InputRow, LinearTerms, check_settings, float_norm, mlp
 from models.model import Model, ModelInputs
 
 PRIME = (1 << 31) - 1  # hashes are below it, so that a product of two fits in int64
@@ -46,11 +46,7 @@ class WideDeepSettings:
     cross_buckets: int = 1 << 18
 
     def __post_init__(self) -> None:
-        lists_to_tuples(self)
-        positive("embedding_dim", self.embedding_dim)
-        positive_list("layers", self.layers)
-        probability("dropout", self.dropout)
-        positive("cross_buckets", self.cross_buckets)
+        check_settings(self)
         require(self.cross_buckets <= PRIME, f"cross_buckets must be at most {PRIME}, not {self.cross_buckets}.")
         require(isinstance(self.crosses, tuple), f"crosses must be a list of lists, not {self.crosses!r}.")
         for cross in self.crosses:

@@ -16,8 +16,7 @@ import torch
 
 from features.frame import engine_of, load_engine
 from features.preprocessor import Preprocessor
-from loaders.packed import PackedTable
-from loaders.storage import PackedWriter
+from loaders.packed import PackedTable, PackedWriter
 from pipeline.cluster import Cluster
 
 

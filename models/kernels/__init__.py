@@ -11,7 +11,7 @@ from types import ModuleType
 
 import torch
 
-from models.errors import ModelError
+from models.errors import ModelError, require_known
 
 VERSIONS = ("reference", "cpu", "cuda")
 KERNELS = ("lookup", "row_update", "folded")
@@ -26,8 +26,7 @@ def kernel(name: str, device: torch.device | str, version: str | None = None) ->
     assert name in KERNELS, name
     kind = torch.device(device).type
     chosen = version or ("cuda" if kind == "cuda" else "cpu")
-    if chosen not in VERSIONS:
-        raise ModelError.unknown("kernel version", [chosen], VERSIONS)
+    require_known("kernel version", [chosen], VERSIONS)
     if chosen == "cpu":
         _start_threads()
     if chosen != "reference" and chosen != kind:

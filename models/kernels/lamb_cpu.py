@@ -26,7 +26,7 @@ def step(
     clip: Tensor | None,
     group: dict[str, Any],
 ) -> None:
-    """Moves the parameters and their moments, as `models/lamb_dense.py:step_bundle` does.
+    """Moves the parameters and their moments, as `models/lamb.py:step_bundle` does.
 
     parameters: contiguous float32, N elements together. steps: t, this one counted. gradient, mean, square: [N]
         float32, end to end.

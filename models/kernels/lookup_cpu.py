@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.kernels.row_loops import AHEAD, pointer, prefetch, to_bfloat16
+from models.kernels.row_loops import AHEAD, pointer, prefetch, rounded, stored_as
 
 BLOCK_ROWS = 128  # written by all columns in turn while they lie in the cache
 NEAR_BYTES = 1 << 18  # tables up to this size are in the cache anyway and are not fetched ahead
@@ -40,10 +40,8 @@ def lookup(
     num_floats = values.shape[1]
     scales = np.ones(num_floats, np.float32) if scale is None else scale.detach().numpy()
     shifts = np.zeros(num_floats, np.float32) if shift is None else shift.detach().numpy()
-    half = out.dtype == torch.bfloat16
-    bad = _lookup(
-        ids.numpy(), addresses, shapes, values, scales, shifts, out.data_ptr(), out.stride(0), out.shape[1], half
-    )
+    place = out.data_ptr(), out.stride(0), out.shape[1], stored_as(out)
+    bad = _lookup(ids.numpy(), addresses, shapes, values, scales, shifts, *place)
     if bad >= 0:
         wrong = ids[:, bad]
         raise IndexError(
@@ -53,8 +51,9 @@ def lookup(
 
 
 @numba.njit(cache=True, nogil=True, parallel=True)
-def _lookup(ids, addresses, shapes, floats, scales, shifts, out, stride, width, half):
-    """Returns -1, or the first column with an id outside its table. out is an address, stride and width in elements."""
+def _lookup(ids, addresses, shapes, floats, scales, shifts, out, stride, width, like):
+    """Returns -1, or the first column with an id outside its table. out is an address, stride and width in elements,
+    which are of the type of `like`."""
     num_rows = ids.shape[0]
     num_blocks = (num_rows + BLOCK_ROWS - 1) // BLOCK_ROWS
     faults = np.full(num_blocks, len(addresses), np.int64)
@@ -64,10 +63,10 @@ def _lookup(ids, addresses, shapes, floats, scales, shifts, out, stride, width, 
         at = 0
         for column in range(len(addresses)):
             size, depth = shapes[column]
-            if _copy_rows(ids, first, last, column, addresses[column], size, depth, out, stride, at, half):
+            if _copy_rows(ids, first, last, column, addresses[column], size, depth, out, stride, at, like):
                 faults[block] = min(faults[block], column)
             at += depth
-        _copy_floats(floats, first, last, scales, shifts, out, stride, at, width, half)
+        _copy_floats(floats, first, last, scales, shifts, out, stride, at, width, like)
     found = faults.min() if num_blocks else len(addresses)
     return found if found < len(addresses) else -1
 
@@ -76,12 +75,11 @@ def _lookup(ids, addresses, shapes, floats, scales, shifts, out, stride, width, 
 
 
 @numba.njit(cache=True, nogil=True)
-def _copy_rows(ids, first, last, column, table, size, depth, out, stride, at, half):
+def _copy_rows(ids, first, last, column, table, size, depth, out, stride, at, like):
     """Rows [first, last) of one column; whether an id was outside the table."""
     near = size * depth * 4 <= NEAR_BYTES
     wrong = False
-    source = numba.carray(pointer(table), (1,), np.float32)
-    halves, words = numba.carray(pointer(out), (1,), np.uint16), numba.carray(pointer(out), (1,), np.float32)
+    source, target = numba.carray(pointer(table), (1,), np.float32), numba.carray(pointer(out), (1,), like.dtype)
     width, step = np.uint64(depth), np.uint64(stride)
     place = np.uint64(first * stride + at)
     mine = ids[first:last, column]
@@ -95,32 +93,22 @@ def _copy_rows(ids, first, last, column, table, size, depth, out, stride, at, ha
             wrong = True
         else:
             begin = np.uint64(key) * width
-            if half:
-                for i in range(width):
-                    halves[place + i] = to_bfloat16(source[begin + i])
-            else:
-                for i in range(width):
-                    words[place + i] = source[begin + i]
+            for i in range(width):
+                target[place + i] = rounded(source[begin + i], target[place + i])
         place += step
     return wrong
 
 
 @numba.njit(cache=True, nogil=True)
-def _copy_floats(floats, first, last, scales, shifts, out, stride, at, width, half):
+def _copy_floats(floats, first, last, scales, shifts, out, stride, at, width, like):
     """Scaled floats from column `at` on, then zeros up to `width`."""
     num_floats, num_columns = np.uint64(floats.shape[1]), np.uint64(width - at)
-    halves, words = numba.carray(pointer(out), (1,), np.uint16), numba.carray(pointer(out), (1,), np.float32)
+    target = numba.carray(pointer(out), (1,), like.dtype)
     place = np.uint64(first * stride + at)
     for row in range(first, last):
         line = floats[row]
-        if half:
-            for i in range(num_floats):
-                halves[place + i] = to_bfloat16(line[i] * scales[i] + shifts[i])
-            for i in range(num_floats, num_columns):
-                halves[place + i] = 0
-        else:
-            for i in range(num_floats):
-                words[place + i] = line[i] * scales[i] + shifts[i]
-            for i in range(num_floats, num_columns):
-                words[place + i] = 0
+        for i in range(num_floats):
+            target[place + i] = rounded(line[i] * scales[i] + shifts[i], target[place + i])
+        for i in range(num_floats, num_columns):
+            target[place + i] = 0
         place += np.uint64(stride)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import numba
 import numpy as np
+import torch
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
+from torch import Tensor
 
 AHEAD = 8  # how many rows before its use a row is asked for from memory
 
@@ -71,3 +73,29 @@ def to_bfloat16(value):
 @numba.njit(cache=True, nogil=True, inline="always")
 def from_bfloat16(bits):
     return float_of_bits(np.uint32(bits) << np.uint32(16))
+
+
+def stored_as(tensor: Tensor) -> np.ndarray:
+    """No number, in the type in which those of the tensor lie in memory: it tells a compiled loop what is at an
+    address."""
+    return np.empty(0, np.uint16 if tensor.dtype == torch.bfloat16 else np.float32)
+
+
+def read(stored):
+    """A stored number, float32 or the bits of a bfloat16 as uint16, as float32."""
+    raise NotImplementedError("for compiled loops")
+
+
+def rounded(value, like):
+    """A float32 as it is stored beside `like`, in the form that `read` takes."""
+    raise NotImplementedError("for compiled loops")
+
+
+@overload(read, inline="always")
+def _read(stored):
+    return (lambda stored: from_bfloat16(stored)) if stored == types.uint16 else (lambda stored: stored)
+
+
+@overload(rounded, inline="always")
+def _rounded(value, like):
+    return (lambda value, like: to_bfloat16(value)) if like == types.uint16 else (lambda value, like: value)

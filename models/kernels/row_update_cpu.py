@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.kernels.row_loops import from_bfloat16, pointer, prefetch
+from models.kernels.row_loops import pointer, prefetch, read, stored_as
 from models.kernels.rules import METHODS, RowRule, State
 
 HOT_FLOATS = 8192  # of each table are hot: 32 KB, the L1 cache; fewer for a small batch, which would touch few of them
@@ -77,8 +77,8 @@ def update_rows(
     chunk_rows = max(CHUNK_ROWS, -(-num_rows // MAX_CHUNKS))
     bits = int(np.clip((num_rows // BUCKET_GRADIENTS).bit_length(), 0, MAX_BUCKETS.bit_length() - 1))
     shifts = np.array([max(0, int(size - 1).bit_length() - bits) for size in shapes[:, 0]], np.int64)
-    half = gradient.dtype == torch.bfloat16
-    source = (gradient.data_ptr(), gradient.stride(0), half)
+    like = stored_as(gradient)
+    source = (gradient.data_ptr(), gradient.stride(0), like)
 
     array = ids.numpy()
     sums, counts, places, bad = _distribute(array, *source, shapes, hot, shifts, chunk_rows, 1 << bits)
@@ -89,19 +89,19 @@ def update_rows(
     begins[1:, 0] = places[:, -1, 0]
     begins[1:, 1] = places[:, -1, 0] * shapes[:, 1]
     begins = np.cumsum(begins, axis=0)
-    keys, sorted_gradients = _memory(int(begins[-1, 0]), int(begins[-1, 1]), half)
+    keys, sorted_gradients = _memory(int(begins[-1, 0]), int(begins[-1, 1]) * like.itemsize)
     _scatter(array, *source, shapes, hot, shifts, places, chunk_rows, begins, keys, sorted_gradients)
     numbers = np.empty((num_tables, NUM_NUMBERS))
     addresses = np.zeros((num_tables, 4), np.int64)
     for c, (table, state) in enumerate(zip(tables, states, strict=True)):
         _fill_numbers(numbers[c], addresses[c], table, state, rule)
     _move_hot(sums, counts, shapes, hot, addresses, numbers)
-    _move_cold(keys, sorted_gradients, half, places, begins, shapes, shifts, addresses, numbers)
+    _move_cold(keys, sorted_gradients, like, places, begins, shapes, shifts, addresses, numbers)
 
 
-def _memory(num_keys: int, num_elements: int, half: bool) -> tuple[np.ndarray, int]:
-    """Keys int32 and the address of memory for gradients, both of this thread and overwritten by its next call."""
-    wanted = 4 * num_keys + (2 if half else 4) * num_elements + 64
+def _memory(num_keys: int, num_bytes: int) -> tuple[np.ndarray, int]:
+    """Keys int32 and the address of `num_bytes` for gradients, both of this thread and overwritten by its next call."""
+    wanted = 4 * num_keys + num_bytes + 64
     if getattr(_scratch, "memory", np.empty(0)).nbytes < wanted:
         _scratch.memory = np.empty(wanted, np.uint8)
     memory: np.ndarray = _scratch.memory
@@ -109,7 +109,7 @@ def _memory(num_keys: int, num_elements: int, half: bool) -> tuple[np.ndarray, i
 
 
 @numba.njit(cache=True, nogil=True, parallel=True)
-def _distribute(ids, gradient, stride, half, shapes, hot, shifts, chunk_rows, num_buckets):
+def _distribute(ids, gradient, stride, like, shapes, hot, shifts, chunk_rows, num_buckets):
     """Sums of hot rows by chunk, and where each chunk's other gradients go.
 
     Returns (sums float32 [chunks, sum of hot elements], counts int32 [chunks, hot rows], places int32 [C, buckets + 1,
@@ -131,7 +131,7 @@ def _distribute(ids, gradient, stride, half, shapes, hot, shifts, chunk_rows, nu
             for column in range(num_tables):
                 size, width = shapes[column]
                 wrong = _sum_hot(
-                    ids[first:last, column], gradient, first * stride + start, stride, half, size, width, hot[column],
+                    ids[first:last, column], gradient, first * stride + start, stride, like, size, width, hot[column],
                     shifts[column], sums[chunk, sum_at:], counts[chunk, count_at:], found[column],
                 )  # fmt: skip
                 if wrong:
@@ -155,12 +155,11 @@ def _distribute(ids, gradient, stride, half, shapes, hot, shifts, chunk_rows, nu
 
 
 @numba.njit(cache=True, nogil=True)
-def _sum_hot(ids, gradient, at, stride, half, size, width, hot, shift, sums, counts, found):
+def _sum_hot(ids, gradient, at, stride, like, size, width, hot, shift, sums, counts, found):
     """One column of a chunk: its hot rows' sums and counts, the others counted by bucket; whether an id is wrong."""
     wrong = False
     place, step, width = np.uint64(at), np.uint64(stride), np.uint64(width)
-    halves = numba.carray(pointer(gradient), (1,), np.uint16)
-    words = numba.carray(pointer(gradient), (1,), np.float32)
+    source = numba.carray(pointer(gradient), (1,), like.dtype)
     for row in range(len(ids)):
         key = ids[row]
         if key < 0 or key >= size:
@@ -168,12 +167,8 @@ def _sum_hot(ids, gradient, at, stride, half, size, width, hot, shift, sums, cou
         elif key < hot:
             counts[np.uint64(key)] += 1
             target = np.uint64(key) * width
-            if half:
-                for i in range(width):
-                    sums[target + i] += from_bfloat16(halves[place + i])
-            else:
-                for i in range(width):
-                    sums[target + i] += words[place + i]
+            for i in range(width):
+                sums[target + i] += read(source[place + i])
         else:
             found[np.uint64(key >> shift)] += 1
         place += step
@@ -182,7 +177,7 @@ def _sum_hot(ids, gradient, at, stride, half, size, width, hot, shift, sums, cou
 
 @numba.njit(cache=True, nogil=True, parallel=True)
 def _scatter(
-    ids, gradient, stride, half, shapes, hot, shifts, places, chunk_rows, begins, keys, sorted_gradients
+    ids, gradient, stride, like, shapes, hot, shifts, places, chunk_rows, begins, keys, sorted_gradients
 ):  # fmt: skip
     """Keys and gradients of the rows that are not hot, by table, bucket and position in the batch."""
     num_rows, num_tables = ids.shape
@@ -197,19 +192,18 @@ def _scatter(
                 if hot[column] < shapes[column, 0]:
                     key_at, element_at = begins[column]
                     _scatter_column(
-                        ids[first:last, column], gradient, first * stride + start, stride, half, width, hot[column],
+                        ids[first:last, column], gradient, first * stride + start, stride, like, width, hot[column],
                         shifts[column], next_places[column], keys[key_at:], sorted_gradients, element_at,
                     )  # fmt: skip
                 start += width
 
 
 @numba.njit(cache=True, nogil=True)
-def _scatter_column(ids, gradient, at, stride, half, width, hot, shift, places, keys, target, begin):
+def _scatter_column(ids, gradient, at, stride, like, width, hot, shift, places, keys, target, begin):
     place, step, width = np.uint64(at), np.uint64(stride), np.uint64(width)
     begin = np.uint64(begin)
-    halves, words = numba.carray(pointer(gradient), (1,), np.uint16), numba.carray(pointer(gradient), (1,), np.float32)
-    half_target = numba.carray(pointer(target), (1,), np.uint16)
-    word_target = numba.carray(pointer(target), (1,), np.float32)
+    source = numba.carray(pointer(gradient), (1,), like.dtype)
+    copies = numba.carray(pointer(target), (1,), like.dtype)
     for row in range(len(ids)):
         key = ids[row]
         if key >= hot:
@@ -218,12 +212,8 @@ def _scatter_column(ids, gradient, at, stride, half, width, hot, shift, places, 
             places[bucket] += 1
             keys[slot] = key
             to = begin + slot * width
-            if half:
-                for i in range(width):
-                    half_target[to + i] = halves[place + i]
-            else:
-                for i in range(width):
-                    word_target[to + i] = words[place + i]
+            for i in range(width):
+                copies[to + i] = source[place + i]
         place += step
 
 
@@ -258,7 +248,7 @@ def _move_hot(sums, counts, shapes, hot, addresses, numbers):
 
 
 @numba.njit(cache=True, nogil=True, parallel=True)
-def _move_cold(keys, gradients, half, places, begins, shapes, shifts, addresses, numbers):
+def _move_cold(keys, gradients, like, places, begins, shapes, shifts, addresses, numbers):
     num_tables, num_buckets = len(shapes), places.shape[1] - 1
     for task in numba.prange(num_tables * num_buckets):
         # A thread takes neighbouring tasks: so tables take turns, and low buckets, the fullest ones, are scattered.
@@ -267,13 +257,13 @@ def _move_cold(keys, gradients, half, places, begins, shapes, shifts, addresses,
         if first < last:
             width = shapes[column, 1]
             mine = keys[begins[column, 0] + first : begins[column, 0] + last]
-            source = gradients + (2 if half else 4) * (begins[column, 1] + first * width)
+            source = gradients + like.itemsize * (begins[column, 1] + first * width)
             first_row = bucket << shifts[column]
-            _move_bucket(mine, source, half, width, first_row, shifts[column], addresses[column], numbers[column])
+            _move_bucket(mine, source, like, width, first_row, shifts[column], addresses[column], numbers[column])
 
 
 @numba.njit(cache=True, nogil=True)
-def _move_bucket(keys, gradients, half, width, first_row, shift, addresses, numbers):
+def _move_bucket(keys, gradients, like, width, first_row, shift, addresses, numbers):
     """Move the rows that `keys` [n] name, all in [first_row, first_row + 2^shift).
 
     gradients: the address of theirs, [n, width].
@@ -294,7 +284,7 @@ def _move_bucket(keys, gradients, half, width, first_row, shift, addresses, numb
             end = begin + 1
             while end < len(order) and keys[order[end]] == key:
                 end += 1
-            _sum_gradients(order[begin:end], gradients, half, summed[size], total)
+            _sum_gradients(order[begin:end], gradients, like, summed[size], total)
             rows[size], counts[size] = key, end - begin
             size += 1
             begin = end
@@ -324,20 +314,15 @@ def _sorted_order(keys, first_row, shift):
 
 
 @numba.njit(cache=True, nogil=True)
-def _sum_gradients(places, gradients, half, summed, total):
+def _sum_gradients(places, gradients, like, summed, total):
     """Sum of the gradients [width] at `places` into `summed`."""
     width = np.uint64(len(summed))
-    halves = numba.carray(pointer(gradients), (1,), np.uint16)
-    words = numba.carray(pointer(gradients), (1,), np.float32)
+    source = numba.carray(pointer(gradients), (1,), like.dtype)
     summed[:] = 0
     for number in range(len(places)):
         at = np.uint64(places[number]) * width
-        if half:
-            for i in range(width):
-                summed[i] += from_bfloat16(halves[at + i])
-        else:
-            for i in range(width):
-                summed[i] += words[at + i]
+        for i in range(width):
+            summed[i] += read(source[at + i])
         if (number + 1) % SEGMENT == 0 and number + 1 < len(places):
             if number + 1 == SEGMENT:
                 total[:] = 0

@@ -29,6 +29,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from models.errors import require, require_known
+
 METHODS = ("sgd", "adagrad", "adam", "lamb")
 SECOND_MOMENTS = ("scalar", "full")
 ROW_STEPS = ("global", "row")
@@ -39,11 +41,14 @@ State = dict[str, Tensor]
 class RowRule:
     """The equations above with their numbers; lr and beta1 may be 0-d tensors on the tables' device.
 
+    method: sgd, adagrad, adam or lamb. second_moment: `scalar` keeps one number a row, `full` one an element.
     step: t counts the steps of the table (`global`) or those of the row (`row`).
+    l2: added to the gradient as l2 w; weight_decay: decoupled, inside LAMB's trust ratio.
+    clip_ratio, clip_floor: CowClip's r and zeta; None for no clipping.
     """
 
-    method: str
-    lr: float | Tensor
+    method: str = "lamb"
+    lr: float | Tensor = 1e-3
     beta1: float | Tensor = 0.9
     beta2: float = 0.999
     eps: float = 1e-6
@@ -72,6 +77,20 @@ class RowRule:
         if self.has_square:
             state["exp_avg_sq"] = table.new_zeros(num_rows, width if self.second_moment == "full" else 1)
         return state
+
+
+def check_rule(rule: RowRule) -> None:
+    """Raise `ModelError` for a setting that is unknown or out of range. It reads tensors, so no step calls it."""
+    for name, known in (("method", METHODS), ("second_moment", SECOND_MOMENTS), ("step", ROW_STEPS)):
+        require_known(f"{name} of the row optimizer", [getattr(rule, name)], known)
+    for name in ("lr", "weight_decay", "l2", "clip_floor"):
+        require(bool(getattr(rule, name) >= 0), f"{name} must not be negative: {getattr(rule, name)}.")
+    for name in ("trust_clip", "clip_ratio"):
+        bound = getattr(rule, name)
+        require(bound is None or bound > 0, f"{name} must be positive, or None for no bound, not {bound}.")
+    betas = (rule.beta1, rule.beta2)
+    require(all(0 <= beta < 1 for beta in betas), f"betas must be in [0, 1), not {betas}.")
+    require(rule.eps > 0, f"eps must be positive, not {rule.eps}.")
 
 
 def trust_ratio(weight_norm: Tensor, update_norm: Tensor, trust_clip: float | None) -> Tensor:

@@ -11,7 +11,7 @@ from loaders import negatives_cuda
 
 INT64 = ("start", "positions", "offsets", "allowed", "mass_before", "cumulative")
 POINTERS = dict.fromkeys(INT64, "*i64") | dict.fromkeys(("users", "items", "guide", "ids"), "*i32")
-POINTERS |= dict.fromkeys(("log_allowed", "log_item", "log_q"), "*fp32") | {"found": "*i1"}
+POINTERS |= dict.fromkeys(("log_allowed", "log_item", "log_q"), "*fp32")
 
 
 def cubin_bytes(kernel: triton.JITFunction, **constants: int) -> int:
@@ -33,7 +33,6 @@ def main() -> None:
     for rows, width in ((256, 8), (2, 1024)):
         tile = {"NUM_DRAWS": width - 1, "ROUNDS": 9, "ROWS": rows, "WIDTH": width}
         sys.stdout.write(f"_draw_distinct {cubin_bytes(negatives_cuda._draw_distinct, **tile)}\n")
-    sys.stdout.write(f"_find {cubin_bytes(negatives_cuda._find, ROUNDS=9, **block)}\n")
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from loaders.block_order import BlockOrder, derived_seed
 from loaders.errors import LoaderError
+from loaders.gather_kernels import gather_places, permute
 from loaders.order_quality import block_mixing, shuffle_quality
-from loaders.window_kernels import gather_places, permute
 
 MASK = (1 << 64) - 1
 SHAPES = {

@@ -69,9 +69,11 @@ def test_expand_refuses_several_targets():
 
 def test_the_examples_of_the_page_run(tmp_path):
     generator = torch.Generator().manual_seed(0)
-    schema = TensorSchema((IdColumn("user", 40), IdColumn("item", 300)), ("age",), (Target("clicked", "binary"),))
+    columns = (IdColumn("user", 40), IdColumn("item", 300))
+    schema = TensorSchema(columns, ("age",), (Target("clicked", "binary"),), has_group=True)
     users, items = (torch.randint(3, top, (500,), generator=generator, dtype=torch.int32) for top in (40, 300))
-    table = PackedTable.from_columns(schema, [users, items], [torch.rand(500)], [torch.ones(500)])
+    number = torch.arange(500, dtype=torch.int32)
+    table = PackedTable.from_columns(schema, [users, items], [torch.rand(500)], [torch.ones(500)], group=number)
     section = PAGE.read_text().partition("## Negatives and lists")[2].partition("\n## ")[0]
     blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     assert len(blocks) == 2

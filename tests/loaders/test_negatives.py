@@ -1,7 +1,5 @@
 """Negatives: exact distributions, never a known positive, and a pure function of (seed, epoch, position)."""
 
-import math
-
 import negatives_in_python as python
 import numba
 import pytest
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 
 from features.vocabulary import LAYOUT
 from loaders.errors import LoaderError
-from loaders.negatives import InBatchNegatives, KnownPositives, PopularityNegatives, UniformNegatives
+from loaders.negatives import KnownPositives, PopularityNegatives, UniformNegatives
 from loaders.negatives_reference import multiply_high
 from loaders.ranks import RankBatches
 
@@ -172,33 +170,6 @@ def test_known_positives_are_each_user_s_items_in_order_and_once(pairs):
         assert found == sorted({item for owner, item in pairs if owner == user})
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@given(
-    positives=st.lists(st.sets(st.integers(0, NUM_IDS - 1)), min_size=NUM_USERS, max_size=NUM_USERS),
-    pairs=st.lists(st.tuples(st.integers(0, NUM_USERS - 1), st.integers(0, NUM_IDS - 1)), max_size=12),
-)
-@settings(max_examples=60, deadline=None)
-def test_in_batch_negatives_are_other_rows_and_what_must_not_count_is_marked(version, positives, pairs):
-    users, items = int32([user for user, _ in pairs]), int32([item for _, item in pairs])
-    counts = torch.arange(NUM_IDS)
-    sampler = InBatchNegatives(4, counts, known_of(positives), version=version)
-    negatives = sampler(torch.arange(len(pairs)) + 2**40, users, items)
-    shares = [max(count, 1) / (sum(range(NUM_IDS)) + 1) for count in range(NUM_IDS)]
-    assert negatives.ids.shape == negatives.rows.shape == negatives.allowed.shape == (len(pairs), 4)
-    for row, (user, item) in enumerate(pairs):
-        for k in range(4):
-            other = negatives.rows[row, k].item()
-            drawn = pairs[other][1]
-            assert other != row or len(pairs) == 1
-            assert negatives.ids[row, k].item() == drawn
-            assert negatives.allowed[row, k].item() == (drawn != item and drawn not in positives[user])
-            assert negatives.log_q[row, k].item() == pytest.approx(math.log(shares[drawn]), rel=1e-6)
-    every_pair = sampler.allowed_pairs(users, items)
-    for i, (user, item) in enumerate(pairs):
-        for j, (_, other) in enumerate(pairs):
-            assert every_pair[i, j].item() == (i == j or (other != item and other not in positives[user]))
-
-
 @pytest.mark.parametrize("power", [0.0, 0.75])
 def test_a_user_who_knows_everything_is_named(power):
     known = known_of([{3}, {4, 5}, {3, 4, 5, 9}])
@@ -213,8 +184,6 @@ def test_a_user_outside_the_table_is_an_error_on_the_cpu(user):
     known, users = known_of([{3}, {4, 5}, set()]), int32([0, user, 1])
     with pytest.raises(LoaderError, match=rf"1 of 3 rows have a user outside \[0, 3\), for example {user}"):
         UniformNegatives(range(3, 9), 2, known)(torch.arange(3), users)
-    with pytest.raises(LoaderError, match=rf"outside \[0, 3\), for example {user}"):
-        InBatchNegatives(2, torch.ones(9), known)(torch.arange(3), users, int32([3, 4, 5]))
 
 
 def pairs(users, items, num_users=3):
@@ -240,7 +209,6 @@ def pairs(users, items, num_users=3):
         (lambda: PopularityNegatives(range(3, 9), 1, torch.zeros(9)), "add up to 0.0 over ids 3 to 8"),
         (lambda: PopularityNegatives(range(3, 9), 1, torch.full((9,), 10), 400.0), "to the power 400.0 add up to inf"),
         (lambda: PopularityNegatives(range(3, 3), 1, torch.ones(9)), "not empty"),
-        (lambda: InBatchNegatives(1, torch.ones(0)), r"found shape \(0,\)"),
         (lambda: pairs([0, 3], [3, 3]), r"users must be in \[0, 3\), found 0 to 3"),
         (lambda: pairs([0, 1], [-3, 3]), r"items must be in \[0, 2147483648\), found -3 to 3"),
         (lambda: pairs([0.0, 1.0], [3, 3]), "users must be one column of whole numbers, found torch.float32"),
@@ -256,7 +224,5 @@ def test_what_is_wrong_is_said(make, message):
 @pytest.mark.parametrize("version", VERSIONS)
 def test_users_who_know_nothing(version):
     known, users = known_of([set(), set()]), int32([0, 1])
-    sampler = InBatchNegatives(2, torch.ones(9), known, version=version)
-    assert sampler(torch.arange(2), users, int32([3, 4])).allowed.tolist() == [[True, True], [True, True]]
     drawn = PopularityNegatives(range(3, 9), 5, torch.ones(9), known=known, version=version)(torch.arange(2), users)
     assert drawn.log_q.exp().tolist() == [pytest.approx([1 / 6] * 5)] * 2

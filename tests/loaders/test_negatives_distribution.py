@@ -8,8 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
-from loaders.errors import LoaderError
-from loaders.negatives import InBatchNegatives, KnownPositives, PopularityNegatives, UniformNegatives
+from loaders.negatives import KnownPositives, PopularityNegatives, UniformNegatives
 
 
 def known_of(positives: list[set[int]]) -> KnownPositives:
@@ -71,16 +70,3 @@ def test_without_replacement_all_sets_are_equally_likely():
     counts = Counter(tuple(sorted(row)) for row in drawn.tolist())
     assert set(counts) == set(itertools.combinations([3, 4, 6, 7, 8, 9], 3))
     assert stats.chisquare(list(counts.values())).pvalue > 1e-3
-
-
-def test_in_batch_rows_are_equally_likely_and_distinct_on_request():
-    items = torch.arange(9, dtype=torch.int32)
-    drawn = [InBatchNegatives(3, torch.ones(9), seed=seed)(torch.arange(9), None, items).rows for seed in range(700)]
-    for row in range(9):
-        others = dict.fromkeys(set(range(9)) - {row}, 1 / 8)
-        assert chi_square_p_value(torch.stack(drawn)[:, row], others) > 1e-3
-    distinct = InBatchNegatives(8, torch.ones(9), replacement=False)(torch.arange(9), None, items)
-    assert all(sorted(rows) == sorted(set(range(9)) - {row}) for row, rows in enumerate(distinct.rows.tolist()))
-    assert bool(distinct.allowed.all())
-    with pytest.raises(LoaderError, match=r"9 different other rows .* the batch has 9 rows"):
-        InBatchNegatives(9, torch.ones(9), replacement=False)(torch.arange(9), None, items)

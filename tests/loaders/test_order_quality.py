@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -27,6 +27,7 @@ def test_block_mixing_is_what_scipys_contingency_table_says(num_rows, block_rows
     for position, row in enumerate(rows.tolist()):
         counts[row // block_rows, position // batch_size] += 1
     statistic = stats.chi2_contingency(counts.numpy(), correction=False).statistic
+    assume(statistic > 1e-6)  # of perfectly even counts only rounding is left
     expected = freedom(num_rows, block_rows, batch_size) * num_rows / (num_rows - 1) / statistic
     assert block_mixing(rows, block_rows, batch_size) == pytest.approx(expected, rel=1e-9)
 
@@ -91,3 +92,7 @@ def test_quality_grows_with_the_window_that_rows_are_shuffled_in():
 def test_too_few_rows_to_tell_is_an_error(num_rows, batch_size):
     with pytest.raises(LoaderError, match="too few to tell"):
         shuffle_quality(lambda positions: positions, num_rows, batch_size)
+
+
+def test_rows_spread_as_evenly_as_can_be_are_infinitely_well_mixed():
+    assert block_mixing(torch.tensor([0, 2, 1, 3]), block_rows=2, batch_size=2) == math.inf

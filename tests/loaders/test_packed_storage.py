@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-import loaders.storage as storage
+import loaders.packed as packed
 from features.schema import IdColumn, TensorSchema
 from loaders.errors import LoaderError
-from loaders.packed import PackedTable
-from loaders.storage import PackedWriter
+from loaders.packed import PackedTable, PackedWriter
 
 
 @pytest.mark.parametrize("mmap", [True, False])
@@ -59,7 +58,7 @@ def test_writing_into_a_mapped_table_never_changes_the_file(make_table, tmp_path
 
 
 def test_parts_are_appended_in_order(make_table, tmp_path, monkeypatch):
-    monkeypatch.setattr(storage, "WRITE_BYTES", 100)  # several blocks a part
+    monkeypatch.setattr(packed, "WRITE_BYTES", 100)  # several blocks a part
     parts = [make_table(n, seed=n) for n in (5, 0, 8)]
     with PackedWriter(tmp_path, parts[0].schema, 13) as writer:
         for part in parts:

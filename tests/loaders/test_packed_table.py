@@ -84,20 +84,6 @@ def test_columns_may_be_strided_read_only_views():
     assert table.unpack(table.words).floats.tolist() == [[0, 2], [3, 5], [6, 8], [9, 11]]
 
 
-def test_concat_puts_tables_one_after_another(make_table):
-    first, second = make_table(3, seed=1), make_table(4, seed=2)
-    joined = PackedTable.concat(iter([first, second]))
-    assert joined.words.tolist() == first.words.tolist() + second.words.tolist()
-    assert joined.schema == first.schema
-
-
-def test_concat_names_what_differs_between_schemas(make_table):
-    with pytest.raises(LoaderError, match="table 1: ids differ"):
-        PackedTable.concat([make_table(2), small_table()])
-    with pytest.raises(LoaderError, match="no packed tables"):
-        PackedTable.concat([])
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -5,27 +5,16 @@ import pytest
 import torch
 from shelf_helpers import (
     INPUTS,
-    NO_FLOATS,
-    NO_IDS,
     auc,
     build,
-    check_gradients,
-    check_round_trip,
-    check_row_optimizers,
-    check_rows_alone,
     planted_rows,
     random_rows,
     stir,
     train,
 )
 
-from models.autoint import AutoIntSettings
-from models.errors import ModelError
-
 SMALL = {"embedding_dim": 4, "num_layers": 2, "num_heads": 2, "head_dim": 3}
 PLUS = SMALL | {"layers": (6,)}
-ALL = pytest.mark.parametrize("inputs", [INPUTS, NO_FLOATS, NO_IDS], ids=["both", "ids", "floats"])
-BOTH = pytest.mark.parametrize("settings", [SMALL, PLUS], ids=["autoint", "autoint+"])
 
 
 def attended(layer: torch.nn.Module, vectors: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
@@ -102,27 +91,6 @@ def test_attention_dropout_is_for_training_alone():
     assert torch.equal(first, second)
 
 
-@ALL
-@BOTH
-def test_every_parameter_learns(inputs, settings):
-    check_gradients("autoint", inputs, **settings)
-
-
-@ALL
-def test_rows_do_not_see_each_other(inputs):
-    check_rows_alone("autoint", inputs, **PLUS)
-
-
-@BOTH
-def test_row_optimizers_move_it(settings):
-    check_row_optimizers("autoint", INPUTS, **settings)
-
-
-@BOTH
-def test_it_is_built_again_from_json(settings):
-    check_round_trip("autoint", INPUTS, **settings)
-
-
 def test_a_third_order_interaction_is_learnt_that_fm_and_lr_cannot_see():
     inputs, rows = planted_rows({(0, 1, 2): 3.0}, 20_000, 0)
     _, held_out = planted_rows({(0, 1, 2): 3.0}, 4000, 1)
@@ -133,25 +101,3 @@ def test_a_third_order_interaction_is_learnt_that_fm_and_lr_cannot_see():
         weaker = build(name, inputs)
         train(weaker, rows, steps=200, lr=0.02, weight_decay=0.0)
         assert auc(weaker, held_out) < 0.55
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"embedding_dim": 0}, "embedding_dim must be an integer from 1 up"),
-        ({"num_layers": 0}, "num_layers must be an integer from 1 up"),
-        ({"num_heads": 1.5}, "num_heads must be an integer from 1 up"),
-        ({"head_dim": True}, "head_dim must be an integer from 1 up"),
-        ({"attention_dropout": 1.0}, "attention_dropout must be a probability"),
-        ({"dropout": -0.1}, "dropout must be a probability"),
-        ({"layers": [10, 0]}, "layers must be an integer from 1 up"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(settings, message):
-    with pytest.raises(ModelError, match=message):
-        AutoIntSettings(**settings)
-
-
-def test_wrong_shapes_are_refused():
-    with pytest.raises(ModelError, match=r"floats must be \[rows, 2\]"):
-        build("autoint", **SMALL)(torch.zeros(4, 3, dtype=torch.int32), torch.zeros(4, 1))

@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 
-from models.buffers import MAX_FREE, BufferPool
+from models.embeddings import MAX_FREE, BufferPool
 
 CPU = torch.device("cpu")
 

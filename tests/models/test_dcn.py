@@ -10,20 +10,14 @@ from shelf_helpers import (
     auc,
     build,
     by_hand,
-    check_gradients,
-    check_round_trip,
-    check_row_optimizers,
-    check_rows_alone,
     mlp_by_hand,
     normed_by_hand,
     planted_rows,
     random_rows,
-    spec,
     stirred,
     train,
 )
 
-from models import ModelError
 from models.dcn import CrossLayers
 from models.model import ModelInputs
 
@@ -38,19 +32,6 @@ FORMS = {
 }
 ALL_FORMS = pytest.mark.parametrize("form", FORMS)
 ALL_INPUTS = pytest.mark.parametrize("inputs", [INPUTS, NO_FLOATS, NO_IDS], ids=["both", "no_floats", "no_ids"])
-
-
-@ALL_FORMS
-@ALL_INPUTS
-def test_what_every_model_keeps(inputs, form):
-    check_gradients("dcn", inputs, **FORMS[form])
-    check_rows_alone("dcn", inputs, **FORMS[form])
-    check_round_trip("dcn", inputs, **FORMS[form])
-
-
-@pytest.mark.parametrize("form", ["parallel", "experts"])
-def test_row_optimizers_lower_the_loss(form):
-    check_row_optimizers("dcn", **FORMS[form])
 
 
 def cross_by_hand(cross_map, x0, x):
@@ -129,21 +110,3 @@ def test_it_learns_a_third_order_cross_that_pairs_cannot():
     assert reached["two cross layers"] > 0.85, reached
     assert reached["one cross layer"] < 0.6, reached
     assert reached["fm"] < 0.6, reached
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"embedding_dim": 0}, "embedding_dim must be an integer from 1 up"),
-        ({"cross_layers": 0}, "cross_layers must be an integer from 1 up"),
-        ({"layers": [0]}, "layers must be an integer from 1 up"),
-        ({"rank": 0}, "rank must be an integer from 1 up"),
-        ({"experts": 0}, "experts must be an integer from 1 up"),
-        ({"experts": 2}, "2 experts are low-rank ones; set rank too"),
-        ({"dropout": 2}, "dropout must be a probability"),
-        ({"structure": "beside"}, "unknown structure 'beside'. Known: parallel, stacked"),
-    ],
-)
-def test_settings_are_checked(settings, message):
-    with pytest.raises(ModelError, match=message):
-        spec("dcn", **settings)

@@ -9,37 +9,18 @@ from shelf_helpers import (
     auc,
     build,
     by_hand,
-    check_gradients,
-    check_round_trip,
-    check_row_optimizers,
-    check_rows_alone,
     mlp_by_hand,
     normed_by_hand,
     planted_rows,
     random_rows,
-    spec,
     stirred,
     train,
 )
 
-from models import ModelError
 from models.model import ModelInputs
 
 SMALL = {"embedding_dim": 8, "layers": (32, 32), "dropout": 0.0}
 ALL_INPUTS = pytest.mark.parametrize("inputs", [INPUTS, NO_FLOATS, NO_IDS], ids=["both", "no_floats", "no_ids"])
-
-
-@pytest.mark.parametrize("batch_norm", [True, False])
-@ALL_INPUTS
-def test_what_every_model_keeps(inputs, batch_norm):
-    settings = SMALL | {"batch_norm": batch_norm}
-    check_gradients("deepfm", inputs, **settings)
-    check_rows_alone("deepfm", inputs, **settings)
-    check_round_trip("deepfm", inputs, **settings)
-
-
-def test_row_optimizers_lower_the_loss():
-    check_row_optimizers("deepfm", **SMALL)
 
 
 @pytest.mark.parametrize("num_outputs", [1, 2])
@@ -86,21 +67,3 @@ def test_on_a_mix_of_orders_it_beats_the_machine_which_beats_linear_terms():
     assert reached["deepfm"] > 0.9, reached
     assert reached["deepfm"] - reached["fm"] > 0.1, reached
     assert reached["fm"] - reached["lr"] > 0.08, reached
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"embedding_dim": 0}, "embedding_dim must be an integer from 1 up"),
-        ({"layers": []}, "layers is empty"),
-        ({"layers": [64, -1]}, "layers must be an integer from 1 up, not -1"),
-        ({"dropout": 1.0}, "dropout must be a probability"),
-    ],
-)
-def test_settings_are_checked(settings, message):
-    with pytest.raises(ModelError, match=message):
-        spec("deepfm", **settings)
-
-
-def test_layers_from_yaml_become_a_tuple():
-    assert spec("deepfm", layers=[8, 4]).settings.layers == (8, 4)

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shelf_helpers import (
     INPUTS,
-    NO_FLOATS,
     NO_IDS,
     NUM_VALUES,
     Rows,
@@ -15,15 +14,11 @@ from shelf_helpers import (
     build,
     by_hand,
     check_gradients,
-    check_round_trip,
-    check_row_optimizers,
-    check_rows_alone,
     mlp_by_hand,
     normed_by_hand,
     planted_rows,
     random_rows,
     signs,
-    spec,
     stirred,
     train,
 )
@@ -33,25 +28,6 @@ from models.dlrm import PairDots
 from models.model import ModelInputs
 
 SMALL = {"embedding_dim": 8, "bottom_layers": (16,), "top_layers": (32, 32)}
-
-
-@pytest.mark.parametrize("interaction", ["dot", "cat"])
-@pytest.mark.parametrize("inputs", [INPUTS, NO_FLOATS], ids=["both", "no_floats"])
-def test_what_every_model_keeps(inputs, interaction):
-    settings = SMALL | {"interaction": interaction}
-    check_gradients("dlrm", inputs, **settings)
-    check_rows_alone("dlrm", inputs, **settings)
-    check_round_trip("dlrm", inputs, **settings)
-
-
-def test_with_batch_norm_and_dropout_too():
-    settings = SMALL | {"batch_norm": True, "dropout": 0.1}
-    check_gradients("dlrm", **settings)
-    check_rows_alone("dlrm", **settings)
-
-
-def test_row_optimizers_lower_the_loss():
-    check_row_optimizers("dlrm", **SMALL)
 
 
 @pytest.mark.parametrize("interaction", ["dot", "cat"])
@@ -127,18 +103,3 @@ def test_one_vector_has_no_pair_and_is_refused_unless_concatenated(inputs):
     with pytest.raises(ModelError, match="one vector, which has no pair"):
         build("dlrm", inputs)
     check_gradients("dlrm", inputs, **SMALL, interaction="cat")
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"embedding_dim": "8"}, "embedding_dim must be an integer from 1 up"),
-        ({"bottom_layers": [0]}, "bottom_layers must be an integer from 1 up"),
-        ({"top_layers": []}, "top_layers is empty"),
-        ({"dropout": -0.5}, "dropout must be a probability"),
-        ({"interaction": "sum"}, "unknown interaction 'sum'. Known: dot, cat"),
-    ],
-)
-def test_settings_are_checked(settings, message):
-    with pytest.raises(ModelError, match=message):
-        spec("dlrm", **settings)

@@ -19,9 +19,7 @@ from models.fields import (
     OutputLinear,
     lists_to_tuples,
     mlp,
-    one_of,
     positive,
-    positive_list,
     probability,
 )
 from models.model import ModelInputs
@@ -159,26 +157,9 @@ def test_what_is_not_a_positive_integer_is_refused_by_name(value):
         positive("width", 3, value)
 
 
-def test_lists_of_positive_integers_are_checked():
-    positive_list("layers", (3, 4))
-    positive_list("layers", (), empty=True)
-    with pytest.raises(ModelError, match="layers is empty"):
-        positive_list("layers", ())
-    with pytest.raises(ModelError, match="layers must be a list of integers, not 5"):
-        positive_list("layers", 5)
-    with pytest.raises(ModelError, match="layers must be an integer from 1 up, not 0"):
-        positive_list("layers", (3, 0))
-
-
 @pytest.mark.parametrize("value", [1, 1.0, -0.1, float("nan"), "0.5", None, True])
 def test_what_is_not_a_probability_under_1_is_refused(value):
     probability("dropout", 0)
     probability("dropout", 0.99)
     with pytest.raises(ModelError, match=r"dropout must be a probability in \[0, 1\)"):
         probability("dropout", value)
-
-
-def test_a_choice_outside_the_known_ones_lists_them():
-    one_of("structure", "a", ("a", "b"))
-    with pytest.raises(ModelError, match=r"unknown structure 'c'\. Known: a, b"):
-        one_of("structure", "c", ("a", "b"))

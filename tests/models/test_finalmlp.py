@@ -6,14 +6,9 @@ import torch
 from shelf_helpers import (
     INPUTS,
     NO_FLOATS,
-    NO_IDS,
     Rows,
     auc,
     build,
-    check_gradients,
-    check_round_trip,
-    check_row_optimizers,
-    check_rows_alone,
     planted_rows,
     random_rows,
     stir,
@@ -22,14 +17,12 @@ from shelf_helpers import (
 
 from models import TargetLoss
 from models.errors import ModelError
-from models.finalmlp import FinalMLPSettings
 from models.model import EntityColumns, Model, ModelInputs
 
 SMALL = {
     "embedding_dim": 3, "first_layers": (6, 4), "second_layers": (8,), "num_heads": 2, "gate_layers": (12,),
     "first_dropout": 0.0, "second_dropout": 0.0,
 }  # fmt: skip
-ALL = pytest.mark.parametrize("inputs", [INPUTS, NO_FLOATS, NO_IDS], ids=["both", "ids", "floats"])
 
 
 def layers_of(network: torch.nn.Sequential, row: np.ndarray) -> np.ndarray:
@@ -129,25 +122,6 @@ def test_auto_gates_are_learned_ones_where_no_entity_is_named():
     assert model.second_selection.fields is None
 
 
-@ALL
-def test_every_parameter_learns(inputs):
-    check_gradients("finalmlp", inputs, **SMALL)
-
-
-@ALL
-def test_rows_do_not_see_each_other(inputs):
-    check_rows_alone("finalmlp", inputs, **SMALL)
-
-
-def test_row_optimizers_move_it():
-    check_row_optimizers("finalmlp", INPUTS, **SMALL)
-
-
-def test_it_is_built_again_from_json():
-    check_round_trip("finalmlp", INPUTS, **SMALL)
-    check_round_trip("finalmlp", INPUTS)
-
-
 def products(num_rows: int, seed: int) -> tuple[ModelInputs, Rows]:
     """y = the sum of two products, each of a projection of the first eight floats and one of the last eight."""
     inputs = ModelInputs((), 16)
@@ -198,32 +172,9 @@ def test_a_fourth_order_interaction_is_learnt_that_fm_and_lr_cannot_see():
         assert auc(weaker, held_out) < 0.55
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"num_heads": 3}, r"num_heads 3 does not divide the last of first_layers, 400"),
-        ({"second_layers": (801,)}, r"does not divide the last of second_layers, 801"),
-        ({"first_layers": ()}, "first_layers is empty"),
-        ({"embedding_dim": 0}, "embedding_dim must be an integer from 1 up"),
-        ({"first_gate": "users"}, "Known: auto, user, item, context, learned, none"),
-        ({"second_dropout": 1.0}, "second_dropout must be a probability"),
-        ({"gate_layers": [0]}, "gate_layers must be an integer from 1 up"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(settings, message):
-    with pytest.raises(ModelError, match=message):
-        FinalMLPSettings(**settings)
-
-
 def test_a_gate_without_columns_is_refused():
     with pytest.raises(ModelError, match="a gate looks at the columns of user, but the inputs name none"):
         build("finalmlp", NO_FLOATS, **(SMALL | {"first_gate": "user"}))
     whole = ModelInputs((3, 3), 0, 1, EntityColumns(0, (0,)), EntityColumns(1, (1,)))
     with pytest.raises(ModelError, match="columns of context"):
         build("finalmlp", whole, **(SMALL | {"second_gate": "context"}))
-
-
-def test_wrong_shapes_are_refused():
-    model = build("finalmlp", **SMALL)
-    with pytest.raises(ModelError, match=r"ids must be \[rows, 3\]"):
-        model(torch.zeros(4, 2, dtype=torch.int32), torch.zeros(4, 2))

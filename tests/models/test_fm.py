@@ -12,34 +12,17 @@ from shelf_helpers import (
     auc,
     build,
     by_hand,
-    check_gradients,
-    check_round_trip,
-    check_row_optimizers,
-    check_rows_alone,
     normed_by_hand,
     planted_rows,
     random_rows,
-    spec,
     stirred,
     train,
 )
 
-from models import ModelError
 from models.fm import PairTerms
 from models.model import ModelInputs
 
 ALL_INPUTS = pytest.mark.parametrize("inputs", [INPUTS, NO_FLOATS, NO_IDS], ids=["both", "no_floats", "no_ids"])
-
-
-@ALL_INPUTS
-def test_what_every_model_keeps(inputs):
-    check_gradients("fm", inputs, embedding_dim=4)
-    check_rows_alone("fm", inputs, embedding_dim=4)
-    check_round_trip("fm", inputs, embedding_dim=4)
-
-
-def test_row_optimizers_lower_the_loss():
-    check_row_optimizers("fm", embedding_dim=4)
 
 
 @pytest.mark.parametrize("num_outputs", [1, 3])
@@ -112,9 +95,3 @@ def test_it_predicts_pairs_that_it_never_saw():
     model = build("fm", inputs, embedding_dim=8)
     train(model, rows.part(~hidden(rows)), steps=200)
     assert auc(model, fresh.part(hidden(fresh))) > 0.85
-
-
-def test_settings_are_checked():
-    assert spec("fm").settings.embedding_dim == 16
-    with pytest.raises(ModelError, match="embedding_dim must be an integer from 1 up, not 0"):
-        spec("fm", embedding_dim=0)

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import models.embeddings
 import models.folded
-from models import TabularConfig, TabularModel, build_optimizer
+from models import ModelInputs, TabularModel, TabularSettings, build_optimizer
 from models.kernels import kernel
 
 FULL = {"num_ids": (50, 7, 300), "num_floats": 5, "num_outputs": 1, "embedding_widths": (16, 3, 8), "layers": (24, 12)}
@@ -30,11 +30,18 @@ FORMS = {
 }
 
 
+def split(form):
+    """Inputs and settings."""
+    inputs = {name: form[name] for name in ("num_ids", "num_floats", "num_outputs")}
+    return ModelInputs(**inputs), TabularSettings(**{name: form[name] for name in form if name not in inputs})
+
+
 def make(form="two layers", num_rows=150, dtype=torch.float32, seed=0):
     """(plain model with dense gradients, folded one of the same weights), ids, floats, targets."""
     torch.manual_seed(seed)
-    config = TabularConfig(**FULL | FORMS[form])
-    plain, folded = TabularModel(config).to(dtype), TabularModel(config, "rows").to(dtype)
+    inputs, settings = split(FULL | FORMS[form])
+    plain, folded = (TabularModel(inputs, settings).to(dtype) for _ in range(2))
+    folded.embeddings.gradients = "rows"
     with torch.no_grad():
         for name, parameter in plain.named_parameters():
             if parameter.dim() == 1:
@@ -42,10 +49,10 @@ def make(form="two layers", num_rows=150, dtype=torch.float32, seed=0):
             elif "tables" in name:
                 parameter.mul_(50)
     folded.load_state_dict(plain.state_dict())
-    ids = torch.stack([torch.randint(size, (num_rows,)) for size in config.num_ids] or [torch.empty(num_rows, 0)], 0)
-    ids = ids.t().int() if config.num_ids else torch.empty(num_rows, 0, dtype=torch.int32)
-    floats = torch.randn(num_rows, config.num_floats, dtype=dtype) * 3 + 2
-    return (plain, folded), ids, floats, torch.randn(num_rows, config.num_outputs, dtype=dtype)
+    ids = torch.stack([torch.randint(size, (num_rows,)) for size in inputs.num_ids] or [torch.empty(num_rows, 0)], 0)
+    ids = ids.t().int() if inputs.num_ids else torch.empty(num_rows, 0, dtype=torch.int32)
+    floats = torch.randn(num_rows, inputs.num_floats, dtype=dtype) * 3 + 2
+    return (plain, folded), ids, floats, torch.randn(num_rows, inputs.num_outputs, dtype=dtype)
 
 
 def gradients_of(model):
@@ -209,7 +216,8 @@ def test_evaluation_takes_the_plain_path(monkeypatch):
     ],
 )
 def test_networks_of_another_form_take_the_plain_path(monkeypatch, change, obstacle):
-    model = TabularModel(TabularConfig(**FULL | change), "rows")
+    model = TabularModel(*split(FULL | change))
+    model.embeddings.gradients = "rows"
     assert obstacle in model.folding_obstacle()
     monkeypatch.setattr("models.tabular.folded_forward", None)
     model(torch.zeros(4, 3, dtype=torch.int32), torch.randn(4, 5)).sum().backward()
@@ -228,7 +236,7 @@ def test_gradients_of_the_floats_come_from_the_plain_path():
 
 
 def test_dense_gradients_are_an_obstacle():
-    assert "gradients are dense, not rows" in TabularModel(TabularConfig(**FULL)).folding_obstacle()
+    assert "gradients are dense, not rows" in TabularModel(*split(FULL)).folding_obstacle()
 
 
 def test_thirty_steps_of_training_stay_close():

@@ -1,32 +1,23 @@
 """FT-Transformer: torch's own attention and layer norm with copied weights, and a rule that no line can draw."""
 
-import pytest
 import torch
 from shelf_helpers import (
     INPUTS,
-    NO_FLOATS,
-    NO_IDS,
     Rows,
     auc,
     build,
-    check_gradients,
-    check_round_trip,
-    check_row_optimizers,
-    check_rows_alone,
     random_rows,
     stir,
     train,
 )
 from torch.nn import functional
 
-from models.errors import ModelError
 from models.ft_transformer import Block, FTTransformerSettings
 from models.model import ModelInputs
 
 SMALL = {
     "token_dim": 8, "num_heads": 2, "num_blocks": 2, "attention_dropout": 0.0, "hidden_dropout": 0.0,
 }  # fmt: skip
-ALL = pytest.mark.parametrize("inputs", [INPUTS, NO_FLOATS, NO_IDS], ids=["both", "ids", "floats"])
 
 
 def torch_attention(block: Block, dim: int, num_heads: int) -> torch.nn.MultiheadAttention:
@@ -107,24 +98,6 @@ def test_dropout_is_for_training_alone():
     assert torch.equal(first, second)
 
 
-@ALL
-def test_every_parameter_learns(inputs):
-    check_gradients("ft_transformer", inputs, **SMALL)
-
-
-@ALL
-def test_rows_do_not_see_each_other(inputs):
-    check_rows_alone("ft_transformer", inputs, **SMALL)
-
-
-def test_row_optimizers_move_it():
-    check_row_optimizers("ft_transformer", INPUTS, **SMALL)
-
-
-def test_it_is_built_again_from_json():
-    check_round_trip("ft_transformer", INPUTS, **SMALL)
-
-
 def checkerboard(num_rows: int, seed: int) -> tuple[ModelInputs, Rows]:
     """Labels are 1 (nine times in ten) where two floats have the same sign, and 0 otherwise; a third says nothing."""
     inputs = ModelInputs((3,), 3)
@@ -143,26 +116,3 @@ def test_a_rule_of_floats_is_learnt_that_no_line_can_draw():
     line = build("lr", inputs)
     train(line, rows, steps=200, batch_size=256)
     assert auc(line, held_out) < 0.55
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"num_heads": 7}, "num_heads 7 does not divide token_dim 192"),
-        ({"token_dim": 0}, "token_dim must be an integer from 1 up"),
-        ({"num_blocks": 0}, "num_blocks must be an integer from 1 up"),
-        ({"hidden_factor": 0.001}, "hidden_factor must be a positive number"),
-        ({"hidden_factor": float("nan")}, "hidden_factor must be a positive number"),
-        ({"hidden_factor": float("inf")}, "hidden_factor must be a positive number"),
-        ({"attention_dropout": 1}, "attention_dropout must be a probability"),
-        ({"residual_dropout": "0"}, "residual_dropout must be a probability"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(settings, message):
-    with pytest.raises(ModelError, match=message):
-        FTTransformerSettings(**settings)
-
-
-def test_wrong_shapes_are_refused():
-    with pytest.raises(ModelError, match="4 rows of ids but 5 rows of floats"):
-        build("ft_transformer", **SMALL)(torch.zeros(4, 3, dtype=torch.int32), torch.zeros(5, 2))

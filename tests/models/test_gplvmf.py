@@ -349,22 +349,6 @@ def test_relevance_is_by_column():
     assert found.floats == pytest.approx({1: 9.0})
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"dim": 0}, "dim must be an integer from 1 up"),
-        ({"max_rows_per_user": 1.5}, "max_rows_per_user must be an integer"),
-        ({"users_per_step": -1}, "users_per_step must be an integer"),
-        ({"kept": "first"}, "unknown kept rows of gplvmf 'first'. Known: last, random"),
-        ({"jitter": 0}, "jitter must be a positive number"),
-        ({"bias_deviation": "wide"}, "bias_deviation must be a positive number"),
-    ],
-)
-def test_settings_that_cannot_be(settings, message):
-    with pytest.raises(ModelError, match=message):
-        GPLVMFSettings(**settings)
-
-
 def test_what_cannot_be():
     ids, floats, target = table()
     new = ModelSpec("gplvmf", INPUTS, GPLVMFSettings()).build()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from models import EmbeddingTables, Lamb, ModelError, lamb_param_groups
-from models.lamb_dense import COMPILED_ELEMENTS
+from models.lamb import COMPILED_ELEMENTS
 
 RECORDED = Path(__file__).parent / "data" / "timm_lamb.npz"
 NUM_STEPS = 6

@@ -11,8 +11,8 @@ from test_lamb import slow_lamb
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models import Lamb, lamb_dense
-from models.lamb_dense import make_bundles
+from models import Lamb, lamb
+from models.lamb import make_bundles
 
 SHAPES = ((3, 4), (4,), (2, 3), ())
 
@@ -31,7 +31,7 @@ def give_gradients(parameters, random, present=None):
 @pytest.mark.parametrize("small", [0, 4, 6, 1 << 16])
 @pytest.mark.parametrize("max_grad_norm", [None, 0.3])
 def test_one_group_equals_a_slow_loop_wherever_large_begins(monkeypatch, small, max_grad_norm):
-    monkeypatch.setattr(lamb_dense, "SMALL_ELEMENTS", small)
+    monkeypatch.setattr(lamb, "SMALL_ELEMENTS", small)
     parameters, random = parameters_of(1), torch.Generator().manual_seed(2)
     start = [parameter.detach().numpy().copy() for parameter in parameters]
     optimizer = Lamb([{"params": parameters, "weight_decay": 0.02}], lr=0.05, max_grad_norm=max_grad_norm)
@@ -103,7 +103,7 @@ def test_the_state_of_each_parameter_has_its_shape_and_is_part_of_one_vector():
 
 
 def test_bundles_hold_small_ones_of_a_dtype_and_count_and_each_large_one_alone(monkeypatch):
-    monkeypatch.setattr(lamb_dense, "SMALL_ELEMENTS", 6)
+    monkeypatch.setattr(lamb, "SMALL_ELEMENTS", 6)
     parameters = [*parameters_of(0), *parameters_of(1, ((2,), (5,)), torch.float32)]
     states = [{} for _ in parameters]
     states[2] = {

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
-from models.latent_kernel import ArdKernel, LatentInputs, draw
+from models.gplvmf import ArdKernel, LatentInputs, draw
 
 L, D = 3, 2
 KERNEL = ArdKernel(

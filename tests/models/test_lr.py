@@ -1,40 +1,17 @@
 """Logistic regression: linear in its columns, equal to scikit-learn's where both are trained to the end."""
 
 import numpy as np
-import pytest
 import torch
 from shelf_helpers import (
-    BINARY,
-    INPUTS,
-    NO_FLOATS,
-    NO_IDS,
-    Rows,
     build,
-    check_gradients,
-    check_round_trip,
-    check_row_optimizers,
-    check_rows_alone,
     planted_rows,
     random_rows,
     train,
 )
 from sklearn.linear_model import LogisticRegression
 
-from models import ModelError, roc_auc
+from models import roc_auc
 from models.model import ModelInputs
-
-ALL_INPUTS = pytest.mark.parametrize("inputs", [INPUTS, NO_FLOATS, NO_IDS], ids=["both", "no_floats", "no_ids"])
-
-
-@ALL_INPUTS
-def test_what_every_model_keeps(inputs):
-    check_gradients("lr", inputs)
-    check_rows_alone("lr", inputs)
-    check_round_trip("lr", inputs)
-
-
-def test_row_optimizers_lower_the_loss():
-    check_row_optimizers("lr")
 
 
 def test_changing_one_column_moves_the_output_by_the_same_amount_whatever_the_others_hold():
@@ -70,13 +47,3 @@ def test_it_learns_single_columns_and_nothing_of_pairs():
         train(model, rows, steps=150)
         scores = model.eval()(fresh.ids, fresh.floats)[:, 0].detach()
         assert low < float(roc_auc(scores, fresh.targets[0])) < high
-
-
-def test_inputs_of_another_shape_are_refused():
-    model, rows = build("lr"), random_rows(INPUTS)
-    with pytest.raises(ModelError, match="LogisticRegression: ids must be"):
-        model(rows.ids[:, :2], rows.floats)
-    with pytest.raises(ModelError, match="LogisticRegression: floats must be"):
-        model(rows.ids, rows.floats[:, :1])
-    with pytest.raises(ModelError, match="rows of ids but"):
-        model.training_loss(Rows(rows.ids[:3], rows.floats, rows.targets), BINARY)

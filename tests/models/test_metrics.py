@@ -301,7 +301,7 @@ def test_nan_predictions_are_refused_and_counted(metric):
 
 
 def test_nan_scores_are_refused_by_mrr():
-    with pytest.raises(ModelError, match="reciprocal_ranks: 4 of 4 predictions are NaN"):
+    with pytest.raises(ModelError, match="ranking: 4 of 4 predictions are NaN"):
         grouped_mrr(HALVES * torch.nan, LABELS, LABELS)
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from shelf_helpers import ROW_OPTIMIZERS, Rows, check_gradients, check_round_trip, check_rows_alone, train
+from shelf_helpers import ROW_OPTIMIZERS, Rows, train
 
 from loaders.packed import Batch
 from models import ModelError, TargetLoss, build_optimizer, roc_auc
@@ -228,13 +228,6 @@ def test_row_optimizer_and_dense_optimizer_agree():
         torch.testing.assert_close(table.detach(), expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("relation", RELATIONS[:3])
-def test_what_every_model_keeps(relation):
-    check_gradients("mrmn", dim=4, relation=relation)
-    check_rows_alone("mrmn", relation=relation)
-    check_round_trip("mrmn", relation=relation, margins=[0.2])
-
-
 @pytest.mark.parametrize("optimizer", ROW_OPTIMIZERS)
 def test_optimizers_of_rows_lower_the_loss(optimizer):
     """Over a few steps: once no hinge is left on so few rows, distances drift and the cross-entropy with them."""
@@ -243,23 +236,6 @@ def test_optimizers_of_rows_lower_the_loss(optimizer):
     losses = train(model, kept, steps=10, optimizer=optimizer, loss=TWO_TYPES, **ROW_OPTIMIZERS[optimizer])
     assert losses[-1] < 0.9 * losses[0], losses
     assert all(table.grad is None for table in model.embeddings.tables)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"relation": "both"}, "unknown relation of mrmn 'both'. Known: per_type, gated, shared, none"),
-        ({"margins": (0.5, -1)}, "margins must be positive"),
-        ({"margins": ()}, "margins must be positive"),
-        ({"margins": "wide"}, "margins must be positive"),
-        ({"dim": 0}, "dim must be an integer from 1 up"),
-        ({"memory_slots": 2.5}, "memory_slots must be an integer"),
-        ({"negatives": True}, "negatives must be an integer"),
-    ],
-)
-def test_settings_that_cannot_be(settings, message):
-    with pytest.raises(ModelError, match=message):
-        MRMNSettings(**settings)
 
 
 def test_one_margin_is_that_of_all_types():

@@ -5,14 +5,8 @@ import pytest
 import torch
 from shelf_helpers import (
     INPUTS,
-    NO_FLOATS,
-    NO_IDS,
     Rows,
     build,
-    check_gradients,
-    check_round_trip,
-    check_row_optimizers,
-    check_rows_alone,
     random_rows,
     stir,
     train,
@@ -20,14 +14,11 @@ from shelf_helpers import (
 from sklearn.metrics import roc_auc_score
 
 from models import TargetLoss
-from models.errors import ModelError
 from models.model import Model, ModelInputs
-from models.multi_task import MultiTaskSettings
 
 MMOE = {"structure": "mmoe", "embedding_dim": 3, "layers": (6, 4), "num_experts": 3, "tower_layers": (5,)}
 BOTTOM = {"structure": "shared_bottom", "embedding_dim": 3, "layers": (6, 4), "tower_layers": (5,)}
 TWO = TargetLoss([("binary", 1), ("binary", 1)])
-ALL = pytest.mark.parametrize("inputs", [INPUTS, NO_FLOATS, NO_IDS], ids=["both", "ids", "floats"])
 BOTH = pytest.mark.parametrize("settings", [MMOE, BOTTOM], ids=["mmoe", "shared_bottom"])
 
 
@@ -105,28 +96,6 @@ def test_targets_of_several_kinds_are_trained_together():
     assert np.corrcoef(value, targets[2])[0, 1] > 0.95
 
 
-@ALL
-@BOTH
-def test_every_parameter_learns(inputs, settings):
-    check_gradients("multi_task", inputs, **settings)
-
-
-@ALL
-@BOTH
-def test_rows_do_not_see_each_other(inputs, settings):
-    check_rows_alone("multi_task", inputs, **settings)
-
-
-@BOTH
-def test_row_optimizers_move_it(settings):
-    check_row_optimizers("multi_task", INPUTS, **settings)
-
-
-@BOTH
-def test_it_is_built_again_from_json(settings):
-    check_round_trip("multi_task", with_outputs(2), **settings)
-
-
 SEGMENTS = 12
 
 
@@ -165,25 +134,3 @@ def test_experts_serve_two_tasks_that_conflict_better_than_a_shared_bottom_of_th
     # Each task takes different experts for a segment, and the same expert serves both tasks in different segments.
     shares = mmoe.shares(held_out.ids, held_out.floats)
     assert (shares[:, 0].argmax(dim=1) != shares[:, 1].argmax(dim=1)).float().mean() > 0.5
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"structure": "ple"}, "unknown structure of multi_task 'ple'. Known: shared_bottom, mmoe"),
-        ({"structure": "shared_bottom", "num_experts": 4}, "num_experts 4: a shared bottom has no experts"),
-        ({"num_experts": 0}, "num_experts must be an integer from 1 up"),
-        ({"layers": ()}, "layers is empty"),
-        ({"tower_layers": (8, -1)}, "tower_layers must be an integer from 1 up"),
-        ({"embedding_dim": "16"}, "embedding_dim must be an integer from 1 up"),
-        ({"dropout": 1.5}, "dropout must be a probability"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(settings, message):
-    with pytest.raises(ModelError, match=message):
-        MultiTaskSettings(**settings)
-
-
-def test_wrong_shapes_are_refused():
-    with pytest.raises(ModelError, match=r"ids must be \[rows, 3\]"):
-        build("multi_task", **BOTTOM)(torch.zeros(4, 5, dtype=torch.int32), torch.zeros(4, 2))

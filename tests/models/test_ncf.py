@@ -8,10 +8,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models import TargetLoss, build_optimizer, roc_auc
-from models.errors import ModelError
 from models.model import EntityColumns, ModelInputs
 from models.ncf import NCF, NCFSettings
-from models.shelf import ModelSpec, spec_of
 
 INPUTS = ModelInputs((6, 3, 5, 4), 2, 1, user=EntityColumns(2, (2,)), item=EntityColumns(0, (0, 1), (1,)))
 SETTINGS = NCFSettings(gmf_dim=3, mlp_dim=4, layers=(5, 2), context_dim=2)
@@ -124,37 +122,6 @@ def test_the_mlp_starts_with_glorots_weights_and_no_biases():
         bound = (6 / sum(layer.weight.shape)) ** 0.5
         assert 0.9 * bound < layer.weight.abs().max() <= bound
         assert not layer.bias.any()
-
-
-def test_it_is_built_again_from_its_description():
-    spec = ModelSpec("ncf", INPUTS, SETTINGS)
-    model = spec.build()
-    again = ModelSpec.from_dict(spec_of(model).to_dict()).build()
-    again.load_state_dict(model.state_dict())
-    ids, floats = some_rows(INPUTS, 7)
-    assert torch.equal(again.eval()(ids, floats), model.eval()(ids, floats))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"gmf_dim": 0, "mlp_dim": 0}, "both 0"),
-        ({"gmf_dim": 0, "context": "both"}, "there is no gmf for it"),
-        ({"mlp_dim": 0, "context": "mlp"}, "there is no mlp for it"),
-        ({"context": "everywhere"}, "unknown place of the context 'everywhere'. Known: mlp, gmf, both, none"),
-        ({"layers": ()}, "layers is empty"),
-        ({"gmf_dim": 1.5}, "gmf_dim must be a whole number"),
-        ({"dropout": 1}, "dropout must be a probability"),
-    ],
-)
-def test_settings_that_leave_no_model_are_refused(settings, message):
-    with pytest.raises(ModelError, match=message):
-        NCFSettings(**settings)
-
-
-def test_it_needs_to_know_user_and_item():
-    with pytest.raises(ModelError, match="columns are those of user and item"):
-        ModelSpec("ncf", ModelInputs((3, 4), 0), NCFSettings()).build()
 
 
 class Operations(TorchDispatchMode):

@@ -8,8 +8,9 @@ from torch.optim import AdamW
 from models import (
     Lamb,
     ModelError,
-    TabularConfig,
+    ModelInputs,
     TabularModel,
+    TabularSettings,
     build_optimizer,
     lamb_param_groups,
     set_lr_and_momentum,
@@ -18,13 +19,11 @@ from models import (
 from models.embeddings import EmbeddingTables
 from models.row_optimizer import RowOptimizer
 
-CONFIG = TabularConfig(num_ids=(5, 4), num_floats=2, num_outputs=1, layers=(6,))
-
 
 @pytest.fixture
 def model():
     torch.manual_seed(0)
-    return TabularModel(CONFIG)
+    return TabularModel(ModelInputs((5, 4), 2), TabularSettings(layers=(6,)))
 
 
 def names_of(model, parameters):

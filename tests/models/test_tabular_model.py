@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from models import ModelError, TabularConfig, TabularModel
+from models import ModelInputs, TabularModel, TabularSettings
 
 RECORDED = Path(__file__).parent / "data" / "fastai_tabular.npz"
 CASES = (
@@ -21,7 +21,7 @@ CASES = (
     "no_floats",
     "given_widths",
 )
-SMALL = TabularConfig(num_ids=(5, 4), num_floats=2, num_outputs=1, layers=(6,))
+SMALL = ModelInputs((5, 4), 2), TabularSettings(layers=(6,))
 
 
 def our_name(fastai_name: str) -> str:
@@ -37,8 +37,9 @@ class Recording:
     def __init__(self, case: str) -> None:
         with np.load(RECORDED) as file:
             self.arrays = {key.removeprefix(f"{case}/"): file[key] for key in file if key.startswith(f"{case}/")}
-        self.config = TabularConfig.from_dict(json.loads(str(self.arrays["config"])))
-        self.model = TabularModel(self.config)
+        settings = json.loads(str(self.arrays["config"]))
+        inputs = ModelInputs(*(settings.pop(name) for name in ("num_ids", "num_floats", "num_outputs")))
+        self.model = TabularModel(inputs, TabularSettings(**settings))
         self.model.load_state_dict(self.section("weights"))
         self.ids = torch.from_numpy(self.arrays["ids"]).int()
         self.floats = torch.from_numpy(self.arrays["floats"])
@@ -49,7 +50,7 @@ class Recording:
         return {
             our_name(name): torch.from_numpy(np.asarray(value))
             for name, value in found.items()
-            if self.config.num_floats or not name.startswith("bn_cont.")
+            if self.model.inputs.num_floats or not name.startswith("bn_cont.")
         }
 
 
@@ -80,15 +81,15 @@ def test_training_outputs_gradients_and_running_statistics_equal_fastais(recordi
 
 
 def test_batch_norm_starts_as_fastais():
-    model = TabularModel(SMALL)
+    model = TabularModel(*SMALL)
     assert model.layers[0][2].bias.tolist() == pytest.approx([1e-3] * 6)
     assert model.layers[0][2].weight.tolist() == [1.0] * 6
     assert model.float_norm.bias.tolist() == [0.0, 0.0]
 
 
 def test_dropout_stands_after_the_batch_norm_of_each_layer():
-    config = TabularConfig(num_ids=(), num_floats=2, num_outputs=1, layers=(6, 4), dropout=(0.25, 0.0))
-    first, second, last = TabularModel(config).layers
+    settings = TabularSettings(layers=(6, 4), dropout=(0.25, 0.0))
+    first, second, last = TabularModel(ModelInputs((), 2), settings).layers
     assert [type(module) for module in first] == [nn.Linear, nn.ReLU, nn.BatchNorm1d, nn.Dropout]
     assert first[3].p == 0.25
     assert [type(module) for module in second] == [nn.Linear, nn.ReLU, nn.BatchNorm1d]
@@ -96,10 +97,9 @@ def test_dropout_stands_after_the_batch_norm_of_each_layer():
 
 
 def test_embedding_dropout_acts_on_embeddings_alone_and_only_in_training():
-    config = TabularConfig(num_ids=(50,), num_floats=1, num_outputs=1, embedding_dropout=0.5, batch_norm_floats=False)
-    model = TabularModel(config)
+    settings = TabularSettings(embedding_dropout=0.5, batch_norm_floats=False)
+    model = TabularModel(ModelInputs((50,), 1), settings)
     model.layers = nn.Identity()  # shows what enters the layers
-    model.config = TabularConfig(num_ids=(50,), num_floats=1, num_outputs=1)
     ids, floats = torch.zeros(400, 1, dtype=torch.int32), torch.ones(400, 1)
     torch.manual_seed(0)
     trained, evaluated = model.train()(ids, floats), model.eval()(ids, floats)
@@ -110,58 +110,12 @@ def test_embedding_dropout_acts_on_embeddings_alone_and_only_in_training():
 
 
 def test_outputs_are_float32_under_bfloat16_autocast():
-    model = TabularModel(SMALL).eval()
+    model = TabularModel(*SMALL).eval()
     ids, floats = torch.zeros(4, 2, dtype=torch.int32), torch.randn(4, 2)
     with torch.autocast("cpu", torch.bfloat16):
         outputs = model(ids, floats)
     assert outputs.dtype == torch.float32
     torch.testing.assert_close(outputs, model(ids, floats), rtol=0.05, atol=0.05)
-
-
-def test_config_survives_json():
-    config = TabularConfig(
-        num_ids=(5, 4), num_floats=2, num_outputs=3, embedding_widths=(2, 3), dropout=(0.1, 0.2), output_range=(0, 1)
-    )
-    assert TabularConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
-
-
-def test_an_unknown_key_lists_the_known_ones():
-    with pytest.raises(ModelError, match=r"'layer_widths'.*Known: num_ids, num_floats,.*linear_first"):
-        TabularConfig.from_dict(SMALL.to_dict() | {"layer_widths": [3]})
-
-
-def test_a_missing_key_is_named():
-    with pytest.raises(ModelError, match="lacks num_floats, num_outputs"):
-        TabularConfig.from_dict({"num_ids": [3]})
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"num_ids": (), "num_floats": 0}, "no inputs are left"),
-        ({"num_ids": (5, 0)}, r"num_ids must be integers from 1 up, not \(5, 0\)"),
-        ({"num_ids": 5}, "num_ids must be integers from 1 up, not 5"),
-        ({"num_floats": -1}, "num_floats must be integers from 0 up, not -1"),
-        ({"num_floats": True}, "num_floats must be integers from 0 up, not True"),
-        ({"num_outputs": 0}, "num_outputs must be integers from 1 up, not 0"),
-        ({"layers": (8, 2.5)}, "layers must be integers"),
-        ({"embedding_widths": (3,)}, "embedding_widths has 1 entries for the 2 id columns"),
-        ({"embedding_widths": (3, 0)}, "embedding_widths must be integers from 1 up"),
-        ({"dropout": 1.0}, r"dropout must be a probability in \[0, 1\), not 1.0"),
-        ({"dropout": (0.1, 0.2, 0.3)}, "dropout has 3 entries for 1 layers"),
-        ({"embedding_dropout": "half"}, "embedding_dropout must be a probability"),
-        ({"output_range": (1.0, 1.0)}, "low < high"),
-        ({"output_range": (1.0,)}, "low < high"),
-    ],
-)
-def test_settings_out_of_range_are_refused(change, message):
-    with pytest.raises(ModelError, match=message):
-        TabularConfig.from_dict(SMALL.to_dict() | change)
-
-
-def test_floats_must_have_the_configured_columns():
-    with pytest.raises(ModelError, match=r"floats must be \[rows, 2\], found \[3, 4\]"):
-        TabularModel(SMALL)(torch.zeros(3, 2, dtype=torch.int32), torch.zeros(3, 4))
 
 
 @pytest.mark.gpu

@@ -15,14 +15,9 @@ from shelf_helpers import (
     auc,
     build,
     by_hand,
-    check_gradients,
-    check_round_trip,
-    check_row_optimizers,
-    check_rows_alone,
     mlp_by_hand,
     normed_by_hand,
     random_rows,
-    spec,
     stirred,
     train,
 )
@@ -39,19 +34,6 @@ ALL_INPUTS = pytest.mark.parametrize("inputs", [INPUTS, NO_FLOATS, NO_IDS], ids=
 def all_combinations(sizes):
     """[product of sizes, columns] int32, each combination once."""
     return torch.tensor(list(itertools.product(*(range(size) for size in sizes))), dtype=torch.int32)
-
-
-@ALL_INPUTS
-def test_what_every_model_keeps(inputs):
-    settings = CROSSED if inputs.num_ids else SMALL
-    check_gradients("wide_deep", inputs, **settings)
-    check_rows_alone("wide_deep", inputs, **settings)
-    check_round_trip("wide_deep", inputs, **settings)
-
-
-@pytest.mark.parametrize("settings", [SMALL, CROSSED], ids=["plain", "crossed"])
-def test_row_optimizers_lower_the_loss(settings):
-    check_row_optimizers("wide_deep", **settings)
 
 
 @pytest.mark.parametrize("num_outputs", [1, 2])
@@ -138,27 +120,6 @@ def test_a_cross_remembers_exceptions_that_a_small_network_and_pairs_of_vectors_
     assert reached["crossed"] > 0.85, reached
     assert reached["crossed"] - reached["without"] > 0.08, reached
     assert reached["crossed"] - reached["fm"] > 0.08, reached
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"embedding_dim": 0}, "embedding_dim must be an integer from 1 up"),
-        ({"layers": []}, "layers is empty"),
-        ({"dropout": 1}, "dropout must be a probability"),
-        ({"cross_buckets": 0}, "cross_buckets must be an integer from 1 up"),
-        ({"cross_buckets": 2**31}, "cross_buckets must be at most 2147483647"),
-        ({"crosses": 3}, "crosses must be a list of lists"),
-        ({"crosses": [0, 1]}, "crosses: 0 is not a list of two or more different id columns"),
-        ({"crosses": [[0]]}, r"crosses: \(0,\) is not a list of two or more"),
-        ({"crosses": [[0, 0]]}, "is not a list of two or more different"),
-        ({"crosses": [[0, -1]]}, "is not a list of two or more different"),
-        ({"crosses": [[0, "user"]]}, "is not a list of two or more different"),
-    ],
-)
-def test_settings_are_checked(settings, message):
-    with pytest.raises(ModelError, match=message):
-        spec("wide_deep", **settings)
 
 
 def test_a_cross_of_a_column_that_is_not_there_is_refused_when_built():

@@ -16,7 +16,7 @@ from tiny_recipe import day_of_rows
 from features.errors import DataError
 from features.preprocessor import Preprocessor
 from features.schema import Column, Schema, Target
-from models import TabularConfig, TabularModel
+from models import ModelInputs, TabularModel, TabularSettings
 from models.model import SCORE_ATOL, SCORE_RTOL
 from pipeline.bundle import (
     BLOCK_ROWS,
@@ -73,7 +73,7 @@ def test_a_loaded_bundle_predicts_what_the_saved_one_did(bundle, many, scores, t
     bundle.save(tmp_path / "again")
     loaded = load_bundle(tmp_path / "again")
     assert loaded.info == bundle.info
-    assert loaded.model.config == bundle.model.config
+    assert (loaded.model.inputs, loaded.model.settings) == (bundle.model.inputs, bundle.model.settings)
     assert np.array_equal(loaded.predict(many)["clicked"].to_numpy().view(np.int32), scores.view(np.int32))
 
 
@@ -178,7 +178,7 @@ def test_a_multiclass_and_a_regression_target_are_named_by_class_and_column(tmp_
     )
     frame = pd.DataFrame({"x": [0.5, -1.0, 2.0, 0.0]})
     torch.manual_seed(0)
-    model = TabularModel(TabularConfig((), 1, 4, layers=(8,)))
+    model = TabularModel(ModelInputs((), 1, 4), TabularSettings(layers=(8,)))
     Bundle(Preprocessor(schema).fit([frame]), model, {"name": "a"}).save(tmp_path)
     found = load_bundle(tmp_path).predict(frame)
     assert list(found.columns) == ["kind_red", "kind_green", "kind_blue", "size"]

@@ -7,7 +7,7 @@ from features.schema import IdColumn, Target, TensorSchema
 from loaders.dataset import BatchDataset
 from loaders.loader import BatchLoader
 from loaders.packed import PackedTable
-from models import TabularConfig, TabularModel, build_optimizer
+from models import ModelInputs, TabularModel, TabularSettings, build_optimizer
 from models.ema import WeightAverage
 from models.precision import Precision
 from pipeline.checkpoint import Progress, TrainingError, TrainingState, load_checkpoint, save_checkpoint
@@ -16,7 +16,7 @@ from pipeline.checkpoint import Progress, TrainingError, TrainingState, load_che
 def make_state(precision: torch.dtype = torch.float32, ema_decay: float | None = None) -> TrainingState:
     schema = TensorSchema((IdColumn("a", 4),), ("x",), (Target("label", "binary"),))
     table = PackedTable(torch.zeros(10, schema.num_words, dtype=torch.int32), schema)
-    model = TabularModel(TabularConfig((4,), 1, 1, layers=(3,)))
+    model = TabularModel(ModelInputs((4,), 1), TabularSettings(layers=(3,)))
     average = None if ema_decay is None else WeightAverage(model, ema_decay)
     optimizer, loader = build_optimizer(model, "lamb", lr=0.1), BatchLoader(BatchDataset(table, 5))
     return TrainingState(model, optimizer, loader, torch.zeros(2), Precision(precision, "test"), average)

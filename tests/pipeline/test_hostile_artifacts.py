@@ -36,7 +36,7 @@ from features.vocabulary import Vocabulary
 from features.workflow import Workflow
 from loaders.errors import LoaderError
 from loaders.packed import PackedTable
-from models import TabularConfig, TabularModel
+from models import ModelInputs, TabularModel, TabularSettings
 from pipeline.artifacts import ArtifactError
 from pipeline.bundle import Bundle, BundleError, load_bundle
 
@@ -80,10 +80,11 @@ def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved")
     preprocessor = Preprocessor(SCHEMA).fit([ROWS])
     tensors = preprocessor.tensor_schema
-    config = TabularConfig([column.num_ids for column in tensors.ids], len(tensors.floats), 1)
+    inputs = ModelInputs(tuple(column.num_ids for column in tensors.ids), len(tensors.floats))
     steps = [Normalize("number"), JoinGroupby(["word"], ["y"], ["mean"]), Categorify("word")]
     workflow = Workflow(steps, labels=["y"]).fit([ROWS])
-    Bundle(preprocessor, TabularModel(config), {"recipe": "none"}, workflow=workflow).save(folder / "bundle")
+    model = TabularModel(inputs, TabularSettings())
+    Bundle(preprocessor, model, {"recipe": "none"}, workflow=workflow).save(folder / "bundle")
     PackedTable(torch.from_numpy(preprocessor.weave(ROWS)), tensors).save(folder / "packed")
     export = json.loads((Path(__file__).parents[1] / "features" / "data" / "fastai_export.json").read_text())["export"]
     (folder / "fastai.json").write_text(json.dumps(export))

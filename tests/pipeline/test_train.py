@@ -14,7 +14,7 @@ import torch
 from features.schema import IdColumn, Target, TensorSchema
 from loaders.dataset import BatchDataset
 from loaders.packed import PackedTable
-from models import Lamb, TabularConfig, TabularModel, TargetLoss
+from models import Lamb, ModelInputs, TabularModel, TabularSettings, TargetLoss
 from models.optimizers import OPTIMIZERS
 from models.precision import PRECISIONS
 from models.schedule import SCHEDULES
@@ -55,7 +55,7 @@ def make_model(kind: str = "binary", **changes) -> TabularModel:
     """Dropout everywhere."""
     outputs = sum(target.num_outputs for target in TASKS[kind])
     shape = {"layers": (16, 8), "dropout": 0.3, "embedding_dropout": 0.2} | changes
-    return TabularModel(TabularConfig(NUM_IDS, 3, outputs, **shape))
+    return TabularModel(ModelInputs(NUM_IDS, 3, outputs), TabularSettings(**shape))
 
 
 def run(

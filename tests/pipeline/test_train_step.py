@@ -13,7 +13,16 @@ from torch.nn import functional
 
 from features.schema import IdColumn, Target, TensorSchema
 from loaders.packed import Batch, PackedTable, unpack
-from models import Constant, OneCycle, TabularConfig, TabularModel, TargetLoss, WarmupPolynomial, build_optimizer
+from models import (
+    Constant,
+    ModelInputs,
+    OneCycle,
+    TabularModel,
+    TabularSettings,
+    TargetLoss,
+    WarmupPolynomial,
+    build_optimizer,
+)
 from models.ema import WeightAverage
 from models.precision import Precision
 from pipeline import train_step
@@ -50,8 +59,8 @@ def make_batch(rows: int, seed: int, has_weight: bool = False) -> tuple[Batch, T
 
 def make_model(seed: int = 0, batch_norm: bool = False, dropout: float = 0.0) -> TabularModel:
     torch.manual_seed(seed)
-    config = TabularConfig((5, 4), 3, 2, layers=(8,), batch_norm=batch_norm, batch_norm_floats=batch_norm)
-    return TabularModel(TabularConfig.from_dict(config.to_dict() | {"dropout": dropout}))
+    settings = TabularSettings((8,), dropout, batch_norm=batch_norm, batch_norm_floats=batch_norm)
+    return TabularModel(ModelInputs((5, 4), 3, 2), settings)
 
 
 def make_step(model: TabularModel, optimizer: str = "adamw", lr: float = 0.1, **settings) -> TrainStep:

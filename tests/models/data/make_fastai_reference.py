@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 ROWS = 32
 CATEGORIES = (40, 7, 3)
 
-# Names are those of our TabularConfig; `fastai_arguments` translates them.
+# Names are those of our ModelInputs and TabularSettings; `fastai_arguments` translates them.
 CASES: dict[str, dict] = {
     "batch_norm": {"num_ids": CATEGORIES, "num_floats": 5, "num_outputs": 1, "layers": (20, 10)},
     "no_batch_norm": {

@@ -1,0 +1,208 @@
+"""What every model of the shelf keeps, in each of its forms; what is a model's own is in its file."""
+
+from dataclasses import fields
+
+import pytest
+from shelf_helpers import (
+    BINARY,
+    INPUTS,
+    NO_FLOATS,
+    NO_IDS,
+    Rows,
+    build,
+    check_gradients,
+    check_round_trip,
+    check_row_optimizers,
+    check_rows_alone,
+    random_rows,
+    spec,
+)
+
+from models import ModelError
+from models.model import EntityColumns, ModelInputs
+from models.shelf import MODELS, model_class
+
+# ids item, context, user, item, user; floats context, item, user
+SCATTERED = ModelInputs((30, 6, 40, 9, 7), 3, 1, EntityColumns(2, (2, 4), (2,)), EntityColumns(0, (0, 3), (1,)))
+TWO_OUTPUTS = ModelInputs(INPUTS.num_ids, INPUTS.num_floats, 2)
+AUTOINT = {"embedding_dim": 4, "num_layers": 2, "num_heads": 2, "head_dim": 3}
+DCN = {"embedding_dim": 4, "layers": (16,), "dropout": 0.0}
+DEEP = {"embedding_dim": 8, "layers": (32, 32), "dropout": 0.0}
+DLRM = {"embedding_dim": 8, "bottom_layers": (16,), "top_layers": (16,)}
+FINALMLP = {"embedding_dim": 3, "first_layers": (6, 4), "second_layers": (8,), "num_heads": 2, "gate_layers": (12,)}
+FINALMLP |= {"first_dropout": 0.0, "second_dropout": 0.0}
+FT = {"token_dim": 8, "num_heads": 2, "num_blocks": 2, "attention_dropout": 0.0, "hidden_dropout": 0.0}
+TASKS = {"embedding_dim": 3, "layers": (6, 4), "tower_layers": (5,)}
+TOWERS = {"embedding_dim": 4, "layers": (16,), "vector_dim": 8, "top_layers": (8,), "log_q": False}
+WIDE = {"embedding_dim": 4, "layers": (16,), "dropout": 0.0}
+CROSSED = WIDE | {"crosses": ((0, 1), (2, 0, 1)), "cross_buckets": 50}  # 35 combinations fit, 140 are hashed
+FORMS = [
+    ("tabular", {"layers": (8,)}),
+    ("lr", {}),
+    ("fm", {"embedding_dim": 4}),
+    ("deepfm", DEEP),
+    ("deepfm", DEEP | {"batch_norm": False}),
+    ("wide_deep", WIDE),
+    ("wide_deep", CROSSED),
+    ("dlrm", DLRM),
+    ("dlrm", DLRM | {"interaction": "cat", "batch_norm": True, "dropout": 0.1}),
+    ("dcn", DCN),
+    ("dcn", DCN | {"structure": "stacked"}),
+    ("dcn", DCN | {"layers": ()}),
+    ("dcn", DCN | {"rank": 3}),
+    ("dcn", DCN | {"rank": 3, "experts": 2}),
+    ("finalmlp", FINALMLP),
+    ("autoint", AUTOINT),
+    ("autoint", AUTOINT | {"layers": (6,)}),
+    ("ft_transformer", FT),
+    ("multi_task", TASKS | {"structure": "mmoe", "num_experts": 3}),
+    ("multi_task", TASKS | {"structure": "shared_bottom"}),
+    ("ncf", {"gmf_dim": 3, "mlp_dim": 4, "layers": (5, 2), "context": "both", "context_dim": 2}),
+]
+TOWER_FORMS = [
+    ("two_tower", TOWERS | {"top": top, "loss": loss}) for top in ("dot", "mlp") for loss in ("bce", "softmax", "bpr")
+]
+MRMN_FORMS = [("mrmn", {"dim": 4, "relation": relation}) for relation in ("per_type", "gated", "shared")]
+KINDS = {"both": INPUTS, "no floats": NO_FLOATS, "no ids": NO_IDS}
+
+
+def fits(name: str, settings: dict, inputs: ModelInputs) -> bool:
+    """Whether the data are such as the model takes."""
+    if "user" in model_class(name).entities:
+        return inputs.user is not None
+    if name == "dlrm" and settings.get("interaction", "dot") == "dot":
+        return bool(inputs.num_ids)  # floats alone are one vector, which has no pair
+    return bool(inputs.num_ids) or "crosses" not in settings
+
+
+CASES = [
+    pytest.param(name, settings, inputs, id=f"{name}-{number}-{kind}")
+    for number, (name, settings) in enumerate([*FORMS, *TOWER_FORMS, *MRMN_FORMS])
+    for kind, inputs in (KINDS | {"both": SCATTERED if name == "two_tower" else INPUTS}).items()
+    if fits(name, settings, inputs)
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "inputs"), CASES)
+def test_it_learns_scores_each_row_alone_and_is_built_again_from_json(name, settings, inputs):
+    check_gradients(name, inputs, **settings)
+    check_rows_alone(name, inputs, **settings)
+    check_round_trip(name, inputs, **settings)
+
+
+@pytest.mark.parametrize(("name", "settings"), [*FORMS, *TOWER_FORMS])
+def test_row_optimizers_lower_the_loss(name, settings):
+    check_row_optimizers(name, SCATTERED if name == "two_tower" else INPUTS, **settings)
+
+
+def test_several_outputs_are_built_again_from_json():
+    for name in MODELS:
+        if not model_class(name).single_output and not model_class(name).entities:
+            check_round_trip(name, TWO_OUTPUTS)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_inputs_of_another_shape_are_refused(name):
+    model, rows = build(name), random_rows(INPUTS)
+    own = type(model).__name__
+    with pytest.raises(ModelError, match=rf"{own}: ids must be \[rows, 3\], found \[64, 2\]"):
+        model(rows.ids[:, :2], rows.floats)
+    with pytest.raises(ModelError, match=rf"{own}: floats must be \[rows, 2\], found \[64, 1\]"):
+        model(rows.ids, rows.floats[:, :1])
+    with pytest.raises(ModelError, match="3 rows of ids but 64 rows of floats"):
+        model(rows.ids[:3], rows.floats)
+
+
+WRONG = {
+    "int": (-1, 1.5, True, "3"),
+    "tuple[int, ...]": (5, (3, 0), (2.5,)),
+    "bool": ("yes", 1),
+    "dropout": (1.0, -0.1, "half", True),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_values_that_do_not_fit_a_settings_type_are_refused(name):
+    for field in fields(model_class(name).Settings):
+        kind = "dropout" if field.name.endswith("dropout") else field.type.removesuffix(" | None")
+        for value in WRONG.get(kind, ()):
+            with pytest.raises(ModelError, match=f"^{field.name} must be"):
+                model_class(name).Settings(**{field.name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("dcn", {"experts": 2}, "2 experts are low-rank ones; set rank too"),
+        ("dcn", {"structure": "beside"}, "unknown structure 'beside'. Known: parallel, stacked"),
+        ("dcn", {"rank": 0}, "rank must be an integer from 1 up"),
+        ("deepfm", {"layers": []}, "layers is empty"),
+        ("dlrm", {"top_layers": []}, "top_layers is empty"),
+        ("dlrm", {"interaction": "sum"}, "unknown interaction 'sum'. Known: dot, cat"),
+        ("finalmlp", {"num_heads": 3}, r"num_heads 3 does not divide the last of first_layers, 400"),
+        ("finalmlp", {"second_layers": (801,)}, r"does not divide the last of second_layers, 801"),
+        ("finalmlp", {"first_layers": ()}, "first_layers is empty"),
+        ("finalmlp", {"first_gate": "users"}, "Known: auto, user, item, context, learned, none"),
+        ("ft_transformer", {"num_heads": 7}, "num_heads 7 does not divide token_dim 192"),
+        ("ft_transformer", {"hidden_factor": 0.001}, "hidden_factor must be a positive number"),
+        ("ft_transformer", {"hidden_factor": float("nan")}, "hidden_factor must be a positive number"),
+        ("ft_transformer", {"hidden_factor": float("inf")}, "hidden_factor must be a positive number"),
+        ("gplvmf", {"kept": "first"}, "unknown kept rows of gplvmf 'first'. Known: last, random"),
+        ("gplvmf", {"jitter": 0}, "jitter must be a positive number"),
+        ("gplvmf", {"bias_deviation": "wide"}, "bias_deviation must be a positive number"),
+        ("mrmn", {"relation": "both"}, "unknown relation of mrmn 'both'. Known: per_type, gated, shared, none"),
+        ("mrmn", {"margins": (0.5, -1)}, "margins must be positive"),
+        ("mrmn", {"margins": ()}, "margins must be positive"),
+        ("mrmn", {"margins": "wide"}, "margins must be positive"),
+        ("multi_task", {"structure": "ple"}, "unknown structure of multi_task 'ple'. Known: shared_bottom, mmoe"),
+        ("multi_task", {"structure": "shared_bottom", "num_experts": 4}, "4: a shared bottom has no experts"),
+        ("multi_task", {"layers": ()}, "layers is empty"),
+        ("ncf", {"gmf_dim": 0, "mlp_dim": 0}, "both 0"),
+        ("ncf", {"gmf_dim": 0, "context": "both"}, "there is no gmf for it"),
+        ("ncf", {"mlp_dim": 0, "context": "mlp"}, "there is no mlp for it"),
+        ("ncf", {"context": "everywhere"}, "place of the context 'everywhere'. Known: mlp, gmf, both, none"),
+        ("ncf", {"layers": ()}, "layers is empty"),
+        ("two_tower", {"temperature": 0}, "temperature must be a positive number"),
+        ("two_tower", {"softmax_rows": 1}, "softmax_rows must be at least 2"),
+        ("two_tower", {"top": "max"}, r"unknown top of two_tower 'max'. Known: dot, mlp"),
+        ("two_tower", {"loss": "hinge"}, r"unknown loss of two_tower 'hinge'. Known: bce, softmax, bpr"),
+        ("two_tower", {"towers": "threads"}, r"'threads' is not there; .* Set model.towers to auto, or to devices"),
+        ("wide_deep", {"layers": []}, "layers is empty"),
+        ("wide_deep", {"cross_buckets": 2**31}, "cross_buckets must be at most 2147483647"),
+        ("wide_deep", {"crosses": 3}, "crosses must be a list of lists"),
+        ("wide_deep", {"crosses": [0, 1]}, "crosses: 0 is not a list of two or more different id columns"),
+        ("wide_deep", {"crosses": [[0]]}, r"crosses: \(0,\) is not a list of two or more"),
+        ("wide_deep", {"crosses": [[0, 0]]}, "is not a list of two or more different"),
+        ("wide_deep", {"crosses": [[0, -1]]}, "is not a list of two or more different"),
+        ("wide_deep", {"crosses": [[0, "user"]]}, "is not a list of two or more different"),
+        ("tabular", {"embedding_widths": (3,)}, "embedding_widths has 1 entries for 3 id columns"),
+        ("tabular", {"dropout": (0.1, 0.2, 0.3)}, "one number, or one for each of the 2 layers"),
+        ("tabular", {"output_range": (1.0, 1.0)}, "low < high"),
+        ("tabular", {"output_range": (1.0,)}, "low < high"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(name, settings, message):
+    with pytest.raises(ModelError, match=message):
+        build(name, **settings)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if model_class(name).entities])
+def test_a_model_of_users_and_items_must_know_their_columns(name):
+    bare, half = ModelInputs((5, 6), 0), ModelInputs((5, 6), 0, user=EntityColumns(0, (0,)))
+    with pytest.raises(ModelError, match="which columns are those of user and item"):
+        spec(name, bare).build()
+    with pytest.raises(ModelError, match="which columns are those of item"):
+        model_class(name)(half, model_class(name).Settings())
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if model_class(name).single_output])
+def test_a_model_of_one_number_a_row_takes_one_target(name):
+    inputs = ModelInputs(INPUTS.num_ids, INPUTS.num_floats, 3, INPUTS.user, INPUTS.item)
+    with pytest.raises(ModelError, match="one number a row, and the targets ask for 3"):
+        spec(name, inputs).build()
+
+
+def test_a_loss_asks_for_rows_of_the_same_shape():
+    rows = random_rows(INPUTS)
+    with pytest.raises(ModelError, match="rows of ids but"):
+        build("lr").training_loss(Rows(rows.ids[:3], rows.floats, rows.targets), BINARY)
