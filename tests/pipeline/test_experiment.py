@@ -43,15 +43,15 @@ def test_a_batch_larger_than_the_train_split_is_refused(trained):
         Experiment.of_run(trained[0].config, SMALL).batches(2401, seed=3)
 
 
-def test_a_training_is_that_of_a_run_and_says_nothing(trained, capsys, caplog):
-    experiment = Experiment.of_run(trained[0].config, SMALL)
+def test_a_training_is_that_of_a_run_and_says_nothing(finished, capsys, caplog):
+    experiment = Experiment.of_run(finished.config, SMALL)
     capsys.readouterr()
     random = torch.get_rng_state()
     with caplog.at_level(logging.INFO):
         found = experiment.fit(experiment.config.train, experiment.config.seed)
     assert (capsys.readouterr(), caplog.text) == (("", ""), "")
     assert torch.equal(random, torch.get_rng_state())
-    run = trained[0].train(*SMALL)
+    run = finished.train(*SMALL)
     weights = run.bundle().model.state_dict()
     assert all(torch.equal(weights[name], tensor) for name, tensor in found.model.state_dict().items())
 

@@ -1,8 +1,6 @@
 """`gigabatch plan`: samples, extrapolation, verdicts; and a plan held against the run that it is of."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -209,48 +207,25 @@ def test_what_the_stages_say_of_a_sample_is_passed_on(tmp_path):
 # --- whole plans
 
 
-# Not ru_maxrss: it counts the process that forked, too, and this one's tests have grown it.
-TRAIN_AND_TELL_PEAK = """
-import sys
-from pathlib import Path
-from pipeline.commands.app import main
-code = main(["train", "--config", sys.argv[1]])
-lines = Path("/proc/self/status").read_text().splitlines()
-Path(sys.argv[2]).write_text(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
-sys.exit(code)
-"""
-
-
-def run_in_a_process(config, folder: Path) -> tuple[int, dict]:
-    """Peak resident set (as the kernel counts it) and summary of `gigabatch train`."""
-    (folder / "run.yaml").write_text(json.dumps(config.to_dict()))
-    command = [sys.executable, "-c", TRAIN_AND_TELL_PEAK, str(folder / "run.yaml"), str(folder / "peak")]
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-    (summary,) = folder.glob("runs/*/latest/summary.json")
-    return int((folder / "peak").read_text()) * 1024, json.loads(summary.read_text())
-
-
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory):
-    """A plan of 16,000 rows from samples of them, and what running them took."""
+    """A plan of 16,000 rows from samples of them, and what it left in the artifacts' folder."""
     folder = tmp_path_factory.mktemp("planned")
     rows_of(16_000).to_csv(folder / "rows.csv", index=False)
     config = config_of(folder, folder / "rows.csv", evaluate={"importance": True, "importance_rows": 1000})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan_module, "FEW_ROWS", 10_000)
         plan = make_plan(config)
-    left = sorted(path.name for path in (folder / "artifacts").iterdir())
-    return plan, left, *run_in_a_process(config, folder)
+    return plan, sorted(path.name for path in (folder / "artifacts").iterdir())
 
 
-def test_memory_and_rows_are_near_what_is_measured(planned):
-    plan, left, peak, summary = planned
+def test_rows_and_vocabularies_are_near_those_of_the_whole(planned):
+    """Memory and time depend on the machine: benchmarks/plan.py holds them against whole runs."""
+    plan, left = planned
     assert left == []
     assert not plan.exact
     assert plan.fits
-    assert plan.host_bytes == pytest.approx(peak, rel=0.3)
-    for split, rows in summary["rows_by_split"].items():
-        assert plan.rows_by_split[split] == pytest.approx(rows, rel=0.1)
+    assert plan.rows_by_split == pytest.approx({"train": 12_800, "valid": 1600, "test": 1600}, rel=0.1)
     # four shops, and people by Heaps' law: 16,000 rows over 4,000 people
     assert plan.id_sizes["shop"] == 3 + 4
     assert 2000 < plan.id_sizes["person"] < 12_000
