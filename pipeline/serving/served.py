@@ -112,6 +112,8 @@ def self_test(served: ServedBundle) -> None:
     for asker in askers:
         scores = ranker.rank(asker, items)
         expected = predicted(ranker, asker, items)
+        if not bool(expected.isfinite().all()):
+            raise ServingError(f"bundle {served.folder}: a score is no finite number. Train again.")
         apart = (scores - expected).abs()
         allowed = SELF_TEST_MARGIN * (SCORE_ATOL + SCORE_RTOL * expected.abs()) if ranker.exact else HALF_TOLERANCE
         if not bool((apart <= allowed).all()):
@@ -119,8 +121,6 @@ def self_test(served: ServedBundle) -> None:
                 f"bundle {served.folder}: scores from stored vectors differ from the model's by up to "
                 f"{float(apart.max()):.3g}. The vectors are of other weights. Run gigabatch embed."
             )
-        if not bool(scores.isfinite().all()):
-            raise ServingError(f"bundle {served.folder}: a score is no finite number. Train again.")
     if ranker.has_vectors:
         ranker.recommend(askers[0], 1, (), 1)
 
