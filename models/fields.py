@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from models.embeddings import EmbeddingTables
 from models.errors import require, require_known
+from models.inputs import ModelInputs
 from models.linear import Linear, OutputLinear, row_linear
-from models.model import ModelInputs
 
 
 class FieldEmbeddings(nn.Module):
