@@ -2,6 +2,7 @@
 
 from models.embeddings import EmbeddingTables, embedding_width
 from models.errors import ModelError
+from models.inputs import ModelInputs
 from models.lamb import Lamb, lamb_param_groups
 from models.losses import TargetLoss
 from models.metrics import (
@@ -18,7 +19,6 @@ from models.metrics import (
     roc_auc,
     roc_curve,
 )
-from models.model import ModelInputs
 from models.optimizers import build_optimizer, set_lr_and_momentum
 from models.param_groups import ParameterSplit, split_parameters
 from models.ranking_metrics import grouped_mrr, reciprocal_ranks

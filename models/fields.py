@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from models.embeddings import EmbeddingTables
 from models.errors import require, require_known
-from models.model import ModelInputs
+from models.inputs import ModelInputs
 
 
 class FieldEmbeddings(nn.Module):

@@ -1,17 +1,17 @@
-"""What every model is to the pipeline: ids and floats to outputs, a training loss, and what it asks of the data.
+"""What every model is to the pipeline: ids and floats to outputs, and a training loss.
 
 Shapes: B rows of a batch, C id columns, F float columns, O outputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
 
-from models.errors import ModelError, require, require_known
+from models.errors import ModelError
+from models.inputs import EntityColumns, ModelInputs
 from models.losses import TargetLoss
 
 # How far two scores (outputs or predictions) of one row may be apart in float32, alone, among any others or by another
@@ -21,86 +21,7 @@ from models.losses import TargetLoss
 # every path. tests/models/test_scores.py holds both numbers for every model of the shelf.
 SCORE_RTOL = 1e-5
 SCORE_ATOL = 1e-5
-
-
-@dataclass(frozen=True)
-class EntityColumns:
-    """Which columns describe a user, or an item: places among the ids and among the floats.
-
-    key: place among the ids of the column that names it; one of `ids`.
-    """
-
-    key: int
-    ids: tuple[int, ...]
-    floats: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        for field in ("ids", "floats"):  # JSON knows only lists
-            object.__setattr__(self, field, tuple(getattr(self, field)))
-        require(self.key in self.ids, f"the key column {self.key} of an entity is not among its id columns {self.ids}.")
-
-
-@dataclass(frozen=True)
-class ModelInputs:
-    """What the data ask of a model; a model's own settings say the rest.
-
-    num_ids: size of each id column's table. num_floats: float columns. num_outputs: width of the output.
-    user, item: the columns of either, where the schema names them; all others are context.
-    """
-
-    num_ids: tuple[int, ...]
-    num_floats: int
-    num_outputs: int = 1
-    user: EntityColumns | None = None
-    item: EntityColumns | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "num_ids", tuple(self.num_ids))
-        require(all(size >= 1 for size in self.num_ids), f"every id column needs an id: num_ids is {self.num_ids}.")
-        require(self.num_floats >= 0, f"num_floats must not be negative: {self.num_floats}.")
-        require(self.num_outputs >= 1, f"num_outputs must be at least 1, not {self.num_outputs}.")
-        require(bool(self.num_ids) or self.num_floats > 0, "num_ids is empty and num_floats is 0: no inputs are left.")
-        for name, entity in (("user", self.user), ("item", self.item)):
-            if entity is not None:
-                inside = all(0 <= place < len(self.num_ids) for place in entity.ids)
-                inside = inside and all(0 <= place < self.num_floats for place in entity.floats)
-                require(inside, f"{name}: {entity} lies outside {len(self.num_ids)} ids and {self.num_floats} floats.")
-
-    def entity(self, name: str) -> EntityColumns:
-        """The columns of `user` or `item`; `ModelError` where the schema names none."""
-        columns: EntityColumns | None = getattr(self, name)
-        if columns is None:
-            raise ModelError(
-                f"this model needs to know which columns are those of {name}. Name them in the recipe's settings "
-                "(features.entities), or choose another model."
-            )
-        return columns
-
-    @property
-    def context_ids(self) -> tuple[int, ...]:
-        """Places of the id columns of neither user nor item."""
-        taken = {place for entity in (self.user, self.item) if entity for place in entity.ids}
-        return tuple(place for place in range(len(self.num_ids)) if place not in taken)
-
-    @property
-    def context_floats(self) -> tuple[int, ...]:
-        """Places of the float columns of neither user nor item."""
-        taken = {place for entity in (self.user, self.item) if entity for place in entity.floats}
-        return tuple(place for place in range(self.num_floats) if place not in taken)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, tuples and None, ready for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> ModelInputs:
-        """What `to_dict` gave; unknown and missing keys are a `ModelError`."""
-        known = [field.name for field in fields(cls)]
-        require_known("key of a model's inputs", raw, known)
-        missing = [key for key in ("num_ids", "num_floats") if key not in raw]
-        require(not missing, f"a model's inputs lack {', '.join(missing)}.")
-        entities = {key: EntityColumns(**raw[key]) for key in ("user", "item") if raw.get(key) is not None}
-        return cls(**{**raw, **entities})
+__all__ = ["EntityColumns", "Model", "ModelInputs", "Rows", "require_fit"]
 
 
 class Rows(Protocol):

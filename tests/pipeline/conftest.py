@@ -122,7 +122,7 @@ def tiny(tmp_path: Path, monkeypatch) -> Tiny:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory) -> tuple[Tiny, Run]:
-    """A finished run that tests only read: they may add artifacts to its store, but train no run, which moves `latest`."""
+    """A finished run that tests only read: they may add artifacts to its store, but train no run, moving `latest`."""
     made = Tiny(tmp_path_factory.mktemp("trained") / "tiny")
     write_day(made.raw, 0)
     with threads_of_torch(1):
