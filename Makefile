@@ -37,43 +37,43 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 plan: $(READY)  ## what a run will take (memory, time, disk) and whether that fits, before anything starts
-	$(PYTHON) -m pipeline plan --config $(CONFIG) $(ARGS)
+	$(PYTHON) -m gigabatch plan --config $(CONFIG) $(ARGS)
 
 tune: $(READY)  ## the fastest batch that is as good as the run's own, and its learning rate (ARGS="--seconds 600")
-	$(PYTHON) -m pipeline tune --config $(CONFIG) $(ARGS)
+	$(PYTHON) -m gigabatch tune --config $(CONFIG) $(ARGS)
 
 profile: $(READY)  ## where the time of a training step goes, beside the bytes and flops it needs
-	$(PYTHON) -m pipeline profile --config $(CONFIG) $(ARGS)
+	$(PYTHON) -m gigabatch profile --config $(CONFIG) $(ARGS)
 
 compare: $(READY)  ## models of the shelf under one budget, with intervals over seeds: make compare MODELS=tabular,fm,dcn
-	$(PYTHON) -m pipeline compare --config $(CONFIG) --models '$(MODELS)' $(ARGS)
+	$(PYTHON) -m gigabatch compare --config $(CONFIG) --models '$(MODELS)' $(ARGS)
 
 features: $(READY)  ## raw files -> features as Parquet
-	$(PYTHON) -m pipeline features --config $(CONFIG) $(ARGS)
+	$(PYTHON) -m gigabatch features --config $(CONFIG) $(ARGS)
 
 train: $(READY)  ## raw files -> features -> tensors -> a trained, evaluated model and its report
-	$(PYTHON) -m pipeline train --config $(CONFIG) $(ARGS)
+	$(PYTHON) -m gigabatch train --config $(CONFIG) $(ARGS)
 
 evaluate: $(READY)  ## evaluate the latest model again; summary and report go beside its own
-	$(PYTHON) -m pipeline evaluate --config $(CONFIG) $(ARGS)
+	$(PYTHON) -m gigabatch evaluate --config $(CONFIG) $(ARGS)
 
 score: $(READY)  ## predictions of the latest model (trivago: the challenge's submission file)
-	$(PYTHON) -m pipeline score --config $(CONFIG) $(ARGS)
+	$(PYTHON) -m gigabatch score --config $(CONFIG) $(ARGS)
 
 embed: $(READY)  ## store the vectors of the latest two-tower model's users and items
-	$(PYTHON) -m pipeline embed --config $(CONFIG) $(ARGS)
+	$(PYTHON) -m gigabatch embed --config $(CONFIG) $(ARGS)
 
 serve: $(READY)  ## answer /rank, /recommend and /score over HTTP with the current model; a promoted one is swapped in
-	$(PYTHON) -m pipeline serve --config $(CONFIG) $(ARGS)
+	$(PYTHON) -m gigabatch serve --config $(CONFIG) $(ARGS)
 
 export: $(READY)  ## the latest model for other runtimes: make export ARGS="--formats onnx_rows,torch --out exported"
-	$(PYTHON) -m pipeline export --config $(CONFIG) $(ARGS)
+	$(PYTHON) -m gigabatch export --config $(CONFIG) $(ARGS)
 
 nightly: $(READY)  ## new raw files -> a model -> compared with the current one -> promoted or kept
-	$(PYTHON) -m pipeline nightly --config $(CONFIG) $(ARGS)
+	$(PYTHON) -m gigabatch nightly --config $(CONFIG) $(ARGS)
 
 rollback: $(READY)  ## make the model before the current one current again
-	$(PYTHON) -m pipeline rollback --config $(CONFIG) $(ARGS)
+	$(PYTHON) -m gigabatch rollback --config $(CONFIG) $(ARGS)
 
 test: $(READY)  ## the test suite, on CPU
 	$(PYTHON) -m pytest $(ARGS)
@@ -130,13 +130,13 @@ gpu-check: $(READY)  ## on a GPU box: every test marked gpu, then the benchmarks
 	$(PYTHON) -m benchmarks.retrieval --device cuda --save
 
 data-trivago: $(READY)  ## a synthetic log in the RecSys Challenge 2019 format: make data-trivago ROWS=1000000
-	$(PYTHON) -m features.recipes.trivago_synthetic --rows $(ROWS) --out $(OUT) $(ARGS)
+	$(PYTHON) -m gigabatch.features.synthetic.trivago --rows $(ROWS) --out $(OUT) $(ARGS)
 
 data-movielens: $(READY)  ## synthetic ratings in a MovieLens format: make data-movielens USERS=6000 FORMAT=ml-1m
-	$(PYTHON) -m features.recipes.movielens_synthetic --format $(FORMAT) --users $(USERS) --out data/movielens $(ARGS)
+	$(PYTHON) -m gigabatch.features.synthetic.movielens --format $(FORMAT) --users $(USERS) --out data/movielens $(ARGS)
 
 gc: $(READY)  ## remove all but the newest artifacts: make gc ARGS="--keep 3"
-	$(PYTHON) -m pipeline gc --config $(CONFIG) $(ARGS)
+	$(PYTHON) -m gigabatch gc --config $(CONFIG) $(ARGS)
 
 clean:  ## remove environments and caches; artifacts and runs stay
 	rm -rf .venv .venv-cudf .venv-bench build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

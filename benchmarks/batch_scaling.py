@@ -49,13 +49,15 @@ EVALUATED_ROWS = 1 << 16  # at a time
 
 @lru_cache(maxsize=6)
 def split_table(folder: str, split: str, device: str) -> Any:
-    from loaders.packed import PackedTable
+    from gigabatch.loaders.tables.packed import PackedTable
 
     return PackedTable.load(Path(folder) / split, mmap=False).to(device)
 
 
 def build_model(table: Table, schema: Any) -> Any:
-    from models import ModelInputs, TabularModel, TabularSettings, embedding_width
+    from gigabatch.models.inputs import ModelInputs
+    from gigabatch.models.layers.embeddings import embedding_width
+    from gigabatch.models.tabular.tabular import TabularModel, TabularSettings
 
     def width(column: Any) -> int:
         return WIDTHS.get(column.name, OTHER_WIDTH) if table.fixed_widths else min(16, embedding_width(column.num_ids))
@@ -77,11 +79,13 @@ def train(run: Run) -> dict[str, Any]:
     """
     import torch
 
-    from loaders.dataset import BatchDataset
-    from loaders.loader import BatchLoader
-    from models import OneCycle, TargetLoss, build_optimizer
-    from models.precision import choose_precision
-    from pipeline.train_step import TrainStep
+    from gigabatch.loaders.batches.dataset import BatchDataset
+    from gigabatch.loaders.batches.loader import BatchLoader
+    from gigabatch.models.losses import TargetLoss
+    from gigabatch.models.optimizers.precision import choose_precision
+    from gigabatch.models.optimizers.registry import build_optimizer
+    from gigabatch.models.optimizers.schedule import OneCycle
+    from gigabatch.pipeline.training.train_step import TrainStep
 
     table, contender = TABLES[run.table], CONTENDERS[run.contender]
     rows = split_table(run.folder, "train", run.device)
@@ -108,7 +112,8 @@ def train(run: Run) -> dict[str, Any]:
 def judge(model: Any, table: Any) -> dict[str, float]:
     import torch
 
-    from models import grouped_mrr, log_loss, roc_auc
+    from gigabatch.models.metrics.pointwise import log_loss, roc_auc
+    from gigabatch.models.metrics.ranking import grouped_mrr
 
     batch = table.unpack(table.words)
     with torch.inference_mode():
@@ -211,7 +216,7 @@ def batch_sizes(train_rows: int, flags: Any) -> dict[int, int]:
 def main() -> None:
     flags = arguments(__doc__ or "", rows=2_000_000, log_rows=1_000_000, cache="", docs="docs", tables="pairs,trivago")
     from benchmarks.batch_scaling_report import report
-    from pipeline.machine import resolve_device
+    from gigabatch.pipeline.machine import resolve_device
 
     flags.device = resolve_device(flags.device)
     rows = {"pairs": flags.rows, "trivago": flags.log_rows}

@@ -18,8 +18,8 @@ from scipy.stats import t as student
 
 from benchmarks.batch_scaling_tables import COARSE, CONTENDERS, FINE, STEPS, TABLES, Run
 from benchmarks.common import RESULTS, finish
-from pipeline.charts import LINE, STYLE, VARIABLES
-from pipeline.display import render_table
+from gigabatch.pipeline.display import render_table
+from gigabatch.pipeline.reports.charts import LINE, STYLE, VARIABLES
 
 REQUIRED = -0.001
 CONFIDENCE = 0.95

@@ -87,9 +87,9 @@ def write_pair_splits(folder: Path, rows: int) -> None:
     import torch
 
     from benchmarks.pairs import schema, write_pairs
-    from features.preprocessor import Preprocessor
-    from features.schema import Column, Schema
-    from loaders.packed import PackedTable
+    from gigabatch.features.encoding.preprocessor import Preprocessor
+    from gigabatch.features.schema import Column, Schema
+    from gigabatch.loaders.tables.packed import PackedTable
 
     plain = schema()
     grouped = Schema((*plain.columns, Column("row_id", "group", "int64")), plain.targets)
@@ -109,8 +109,8 @@ def write_pair_splits(folder: Path, rows: int) -> None:
 
 def write_trivago_splits(folder: Path, rows: int) -> None:
     """Packed tables of a synthetic log of so many rows, split by time by the recipe."""
-    from features.recipes.trivago_synthetic import write_synthetic_log
-    from pipeline import Pipeline
+    from gigabatch.features.synthetic.trivago import write_synthetic_log
+    from gigabatch.pipeline.stages.stages import Pipeline
 
     with tempfile.TemporaryDirectory() as temporary:
         write_synthetic_log(Path(temporary) / "log", rows, seed=11)

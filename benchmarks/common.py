@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from pipeline.display import render_table
+from gigabatch.pipeline.display import render_table
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -28,9 +28,9 @@ from torch import Tensor, nn
 
 from benchmarks.common import arguments, copy_bandwidth, finish
 from benchmarks.step import NUM_IDS, WIDTHS, packed_pairs, timed_turns
-from models.embeddings import EmbeddingTables
-from models.row_optimizer import RowOptimizer
-from pipeline.display import render_table
+from gigabatch.models.layers.embeddings import EmbeddingTables
+from gigabatch.models.optimizers.row_optimizer import RowOptimizer
+from gigabatch.pipeline.display import render_table
 
 Step = Callable[[], None]
 OURS = {

@@ -28,9 +28,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.common import arguments, finish
-from models.kernels import kernel
-from models.kernels.rules import RowRule
-from pipeline.display import render_table
+from gigabatch.models.kernels import kernel
+from gigabatch.models.kernels.row_update.rules import RowRule
+from gigabatch.pipeline.display import render_table
 
 ROWS = (100, 10_000, 1_000_000, 100_000_000)
 WIDTHS = (8, 16, 64, 128)

@@ -34,7 +34,7 @@ from typing import Any
 from benchmarks.common import arguments, finish
 from benchmarks.end_to_end_ours import Recipe, search
 from benchmarks.pairs import write_pairs
-from pipeline.display import render_table
+from gigabatch.pipeline.display import render_table
 
 SMALL_BATCH = 4_096
 AUC_TOLERANCE = 0.001
@@ -92,7 +92,7 @@ def table_file(folder: Path, rows: int) -> Path:
 
 def main() -> None:
     flags = arguments(__doc__ or "", rows=0, rounds=5, cache="", search="")
-    from pipeline.machine import resolve_device
+    from gigabatch.pipeline.machine import resolve_device
 
     flags.device = resolve_device(flags.device)
     rows = flags.rows or (60_000 if flags.quick else 42_800_000 if flags.device == "cuda" else 2_000_000)

@@ -53,7 +53,7 @@ class Clock:
 
 def read_splits(path: str, engine_name: str, clock: Clock) -> tuple[Any, Any]:
     """Frames of the training and of the validation rows, of the columns that the model takes."""
-    from features.frame import load_engine
+    from gigabatch.features.engines.frame import load_engine
 
     engine = load_engine(engine_name)
     names = schema().names("categorical", "continuous", "target")
@@ -94,8 +94,8 @@ def encode(train: Any, valid: Any, device: str, clock: Clock) -> tuple[Any, Any]
     """Packed tables on `device`; fitted on `train`."""
     import torch
 
-    from features.preprocessor import Preprocessor
-    from loaders.packed import PackedTable
+    from gigabatch.features.encoding.preprocessor import Preprocessor
+    from gigabatch.loaders.tables.packed import PackedTable
 
     preprocessor = Preprocessor(schema())
     (train_rows,) = preprocessor.fit_weave([train])
@@ -110,7 +110,9 @@ def encode(train: Any, valid: Any, device: str, clock: Clock) -> tuple[Any, Any]
 
 def build(table: Any, recipe: Recipe, device: str) -> tuple[Any, Any]:
     """Model and optimizer for the table's columns."""
-    from models import ModelInputs, TabularModel, TabularSettings, build_optimizer
+    from gigabatch.models.inputs import ModelInputs
+    from gigabatch.models.optimizers.registry import build_optimizer
+    from gigabatch.models.tabular.tabular import TabularModel, TabularSettings
 
     ids = table.schema.ids
     inputs = ModelInputs(tuple(column.num_ids for column in ids), len(table.schema.floats))
@@ -124,11 +126,12 @@ def train_epoch(table: Any, recipe: Recipe, device: str, seed: int, clock: Clock
     """The model after one epoch of one-cycle over `table`, in evaluation mode."""
     import torch
 
-    from loaders.dataset import BatchDataset
-    from loaders.loader import BatchLoader
-    from models import OneCycle, TargetLoss
-    from models.precision import choose_precision
-    from pipeline.train_step import TrainStep, hold_in_tensors, use_cuda_graph
+    from gigabatch.loaders.batches.dataset import BatchDataset
+    from gigabatch.loaders.batches.loader import BatchLoader
+    from gigabatch.models.losses import TargetLoss
+    from gigabatch.models.optimizers.precision import choose_precision
+    from gigabatch.models.optimizers.schedule import OneCycle
+    from gigabatch.pipeline.training.train_step import TrainStep, hold_in_tensors, use_cuda_graph
 
     torch.manual_seed(seed)
     model, optimizer = build(table, recipe, device)
@@ -155,7 +158,7 @@ def train_epoch(table: Any, recipe: Recipe, device: str, seed: int, clock: Clock
 def judge(model: Any, table: Any, clock: Clock) -> dict[str, float]:
     import torch
 
-    from models import log_loss, roc_auc
+    from gigabatch.models.metrics.pointwise import log_loss, roc_auc
 
     batch = table.unpack(table.words)
     with torch.inference_mode():
@@ -180,11 +183,6 @@ def whole(path: str, recipe: Recipe, device: str, seed: int = 0) -> dict[str, An
 def once(path: str, recipe: Recipe, device: str, seed: int, warm_up: str) -> dict[str, Any]:
     """`whole` in this process; warm_up: a small table that goes the whole way first, or nothing."""
     import torch
-
-    import features.preprocessor  # noqa: F401
-    import loaders.loader  # noqa: F401
-    import models  # noqa: F401
-    import pipeline.train_step  # noqa: F401  the clock starts after imports, as it does for the peers
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     started = time.perf_counter()

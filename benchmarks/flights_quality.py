@@ -15,8 +15,8 @@ from sklearn.metrics import roc_auc_score
 
 from benchmarks.common import arguments, finish
 from benchmarks.peers import gradient_boosting
-from pipeline import Pipeline
-from pipeline.display import render_table
+from gigabatch.pipeline.display import render_table
+from gigabatch.pipeline.stages.stages import Pipeline
 
 
 def main() -> None:

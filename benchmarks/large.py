@@ -21,12 +21,12 @@ from typing import Any
 import psutil
 
 from benchmarks.common import arguments, finish
-from features.recipes.trivago_synthetic import write_synthetic_log
+from gigabatch.features.synthetic.trivago import write_synthetic_log
 
 LIMIT_GIB, SAMPLE_SECONDS = 8.0, 0.1
 STAGES = """
 import json, sys, time
-from pipeline import Pipeline
+from gigabatch.pipeline import Pipeline
 
 if __name__ == "__main__":
     started = time.perf_counter()

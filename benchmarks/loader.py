@@ -26,16 +26,16 @@ import torch
 
 from benchmarks.common import arguments, copy_bandwidth, finish
 from benchmarks.pairs import CARDINALITY, CONTINUOUS
-from features.schema import IdColumn, Target, TensorSchema
-from loaders.block_order import BlockOrder
-from loaders.dataset import BatchDataset, BatchSource
-from loaders.loader import BatchLoader
-from loaders.order import SampleOrder
-from loaders.order_quality import shuffle_quality
-from loaders.packed import PackedTable
-from loaders.shards import write_shuffled
-from loaders.stream import BLOCK_BYTES, NUM_LANES, WINDOW_BLOCKS, StreamedDataset
-from pipeline.display import render_table
+from gigabatch.features.schema import IdColumn, Target, TensorSchema
+from gigabatch.loaders.batches.dataset import BatchDataset, BatchSource
+from gigabatch.loaders.batches.loader import BatchLoader
+from gigabatch.loaders.batches.shards import write_shuffled
+from gigabatch.loaders.batches.stream import BLOCK_BYTES, NUM_LANES, WINDOW_BLOCKS, StreamedDataset
+from gigabatch.loaders.order.blocks import BlockOrder
+from gigabatch.loaders.order.order import SampleOrder
+from gigabatch.loaders.order.quality import shuffle_quality
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.pipeline.display import render_table
 
 SMALL, LARGE = 4096, 204_800
 PEERS = {"torch": "torch_dataloader", "fastai": "fastai"}

@@ -32,20 +32,22 @@ from torch import nn
 from benchmarks.common import arguments, finish
 from benchmarks.ncf_data import POSITIVES, Interactions, leave_one_out, listed, planted
 from benchmarks.ncf_naive import BATCH, GMF, LAYERS, MLP, NEGATIVES, Naive, ddp_step_seconds, step_parts
-from features.vocabulary import LAYOUT
-from loaders.dataset import BatchDataset
-from loaders.entity_rows import EntityRows
-from loaders.implicit import ImplicitBatches
-from loaders.loader import BatchLoader
-from loaders.negatives import UniformNegatives
-from loaders.negatives_table import KnownPositives
-from loaders.packed import PackedTable
-from models import Constant, TargetLoss, build_optimizer
-from models.ncf import NCF, NCFSettings
-from models.precision import choose_precision
-from pipeline.display import render_table
-from pipeline.rank_evaluate import Catalogue, RankingSettings, rank_evaluate
-from pipeline.train_step import TrainStep, hold_in_tensors
+from gigabatch.features.vocabulary.vocabulary import LAYOUT
+from gigabatch.loaders.batches.dataset import BatchDataset
+from gigabatch.loaders.batches.loader import BatchLoader
+from gigabatch.loaders.negatives.draws import UniformNegatives
+from gigabatch.loaders.negatives.implicit import ImplicitBatches
+from gigabatch.loaders.negatives.table import KnownPositives
+from gigabatch.loaders.tables.entity_rows import EntityRows
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.losses import TargetLoss
+from gigabatch.models.optimizers.precision import choose_precision
+from gigabatch.models.optimizers.registry import build_optimizer
+from gigabatch.models.optimizers.schedule import Constant
+from gigabatch.models.recommenders.ncf import NCF, NCFSettings
+from gigabatch.pipeline.display import render_table
+from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, RankingSettings, rank_evaluate
+from gigabatch.pipeline.training.train_step import TrainStep, hold_in_tensors
 
 OUR_BATCH = 16_384  # positives; 81,920 rows a step
 SETTINGS = NCFSettings(gmf_dim=GMF, mlp_dim=MLP, layers=LAYERS, context="mlp")

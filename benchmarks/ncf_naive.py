@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.ncf_data import Interactions
-from features.vocabulary import LAYOUT
+from gigabatch.features.vocabulary.vocabulary import LAYOUT
 
 BATCH, NEGATIVES, LR = 256, 4, 1e-3
 GMF, MLP, LAYERS = 8, 32, (32, 16, 8)

@@ -26,11 +26,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OrdinalEncoder, StandardScaler
 
 from benchmarks.common import arguments, finish
-from features.online import OnlineTransformer
-from features.preprocessor import Preprocessor
-from features.schema import Schema
-from pipeline import Pipeline
-from pipeline.display import render_table
+from gigabatch.features.encoding.online import OnlineTransformer
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.schema import Schema
+from gigabatch.pipeline.display import render_table
+from gigabatch.pipeline.stages.stages import Pipeline
 
 BUDGET_MICROSECONDS = 50
 ROUNDS = 10

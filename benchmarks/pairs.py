@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from features.schema import Column, Schema, Target
+from gigabatch.features.schema import Column, Schema, Target
 
 CARDINALITY = {
     "user_id": 938_604, "item_id": 903_867, "platform": 55, "city": 32_762, "device": 3, "current_filters": 27_841

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from features.schema import Schema
+from gigabatch.features.schema import Schema
 
 MOST_CATEGORIES = 254  # scikit-learn's limit is 255, one of which is kept for the rest
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.common import arguments, finish
 from benchmarks.large import PeakMemory, synthetic_log
-from pipeline.display import render_table
+from gigabatch.pipeline.display import render_table
 
 WITHIN = 0.30
 
@@ -46,7 +46,7 @@ class Measured:
 def run(command: str, arguments: list[str], expected: int = 0) -> Measured:
     """One command of the command line."""
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    script = [sys.executable, "-m", "pipeline", command, "--config", *arguments]
+    script = [sys.executable, "-m", "gigabatch", command, "--config", *arguments]
     with subprocess.Popen(script, stdout=subprocess.PIPE, text=True) as process, PeakMemory(process.pid) as memory:
         out, _ = process.communicate()
     seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.common import arguments, copy_bandwidth, finish
 from benchmarks.pairs import schema, write_pairs
-from pipeline.display import render_table
+from gigabatch.pipeline.display import render_table
 
 PEERS = {
     "pandas": ("pandas", "pandas_dictionary", "pandas_lookup"),
@@ -40,8 +40,8 @@ def once(path: str) -> dict[str, Any]:
     """One fit and transform in this process, after one of a small file, which loads or compiles the loops."""
     import torch
 
-    from features.preprocessor import Preprocessor
-    from loaders.packed import PackedTable
+    from gigabatch.features.encoding.preprocessor import Preprocessor
+    from gigabatch.loaders.tables.packed import PackedTable
 
     with tempfile.TemporaryDirectory() as folder:
         small = f"{folder}/small.parquet"

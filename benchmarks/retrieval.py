@@ -6,13 +6,13 @@ Vectors of length 1, as a two-tower network gives them by default, of one of thr
 direction 7 % weaker than the one before; `isotropic`, no structure at all, the hardest; `clusters`, the easiest.
 Contenders:
 
-- every item: `models.retrieval.top_k`, torch's product and `topk`, faiss' flat index;
+- every item: `gigabatch.models.retrieval.top_k`, torch's product and `topk`, faiss' flat index;
 - indexes: ours (`ApproximateIndex`: faiss' inverted lists over float16) and faiss' HNSW, each searched as widely as it
   takes for the wanted recall@k on queries that are not the ones timed.
 
 For each: recall@k against the exact answer, seconds to build, bytes, and queries a second in batches of 256 and one at
 a time, in turns. The sizes are --rows and a quarter and a sixteenth of it, to see where the two kinds cross
-(`models.retrieval.EXACT_BYTES`).
+(`gigabatch.models.retrieval.EXACT_BYTES`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.common import arguments, finish
-from models.retrieval import (
+from gigabatch.models.retrieval import (
     BLOCK_SCORES,
     INDEX_FILE,
     SERIAL_QUERIES,
@@ -39,7 +39,7 @@ from models.retrieval import (
     recall_at_k,
     top_k,
 )
-from pipeline.display import render_table
+from gigabatch.pipeline.display import render_table
 
 RECALL, BATCH, CONNECTIVITY, EXPANSION_ADD = 0.95, 256, 32, 128
 EXPANSIONS = (64, 128, 256, 512, 1024, 2048)  # candidates that a search of a graph keeps

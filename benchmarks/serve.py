@@ -41,17 +41,17 @@ import torch
 
 from benchmarks.common import arguments, finish
 from benchmarks.serve_load import Load, Server, load
-from features.preprocessor import Preprocessor
-from features.schema import Column, Entity, Schema, Target
-from models.model import SCORE_ATOL, SCORE_RTOL
-from models.shelf import ModelSpec
-from models.two_tower import TwoTowerSettings
-from pipeline.artifacts import atomic_symlink
-from pipeline.bundle import Bundle
-from pipeline.embed import embed
-from pipeline.embed_write import EmbedSettings
-from pipeline.serving.served import load_served
-from pipeline.train import model_inputs
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.schema import Column, Entity, Schema, Target
+from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
+from gigabatch.models.recommenders.two_tower import TwoTowerSettings
+from gigabatch.models.shelf import ModelSpec
+from gigabatch.pipeline.bundle import Bundle
+from gigabatch.pipeline.embedding.embed import embed
+from gigabatch.pipeline.embedding.embed_write import EmbedSettings
+from gigabatch.pipeline.serving.served import load_served
+from gigabatch.pipeline.store.artifacts import atomic_symlink
+from gigabatch.pipeline.training.train import model_inputs
 
 CANDIDATES, RATE, BODIES = 100, 200, 4
 HEADERS = {"content-type": "application/json"}

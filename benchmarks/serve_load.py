@@ -16,7 +16,8 @@ import numpy as np
 
 SERVE = (
     "import logging, sys; from pathlib import Path\n"
-    "from pipeline.serving.server import serve; from pipeline.serving.settings import ServeSettings\n"
+    "from gigabatch.pipeline.config.serving import ServeSettings\n"
+    "from gigabatch.pipeline.serving.http.server import serve\n"
     "logging.basicConfig(level=logging.INFO, format='%(message)s')\n"
     "sys.exit(serve(ServeSettings(port=0, poll_seconds=0.5), [Path(sys.argv[1])]))"
 )

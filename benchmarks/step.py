@@ -28,14 +28,17 @@ from torch.nn import functional
 
 from benchmarks.common import arguments, finish
 from benchmarks.pairs import CARDINALITY, zipf_ranks
-from features.schema import IdColumn, Target, TensorSchema
-from loaders.dataset import BatchDataset
-from loaders.loader import BatchLoader
-from loaders.packed import PackedTable
-from models import ModelInputs, TabularModel, TabularSettings, TargetLoss, build_optimizer
-from models.precision import choose_precision
-from pipeline.display import render_table
-from pipeline.train_step import TrainStep
+from gigabatch.features.schema import IdColumn, Target, TensorSchema
+from gigabatch.loaders.batches.dataset import BatchDataset
+from gigabatch.loaders.batches.loader import BatchLoader
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.losses import TargetLoss
+from gigabatch.models.optimizers.precision import choose_precision
+from gigabatch.models.optimizers.registry import build_optimizer
+from gigabatch.models.tabular.tabular import TabularModel, TabularSettings
+from gigabatch.pipeline.display import render_table
+from gigabatch.pipeline.training.train_step import TrainStep
 
 NUM_IDS = (938_604, 903_867, 56, 32_763, 4, 27_842, *(3,) * 7)
 WIDTHS = (16, 16, 4, 8, 1, 8, *(3,) * 7)

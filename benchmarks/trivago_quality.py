@@ -17,9 +17,9 @@ import pandas as pd
 import torch
 
 from benchmarks.common import arguments, finish
-from features.recipes.trivago_synthetic import write_synthetic_log
-from models import grouped_mrr
-from pipeline import Pipeline
+from gigabatch.features.synthetic.trivago import write_synthetic_log
+from gigabatch.models.metrics.ranking import grouped_mrr
+from gigabatch.pipeline.stages.stages import Pipeline
 
 
 def train(folder: Path, device: str, noise: bool, rows: int) -> tuple[Any, Any]:

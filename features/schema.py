@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from features.errors import UNREADABLE, DataError
+from gigabatch.features.errors import UNREADABLE, DataError
 
 Role = Literal["categorical", "continuous", "target", "weight", "group", "time", "key"]
 ROLES: tuple[str, ...] = ("categorical", "continuous", "target", "weight", "group", "time", "key")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from features.errors import DataError
+from gigabatch.features.errors import DataError
 
 INDICATORS = ("auto", "all", "none")  # of FillMissing
 

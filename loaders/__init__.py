@@ -1,0 +1,1 @@
+"""Frames to batches: packed tables, sample order, batch sources and negatives."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from models.errors import ModelError, require, require_known
+from gigabatch.models.errors import ModelError, require, require_known
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.errors import ModelError, require, require_known
+from gigabatch.models.errors import ModelError, require, require_known
 
 TASKS = ("binary", "multiclass", "regression")
 

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
 
-from models.errors import ModelError
-from models.inputs import EntityColumns, ModelInputs
-from models.losses import TargetLoss
+from gigabatch.models.errors import ModelError
+from gigabatch.models.inputs import EntityColumns, ModelInputs
+from gigabatch.models.losses import TargetLoss
 
 # How far two scores (outputs or predictions) of one row may be apart in float32, alone, among any others or by another
 # path: SCORE_ATOL + SCORE_RTOL * |score|. Not 0, because a BLAS adds up a product's terms in an order that depends on
@@ -25,7 +25,7 @@ __all__ = ["EntityColumns", "Model", "ModelInputs", "Rows", "require_fit"]
 
 
 class Rows(Protocol):
-    """A batch as a model sees it; `loaders.packed.Batch` is one.
+    """A batch as a model sees it; `gigabatch.loaders.tables.packed.Batch` is one.
 
     ids [B, C] int32, floats [B, F] float32, targets: one [B] each, weight [B] or None.
     """

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.errors import ModelError, require
+from gigabatch.models.errors import ModelError, require
 
 QUERY_ROWS = 256  # queries at a time
 # Scores at a time: 16 MiB on a CPU, where more come from fresh pages each time; on a GPU more keep launches few.

@@ -7,27 +7,27 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from models.errors import ModelError, require_known
+from gigabatch.models.errors import ModelError, require_known
 
 if TYPE_CHECKING:
-    from models.model import Model, ModelInputs
+    from gigabatch.models.model import Model, ModelInputs
 
 MODELS = {
-    "tabular": "models.tabular:TabularModel",
-    "lr": "models.lr:LogisticRegression",
-    "fm": "models.fm:FactorizationMachine",
-    "deepfm": "models.deepfm:DeepFM",
-    "wide_deep": "models.wide_deep:WideDeep",
-    "dlrm": "models.dlrm:DLRM",
-    "dcn": "models.dcn:DCN",
-    "finalmlp": "models.finalmlp:FinalMLP",
-    "autoint": "models.autoint:AutoInt",
-    "ft_transformer": "models.ft_transformer:FTTransformer",
-    "multi_task": "models.multi_task:MultiTask",
-    "two_tower": "models.two_tower:TwoTower",
-    "ncf": "models.ncf:NCF",
-    "mrmn": "models.mrmn:MRMN",
-    "gplvmf": "models.gplvmf:GPLVMF",
+    "tabular": "gigabatch.models.tabular.tabular:TabularModel",
+    "lr": "gigabatch.models.click.lr:LogisticRegression",
+    "fm": "gigabatch.models.click.fm:FactorizationMachine",
+    "deepfm": "gigabatch.models.click.deepfm:DeepFM",
+    "wide_deep": "gigabatch.models.click.wide_deep:WideDeep",
+    "dlrm": "gigabatch.models.click.dlrm:DLRM",
+    "dcn": "gigabatch.models.click.dcn:DCN",
+    "finalmlp": "gigabatch.models.click.finalmlp:FinalMLP",
+    "autoint": "gigabatch.models.click.autoint:AutoInt",
+    "ft_transformer": "gigabatch.models.tabular.ft_transformer:FTTransformer",
+    "multi_task": "gigabatch.models.click.multi_task:MultiTask",
+    "two_tower": "gigabatch.models.recommenders.two_tower:TwoTower",
+    "ncf": "gigabatch.models.recommenders.ncf:NCF",
+    "mrmn": "gigabatch.models.recommenders.mrmn:MRMN",
+    "gplvmf": "gigabatch.models.recommenders.gplvmf:GPLVMF",
 }
 
 
@@ -48,7 +48,7 @@ class ModelSpec:
 
     def build(self) -> Model:
         """A new model with weights from torch's global generator."""
-        from models.model import require_fit
+        from gigabatch.models.model import require_fit
 
         kind = model_class(self.name)
         require_fit(kind, self.name, self.inputs)
@@ -59,7 +59,7 @@ class ModelSpec:
         """Numbers in the model's embedding tables; none is allocated to count them."""
         import torch
 
-        from models.embeddings import EmbeddingTables
+        from gigabatch.models.layers.embeddings import EmbeddingTables
 
         with torch.device("meta"):
             tables = [module for module in self.build().modules() if isinstance(module, EmbeddingTables)]
@@ -71,7 +71,7 @@ class ModelSpec:
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> ModelSpec:
         """What `to_dict` gave; unknown settings and missing keys are a `ModelError`."""
-        from models.model import ModelInputs
+        from gigabatch.models.model import ModelInputs
 
         if missing := [key for key in ("name", "inputs", "settings") if key not in raw]:
             raise ModelError(f"a model's description lacks {', '.join(missing)}.")

@@ -13,15 +13,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from features.errors import UNREADABLE, DataError
-from features.frame import engine_of, load_engine
-from features.online import OnlineTransformer
-from features.preprocessor import Preprocessor
-from features.schema import Schema
-from features.workflow import Workflow
-from models import TargetLoss
-from models.model import Model
-from models.shelf import ModelSpec, spec_of
+from gigabatch.features.encoding.online import OnlineTransformer
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.engines.frame import engine_of, load_engine
+from gigabatch.features.errors import UNREADABLE, DataError
+from gigabatch.features.schema import Schema
+from gigabatch.features.workflow.workflow import Workflow
+from gigabatch.models.losses import TargetLoss
+from gigabatch.models.model import Model
+from gigabatch.models.shelf import ModelSpec, spec_of
 
 FORMAT = 2  # since 2 a model is described by its name, inputs and settings
 BLOCK_ROWS = 65_536

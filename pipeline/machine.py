@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from features.errors import DataError
-from pipeline.display import about_bytes
+from gigabatch.features.errors import DataError
+from gigabatch.pipeline.display import about_bytes
 
 
 @dataclass(frozen=True)

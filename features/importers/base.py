@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from features.category_values import settle
-from features.column_statistics import Scale
-from features.errors import DataError, strict_json
-from features.operators.categorify import Categorify
-from features.operators.fill_missing import Fill, FillMissing
-from features.operators.normalize import Normalize
-from features.preprocessor import Preprocessor
-from features.preprocessor_settings import PreprocessorSettings
-from features.schema import Schema
-from features.vocabulary import Vocabulary
+from gigabatch.features.columns.categories import settle
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.encoding.settings import PreprocessorSettings
+from gigabatch.features.errors import DataError, strict_json
+from gigabatch.features.exact.column_statistics import Scale
+from gigabatch.features.operators.categories.categorify import Categorify
+from gigabatch.features.operators.missing.fill_missing import Fill, FillMissing
+from gigabatch.features.operators.numbers.normalize import Normalize
+from gigabatch.features.schema import Schema
+from gigabatch.features.vocabulary.vocabulary import Vocabulary
 
 PICKLE_ENDINGS = (".pkl", ".pickle", ".pth", ".pt", ".joblib")
 

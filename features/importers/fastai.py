@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from features.errors import UNREADABLE, DataError
-from features.importers.base import (
+from gigabatch.features.errors import UNREADABLE, DataError
+from gigabatch.features.importers.base import (
     Imported,
     distinct_values,
     field,
@@ -22,12 +22,12 @@ from features.importers.base import (
     refuse_pickle,
     scale_of,
 )
-from features.operators.base import Configured
-from features.operators.categorify import Categorify
-from features.operators.fill_missing import Fill, FillMissing
-from features.operators.normalize import Normalize
-from features.vocabulary import IdLayout, Vocabulary
-from features.workflow import Workflow
+from gigabatch.features.operators.base import Configured
+from gigabatch.features.operators.categories.categorify import Categorify
+from gigabatch.features.operators.missing.fill_missing import Fill, FillMissing
+from gigabatch.features.operators.numbers.normalize import Normalize
+from gigabatch.features.vocabulary.vocabulary import IdLayout, Vocabulary
+from gigabatch.features.workflow.workflow import Workflow
 
 FORMAT = "gigabatch-fastai-1"
 FIELDS = ("format", "classes", "continuous", "fills", "indicators", "means", "stds")

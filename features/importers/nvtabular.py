@@ -13,18 +13,18 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-from features.errors import UNREADABLE, DataError
-from features.importers.base import Imported, field, number, numbers, read_json, scale_of
-from features.importers.nvtabular_categories import read_categories
-from features.operators.base import Configured
-from features.operators.clip import Clip
-from features.operators.drop_nulls import DropNulls
-from features.operators.fill_missing import Fill, FillMissing
-from features.operators.log import Log
-from features.operators.min_max import MinMax, Range
-from features.operators.normalize import Normalize
-from features.operators.rename import Rename
-from features.workflow import DTYPES, Workflow
+from gigabatch.features.errors import UNREADABLE, DataError
+from gigabatch.features.importers.base import Imported, field, number, numbers, read_json, scale_of
+from gigabatch.features.importers.nvtabular_categories import read_categories
+from gigabatch.features.operators.base import Configured
+from gigabatch.features.operators.missing.drop_nulls import DropNulls
+from gigabatch.features.operators.missing.fill_missing import Fill, FillMissing
+from gigabatch.features.operators.numbers.clip import Clip
+from gigabatch.features.operators.numbers.log import Log
+from gigabatch.features.operators.numbers.min_max import MinMax, Range
+from gigabatch.features.operators.numbers.normalize import Normalize
+from gigabatch.features.operators.rows.rename import Rename
+from gigabatch.features.workflow.workflow import DTYPES, Workflow
 
 GRAPH, PICKLE = "graph.json", "workflow.pkl"
 PASSING = ("SelectionOp", "ConcatColumns", "AddMetadata")

@@ -18,12 +18,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from features.category_values import settle, settled_column
-from features.combined_vocabulary import CombinedVocabulary
-from features.errors import DataError
-from features.importers.base import distinct_values, field
-from features.operators.categorify import Categorify
-from features.vocabulary import IdLayout, Vocabulary
+from gigabatch.features.columns.categories import settle, settled_column
+from gigabatch.features.errors import DataError
+from gigabatch.features.importers.base import distinct_values, field
+from gigabatch.features.operators.categories.categorify import Categorify
+from gigabatch.features.vocabulary.combined import CombinedVocabulary
+from gigabatch.features.vocabulary.vocabulary import IdLayout, Vocabulary
 
 MASKED = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype(), pa.bool_(): pd.BooleanDtype()}  # exact beside nulls
 PART = re.compile(r"part\.(\d+)\.parquet")

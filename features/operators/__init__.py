@@ -1,7 +1,9 @@
-"""The operators by name. To add one: write its file in this folder and its test; nothing else names it.
+"""The operators by name. To add one: write its file in a sub-folder of this one, and its test; nothing else names it.
 
-A step's name is the operator's file (`fill_missing` is `FillMissing` in `fill_missing.py`); further operators of a file
-go by their class in snake_case (`last_before` is `LastBefore`). Files are imported when they are first asked for.
+A step's name is the operator's file (`fill_missing` is `FillMissing` in `missing/fill_missing.py`); further operators
+of a file go by their class in snake_case (`last_before` is `LastBefore`). From Python every operator is an attribute of
+this package, whatever its sub-folder: `from gigabatch.features.operators import Categorify, FillMissing`. Files are
+imported when they are first asked for.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ import inspect
 import pkgutil
 import re
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from features.errors import DataError
+from gigabatch.features.errors import DataError
 
 if TYPE_CHECKING:
-    from features.operators.base import Configured
+    from gigabatch.features.operators.base import Configured
 
 
 @cache
@@ -46,15 +48,17 @@ def operator_name(kind: type[Configured]) -> str:
 
 
 @cache
-def _modules() -> tuple[str, ...]:
-    return tuple(item.name for item in pkgutil.iter_modules(__path__) if item.name not in ("base", "__main__"))
+def _modules() -> dict[str, str]:
+    """A file's name without its ending -> its module, of every file in the sub-folders."""
+    found = pkgutil.walk_packages(__path__, f"{__name__}.")
+    return {item.name.rpartition(".")[2]: item.name for item in found if not item.ispkg and item.name.count(".") > 3}
 
 
 @cache
 def _operators_of(module: str) -> dict[str, type[Configured]]:
-    from features.operators.base import Configured
+    from gigabatch.features.operators.base import Configured
 
-    found = importlib.import_module(f"{__name__}.{module}")
+    found = importlib.import_module(_modules()[module])
     return {
         operator_name(kind): kind
         for kind in vars(found).values()
@@ -65,3 +69,13 @@ def _operators_of(module: str) -> dict[str, type[Configured]]:
         and not kind.__name__.startswith("_")
         and kind.is_step
     }
+
+
+def __getattr__(name: str) -> Any:
+    if name[:1].isupper():  # a module of this package is asked for in the same way
+        spelled = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+        for module in (spelled,) if spelled in _modules() else _modules():
+            for kind in _operators_of(module).values():
+                if kind.__name__ == name:
+                    return kind
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}.")

@@ -1,11 +1,11 @@
-"""`python -m features.operators`: every operator, its kind and what it does; the table of docs/workflow.md."""
+"""`python -m gigabatch.features.operators`: each operator, its kind and what it does; the table of docs/workflow.md."""
 
 from __future__ import annotations
 
 import sys
 
-from features.operators import operator_class, operator_names
-from features.operators.base import Configured
+from gigabatch.features.operators import operator_class, operator_names
+from gigabatch.features.operators.base import Configured
 
 
 def markdown_table() -> str:

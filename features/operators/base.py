@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from features.errors import DataError, require_columns
+from gigabatch.features.errors import DataError, require_columns
 
 
 class Configured:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from features.errors import DataError
+from gigabatch.features.errors import DataError
 
 if TYPE_CHECKING:
-    from features.recipes.base import Recipe
+    from gigabatch.features.recipes.base import Recipe
 
 RECIPES = {
-    "flights": "features.recipes.flights:FlightsRecipe",
-    "interactions": "features.recipes.interactions:InteractionsRecipe",
-    "movielens": "features.recipes.movielens:MovieLensRecipe",
-    "table": "features.recipes.table:TableRecipe",
-    "trivago": "features.recipes.trivago:TrivagoRecipe",
+    "flights": "gigabatch.features.recipes.flights.recipe:FlightsRecipe",
+    "interactions": "gigabatch.features.recipes.interactions.recipe:InteractionsRecipe",
+    "movielens": "gigabatch.features.recipes.movielens.recipe:MovieLensRecipe",
+    "table": "gigabatch.features.recipes.table.recipe:TableRecipe",
+    "trivago": "gigabatch.features.recipes.trivago.recipe:TrivagoRecipe",
 }
 
 

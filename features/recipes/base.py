@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from features.errors import DataError
-from features.frame import engine_of
-from features.schema import Schema
-from features.sources import FileCache
-from features.workflow import Workflow
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.reading.sources import FileCache
+from gigabatch.features.schema import Schema
+from gigabatch.features.workflow.workflow import Workflow
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Kernels, each with one signature and three versions: plain torch, numba for CPUs, Triton for CUDA.
 
-The versions of kernel K are `K_reference.py`, `K_cpu.py` and `K_cuda.py`; `kernel(name, device)` picks one.
+A kernel is a folder with its versions `reference.py`, `cpu.py` and `cuda.py`; `kernel(name, device)` picks one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from types import ModuleType
 
 import torch
 
-from models.errors import ModelError, require_known
+from gigabatch.models.errors import ModelError, require_known
 
 VERSIONS = ("reference", "cpu", "cuda")
 KERNELS = ("lookup", "row_update", "folded")
@@ -34,7 +34,7 @@ def kernel(name: str, device: torch.device | str, version: str | None = None) ->
             f"the {chosen} version of {name} cannot run on {kind} tensors. Use that device or `reference`."
         )
     try:
-        return import_module(f"models.kernels.{name}_{chosen}")
+        return import_module(f"gigabatch.models.kernels.{name}.{chosen}")
     except ImportError as error:
         raise ModelError(
             f"the {chosen} version of {name} needs {error.name}, which is not installed. Install it, or ask for the "

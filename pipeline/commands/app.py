@@ -11,9 +11,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from pipeline.commands import lab, migrate, nightly, run, serving, storage
-from pipeline.commands.command import USAGE, Quiet, Verbose, command, one_line
-from pipeline.commands.version import version_text
+from gigabatch.pipeline.commands import lab, migrate, nightly, run, serving, storage
+from gigabatch.pipeline.commands.command import USAGE, Quiet, Verbose, command, one_line
+from gigabatch.pipeline.commands.version import version_text
 
 COMMANDS: dict[str, dict[str, Callable[..., int]]] = {
     "Run": {

@@ -15,9 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline.commands.options import DEFAULT_CONFIG
+from gigabatch.pipeline.commands.options import DEFAULT_CONFIG
 
-PACKAGES = ("gigabatch", "pipeline", "features", "loaders", "models")
 USAGE, FAILED, STOPPED = 2, 40, 130
 # No permission, a full or a read-only disk, a folder for a file: nothing that a traceback would explain.
 REFUSED_BY_SYSTEM = (
@@ -94,7 +93,7 @@ def shown(verbose: bool, quiet: bool) -> Iterator[None]:
     if not verbose and not quiet:
         yield
         return
-    from pipeline.display import detail
+    from gigabatch.pipeline.display import detail
 
     with detail("verbose" if verbose else "quiet"):
         yield
@@ -105,7 +104,7 @@ def check_config(config: Path, overrides: Sequence[str]) -> None:
 
     The command itself reads it again.
     """
-    from pipeline.config import ConfigError, load_config
+    from gigabatch.pipeline.config.config import ConfigError, load_config
 
     if config == DEFAULT_CONFIG and not config.exists():
         here = sorted(str(path) for pattern in ("*.yaml", "conf/*.yaml") for path in Path().glob(pattern))

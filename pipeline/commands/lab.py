@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import Config, Overrides, SampleRows
+from gigabatch.pipeline.commands.options import Config, Overrides, SampleRows
 
 SAMPLE_ROWS = 2_000_000
 
@@ -20,7 +20,7 @@ def plan(
     ] = False,
 ) -> int:
     """What a run will take, memory, time and disk, and whether that fits, from a sample of its inputs."""
-    from pipeline.plan import run_plan
+    from gigabatch.pipeline.lab.plan.plan import run_plan
 
     return run_plan(config, overrides, as_json)
 
@@ -39,7 +39,7 @@ def tune(
     tolerance: Annotated[float, typer.Option("--tolerance", help="Share of the metric that may be lost.")] = 0.001,
 ) -> int:
     """The fastest batch that is as good as the run's own: step times, memory, noise scale, trainings in pairs."""
-    from pipeline.tune import Bounds, run_tune
+    from gigabatch.pipeline.lab.tune.tune import Bounds, run_tune
 
     return run_tune(config, overrides, Bounds(max_batch, seeds, seconds, rows, tolerance))
 
@@ -66,7 +66,7 @@ def compare(
     rows: SampleRows = SAMPLE_ROWS,
 ) -> int:
     """Models of the shelf on one run's data under one budget, with intervals over seeds (docs/compare.md)."""
-    from pipeline.compare import Budget, run_compare
+    from gigabatch.pipeline.lab.compare.compare import Budget, run_compare
 
     return run_compare(config, overrides, models, Budget(seeds, epochs, trials, seconds, rows))
 
@@ -79,7 +79,7 @@ def lr_range(
     steps: Annotated[int, typer.Option("--steps", help="Steps between the two.")] = 100,
 ) -> int:
     """Try every learning rate in one short run of the train split and suggest one (Smith, arXiv 1506.01186)."""
-    from pipeline.lr_range import run_lr_range
+    from gigabatch.pipeline.lab.tune.lr_range import run_lr_range
 
     return run_lr_range(config, overrides, start, stop, steps)
 
@@ -94,6 +94,6 @@ def profile(
     ] = None,
 ) -> int:
     """Where the time of a training step goes, beside the bytes and flops it needs and what this machine can do."""
-    from pipeline.step_profile import run_profile
+    from gigabatch.pipeline.lab.profile.step_profile import run_profile
 
     return run_profile(config, overrides, steps, rows, trace)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from features.importers.base import Imported
+    from gigabatch.features.importers.base import Imported
 
 Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder to write the workflow to.")]
 SchemaFile = Annotated[
@@ -28,7 +28,7 @@ def nvtabular(
     schema: SchemaFile = None,
 ) -> int:
     """A saved NVTabular workflow as one of ours, ids kept (docs/migrating.md)."""
-    from features.importers.nvtabular import import_nvtabular
+    from gigabatch.features.importers.nvtabular import import_nvtabular
 
     return _write(import_nvtabular, source, out, schema)
 
@@ -39,13 +39,13 @@ def fastai(
     schema: SchemaFile = None,
 ) -> int:
     """fastai's tabular procs as a workflow of ours, ids kept (docs/migrating.md)."""
-    from features.importers.fastai import import_fastai
+    from gigabatch.features.importers.fastai import import_fastai
 
     return _write(import_fastai, source, out, schema)
 
 
 def _write(read: Callable[[Path], Imported], source: Path, out: Path, schema: Path | None) -> int:
-    from features.schema import Schema
+    from gigabatch.features.schema import Schema
 
     columns = None if schema is None else Schema.load(schema)
     imported = read(source)

@@ -7,19 +7,19 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import Config, Overrides
+from gigabatch.pipeline.commands.options import Config, Overrides
 
 
 def nightly(config: Config, overrides: Overrides) -> int:
     """Train on new files, compare with the current model, promote or keep (docs/nightly.md)."""
-    from pipeline.nightly import run_nightly
+    from gigabatch.pipeline.nightly.nightly import run_nightly
 
     return run_nightly(config, overrides)
 
 
 def rollback(config: Config, overrides: Overrides) -> int:
     """Make the model before the current one current again."""
-    from pipeline import nightly
+    from gigabatch.pipeline.nightly import nightly
 
     return nightly.rollback(config, overrides)
 
@@ -39,6 +39,6 @@ def update(
     ] = False,
 ) -> int:
     """Extend a run's vocabularies and statistics by new feature rows, and report how these differ (docs/refit.md)."""
-    from pipeline.update import update_preprocessor
+    from gigabatch.pipeline.stages.update import update_preprocessor
 
     return update_preprocessor(config, overrides, data, preprocessor, refresh_scales)

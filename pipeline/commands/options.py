@@ -11,7 +11,7 @@ import typer
 
 def complete_override(incomplete: str) -> Iterator[str]:
     """Settings for a shell that completes `key=`."""
-    from pipeline.config import RunConfig, setting_paths
+    from gigabatch.pipeline.config.config import RunConfig, setting_paths
 
     return (f"{path}=" for path in setting_paths(RunConfig) if path.startswith(incomplete))
 

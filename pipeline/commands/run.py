@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import Config, Overrides, RunFolder, Split
+from gigabatch.pipeline.commands.options import Config, Overrides, RunFolder, Split
 
 Out = Annotated[
     Path | None,
@@ -17,8 +17,8 @@ Out = Annotated[
 
 def features(config: Config, overrides: Overrides) -> int:
     """Raw files to Parquet features."""
-    from pipeline.display import render_table
-    from pipeline.stages import Pipeline
+    from gigabatch.pipeline.display import render_table
+    from gigabatch.pipeline.stages.stages import Pipeline
 
     made = Pipeline.from_config(config, *overrides).features()
     rows = [{"split": name, "rows": count} for name, count in made.rows.items()]
@@ -33,7 +33,7 @@ def features(config: Config, overrides: Overrides) -> int:
 
 def train(config: Config, overrides: Overrides) -> int:
     """Every stage up to the evaluated model and its report."""
-    from pipeline.stages import Pipeline
+    from gigabatch.pipeline.stages.stages import Pipeline
 
     Pipeline.from_config(config, *overrides).train().show()
     return 0
@@ -41,7 +41,7 @@ def train(config: Config, overrides: Overrides) -> int:
 
 def evaluate(config: Config, overrides: Overrides, run: RunFolder = None, split: Split = None, out: Out = None) -> int:
     """Evaluate a run's model on a split; summary and report in a folder beside its own."""
-    from pipeline.score import evaluate_run
+    from gigabatch.pipeline.stages.score import evaluate_run
 
     return evaluate_run(config, overrides, run, split, out)
 
@@ -57,7 +57,7 @@ def score(
     out: Out = None,
 ) -> int:
     """Write a model's predictions of a split, or of raw files."""
-    from pipeline.score import score_run
+    from gigabatch.pipeline.stages.score import score_run
 
     return score_run(config, overrides, run, split, out, raw)
 
@@ -73,6 +73,6 @@ def export(
     ] = None,
 ) -> int:
     """Write a run's model for other runtimes, checked against the bundle (docs/export.md)."""
-    from pipeline.export import export_run
+    from gigabatch.pipeline.export.export import export_run
 
     return export_run(config, overrides, run, formats, out)

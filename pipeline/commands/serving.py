@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import Config, Overrides, RunFolder
+from gigabatch.pipeline.commands.options import Config, Overrides, RunFolder
 
 
 def embed(
@@ -29,8 +29,8 @@ def embed(
     ] = None,
 ) -> int:
     """Store the vectors and model inputs of a run's users and items, for request time (docs/retrieval.md)."""
-    from pipeline.embed import run_embed
-    from pipeline.embed_write import EmbedSettings
+    from gigabatch.pipeline.embedding.embed import run_embed
+    from gigabatch.pipeline.embedding.embed_write import EmbedSettings
 
     return run_embed(config, overrides, run, EmbedSettings(dtype, index, recall), update)
 
@@ -57,6 +57,6 @@ def serve(
     insecure: Annotated[bool, typer.Option("--insecure", help="Listen beyond this machine without a token.")] = False,
 ) -> int:
     """Answer requests for predictions over HTTP with a run's model (docs/serving.md)."""
-    from pipeline.serving.server import run_server
+    from gigabatch.pipeline.serving.http.server import run_server
 
     return run_server(config, overrides, run, host, port, insecure)

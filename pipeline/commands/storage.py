@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import Config, Overrides
+from gigabatch.pipeline.commands.options import Config, Overrides
 
 
 def gc(
@@ -17,9 +17,9 @@ def gc(
     ] = 3,
 ) -> int:
     """Remove old artifacts and runs, never those that current, previous and latest name."""
-    from pipeline.artifacts import collect_garbage
-    from pipeline.config import load_config
-    from pipeline.incremental import parsed_in_use
+    from gigabatch.pipeline.config.config import load_config
+    from gigabatch.pipeline.store.artifacts import collect_garbage
+    from gigabatch.pipeline.store.parsed_files import parsed_in_use
 
     settings = load_config(config, overrides)
     links = [link for link in settings.runs.glob("*/*") if link.is_symlink()]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from pipeline.serving.errors import Refusal, ServingError
+from gigabatch.pipeline.serving.errors import Refusal, ServingError
 
 KINDS: dict[str, type] = {"string": str, "int32": int, "int64": int}
 

@@ -18,18 +18,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from features.errors import DataError
-from models.errors import ModelError
-from models.retrieval import ApproximateIndex, TopK, top_k
-from pipeline.bundle import Bundle, target_loss
-from pipeline.serving.catalogue import Catalogue
-from pipeline.serving.errors import Refusal, ServingError
-from pipeline.serving.requests import UserRequest
-from pipeline.serving.scorer import numbers, require_columns
+from gigabatch.features.errors import DataError
+from gigabatch.models.errors import ModelError
+from gigabatch.models.retrieval import ApproximateIndex, TopK, top_k
+from gigabatch.pipeline.bundle import Bundle, target_loss
+from gigabatch.pipeline.serving.catalogue import Catalogue
+from gigabatch.pipeline.serving.errors import Refusal, ServingError
+from gigabatch.pipeline.serving.requests import UserRequest
+from gigabatch.pipeline.serving.scorer import numbers, require_columns
 
 
 class TwoTowers(Protocol):
-    """What a model offers whose towers can run apart (models/two_tower.py)."""
+    """What a model offers whose towers can run apart (models/recommenders/two_tower.py)."""
 
     def user_vectors(self, ids: Tensor, floats: Tensor) -> Tensor: ...
     def item_vectors(self, ids: Tensor, floats: Tensor) -> Tensor: ...

@@ -11,8 +11,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from pipeline.serving.errors import Refusal
-from pipeline.serving.settings import ServeSettings
+from gigabatch.pipeline.config.serving import ServeSettings
+from gigabatch.pipeline.serving.errors import Refusal
 
 INT64 = 2**63
 MOST_ERRORS = 10

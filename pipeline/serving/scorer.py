@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from features.errors import DataError
-from pipeline.bundle import Bundle, model_outputs, named_predictions, target_loss
-from pipeline.serving.errors import Refusal
+from gigabatch.features.errors import DataError
+from gigabatch.pipeline.bundle import Bundle, model_outputs, named_predictions, target_loss
+from gigabatch.pipeline.serving.errors import Refusal
 
 
 class RowScorer:

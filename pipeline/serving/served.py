@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.model import SCORE_ATOL, SCORE_RTOL
-from pipeline.artifacts import MANIFEST
-from pipeline.bundle import Bundle, load_bundle, model_outputs, target_loss
-from pipeline.embeddings import STAGE, StoredEmbeddings
-from pipeline.serving.catalogue import Catalogue
-from pipeline.serving.errors import Refusal, ServingError
-from pipeline.serving.ranker import Asker, Ranker, null_row
-from pipeline.serving.scorer import RowScorer
+from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
+from gigabatch.pipeline.bundle import Bundle, load_bundle, model_outputs, target_loss
+from gigabatch.pipeline.embedding.embeddings import STAGE, StoredEmbeddings
+from gigabatch.pipeline.serving.catalogue import Catalogue
+from gigabatch.pipeline.serving.errors import Refusal, ServingError
+from gigabatch.pipeline.serving.ranker import Asker, Ranker, null_row
+from gigabatch.pipeline.serving.scorer import RowScorer
+from gigabatch.pipeline.store.artifacts import MANIFEST
 
 TESTED = 64  # users and items that a new bundle is tested on
 HALF_TOLERANCE = 0.02  # of a prediction, where vectors are stored as float16

@@ -13,11 +13,11 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pipeline.artifacts import MANIFEST
-from pipeline.embeddings import LATEST, STAGE
-from pipeline.serving.errors import ServingError
-from pipeline.serving.metrics import Metrics
-from pipeline.serving.served import ServedBundle
+from gigabatch.pipeline.embedding.embeddings import LATEST, STAGE
+from gigabatch.pipeline.serving.errors import ServingError
+from gigabatch.pipeline.serving.metrics import Metrics
+from gigabatch.pipeline.serving.served import ServedBundle
+from gigabatch.pipeline.store.artifacts import MANIFEST
 
 log = logging.getLogger(__name__)
 Signature = tuple[object, ...]

@@ -23,7 +23,7 @@ from cudf.core.groupby.groupby import DataFrameGroupBy, SeriesGroupBy
 from cudf.core.series import DatetimeProperties
 
 # These modules are pandas' own side of the engine and never see a cuDF frame.
-PANDAS_ONLY = ("features.engine_pandas",)
+PANDAS_ONLY = ("gigabatch.features.engines.pandas",)
 # cuDF accepts any name and fails later, where no signature shows it.
 TRANSFORMS = ("sum", "mean", "count", "min", "max", "median")
 
@@ -179,7 +179,7 @@ class CheckedModule:
 
 def check_everything(monkeypatch: Any) -> None:
     """From now on `engine.frames` and `engine.arrays` of the pandas engine are checked, and so is what it reads."""
-    import features.engine_pandas as engine
+    import gigabatch.features.engines.pandas as engine
 
     monkeypatch.setattr(engine, "frames", CheckedModule(pd, cudf))
     monkeypatch.setattr(engine, "arrays", CheckedModule(np, cupy))

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 pytest.importorskip("cudf", reason="the cuDF API check runs in its own environment: make test-cudf-api")
-from checked import CheckedFrame, check_everything
-
-from features.operators.categorify import Categorify
-from features.vocabulary import Vocabulary
+from gigabatch.features.operators.categories.categorify import Categorify
+from gigabatch.features.vocabulary.vocabulary import Vocabulary
+from tests.cudf_api.checked import CheckedFrame, check_everything
 
 
 @pytest.fixture(autouse=True)

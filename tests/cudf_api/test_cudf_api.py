@@ -7,24 +7,24 @@ import cudf
 import numpy as np
 import pandas as pd
 import pytest
-from checked import CheckedFrame, CheckedSeries, NotInCudf, check_everything
 
-import features.engine_pandas as engine_pandas
-from features.operators.asof import AsOf, Count, Last, Mean
-from features.operators.categorify import Categorify
-from features.operators.count_encoding import CountEncoding
-from features.operators.date_parts import PARTS, DateParts
-from features.operators.difference import Difference
-from features.operators.fill_missing import FillMissing
-from features.operators.join_external import JoinExternal
-from features.operators.normalize import Normalize
-from features.operators.rank_within_group import RankWithinGroup
-from features.operators.waiting import Waiting
-from features.preprocessor import Preprocessor
-from features.recipes.flights import FlightsRecipe, FlightsSettings
-from features.recipes.trivago import TrivagoRecipe, TrivagoSettings
-from features.recipes.trivago_synthetic import write_synthetic_log
-from features.schema import Column, Schema, Target
+import gigabatch.features.engines.pandas as engine_pandas
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.operators.categories.categorify import Categorify
+from gigabatch.features.operators.groups.join_external import JoinExternal
+from gigabatch.features.operators.history.asof import AsOf, Count, Last, Mean
+from gigabatch.features.operators.history.count_encoding import CountEncoding
+from gigabatch.features.operators.history.rank_within_group import RankWithinGroup
+from gigabatch.features.operators.history.waiting import Waiting
+from gigabatch.features.operators.missing.fill_missing import FillMissing
+from gigabatch.features.operators.numbers.difference import Difference
+from gigabatch.features.operators.numbers.normalize import Normalize
+from gigabatch.features.operators.rows.date_parts import PARTS, DateParts
+from gigabatch.features.recipes.flights.recipe import FlightsRecipe, FlightsSettings
+from gigabatch.features.recipes.trivago.recipe import TrivagoRecipe, TrivagoSettings
+from gigabatch.features.schema import Column, Schema, Target
+from gigabatch.features.synthetic.trivago import write_synthetic_log
+from tests.cudf_api.checked import CheckedFrame, CheckedSeries, NotInCudf, check_everything
 
 
 @pytest.fixture(autouse=True)
@@ -140,7 +140,7 @@ def test_the_check_catches_functions_that_cudf_lacks(name):
 
 
 def test_the_cudf_engine_imports_and_has_the_same_functions():
-    import features.engine_cudf as engine_cudf
+    import gigabatch.features.engines.cudf as engine_cudf
 
     def functions(module):
         return {
@@ -168,11 +168,11 @@ def test_code_that_only_cudf_runs_uses_names_that_exist():
     from cudf.core.accessors.string import StringMethods
     from cudf.core.groupby.groupby import DataFrameGroupBy
 
-    import features.engine_cudf as engine_cudf
-    from features.column_statistics import ColumnStatistics
-    from features.frame import FloatWord, IdWord
-    from features.operators import explode_lists
-    from features.quantiles import Search
+    import gigabatch.features.engines.cudf as engine_cudf
+    from gigabatch.features.engines.frame import FloatWord, IdWord
+    from gigabatch.features.exact.column_statistics import ColumnStatistics
+    from gigabatch.features.exact.quantiles import Search
+    from gigabatch.features.operators.lists import explode_lists
 
     ours = {name for kind in (FloatWord, IdWord) for name in kind.__dataclass_fields__}
     owners = (

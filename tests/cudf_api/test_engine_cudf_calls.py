@@ -13,17 +13,17 @@ import pytest
 
 cudf = pytest.importorskip("cudf", reason="the cuDF API check runs in its own environment: make test-cudf-api")
 import cupy  # noqa: E402
-from checked import CheckedFrame, NotInCudf, check_call, check_everything  # noqa: E402
 from cudf.core.groupby.groupby import DataFrameGroupBy  # noqa: E402
 
-import features  # noqa: E402
-from features.recipes.table import TableRecipe, TableSettings  # noqa: E402
+from gigabatch.features import engines  # noqa: E402
+from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings  # noqa: E402
+from tests.cudf_api.checked import CheckedFrame, NotInCudf, check_call, check_everything  # noqa: E402
 
 MODULES = {"cudf": cudf, "cupy": cupy}
 CLASSES = (cudf.DataFrame, cudf.Series, DataFrameGroupBy, cupy.ndarray, np.dtype)
 PLAIN = ("torch", "np", "pd", "pq")
 OURS = ("ColumnStatistics", "search")  # names in the engine that stand for objects of this project
-SOURCE = (Path(features.__file__).parent / "engine_cudf.py").read_text()
+SOURCE = (Path(engines.__file__).parent / "cudf.py").read_text()
 
 
 def calls(source):

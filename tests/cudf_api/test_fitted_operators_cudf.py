@@ -4,19 +4,18 @@ import numpy as np
 import pytest
 
 pytest.importorskip("cudf", reason="the cuDF API check runs in its own environment: make test-cudf-api")
-from checked import CheckedFrame, check_everything
-
-from features.operators.difference_lag import DifferenceLag
-from features.operators.fill_missing import STRATEGIES, FillMissing
-from features.operators.folded_target_encoding import FoldedTargetEncoding
-from features.operators.gauss_rank import GaussRank
-from features.operators.groupby_to_sequence import GroupbyToSequence
-from features.operators.join_groupby import JoinGroupby
-from features.operators.list_slice import _join_by_place
-from features.operators.min_max import MinMax
-from features.operators.normalize import Normalize
-from features.operators.quantile_buckets import QuantileBuckets
-from features.operators.rolling import STATISTICS, Rolling
+from gigabatch.features.operators.groups.folded_target_encoding import FoldedTargetEncoding
+from gigabatch.features.operators.groups.join_groupby import JoinGroupby
+from gigabatch.features.operators.history.difference_lag import DifferenceLag
+from gigabatch.features.operators.history.groupby_to_sequence import GroupbyToSequence
+from gigabatch.features.operators.history.rolling import STATISTICS, Rolling
+from gigabatch.features.operators.lists.list_slice import _join_by_place
+from gigabatch.features.operators.missing.fill_missing import STRATEGIES, FillMissing
+from gigabatch.features.operators.numbers.gauss_rank import GaussRank
+from gigabatch.features.operators.numbers.min_max import MinMax
+from gigabatch.features.operators.numbers.normalize import Normalize
+from gigabatch.features.operators.numbers.quantile_buckets import QuantileBuckets
+from tests.cudf_api.checked import CheckedFrame, check_everything
 
 
 @pytest.fixture(autouse=True)

@@ -5,12 +5,11 @@ import pandas as pd
 import pytest
 
 pytest.importorskip("cudf", reason="the cuDF API check runs in its own environment: make test-cudf-api")
-from checked import CheckedFrame, check_everything
-
-from features.recipes.interactions import InteractionsRecipe, InteractionsSettings
-from features.recipes.movielens import MovieLensRecipe, MovieLensSettings
-from features.recipes.movielens_synthetic import write_frappe, write_movielens
-from features.recipes.side_tables import SideTable
+from gigabatch.features.recipes.interactions.recipe import InteractionsRecipe, InteractionsSettings
+from gigabatch.features.recipes.interactions.side_tables import SideTable
+from gigabatch.features.recipes.movielens.recipe import MovieLensRecipe, MovieLensSettings
+from gigabatch.features.synthetic.movielens import write_frappe, write_movielens
+from tests.cudf_api.checked import CheckedFrame, check_everything
 
 
 @pytest.fixture(autouse=True)

@@ -5,20 +5,19 @@ import pytest
 
 pytest.importorskip("cudf", reason="the cuDF API check runs in its own environment: make test-cudf-api")
 
-from checked import CheckedFrame, check_everything
-
-from features.operators.bucketize import Bucketize
-from features.operators.cast import Cast
-from features.operators.clip import Clip
-from features.operators.drop_nulls import DropNulls
-from features.operators.expression import Expression
-from features.operators.filter import Filter
-from features.operators.hash_bucket import HashBucket
-from features.operators.hashed_cross import HashedCross
-from features.operators.lambda_function import LambdaFunction, register_function
-from features.operators.list_slice import ListSlice
-from features.operators.log import Log
-from features.operators.rename import Rename
+from gigabatch.features.operators.categories.hash_bucket import HashBucket
+from gigabatch.features.operators.categories.hashed_cross import HashedCross
+from gigabatch.features.operators.lists.list_slice import ListSlice
+from gigabatch.features.operators.missing.drop_nulls import DropNulls
+from gigabatch.features.operators.numbers.bucketize import Bucketize
+from gigabatch.features.operators.numbers.clip import Clip
+from gigabatch.features.operators.numbers.expression import Expression
+from gigabatch.features.operators.numbers.log import Log
+from gigabatch.features.operators.rows.cast import Cast
+from gigabatch.features.operators.rows.filter import Filter
+from gigabatch.features.operators.rows.lambda_function import LambdaFunction, register_function
+from gigabatch.features.operators.rows.rename import Rename
+from tests.cudf_api.checked import CheckedFrame, check_everything
 
 register_function("doubled", lambda frame: frame + frame, inputs=["x"], outputs=["x"])
 

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 pytest.importorskip("cudf", reason="the cuDF API check runs in its own environment: make test-cudf-api")
-from checked import CheckedFrame, check_everything
-
-from features.churn import churn
-from features.preprocessor import Preprocessor
-from features.schema import Column, Schema, Target
-from features.statistics import Statistics, statistics_operators
-from features.update import checksum
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.refit.churn import churn
+from gigabatch.features.refit.statistics import Statistics, statistics_operators
+from gigabatch.features.refit.update import checksum
+from gigabatch.features.schema import Column, Schema, Target
+from tests.cudf_api.checked import CheckedFrame, check_everything
 
 SCHEMA = Schema(
     (

@@ -5,11 +5,10 @@ import pytest
 
 pytest.importorskip("cudf", reason="the cuDF API check runs in its own environment: make test-cudf-api")
 
-from checked import CheckedFrame, check_everything
-
-from features.recipes.trivago import TrivagoRecipe, TrivagoSettings, run_here
-from features.recipes.trivago_synthetic import write_synthetic_log
-from pipeline.encode import GroupNumbers
+from gigabatch.features.recipes.trivago.recipe import TrivagoRecipe, TrivagoSettings, run_here
+from gigabatch.features.synthetic.trivago import write_synthetic_log
+from gigabatch.pipeline.stages.encode import GroupNumbers
+from tests.cudf_api.checked import CheckedFrame, check_everything
 
 
 @pytest.fixture(autouse=True)

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("cudf", reason="the cuDF API check runs in its own environment: make test-cudf-api")
-from checked import CheckedFrame, check_everything
-
-from features.workflow import Workflow
+from gigabatch.features.workflow.workflow import Workflow
+from tests.cudf_api.checked import CheckedFrame, check_everything
 
 STEPS = [
     {"drop_nulls": {"columns": ["label"]}},

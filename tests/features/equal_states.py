@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 
-from features.state import table_kind
+from gigabatch.features.workflow.state import table_kind
 
 
 def same(left, right):

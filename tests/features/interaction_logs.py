@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from features.recipes.interactions import InteractionsRecipe, InteractionsSettings
+from gigabatch.features.recipes.interactions.recipe import InteractionsRecipe, InteractionsSettings
 
 SPLITS = ("train", "valid", "test")
 COLUMNS = {"user": "who", "item": "what", "time": "when", "rating": "stars"}

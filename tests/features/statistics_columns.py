@@ -4,7 +4,7 @@ import struct
 
 import pandas as pd
 
-from features.statistics import FitContinuousStatistics
+from gigabatch.features.refit.statistics import FitContinuousStatistics
 
 
 def words(values):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from features.errors import DataError
-from features.schema import Column, IdColumn, Schema, Target, TensorSchema
+from gigabatch.features.errors import DataError
+from gigabatch.features.schema import Column, IdColumn, Schema, Target, TensorSchema
 
 SCHEMA = Schema(
     (

@@ -1,9 +1,9 @@
 """A trivago log that fits in memory, as one chunk: what chunks of any size must agree with."""
 
-from features.frame import engine_of
-from features.recipes.trivago_chunk import explode
-from features.recipes.trivago_features import PairBuilder, Properties
-from features.recipes.trivago_log import Books, code_rows, in_order, survey
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.recipes.trivago.chunk import explode
+from gigabatch.features.recipes.trivago.features import PairBuilder, Properties
+from gigabatch.features.recipes.trivago.log import Books, code_rows, in_order, survey
 
 
 def build_pairs(log, metadata, ctr_smoothing=20.0, target_smoothing=400.0):

@@ -28,23 +28,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from features.errors import DataError
-from features.importers.fastai import import_fastai
-from features.importers.nvtabular import import_nvtabular
-from features.online import OnlineTransformer
-from features.operators.categorify import Categorify
-from features.operators.expression import Expression
-from features.operators.join_groupby import JoinGroupby
-from features.preprocessor import Preprocessor
-from features.schema import Column, Schema, Target
-from features.sources import read_files
-from features.statistics_files import load_statistics
-from features.steps import parse_steps
-from features.vocabulary import Vocabulary
-from features.workflow import Workflow
-from loaders.errors import LoaderError
-from loaders.packed import PackedTable
-from pipeline.bundle import BundleError
+from gigabatch.features.encoding.online import OnlineTransformer
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.errors import DataError
+from gigabatch.features.importers.fastai import import_fastai
+from gigabatch.features.importers.nvtabular import import_nvtabular
+from gigabatch.features.operators.categories.categorify import Categorify
+from gigabatch.features.operators.groups.join_groupby import JoinGroupby
+from gigabatch.features.operators.numbers.expression import Expression
+from gigabatch.features.reading.sources import read_files
+from gigabatch.features.refit.statistics_files import load_statistics
+from gigabatch.features.schema import Column, Schema, Target
+from gigabatch.features.vocabulary.vocabulary import Vocabulary
+from gigabatch.features.workflow.steps import parse_steps
+from gigabatch.features.workflow.workflow import Workflow
+from gigabatch.loaders.errors import LoaderError
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.pipeline.bundle import BundleError
 
 REFUSALS = (DataError, LoaderError, BundleError)
 TYPES = {"name": "string", "size": "int64", "price": "float64"}
@@ -102,7 +102,7 @@ def vocabulary(content: bytes) -> None:
 
 def workflow(content: bytes) -> None:
     """The content signed anew, so that more than the checksum is reached."""
-    from features.workflow import _checksum
+    from gigabatch.features.workflow.workflow import _checksum
 
     try:
         value = json.loads(content)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "features")]
 import targets  # noqa: E402
-from damage import damaged  # noqa: E402
+
+from tests.features.damage import damaged  # noqa: E402
 
 FOUND = sorted((HERE / "findings").glob("*-*"))
 

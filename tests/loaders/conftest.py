@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from features.schema import IdColumn, Target, TensorSchema
-from loaders.packed import PackedTable
+from gigabatch.features.schema import IdColumn, Target, TensorSchema
+from gigabatch.loaders.tables.packed import PackedTable
 
 SCHEMA = TensorSchema(
     ids=(IdColumn("item", 1000), IdColumn("city", 7)),

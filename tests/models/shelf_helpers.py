@@ -8,9 +8,11 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
-from models import EmbeddingTables, TargetLoss, build_optimizer
-from models.model import SCORE_ATOL, SCORE_RTOL, EntityColumns, Model, ModelInputs
-from models.shelf import ModelSpec, model_class
+from gigabatch.models.layers.embeddings import EmbeddingTables
+from gigabatch.models.losses import TargetLoss
+from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL, EntityColumns, Model, ModelInputs
+from gigabatch.models.optimizers.registry import build_optimizer
+from gigabatch.models.shelf import ModelSpec, model_class
 
 INPUTS = ModelInputs(
     num_ids=(5, 7, 4),
@@ -30,7 +32,7 @@ ROW_OPTIMIZERS = {  # settings that move a small model visibly within a few step
 
 @dataclass
 class Rows:
-    """A batch as models see it (`models.model.Rows`)."""
+    """A batch as models see it (`gigabatch.models.model.Rows`)."""
 
     ids: Tensor
     floats: Tensor
@@ -134,7 +136,7 @@ def by_hand(weights: Tensor) -> np.ndarray:
 
 
 def mlp_by_hand(network: nn.Sequential, x: np.ndarray) -> np.ndarray:
-    """What `models.fields.mlp` computes in evaluation mode, layer by layer in float64; [B, in] -> [B, out]."""
+    """What `layers.fields.mlp` computes in evaluation mode, layer by layer in float64; [B, in] -> [B, out]."""
     for layer in network:
         if isinstance(layer, nn.Linear):
             x = x @ by_hand(layer.weight).T + (0 if layer.bias is None else by_hand(layer.bias))

@@ -8,12 +8,12 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from shelf_helpers import Rows, random_rows
 from torch import Tensor
 
-from models.embeddings import EmbeddingTables
-from models.model import EntityColumns, Model, ModelInputs
-from models.shelf import MODELS, ModelSpec, model_class
+from gigabatch.models.layers.embeddings import EmbeddingTables
+from gigabatch.models.model import EntityColumns, Model, ModelInputs
+from gigabatch.models.shelf import MODELS, ModelSpec, model_class
+from tests.models.shelf_helpers import Rows, random_rows
 
 NUM_ROWS = 300
 INPUTS = ModelInputs((5, 7, 4), 5, 3, user=EntityColumns(0, (0,), (0,)), item=EntityColumns(1, (1,), (3,)))

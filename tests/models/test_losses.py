@@ -6,7 +6,8 @@ import sklearn.metrics
 import torch
 from torch.nn import functional
 
-from models import ModelError, TargetLoss
+from gigabatch.models.errors import ModelError
+from gigabatch.models.losses import TargetLoss
 
 TASKS = (("binary", 1), ("multiclass", 3), ("regression", 1))
 ROWS = 40

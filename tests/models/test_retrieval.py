@@ -12,9 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.errors import ModelError
-from models.model import SCORE_ATOL, SCORE_RTOL
-from models.retrieval import (
+from gigabatch.models.errors import ModelError
+from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
+from gigabatch.models.retrieval import (
     EXACT_BYTES,
     LARGEST_GROUP,
     LAST_ROW,

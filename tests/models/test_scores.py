@@ -10,15 +10,15 @@ import subprocess
 import sys
 
 import pytest
-import shelf_scores
 import torch
-from shelf_scores import NUM_ROWS, outputs_of, rows_of, save_shelf, shelf_model
 from torch import Tensor
 
-from models import TargetLoss
-from models.errors import ModelError
-from models.model import SCORE_ATOL, SCORE_RTOL
-from models.shelf import MODELS, model_class
+from gigabatch.models.errors import ModelError
+from gigabatch.models.losses import TargetLoss
+from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
+from gigabatch.models.shelf import MODELS, model_class
+from tests.models import shelf_scores
+from tests.models.shelf_scores import NUM_ROWS, outputs_of, rows_of, save_shelf, shelf_model
 
 # What the libraries read when they are loaded, and what torch then says of itself.
 LOWERED = {

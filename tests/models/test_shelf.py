@@ -3,7 +3,11 @@
 from dataclasses import fields
 
 import pytest
-from shelf_helpers import (
+
+from gigabatch.models.errors import ModelError
+from gigabatch.models.model import EntityColumns, ModelInputs
+from gigabatch.models.shelf import MODELS, model_class
+from tests.models.shelf_helpers import (
     BINARY,
     INPUTS,
     NO_FLOATS,
@@ -17,10 +21,6 @@ from shelf_helpers import (
     random_rows,
     spec,
 )
-
-from models import ModelError
-from models.model import EntityColumns, ModelInputs
-from models.shelf import MODELS, model_class
 
 # ids item, context, user, item, user; floats context, item, user
 SCATTERED = ModelInputs((30, 6, 40, 9, 7), 3, 1, EntityColumns(2, (2, 4), (2,)), EntityColumns(0, (0, 3), (1,)))

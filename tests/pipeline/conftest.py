@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_recipe import write_day
 
-from features.recipes import RECIPES
-from pipeline.run import Run
-from pipeline.stages import Pipeline
+from gigabatch.features.recipes import RECIPES
+from gigabatch.pipeline.stages.run import Run
+from gigabatch.pipeline.stages.stages import Pipeline
+from tests.pipeline.tiny_recipe import write_day
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -24,16 +24,16 @@ PREAMBLE = """
 import os, sys
 os.fsync = lambda handle: None
 sys.path[:0] = {paths!r}
-from features.recipes import RECIPES
-RECIPES["tiny"] = "tiny_recipe:TinyRecipe"
-from pipeline.stages import Pipeline
+from gigabatch.features.recipes import RECIPES
+RECIPES["tiny"] = "tests.pipeline.tiny_recipe:TinyRecipe"
+from gigabatch.pipeline.stages.stages import Pipeline
 config = {config!r}
 """
 
 
 @pytest.fixture(scope="session", autouse=True)
 def tiny_recipe_is_known():
-    RECIPES["tiny"] = "tiny_recipe:TinyRecipe"
+    RECIPES["tiny"] = "tests.pipeline.tiny_recipe:TinyRecipe"
     yield
     del RECIPES["tiny"]
 
@@ -100,7 +100,7 @@ class Tiny:
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess:
         """The command line in a process of its own."""
-        code = f"from pipeline.commands.app import main\nsys.exit(main({list(arguments)!r}))"
+        code = f"from gigabatch.pipeline.commands.app import main\nsys.exit(main({list(arguments)!r}))"
         process = self.start(code)
         out, err = process.communicate(timeout=500)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
@@ -114,7 +114,9 @@ def tiny(tmp_path: Path, monkeypatch) -> Tiny:
     the first, and the run of `trained` has its whole report.
     """
     monkeypatch.setattr(os, "fsync", lambda handle: None)
-    monkeypatch.setattr("pipeline.run.write_report", lambda path, data: path.write_text(f"<html>{data.run_id}"))
+    monkeypatch.setattr(
+        "gigabatch.pipeline.stages.run.write_report", lambda path, data: path.write_text(f"<html>{data.run_id}")
+    )
     made = Tiny(tmp_path / "tiny")
     write_day(made.raw, 0)
     return made

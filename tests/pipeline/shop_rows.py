@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from features.recipes import RECIPES
-from features.recipes.base import FeatureTables, Recipe
-from features.schema import Column, Entity, Schema, Target
-from pipeline.run import Run
-from pipeline.stages import Pipeline
+from gigabatch.features.recipes import RECIPES
+from gigabatch.features.recipes.base import FeatureTables, Recipe
+from gigabatch.features.schema import Column, Entity, Schema, Target
+from gigabatch.pipeline.stages.run import Run
+from gigabatch.pipeline.stages.stages import Pipeline
 
 SHOP = Schema(
     (
@@ -96,7 +96,7 @@ class Shop:
     """A configuration of the shop in a folder of its own, and runs of it."""
 
     def __init__(self, folder: Path, **model: object) -> None:
-        RECIPES["shop"] = "shop_rows:ShopRecipe"
+        RECIPES["shop"] = "tests.pipeline.shop_rows:ShopRecipe"
         self.folder, self.config = folder, folder / "shop.yaml"
         settings = {
             "name": "shop",

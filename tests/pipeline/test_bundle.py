@@ -11,22 +11,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_recipe import day_of_rows
 
-from features.errors import DataError
-from features.preprocessor import Preprocessor
-from features.schema import Column, Schema, Target
-from models import ModelInputs, TabularModel, TabularSettings
-from models.model import SCORE_ATOL, SCORE_RTOL
-from pipeline.bundle import (
-    BLOCK_ROWS,
-    Bundle,
-    BundleError,
-    load_bundle,
-    model_outputs,
-    target_loss,
-)
-from pipeline.stages import pack
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.errors import DataError
+from gigabatch.features.schema import Column, Schema, Target
+from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
+from gigabatch.models.tabular.tabular import TabularModel, TabularSettings
+from gigabatch.pipeline.bundle import BLOCK_ROWS, Bundle, BundleError, load_bundle, model_outputs, target_loss
+from gigabatch.pipeline.stages.stages import pack
+from tests.pipeline.tiny_recipe import day_of_rows
 
 MANY = 200_000
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from rich.cells import cell_len
 
-from pipeline.display import detail, format_value, html_table, plain_table, progress, render_table, silence
+from gigabatch.pipeline.display import detail, format_value, html_table, plain_table, progress, render_table, silence
 
 ROWS = [
     {"split": "train", "rows": 228_344, "auc": 0.76341234, "note": None},

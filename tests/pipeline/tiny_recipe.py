@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from features.errors import DataError
-from features.recipes.base import FeatureTables, Recipe, SplitFractions, split_by_time
-from features.schema import Column, Schema, Target
-from features.sources import expand, read_files
+from gigabatch.features.errors import DataError
+from gigabatch.features.reading.sources import expand, read_files
+from gigabatch.features.recipes.base import FeatureTables, Recipe, SplitFractions, split_by_time
+from gigabatch.features.schema import Column, Schema, Target
 
 RAW = {
     "row": "int64", "at": "int64", "session": "int64", "city": "string", "product": "string", "store": "int64",

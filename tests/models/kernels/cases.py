@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import torch
 
-from models.kernels.rules import METHODS, RowRule
+from gigabatch.models.kernels.row_update.rules import METHODS, RowRule
 
 KINDS = ("uniform", "zipf", "one-hot", "distinct")
 # of every size class of the kernels: a few rows, widths that are and are not multiples of 4, one wider than a tile

@@ -12,8 +12,10 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from models.kernels import folded_cuda, lookup_cuda, row_update_cuda
-from models.kernels.rules import RowRule
+from gigabatch.models.kernels.folded import cuda as folded_cuda
+from gigabatch.models.kernels.lookup import cuda as lookup_cuda
+from gigabatch.models.kernels.row_update import cuda as row_update_cuda
+from gigabatch.models.kernels.row_update.rules import RowRule
 
 
 class NoGpu:

@@ -29,7 +29,7 @@ def _interpret():
     import numpy as np
     from triton.runtime import interpreter
 
-    from models.kernels import folded_cuda
+    from gigabatch.models.kernels.folded import cuda as folded_cuda
 
     assert isinstance(folded_cuda._pass, interpreter.InterpretedFunction), "triton was imported before TRITON_INTERPRET"
 

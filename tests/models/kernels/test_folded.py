@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.kernels import folded_cpu, folded_reference
+from gigabatch.models.kernels.folded import cpu as folded_cpu
+from gigabatch.models.kernels.folded import reference as folded_reference
 
 VERSIONS = pytest.mark.parametrize("passes", [folded_reference, folded_cpu], ids=["reference", "cpu"])
 SINGLE, HALF = torch.float32, torch.bfloat16

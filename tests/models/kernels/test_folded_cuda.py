@@ -30,7 +30,7 @@ def assert_sums(found, values):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_column_moments(triton_device, shape, dtype):
-    from models.kernels import folded_cuda
+    from gigabatch.models.kernels.folded import cuda as folded_cuda
 
     values = random_values(1, shape, triton_device, dtype)
     kept = values.clone()
@@ -44,7 +44,7 @@ def test_column_moments(triton_device, shape, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_relu_moments(triton_device, shape, dtype, with_bias):
-    from models.kernels import folded_cuda
+    from gigabatch.models.kernels.folded import cuda as folded_cuda
 
     values = random_values(2, shape, triton_device, dtype)
     bias = random_values(3, shape[1:], triton_device) if with_bias else None
@@ -58,7 +58,7 @@ def test_relu_moments(triton_device, shape, dtype, with_bias):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_norm_relu_backward(triton_device, shape, dtype):
-    from models.kernels import folded_cuda
+    from gigabatch.models.kernels.folded import cuda as folded_cuda
 
     gradient, hidden = (random_values(seed, shape, triton_device, dtype) for seed in (4, 5))
     hidden.clamp_(min=0)
@@ -73,7 +73,7 @@ def test_norm_relu_backward(triton_device, shape, dtype):
 
 
 def test_columns_inside_wider_rows(triton_device):
-    from models.kernels import folded_cuda
+    from gigabatch.models.kernels.folded import cuda as folded_cuda
 
     wide = random_values(8, (100, 30), triton_device)
     kept = wide.clone()
@@ -84,7 +84,7 @@ def test_columns_inside_wider_rows(triton_device):
 
 
 def test_nan_is_kept(triton_device):
-    from models.kernels import folded_cuda
+    from gigabatch.models.kernels.folded import cuda as folded_cuda
 
     values = random_values(9, (10, 3), triton_device)
     values[4, 1] = float("nan")
@@ -94,7 +94,7 @@ def test_nan_is_kept(triton_device):
 
 
 def test_programs_that_walk_many_tiles(triton_device, monkeypatch):
-    from models.kernels import folded_cuda
+    from gigabatch.models.kernels.folded import cuda as folded_cuda
 
     monkeypatch.setattr(folded_cuda, "PROGRAMS", 3)
     monkeypatch.setattr(folded_cuda, "TILE", 64)
@@ -105,7 +105,7 @@ def test_programs_that_walk_many_tiles(triton_device, monkeypatch):
 
 
 def test_moments_of_values_far_from_zero_keep_their_variance(triton_device):
-    from models.kernels import folded_cuda
+    from gigabatch.models.kernels.folded import cuda as folded_cuda
 
     values = torch.tensor(1e4 + np.random.default_rng(3).normal(size=(3_000, 2)), dtype=torch.float32)
     sums, squares = (found.cpu().numpy() for found in folded_cuda.column_moments(values.to(triton_device)))

@@ -1,6 +1,5 @@
 """Looked up rows and floats side by side: the plain and the numba version against torch's own embedding."""
 
-import cases
 import numba
 import numpy as np
 import pytest
@@ -9,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from models.kernels import lookup_cpu, lookup_reference
+from gigabatch.models.kernels.lookup import cpu as lookup_cpu
+from gigabatch.models.kernels.lookup import reference as lookup_reference
+from tests.models.kernels import cases
 
 VERSIONS = pytest.mark.parametrize("lookup", [lookup_reference.lookup, lookup_cpu.lookup], ids=["reference", "cpu"])
 SPECIAL = [float("nan"), float("inf"), -float("inf"), -0.0, 3.4e38, 1e-40, 1.00390625, 1.01171875]  # ties, overflow

@@ -1,17 +1,17 @@
 """The Triton lookup against the plain one. Copied rows are equal bit for bit; only scaled floats are rounded."""
 
-import cases
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models.kernels import lookup_reference
+from gigabatch.models.kernels.lookup import reference as lookup_reference
+from tests.models.kernels import cases
 
 
 def run(device, ids, tables, out_width, dtype=torch.float32, **floats):
-    from models.kernels import lookup_cuda
+    from gigabatch.models.kernels.lookup import cuda as lookup_cuda
 
     out = torch.full((len(ids), out_width), 7.0, dtype=dtype, device=device)
     arguments = {name: value.to(device) for name, value in floats.items()}
@@ -95,7 +95,7 @@ def test_an_id_outside_its_table_reads_nan(triton_device, bad):
 
 @pytest.mark.gpu
 def test_a_captured_graph_reads_new_ids():
-    from models.kernels import lookup_cuda
+    from gigabatch.models.kernels.lookup import cuda as lookup_cuda
 
     random = np.random.default_rng(6)
     tables, first, second = cases.tables(random), cases.ids(random, 500), cases.ids(random, 500)

@@ -3,7 +3,6 @@
 import itertools
 from dataclasses import replace
 
-import cases
 import numba
 import numpy as np
 import pytest
@@ -11,8 +10,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models.kernels import row_update_cpu, row_update_reference
-from models.kernels.rules import METHODS, ROW_STEPS, SECOND_MOMENTS, RowRule
+from gigabatch.models.kernels.row_update import cpu as row_update_cpu
+from gigabatch.models.kernels.row_update import reference as row_update_reference
+from gigabatch.models.kernels.row_update.rules import METHODS, ROW_STEPS, SECOND_MOMENTS, RowRule
+from tests.models.kernels import cases
 
 # With these a batch of some hundred rows has several chunks and buckets, and tables of a few rows are partly hot.
 SMALL = {"HOT_FLOATS": 40, "CHUNK_ROWS": 64, "BUCKET_GRADIENTS": 8}

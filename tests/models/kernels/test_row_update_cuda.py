@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-import cases
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models.kernels import row_update_reference
-from models.kernels.rules import METHODS, RowRule
+from gigabatch.models.kernels.row_update import reference as row_update_reference
+from gigabatch.models.kernels.row_update.rules import METHODS, RowRule
+from tests.models.kernels import cases
 
 # Triton's interpreter divides in every lane, in those that a mask leaves out too.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -28,7 +28,7 @@ def on(device, rule):
 
 def run(device, tables, batches, rule):
     """Tables and states, on the CPU, after a step on each (ids, gradient)."""
-    from models.kernels import row_update_cuda
+    from gigabatch.models.kernels.row_update import cuda as row_update_cuda
 
     tables = [table.to(device, copy=True) for table in tables]
     states = [rule.new_state(table) for table in tables]
@@ -90,7 +90,7 @@ def test_any_shapes_and_duplicates(triton_device, data):
 @pytest.mark.parametrize("kind", cases.KINDS)
 @pytest.mark.parametrize(("span", "tile"), [(8, 4), (16, 16), (64, 8)])
 def test_runs_over_many_tiles_and_spans(triton_device, monkeypatch, kind, span, tile):
-    from models.kernels import row_segments_cuda
+    from gigabatch.models.kernels.row_update import segments_cuda as row_segments_cuda
 
     monkeypatch.setattr(row_segments_cuda, "span_length", lambda num_rows: span)
     monkeypatch.setattr(row_segments_cuda, "tile_rows", lambda span, width: tile)
@@ -99,7 +99,7 @@ def test_runs_over_many_tiles_and_spans(triton_device, monkeypatch, kind, span, 
 
 
 def test_runs_longer_than_the_slots_added_at_a_time(triton_device, monkeypatch):
-    from models.kernels import row_segments_cuda
+    from gigabatch.models.kernels.row_update import segments_cuda as row_segments_cuda
 
     monkeypatch.setattr(row_segments_cuda, "span_length", lambda num_rows: 2)
     monkeypatch.setattr(row_segments_cuda, "tile_rows", lambda span, width: 2)
@@ -202,7 +202,7 @@ def test_large_tables_on_the_gpu(num_rows, kind):
 
 @pytest.mark.gpu
 def test_a_captured_graph_follows_ids_and_schedule():
-    from models.kernels import row_update_cuda
+    from gigabatch.models.kernels.row_update import cuda as row_update_cuda
 
     random = np.random.default_rng(14)
     tables = cases.tables(random)

@@ -7,15 +7,15 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from server_process import Server
-from small_bundles import interactions, random_bundle, write_run
 
-from pipeline.bundle import load_bundle
-from pipeline.serving.app import create_app
-from pipeline.serving.metrics import Metrics
-from pipeline.serving.served import load_served
-from pipeline.serving.settings import ServeSettings
-from pipeline.serving.swap import Slot
+from gigabatch.pipeline.bundle import load_bundle
+from gigabatch.pipeline.config.serving import ServeSettings
+from gigabatch.pipeline.serving.http.app import create_app
+from gigabatch.pipeline.serving.metrics import Metrics
+from gigabatch.pipeline.serving.served import load_served
+from gigabatch.pipeline.serving.swap import Slot
+from tests.pipeline.serving.server_process import Server
+from tests.pipeline.serving.small_bundles import interactions, random_bundle, write_run
 
 
 def one_thread(make: Any) -> Any:

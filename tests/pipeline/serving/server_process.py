@@ -17,8 +17,9 @@ class Server:
 
     def __init__(self, folders: list[Path], log: Path, environment: dict[str, str] | None = None, **settings: Any):
         code = (
-            "import json, logging, sys; from pathlib import Path; from pipeline.serving.server import serve\n"
-            "from pipeline.serving.settings import ServeSettings\n"
+            "import json, logging, sys; from pathlib import Path\n"
+            "from gigabatch.pipeline.serving.http.server import serve\n"
+            "from gigabatch.pipeline.config.serving import ServeSettings\n"
             "logging.basicConfig(level=logging.INFO, format='%(message)s')\n"
             "sys.exit(serve(ServeSettings(**json.loads(sys.argv[1])), [Path(p) for p in sys.argv[2:]]))"
         )

@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import torch
 
-from features.preprocessor import Preprocessor
-from features.schema import Column, Entity, Schema, Target
-from models.shelf import ModelSpec, model_class
-from pipeline.bundle import Bundle
-from pipeline.embed import embed
-from pipeline.embed_write import EmbedSettings
-from pipeline.train import model_inputs
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.schema import Column, Entity, Schema, Target
+from gigabatch.models.shelf import ModelSpec, model_class
+from gigabatch.pipeline.bundle import Bundle
+from gigabatch.pipeline.embedding.embed import embed
+from gigabatch.pipeline.embedding.embed_write import EmbedSettings
+from gigabatch.pipeline.training.train import model_inputs
 
 CREATED = "2026-11-21T00:00:00+00:00"
 CITIES = ("Rome", "Oslo", "Lima", "Bonn")

@@ -7,7 +7,7 @@ from urllib.parse import urljoin, urlsplit
 
 import pytest
 
-from pipeline.serving import docs_page
+from gigabatch.pipeline.serving.http import docs_page
 
 OWN = "http://served/docs"
 installed = pytest.mark.skipif(

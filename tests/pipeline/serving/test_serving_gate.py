@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from pipeline.serving.errors import Refusal
-from pipeline.serving.gate import Line
-from pipeline.serving.settings import ServeSettings
+from gigabatch.pipeline.config.serving import ServeSettings
+from gigabatch.pipeline.serving.errors import Refusal
+from gigabatch.pipeline.serving.http.gate import Line
 
 TOKEN = "0123456789abcdef-token"
 RANK = {"user": "u1", "items": [1001, 1002]}
@@ -196,7 +196,7 @@ def test_the_line_gives_errors_to_whoever_asked_and_goes_on():
 
 def test_a_full_line_and_a_long_wait_are_busy(monkeypatch):
     now = 100.0
-    monkeypatch.setattr("pipeline.serving.gate.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("gigabatch.pipeline.serving.http.gate.time", SimpleNamespace(monotonic=lambda: now))
 
     async def main():
         line = Line(longest=2, timeout_seconds=2)

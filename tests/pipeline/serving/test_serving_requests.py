@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.serving.errors import Refusal
-from pipeline.serving.requests import RankRequest, RecommendRequest, ScoreRequest, parse
-from pipeline.serving.settings import ServeSettings
+from gigabatch.pipeline.config.serving import ServeSettings
+from gigabatch.pipeline.serving.errors import Refusal
+from gigabatch.pipeline.serving.requests import RankRequest, RecommendRequest, ScoreRequest, parse
 
 LIMITS = ServeSettings(max_candidates=5, max_k=7, max_exclude=3, max_rows=2, max_text=20)
 KINDS = {"/rank": RankRequest, "/recommend": RecommendRequest, "/score": ScoreRequest}

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from small_bundles import CREATED, interactions, random_bundle, write_run
 
-from models.model import SCORE_ATOL, SCORE_RTOL
-from pipeline.serving.served import load_served
+from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
+from gigabatch.pipeline.serving.served import load_served
+from tests.pipeline.serving.small_bundles import CREATED, interactions, random_bundle, write_run
 
 USER = ["user_id", "city", "age", "visits"]
 ITEM = ["item_id", "genre", "price"]
@@ -134,7 +134,7 @@ def test_a_bundle_without_entities_scores_rows_and_says_that_it_cannot_rank(trai
     run = trained[1].path
     caller = make_caller(load_served(run))
     rows = trained[1].bundle()
-    from tiny_recipe import day_of_rows
+    from tests.pipeline.tiny_recipe import day_of_rows
 
     frame = day_of_rows(3, 20)[list(rows.online().columns)]
     asked = json.loads(frame.to_json(orient="records", double_precision=15))

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS
 
-from pipeline.serving.settings import ServeSettings
+from gigabatch.pipeline.config.serving import ServeSettings
 
 LIMITS = ServeSettings(max_candidates=20, max_k=50, max_exclude=20, max_rows=5, max_text=40)
 ALWAYS = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")

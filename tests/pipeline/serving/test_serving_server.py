@@ -10,12 +10,12 @@ import time
 from http.client import HTTPConnection
 
 import pytest
-from server_process import ROOT, Server
 
-from pipeline.commands.app import main
-from pipeline.serving.errors import ServingError
-from pipeline.serving.server import is_loopback, listen, read_token, require_safe, serve
-from pipeline.serving.settings import ServeSettings
+from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.config.serving import ServeSettings
+from gigabatch.pipeline.serving.errors import ServingError
+from gigabatch.pipeline.serving.http.server import is_loopback, listen, read_token, require_safe, serve
+from tests.pipeline.serving.server_process import ROOT, Server
 
 JSON = {"content-type": "application/json"}
 TOKEN = "a-long-enough-token"
@@ -244,7 +244,7 @@ def test_the_command_serves_a_run_by_its_configuration(trained):
     tiny, run = trained
     more = ["serve.max_body_bytes=1024", "serve.port=1"]
     process = tiny.start(
-        f"from pipeline.commands.app import main\nmore = {more}\n"
+        f"from gigabatch.pipeline.commands.app import main\nmore = {more}\n"
         "sys.exit(main(['serve', '--config', config, '--port', '0', *more]))"
     )
     line = ""
@@ -278,6 +278,6 @@ def test_errors_at_the_start_are_one_line(trained, capsys):
 
 def test_importing_the_command_line_loads_no_server():
     loaded = "[m for m in ('fastapi', 'uvicorn') if m in sys.modules]"
-    code = f"import sys, pipeline.commands.app, pipeline.serving.settings; print({loaded})"
+    code = f"import sys, gigabatch.pipeline.commands.app, gigabatch.pipeline.config.serving; print({loaded})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"

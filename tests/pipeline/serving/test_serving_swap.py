@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from server_process import Server
-from small_bundles import random_bundle, write_embeddings, write_run
 
-from pipeline.artifacts import atomic_symlink
-from pipeline.embeddings import STAGE
-from pipeline.serving.errors import ServingError
-from pipeline.serving.metrics import Metrics
-from pipeline.serving.served import load_served
-from pipeline.serving.swap import Slot, Watcher
+from gigabatch.pipeline.embedding.embeddings import STAGE
+from gigabatch.pipeline.serving.errors import ServingError
+from gigabatch.pipeline.serving.metrics import Metrics
+from gigabatch.pipeline.serving.served import load_served
+from gigabatch.pipeline.serving.swap import Slot, Watcher
+from gigabatch.pipeline.store.artifacts import atomic_symlink
+from tests.pipeline.serving.server_process import Server
+from tests.pipeline.serving.small_bundles import random_bundle, write_embeddings, write_run
 
 RANK = {"user": "u1", "items": [1001, 1002, 1003]}
 
@@ -148,7 +148,7 @@ def test_vectors_of_other_weights_are_found_by_the_test_of_a_bundle(home, monkey
     write = load_served(home / "first")
     vectors = write.ranker.items.vectors.clone()
     vectors[0] += 0.01
-    from pipeline.serving import served as module
+    from gigabatch.pipeline.serving import served as module
 
     write.ranker._item_vectors = vectors
     with pytest.raises(ServingError, match="of other weights"):
@@ -164,7 +164,7 @@ def test_a_watch_outlives_a_failing_file_system(home, monkeypatch, caplog):
         calls.set()
         raise OSError("stale handle")
 
-    monkeypatch.setattr("pipeline.serving.swap.signature", fail)
+    monkeypatch.setattr("gigabatch.pipeline.serving.swap.signature", fail)
     made.start()
     assert calls.wait(60)
     monkeypatch.undo()

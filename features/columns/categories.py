@@ -1,0 +1,192 @@
+"""Which values are the same category, however a frame holds them: text, whole numbers, floats and flags.
+
+- Text is compared by its UTF-8 bytes; it is never read as a number: "7" and 7 are different, and a column of the one
+  kind against a vocabulary of the other is an error.
+- Whole numbers are compared as int64 whatever their width. A column of floats (integers read with nulls) finds whole
+  numbers by value; a float with a fraction or an infinity is none of them, and one of 2^53 and beyond is an error,
+  since it may be another number rounded.
+- Flags are true and false, not 1 and 0.
+- A category type counts by its values, never by its codes. NaN is null. -0.0 is 0.0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.exact.float_order import EXACT
+
+TEXT, WHOLE, FLOAT, FLAG = "text", "whole numbers", "floats", "flags"
+KINDS = {"O": TEXT, "U": TEXT, "i": WHOLE, "u": WHOLE, "f": FLOAT, "b": FLAG}
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A column of one kind.
+
+    values: a column of str, int32, int64, float64 or bool; a category type only of text. Text keeps its nulls, other
+    kinds hold an arbitrary value there. null: bool array. kind: one of KINDS, None where every row is null.
+    """
+
+    values: Any
+    null: Any
+    kind: str | None
+
+    def known(self) -> Any:
+        """The values that are not null, on a new index."""
+        return self.values[~self.null].reset_index(drop=True)
+
+
+def settle(column: Any, where: str) -> Settled:
+    """The column as one of the four kinds.
+
+    where: who asks, for messages. Errors (`DataError`): dates, lists, bytes, decimals, mixed objects and other types;
+    integers of 2^63 and beyond.
+    """
+    engine = engine_of(column)
+    null = engine.array(column.isna())
+    if bool(null.all()):
+        return Settled(column, null, None)
+    if str(column.dtype) == "category":
+        if category_kind(column.cat.categories) == TEXT:
+            return Settled(column, null, TEXT)
+        codes = engine.arrays.clip(engine.array(column.cat.codes).astype("int64"), 0, None)
+        column = engine.frames.Series(column.cat.categories, name=column.name).take(codes).reset_index(drop=True)
+    elif str(column.dtype) == "object" and engine.NAME == "pandas":
+        column = _unboxed(column, where)
+    kind = category_kind(column)
+    if kind == WHOLE:
+        return Settled(_whole(column, where), null, WHOLE)
+    if kind == FLOAT:
+        floats = column.fillna(0.0).astype("float64") + 0.0  # -0.0 + 0.0 is 0.0
+        null = null | engine.array(floats != floats)
+        return Settled(floats.fillna(0.0), null, None if bool(null.all()) else FLOAT)
+    if kind == FLAG:
+        return Settled(column.fillna(False).astype("bool"), null, FLAG)
+    if kind == TEXT and "list" not in str(column.dtype) and "struct" not in str(column.dtype):
+        return Settled(column, null, TEXT)
+    raise unknown_type(column, where)
+
+
+def category_kind(column: Any) -> str | None:
+    """The kind that a column's type stands for, None for a type that holds no categories (dates, lists)."""
+    return KINDS.get(getattr(column.dtype, "kind", "?"))
+
+
+def unknown_type(column: Any, where: str) -> DataError:
+    return DataError(
+        f"{where}: column {column.name!r} is {column.dtype}. Types that can be categories: text, integers, floats, "
+        "booleans, and a category type of these. Make dates text, or seconds since 1970, and cast others."
+    )
+
+
+def _unboxed(column: Any, where: str) -> Any:
+    """A pandas column of Python objects as the type that all of them have."""
+    try:
+        typed = column.convert_dtypes()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{where}: column {column.name!r} holds text that is no Unicode ({error}).") from error
+    if str(typed.dtype) == "object":
+        types = sorted({type(value).__name__ for value in column[column.notna()].head(1000)})
+        raise DataError(
+            f"{where}: column {column.name!r} holds Python objects of type(s) {', '.join(types)}. Make it one of text, "
+            "whole numbers, floats or booleans first."
+        )
+    return typed
+
+
+def _whole(column: Any, where: str) -> Any:
+    filled = column.fillna(0) if bool(column.isna().any()) else column
+    if str(filled.dtype) in ("int64", "int32"):
+        return filled
+    if column.dtype.kind == "u" and len(filled) and int(filled.max()) >= 2**63:
+        raise DataError(f"{where}: column {column.name!r} holds integers of 2^63 and beyond. Read them as text.")
+    return filled.astype("int32" if str(filled.dtype) == "Int32" else "int64")
+
+
+def comparable(column: Settled, known: Any, where: str) -> tuple[Any, Any, Any]:
+    """(column's values, known's values, bool array of rows that equal no value of `known` or None).
+
+    The two columns are of one type; `known` holds no nulls. Errors (`DataError`): another kind, floats of 2^53 and
+    beyond against whole numbers, and the other way round.
+    """
+    engine = engine_of(known)
+    values, kind = column.values, category_kind(known)
+    if column.kind == kind == WHOLE and values.dtype != known.dtype:
+        return values.astype("int64"), known.astype("int64"), None
+    if column.kind == kind:
+        return values, known, None
+    if column.kind == FLOAT and kind == WHOLE:
+        array = engine.array(values)
+        _require_exact(values, ~column.null & (array >= EXACT) & (array < float("inf")), where)
+        _require_exact(values, ~column.null & (array <= -EXACT) & (array > -float("inf")), where)
+        whole = (array == engine.arrays.floor(array)) & (abs(array) < EXACT)
+        return engine.frames.Series(engine.arrays.where(whole, array, 0).astype("int64")), known.astype("int64"), ~whole
+    if column.kind == WHOLE and kind == FLOAT:
+        array = engine.array(values.astype("int64"))
+        _require_exact(values, ~column.null & ((array >= EXACT) | (array <= -EXACT)), where)
+        return values.astype("float64"), known, None
+    raise DataError(
+        f"{where}: column {values.name!r} holds {column.kind} ({values.dtype}), the vocabulary {kind} "
+        f"({known.dtype}). Cast the column to the type that the fit saw."
+    )
+
+
+def _require_exact(values: Any, wrong: Any, where: str) -> None:
+    if bool(wrong.any()):
+        raise DataError(
+            f"{where}: column {values.name!r} and its vocabulary are floats and whole numbers, and {int(wrong.sum())} "
+            "value(s) reach 2^53, where a float may be another number rounded. Read the ids as integers or as text."
+        )
+
+
+def same_kind(left: Any, right: Any, where: str) -> tuple[Any, Any]:
+    """Two columns as one type, so that they can stand below each other; one without any value takes the other's.
+
+    Whole numbers beside floats become floats (a file whose integers have nulls reads as floats). Errors
+    (`DataError`): other kinds beside each other; whole numbers of 2^53 and beyond beside floats.
+    """
+    if bool(left.isna().all()):
+        return _nulls(len(left), right), right
+    if bool(right.isna().all()):
+        return left, _nulls(len(right), left)
+    kinds = {category_kind(left), category_kind(right)}
+    if len(kinds) == 1:
+        wide = kinds == {WHOLE} and left.dtype != right.dtype
+        return (left.astype("int64"), right.astype("int64")) if wide else (left, right)
+    if kinds != {WHOLE, FLOAT}:
+        raise DataError(
+            f"{where}: some rows hold {category_kind(left)} ({left.dtype}), others {category_kind(right)} "
+            f"({right.dtype}). Cast the column to one type before the fit."
+        )
+    whole = left if category_kind(left) == WHOLE else right
+    array = engine_of(whole).array(whole.fillna(0).astype("int64"))
+    _require_exact(whole, (array >= EXACT) | (array <= -EXACT), where)
+    return left.astype("float64"), right.astype("float64")
+
+
+def _nulls(length: int, like: Any) -> Any:
+    return engine_of(like).frames.Series([None] * length, dtype=like.dtype)
+
+
+def settled_column(settled: Settled) -> Any:
+    """The column with its nulls, on a new index and of a type that keeps each value: see `nullable`."""
+    values = settled.values.reset_index(drop=True)
+    if str(values.dtype) == "category":
+        return values.astype("str")
+    if settled.kind in (TEXT, None):
+        return values
+    return nullable(values, engine_of(values).frames.Series(settled.null))
+
+
+def nullable(values: Any, null: Any) -> Any:
+    """The column with nulls where `null` is True; integers stay integers and flags flags, which pandas needs its
+    masked types for. Both on a new index."""
+    engine = engine_of(values)
+    if category_kind(values) == WHOLE:
+        return engine.with_nulls(values, null)
+    if category_kind(values) == FLAG and engine.NAME == "pandas":
+        return values.astype("boolean").mask(null)
+    return values.where(~null)

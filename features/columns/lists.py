@@ -1,0 +1,78 @@
+"""Columns of lists, and the flat arrays that stand behind them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+
+
+def list_entries(column: Any, where: str = "list column") -> tuple[Any, Any]:
+    """(a column of the entries of all lists one after the other, int64 array of the entries of every row; 0 for null).
+
+    On pandas a list may be anything that Arrow takes for one: Python lists, NumPy arrays, Arrow's own type.
+    Errors (`DataError`): a column that holds no lists, or lists of different types.
+    """
+    try:
+        return (_entries_cudf if engine_of(column).NAME == "cudf" else _entries_pandas)(column)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{where}: not a column of lists ({error}).") from error
+
+
+def list_column(entries: Any, lengths: Any, like: Any) -> Any:
+    """A column of lists on the index of the frame `like`, from arrays as `list_entries` gives them.
+
+    On pandas a row is a NumPy array, as in what `read_parquet` gives for lists.
+    """
+    return (_column_cudf if engine_of(like).NAME == "cudf" else _column_pandas)(entries, lengths, like)
+
+
+def _entries_pandas(column: Any) -> tuple[Any, Any]:
+    import numpy as np
+    import pandas as pd
+    import pyarrow as pa
+
+    lists = pa.Array.from_pandas(column)
+    lists = lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists
+    if lists.null_count == len(lists):
+        return pd.Series([], dtype="str", name=column.name), np.zeros(len(column), np.int64)
+    if not (pa.types.is_list(lists.type) or pa.types.is_large_list(lists.type)):
+        raise ValueError(f"column {column.name!r} is {column.dtype} and holds no lists")
+    masked = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype()}  # integers beside nulls stay integers
+    entries = lists.flatten().to_pandas(types_mapper=masked.get)
+    return entries.rename(column.name), lists.value_lengths().fill_null(0).to_numpy().astype(np.int64)
+
+
+def _column_pandas(entries: Any, lengths: Any, like: Any) -> Any:
+    import numpy as np
+    import pandas as pd
+    import pyarrow as pa
+
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    lists = pa.LargeListArray.from_arrays(offsets, pa.array(entries)).to_pandas()
+    return pd.Series(lists.to_numpy(), index=like.index, dtype=object)
+
+
+def _entries_cudf(column: Any) -> tuple[Any, Any]:
+    import cudf
+
+    if not isinstance(column.dtype, cudf.ListDtype):
+        raise ValueError(f"column {column.name!r} is {column.dtype} and holds no lists")
+    lengths = column.list.len().fillna(0).astype("int64").to_cupy()
+    there = column[lengths > 0]  # explode makes a null of a list without entries
+    return there.explode().reset_index(drop=True), lengths
+
+
+def _column_cudf(entries: Any, lengths: Any, like: Any) -> Any:
+    import cudf
+    import cupy
+    import pylibcudf as plc
+
+    offsets = cupy.zeros(len(lengths) + 1, dtype="int32")
+    offsets[1:] = cupy.cumsum(lengths)
+    children = [plc.Column.from_cuda_array_interface(array) for array in (offsets, entries)]
+    lists = plc.Column(plc.DataType(plc.TypeId.LIST), len(lengths), None, None, 0, 0, children)
+    column = cudf.Series.from_pylibcudf(lists)
+    column.index = like.index
+    return column

@@ -1,0 +1,111 @@
+"""Columns of numbers as arrays of one type; whatever else a column holds is refused by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.exact.column_statistics import Ranked
+from gigabatch.features.exact.float_order import EXACT, InfinityFound, rankable
+
+
+def float_values(column: Any, where: str) -> Any:
+    """The numeric or boolean column as a float64 array with NaN for null; a column of nulls alone may be of any type.
+
+    where: who asks, for the `DataError` about another type.
+    """
+    if is_empty(column, "iubf", where):
+        return engine_of(column).arrays.full(len(column), float("nan"))
+    return engine_of(column).array(column.astype("float64"))
+
+
+def whole_values(column: Any, where: str) -> Any:
+    """The column of whole numbers, whatever their type, as an int64 array with 0 for null.
+
+    Errors (`DataError`): text, dates, durations, decimals and other types; fractions, infinities, floats of 2^53 and
+    beyond, which may be another number rounded; integers of 2^63 and beyond.
+    """
+    engine = engine_of(column)
+    if is_empty(column, "iubf", where):
+        return engine.arrays.zeros(len(column), dtype="int64")
+    kind = column.dtype.kind
+    known = column.fillna(False if kind == "b" else 0)
+    if kind == "f" and bool((~((known == known.round()) & (known.abs() < EXACT))).any()):
+        raise DataError(
+            f"{where}: column {column.name!r} is {column.dtype} and holds fractions, infinities or numbers of 2^53 and "
+            "beyond where whole numbers belong. Round it, or cast it to int64."
+        )
+    if kind == "u" and len(known) and int(known.max()) >= 2**63:
+        raise DataError(f"{where}: column {column.name!r} holds integers of 2^63 and beyond.")
+    return engine.array(known.astype("int64"))
+
+
+def is_empty(column: Any, kinds: str, where: str) -> bool:
+    """Whether a column of another type than these is without any value; `DataError` if it has one."""
+    kind = "category" if str(column.dtype) == "category" else column.dtype.kind
+    if kind in kinds and len(kind) == 1:
+        return False
+    if bool(column.notna().any()):
+        raise DataError(f"{where}: column {column.name!r} is {column.dtype}, not a number. Cast it first.")
+    return True
+
+
+def known_values(column: Any) -> Any:
+    """The column's values without nulls and NaN, as an array of its own type; an infinity is an error."""
+    require_numbers(column)
+    engine = engine_of(column)
+    known = column[column.notna()]
+    if known.dtype.kind not in "biuf":  # without a value, so of no type that tells
+        return engine.arrays.empty(0, dtype="float32")
+    require_finite(known)
+    return engine.array(known)
+
+
+def filled_values(frame: Any, column: str, operator: str, wide: bool = True) -> Any:
+    """The known values of a column that must have no other; as float64, unless not `wide`."""
+    if frame[column].isna().any():
+        raise DataError(f"{operator}: column {column!r} holds nulls. Fill them first.")
+    values = known_values(frame[column])
+    return values.astype("float64") if wide else values
+
+
+def rankable_values(column: Any) -> Any:
+    """The column as a float32 array if it is of that type, else as float64; its nulls are NaN or left out.
+
+    A NumPy column of floats comes as it is, without a copy.
+    """
+    if engine_of(column).NAME == "pandas" and column.dtype in (np.float32, np.float64):
+        return column.to_numpy()
+    return rankable(known_values(column))
+
+
+def ranked_values(column: Any, keep: bool) -> Ranked:
+    """`Ranked` of the column; an infinity is an error."""
+    return naming(column.name, Ranked.of, rankable_values(column), keep)
+
+
+def require_numbers(column: Any) -> None:
+    """Raise `DataError` if the column holds values that are neither numbers nor booleans."""
+    if column.dtype.kind not in "biuf" and bool(column.notna().any()):
+        raise DataError(f"column {column.name!r} is {column.dtype}, not numbers. Cast or encode it before this stage.")
+
+
+def require_finite(column: Any) -> None:
+    """Raise `DataError` if the column, which has no nulls, holds an infinity."""
+    engine = engine_of(column)
+    if not bool(engine.arrays.isfinite(engine.array(column)).all()):
+        raise DataError.infinity(column.name)
+
+
+def naming(column: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What `function` returns; where it refuses the values, the `DataError` names the column."""
+    try:
+        return function(*arguments)
+    except InfinityFound:
+        raise DataError.infinity(column) from None
+    except DataError as error:
+        raise DataError(f"column {column!r}: {error}") from error

@@ -1,0 +1,334 @@
+"""Single rows to model inputs without a data frame: what a service calls once a request.
+
+The same bits as `Preprocessor.transform` of a frame that holds the row alone, about a thousand times sooner: a
+vocabulary is a dict, and the continuous columns of a row are one NumPy vector. Importing, loading and calling need
+neither pandas nor torch.
+"""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import xxhash
+
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.encoding.state import SavedState, damage, vocabulary_path
+from gigabatch.features.errors import DataError
+from gigabatch.features.exact.column_statistics import Scale
+from gigabatch.features.exact.float_order import EXACT
+from gigabatch.features.vocabulary.vocabulary import LAYOUT, METADATA, IdLayout, Vocabulary
+
+WHERE = "OnlineTransformer"
+FLOATS = frozenset({float, type(None), np.float64, np.float32})  # what NumPy reads as pandas would, None as NaN
+INTEGERS = (int, np.bool_, np.integer)  # bool is an int
+PLAIN = (str, *INTEGERS, float, np.float16, np.float32)
+
+Row = Mapping[str, Any] | Sequence[Any]
+
+
+class OnlineTransformer:
+    """`transformer(row)` gives ids int32 [C] and floats float32 [F], in the order of the preprocessor's tensor schema.
+
+    A row is a mapping of column names, whose other keys are ignored, or a list or tuple in the order of `columns`.
+    Values are str, bool, int, float, their NumPy kinds, or null: None, NaN, pd.NA or pd.NaT. They are cast to the
+    schema's types by the rules of `gigabatch.features.reading.sources.cast`. What a data frame would guess at is
+    refused: bytes, dates, decimals and lists.
+
+    Errors (`DataError`) name the column: one that is missing, a value that does not fit its type, an infinity.
+
+    Arrays are new at each call and nothing is changed after construction, so threads may share a transformer.
+    """
+
+    def __init__(self, preprocessor: Preprocessor) -> None:
+        preprocessor.tensor_schema  # noqa: B018 - an unfitted preprocessor is refused here
+        schema = preprocessor.schema
+        dtypes = schema.dtypes()
+        categorical, continuous = schema.names("categorical"), schema.names("continuous")
+        text = [name for name in continuous if dtypes[name] == "string"]
+        if text:
+            raise DataError(f"{WHERE}: continuous column {text[0]!r} is declared string. Declare it float32.")
+        self.columns: tuple[str, ...] = tuple(schema.names("categorical", "continuous"))
+        ordered = [*categorical, *continuous]
+        self._by_name = _getter(ordered)
+        self._by_position = _getter([self.columns.index(name) for name in ordered])
+        self._categories = [_Category(name, dtypes[name], preprocessor.vocabularies[name]) for name in categorical]
+        self._finds = [category.known.get for category in self._categories]
+        self._numbers = [_Number(name, dtypes[name]) for name in continuous]
+        self._always_cast = any(not dtypes[name].startswith("float") for name in continuous)
+        fills = [preprocessor.fills[name] for name in continuous]
+        scales = [preprocessor.scales.get(name, Scale(0.0, 1.0)) for name in continuous]  # changes no bit
+        with np.errstate(over="ignore"):  # a fill beyond float32 is an infinity, refused where it is used
+            self._fills = np.array([fill.value for fill in fills], np.float64).astype(np.float32)
+        self._means = np.array([scale.mean for scale in scales], np.float64)
+        self._stds = np.array([scale.std for scale in scales], np.float64)
+        self._indicated = np.array([i for i, fill in enumerate(fills) if fill.indicator], np.intp)
+
+    @classmethod
+    def of(cls, preprocessor: Preprocessor) -> OnlineTransformer:
+        """Of a fitted or loaded preprocessor of any engine."""
+        return cls(preprocessor)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> OnlineTransformer:
+        """Of what `Preprocessor.save` wrote, read without a data frame library; a damaged folder is an error."""
+        folder = Path(folder)
+        with damage(folder):
+            state = SavedState.read(folder)
+            vocabularies = {
+                name: _read_vocabulary(vocabulary_path(folder, position))
+                for position, name in enumerate(state.schema.names("categorical"))
+            }
+            return cls(Preprocessor(state.schema, state.settings, vocabularies, state.fills, state.scales))
+
+    def __call__(self, row: Row) -> tuple[np.ndarray, np.ndarray]:
+        """ids int32 [C] and floats float32 [F] of one row."""
+        ids, floats = self.batch((row,))
+        return ids[0], floats[0]
+
+    def batch(self, rows: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
+        """ids int32 [N, C] and floats float32 [N, F] of a few rows; each row's bits are those that it has alone."""
+        values = [self._values(row) for row in rows]
+        ids = np.array([self._ids(of_row) for of_row in values], np.int32)
+        return ids.reshape(len(values), len(self._categories)), self._floats(values)
+
+    def _values(self, row: Row) -> tuple[Any, ...]:
+        """The values of the row: categorical columns, then continuous ones."""
+        if isinstance(row, (list, tuple)):
+            if len(row) != len(self.columns):
+                raise DataError(
+                    f"{WHERE}: a row in schema order has {len(self.columns)} values, found {len(row)}. "
+                    f"Columns: {', '.join(map(repr, self.columns))}."
+                )
+            return self._by_position(row)
+        try:
+            return self._by_name(row)
+        except (KeyError, TypeError, IndexError) as error:
+            if not hasattr(row, "keys"):
+                raise DataError(
+                    f"{WHERE}: a row is a mapping, or a list or tuple in the order of `columns`; found "
+                    f"{type(row).__name__}."
+                ) from error
+            there = list(row.keys())  # type: ignore[union-attr]
+            missing = [name for name in self.columns if name not in there]
+            if not missing:
+                raise
+            raise DataError.missing_columns(missing, there, WHERE) from error
+
+    def _ids(self, values: tuple[Any, ...]) -> list[int | None]:
+        try:
+            found = [find(value) for find, value in zip(self._finds, values, strict=False)]
+        except TypeError:  # a value that cannot be looked up; `encode` names its column
+            found = [None] * len(self._finds)
+        if None in found:
+            asked = zip(self._categories, values, found, strict=False)
+            found = [category.encode(value) if known is None else known for category, value, known in asked]
+        return found
+
+    def _floats(self, values: list[tuple[Any, ...]]) -> np.ndarray:
+        first, width = len(self._categories), len(self._numbers)
+        cells = [of_row[first:] for of_row in values]
+        if self._always_cast or not FLOATS.issuperset(map(type, chain.from_iterable(cells))):
+            cells = [tuple([n.cast(cell) for n, cell in zip(self._numbers, row, strict=True)]) for row in cells]
+        wide = np.fromiter(chain.from_iterable(cells), np.float64, len(cells) * width).reshape(len(cells), width)
+        out = np.empty((len(cells), width + len(self._indicated)), np.float32)
+        with np.errstate(over="ignore"):  # what leaves float32 is refused by name below
+            single = wide.astype(np.float32)
+            null = np.isnan(single)
+            out[:, :width] = (np.where(null, self._fills, single) - self._means) / self._stds
+        out[:, width:] = null[:, self._indicated]
+        finite = np.isfinite(out)
+        if not finite.all():
+            raise DataError.infinity(self._numbers[int(np.argmin(finite.all(axis=0)))].name)
+        return out
+
+
+class _Category:
+    """Ids of one categorical column. known: value to id, also of null, for everything that a dict finds rightly.
+
+    wide: integers of 2^53 and beyond, which a float must not find, though a dict holds it equal to them.
+    """
+
+    def __init__(self, name: str, dtype: str, vocabulary: Vocabulary) -> None:
+        self.name, self.dtype, self.layout = name, dtype, vocabulary.layout
+        values = _as_list(vocabulary.values)
+        kinds = sorted(kind.__name__ for kind in set(map(type, values)))
+        if not set(kinds) <= {_KINDS[dtype]}:
+            raise DataError(
+                f"{WHERE}: column {name!r} is declared {dtype}, but its vocabulary holds {' and '.join(kinds)}. "
+                "Run the encode stage again."
+            )
+        self.known: dict[Any, int] = dict(
+            zip(values, range(self.layout.first, self.layout.num_ids(len(values))), strict=True)
+        )
+        if len(self.known) != len(values):
+            raise DataError(
+                f"{WHERE}: the vocabulary of column {name!r} holds a value twice. Run the encode stage again."
+            )
+        self.wide: dict[int, int] = {}
+        self._cast = partial(_CASTS[dtype], dtype=dtype)
+        if dtype in ("int32", "int64"):
+            self.wide = {value: self.known.pop(value) for value in values if abs(value) >= EXACT}
+        if dtype in ("int32", "float32"):  # a dict must not find what a column of this type cannot hold
+            self.known = {value: id for value, id in self.known.items() if self._holds(value)}
+        self.known[None] = self.layout.null
+
+    def _holds(self, value: Any) -> bool:
+        try:
+            return self._cast(value) == value
+        except ValueError:
+            return False
+
+    def encode(self, value: Any) -> int:
+        """The id of a value that `known` does not hold as it is: cast first, then null, known or unseen."""
+        try:
+            if _is_null(value):
+                return self.layout.null
+            key = self._cast(value)
+            if key != key:  # the text "nan" in a column of floats
+                return self.layout.null
+            found = self.known.get(key)
+            if found is None:
+                found = self.wide.get(key)
+            return self._unseen(key) if found is None else found
+        except (ValueError, TypeError, OverflowError) as error:
+            raise _refusal(self.name, self.dtype, value, error) from error
+
+    def _unseen(self, key: Any) -> int:
+        """As `Vocabulary.encode`: with several unseen ids, the value's hash (see `HashBucket`) picks one."""
+        if self.layout.buckets == 1:
+            return self.layout.unseen
+        data = key.encode() if isinstance(key, str) else _as_whole(key, "int64").to_bytes(8, "little", signed=True)
+        return self.layout.unseen + xxhash.xxh64_intdigest(data) % self.layout.buckets
+
+
+class _Number:
+    """Values of one continuous column as float64 that rounds to float32 as the column would, NaN or None for null."""
+
+    def __init__(self, name: str, dtype: str) -> None:
+        self.name, self.dtype = name, dtype
+        self._cast = partial(_CASTS[dtype], dtype=dtype)
+        self._takes_floats = dtype.startswith("float")
+
+    def cast(self, value: Any) -> float | None:
+        kind = type(value)
+        if self._takes_floats and (kind in FLOATS or (kind is int and -EXACT <= value <= EXACT)):
+            return value
+        try:
+            if not _is_null(value):
+                # A whole number goes to float32 in one rounding, never through float64.
+                return self._cast(value) if self._takes_floats else _as_float(int(self._cast(value)), "float32")
+            if self._takes_floats:
+                return None
+            raise ValueError("a null; a float64 column may hold nulls")
+        except (ValueError, TypeError, OverflowError) as error:
+            raise _refusal(self.name, self.dtype, value, error) from error
+
+
+def _is_null(value: Any) -> bool:
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):  # pandas' own nulls, without importing it
+        return True
+    return isinstance(value, (float, np.floating)) and bool(value != value)
+
+
+def _require_plain(value: Any) -> None:
+    if not isinstance(value, PLAIN) or isinstance(value, np.timedelta64):  # NumPy counts durations as integers
+        raise TypeError(f"it is a {type(value).__name__}; text, numbers and booleans can be read")
+
+
+def _as_text(value: Any, dtype: str) -> str:
+    if isinstance(value, str):
+        value.encode()  # half of a surrogate pair is no text
+        return value
+    _require_plain(value)
+    if isinstance(
+        value, (float, np.floating)
+    ):  # as in `gigabatch.features.reading.sources.cast`: a whole one is the integer's text
+        number = float(value)
+        if not abs(number) < EXACT:
+            raise ValueError("it reaches 2^53, where floats skip whole numbers; give an integer or text")
+        return str(int(number)) if number == int(number) else str(value)
+    return str(value)
+
+
+def _as_whole(value: Any, dtype: str) -> int:
+    _require_plain(value)
+    whole = int(value)  # an infinity is an OverflowError
+    if isinstance(value, (float, np.floating)):
+        if whole != value:
+            raise ValueError("it has a fraction")
+        if abs(whole) >= EXACT:
+            raise ValueError("it reaches 2^53, where floats skip whole numbers; give an integer or text")
+    half = 2 ** (31 if dtype == "int32" else 63)
+    if not -half <= whole < half:
+        raise ValueError(f"it is outside the range of {dtype}")
+    return whole
+
+
+def _as_float(value: Any, dtype: str) -> float:
+    _require_plain(value)
+    if dtype == "float64":
+        return float(value)
+    # NumPy picks int64, uint64 or object for an integer, as pandas does, and each rounds in its own way.
+    exact = np.array(int(value)) if isinstance(value, INTEGERS) else np.float64(value)
+    with np.errstate(over="ignore"):  # an infinity is refused by the column's name, or is a category
+        return float(exact.astype(np.float32))
+
+
+def _as_flag(value: Any, dtype: str) -> bool:
+    _require_plain(value)
+    key = value.lower() if isinstance(value, str) else value
+    if key not in _FLAGS:
+        raise ValueError("neither true nor false, 0 nor 1")
+    return _FLAGS[key]
+
+
+_FLAGS = {True: True, False: False, "true": True, "1": True, "false": False, "0": False}
+_KINDS = {"string": "str", "int32": "int", "int64": "int", "float32": "float", "float64": "float", "bool": "bool"}
+_CASTS: dict[str, Callable[..., Any]] = {
+    "string": _as_text,
+    "int32": _as_whole,
+    "int64": _as_whole,
+    "float32": _as_float,
+    "float64": _as_float,
+    "bool": _as_flag,
+}
+
+
+def _refusal(name: str, dtype: str, value: Any, error: Exception) -> DataError:
+    return DataError(
+        f"{WHERE}: column {name!r} is declared {dtype} but holds {reprlib.repr(value)}, which does not fit ({error}). "
+        "Correct the row or the declared type."
+    )
+
+
+def _getter(keys: list[Any]) -> Callable[[Any], tuple[Any, ...]]:
+    """itemgetter that gives a tuple for any number of keys."""
+    if len(keys) > 1:
+        return itemgetter(*keys)
+    return lambda row: tuple([row[key] for key in keys])
+
+
+def _as_list(column: Any) -> list[Any]:
+    """A column of Arrow, cuDF or pandas as Python values."""
+    if hasattr(column, "to_pylist"):
+        return column.to_pylist()
+    return column.to_arrow().to_pylist() if hasattr(column, "to_arrow") else column.tolist()
+
+
+def _read_vocabulary(path: Path) -> Vocabulary:
+    with pq.ParquetFile(path) as file:  # pq.read_table would import pandas
+        table = file.read()
+    if table.column_names != ["value", "count"] or table["value"].null_count:
+        raise DataError(f"vocabulary {path}: damaged, it must hold the columns value and count without nulls.")
+    metadata = (table.schema.metadata or {}).get(METADATA)
+    layout = LAYOUT if metadata is None else IdLayout(**json.loads(metadata)["layout"])
+    return Vocabulary(table["value"], table["count"], layout)

@@ -1,0 +1,335 @@
+"""Preprocessor: features-stage rows to model inputs. Fitted on the train split, saved without pickle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gigabatch.features.encoding.settings import PreprocessorSettings
+from gigabatch.features.encoding.state import SavedState, damage, vocabulary_path
+from gigabatch.features.engines.frame import FloatWord, IdWord, engine_of, load_engine
+from gigabatch.features.errors import DataError, require_columns
+from gigabatch.features.exact.column_statistics import Scale
+from gigabatch.features.operators.base import FittedOperator
+from gigabatch.features.operators.missing.fill_missing import Fill
+from gigabatch.features.reading.sources import cast
+from gigabatch.features.refit.churn import Churn, Thresholds, churn
+from gigabatch.features.refit.statistics import (
+    FillAndScale,
+    FilledScale,
+    FitCategory,
+    FittedCategory,
+    Statistics,
+    statistics_operators,
+)
+from gigabatch.features.refit.statistics_files import load_statistics, save_statistics
+from gigabatch.features.refit.update import Learned, Version, updated
+from gigabatch.features.schema import IdColumn, Schema, TensorSchema
+from gigabatch.features.vocabulary.vocabulary import Vocabulary
+from gigabatch.features.workflow.fit import fit_together
+
+
+@dataclass
+class Preprocessor:
+    """Categories to ids, medians for nulls, z-scores; the same function for training, scoring and serving.
+
+    States are empty until `fit` or `load`. `transform` needs no label.
+    """
+
+    schema: Schema
+    settings: PreprocessorSettings = field(default_factory=PreprocessorSettings)
+    vocabularies: dict[str, Vocabulary] = field(default_factory=dict)
+    fills: dict[str, Fill] = field(default_factory=dict)
+    scales: dict[str, Scale] = field(default_factory=dict)
+    statistics: Statistics | None = None
+    version: Version = field(default_factory=Version)
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.settings.columns) - set(self.schema.names("categorical")))
+        if unknown:
+            raise DataError(
+                f"preprocess.columns: {', '.join(unknown)} is no categorical column. Categorical columns: "
+                f"{', '.join(self.schema.names('categorical'))}."
+            )
+
+    @property
+    def fitted(self) -> bool:
+        continuous = set(self.schema.names("continuous"))
+        return (
+            set(self.vocabularies) == set(self.schema.names("categorical"))
+            and set(self.fills) == continuous
+            and set(self.scales) == (continuous if self.settings.scale else set())
+        )
+
+    def fit(self, parts: Sequence[Any], scheduler: Any = "threads") -> Preprocessor:
+        """Learn from the train split.
+
+        parts: frames, or Parquet paths paired with an engine as `(engine, path)`; each is one partition. One pass over
+        all columns, and another over the continuous ones for their medians. scheduler: where parts are read, as Dask's
+        `compute` takes it.
+        """
+        if not parts:
+            raise DataError("Preprocessor: nothing to fit on, no partition was given.")
+        categorical, continuous = self.schema.names("categorical"), self.schema.names("continuous")
+        operators: dict[tuple[str, str], FittedOperator] = {
+            **{("id", name): FitCategory(self.settings.category(name)) for name in categorical},
+            **{("float", name): self._filling(name) for name in continuous},
+        }
+        states = fit_together(
+            operators,
+            parts,
+            lambda frame: self._typed(frame, list(frame.columns)),
+            read=self._read_columns,
+            scheduler=scheduler,
+        )
+        self._keep(
+            {name: states["id", name] for name in categorical}, {name: states["float", name] for name in continuous}
+        )
+        return self
+
+    def update(
+        self,
+        parts: Sequence[Any],
+        refresh_scales: bool = False,
+        thresholds: Thresholds | None = None,
+        scheduler: Any = "threads",
+    ) -> Churn:
+        """Learn from new data too, without the old: no id moves (see `gigabatch.features.refit.update`). One pass over
+        the new data.
+
+        parts, scheduler: as for `fit`. refresh_scales: medians and scales become those of all data so far, for a model
+        that is trained anew; without it, for one that goes on from its weights, they stay. Returns how the new data
+        differs from that of all versions before.
+        """
+        if not parts:
+            raise DataError("Preprocessor: nothing to update with, no partition was given.")
+        learned = self.learned
+        states = fit_together(
+            statistics_operators(self.schema),
+            parts,
+            lambda frame: self._typed(frame, list(frame.columns)),
+            read=self._read_columns,
+            scheduler=scheduler,
+        )
+        new = Statistics.from_states(states)
+        after = updated(learned, new, category=self.settings.category, refresh_scales=refresh_scales)
+        report = churn(learned.statistics, new, learned.vocabularies, learned.version.number, thresholds)
+        self.vocabularies, self.fills, self.scales = after.vocabularies, after.fills, after.scales
+        self.statistics, self.version = after.statistics, after.version
+        return report
+
+    @property
+    def learned(self) -> Learned:
+        """The whole fitted state; `DataError` where there are no statistics, as after an import."""
+        self._require_fitted()
+        if self.statistics is None:
+            raise DataError(
+                "Preprocessor: it holds no statistics of its fit, as one that was imported or saved by an earlier "
+                "version, so it cannot be updated. Fit it anew."
+            )
+        return Learned(self.vocabularies, self.fills, self.scales, self.statistics, self.version)
+
+    def fit_weave(self, parts: Sequence[Any]) -> list[Any]:
+        """`fit`, and then `weave` of each of the parts, which are read once and stay in memory meanwhile.
+
+        The same states and rows; faster, because distinct values are found once.
+        """
+        if not parts:
+            raise DataError("Preprocessor: nothing to fit on, no partition was given.")
+        frames = [self._typed(self.read(part), self._needed(True)) for part in parts]
+        engine = engine_of(frames[0])
+        tasks = [("id", name) for name in self.schema.names("categorical")]
+        tasks += [("float", name) for name in self.schema.names("continuous")]
+        # Categorical columns take longest, so they come first: no thread is left with one of them at the end.
+        found = dict(zip(tasks, engine.map_columns(lambda task: self._fit_column(task, frames), tasks), strict=True))
+        self._keep(
+            {name: state[0] for (kind, name), state in found.items() if kind == "id"},
+            {name: state for (kind, name), state in found.items() if kind == "float"},
+        )
+        codes = {name: state[1] for (kind, name), state in found.items() if kind == "id"}
+        return [
+            self._woven(frame, {name: codes[name][number] for name in codes}, targets=True)
+            for number, frame in enumerate(frames)
+        ]
+
+    def _fit_column(self, task: tuple[str, str], frames: Sequence[Any]) -> Any:
+        """A continuous column's state; of a categorical one its state, and a pair (codes, ids by code) a frame."""
+        kind, name = task
+        if kind == "float":
+            return self._filling(name).fit([frame[[name]] for frame in frames])
+        engine, operator = engine_of(frames[0]), self.settings.category(name)
+        parts = [engine.coded(frame[name]) for frame in frames]
+        merged = parts[0].counted
+        for part in parts[1:]:
+            merged = operator.merge(merged, part.counted)
+        state = FitCategory(operator).finish((sum(map(len, frames)), merged))
+        table = parts[0].lookup(len(state.vocabulary.values)) if len(parts) == 1 else None
+        if table is not None:
+            state = replace(state, vocabulary=state.vocabulary.with_table(table))
+        return state, [(part.codes, part.ids(state.vocabulary, single=len(parts) == 1)) for part in parts]
+
+    def _filling(self, name: str) -> FillAndScale:
+        return FillAndScale(name, self.settings.indicator, self.settings.scale)
+
+    def _keep(self, categories: dict[str, FittedCategory], floats: dict[str, FilledScale]) -> None:
+        self.vocabularies = {name: state.vocabulary for name, state in categories.items()}
+        self.fills = {name: state.fill for name, state in floats.items()}
+        self.scales = {name: state.scale for name, state in floats.items() if state.scale is not None}
+        self.statistics = Statistics.of(
+            {name: state.statistics for name, state in categories.items()},
+            {name: state.statistics for name, state in floats.items()},
+        )
+        self.version = Version(rows=(self.statistics.rows,))
+
+    @property
+    def tensor_schema(self) -> TensorSchema:
+        """What `transform` yields, in the order of a packed row."""
+        self._require_fitted()
+        ids = tuple(IdColumn(name, self.vocabularies[name].num_ids) for name in self.schema.names("categorical"))
+        return TensorSchema(
+            ids,
+            tuple(self.float_names()),
+            self.schema.targets,
+            has_weight=self.schema.only("weight") is not None,
+            has_group=self.schema.only("group") is not None,
+        )
+
+    def float_names(self) -> list[str]:
+        """Continuous columns, then the indicators of those that have one."""
+        names = self.schema.names("continuous")
+        return names + [f"{name}_na" for name in names if self.fills[name].indicator]
+
+    def weave(self, frame: Any, targets: bool = True) -> Any:
+        """Rows as they lie in a packed table: int32 [N, W] of the frame's engine (NumPy or CuPy).
+
+        A row is ids, float32 continuous and `_na` columns (their bits), and with `targets` also targets, weight and
+        group (int32 numbers, equal for equal groups of this frame), in the order of `tensor_schema`.
+        """
+        self._require_fitted()
+        frame = self._typed(frame, self._needed(targets))
+        names = self.schema.names("categorical")
+        encoded = engine_of(frame).map_columns(lambda name: self.vocabularies[name].encode(frame[name]), names)
+        return self._woven(frame, {name: (ids, None) for name, ids in zip(names, encoded, strict=True)}, targets)
+
+    def transform(self, frame: Any, targets: bool = True) -> Any:
+        """What `weave` gives as a frame: int32 ids, float32 continuous and `_na` columns, targets, weight, group."""
+        rows, engine = self.weave(frame, targets), engine_of(frame)
+        columns = {}
+        for place, (name, dtype) in enumerate(self._words(targets)):
+            words = engine.arrays.ascontiguousarray(rows[:, place])
+            columns[name] = engine.series(words if dtype == "int32" else words.view("float32"), frame)
+        return engine.frames.DataFrame(columns, index=frame.index, copy=False)
+
+    def _words(self, targets: bool) -> list[tuple[str, str]]:
+        """Name and type of every word of a row."""
+        found = [(name, "int32") for name in self.schema.names("categorical")]
+        found += [(name, "float32") for name in self.float_names()]
+        if targets:
+            found += [(item.name, "int32" if item.task == "multiclass" else "float32") for item in self.schema.targets]
+            found += [(name, "float32") for name in self.schema.names("weight")]
+            found += [(name, "int32") for name in self.schema.names("group")]
+        return found
+
+    def _woven(self, frame: Any, ids: dict[str, tuple[Any, Any]], targets: bool) -> Any:
+        """ids: by column int32 ids and None, or codes and the ids that they stand for (that of null last)."""
+        engine = engine_of(frame)
+        words = self._words(targets)
+        place = {name: number for number, (name, _) in enumerate(words)}
+        copied = [IdWord(codes, place[name], table) for name, (codes, table) in ids.items()]
+        labels = self._labels(frame) if targets else {}
+        copied += [IdWord(values, place[name]) for name, values in labels.items()]
+        floats = [
+            FloatWord(
+                frame[name],
+                fill.value,
+                self.scales[name].mean if name in self.scales else 0.0,
+                self.scales[name].std if name in self.scales else 0.0,
+                place[name],
+                place[f"{name}_na"] if fill.indicator else -1,
+            )
+            for name, fill in self.fills.items()
+        ]
+        return engine.weave(len(frame), len(words), copied, floats)
+
+    def _labels(self, frame: Any) -> dict[str, Any]:
+        """Arrays of targets, weight and group, float32 or int32."""
+        engine = engine_of(frame)
+        found = {
+            target.name: engine.array(frame[target.name].astype("int32" if target.task == "multiclass" else "float32"))
+            for target in self.schema.targets
+        }
+        weight, group = self.schema.only("weight"), self.schema.only("group")
+        if weight:
+            found[weight] = engine.array(frame[weight].astype("float32"))
+        if group:
+            found[group] = engine.codes(frame[group]).astype("int32")
+        return found
+
+    def read(self, part: Any, targets: bool = True) -> Any:
+        """A partition's frame; from a file only the columns that are needed, as is fastest to encode."""
+        return self._read_columns(part, self._needed(targets))
+
+    def _read_columns(self, part: Any, names: list[str]) -> Any:
+        if isinstance(part, tuple):
+            engine, path = load_engine(part[0]), part[1]
+            missing = sorted(set(names) - set(engine.parquet_columns(path)))
+            if missing:
+                raise DataError(f"Preprocessor: {path} lacks {', '.join(missing)}. Run the features stage again.")
+            return engine.read_columns(path, names)
+        require_columns(part, names, "Preprocessor")
+        return part[names]
+
+    def _needed(self, targets: bool) -> list[str]:
+        roles = ("categorical", "continuous") + (("target", "weight", "group") if targets else ())
+        return self.schema.names(*roles)
+
+    def _typed(self, frame: Any, names: list[str]) -> Any:
+        """These columns, cast to the schema's types, so that a frame from elsewhere cannot lie."""
+        require_columns(frame, names, "Preprocessor")
+        dtypes = {name: dtype for name, dtype in self.schema.dtypes().items() if name in set(names)}
+        typed = cast(frame[names], dtypes, "Preprocessor", nullable=set(self.schema.names("categorical")))
+        # Whatever a continuous column is declared as, the model takes float32, and so do the loops that encode it.
+        continuous = set(self.schema.names("continuous"))
+        wide = {name: "float32" for name, dtype in dtypes.items() if name in continuous and dtype != "float32"}
+        return cast(typed, wide, "Preprocessor") if wide else typed
+
+    def _require_fitted(self) -> None:
+        if not self.fitted:
+            raise DataError("Preprocessor: not fitted. Call fit with the train split, or load a saved one.")
+
+    def save(self, folder: Path) -> None:
+        """`preprocessor.json`, one Parquet file a vocabulary, numbered in schema order, and the fit statistics."""
+        self._require_fitted()
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for position, name in enumerate(self.schema.names("categorical")):
+            self.vocabularies[name].save(vocabulary_path(folder, position))
+        if self.statistics is not None:
+            save_statistics(self.statistics, folder)
+        version = None if self.statistics is None else self.version
+        SavedState(self.schema, self.settings, self.fills, self.scales, version).write(folder)
+
+    @classmethod
+    def load(cls, folder: Path, engine: str = "pandas") -> Preprocessor:
+        """What `save` wrote, ready to transform frames of `engine`; a damaged folder is an error."""
+        folder = Path(folder)
+        with damage(folder):
+            state = SavedState.read(folder)
+            found = cls(state.schema, state.settings, fills=state.fills, scales=state.scales)
+            for position, name in enumerate(state.schema.names("categorical")):
+                found.vocabularies[name] = Vocabulary.load(vocabulary_path(folder, position), engine)
+            if state.version is not None:
+                found._take_statistics(state.version, load_statistics(folder, engine))
+        found._require_fitted()
+        return found
+
+    def _take_statistics(self, version: Version, statistics: Statistics) -> None:
+        """Those that were saved; `ValueError` where they are not of this schema or of this version."""
+        columns = [[*statistics.categories], [*statistics.numbers]]
+        if columns != [self.schema.names("categorical"), self.schema.names("continuous")]:
+            raise ValueError(f"the statistics are of the columns {columns}")
+        if sum(version.rows) != statistics.rows:
+            raise ValueError(f"the statistics are of {statistics.rows} rows, the versions of {sum(version.rows)}")
+        self.version, self.statistics = version, statistics

@@ -1,0 +1,81 @@
+"""A preprocessor's folder: `preprocessor.json`, a Parquet file a vocabulary, the fit statistics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from gigabatch.features.encoding.settings import PreprocessorSettings
+from gigabatch.features.errors import UNREADABLE, DataError
+from gigabatch.features.exact.column_statistics import Scale
+from gigabatch.features.operators.missing.fill_missing import Fill
+from gigabatch.features.refit.update import Version
+from gigabatch.features.schema import Schema
+
+FORMAT = 1
+FILE = "preprocessor.json"
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """What `preprocessor.json` holds. version: None where there are no statistics of the fit."""
+
+    schema: Schema
+    settings: PreprocessorSettings
+    fills: dict[str, Fill]
+    scales: dict[str, Scale]
+    version: Version | None
+
+    def write(self, folder: Path) -> None:
+        content = {
+            "format": FORMAT,
+            "schema": json.loads(self.schema.to_json()),
+            "settings": asdict(self.settings),
+            "fills": {name: asdict(fill) for name, fill in self.fills.items()},
+            "scales": {name: asdict(scale) for name, scale in self.scales.items()},
+            "version": None if self.version is None else asdict(self.version),
+        }
+        (folder / FILE).write_text(json.dumps(content, indent=1))
+
+    @classmethod
+    def read(cls, folder: Path) -> SavedState:
+        """Call it inside `damage`: what cannot be read is any of `UNREADABLE`."""
+        content = json.loads((folder / FILE).read_text())
+        if content["format"] != FORMAT:
+            raise DataError(f"preprocessor {folder}: format {content['format']}, this version reads {FORMAT}.")
+        return cls(
+            Schema.from_json(json.dumps(content["schema"])),
+            PreprocessorSettings(**content["settings"]),
+            {name: Fill(**_numbers(name, fill)) for name, fill in content["fills"].items()},
+            {name: Scale(**_numbers(name, scale)) for name, scale in content["scales"].items()},
+            None if content.get("version") is None else Version.from_dict(content["version"]),
+        )
+
+
+def _numbers(column: str, fields: dict[str, Any]) -> dict[str, Any]:
+    for name, value in fields.items():
+        if not isinstance(value, int | float):
+            raise ValueError(f"{name} of {column!r} is {value!r}, not a number")
+    return fields
+
+
+def vocabulary_path(folder: Path, position: int) -> Path:
+    """Of the categorical column at that position of the schema's."""
+    return folder / f"vocabulary-{position:03d}.parquet"
+
+
+@contextmanager
+def damage(folder: Path) -> Iterator[None]:
+    """Whatever a damaged folder raises becomes a `DataError` that names it."""
+    try:
+        yield
+    except DataError:
+        raise
+    except (*UNREADABLE, pa.ArrowException) as error:
+        raise DataError(f"preprocessor {folder}: damaged ({error}). Run the encode stage again.") from error

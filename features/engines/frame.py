@@ -1,0 +1,115 @@
+"""Which data frame library runs: pandas on CPU, cuDF on a GPU, chosen once and never both.
+
+Operators call methods that the two share. What differs sits behind `engine_of(frame)`: the modules
+`gigabatch.features.engines.pandas` and `gigabatch.features.engines.cudf` hold the same functions under the same names.
+What these take and give beside frames and arrays is here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from gigabatch.features.errors import DataError
+
+ENGINES = ("auto", "cudf", "pandas")
+
+
+def resolve_engine(name: str) -> str:
+    """`auto` becomes `cudf` where cuDF is installed and a CUDA device answers, else `pandas`."""
+    if name not in ENGINES:
+        raise DataError(f"engine: unknown engine {name!r}. Known: {', '.join(ENGINES)}.")
+    if name == "auto":
+        return "cudf" if _cudf_usable() else "pandas"
+    if name == "cudf" and importlib.util.find_spec("cudf") is None:
+        raise DataError("engine: cudf was asked for but is not installed. Use environment.yml, or engine=pandas.")
+    return name
+
+
+def _cudf_usable() -> bool:
+    if importlib.util.find_spec("cudf") is None:
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def load_engine(name: str) -> ModuleType:
+    """The engine module of that name; `auto` is resolved first."""
+    return importlib.import_module(f"gigabatch.features.engines.{resolve_engine(name)}")
+
+
+def engine_of(frame: Any) -> ModuleType:
+    """The engine module that a frame or series belongs to."""
+    root = type(frame).__module__.partition(".")[0]
+    return importlib.import_module(f"gigabatch.features.engines.{'cudf' if root == 'cudf' else 'pandas'}")
+
+
+@dataclass(frozen=True)
+class CodedColumn:
+    """A column as codes of its distinct values: what `engine.coded` gives.
+
+    codes: int32 [N], -1 for null. counted: columns `value` and `count` as of `engine.value_counts`. order: the code
+    of each row of `counted`. num_codes: codes lie below it; some may stand for no row. lookup: gives
+    `engine.lookup` of so many values from the start of `counted`, or None, where it must be made from them.
+    """
+
+    codes: Any
+    counted: Any
+    order: Any
+    num_codes: int
+    lookup: Callable[[int], Any] = lambda num_values: None
+
+    def ids(self, vocabulary: Any, single: bool) -> Any:
+        """int32 [num_codes + 1]: the id of each code, and that of null last.
+
+        single: the vocabulary was fitted on this column alone, so that it is the start of `counted`, and only what is
+        left out of it must be looked up (it is unseen, but of which bucket?).
+        """
+        xp, layout = engine_of(self.counted).arrays, vocabulary.layout
+        found = xp.full(self.num_codes + 1, layout.null, dtype="int32")
+        known = len(vocabulary.values) if single else 0
+        found[self.order[:known]] = xp.arange(layout.first, layout.first + known, dtype="int32")
+        if known < len(self.order):
+            found[self.order[known:]] = vocabulary.encode(self.counted["value"].iloc[known:])
+        return found
+
+
+@dataclass(frozen=True)
+class IdWord:
+    """A word of a packed row that is copied, for `engine.weave`.
+
+    ids: int32 or float32 [N]. With a table (int32 by code), `ids` are codes into it; -1 takes the table's last.
+    """
+
+    ids: Any
+    place: int
+    table: Any = None
+
+
+@dataclass(frozen=True)
+class FloatWord:
+    """A float32 column (`column`, nulls as they are), what its nulls become, how it is scaled, and where it goes.
+
+    std: 0 leaves it unscaled. flag_place: the word of its indicator, or -1.
+    """
+
+    column: Any
+    fill: float
+    mean: float
+    std: float
+    place: int
+    flag_place: int
+
+    def infinity(self, scaled: bool) -> DataError:
+        """What is said of an infinity before or after scaling."""
+        if not scaled:
+            return DataError.infinity(self.column.name)
+        return DataError(
+            f"column {self.column.name!r}: scaled by mean {self.mean} and deviation {self.std}, a value leaves "
+            "float32. Clip the column or take its logarithm before this stage."
+        )

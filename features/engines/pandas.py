@@ -1,0 +1,273 @@
+"""Primitives that differ by data frame library, on pandas, Arrow and NumPy.
+
+`features/engines/cudf.py` holds the same names with the same meaning; a test compares the signatures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import xxhash
+
+from gigabatch.features.engines.arrow_columns import (
+    Coded,
+    Lookup,
+    codable,
+    distinct,
+    float_pieces,
+    frequency_order,
+    is_valid,
+    is_whole,
+    one_array,
+    read_arrow,
+    to_arrow,
+)
+from gigabatch.features.engines.frame import CodedColumn, FloatWord, IdWord
+from gigabatch.features.engines.hash_tables import count_codes
+from gigabatch.features.engines.row_loops import NUM_THREADS, weave_rows
+from gigabatch.features.exact.column_statistics import ColumnStatistics
+from gigabatch.features.exact.quantiles import RadixHistogram, Search
+
+NAME = "pandas"
+frames = pd
+arrays = np
+
+
+def read_csv(path: Any, **options: Any) -> pd.DataFrame:
+    """A CSV file as a frame; options are those that pandas and cuDF share."""
+    return pd.read_csv(path, **options)
+
+
+def read_parquet(path: Any, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """A Parquet file as a frame; strings come Arrow-backed."""
+    return pd.read_parquet(path, columns=None if columns is None else list(columns))
+
+
+def parquet_columns(path: Any) -> list[str]:
+    """Names of a Parquet file's columns, from its footer."""
+    return pq.read_schema(path).names
+
+
+def read_columns(path: Any, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """A Parquet file as a frame in the form that is the cheapest to encode: Arrow-backed, text as the file has it."""
+    return read_arrow(path, columns)
+
+
+def write_parquet(frame: pd.DataFrame, path: Any) -> None:
+    """The frame as one Parquet file, without its index."""
+    pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), path, compression="zstd", compression_level=1)
+
+
+def array(series: pd.Series, fill: Any = None) -> np.ndarray:
+    """The column as a NumPy array; nulls become `fill`, which must be given when there are any."""
+    if fill is not None:
+        series = series.fillna(fill)
+    return series.to_numpy()
+
+
+def series(values: np.ndarray, like: pd.DataFrame, valid: np.ndarray | None = None) -> pd.Series:
+    """An array as a column on the index of `like`, without a copy; null where `valid` is False."""
+    column = pd.Series(values, index=like.index, copy=False)
+    return column if valid is None else column.where(pd.Series(valid, index=like.index))
+
+
+def with_nulls(whole: pd.Series, null: pd.Series) -> pd.Series:
+    """An integer or bool column with nulls where `null` is True; pandas needs its masked types for that."""
+    return whole.astype({"int32": "Int32", "int64": "Int64", "bool": "boolean"}[str(whole.dtype)]).mask(null)
+
+
+def codes(column: pd.Series) -> np.ndarray:
+    """int64 number of each value, equal values equal numbers, dense from 0; -1 for null."""
+    values = _arrow(column)
+    if codable(values.type):
+        return distinct(values).codes.astype("int64")
+    return pd.factorize(column)[0].astype("int64")
+
+
+def coded(column: pd.Series) -> CodedColumn:
+    """Of a column of text or integers, in one pass over it."""
+    values = one_array(to_arrow(column))
+    if not codable(values.type):  # floats and flags
+        encoded = values.dictionary_encode()
+        values = encoded.chunk(0) if isinstance(encoded, pa.ChunkedArray) else encoded
+        counted = value_counts(column)
+        order = pc.index_in(pa.Array.from_pandas(counted["value"]).cast(values.dictionary.type), values.dictionary)
+        codes = values.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        return CodedColumn(codes.astype(np.int32), counted, order.to_numpy(), len(values.dictionary))
+    found = distinct(values)
+    counted, order = _counted(found)
+    return CodedColumn(found.codes, counted, order, len(found.values), partial(_lookup_of, found, order))
+
+
+def _lookup_of(found: Coded, order: np.ndarray, num_values: int) -> Lookup | None:
+    """`lookup` of the first `num_values` values of `order`, by the hash table that numbered them, if there is one."""
+    if found.slots is None:
+        return None
+    place = np.full(len(found.values) + 1, -1, np.int32)
+    place[order[:num_values]] = np.arange(num_values, dtype=np.int32)
+    return Lookup(found.values, found.slots, place)
+
+
+def _counted(found: Coded) -> tuple[pd.DataFrame, np.ndarray]:
+    """Columns `value` and `count` of the codes that some row has, and these codes, in the order of `value_counts`."""
+    counts = count_codes(found.codes, len(found.values))
+    order = frequency_order(found.values, counts)[: np.count_nonzero(counts)]
+    return pd.DataFrame({"value": found.values.take(pa.array(order)).to_pandas(), "count": counts[order]}), order
+
+
+def value_counts(column: pd.Series) -> pd.DataFrame:
+    """Columns `value` and `count` (int64), nulls left out, by descending count, ties by ascending value."""
+    values = one_array(to_arrow(column))
+    if codable(values.type):
+        return _counted(distinct(values))[0]
+    counted = pa.Table.from_struct_array(pc.value_counts(_arrow(column).drop_null()))
+    counted = counted.rename_columns(["value", "count"])
+    counted = counted.sort_by([("count", "descending"), ("value", "ascending")])
+    return counted.to_pandas()
+
+
+def direct_counts(column: pd.Series) -> pd.DataFrame | None:
+    """`value_counts` of an Arrow-backed column of text, int32 or int64, whose values are what they look like; else
+    None."""
+    if not isinstance(column.dtype, pd.ArrowDtype) or not codable(column.dtype.pyarrow_dtype):
+        return None
+    kind = column.dtype.pyarrow_dtype
+    return None if is_whole(kind) and kind not in (pa.int32(), pa.int64()) else value_counts(column)
+
+
+def sum_counts(counted: pd.DataFrame) -> pd.DataFrame:
+    """Columns `value` and `count`, each value once: the sum of the rows that have it. `value` holds no null."""
+    values = one_array(to_arrow(counted["value"]))
+    if not codable(values.type):
+        return counted.groupby("value").agg({"count": "sum"}).reset_index()
+    found = distinct(values)
+    counts = np.zeros(len(found.values), np.int64)
+    np.add.at(counts, found.codes, counted["count"].to_numpy())
+    return pd.DataFrame({"value": found.values.to_pandas(), "count": counts})
+
+
+def sort_counts(counted: pd.DataFrame) -> pd.DataFrame:
+    """Columns `value` (no null) and `count` in the order of `value_counts`, on a new index."""
+    values = _arrow(counted["value"])
+    if not codable(values.type):
+        return counted.sort_values(["count", "value"], ascending=[False, True]).reset_index(drop=True)
+    counts = counted["count"].to_numpy()
+    ascending = pc.less(values[:-1], values[1:]).to_numpy(zero_copy_only=False) if len(values) else counts
+    if ((counts[:-1] > counts[1:]) | (counts[:-1] == counts[1:]) & ascending).all():
+        return counted.reset_index(drop=True)  # to look costs a tenth of sorting
+    order = frequency_order(values, counts)
+    values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    return pd.DataFrame({"value": values.take(pa.array(order)).to_pandas(), "count": counts[order]})
+
+
+def lookup(vocabulary: pd.Series) -> Any:
+    """A hash table of the vocabulary (distinct values without nulls), for `positions_in`."""
+    known = one_array(to_arrow(vocabulary))
+    return Lookup(known) if codable(known.type) else known
+
+
+def positions_in(column: pd.Series, vocabulary: pd.Series, table: Any = None) -> np.ndarray:
+    """Position of every value in `vocabulary` (int64), -1 for null and for a value that is not there.
+
+    table: what `lookup(vocabulary)` gave, so that it need not be made again.
+    """
+    values = one_array(to_arrow(column))
+    table = lookup(vocabulary) if table is None else table
+    if isinstance(table, Lookup) and (table.whole == is_whole(values.type)) and codable(values.type):
+        return table.positions(values).astype(np.int64)
+    values, known = _arrow(column), _arrow(vocabulary)
+    known = known.cast(values.type) if len(known) else pa.array([], values.type)
+    found = pc.index_in(values, value_set=known, skip_nulls=True)
+    return found.fill_null(-1).to_numpy().astype(np.int64)
+
+
+def positions_and_nulls(column: pd.Series, table: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    """int32 positions (-1: null or not there) and bool nulls, if the column is of the very kind that the vocabulary
+    of `table` (a `lookup`) is, so that nothing has to be brought into another form first."""
+    values = one_array(to_arrow(column))
+    if not (isinstance(table, Lookup) and codable(values.type) and table.whole == is_whole(values.type)):
+        return None
+    positions = table.positions(values)
+    valid = is_valid(values)
+    return positions, ~valid if len(valid) else np.zeros(len(positions), np.bool_)
+
+
+def column_statistics(column: pd.Series) -> ColumnStatistics:
+    """Of a float32 column; `ValueError` for an infinity."""
+    return ColumnStatistics.of_pieces(float_pieces(column))
+
+
+def column_count(column: pd.Series, search: Search) -> RadixHistogram:
+    """`search.count` of a float32 column."""
+    return search.count_pieces(float_pieces(column))
+
+
+def weave(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequence[FloatWord]) -> np.ndarray:
+    """int32 [num_rows, num_words], as `gigabatch.features.engines.row_loops.weave_rows`."""
+    return weave_rows(num_rows, num_words, ids, floats)
+
+
+def hash64(column: pd.Series) -> np.ndarray:
+    """XXH64, seed 0, of each value's bytes as int64: UTF-8 for strings, 8 little-endian bytes for integers."""
+    codes, values = pd.factorize(column)
+    if (codes < 0).any():
+        raise ValueError(f"hash64: column {column.name!r} holds nulls; fill them first.")
+    if values.dtype.kind in "iub":  # of masked columns too
+        data = (int(value).to_bytes(8, "little", signed=True) for value in values)
+    else:
+        data = (str(value).encode() for value in values)
+    table = np.fromiter((xxhash.xxh64_intdigest(item) for item in data), np.uint64, len(values))
+    return table.view(np.int64)[codes]
+
+
+def map_columns(function: Any, columns: Sequence[str]) -> list[Any]:
+    """`function` of each column name, in threads: Arrow and NumPy release the interpreter lock."""
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        return list(pool.map(function, columns))
+
+
+def as_typed(column: pd.Series, dtype: str, nullable: bool) -> pd.Series | None:
+    """The column as the schema's type where that takes no look at its values: as it is, or Arrow's integers widened.
+
+    None where values must be looked at. An Arrow-backed column stays one.
+    """
+    kind = column.dtype
+    if not isinstance(kind, pd.ArrowDtype):
+        return column if str(kind) == dtype or (dtype == "string" and kind == "str") else None
+    found = kind.pyarrow_dtype
+    if dtype == "string":
+        return column if codable(found) and not is_whole(found) else None
+    if dtype in ("int32", "int64"):
+        fits = is_whole(found) and not pa.types.is_dictionary(found) and found.bit_width <= int(dtype[3:])
+        if not fits or not (nullable or not column.isna().any()):
+            return None
+        return column if found.bit_width == int(dtype[3:]) else column.astype(pd.ArrowDtype(pa.type_for_alias(dtype)))
+    return column if str(found) == {"float32": "float", "float64": "double"}.get(dtype) else None
+
+
+def to_host(values: Any) -> np.ndarray:
+    """An array of this engine as a NumPy array."""
+    return np.asarray(values)
+
+
+def from_pandas(frame: pd.DataFrame) -> pd.DataFrame:
+    """A pandas frame as a frame of this engine."""
+    return frame
+
+
+def to_pandas(frame: pd.DataFrame) -> pd.DataFrame:
+    """A frame of this engine as a pandas frame."""
+    return frame
+
+
+def _arrow(column: pd.Series) -> pa.Array:
+    converted = one_array(to_arrow(column))
+    return converted.dictionary_decode() if pa.types.is_dictionary(converted.type) else converted

@@ -1,0 +1,1 @@
+"""Sums, moments and quantiles that depend on neither the order of rows nor the partitions."""

@@ -1,0 +1,191 @@
+"""What was known at a time: counts, exact sums and last values of earlier events of the same group.
+
+Everything is arithmetic on sorted int64 keys, so it runs alike on NumPy and CuPy arrays: an event's key is
+`group * span + time`, events are sorted by it, running sums are taken over the sorted values, and a question
+"group g, before time t, not older than w" is two binary searches and a difference of running sums. Sums are of
+integers and therefore exact: the answer does not depend on row order, partition count or engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gigabatch.features.columns.categories import TEXT, same_kind, settle
+from gigabatch.features.columns.numbers import float_values, whole_values
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError, require_columns
+
+
+class AsOfJoin:
+    """Questions about events strictly before each query's time, within the query's group.
+
+    queries, events: frames (they may be the same one). by: key columns found in both; none means one group of all.
+    query_time, event_time: int64 columns, same unit; an event whose time is null never becomes known, a query may
+    not have a null time. A null in any key column belongs to no group: such queries find nothing, such events are
+    never found. order: a column of `events` unique within equal times, which settles what comes last there.
+    exclude_self: queries and events are the same rows, and a row must not find itself.
+
+    Results are arrays of one entry a query, in query order. Ties in time are excluded: "before" is strict.
+    """
+
+    def __init__(
+        self,
+        queries: Any,
+        events: Any,
+        *,
+        by: Sequence[str],
+        query_time: str,
+        event_time: str,
+        order: str | None = None,
+        exclude_self: bool = False,
+    ) -> None:
+        require_columns(queries, [*by, query_time], "as-of queries")
+        require_columns(events, [*by, event_time, *([order] if order else [])], "as-of events")
+        self.engine = engine_of(events)
+        self.xp = self.engine.arrays
+        self.events = events
+        self.num_queries = len(queries)
+        query_groups, event_groups = group_codes(queries, events, by, "as-of")
+        if queries[query_time].isna().any():
+            raise DataError(f"as-of: column {query_time!r} holds nulls; every query needs a time.")
+        at = whole_values(queries[query_time], "as-of time")
+        known = self.engine.array(events[event_time].notna()) & (event_groups >= 0)
+        times = whole_values(events[event_time], "as-of time")
+        self._set_span(at, times[known], event_groups)
+        keys = event_groups * self.span + (times - self.base)
+        rows = self.xp.nonzero(known)[0]
+        self.sorted_rows = rows[self._argsort(keys[rows], events, rows, order)]
+        self.sorted_keys = keys[self.sorted_rows]
+        self.found_group = query_groups >= 0
+        self.query_start = query_groups * self.span
+        self.at = at
+        self.own_time = self.xp.where(known, times, self.xp.int64(2**62)) if exclude_self else None
+        self.stop = self._search(at)
+
+    def _set_span(self, at: Any, times: Any, groups: Any) -> None:
+        low = min([int(a.min()) for a in (at, times) if len(a)], default=0)
+        high = max([int(a.max()) for a in (at, times) if len(a)], default=0)
+        self.base, self.span = low, high - low + 2
+        num_groups = int(groups.max()) + 1 if len(groups) else 1
+        if (num_groups + 1) * self.span >= 2**63:
+            raise DataError(
+                f"as-of: times from {low} to {high} in {num_groups} group(s) are more than int64 can number. Give the "
+                "times in a coarser unit, such as minutes."
+            )
+
+    def _argsort(self, keys: Any, events: Any, rows: Any, order: str | None) -> Any:
+        if order is None:
+            return self.xp.argsort(keys)
+        if events[order].isna().any():
+            raise DataError(f"as-of: order column {order!r} holds nulls. Drop those rows or give them a place.")
+        ties = whole_values(events[order], "as-of order")[rows]
+        return self.xp.lexsort(self.xp.stack([ties, keys]))
+
+    def _search(self, bound: Any) -> Any:
+        """Position in the sorted events of each query's first event at or after `bound`."""
+        offset = self.xp.clip(bound - self.base, 0, self.span - 1)
+        return self.xp.searchsorted(self.sorted_keys, self.query_start + offset)
+
+    def _start(self, window: int | None) -> Any:
+        return self._search(self.xp.full_like(self.at, self.base) if window is None else self.at - window)
+
+    def _own(self, window: int | None) -> Any:
+        """1 where a query's own event lies among the events that it asks about, else 0."""
+        inside = self.found_group & (self.own_time < self.at)
+        if window is not None:
+            inside = inside & (self.own_time >= self.at - window)
+        return inside
+
+    def count(self, window: int | None = None, of: str | None = None) -> Any:
+        """int64 number of events with time in [at - window, at); with `of`, only those where that column is known."""
+        weight = None if of is None else self.engine.array(self.events[of].notna()).astype("int64")
+        if weight is not None:
+            return self._sum(weight, window)
+        number = self.stop - self._start(window)
+        if self.own_time is not None:
+            number = number - self._own(window)
+        return self.xp.where(self.found_group, number, 0).astype("int64")
+
+    def sum(self, column: str, window: int | None = None) -> Any:
+        """int64 sum of an integer column over the same events; nulls add nothing."""
+        summed = self.events[column]
+        fractions = False
+        if summed.dtype.kind == "f":
+            floats = float_values(summed, "as-of sum")
+            fractions = bool(((floats != self.xp.rint(floats)) & ~self.xp.isnan(floats)).any())
+        values = self.xp.zeros(0, dtype="int64") if fractions else whole_values(summed, "as-of sum")
+        largest = max(int(values.max()), -int(values.min())) if len(values) else 0
+        beyond = largest * len(values) >= 2**62 and not float(abs(values.astype("float64")).sum()) < 2.0**62
+        if fractions or beyond:
+            raise DataError(
+                f"as-of sum: column {column!r} holds fractions or values beyond int64; running sums are exact for "
+                "integers only. Scale and round it first (for example to cents or minutes)."
+            )
+        return self._sum(values, window)
+
+    def _sum(self, values: Any, window: int | None) -> Any:
+        running = self.xp.zeros(len(self.sorted_rows) + 1, dtype="int64")
+        running[1:] = self.xp.cumsum(values[self.sorted_rows])
+        total = running[self.stop] - running[self._start(window)]
+        if self.own_time is not None:
+            total = total - values * self._own(window)
+        return self.xp.where(self.found_group, total, 0)
+
+    def last_row(self, window: int | None = None) -> Any:
+        """int64 row number in `events` of the last earlier event, -1 where there is none."""
+        start, position = self._start(window), self.stop - 1
+        if len(self.sorted_rows) == 0:
+            return self.xp.full(self.num_queries, -1, dtype="int64")
+        rows = self.sorted_rows[self.xp.clip(position, 0, None)]
+        if self.own_time is not None:
+            itself = (rows == self.xp.arange(self.num_queries)) & (position >= start)
+            position = position - itself
+            rows = self.sorted_rows[self.xp.clip(position, 0, None)]
+        return self.xp.where(self.found_group & (position >= start), rows, -1)
+
+
+def group_codes(left: Any, right: Any, by: Sequence[str], where: str = "key") -> tuple[Any, Any]:
+    """int64 codes such that two rows of either frame are equal in every column of `by` exactly if their codes are.
+
+    -1 where any of the columns is null. With no column every row has code 0. What counts as the same value, and which
+    types there are: see `gigabatch.features.columns.categories`.
+    """
+    engine = engine_of(right)
+    xp = engine.arrays
+    size = len(left) + len(right)
+    codes = xp.zeros(size, dtype="int64")
+    null = xp.zeros(size, dtype=bool)
+    for name in by:
+        column = _column_codes(left[name], right[name], where)
+        null |= column < 0
+        if name == by[0]:
+            codes = xp.clip(column, 0, None)  # dense already
+            continue
+        width = int(column.max()) + 1 if size else 1
+        # Re-numbering after each further column keeps the product of two code ranges inside int64.
+        codes = xp.unique(codes * max(width, 1) + xp.clip(column, 0, None), return_inverse=True)[1].astype("int64")
+    codes = xp.where(null, -1, codes)
+    return codes[: len(left)], codes[len(left) :]
+
+
+def _column_codes(left: Any, right: Any, where: str) -> Any:
+    """int64 code of each value of both columns, -1 for null."""
+    engine = engine_of(right)
+    xp = engine.arrays
+    sides = settle(left, where), settle(right, where)
+    null = xp.concatenate([side.null for side in sides])
+    if bool(null.all()):
+        return xp.full(len(null), -1, dtype="int64")
+    if None in (sides[0].kind, sides[1].kind):  # one side without any value
+        found = [xp.full(len(side.null), -1, dtype="int64") for side in sides]
+        place = 0 if sides[1].kind is None else 1
+        found[place] = engine.codes(sides[place].values)
+        return xp.where(null, -1, xp.concatenate(found))
+    values: tuple[Any, ...] = tuple(side.values for side in sides)
+    if values[0].dtype != values[1].dtype:
+        if {side.kind for side in sides} == {TEXT}:
+            values = tuple(column.astype("str") for column in values)
+        values = same_kind(values[0], values[1], f"{where}: column {left.name!r}")
+    codes = engine.codes(engine.frames.concat(list(values), ignore_index=True))
+    return xp.where(null, -1, codes)

@@ -1,0 +1,265 @@
+"""Exact sums by group: the same for any order and any split of the rows, for a million groups at once.
+
+Each value is cut into pieces of 26 bits (`exact_sum.exact_pieces`), pieces of one unit add up in int64 without error,
+and only at the end is a group's sum, mean or deviation rounded, once, to the nearest float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gigabatch.features.columns.numbers import float_values
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.exact.sums import exact_pieces
+from gigabatch.features.history.asof import group_codes
+
+COUNT, SUM, SQUARES = range(3)
+LIMIT = 1e30  # sums of 3e8 such values stay inside float32, squares inside float64
+BITS = 26  # int64 holds sums of 2^36 such pieces
+CHUNK = 1 << 16  # groups whose sums are Python integers at one time
+
+
+@dataclass(frozen=True)
+class GroupedSums:
+    """keys: a frame of the key columns, one row a group, in no particular order; G groups.
+
+    sums: (column number, kind, unit) -> int64 array [G]: the count of known values, the sum or the sum of squares, in
+    multiples of 2^unit; a group's exact sum is that over all units. extremes: column number -> (smallest, largest)
+    known value, float64 arrays [G], infinities where there is none.
+    """
+
+    keys: Any
+    sums: Mapping[tuple[int, int, int], Any]
+    extremes: Mapping[int, tuple[Any, Any]]
+
+    @classmethod
+    def of(cls, frame: Any, by: Sequence[str], values: Sequence[str], where: str, squares: bool = True) -> GroupedSums:
+        """The sums over a partition. Rows with a null key are left out, and nulls of a column for that column.
+
+        squares: whether to sum them too, for deviations; half of the work.
+        `DataError`, naming the column, for an infinity, a value beyond 1e30 and a column that is no number.
+        """
+        engine = engine_of(frame)
+        xp = engine.arrays
+        codes = group_codes(frame, frame.head(0), by, where)[0]
+        keyed = xp.nonzero(codes >= 0)[0]
+        _, first, groups = xp.unique(codes[keyed], return_index=True, return_inverse=True)
+        keys = frame[list(by)].take(keyed[first]).reset_index(drop=True)
+        sums: dict[tuple[int, int, int], Any] = {}
+        extremes = {}
+        for column, name in enumerate(values):
+            known = engine.array(frame[name].notna())[keyed]
+            numbers = _numbers(frame[name].take(keyed[known]), where)
+            rows = _Rows(xp, groups.ravel()[known], numbers, len(keys))
+            extremes[column] = rows.extremes()
+            for kind, unit, pieces in _whole_numbers(rows.values, squares):
+                found = rows.sums(pieces)
+                sums[column, kind, unit] = sums.get((column, kind, unit), 0) + found
+        return cls(keys, sums, extremes)
+
+    def merge(self, other: GroupedSums) -> GroupedSums:
+        """Both together; integer addition, so associative and commutative exactly but for the order of groups."""
+        engine = engine_of(self.keys)
+        xp = engine.arrays
+        both = engine.frames.concat([self.keys, other.keys], ignore_index=True)
+        codes = group_codes(both, both.head(0), list(both.columns))[0]
+        _, first, groups = xp.unique(codes, return_index=True, return_inverse=True)
+        mine, theirs = groups.ravel()[: len(self.keys)], groups.ravel()[len(self.keys) :]
+        sums = {}
+        for name in sorted({*self.sums, *other.sums}):
+            sums[name] = xp.zeros(len(first), dtype="int64")
+            for side, places in ((self, mine), (other, theirs)):
+                if name in side.sums:
+                    sums[name][places] += side.sums[name]
+        extremes = {}
+        for column in self.extremes:
+            low, high = xp.full(len(first), np.inf), xp.full(len(first), -np.inf)
+            for side, places in ((self, mine), (other, theirs)):
+                low[places] = xp.minimum(low[places], side.extremes[column][0])
+                high[places] = xp.maximum(high[places], side.extremes[column][1])
+            extremes[column] = low, high
+        return GroupedSums(both.take(first).reset_index(drop=True), sums, extremes)
+
+    def on_host(self) -> tuple[Any, list[GroupTotals]]:
+        """(pandas frame of the keys, sorted, on a new index; for each column its totals in that order).
+
+        Groups without a known value in any column are left out.
+        """
+        engine = engine_of(self.keys)
+        known = sum((engine.to_host(self.sums[column, COUNT, 0]) for column in self.extremes), 0)
+        keys = engine.to_pandas(self.keys)
+        keys = keys[known > 0].sort_values(list(keys.columns))
+        order = keys.index.to_numpy()
+        totals = [
+            GroupTotals(
+                self._parts(column, COUNT, order)[0],
+                self._parts(column, SUM, order),
+                self._parts(column, SQUARES, order),
+                engine.to_host(low)[order],
+                engine.to_host(high)[order],
+            )
+            for column, (low, high) in self.extremes.items()
+        ]
+        return keys.reset_index(drop=True), totals
+
+    def _parts(self, column: int, kind: int, order: np.ndarray) -> dict[int, np.ndarray]:
+        """unit -> int64 array of the host."""
+        to_host = engine_of(self.keys).to_host
+        return {unit: to_host(part)[order] for (c, k, unit), part in self.sums.items() if (c, k) == (column, kind)}
+
+
+@dataclass(frozen=True)
+class GroupTotals:
+    """One column's exact totals by group, as NumPy arrays [G]: count int64, sums and squares as unit -> int64."""
+
+    count: np.ndarray
+    sums: Mapping[int, np.ndarray]
+    squares: Mapping[int, np.ndarray]
+    low: np.ndarray
+    high: np.ndarray
+
+    def sum(self) -> np.ndarray:
+        """float64, the nearest to each exact sum."""
+        return self._in_chunks(lambda rows: self._sum_over(np.ones_like(self.count[rows]), rows))
+
+    def mean(self) -> np.ndarray:
+        """float64, the nearest to each exact mean; NaN for none."""
+        found = self._in_chunks(lambda rows: self._sum_over(np.maximum(self.count[rows], 1), rows))
+        return np.where(self.count > 0, found, np.nan)
+
+    def std(self) -> np.ndarray:
+        """float64, the root of the nearest to each exact variance of a sample (n - 1); NaN for fewer than two."""
+        found = self._in_chunks(self._deviation)
+        return np.where(self.count > 1, found, np.nan)
+
+    def _sum_over(self, divisor: np.ndarray, rows: slice) -> np.ndarray:
+        return _quotient(*_whole(self.sums, rows, len(divisor)), divisor)
+
+    def _deviation(self, rows: slice) -> np.ndarray:
+        count = np.maximum(self.count[rows], 2)
+        total, unit = _whole(self.sums, rows, len(count))
+        squares, square_unit = _whole(self.squares, rows, len(count))
+        exponent = min(square_unit, 2 * unit)
+        up, square_up = 2 * unit - exponent, square_unit - exponent
+        fits = max(_largest(total) ** 2 << up, _largest(count) * max(_largest(squares) << square_up, _largest(count)))
+        if fits >= 2**53:
+            count, total, squares = count.astype(object), total.astype(object), squares.astype(object)
+        spread = (count * (squares << square_up)) - (total * total << up)
+        return np.sqrt(_quotient(spread, exponent, count * (count - 1)))
+
+    def _in_chunks(self, function: Any) -> np.ndarray:
+        starts = range(0, len(self.count), CHUNK)
+        return np.concatenate([np.empty(0), *(function(slice(start, start + CHUNK)) for start in starts)])
+
+
+def row_of_key(frame: Any, table: Any, by: Sequence[str], where: str = "key") -> Any:
+    """int64 array: for each row of `frame`, the row of `table`, unique in `by`, with its key; -1 for none and null."""
+    xp = engine_of(frame).arrays
+    asked, there = group_codes(frame, table, by, where)
+    size = max([int(codes.max()) for codes in (asked, there) if len(codes)], default=-1) + 1
+    row_of = xp.full(size + 1, -1, dtype="int64")  # the last place, -1, is that of null keys
+    row_of[there] = xp.arange(len(there))
+    return row_of[asked]
+
+
+class _Rows:
+    """Rows of a partition in order of group and value."""
+
+    def __init__(self, xp: Any, groups: Any, values: Any, num_groups: int) -> None:
+        order = xp.lexsort(xp.stack([values, groups.astype("float64")]))
+        self.xp, self.values, self.num_groups = xp, values[order], num_groups
+        groups = groups[order]
+        is_last = xp.ones(len(groups), dtype=bool)
+        is_last[:-1] = groups[1:] != groups[:-1]
+        self.last = xp.nonzero(is_last)[0]
+        self.present = groups[self.last]
+
+    def sums(self, values: Any) -> Any:
+        """int64 [groups] of an int64 array in the order of `self.values`."""
+        # Differences of one running sum; where it wraps around, they wrap back.
+        running = self.xp.cumsum(values)[self.last]
+        found = self.xp.zeros(self.num_groups, dtype="int64")
+        found[self.present] = running
+        found[self.present[1:]] -= running[:-1]
+        return found
+
+    def extremes(self) -> tuple[Any, Any]:
+        """float64 [groups] of the smallest and the largest value."""
+        low, high = self.xp.full(self.num_groups, np.inf), self.xp.full(self.num_groups, -np.inf)
+        high[self.present] = self.values[self.last]
+        if len(self.last):
+            first = self.xp.zeros(len(self.last), dtype="int64")
+            first[1:] = self.last[:-1] + 1
+            low[self.present] = self.values[first]
+        return low, high
+
+
+def _numbers(column: Any, where: str) -> Any:
+    """The column, which has no nulls, as a float64 array of values that can be summed."""
+    values = float_values(column, where) + 0.0  # -0.0 becomes 0.0
+    if not bool(engine_of(column).arrays.isfinite(values).all()):
+        raise DataError(
+            f"{where}: column {column.name!r} holds an infinity. Clip it or make it null before this stage."
+        )
+    if bool((abs(values) > LIMIT).any()):
+        raise DataError(f"{where}: column {column.name!r} holds values beyond {LIMIT}. Clip or rescale it first.")
+    return values
+
+
+def _whole_numbers(values: Any, squares: bool) -> Any:
+    """Triples (kind, unit, int64 array) that hold every value's count, itself and its square in multiples of 2^unit."""
+    yield COUNT, 0, (values == values).astype("int64")
+    yield from _in_units(SUM, values)
+    if not squares:
+        return
+    # Dekker 1971: the square is `square + error` exactly (down to squares of 2^-969, far below any sum's last bit).
+    big = values * 134217729.0
+    high = big - (big - values)
+    low = values - high
+    square = values * values
+    error = ((high * high - square) + 2.0 * high * low) + low * low
+    yield from _in_units(SQUARES, square)
+    yield from _in_units(SQUARES, error)
+
+
+def _in_units(kind: int, values: Any) -> Any:
+    for unit, pieces in exact_pieces(values, BITS, BITS):
+        half = -unit // 2  # 2^1074 itself is no float64
+        yield kind, unit, (pieces * 2.0**half * 2.0 ** (-unit - half)).astype("int64")
+
+
+def _largest(whole: np.ndarray) -> int:
+    return int(abs(whole).max()) if len(whole) else 0
+
+
+def _whole(parts: Mapping[int, np.ndarray], rows: slice, size: int) -> tuple[np.ndarray, int]:
+    """(whole numbers, exponent): each group's exact sum in multiples of 2^exponent, int64 if all are below 2^53 in
+    absolute value, else Python's integers."""
+    used = {unit: part[rows] for unit, part in sorted(parts.items()) if part[rows].any()}
+    base = min(used, default=0)
+    total: Any = 0
+    unit, held, bound = base, np.zeros(size, dtype="int64"), 0
+    for next_unit, part in used.items():
+        reach = bound + (_largest(part) << (next_unit - unit))
+        if reach < 2**62:  # neighbouring units fit into one int64
+            held, bound = held + (part << (next_unit - unit)), reach
+        else:
+            total = total + (held.astype(object) << (unit - base))
+            unit, held, bound = next_unit, part, _largest(part)
+    if unit == base and bound < 2**53:
+        return held, base
+    return total + (held.astype(object) << (unit - base)), base
+
+
+def _quotient(whole: np.ndarray, exponent: int, divisor: np.ndarray) -> np.ndarray:
+    """float64, the nearest to whole * 2^exponent / divisor. Integers that are not Python's are below 2^53."""
+    if whole.dtype != object and abs(exponent) < 900:  # one rounding, by the division; no result is subnormal
+        return whole / divisor * 2.0**exponent
+    whole, divisor = whole.astype(object), divisor.astype(object)
+    quotient = whole / (divisor << -exponent) if exponent < 0 else (whole << exponent) / divisor
+    return quotient.astype("float64")  # Python rounds a quotient of integers correctly

@@ -1,0 +1,81 @@
+"""TextFlags: one 0/1 column for each word of delimited text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.operators.base import FittedOperator
+from gigabatch.features.operators.lists.explode_lists import row_of_entry, split_lists
+
+
+@dataclass(frozen=True)
+class Words:
+    """words: by descending frequency at fit, ties by value. columns: the output names, in the same order."""
+
+    words: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
+class TextFlags(FittedOperator):
+    """float32 columns `<prefix><word>`: 1 where the word is in the row's list, else 0, also where the text is null.
+
+    max_words: at most so many words, the most frequent; None for all. Words unseen at fit are left out.
+    The names of the outputs follow from the fit: see `Words.columns`.
+    """
+
+    reads = ("column",)
+
+    def __init__(self, column: str, prefix: str, max_words: int | None = None, separator: str = "|") -> None:
+        if max_words is not None and max_words < 0:
+            raise DataError(f"TextFlags of {column!r}: max_words must not be negative, found {max_words}.")
+        self.column, self.prefix, self.max_words, self.separator = column, prefix, max_words, separator
+
+    def outputs_of(self, state: Words) -> tuple[str, ...]:
+        return state.columns
+
+    def may_make(self, name: str) -> bool:
+        return name.startswith(self.prefix)
+
+    def partial(self, frame: Any) -> Any:
+        """Columns value and count of this partition's words; a word counts once a mention."""
+        words, _ = split_lists(frame[self.column], "string", self.separator)
+        return engine_of(frame).value_counts(words)
+
+    def merge(self, left: Any, right: Any) -> Any:
+        both = engine_of(left).frames.concat([left, right], ignore_index=True)
+        return both.groupby("value").agg({"count": "sum"}).reset_index()
+
+    def finish(self, partial: Any) -> Words:
+        counted = partial[partial["value"] != ""].sort_values(["count", "value"], ascending=[False, True])
+        kept = counted.head(len(counted) if self.max_words is None else self.max_words)
+        names = tuple(engine_of(partial).to_pandas(kept)["value"].tolist())
+        return Words(names, self._column_names(names))
+
+    def _column_names(self, words: tuple[str, ...]) -> tuple[str, ...]:
+        taken: dict[str, int] = {}
+        names = []
+        for word in words:
+            name = self.prefix + re.sub(r"\W+", "_", word.lower()).strip("_")
+            taken[name] = taken.get(name, 0) + 1
+            names.append(name if taken[name] == 1 else f"{name}_{taken[name]}")
+        return tuple(names)
+
+    def matrix(self, frame: Any, state: Words) -> Any:
+        """int8 array [rows, words] of the same flags."""
+        engine = engine_of(frame)
+        xp = engine.arrays
+        words, lengths = split_lists(frame[self.column], "string", self.separator)
+        rows = row_of_entry(xp, lengths)
+        positions = engine.positions_in(words, engine.frames.Series(list(state.words), dtype="str"))
+        flags = xp.zeros((len(frame), len(state.words)), dtype="int8")
+        known = positions >= 0
+        flags[rows[known], positions[known]] = 1
+        return flags
+
+    def columns(self, frame: Any, state: Words) -> dict[str, Any]:
+        flags = self.matrix(frame, state).astype("float32")
+        return {name: engine_of(frame).series(flags[:, k], frame) for k, name in enumerate(state.columns)}

@@ -1,0 +1,1 @@
+"""Operators that join tables, and those that learn from groups of rows."""

@@ -1,0 +1,166 @@
+"""FoldedTargetEncoding: the smoothed mean outcome of a key, out of fold for the rows that it was learnt from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gigabatch.features.columns.hashing import buckets_of, hash_values
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError, require_columns
+from gigabatch.features.history.grouped_sums import GroupedSums, row_of_key
+from gigabatch.features.operators.base import FittedOperator
+
+_FOLD = "fold__"
+MAX_FOLDS = 100
+
+
+@dataclass(frozen=True)
+class FoldedMeans:
+    """table: one row a key, sorted: the key columns and, for each target and fold, `<target>__count_<fold>` (int64) and
+    `<target>__sum_<fold>` (float64, the nearest to the exact sum). totals: the same in one row over all known targets,
+    null keys among them."""
+
+    table: Any
+    totals: Any
+
+
+class FoldedTargetEncoding(FittedOperator):
+    """float32 columns `<target>_encoded_by_<key>_<key>` = (sum + smoothing * prior) / (count + smoothing).
+
+    sum and count are over the train rows with the row's key whose target is known; prior is the mean of all known
+    targets (additive smoothing, Micci-Barreca 2001, eq. 4 with lambda = n / (n + smoothing)). A null or unseen key
+    gets the prior; without any known target the columns are null. With smoothing 0 a key that was seen gets its mean.
+
+    A train row must not be told its own label, so there are two ways to apply the state, and the caller says which:
+    `columns` (and `apply`) for new rows counts all folds and needs neither target nor fold key; `train_columns` (and
+    `apply_to_train`), for the rows that the fit saw, leaves the row's own fold out of sum, count and prior. The fold is
+    XXH64(fold_key) mod num_folds, so a row has the same one in any partition, order and run. Rows that share a label's
+    fate (candidates of one list, lists of one session) need a fold key in common.
+
+    fold_key: column of text, integers or booleans, without nulls, not among `by` (else a key would have one fold, and
+    nothing to learn from outside it). targets: numbers or booleans; sums are exact, so that the state is the same for
+    any partitions in any order.
+    """
+
+    reads = ("by", "targets", "fold_key")
+
+    def __init__(
+        self,
+        by: Sequence[str],
+        targets: Sequence[str],
+        fold_key: str,
+        num_folds: int = 5,
+        smoothing: float = 20.0,
+    ) -> None:
+        if isinstance(by, str) or isinstance(targets, str) or not by or not targets:
+            raise DataError("FoldedTargetEncoding: by and targets are lists of one or more column names.")
+        where = f"FoldedTargetEncoding of {', '.join(targets)} by {', '.join(by)}"
+        shared = sorted({fold_key, *by}.intersection(targets) | {fold_key}.intersection(by))
+        if shared:
+            raise DataError(
+                f"{where}: keys, targets and fold key must be different columns, found {', '.join(map(repr, shared))} "
+                "twice."
+            )
+        if isinstance(num_folds, bool) or not isinstance(num_folds, int) or not 2 <= num_folds <= MAX_FOLDS:
+            raise DataError(f"{where}: num_folds must be a whole number from 2 to {MAX_FOLDS}, found {num_folds!r}.")
+        if not (math.isfinite(smoothing) and smoothing >= 0):
+            raise DataError(f"{where}: smoothing must be finite and not negative, found {smoothing}.")
+        self.by, self.targets, self.fold_key = tuple(by), tuple(targets), fold_key
+        self.num_folds, self.smoothing = num_folds, smoothing
+
+    @property
+    def applied_inputs(self) -> tuple[str, ...]:
+        return self.by
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(f"{target}_encoded_by_{'_'.join(self.by)}" for target in self.targets)
+
+    def partial(self, frame: Any) -> tuple[GroupedSums, GroupedSums]:
+        """Sums by key and fold, and by fold."""
+        folds = frame[[*self.by, *self.targets]].assign(**{_FOLD: engine_of(frame).series(self._folds(frame), frame)})
+        where = type(self).__name__
+        return (
+            GroupedSums.of(folds, (*self.by, _FOLD), self.targets, where, squares=False),
+            GroupedSums.of(folds, (_FOLD,), self.targets, where, squares=False),
+        )
+
+    def merge(
+        self, left: tuple[GroupedSums, GroupedSums], right: tuple[GroupedSums, GroupedSums]
+    ) -> tuple[GroupedSums, GroupedSums]:
+        return left[0].merge(right[0]), left[1].merge(right[1])
+
+    def finish(self, partial: tuple[GroupedSums, GroupedSums]) -> FoldedMeans:
+        by_key, by_fold = partial
+        from_pandas = engine_of(by_key.keys).from_pandas
+        keyed, key_totals = by_key.on_host()
+        keys = keyed[list(self.by)].drop_duplicates().reset_index(drop=True)
+        folds, fold_totals = by_fold.on_host()
+        everyone = pd.DataFrame(index=[0])
+        return FoldedMeans(
+            from_pandas(self._wide(keys, row_of_key(keyed, keys, self.by), keyed[_FOLD], key_totals)),
+            from_pandas(self._wide(everyone, np.zeros(len(folds), dtype="int64"), folds[_FOLD], fold_totals)),
+        )
+
+    def _wide(self, keys: Any, rows: np.ndarray, folds: Any, totals: Any) -> Any:
+        """The keys with a count and a sum for each target and fold, 0 where no row was."""
+        columns: dict[str, np.ndarray] = {}
+        for target, total in zip(self.targets, totals, strict=True):
+            for name, values in (("count", total.count), ("sum", total.sum())):
+                table = np.zeros((self.num_folds, len(keys)), dtype=values.dtype)
+                table[folds.to_numpy(), rows] = values
+                columns |= {f"{target}__{name}_{fold}": table[fold] for fold in range(self.num_folds)}
+        return keys.assign(**columns)
+
+    def columns(self, frame: Any, state: FoldedMeans) -> dict[str, Any]:
+        """For rows that the fit did not see."""
+        return self._encoded(frame, state, None)
+
+    def train_columns(self, frame: Any, state: FoldedMeans) -> dict[str, Any]:
+        """For the rows that the fit saw: what the other folds say."""
+        require_columns(frame, (*self.by, self.fold_key), type(self).__name__)
+        return self._encoded(frame, state, self._folds(frame))
+
+    def _folds(self, frame: Any) -> Any:
+        """int64 array in [0, num_folds)."""
+        hashes, null = hash_values(frame[self.fold_key], type(self).__name__)
+        if bool(null.any()):
+            raise DataError(
+                f"FoldedTargetEncoding: fold key {self.fold_key!r} holds {int(null.sum())} null(s). Every train row "
+                "needs a fold: fill the column, for example with a row id."
+            )
+        return buckets_of(hashes, self.num_folds)
+
+    def _encoded(self, frame: Any, state: FoldedMeans, own: Any) -> dict[str, Any]:
+        engine = engine_of(frame)
+        xp = engine.arrays
+        rows = row_of_key(frame, state.table, self.by)
+        nothing = xp.zeros(len(frame), dtype="int64")
+        found = {}
+        for target, output in zip(self.targets, self.outputs, strict=True):
+            count, total = self._others(state.table, target, rows, own)
+            all_count, all_total = self._others(state.totals, target, nothing, own)
+            prior = all_total / xp.maximum(all_count, 1)
+            weight = count + self.smoothing
+            mean = (total + self.smoothing * prior) / xp.where(weight > 0, weight, 1)
+            mean = xp.where(weight > 0, mean, prior)
+            found[output] = engine.series(mean.astype("float32"), frame, valid=all_count > 0)
+        return found
+
+    def _others(self, table: Any, target: str, rows: Any, own: Any) -> tuple[Any, Any]:
+        """float64 count and sum at each of the table's rows (none at -1) over every fold but `own`, in their order."""
+        engine = engine_of(table)
+        xp = engine.arrays
+        count, total = xp.zeros(len(rows)), xp.zeros(len(rows))
+        for fold in range(self.num_folds):
+            counted = 1.0 if own is None else (own != fold).astype("float64")
+            for sums, name in ((count, "count"), (total, "sum")):
+                values = engine.array(table[f"{target}__{name}_{fold}"]).astype("float64")
+                sums += xp.append(values, xp.zeros(1))[rows] * counted
+        return count, total

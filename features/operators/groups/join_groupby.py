@@ -1,0 +1,94 @@
+"""JoinGroupby: statistics of a row's group in the train split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.history.grouped_sums import GroupedSums, GroupTotals, row_of_key
+from gigabatch.features.operators.base import FittedOperator
+
+STATISTICS = ("count", "sum", "mean", "min", "max", "std")
+
+
+@dataclass(frozen=True)
+class GroupTable:
+    """table: one row a group, sorted by key: the key columns and a float64 column an output."""
+
+    table: Any
+
+
+class JoinGroupby(FittedOperator):
+    """float32 columns `<value>_<statistic>_by_<key>_<key>`: what the train rows of the row's group hold in `value`.
+
+    Nulls of `value` take no part; an unseen or null key, or a group without a known value, gives null. std is that of
+    a sample (n - 1) and null for one value. Sums are exact, so the state is the same for any partitioning; integers
+    beyond 2^53 are rounded to float64 first. `finish` reads the grouped sums (not the rows) on the host.
+
+    A train row is part of its own group's statistic. If `value` is the target, or tells it, that leaks the answer
+    into the row: use TargetEncoding or AsOf there.
+    """
+
+    reads = ("by", "values")
+
+    def __init__(self, by: Sequence[str], values: Sequence[str], statistics: Sequence[str]) -> None:
+        unknown = [name for name in statistics if name not in STATISTICS]
+        if unknown or not statistics or not by or not values:
+            raise DataError(
+                f"JoinGroupby: needs keys, values and statistics; unknown: {unknown}. Known: {', '.join(STATISTICS)}."
+            )
+        self.by, self.values, self.statistics = tuple(by), tuple(values), tuple(statistics)
+
+    @property
+    def applied_inputs(self) -> tuple[str, ...]:
+        return self.by
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(self._name(value, statistic) for value in self.values for statistic in self.statistics)
+
+    def _name(self, value: str, statistic: str) -> str:
+        return f"{value}_{statistic}_by_{'_'.join(self.by)}"
+
+    def partial(self, frame: Any) -> GroupedSums:
+        return GroupedSums.of(frame, self.by, self.values, "JoinGroupby")
+
+    def merge(self, left: GroupedSums, right: GroupedSums) -> GroupedSums:
+        return left.merge(right)
+
+    def finish(self, partial: GroupedSums) -> GroupTable:
+        table, totals = partial.on_host()
+        for value, total in zip(self.values, totals, strict=True):
+            for statistic in self.statistics:
+                table[self._name(value, statistic)] = _statistic(total, statistic)
+        return GroupTable(engine_of(partial.keys).from_pandas(table))
+
+    def columns(self, frame: Any, state: GroupTable) -> dict[str, Any]:
+        engine = engine_of(frame)
+        xp = engine.arrays
+        rows = row_of_key(frame, state.table, self.by)
+        found = {}
+        for name in self.outputs:
+            values = xp.append(engine.array(state.table[name]), xp.full(1, math.nan))[rows]
+            known = ~xp.isnan(values)
+            found[name] = engine.series(xp.where(known, values, 0.0).astype("float32"), frame, valid=known)
+        return found
+
+
+def _statistic(total: GroupTotals, name: str) -> np.ndarray:
+    """float64, one a group; NaN for a group without a known value."""
+    found = {
+        "count": lambda: total.count.astype("float64"),
+        "sum": total.sum,
+        "mean": total.mean,
+        "min": lambda: total.low,
+        "max": lambda: total.high,
+        "std": total.std,
+    }[name]()
+    return np.where(total.count > 0, found, np.nan)

@@ -1,0 +1,1 @@
+"""Operators on what came before a row."""

@@ -1,0 +1,133 @@
+"""AsOf: counts, smoothed means and last values of what was known before each row's own time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gigabatch.features.columns.numbers import float_values
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.history.asof import AsOfJoin
+from gigabatch.features.operators.base import ColumnOperator
+
+
+@dataclass(frozen=True)
+class Count:
+    """int32 number of earlier events; `window` in units of the time column, None for all the past."""
+
+    output: str
+    window: int | None = None
+
+
+@dataclass(frozen=True)
+class Mean:
+    """float32 mean of an integer column over earlier events; null where there is none.
+
+    With `smoothing` k > 0 it is (sum + k * prior) / (count + k), the prior being the mean over all groups as known
+    at the same time (additive smoothing, Micci-Barreca 2001, eq. 4 with lambda = n / (n + k)).
+    """
+
+    value: str
+    output: str
+    window: int | None = None
+    smoothing: float = 0.0
+
+
+@dataclass(frozen=True)
+class Last:
+    """The named columns of the last earlier event under new names; null where there is none.
+
+    dtype: float32, or float64 for numbers above 2^24 such as minutes since 1970, which float32 rounds.
+    """
+
+    columns: dict[str, str]
+    dtype: str = "float32"
+
+
+class AsOf(ColumnOperator):
+    """Aggregations over the rows of the same group whose `known_at` lies strictly before a row's `at`.
+
+    A row never sees itself, even if its own outcome became known before its `at`. Needs every row of a group, so
+    the whole table. Rows whose `known_at` is null never become known to others.
+
+    by: key columns. at, known_at: int64 columns, same unit. order: unique int column that settles ties for Last.
+    """
+
+    def __init__(
+        self, by: Sequence[str], at: str, known_at: str, aggregations: Sequence[Count | Mean | Last], order: str
+    ) -> None:
+        self.by, self.at, self.known_at, self.order = tuple(by), at, known_at, order
+        self.aggregations = tuple(aggregations)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        values: list[str] = []
+        for item in self.aggregations:
+            values += [item.value] if isinstance(item, Mean) else list(item.columns) if isinstance(item, Last) else []
+        return (*self.by, self.at, self.known_at, self.order, *dict.fromkeys(values))
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        names: list[str] = []
+        for item in self.aggregations:
+            names += list(item.columns.values()) if isinstance(item, Last) else [item.output]
+        return tuple(names)
+
+    @property
+    def group_keys(self) -> tuple[str, ...]:
+        smoothed = any(isinstance(item, Mean) and item.smoothing for item in self.aggregations)
+        return () if smoothed else self.by  # the prior is over all groups
+
+    def compute(self, frame: Any) -> dict[str, Any]:
+        question = self._question(frame, self.by)
+        everyone = None
+        found = {}
+        for item in self.aggregations:
+            if isinstance(item, Count):
+                found[item.output] = question.engine.series(question.count(item.window).astype("int32"), frame)
+            elif isinstance(item, Mean):
+                if item.smoothing and everyone is None:
+                    everyone = self._question(frame, ())
+                found[item.output] = self._mean(frame, question, everyone, item)
+            else:
+                for source, output in item.columns.items():
+                    found[output] = take_rows(frame, source, question.last_row()).astype(item.dtype)
+        return found
+
+    def _question(self, frame: Any, by: Sequence[str]) -> AsOfJoin:
+        return AsOfJoin(
+            frame,
+            frame,
+            by=by,
+            query_time=self.at,
+            event_time=self.known_at,
+            order=self.order,
+            exclude_self=True,
+        )
+
+    def _mean(self, frame: Any, question: AsOfJoin, everyone: AsOfJoin | None, item: Mean) -> Any:
+        count = question.count(item.window, of=item.value).astype("float64")
+        total = question.sum(item.value, item.window).astype("float64")
+        if everyone is None:
+            return ratio(frame, total, count)
+        prior_count = everyone.count(of=item.value)
+        prior = everyone.sum(item.value) / question.xp.maximum(prior_count, 1)
+        known = (prior_count > 0).astype("float64")
+        return ratio(frame, total + item.smoothing * prior, (count + item.smoothing) * known)
+
+
+def ratio(frame: Any, numerator: Any, denominator: Any) -> Any:
+    """float32 column of numerator / denominator, null where the denominator is 0."""
+    engine = engine_of(frame)
+    values = numerator / engine.arrays.where(denominator > 0, denominator, 1)
+    return engine.series(values.astype("float32"), frame, valid=denominator > 0)
+
+
+def take_rows(frame: Any, column: str, rows: Any, like: Any = None) -> Any:
+    """float64 column: the value of `column` in row number `rows`, null where that is -1 or the value is null."""
+    engine = engine_of(frame)
+    values = float_values(frame[column], "as-of last value")
+    known = ~engine.arrays.isnan(values)
+    index = engine.arrays.clip(rows, 0, None)
+    return engine.series(values[index], frame if like is None else like, valid=(rows >= 0) & known[index])

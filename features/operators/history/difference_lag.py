@@ -1,0 +1,67 @@
+"""DifferenceLag: how a value changed since an earlier row of its group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gigabatch.features.columns.numbers import float_values, whole_values
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.history.asof import group_codes
+from gigabatch.features.operators.base import ColumnOperator, WithinGroups
+
+
+class DifferenceLag(WithinGroups, ColumnOperator):
+    """float32 column `output`: the row's value less that of the row `lag` places earlier in its group, in float64.
+
+    order: integer column, unique within a group, that says what is earlier. Null where there is no such row, where
+    either value is null and where a key is null. Group-wise: needs every row of a group; row order is kept.
+    """
+
+    reads, writes = ("by", "order", "column"), ("output",)
+
+    def __init__(self, by: Sequence[str], order: str, column: str, output: str, lag: int = 1) -> None:
+        if lag < 1:
+            raise DataError(f"DifferenceLag of {column!r}: lag must be at least 1, found {lag}.")
+        self.by, self.order, self.column, self.output, self.lag = tuple(by), order, column, output, lag
+
+    def compute(self, frame: Any) -> dict[str, Any]:
+        engine = engine_of(frame)
+        xp, lag = engine.arrays, self.lag
+        groups, rows = sorted_groups(frame, self.by, self.order, "DifferenceLag")
+        values = float_values(frame[self.column], "DifferenceLag")
+        known = ~xp.isnan(values)
+        later, earlier = rows[lag:], rows[: max(len(rows) - lag, 0)]
+        difference = xp.zeros(len(frame), dtype="float64")
+        valid = xp.zeros(len(frame), dtype=bool)
+        difference[later] = values[later] - values[earlier]
+        valid[later] = (groups[later] >= 0) & (groups[later] == groups[earlier]) & known[later] & known[earlier]
+        return {self.output: engine.series(difference.astype("float32"), frame, valid=valid)}
+
+
+def sorted_groups(frame: Any, by: Sequence[str], order: str, operator: str) -> tuple[Any, Any]:
+    """(int64 group of each row, -1 for a null key; int64 row numbers sorted by group and then `order`).
+
+    `DataError` if `order` holds nulls, is not of whole numbers or repeats within a group.
+    """
+    engine = engine_of(frame)
+    xp = engine.arrays
+    if frame[order].isna().any():
+        raise DataError(f"{operator}: order column {order!r} holds nulls. Drop those rows or give them a place.")
+    if len(frame) and frame[order].dtype.kind not in "iu":
+        raise DataError(
+            f"{operator}: order column {order!r} is {frame[order].dtype}; cast it to int64, e.g. minutes or ids."
+        )
+    place = whole_values(frame[order], operator)
+    groups = group_codes(frame, frame.head(0), by, operator)[0]
+    rows = xp.lexsort(xp.stack([place, groups]))
+    later, earlier = rows[1:], rows[:-1]
+    twice = (groups[later] == groups[earlier]) & (place[later] == place[earlier]) & (groups[later] >= 0)
+    if bool(twice.any()):
+        value = int(place[later[int(twice.argmax())]])
+        raise DataError(
+            f"{operator}: order column {order!r} is not unique within groups of {list(by)}: {int(twice.sum())} "
+            f"repeat(s), for example {value}. Add a column that settles ties to the order, or drop the repeats."
+        )
+    return groups, rows

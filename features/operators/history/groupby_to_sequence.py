@@ -1,0 +1,83 @@
+"""GroupbyToSequence: the rows of a group as one row of delimited lists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gigabatch.features.columns.categories import TEXT, WHOLE, settle
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.operators.base import Operator, WithinGroups
+from gigabatch.features.operators.history.difference_lag import sorted_groups
+from gigabatch.features.operators.lists.explode_lists import row_of_entry
+from gigabatch.features.operators.lists.list_slice import join_lists
+
+
+class GroupbyToSequence(WithinGroups, Operator):
+    """One row a group, sorted by key on a new index: the keys, and per column the last values as text like '12|7|31'.
+
+    order: integer column, unique within a group; the latest comes last. max_length: how many values are kept at most.
+    columns: of text or whole numbers; a null becomes an empty entry, so lists of one row stay equally long, as
+    `ExplodeLists` wants them. Rows with a null key are left out. Group-wise: needs every row of a group.
+    """
+
+    reads, writes = ("by", "order", "columns"), ("columns",)
+
+    changes_rows = True
+
+    def __init__(
+        self, by: Sequence[str], order: str, columns: Sequence[str], max_length: int, separator: str = "|"
+    ) -> None:
+        if max_length < 1 or not separator:
+            raise DataError(
+                f"GroupbyToSequence: max_length must be at least 1 and the separator not empty, found {max_length} "
+                f"and {separator!r}."
+            )
+        shared = sorted(set(by).intersection(columns))
+        if not by or not columns or shared:
+            raise DataError(
+                "GroupbyToSequence: give keys and columns, none of them both"
+                + (f", found {', '.join(map(repr, shared))} in both." if shared else ".")
+            )
+        self.by, self.order, self.columns = tuple(by), order, tuple(columns)
+        self.max_length, self.separator = max_length, separator
+
+    def columns_after(self, before: Sequence[str]) -> tuple[str, ...]:
+        return (*self.by, *self.outputs)
+
+    def transform(self, frame: Any) -> Any:
+        xp = engine_of(frame).arrays
+        groups, rows = sorted_groups(frame, self.by, self.order, "GroupbyToSequence")
+        rows = rows[groups[rows] >= 0]
+        is_last = xp.ones(len(rows), dtype=bool)
+        is_last[:-1] = groups[rows[1:]] != groups[rows[:-1]]
+        last = xp.nonzero(is_last)[0]
+        counts = last.copy() + 1
+        counts[1:] = last[1:] - last[:-1]
+        counts = xp.minimum(counts, self.max_length)
+        of = row_of_entry(xp, counts)
+        # From the oldest entry that is kept to the latest, group after group.
+        entries = rows[last[of] + 1 - counts[of] + xp.arange(len(of)) - (xp.cumsum(counts) - counts)[of]]
+        out = frame[list(self.by)].take(rows[last]).reset_index(drop=True)
+        for name in self.by:
+            if str(out[name].dtype) == "category":  # sorted by value, not by the order of its categories
+                out[name] = out[name].astype(out[name].cat.categories.dtype)
+        for name in self.columns:
+            text = self._text(frame[name]).take(entries).reset_index(drop=True)
+            out[name] = join_lists(text, counts, self.separator)
+        return out.sort_values(list(self.by)).reset_index(drop=True)
+
+    def _text(self, column: Any) -> Any:
+        if settle(column, "GroupbyToSequence").kind not in (TEXT, WHOLE, None):
+            raise DataError(
+                f"GroupbyToSequence: column {column.name!r} is {column.dtype}, which engines write differently. Cast "
+                "it to whole numbers or text."
+            )
+        text = column.astype("str").fillna("")
+        if bool(text.str.contains(self.separator, regex=False).any()):
+            raise DataError(
+                f"GroupbyToSequence: column {column.name!r} holds text with the separator {self.separator!r}. Choose "
+                "another separator."
+            )
+        return text

@@ -1,0 +1,74 @@
+"""Rolling: a statistic over the rows of the same group in a window of time before each row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gigabatch.features.columns.numbers import float_values
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.history.asof import AsOfJoin
+from gigabatch.features.operators.base import ColumnOperator, WithinGroups
+from gigabatch.features.operators.history.asof import ratio
+
+STATISTICS = ("count", "sum", "mean", "min", "max")
+
+
+class Rolling(WithinGroups, ColumnOperator):
+    """Column `output`: the statistic of `column` over the group's rows with time in [t - window, t), t the row's own.
+
+    Nulls of `column` take no part. count is int32 and 0 without rows; sum (0 without rows), mean, min and max (null
+    without rows) are float32. sum and mean need whole numbers, because running sums of fractions are not exact.
+    time: int64; rows with a null key find nothing. window: in units of `time`. Group-wise: needs every row of a group.
+    """
+
+    reads, writes = ("by", "time", "column"), ("output",)
+
+    def __init__(self, by: Sequence[str], time: str, column: str, window: int, statistic: str, output: str) -> None:
+        if statistic not in STATISTICS:
+            raise DataError(f"Rolling: unknown statistic {statistic!r}. Known: {', '.join(STATISTICS)}.")
+        if window < 1:
+            raise DataError(f"Rolling of {column!r}: window must be at least 1, found {window}.")
+        self.by, self.time, self.column, self.output = tuple(by), time, column, output
+        self.window, self.statistic = window, statistic
+
+    def compute(self, frame: Any) -> dict[str, Any]:
+        return {self.output: self._extreme(frame) if self.statistic in ("min", "max") else self._running(frame)}
+
+    def _running(self, frame: Any) -> Any:
+        question = AsOfJoin(frame, frame, by=self.by, query_time=self.time, event_time=self.time)
+        if self.statistic == "sum":
+            total = question.sum(self.column, self.window)
+            return question.engine.series(total.astype("float32"), frame)
+        count = question.count(self.window, of=self.column)
+        if self.statistic == "count":
+            return question.engine.series(count.astype("int32"), frame)
+        return ratio(frame, question.sum(self.column, self.window).astype("float64"), count.astype("float64"))
+
+    def _extreme(self, frame: Any) -> Any:
+        engine = engine_of(frame)
+        events = frame[frame[self.column].notna()]
+        question = AsOfJoin(frame, events, by=self.by, query_time=self.time, event_time=self.time)
+        sign = 1.0 if self.statistic == "min" else -1.0
+        values = sign * float_values(events[self.column], "Rolling")[question.sorted_rows]
+        count = question.count(self.window)
+        low = range_minimum(engine.arrays, values, question.stop - count, count)
+        return engine.series((sign * low).astype("float32"), frame, valid=count > 0)
+
+
+def range_minimum(xp: Any, values: Any, starts: Any, counts: Any) -> Any:
+    """min(values[start : start + count]) of every pair; 0 where count is 0.
+
+    A sparse table (Bender and Farach-Colton 2000, section 3), one level at a time: level k holds the minimum of 2^k
+    neighbours, and two of them that overlap cover a range. O(n log n) time, O(n) memory.
+    """
+    found = xp.zeros(len(starts), dtype="float64")
+    longest, width = int(counts.max()) if len(counts) else 0, 1
+    while width <= longest:
+        asked = xp.nonzero((counts >= width) & (counts < 2 * width))[0]
+        first = starts[asked]
+        found[asked] = xp.minimum(values[first], values[first + counts[asked] - width])
+        values = xp.minimum(values[:-width], values[width:])
+        width *= 2
+    return found

@@ -1,0 +1,69 @@
+"""TargetEncoding: the mean outcome of earlier rows with the same key, as of each row's time and out of its fold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.history.asof import AsOfJoin
+from gigabatch.features.operators.base import ColumnOperator
+from gigabatch.features.operators.history.asof import ratio
+
+
+class TargetEncoding(ColumnOperator):
+    """float32 column `output` = (hits + smoothing * prior) / (trials + smoothing).
+
+    hits and trials are sums over the rows of the same key whose `at` lies strictly before this row's and whose `fold`
+    is another one; prior is the same quotient over all keys (additive smoothing, Micci-Barreca 2001, eq. 4). Null
+    where nothing at all is known yet. A row whose `hits` is null counts neither as hit nor as trial; a row with a null
+    key gets the prior. Sums are of integers, so the result does not depend on row order. Needs the whole table.
+
+    hits, trials: integer-valued columns; without `trials` every row is one trial.
+    fold: int column, or None to encode by time alone. Rows that share a label's fate (candidates of one list, lists
+    of one session) belong to one fold: with folds over rows a row is told its list's outcome by its siblings.
+    """
+
+    reads, writes = ("by", "hits", "at", "trials", "fold"), ("output",)
+
+    def __init__(
+        self,
+        by: Sequence[str],
+        hits: str,
+        output: str,
+        *,
+        at: str,
+        trials: str | None = None,
+        fold: str | None = None,
+        smoothing: float = 20.0,
+    ) -> None:
+        if smoothing <= 0:
+            raise DataError(f"TargetEncoding {output!r}: smoothing must be positive, found {smoothing}.")
+        self.by, self.hits, self.output, self.at = tuple(by), hits, output, at
+        self.trials, self.fold, self.smoothing = trials, fold, smoothing
+
+    @property
+    def group_keys(self) -> tuple[str, ...]:
+        return ()  # the prior is over all keys
+
+    def compute(self, frame: Any) -> dict[str, Any]:
+        events = frame[list(dict.fromkeys(self.inputs))][frame[self.hits].notna()]
+        hits, trials = self._sums(frame, events, self.by)
+        all_hits, all_trials = self._sums(frame, events, ())
+        xp = engine_of(frame).arrays
+        prior = all_hits / xp.maximum(all_trials, 1)
+        known = all_trials > 0
+        return {self.output: ratio(frame, hits + self.smoothing * prior, (trials + self.smoothing) * known)}
+
+    def _sums(self, frame: Any, events: Any, by: Sequence[str]) -> tuple[Any, Any]:
+        """int64 hits and trials before each row of `frame`, those of its own fold taken away."""
+        hits, trials = self._before(frame, events, by)
+        if self.fold is None:
+            return hits, trials
+        own_hits, own_trials = self._before(frame, events, (*by, self.fold))
+        return hits - own_hits, trials - own_trials
+
+    def _before(self, frame: Any, events: Any, by: Sequence[str]) -> tuple[Any, Any]:
+        question = AsOfJoin(frame, events, by=by, query_time=self.at, event_time=self.at)
+        return question.sum(self.hits), question.count() if self.trials is None else question.sum(self.trials)

@@ -1,0 +1,53 @@
+"""Waiting: planned events of the same group that have not happened yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gigabatch.features.columns.numbers import whole_values
+from gigabatch.features.errors import DataError
+from gigabatch.features.history.asof import AsOfJoin
+from gigabatch.features.operators.base import ColumnOperator, WithinGroups
+
+
+class Waiting(WithinGroups, ColumnOperator):
+    """int32 `<output>`: rows of the group planned before this row's time that had not happened by then; float32
+    `<output>_min_mean`: how long, on average, they have waited (0 where none waits).
+
+    That an event is overdue is known; when, or whether, it will happen is not, and does not enter. Needs every row of
+    a group, so the whole table.
+
+    by: key columns. planned_at: int64 time at which a row is due and at which it asks. happened_at: int64 time at
+    which it happened, null if never; same unit.
+    """
+
+    reads = ("by", "planned_at", "happened_at")
+
+    def __init__(self, by: Sequence[str], planned_at: str, happened_at: str, output: str) -> None:
+        self.by, self.planned_at, self.happened_at, self.output = tuple(by), planned_at, happened_at, output
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (self.output, f"{self.output}_min_mean")
+
+    def compute(self, frame: Any) -> dict[str, Any]:
+        whole_values(frame[self.happened_at], "Waiting")
+        if str(frame[self.happened_at].dtype) == "object":  # without any value
+            frame = frame.assign(**{self.happened_at: frame[self.happened_at].astype("float64")})
+        if frame[self.planned_at].isna().any():
+            raise DataError(f"Waiting: column {self.planned_at!r} holds nulls; every row needs a time.")
+        whole_values(frame[self.planned_at], "Waiting")
+        # An early event has happened before it was due: it only leaves the queue that it has joined.
+        # Column-wise: cuDF's row-wise maximum may go through float32, which rounds minutes since 1970.
+        happened = frame[self.happened_at].fillna(frame[self.planned_at])
+        planned_at = frame[self.planned_at].astype(happened.dtype)
+        left_at = happened.where(happened > planned_at, planned_at).where(frame[self.happened_at].notna())
+        frame_left = frame.assign(__left_at__=left_at)
+        planned = AsOfJoin(frame, frame, by=self.by, query_time=self.planned_at, event_time=self.planned_at)
+        left = AsOfJoin(frame_left, frame_left, by=self.by, query_time=self.planned_at, event_time="__left_at__")
+        waiting = planned.count() - left.count()
+        waited = waiting * planned.at - (planned.sum(self.planned_at) - left.sum(self.planned_at))
+        mean = waited / planned.xp.maximum(waiting, 1)
+        columns = waiting.astype("int32"), mean.astype("float32")
+        return {name: planned.engine.series(column, frame) for name, column in zip(self.outputs, columns, strict=True)}

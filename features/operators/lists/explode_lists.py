@@ -1,0 +1,108 @@
+"""ExplodeLists: one row for each entry of delimited lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.operators.base import Operator
+
+
+class ExplodeLists(Operator):
+    """Rows with lists such as '12|7|31' become one row an entry, in row order and then list order, on a new index.
+
+    lists: column -> (output name, dtype). The lists of a row must be of equal length; where all of them are null the
+    row yields nothing. position: int32 output, the entry's place from 1. keep: columns that are repeated.
+    Row-wise in the sense that a row's entries depend on that row alone; the number of rows changes.
+    """
+
+    reads = ("keep", "lists")
+
+    changes_rows = True
+
+    def __init__(
+        self, lists: Mapping[str, tuple[str, str]], position: str, keep: Sequence[str], separator: str = "|"
+    ) -> None:
+        self.lists, self.position, self.keep, self.separator = dict(lists), position, tuple(keep), separator
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (self.position, *(output for output, _ in self.lists.values()))
+
+    def columns_after(self, before: Sequence[str]) -> tuple[str, ...]:
+        return (*self.keep, *self.outputs)
+
+    def transform(self, frame: Any) -> Any:
+        xp = engine_of(frame).arrays
+        flat = {
+            output: (column, *split_lists(frame[column], dtype, self.separator))
+            for column, (output, dtype) in self.lists.items()
+        }
+        lengths = self._common_length(flat)
+        rows = row_of_entry(xp, lengths)
+        first = xp.cumsum(lengths) - lengths
+        out = frame[list(self.keep)].take(rows).reset_index(drop=True)
+        out[self.position] = (1 + xp.arange(len(rows)) - first[rows]).astype("int32")
+        for output, (_, values, _lengths) in flat.items():
+            out[output] = values
+        return out
+
+    def _common_length(self, flat: Mapping[str, tuple[str, Any, Any]]) -> Any:
+        (first, _, lengths), *others = flat.values()
+        for other, _, found in others:
+            wrong = lengths != found
+            if bool(wrong.any()):
+                row = int(wrong.argmax())
+                raise DataError(
+                    f"ExplodeLists: columns {first!r} and {other!r} hold lists of different length in "
+                    f"{int(wrong.sum())} row(s), for example row {row}: {int(lengths[row])} and {int(found[row])} "
+                    "entries. Repair or drop those rows."
+                )
+        return lengths
+
+
+def split_lists(column: Any, dtype: str, separator: str = "|") -> tuple[Any, Any]:
+    """(entries of all rows one after the other as `dtype`, int64 number of entries of every row; 0 for null).
+
+    dtype `string` gives a column, other types an array.
+    """
+    engine = engine_of(column)
+    try:
+        return (_split_cudf if engine.NAME == "cudf" else _split_pandas)(column, dtype, separator)
+    except (ValueError, TypeError) as error:
+        raise DataError(
+            f"column {column.name!r}: a list entry is not of type {dtype} ({error}). Correct the data or the type."
+        ) from error
+
+
+def row_of_entry(xp: Any, lengths: Any) -> Any:
+    """int64: the row that each entry of `split_lists` came from. `repeat` takes no array of counts in CuPy."""
+    ends = lengths.cumsum()
+    total = int(ends[-1]) if len(ends) else 0
+    return xp.searchsorted(ends, xp.arange(total), side="right")
+
+
+def _split_pandas(column: Any, dtype: str, separator: str) -> tuple[Any, Any]:
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    # Arrow keeps the entries in one buffer; pandas' own str.split makes a Python list and strings a row.
+    values = pa.array(column, type=pa.large_string(), from_pandas=True)
+    if isinstance(values, pa.ChunkedArray):  # of frames that were put together
+        values = values.combine_chunks()
+    lists = pc.split_pattern(values, separator)
+    lengths = lists.value_lengths().fill_null(0).to_numpy().astype("int64")
+    entries = lists.flatten()
+    if dtype == "string":
+        return pd.Series(entries.to_pandas(), dtype="str"), lengths
+    return entries.cast(dtype.replace("float64", "double").replace("float32", "float")).to_numpy(), lengths
+
+
+def _split_cudf(column: Any, dtype: str, separator: str) -> tuple[Any, Any]:
+    lists = column.str.split(separator, regex=False)
+    lengths = lists.list.len().fillna(0).astype("int64").to_cupy()
+    entries = lists.dropna().explode().reset_index(drop=True)
+    return (entries, lengths) if dtype == "string" else (entries.astype(dtype).to_cupy(), lengths)

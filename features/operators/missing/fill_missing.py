@@ -1,0 +1,160 @@
+"""FillMissing: the median, mean, mode or a constant in place of nulls, and a column that says where."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gigabatch.features.columns.numbers import known_values, naming, ranked_values, require_finite, require_numbers
+from gigabatch.features.errors import DataError
+from gigabatch.features.exact.float_order import as_float32, rankable
+from gigabatch.features.exact.quantiles import RadixHistogram, Search, middle_ranks
+from gigabatch.features.exact.sums import UNIT_EXPONENT, ExactSum
+from gigabatch.features.operators.base import FittedOperator
+from gigabatch.features.operators.rank_search import NextPass, RankingOperator, require_method
+from gigabatch.features.setting_checks import INDICATORS
+
+STRATEGIES = ("median", "mean", "mode", "constant")
+MOST_DISTINCT = 1 << 20  # that a mode is found among: 16 MB
+
+
+@dataclass(frozen=True)
+class Fill:
+    """value: what stands in for null. indicator: whether the `_na` column exists. null_rate: at fit.
+
+    error: how far the fit's exact median can be from `value`; 0 where the value is exact.
+    """
+
+    value: float
+    indicator: bool
+    null_rate: float
+    error: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Filling:
+    """What partitions contribute. summary: of the known values, as the strategy asks; all of them can `merge`."""
+
+    rows: int
+    known: int
+    summary: Any
+
+
+class FillMissing(RankingOperator):
+    """float32 column with nulls (and NaN, which counts as null) replaced by one number that the fit finds.
+
+    indicator: `auto` adds the float32 column `<column>_na` (1 where filled, else 0) if there was a null at fit, `all`
+    always, `none` never. The choice is part of the state, so a null that first appears tomorrow is filled without
+    changing the columns.
+    strategy: `median`; `mean`, both of them exact and rounded once, to float64; `mode`, the most frequent value, the
+    smallest of equally frequent ones, for up to 1,048,576 distinct values; `constant`, the given `value`.
+    method: `sketch` settles for a median from counts by leading bits, after one pass however many rows there are. It
+    is within 2^-8 of the larger of the two middle values (2^-7 where it is given as 0); the state says how near it is.
+    Any column of numbers or booleans will do; integers above 2^53 are ranked as the nearest float64.
+    """
+
+    reads = ("column",)
+
+    def __init__(
+        self,
+        column: str,
+        indicator: str = "auto",
+        strategy: str = "median",
+        value: float | None = None,
+        method: str = "exact",
+    ) -> None:
+        if indicator not in INDICATORS:
+            raise DataError(f"FillMissing: unknown indicator {indicator!r}. Known: {', '.join(INDICATORS)}.")
+        if strategy not in STRATEGIES:
+            raise DataError(f"FillMissing: unknown strategy {strategy!r}. Known: {', '.join(STRATEGIES)}.")
+        require_method(method, "FillMissing")
+        if method == "sketch" and strategy != "median":
+            raise DataError(f"FillMissing of {column!r}: method sketch is for the median; {strategy} is always exact.")
+        if (value is None) == (strategy == "constant"):
+            raise DataError(
+                f"FillMissing of {column!r}: strategy {strategy} takes {'a' if value is None else 'no'} value, "
+                f"found {value!r}."
+            )
+        if value is not None and not math.isfinite(as_float32(value)):
+            raise DataError(f"FillMissing of {column!r}: value {value!r} is not a finite float32.")
+        self.column, self.indicator, self.strategy = column, indicator, strategy
+        self.value, self.method = value, method
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (self.column, f"{self.column}_na")
+
+    def outputs_of(self, state: Fill) -> tuple[str, ...]:
+        return self.outputs if state.indicator else self.outputs[:1]
+
+    def partial(self, frame: Any) -> Filling:
+        rows = len(frame)
+        if self.strategy == "median":
+            ranked = ranked_values(frame[self.column], keep=self.method == "exact")
+            return Filling(rows, ranked.histogram.total, ranked)
+        if self.strategy == "constant":
+            return Filling(rows, rows - int(frame[self.column].isna().sum()), ExactSum())
+        known = known_values(frame[self.column])
+        if self.strategy == "mean":
+            return Filling(rows, len(known), ExactSum.of(known))
+        return self._bounded(Filling(rows, len(known), RadixHistogram.distinct(rankable(known))))
+
+    def merge(self, left: Filling, right: Filling) -> Filling:
+        summary = naming(self.column, left.summary.merge, right.summary)
+        return self._bounded(Filling(left.rows + right.rows, left.known + right.known, summary))
+
+    def following(self, partial: Filling) -> FittedOperator | None:
+        if self.strategy != "median" or self.method == "sketch" or not partial.known:
+            return None
+        search = Search.start(partial.summary.histogram, middle_ranks(partial.known))
+        return None if search.resolved or partial.summary.kept is not None else NextPass(self, partial, search)
+
+    def finish(self, partial: Filling) -> Fill:
+        if self.strategy == "constant":
+            return self._fill(partial, float(self.value))  # type: ignore[arg-type]
+        if not partial.known:
+            raise DataError(
+                f"column {self.column!r}: all {partial.rows} rows of the train split are null, so there is no "
+                f"{self.strategy}. Remove the column from the configuration, repair the input, or fill it with a "
+                "constant."
+            )
+        if self.strategy == "mean":
+            return self._fill(partial, partial.summary.units / (partial.known << -UNIT_EXPONENT))
+        if self.strategy == "mode":
+            counts = partial.summary.counts
+            return self._fill(partial, float(partial.summary.edges()[0][counts.argmax()]))  # the first of the largest
+        if self.method == "sketch":
+            return self._fill(partial, *partial.summary.histogram.sketched_quantile(0.5))
+        return self.state_of(partial, partial.summary.search(middle_ranks(partial.known)))
+
+    def state_of(self, partial: Filling, search: Search) -> Fill:
+        """The state, from the two middle values of an exact median."""
+        low, high = search.values().tolist()
+        return self._fill(partial, (low + high) / 2)
+
+    def _fill(self, partial: Filling, value: float, error: float = 0.0) -> Fill:
+        nulls = partial.rows - partial.known
+        indicator = self.indicator == "all" or (self.indicator == "auto" and nulls > 0)
+        return Fill(value, indicator, nulls / partial.rows if partial.rows else 0.0, error)
+
+    def _bounded(self, partial: Filling) -> Filling:
+        if self.strategy == "mode" and len(partial.summary.bins) > MOST_DISTINCT:
+            raise DataError(
+                f"FillMissing: column {self.column!r} has more than {MOST_DISTINCT} distinct values, too many to find "
+                "the mode among. Use strategy median, mean or constant."
+            )
+        return partial
+
+    def columns(self, frame: Any, state: Fill) -> dict[str, Any]:
+        column = frame[self.column]
+        require_numbers(column)
+        with np.errstate(over="ignore"):  # what leaves float32 is refused by name below
+            filled = column.astype("float32").fillna(as_float32(state.value))
+        require_finite(filled)
+        found = {self.column: filled}
+        if state.indicator:
+            found[f"{self.column}_na"] = column.isna().astype("float32")
+        return found

@@ -1,0 +1,43 @@
+"""Bucketize: numbers as the intervals between given edges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from gigabatch.features.columns.numbers import float_values
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.operators.base import ColumnOperator
+
+
+class Bucketize(ColumnOperator):
+    """int32 column `output` (default: `column` itself): which interval between `edges` the value lies in. Row-wise.
+
+    Intervals are closed on the left and open on the right: 1 for x < edges[0], k + 1 for edges[k-1] <= x < edges[k],
+    len(edges) + 1 for x >= edges[-1]; 0 for null and NaN. Infinities fall in the outermost. Compared in float64.
+
+    Errors (`DataError`): no edges, edges that are not finite or not strictly increasing, a column that is no number.
+    """
+
+    reads, writes = ("column",), ("output",)
+
+    def __init__(self, column: str, edges: Sequence[float], output: str | None = None) -> None:
+        edges = tuple(float(edge) for edge in edges)
+        increasing = all(low < high for low, high in pairwise(edges))
+        if not edges or not increasing or not all(map(math.isfinite, edges)):
+            raise DataError(
+                f"Bucketize of {column!r}: edges must be one or more finite numbers, each above the one before, "
+                f"found {list(edges)}."
+            )
+        self.column, self.edges, self.output = column, edges, column if output is None else output
+
+    def compute(self, frame: Any) -> dict[str, Any]:
+        engine = engine_of(frame)
+        xp = engine.arrays
+        values = float_values(frame[self.column], "Bucketize")
+        buckets = 1 + xp.searchsorted(xp.asarray(self.edges, dtype="float64"), values, side="right")
+        buckets[xp.isnan(values)] = 0
+        return {self.output: engine.series(buckets.astype("int32"), frame)}

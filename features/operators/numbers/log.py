@@ -1,0 +1,49 @@
+"""Log: the logarithm of a column."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gigabatch.features.columns.numbers import float_values
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.operators.base import ColumnOperator
+
+INVALID = ("error", "null")
+
+
+class Log(ColumnOperator):
+    """float32 column `output` (default: `column` itself) = natural log of (x + offset), taken in float64. Row-wise.
+
+    Null (and NaN) gives null. Where x + offset is not above 0: `invalid="error"` raises `DataError` with the number of
+    such rows, `invalid="null"` makes them null. Plus infinity stays one, for `FillMissing` to refuse by name.
+    """
+
+    reads, writes = ("column",), ("output",)
+
+    def __init__(self, column: str, output: str | None = None, offset: float = 1.0, invalid: str = "error") -> None:
+        if invalid not in INVALID:
+            raise DataError(f"Log of {column!r}: unknown invalid={invalid!r}. Known: {', '.join(INVALID)}.")
+        if not math.isfinite(offset):
+            raise DataError(f"Log of {column!r}: offset must be a finite number, found {offset}.")
+        self.column, self.output = column, column if output is None else output
+        self.offset, self.invalid = offset, invalid
+
+    def compute(self, frame: Any) -> dict[str, Any]:
+        engine = engine_of(frame)
+        xp = engine.arrays
+        values = float_values(frame[self.column], "Log")
+        invalid = values + self.offset <= 0
+        if self.invalid == "error" and bool(invalid.any()):
+            raise DataError(
+                f"Log: column {self.column!r} + {self.offset} is not above 0 in {int(invalid.sum())} row(s). Choose a "
+                "larger offset, clip the column, or set invalid='null'."
+            )
+        with np.errstate(all="ignore"):  # what is undefined becomes null below
+            # log1p keeps the digits of a small x that x + 1 would round away.
+            logs = xp.log1p(values) if self.offset == 1 else xp.log(values + self.offset)
+        valid = ~(invalid | xp.isnan(values))
+        return {self.output: engine.series(logs.astype("float32"), frame, valid)}

@@ -1,0 +1,64 @@
+"""MinMax: a column onto the range 0 to 1."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gigabatch.features.columns.numbers import filled_values, require_finite
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.exact.column_statistics import SMALLEST_SPREAD
+from gigabatch.features.operators.base import FittedOperator
+
+
+@dataclass(frozen=True)
+class Range:
+    """Smallest and largest value at fit."""
+
+    low: float
+    high: float
+
+
+class MinMax(FittedOperator):
+    """float32 (x - low) / (high - low), replacing the column, which may hold no nulls.
+
+    A column that is constant at fit, or spans less than SMALLEST_SPREAD, is divided by 1, so it becomes 0. Values
+    outside the range of the fit are not clipped and come out below 0 or above 1; one too large for float32 then is a
+    `DataError`.
+    """
+
+    reads, writes = ("column",), ("column",)
+
+    def __init__(self, column: str) -> None:
+        self.column = column
+
+    def partial(self, frame: Any) -> Range:
+        """The partition's range; from infinity to -infinity for a partition without rows."""
+        values = filled_values(frame, self.column, "MinMax")
+        return Range(float(values.min()), float(values.max())) if len(values) else Range(math.inf, -math.inf)
+
+    def merge(self, left: Range, right: Range) -> Range:
+        return Range(min(left.low, right.low), max(left.high, right.high))
+
+    def finish(self, partial: Range) -> Range:
+        if partial.low > partial.high:
+            raise DataError(f"MinMax: column {self.column!r} has no rows to fit on. The train split is empty.")
+        if not math.isfinite(partial.high - partial.low):
+            raise DataError(
+                f"MinMax: column {self.column!r} spans {partial.low} to {partial.high}, more than float64 can hold. "
+                "Clip it first."
+            )
+        return partial
+
+    def columns(self, frame: Any, state: Range) -> dict[str, Any]:
+        values = filled_values(frame, self.column, "MinMax")
+        span = state.high - state.low
+        with np.errstate(over="ignore"):  # what leaves float32 is refused by name below
+            scaled = ((values - state.low) / (span if span >= SMALLEST_SPREAD else 1.0)).astype("float32")
+        found = engine_of(frame).series(scaled, frame).rename(self.column)
+        require_finite(found)
+        return {self.column: found}

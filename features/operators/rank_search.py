@@ -1,0 +1,62 @@
+"""Passes over the partitions of a column until the values of wanted ranks are known, for operators that need them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from gigabatch.features.columns.numbers import rankable_values
+from gigabatch.features.errors import DataError
+from gigabatch.features.exact.quantiles import RadixHistogram, Search
+from gigabatch.features.operators.base import FittedOperator
+
+METHODS = ("exact", "sketch")
+
+
+class RankingOperator(FittedOperator):
+    """An operator of one column whose state follows from the values of some ranks, found in further passes."""
+
+    column: str
+
+    @abstractmethod
+    def state_of(self, partial: Any, search: Search) -> Any:
+        """The state, given the first pass's merged partial and the resolved search."""
+
+    def count(self, frame: Any, search: Search) -> RadixHistogram:
+        """Of the next pass: `search.count` of the partition's values."""
+        return search.count(rankable_values(frame[self.column]))
+
+
+class NextPass(FittedOperator):
+    """One more pass over the partitions, which finds where the wanted ranks lie more closely. Adds no column."""
+
+    is_step = False
+
+    def __init__(self, operator: RankingOperator, first: Any, search: Search) -> None:
+        self.operator, self.first, self.search = operator, first, search
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return self.operator.inputs
+
+    def partial(self, frame: Any) -> RadixHistogram:
+        return self.operator.count(frame, self.search)
+
+    def merge(self, left: RadixHistogram, right: RadixHistogram) -> RadixHistogram:
+        return self.search.merge(left, right)
+
+    def following(self, partial: RadixHistogram) -> FittedOperator | None:
+        search = self.search.narrowed(partial)
+        return None if search.resolved else NextPass(self.operator, self.first, search)
+
+    def finish(self, partial: RadixHistogram) -> Any:
+        return self.operator.state_of(self.first, self.search.narrowed(partial))
+
+    def columns(self, frame: Any, state: Any) -> dict[str, Any]:
+        return {}
+
+
+def require_method(method: str, operator: str) -> None:
+    """`DataError` for a method that is neither exact nor a sketch."""
+    if method not in METHODS:
+        raise DataError(f"{operator}: unknown method {method!r}. Known: {', '.join(METHODS)}.")

@@ -1,0 +1,1 @@
+"""Operators that change, choose or retype rows and columns."""

@@ -1,0 +1,72 @@
+"""Cast: columns as another type, where every value fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.operators.base import ColumnOperator
+from gigabatch.features.reading.sources import cast
+
+DTYPES = ("int32", "int64", "float32", "float64", "string", "bool")
+NULLABLE = ("int32", "int64", "bool")
+
+
+class Cast(ColumnOperator):
+    """The columns as `dtype`: int32, int64, float32, float64, string or bool. Row-wise.
+
+    Integers take whole numbers and text of whole numbers; bool takes booleans, 0 and 1, and the texts true, false, 0
+    and 1 in upper or lower case; floats take numbers and text of numbers and round to nearest; string takes text,
+    integers and booleans. Null stays null in floats and strings. In integers and bool a null is an error, unless
+    `nullable`: then the columns always are of the engine's nullable type (Int64, boolean), with or without a null.
+
+    Errors (`DataError`, each naming the column): a value that does not fit, such as a fraction, a number outside the
+    type's range, text that is no number; a float as string, which engines write differently; an unknown dtype.
+    """
+
+    reads, writes = ("columns",), ("columns",)
+
+    def __init__(self, columns: Sequence[str], dtype: str, nullable: bool = False) -> None:
+        if isinstance(columns, str) or not columns:
+            raise DataError(f"Cast: give a list of one or more columns, found {columns!r}.")
+        if dtype not in DTYPES:
+            raise DataError(f"Cast of {', '.join(columns)}: unknown dtype {dtype!r}. Known: {', '.join(DTYPES)}.")
+        if nullable and dtype not in NULLABLE:
+            raise DataError(f"Cast of {', '.join(columns)}: {dtype} holds nulls anyway; leave nullable out.")
+        self.columns, self.dtype, self.nullable = tuple(columns), dtype, nullable
+
+    def compute(self, frame: Any) -> dict[str, Any]:
+        if self.dtype == "string":
+            for name in self.columns:
+                _require_writable(frame[name])
+        dtypes = dict.fromkeys(self.columns, self.dtype)
+        typed = cast(frame[list(self.columns)], dtypes, "Cast", nullable=self.columns if self.nullable else ())
+        found = {}
+        for name in self.columns:
+            column = typed[name]
+            if self.dtype == "float32":
+                _require_in_range(column, frame[name])
+            if self.nullable and str(column.dtype) in NULLABLE:
+                column = engine_of(frame).with_nulls(column, column.isna())
+            found[name] = column
+        return found
+
+
+def _require_writable(column: Any) -> None:
+    kind = "O" if str(column.dtype) == "category" else column.dtype.kind
+    if kind not in ("O", "U", "i", "u", "b") and bool(column.notna().any()):
+        raise DataError(
+            f"Cast: column {column.name!r} is {column.dtype}, which engines write differently as text. Cast it to "
+            "int64 first."
+        )
+
+
+def _require_in_range(column: Any, before: Any) -> None:
+    # Text may say "inf"; a number that became an infinity by rounding did not fit.
+    infinite = column.abs() == float("inf")
+    if bool(infinite.any()) and bool((before.astype("float64").abs() != float("inf"))[infinite].any()):
+        raise DataError(
+            f"Cast: column {column.name!r} holds numbers beyond float32 (3.4e38). Cast it to float64, or Clip it first."
+        )

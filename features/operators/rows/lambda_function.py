@@ -1,0 +1,99 @@
+"""LambdaFunction: a step of one's own, written in Python and known to workflows by its registered name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gigabatch.features.errors import DataError, require_columns
+from gigabatch.features.operators.base import Operator
+
+
+@dataclass(frozen=True)
+class Registered:
+    """function: frame with the columns `inputs` -> frame with the columns `outputs`."""
+
+    function: Callable[[Any], Any]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+_REGISTERED: dict[str, Registered] = {}
+
+
+def register_function(
+    name: str,
+    function: Callable[[Any], Any],
+    *,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    replace: bool = False,
+) -> None:
+    """Make `function` known under `name`, in this process, to `LambdaFunction(name)`.
+
+    function: takes a frame of exactly the columns `inputs` and returns one of exactly the columns `outputs`, with the
+    same index in the same order. It must be pure (the same for the same rows; no global state, no random numbers), give
+    each row from that row alone, and use what pandas and cuDF share, for it gets frames of either.
+
+    A name that is taken is a `DataError`, unless by the very same function or with `replace`, as in a notebook's cell
+    that runs again.
+    """
+    if isinstance(inputs, str) or isinstance(outputs, str) or not inputs or not outputs:
+        raise DataError(f"register_function {name!r}: inputs and outputs are lists of one or more column names.")
+    if not callable(function):
+        raise DataError(f"register_function {name!r}: {function!r} cannot be called.")
+    found = Registered(function, tuple(inputs), tuple(outputs))
+    if not replace and _REGISTERED.get(name, found) != found:
+        raise DataError(
+            f"register_function {name!r}: another function has this name. Choose another, or pass replace=True."
+        )
+    _REGISTERED[name] = found
+
+
+class LambdaFunction(Operator):
+    """Columns `outputs` of the function that was registered as `name`; row-wise, as the function promises.
+
+    Only the name is kept, so a workflow with this step saves as JSON; who loads it registers the function first, for
+    example by importing the module that calls `register_function`. Nothing is looked up in files or run from text.
+
+    Errors (`DataError`): a name that is not registered, with what to do; a result that is no frame of the same kind,
+    lacks declared columns, has others, or does not keep the index.
+    """
+
+    def __init__(self, name: str) -> None:
+        if name not in _REGISTERED:
+            known = ", ".join(map(repr, sorted(_REGISTERED))) or "none"
+            raise DataError(
+                f"LambdaFunction {name!r}: no function of this name is registered. Import the module that defines it, "
+                f"or call register_function({name!r}, function, inputs=[...], outputs=[...]) first. Known: {known}."
+            )
+        self.name = name
+        self._registered = _REGISTERED[name]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return self._registered.inputs
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return self._registered.outputs
+
+    def transform(self, frame: Any) -> Any:
+        where = f"LambdaFunction {self.name!r}"
+        found = self._registered.function(frame[list(self.inputs)].copy())
+        if not isinstance(found, type(frame)):
+            raise DataError(f"{where}: must return a frame of the kind that it gets, returned {type(found).__name__}.")
+        require_columns(found, self.outputs, f"{where}: its result")
+        others = [name for name in found.columns if name not in self.outputs]
+        if others:
+            raise DataError(
+                f"{where}: returned column(s) {', '.join(map(repr, others))}, which are not among the outputs "
+                f"{', '.join(map(repr, self.outputs))} that it was registered with. Return only those."
+            )
+        if len(found) != len(frame) or not found.index.equals(frame.index):
+            raise DataError(
+                f"{where}: returned {len(found)} row(s) for {len(frame)}, or another index. Each row must "
+                "come out at its own place; to leave rows out use Filter."
+            )
+        return frame.assign(**{name: found[name] for name in self.outputs})

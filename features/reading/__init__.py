@@ -1,0 +1,1 @@
+"""Raw files to frames, with errors that name file and column."""

@@ -1,0 +1,315 @@
+"""Raw inputs: where they lie and how they are read, with errors that name the file."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+
+from gigabatch.features.engines.frame import engine_of, load_engine
+from gigabatch.features.errors import UNREADABLE, DataError, require_columns
+from gigabatch.features.exact.float_order import EXACT
+
+CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zip", ".tsv", ".dat", ".data", ".test", ".txt")
+PARQUET_ENDINGS = (".parquet", ".pq")
+PLAIN = (str, bool, int, float, np.bool_, np.integer, np.floating)
+
+
+class FileCache(Protocol):
+    """Keeps what files were parsed to; the pipeline has one (`gigabatch.pipeline.store.parsed_files`)."""
+
+    def read(self, path: str, how: Mapping[str, Any], parse: Callable[[str], Any]) -> Any:
+        """The rows of the file: kept ones, or what `parse` makes of it. how: every setting that they depend on."""
+
+
+def expand(pattern: str) -> list[str]:
+    """The files that a path, glob, folder or fsspec URL names, sorted.
+
+    `package://NAME/PATH` is a file shipped inside an installed Python package, found without importing it.
+    """
+    if pattern.startswith("package://"):
+        pattern = _in_package(pattern)
+    if "://" in pattern:
+        filesystem, path = fsspec.url_to_fs(pattern)
+        found = [filesystem.unstrip_protocol(name) for name in sorted(filesystem.glob(path))]
+    else:
+        path = Path(pattern).expanduser()
+        if path.is_dir():
+            found = [str(item) for item in sorted(path.iterdir()) if item.name.endswith(CSV_ENDINGS + PARQUET_ENDINGS)]
+        elif path.exists():
+            found = [str(path)]
+        else:
+            found = sorted(str(item) for item in Path(path.anchor or ".").glob(str(path.relative_to(path.anchor))))
+    if not found:
+        raise DataError(f"input {pattern!r}: no such file. Check the path in the configuration.")
+    return found
+
+
+def _in_package(pattern: str) -> str:
+    package, _, inside = pattern.removeprefix("package://").partition("/")
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise DataError(f"input {pattern!r}: package {package!r} is not installed. Try: pip install 'gigabatch[data]'.")
+    return str(Path(spec.submodule_search_locations[0]) / inside)
+
+
+def read_files(
+    engine: str,
+    pattern: str,
+    dtypes: Mapping[str, str],
+    *,
+    null_values: Sequence[str] = ("", "NA"),
+    separator: str = ",",
+    names: Sequence[str] | None = None,
+    nullable: Collection[str] = (),
+    cache: FileCache | None = None,
+) -> Any:
+    """Every file of `pattern` as one frame holding exactly the columns of `dtypes`, in that order and those types.
+
+    dtypes: int32, int64, float32, float64, string or bool a column. Integer columns with nulls must be asked for as
+    float64, or be named in `nullable`. names: column names for CSV files without a header row. cache: asked for the
+    rows of each file first; recipes pass their own.
+    """
+    module = load_engine(engine)
+    nulls, header = list(null_values), None if names is None else list(names)
+
+    def parse(path: str) -> Any:
+        frame = _read_one(module, path, dtypes, nulls, separator, header)
+        return cast(frame, dtypes, f"input {path}", nullable)
+
+    how = {
+        "dtypes": list(dtypes.items()),
+        "null_values": nulls,
+        "separator": separator,
+        "names": header,
+        "nullable": sorted(nullable),
+    }
+    parts = [parse(path) if cache is None else cache.read(path, how, parse) for path in expand(pattern)]
+    return parts[0] if len(parts) == 1 else module.frames.concat(parts, ignore_index=True)
+
+
+def read_bytes(
+    module: Any,
+    path: str,
+    content: bytes,
+    dtypes: Mapping[str, str],
+    *,
+    null_values: Sequence[str] = ("", "NA"),
+    nullable: Collection[str] = (),
+) -> Any:
+    """What `read_files` gives for a CSV file of these bytes, a header among them; `path` is named in errors."""
+    frame = _read_one(module, path, dtypes, list(null_values), ",", None, content)
+    return cast(frame, dtypes, f"input {path}", nullable)
+
+
+def _read_one(
+    module: Any,
+    path: str,
+    dtypes: Mapping[str, str],
+    null_values: list[str],
+    separator: str,
+    names: list[str] | None,
+    content: bytes | None = None,
+) -> Any:
+    try:
+        if path.endswith(PARQUET_ENDINGS):
+            frame = module.read_parquet(path)
+        elif path.endswith(CSV_ENDINGS):
+            _refuse_empty(path)
+            frame = module.read_csv(
+                path if content is None else io.BytesIO(content),
+                sep=separator,
+                header="infer" if names is None else None,
+                names=names,
+                na_values=null_values,
+                keep_default_na=False,
+                skipinitialspace=True,
+                # Text columns are read as text: a guess would turn the id 007 into the number 7.
+                dtype={name: "str" for name, dtype in dtypes.items() if dtype == "string"},
+            )
+        else:
+            raise DataError(
+                f"input {path}: unknown kind of file. Known endings: {', '.join(CSV_ENDINGS + PARQUET_ENDINGS)}."
+            )
+    except DataError:
+        raise
+    except UnicodeDecodeError as error:
+        raise DataError(f"input {path}: not valid UTF-8 ({error}). Convert the file to UTF-8.") from error
+    except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"input {path}: cannot be read, it may be truncated or of another format ({error}).") from error
+    require_columns(frame, dtypes, f"input {path}")
+    _refuse_guesses(module, frame, path, dtypes, names, separator, content)
+    if len(frame) == 0:
+        raise DataError(f"input {path}: it has a header but no rows.")
+    return frame[list(dtypes)]
+
+
+def _refuse_guesses(
+    module: Any,
+    frame: Any,
+    path: str,
+    dtypes: Mapping[str, str],
+    names: list[str] | None,
+    separator: str,
+    content: bytes | None,
+) -> None:
+    """Raise `DataError` where the reader has made sense of a file that has none."""
+    if path.endswith(PARQUET_ENDINGS):
+        for name in (name for name, dtype in dtypes.items() if dtype == "string" and module.NAME == "pandas"):
+            try:
+                pa.array(frame[name], from_pandas=True).validate(full=True)
+            except (ValueError, TypeError) as error:
+                raise DataError(f"input {path}: column {name!r} is not valid UTF-8 ({error}).") from error
+        return
+    _refuse_nul(path, content)
+    if type(frame.index).__name__ != "RangeIndex":  # readers take a first field too many for it
+        raise DataError(f"input {path}: its rows have more fields than its header has names. Repair one of them.")
+    if names is None and any(f"{name}.1" in frame.columns for name in dtypes):  # how readers rename a second one
+        given = path if content is None else io.BytesIO(content)
+        header = module.read_csv(given, sep=separator, header=None, nrows=1, dtype="str", skipinitialspace=True)
+        there = module.to_pandas(header).iloc[0].tolist()
+        twice = [name for name in dtypes if there.count(name) > 1]
+        if twice:
+            raise DataError(f"input {path}: column(s) {', '.join(map(repr, twice))} are there more than once.")
+
+
+def _refuse_nul(path: str, content: bytes | None) -> None:
+    """pandas would end a field at a NUL byte, so that the text `x NUL y` became another category, `x`."""
+    with fsspec.open(path, compression="infer") if content is None else io.BytesIO(content) as file:
+        while chunk := file.read(1 << 22):
+            if b"\0" in chunk:
+                raise DataError(f"input {path}: it holds a NUL byte, so it is no text in UTF-8. Convert or repair it.")
+
+
+def _refuse_empty(path: str) -> None:
+    if "://" not in path and Path(path).stat().st_size == 0:
+        raise DataError(f"input {path}: the file is empty (0 bytes).")
+
+
+def cast(frame: Any, dtypes: Mapping[str, str], where: str, nullable: Collection[str] = ()) -> Any:
+    """The frame with each column of `dtypes` as that type; a value that does not fit is an error naming the column.
+
+    nullable: integer and bool columns that may hold nulls; others that do are an error. bool takes booleans, the
+    numbers 0 and 1, and the texts true, false, 0 and 1 in upper or lower case; anything else does not fit.
+    """
+    out = frame.copy(deep=False)
+    for name, dtype in dtypes.items():
+        column = frame[name]
+        typed = engine_of(frame).as_typed(column, dtype, name in nullable)
+        if typed is not None:
+            out[name] = typed
+            continue
+        try:
+            out[name] = _cast_column(column, dtype, name in nullable)
+        except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+            raise DataError(
+                f"{where}: column {name!r} is declared {dtype} but holds {column.dtype} values that do not fit "
+                f"({error}). Correct the data or the declared type."
+            ) from error
+    return out
+
+
+def _cast_column(column: Any, dtype: str, nullable: bool) -> Any:
+    column = _plain(column, dtype)
+    if dtype == "string":
+        return _cast_text(column)
+    if dtype == "bool":
+        return _cast_bool(column, nullable)
+    if dtype not in ("int32", "int64"):
+        # A number beyond float32 becomes an infinity, which the preprocessor refuses by the column's name.
+        with np.errstate(over="ignore"):
+            return column.astype(dtype)
+    nulls = int(column.isna().sum())
+    if nulls and not nullable:
+        raise ValueError(f"{nulls} null(s); a float64 column may hold nulls")
+    if column.dtype.kind == "u" and bool((column > 2**63 - 1).any()):
+        raise ValueError("some values are outside the range of int64")
+    zero = "0" if column.dtype.kind == "O" else 0
+    whole = column.fillna(zero).astype("int64") if nulls else column.astype("int64")
+    if column.dtype.kind == "f":
+        _require_whole(column, whole)
+    narrow = whole.astype(dtype)
+    if bool((narrow.astype("int64") != whole).any()):
+        raise ValueError(f"some values are outside the range of {dtype}")
+    return engine_of(column).with_nulls(narrow, column.isna()) if nulls else narrow
+
+
+def _require_whole(column: Any, whole: Any) -> None:
+    """Raise `ValueError` unless the floats (nulls apart) are the integers `whole`, beyond doubt."""
+    if bool((whole.astype("float64") != column.fillna(0).astype("float64")).any()):
+        raise ValueError("some values have a fraction")
+    if bool((whole.abs() >= EXACT).any()):
+        raise ValueError("some values reach 2^53, where floats skip whole numbers; read the column as a string")
+
+
+def _cast_text(column: Any) -> Any:
+    """Text of a whole float is that of the integer: 7.0 (an integer read with nulls) is "7", the same category as 7."""
+    if str(column.dtype) == "category" and getattr(column.cat.categories.dtype, "kind", "O") == "f":
+        column = column.astype("float64")
+    if str(column.dtype) == "object" and engine_of(column).NAME == "pandas":
+        column = column.infer_objects()
+        floats = column.map(lambda value: isinstance(value, float) and value == value)
+        if str(column.dtype) == "object" and bool(floats.any()):
+            text = _cast_text(column[floats].astype("float64"))
+            column = column.copy()
+            column[floats] = text.astype("object")
+    if column.dtype.kind != "f":
+        return column.astype("str")
+    null = column.isna()
+    if bool((column.fillna(0).abs() >= EXACT).any()):
+        raise ValueError("some values reach 2^53, where floats skip whole numbers; read the column as text")
+    whole = column.fillna(0).astype("int64")
+    fraction = whole.astype(column.dtype) != column.fillna(0)
+    text = whole.astype("str")
+    if bool(fraction.any()):
+        text = text.where(~fraction, column.astype("str"))
+    return text.where(~null)
+
+
+def _plain(column: Any, dtype: str) -> Any:
+    """The column if it is of text, numbers or booleans, else `TypeError`; one of Python's numbers as their own type."""
+    kind = str(column.dtype)
+    if kind != "object" or engine_of(column).NAME != "pandas":
+        inner = column.cat.categories.dtype if kind == "category" else column.dtype
+        words = ("list", "struct", "decimal", "binary", "complex", "interval")
+        if getattr(inner, "kind", "O") not in "OUiufb" or any(word in str(inner) for word in words):
+            raise TypeError("only text, numbers and booleans can be cast; make dates text, or seconds since 1970")
+        return column
+    known = column[column.notna()]
+    types = {type(value) for value in known}
+    strange = sorted(found.__name__ for found in types if not issubclass(found, PLAIN))
+    if strange:
+        raise TypeError(f"it holds Python objects of type {', '.join(strange)}; only text, numbers and booleans fit")
+    has_text = any(issubclass(found, str) for found in types)
+    if has_text and len(types) > 1 and dtype not in ("string", "bool"):
+        raise TypeError(f"it holds text beside {', '.join(sorted(t.__name__ for t in types if t is not str))}")
+    return column.convert_dtypes() if dtype in ("int32", "int64") and types and not has_text else column
+
+
+def _cast_bool(column: Any, nullable: bool) -> Any:
+    null = column.isna()
+    nulls = int(null.sum())
+    if nulls and not nullable:
+        raise ValueError(f"{nulls} null(s), which are neither true nor false; fill them, or cast to float64")
+    kind = "O" if str(column.dtype) == "category" else column.dtype.kind
+    if kind == "b":
+        true, wrong = column.fillna(False).astype("bool"), 0
+    elif kind in ("i", "u", "f"):
+        filled = column.fillna(0)
+        true, wrong = (filled == 1).astype("bool"), int(((filled != 0) & (filled != 1)).sum())
+    elif kind == "O":
+        text = column.astype("str").fillna("false").str.lower()
+        true, wrong = text.isin(["true", "1"]), int((~text.isin(["true", "1", "false", "0"])).sum())
+    else:
+        raise TypeError("only booleans, the numbers 0 and 1 and text can become bool")
+    if wrong:
+        raise ValueError(f"{wrong} value(s) other than true, false, 0 and 1")
+    return engine_of(column).with_nulls(true, null) if nulls else true

@@ -1,0 +1,1 @@
+"""New York flights of 2013."""

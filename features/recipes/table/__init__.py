@@ -1,0 +1,1 @@
+"""Anyone's CSV or Parquet table, by YAML alone."""

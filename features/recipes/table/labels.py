@@ -1,0 +1,182 @@
+"""Labels and times of the table recipe: checked, and turned into the numbers that the schema promises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.schema import TASKS, Target, Task
+
+MOST_SHOWN = 10
+LARGEST_FLOAT32 = (2 - 2.0**-23) * 2.0**127
+ISO_8601 = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?)?$"
+
+
+@dataclass(frozen=True)
+class TargetSettings:
+    """task: binary, multiclass or regression. positive: which of two labels is 1. label_strip: characters to take off
+    both ends of a label."""
+
+    task: Task
+    positive: str | None = None
+    label_strip: str | None = None
+
+    @property
+    def is_text(self) -> bool:
+        return self.task == "multiclass" or self.positive is not None
+
+    @property
+    def dtype(self) -> str:
+        """Type that the column is read as."""
+        return "string" if self.is_text or self.label_strip else "float64"
+
+    @property
+    def stored(self) -> str:
+        """Type of the column in the features stage."""
+        return "int32" if self.task == "multiclass" else "float32"
+
+
+def target_settings(given: Mapping[str, Any]) -> dict[str, TargetSettings]:
+    """The targets as set in YAML, checked."""
+    known = [item.name for item in fields(TargetSettings)]
+    found = {}
+    for name, options in given.items():
+        if not isinstance(options, Mapping) or options.get("task") not in TASKS:
+            raise DataError(f"target {name!r}: set task to one of {', '.join(TASKS)}; found {options!r}.")
+        unknown = [key for key in options if key not in known]
+        if unknown:
+            raise DataError(f"target {name!r}: unknown key(s) {', '.join(unknown)}. Known: {', '.join(known)}.")
+        positive = options.get("positive")
+        if positive is not None and options["task"] != "binary":
+            raise DataError(f"target {name!r}: positive is for binary targets, this one is {options['task']}.")
+        texts = {key: None if options.get(key) is None else str(options[key]) for key in ("positive", "label_strip")}
+        found[name] = TargetSettings(options["task"], **texts)
+    return found
+
+
+def require_filled(column: Any, where: str) -> None:
+    """Raise `DataError` if the column holds a null or NaN."""
+    nulls = int(column.isna().sum())
+    if nulls:
+        raise DataError(
+            f"input {where}: column {column.name!r} is null in {nulls} of {len(column)} rows, and labels, ratings, "
+            "weights, groups, users, items, times and split keys may not be. Remove those rows from the file or give "
+            "them a value."
+        )
+
+
+def encode_targets(
+    splits: dict[str, Any], targets: Mapping[str, TargetSettings]
+) -> tuple[dict[str, Any], tuple[Target, ...]]:
+    """The splits with every label column as numbers, and what the schema says of each.
+
+    Binary and regression become float32; multiclass becomes the int32 number of the class among the sorted classes of
+    the train split.
+    """
+    splits = {name: frame.copy(deep=False) for name, frame in splits.items()}
+    described = []
+    for name, target in targets.items():
+        labels = {split: _stripped(frame[name], target) for split, frame in splits.items()}
+        if target.task == "multiclass":
+            encoded, classes = _class_numbers(name, labels)
+            described.append(Target(name, "multiclass", len(classes), classes))
+        else:
+            encode = _positive if target.positive is not None else _numbers
+            encoded = {split: encode(name, column, target) for split, column in labels.items()}
+            described.append(Target(name, target.task))
+        for split, column in encoded.items():
+            splits[split][name] = column
+    return splits, tuple(described)
+
+
+def _stripped(column: Any, target: TargetSettings) -> Any:
+    return column.str.strip(target.label_strip) if target.label_strip else column
+
+
+def _values(column: Any) -> list[Any]:
+    """The distinct values, most frequent first, on the host."""
+    engine = engine_of(column)
+    return engine.to_pandas(engine.value_counts(column))["value"].tolist()
+
+
+def _shown(values: list[Any]) -> str:
+    return ", ".join(map(repr, values[:MOST_SHOWN])) + (", ..." if len(values) > MOST_SHOWN else "")
+
+
+def _positive(name: str, column: Any, target: TargetSettings) -> Any:
+    values = _values(column)
+    if len(values) > 2 or (len(values) == 2 and target.positive not in values):
+        raise DataError(
+            f"target {name!r}: a binary label has two values of which one is positive ({target.positive!r}), found "
+            f"{_shown(values)}. Correct positive, use label_strip, or set task to multiclass."
+        )
+    return (column == target.positive).astype("float32")
+
+
+def _numbers(name: str, column: Any, target: TargetSettings) -> Any:
+    try:
+        numbers = column.astype("float64")
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise DataError(
+            f"target {name!r}: labels are not numbers ({error}). Set positive, or task: multiclass."
+        ) from error
+    if target.task == "binary" and not bool(((numbers == 0) | (numbers == 1)).all()):
+        raise DataError(
+            f"target {name!r}: a binary label is 0 or 1, found {_shown(_values(column))}. Set positive to the label "
+            "that counts as 1, or another task."
+        )
+    if not bool((abs(numbers) <= LARGEST_FLOAT32).all()):
+        raise DataError(f"target {name!r}: holds NaN, an infinity or a value beyond float32. Remove or rescale it.")
+    return numbers.astype("float32")
+
+
+def _class_numbers(name: str, labels: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    engine = engine_of(labels["train"])
+    classes = _sorted_classes(_values(labels["train"]))
+    if len(classes) < 2:
+        raise DataError(f"target {name!r}: the train split holds only {_shown(classes)}; multiclass needs two classes.")
+    known = engine.frames.Series(classes)
+    numbers = {}
+    for split, column in labels.items():
+        unseen = [value for value in _values(column) if value not in set(classes)]
+        if unseen:
+            raise DataError(
+                f"target {name!r}: class(es) {_shown(unseen)} of the {split} split are not in the train split, which "
+                f"holds {_shown(classes)}. Give more data, another split or seed, or remove those rows."
+            )
+        positions = engine.positions_in(column, known).astype("int32")
+        numbers[split] = engine.series(positions, column.to_frame())
+    return numbers, tuple(classes)
+
+
+def _sorted_classes(values: list[str]) -> list[str]:
+    """Ascending: by value where every class is a whole number, else as text."""
+    whole = all(value.removeprefix("-").isdecimal() for value in values)
+    return sorted(values, key=int if whole else str)
+
+
+def moments(column: Any) -> Any:
+    """A text column of times as numbers that sort alike: int64 or float64 numbers as they are, ISO 8601 times as int64
+    microseconds since 1970; all in one time zone, a closing Z is ignored."""
+    for dtype in ("int64", "float64"):
+        try:
+            numbers = column.astype(dtype)
+        except (ValueError, TypeError, RuntimeError, OverflowError):
+            continue
+        if not bool((abs(numbers) < float("inf")).all()):
+            raise DataError(f"time column {column.name!r}: holds NaN or an infinity. Give every row a time.")
+        return numbers
+    text = column.str.rstrip("Z")
+    try:
+        if not bool(text.str.match(ISO_8601).all()):
+            raise ValueError("not every value has that form")
+        moment = engine_of(column).frames.to_datetime(text)
+        return moment.astype("datetime64[us]").astype("int64")
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise DataError(
+            f"time column {column.name!r}: neither numbers nor ISO 8601 times ({error}). Write them like "
+            "2013-01-31T23:59:00, all alike and in one time zone, or as numbers."
+        ) from error

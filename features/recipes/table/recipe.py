@@ -1,0 +1,302 @@
+"""Anyone's own CSV or Parquet table, by settings alone: which columns are what, and how the rows are split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from gigabatch.features.columns.hashing import unit_interval
+from gigabatch.features.engines.frame import engine_of, load_engine
+from gigabatch.features.errors import DataError, require_columns
+from gigabatch.features.reading.sources import expand, read_files
+from gigabatch.features.recipes.base import FeatureTables, Recipe, SplitFractions, cut_by_place, split_by_time
+from gigabatch.features.recipes.table.labels import (
+    TargetSettings,
+    encode_targets,
+    moments,
+    require_filled,
+    target_settings,
+)
+from gigabatch.features.schema import ENTITIES, Column, Entity, Schema
+from gigabatch.features.workflow.steps import parse_steps, table_files
+from gigabatch.features.workflow.workflow import DTYPES, Workflow
+
+ROW = "row_number"
+SPLITS = ("train", "valid", "test")
+ENTITY_KEYS = ("key", "columns")
+
+
+@dataclass(frozen=True)
+class TableSettings:
+    """What can be set in YAML.
+
+    Files: either `path`, which is split, or `train_path` and `test_path` with or without `valid_path`; without it the
+    valid split is cut off the train file. Each is a path, folder, glob, `package://` or fsspec URL.
+    categorical: names (read as strings), or `{name: int64}` for whole numbers. continuous: names, float32.
+    targets: `{name: {task: binary | multiclass | regression}}`. A binary label is 0 or 1, or any two values of which
+    `positive` names one; `label_strip` takes these characters off both ends of a label. Multiclass labels are text.
+    weight: float column of at least 0, scales a row's loss. group: rows that are ranked together.
+    time: a column of numbers or ISO 8601 times; rows are then split in time order. Without it they are split by a
+    hash of `split_key` (default: group, else the row number) and `seed`, so that equal keys share a split.
+    keys: columns carried along to predictions, as text; without any it is `row_number`, int64.
+    null_values: what stands for null. column_names: for CSV files without a header row.
+    steps: operators as in `features.steps`, fitted on the train split; roles may name the columns that they make.
+    inputs: `{name: type}` of columns in the files that only steps read, or that steps read as another type than their
+    role's: int32, int64, float32, float64, string or bool.
+    entities: what rows are about, for recommenders: `{user: {key: user_id, columns: [age, gender]}, item: {key:
+    item_id, columns: [genre]}}`. A key is a categorical column; columns are features, by default the key alone. What
+    belongs to neither is the row's context.
+    """
+
+    path: str | None = None
+    train_path: str | None = None
+    valid_path: str | None = None
+    test_path: str | None = None
+    categorical: dict[str, str] | tuple[str, ...] = ()
+    continuous: tuple[str, ...] = ()
+    targets: dict[str, dict[str, Any]] = field(default_factory=dict)
+    weight: str | None = None
+    group: str | None = None
+    time: str | None = None
+    split_key: str | None = None
+    keys: tuple[str, ...] = ()
+    seed: int = 0
+    split: SplitFractions = field(default_factory=SplitFractions)
+    null_values: tuple[str, ...] = ("", "NA")
+    separator: str = ","
+    column_names: tuple[str, ...] | None = None
+    steps: tuple[dict[str, Any], ...] = ()
+    inputs: dict[str, str] = field(default_factory=dict)
+    entities: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        apart = [name for name in SPLITS if getattr(self, f"{name}_path")]
+        if bool(self.path) == bool(apart) or (apart and not {"train", "test"} <= set(apart)):
+            raise DataError(
+                "table: give either path, or train_path and test_path (and valid_path if there is one); found "
+                f"{', '.join([*(['path'] if self.path else []), *(f'{name}_path' for name in apart)]) or 'none'}."
+            )
+        if not self.targets:
+            raise DataError("table: targets is empty. Name at least one, for example targets: {label: {task: binary}}.")
+        if not self.categorical and not self.continuous:
+            raise DataError("table: no feature. Name columns under categorical or continuous.")
+        for name, dtype in self.categories.items():
+            if dtype not in ("string", "int64"):
+                raise DataError(f"table: categorical column {name!r} has type {dtype!r}. Known: string, int64.")
+        if self.time and apart:
+            raise DataError("table: time splits one path; with separate files leave it out.")
+        target_settings(self.targets)
+        self._check_entities()
+        self._check_steps()
+
+    def _check_entities(self) -> None:
+        """Raise what the schema would refuse once the files have been read."""
+        features = [Column(name, "categorical", dtype) for name, dtype in self.categories.items()]
+        features += [Column(name, "continuous", "float32") for name in self.continuous]
+        try:
+            Schema(tuple(features), (), entity_settings(self.entities))
+        except DataError as error:
+            raise DataError(f"table: {error}") from error
+
+    def _check_steps(self) -> None:
+        for name, dtype in self.inputs.items():
+            if dtype not in DTYPES:
+                raise DataError(f"table: input {name!r} has type {dtype!r}. Known: {', '.join(DTYPES)}.")
+        named = [name for name in self.inputs if name in (*self.targets, self.weight, self.group, self.time)]
+        if named:
+            raise DataError(f"table: inputs names {named[0]!r}, whose role says already how it is read. Leave it out.")
+        try:
+            workflow = self.workflow()
+        except DataError as error:
+            raise DataError(f"table: {error}") from error
+        try:
+            workflow.check(self.declared)
+        except DataError as error:
+            raise DataError(f"table: {error} Columns that only steps read are declared under inputs.") from error
+        there = workflow.columns_after(self.declared)
+        gone = [name for name in self.declared if name not in (*there, *self.inputs, ROW)]
+        if gone:
+            raise DataError(
+                f"table: column {gone[0]!r} has a role but is not there after the steps. Columns then: "
+                f"{', '.join(map(repr, there))}."
+            )
+
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """Every column that has a role or a type."""
+        roles = (self.weight, self.group, self.time, self.split_key, *self.keys, *self.targets)
+        named = [*self.inputs, *self.categories, *self.continuous, *(name for name in roles if name)]
+        return tuple(dict.fromkeys((*named, ROW)))
+
+    def workflow(self, engine: str = "pandas", dtypes: Mapping[str, str] | None = None) -> Workflow:
+        """The steps, not fitted."""
+        labels = [*self.targets, *([self.weight] if self.weight else [])]
+        return Workflow(parse_steps(self.steps, engine), labels, dtypes)
+
+    @property
+    def categories(self) -> dict[str, str]:
+        """Type of each categorical column."""
+        return (
+            dict(self.categorical)
+            if isinstance(self.categorical, Mapping)
+            else dict.fromkeys(self.categorical, "string")
+        )
+
+
+class TableRecipe(Recipe):
+    """One table, no feature engineering; see `TableSettings`."""
+
+    Settings = TableSettings
+    settings: TableSettings
+
+    def inputs(self) -> list[str]:
+        files = [path for pattern in self._patterns().values() for path in expand(pattern)]
+        return files + table_files(self.settings.steps)
+
+    def build(self, engine: str) -> FeatureTables:
+        splits = self._split({name: self._read(engine, pattern) for name, pattern in self._patterns().items()})
+        splits, targets = encode_targets(splits, self.targets)
+        workflow = self.settings.workflow(engine, self._raw_types(splits["train"])).fit([splits["train"]])
+        for name, frame in splits.items():
+            transform = workflow.transform_train if name == "train" else workflow.transform
+            splits[name] = transform(frame).reset_index(drop=True)
+        schema = Schema(tuple(self._columns(splits["train"])), targets, entity_settings(self.settings.entities))
+        for frame in splits.values():
+            require_columns(frame, schema.names(), "table, after the steps")
+        return FeatureTables({name: frame[schema.names()] for name, frame in splits.items()}, schema, (), workflow)
+
+    def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:
+        chosen = self.settings
+        dtypes = {name: dtype for name, dtype in self._dtypes().items() if name in (*columns, *chosen.keys)}
+        frame = self._read_files(engine, pattern, dtypes)
+        if chosen.time in dtypes:
+            frame[chosen.time] = moments(frame[chosen.time])
+        frame[ROW] = load_engine(engine).arrays.arange(len(frame))
+        return frame
+
+    @cached_property
+    def _workflow(self) -> Workflow:
+        """The steps, for what they read and make."""
+        return self.settings.workflow()
+
+    @property
+    def targets(self) -> dict[str, TargetSettings]:
+        return target_settings(self.settings.targets)
+
+    def _patterns(self) -> dict[str, str]:
+        """What each file is: `all`, or one of the splits."""
+        given = {"all": self.settings.path} | {name: getattr(self.settings, f"{name}_path") for name in SPLITS}
+        return {name: pattern for name, pattern in given.items() if pattern}
+
+    def _read(self, engine: str, pattern: str) -> Any:
+        chosen = self.settings
+        frame = self._read_files(engine, pattern, self._dtypes())
+        for name in (*self.targets, chosen.weight, chosen.group, chosen.time, chosen.split_key):
+            if name:
+                require_filled(frame[name], pattern)
+        if chosen.weight and not bool(((frame[chosen.weight] >= 0) & (frame[chosen.weight] < float("inf"))).all()):
+            raise DataError(f"input {pattern}: weight {chosen.weight!r} holds negative or infinite values.")
+        frame[ROW] = load_engine(engine).arrays.arange(len(frame))
+        return frame
+
+    def _read_files(self, engine: str, pattern: str, dtypes: dict[str, str]) -> Any:
+        chosen = self.settings
+        return read_files(
+            engine,
+            pattern,
+            dtypes,
+            null_values=chosen.null_values,
+            separator=chosen.separator,
+            names=chosen.column_names,
+            nullable={*chosen.categories, *chosen.inputs},
+            cache=self.cache,
+        )
+
+    def _dtypes(self) -> dict[str, str]:
+        """Type of each column that is read from the files: those that have a role, unless a step makes them, and those
+        that steps read."""
+        chosen, workflow = self.settings, self._workflow
+        texts = [name for name in (chosen.group, chosen.time, chosen.split_key, *chosen.keys) if name]
+        dtypes = dict.fromkeys(texts, "string") | chosen.categories | dict.fromkeys(chosen.continuous, "float32")
+        dtypes |= {name: target.dtype for name, target in self.targets.items()}
+        if chosen.weight:
+            dtypes[chosen.weight] = "float32"
+        made = {name for name in dtypes if workflow.makes(name) and name not in workflow.inputs}
+        needed = {name: dtype for name, dtype in chosen.inputs.items() if name in workflow.inputs or name in dtypes}
+        return {name: dtype for name, dtype in (dtypes | needed).items() if name not in made and name != ROW}
+
+    def _raw_types(self, frame: Any) -> dict[str, str]:
+        """What the workflow is to be given, label and weight left out; a time is a number by now."""
+        chosen = self.settings
+        found = {name: dtype for name, dtype in self._dtypes().items() if name not in (*self.targets, chosen.weight)}
+        if chosen.time:
+            found[chosen.time] = str(frame[chosen.time].dtype)
+        return found
+
+    def _split(self, files: dict[str, Any]) -> dict[str, Any]:
+        shares = self.settings.split
+        if "all" in files:
+            frame = files["all"]
+            if self.settings.time:
+                frame[self.settings.time] = moments(frame[self.settings.time])
+                return split_by_time(frame, self.settings.time, ROW, shares)
+            place = self._place(frame)
+            return cut_by_place(frame, place, shares.cuts)
+        if "valid" not in files:
+            share = shares.train / (shares.train + shares.valid)
+            place = self._place(files["train"])
+            files |= cut_by_place(files["train"], place, {"train": (0.0, share), "valid": (share, 1.0)})
+        return {name: files[name] for name in SPLITS}
+
+    def _place(self, frame: Any) -> Any:
+        """float64 in [0, 1), one a row, equal for equal keys: two rounds of XXH64 with the seed in between."""
+        engine = engine_of(frame)
+        key = frame[self.settings.split_key or self.settings.group or ROW]
+        mixed = engine.hash64(engine.series(engine.hash64(key) ^ (self.settings.seed & (2**63 - 1)), frame))
+        return unit_interval(mixed.view("uint64"))
+
+    def _columns(self, frame: Any) -> list[Column]:
+        chosen = self.settings
+        columns = [Column(name, "categorical", self._stored(frame, name)) for name in chosen.categories]
+        columns += [Column(name, "continuous", "float32") for name in chosen.continuous]
+        columns += [Column(name, "target", target.stored) for name, target in self.targets.items()]
+        columns += [Column(chosen.weight, "weight", "float32")] if chosen.weight else []
+        columns += [Column(chosen.group, "group", "string")] if chosen.group else []
+        columns += [Column(chosen.time, "time", str(frame[chosen.time].dtype))] if chosen.time else []
+        return columns + ([Column(name, "key", "string") for name in chosen.keys] or [Column(ROW, "key", "int64")])
+
+    def _stored(self, frame: Any, name: str) -> str:
+        """Type of a categorical column in the features stage; whole numbers that a step makes stay whole numbers."""
+        declared = self.settings.categories[name]
+        made = isinstance(self.settings.categorical, Sequence) and self._workflow.makes(name)
+        return "int64" if made and frame[name].dtype.kind in "iu" else declared
+
+
+def entity_settings(given: Mapping[str, Any]) -> tuple[Entity, ...]:
+    """From `{user: {key: user_id, columns: [age]}, ...}`; the key is a column of its entity whether listed or not.
+
+    Raises:
+        DataError: for an unknown entity or option, a key that is no text, or columns that are no list of names.
+    """
+    return tuple(_entity(name, options) for name, options in given.items())
+
+
+def _entity(name: str, options: Any) -> Entity:
+    if name not in ENTITIES:
+        raise DataError(f"entities: unknown entity {name!r}. Known: {', '.join(ENTITIES)}.")
+    if not isinstance(options, Mapping) or not isinstance(options.get("key"), str):
+        raise DataError(
+            f"entities: {name} needs a key, the column that says which {name} a row is about, for example {name}: "
+            f"{{key: {name}_id}}; found {options!r}."
+        )
+    if unknown := [option for option in options if option not in ENTITY_KEYS]:
+        raise DataError(
+            f"entities: unknown key(s) {', '.join(map(str, unknown))} of {name}. Known: {', '.join(ENTITY_KEYS)}."
+        )
+    columns = options.get("columns") or ()
+    if not isinstance(columns, list | tuple) or not all(isinstance(column, str) for column in columns):
+        raise DataError(f"entities: columns of {name} is a list of names, found {columns!r}.")
+    key = options["key"]
+    return Entity(name, key, tuple(columns) if key in columns else (key, *columns))

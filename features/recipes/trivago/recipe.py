@@ -1,0 +1,160 @@
+"""trivago, RecSys Challenge 2019: which hotel of the list shown will be clicked?
+
+Reads the official files (train.csv, test.csv, item_metadata.csv) or a synthetic log in their format
+(`trivago_synthetic`). One row is one (clickout, candidate) pair; `trivago_features` states the time discipline.
+
+Splits are by session, in time: a session belongs to the split in which its last log row falls, so that one which
+crosses a boundary goes to the later split. Clickouts without a reference form the further split `score`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gigabatch.features.engines.frame import engine_of, load_engine
+from gigabatch.features.errors import DataError
+from gigabatch.features.reading.csv_blocks import CsvBlock, csv_blocks
+from gigabatch.features.reading.sources import expand, read_files
+from gigabatch.features.recipes.base import FeatureParts, FeatureTables, Recipe, SplitFractions
+from gigabatch.features.recipes.trivago.features import CATEGORICAL, CONTINUOUS, Properties
+from gigabatch.features.recipes.trivago.stream import ChunkTask, Streamed, TaskMap, stream_pairs
+from gigabatch.features.schema import Column, Schema, Target
+
+METADATA = {"item_id": "int64", "properties": "string"}
+BLOCK_BYTES = 64 << 20  # of the input files, read at a time
+CHUNK_WEIGHT = 1_000_000  # log rows and pairs of a chunk together; what a worker holds at a time
+
+
+@dataclass(frozen=True)
+class TrivagoSettings:
+    """path: folder or URL of the files. train, test, item_metadata: their names or globs; item_metadata may be null.
+
+    max_properties: at most so many item properties become columns, the most frequent. num_folds: of sessions, for the
+    out-of-fold target means. ctr_smoothing, target_smoothing: pairs that the prior weighs as much as, in the
+    click-through of an item and in the target means of filters, city, device and user. split: shares of clickouts.
+    """
+
+    path: str = "data/trivago"
+    train: str = "train.csv"
+    test: str = "test.csv"
+    item_metadata: str | None = "item_metadata.csv"
+    max_properties: int = 200
+    num_folds: int = 5
+    ctr_smoothing: float = 20.0
+    target_smoothing: float = 400.0
+    split: SplitFractions = field(default_factory=SplitFractions)
+
+    def __post_init__(self) -> None:
+        if self.num_folds < 2:
+            raise DataError(f"trivago: num_folds must be at least 2, found {self.num_folds}.")
+
+
+class TrivagoRecipe(Recipe):
+    """Splits train, valid, test and score; see the module's docstring."""
+
+    Settings = TrivagoSettings
+    settings: TrivagoSettings
+
+    def _pattern(self, name: str) -> str:
+        return f"{self.settings.path.rstrip('/')}/{getattr(self.settings, name)}"
+
+    def inputs(self) -> list[str]:
+        names = ["train", "test"] + (["item_metadata"] if self.settings.item_metadata else [])
+        return [path for name in names for path in expand(self._pattern(name))]
+
+    def build(self, engine: str) -> FeatureTables:
+        """The whole log in memory at the end, though not on the way."""
+        with tempfile.TemporaryDirectory() as name:
+            found = self.write_parts(engine, Path(name), CHUNK_WEIGHT, run_here)
+            module, splits = load_engine(engine), {}
+            for split in found.rows:
+                paths = sorted((Path(name) / split).glob("part-*.parquet"))
+                splits[split] = module.frames.concat([module.read_parquet(path) for path in paths], ignore_index=True)
+            return FeatureTables(splits, found.schema, found.notes)
+
+    def write_parts(
+        self, engine: str, folder: Path, rows_per_part: int, run: TaskMap, block_bytes: int = BLOCK_BYTES
+    ) -> FeatureParts:
+        """Splits as parts, one a chunk of time, in memory that does not grow with the log (`trivago_stream`)."""
+        settings = self.settings
+        properties = Properties.of(self.read_metadata(engine), settings.max_properties, engine)
+        schema = trivago_schema(properties.words.columns)
+        # Its folder is one of the artifact's that is being written, so a crash leaves nothing of it.
+        with tempfile.TemporaryDirectory(prefix=".work-", dir=folder) as work:
+            streamed = stream_pairs(
+                self.blocks(block_bytes),
+                properties,
+                schema.names(),
+                ChunkTask(
+                    engine, Path(work).absolute(), -1, (), 0, None,
+                    settings.num_folds, settings.ctr_smoothing, settings.target_smoothing,
+                ),
+                (settings.split.train, settings.split.valid),
+                Path(folder).absolute(),
+                rows_per_part,
+                run,
+                self.report,
+            )  # fmt: skip
+        return FeatureParts(streamed.rows, schema, self._notes(streamed))
+
+    def submission(self, rows: Any, predictions: Any) -> Any:
+        """The challenge's format, one line a clickout in order of user, session and step: user_id, session_id,
+        timestamp, step and item_recommendations, its items by descending score, parted by spaces (a pandas frame)."""
+        names = ["clickout", "user_id", "session_id", "timestamp", "step", "candidate_order", "item_id"]
+        ranked = rows[names].reset_index(drop=True)
+        ranked["score"] = predictions["target"].reset_index(drop=True)
+        # Equal scores keep the shown order.
+        ranked = ranked.sort_values(["clickout", "score", "candidate_order"], ascending=[True, False, True])
+        ranked = engine_of(ranked).to_pandas(ranked)
+        items = ranked["item_id"].astype("str").groupby(ranked["clickout"]).agg(" ".join)
+        lines = ranked[names[:5]].drop_duplicates("clickout").set_index("clickout")
+        lines["item_recommendations"] = items
+        return lines.sort_values(["user_id", "session_id", "step"]).reset_index(drop=True)
+
+    def blocks(self, block_bytes: int) -> list[CsvBlock]:
+        """train and test one after the other, in pieces."""
+        return [block for name in ("train", "test") for block in csv_blocks(self._pattern(name), block_bytes)]
+
+    def read_metadata(self, engine: str) -> Any | None:
+        """item_id (unique) and properties, or None where the settings name no such file."""
+        if not self.settings.item_metadata:
+            return None
+        metadata = read_files(engine, self._pattern("item_metadata"), METADATA, null_values=("",), cache=self.cache)
+        twice = metadata["item_id"].duplicated()
+        if bool(twice.any()):
+            example = metadata["item_id"][twice].iloc[0]
+            raise DataError(f"item metadata: {int(twice.sum())} item_id(s) appear twice, for example {example}.")
+        return metadata
+
+    def _notes(self, streamed: Streamed) -> tuple[str, ...]:
+        counts = streamed.counts
+        sizes = ", ".join(f"{name} {rows:,}" for name, rows in streamed.rows.items())
+        return (
+            f"{counts['clickouts']:,} clickouts in {counts['rows']:,} log rows; pairs: {sizes}.",
+            f"{counts['not_in_list']:,} clickouts left out because their reference is not among their impressions, "
+            f"{counts['without_list']:,} because they have no impressions; their rows still count in the history of "
+            "others.",
+        )
+
+
+def run_here(function: Any, tasks: Sequence[Any]) -> list[Any]:
+    """The results of the tasks, one after the other in this process."""
+    return [function(task) for task in tasks]
+
+
+def trivago_schema(flag_names: tuple[str, ...]) -> Schema:
+    """Roles and types of the pair table; `clickout` gathers the candidates of one list."""
+    columns = [Column(name, "categorical", dtype) for name, dtype in CATEGORICAL.items()]
+    columns += [Column(name, "continuous", "float32") for name in (*CONTINUOUS, *flag_names)]
+    columns += [
+        Column("target", "target", "float32"),
+        Column("clickout", "group", "int64"),
+        Column("timestamp", "time", "int64"),
+        Column("session_id", "key", "string"),
+        Column("step", "key", "int64"),
+    ]
+    return Schema(tuple(columns), (Target("target", "binary"),))

@@ -1,0 +1,268 @@
+"""Fit statistics: what a table's columns were like, in one pass, the same for any partitioning.
+
+They are kept beside the preprocessor, so that new data can be compared with the data of the fit and added to it
+without reading that again (`gigabatch.features.refit.churn`, `gigabatch.features.refit.update`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from gigabatch.features.columns.categories import same_kind
+from gigabatch.features.columns.numbers import naming
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.exact.column_statistics import ColumnStatistics, Ranked, Scale
+from gigabatch.features.exact.quantiles import RadixHistogram, Search, middle_ranks
+from gigabatch.features.operators.base import FittedOperator
+from gigabatch.features.operators.categories.categorify import Categorify
+from gigabatch.features.operators.missing.fill_missing import Fill, Filling, FillMissing
+from gigabatch.features.operators.rank_search import NextPass, RankingOperator
+from gigabatch.features.schema import Schema
+from gigabatch.features.vocabulary.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class CategoryStatistics:
+    """A categorical column. counts: a frame of every distinct value that was seen, with columns
+
+    value (the column's type), count (int64 rows) and last_version (int32, the version whose data last held it), by
+    descending count, ties by ascending value. No value is left out: those that `min_count` keeps from a vocabulary
+    are counted too, so they may enter it with a later version.
+    """
+
+    rows: int
+    nulls: int
+    counts: Any
+
+    @classmethod
+    def of(cls, column: Any) -> CategoryStatistics:
+        """What counts as null and as the same value: see `gigabatch.features.columns.categories`."""
+        name = str(column.name)
+        return cls.of_counts(len(column), Categorify(name).partial(column.to_frame(name)))
+
+    @classmethod
+    def of_counts(cls, rows: int, counted: Any, version: int = 1) -> CategoryStatistics:
+        """Of so many rows with these columns value and count, which `Categorify` finds before its cuts."""
+        counts = engine_of(counted).sort_counts(counted[["value", "count"]])
+        return cls(rows, rows - int(counts["count"].sum()), _stamped(counts, version))
+
+    @classmethod
+    def beside(cls, vocabulary: Vocabulary, rows: int, counted: Any) -> CategoryStatistics:
+        """`of_counts`, given the vocabulary that was made of the same counts; where no value was cut, its order is
+        the one that is wanted, and nothing is sorted."""
+        if len(vocabulary.values) < len(counted):
+            return cls.of_counts(rows, counted)
+        frame = engine_of(vocabulary.values).frames.DataFrame({"value": vocabulary.values, "count": vocabulary.counts})
+        return cls(rows, rows - int(vocabulary.counts.sum()), _stamped(frame, 1))
+
+    def merge(self, other: CategoryStatistics) -> CategoryStatistics:
+        """Of both, each value with the later of its versions."""
+        values = same_kind(self.counts["value"], other.counts["value"], "statistics")
+        sides = [side.counts.assign(value=value) for side, value in zip((self, other), values, strict=True)]
+        both = engine_of(self.counts).frames.concat(sides, ignore_index=True)
+        counts = both.groupby("value").agg({"count": "sum", "last_version": "max"}).reset_index()
+        counts = counts.sort_values(["count", "value"], ascending=[False, True]).reset_index(drop=True)
+        return CategoryStatistics(self.rows + other.rows, self.nulls + other.nulls, counts)
+
+    def at_version(self, version: int) -> CategoryStatistics:
+        """The same rows as the data of that version."""
+        return replace(self, counts=_stamped(self.counts, version))
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """Of all values that were seen; kept, because its look-up table takes a while to make."""
+        return Vocabulary(self.counts["value"], self.counts["count"])
+
+    def unseen(self, vocabulary: Vocabulary) -> Any:
+        """The rows of `counts` whose value the vocabulary does not hold, in the same order."""
+        unknown = vocabulary.positions_of(vocabulary.encode(self.counts["value"])) < 0
+        return self.counts[engine_of(self.counts).series(unknown, self.counts)].reset_index(drop=True)
+
+
+@dataclass(frozen=True)
+class Quantile:
+    """The true quantile lies within value - bound and value + bound."""
+
+    value: float
+    bound: float
+
+
+def quantile(state: ColumnStatistics, percent: int) -> Quantile:
+    """The smallest known value with at least `percent` % of the known values at or below it (Hyndman and Fan 1996,
+    definition 1), from the histogram.
+
+    Values of up to 8 significant bits, such as whole numbers below 256, come out exactly, though the bound does not
+    know it: less than 2^-7 of the value. A column without a known value is a `DataError`.
+    """
+    return _mean_of_ranks(state, [max(-(-percent * state.moments.count // 100), 1) - 1])
+
+
+def median(state: ColumnStatistics) -> Quantile:
+    """As `FillMissing` defines it, the mean of the two middle values where their number is even; see `quantile`."""
+    return _mean_of_ranks(state, middle_ranks(state.moments.count))
+
+
+def _mean_of_ranks(state: ColumnStatistics, ranks: Any) -> Quantile:
+    if not state.moments.count:
+        raise DataError("statistics: a column without a known value has no quantile.")
+    ends = list(zip(*(found.tolist() for found in state.histogram.bounds(ranks)), strict=True))
+    # The end of a bin that is nearer to 0 has all bits beyond the leading ones clear: the likeliest number in it.
+    value = sum(low if low >= 0 else high for low, high in ends) / len(ends)
+    low, high = (sum(side) / len(ends) for side in zip(*ends, strict=True))
+    # A little more, because these few operations may have rounded the bound down.
+    return Quantile(value, max(high - value, value - low) * (1 + 2.0**-40))
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Of all columns of a table that feed the model, by name. rows: of the table."""
+
+    rows: int
+    categories: dict[str, CategoryStatistics]
+    numbers: dict[str, ColumnStatistics]
+
+    @classmethod
+    def of(cls, categories: dict[str, CategoryStatistics], numbers: dict[str, ColumnStatistics]) -> Statistics:
+        """From the columns' statistics, all of the same rows."""
+        rows = {state.rows for state in categories.values()} | {state.rows for state in numbers.values()}
+        if len(rows) != 1:
+            raise DataError(f"statistics: the columns are of {sorted(rows) or 'no'} rows, not of one table.")
+        return cls(rows.pop(), categories, numbers)
+
+    @classmethod
+    def from_states(cls, states: Mapping[Any, Any]) -> Statistics:
+        """From what `fit_together` makes of `statistics_operators`."""
+        kinds: dict[str, dict[str, Any]] = {"category statistics": {}, "continuous statistics": {}}
+        for (kind, name), state in states.items():
+            kinds[kind][name] = state
+        return cls.of(*kinds.values())
+
+    def merge(self, other: Statistics) -> Statistics:
+        """Of both tables one after the other; they must have the same columns."""
+        if set(self.categories) != set(other.categories) or set(self.numbers) != set(other.numbers):
+            mine, others = ({*table.categories, *table.numbers} for table in (self, other))
+            raise DataError(f"statistics: the tables differ in columns {sorted(mine ^ others)} or in their roles.")
+        return Statistics(
+            self.rows + other.rows,
+            {name: state.merge(other.categories[name]) for name, state in self.categories.items()},
+            {name: state.merge(other.numbers[name]) for name, state in self.numbers.items()},
+        )
+
+    def at_version(self, version: int) -> Statistics:
+        """The same rows as the data of that version."""
+        return replace(self, categories={name: state.at_version(version) for name, state in self.categories.items()})
+
+
+class FitStatistics(FittedOperator):
+    """What the operators below share. They add no column."""
+
+    is_step = False
+    reads = ("column",)
+
+    def __init__(self, column: str) -> None:
+        self.column = column
+
+    def columns(self, frame: Any, state: Any) -> dict[str, Any]:
+        return {}
+
+
+class FitCategoryStatistics(FitStatistics):
+    """Fits `CategoryStatistics`, of version 1."""
+
+    def partial(self, frame: Any) -> tuple[int, Any]:
+        """The partition's rows, and columns value and count."""
+        return len(frame), Categorify(self.column).partial(frame)
+
+    def merge(self, left: tuple[int, Any], right: tuple[int, Any]) -> tuple[int, Any]:
+        return left[0] + right[0], Categorify(self.column).merge(left[1], right[1])
+
+    def finish(self, partial: tuple[int, Any]) -> CategoryStatistics:
+        return CategoryStatistics.of_counts(*partial)
+
+
+@dataclass(frozen=True)
+class FittedCategory:
+    """A categorical column's vocabulary and the statistics of all of its values."""
+
+    vocabulary: Vocabulary
+    statistics: CategoryStatistics
+
+
+class FitCategory(FitCategoryStatistics):
+    """What the preprocessor fits on a categorical column, whose values are counted once; operator: its `Categorify`."""
+
+    def __init__(self, operator: Categorify) -> None:
+        self.column, self.operator = str(operator.column), operator
+
+    def finish(self, partial: tuple[int, Any]) -> FittedCategory:  # type: ignore[override]
+        vocabulary = self.operator.finish(partial[1])
+        assert isinstance(vocabulary, Vocabulary)  # one column, not a combination
+        return FittedCategory(vocabulary, CategoryStatistics.beside(vocabulary, *partial))
+
+
+class FitContinuousStatistics(FitStatistics):
+    """Fits `ColumnStatistics` of a float32 column."""
+
+    def partial(self, frame: Any) -> ColumnStatistics:
+        return naming(self.column, engine_of(frame).column_statistics, frame[self.column])
+
+    def merge(self, left: ColumnStatistics, right: ColumnStatistics) -> ColumnStatistics:
+        return left.merge(right)
+
+    def finish(self, partial: ColumnStatistics) -> ColumnStatistics:
+        return partial
+
+
+@dataclass(frozen=True)
+class FilledScale:
+    """A continuous column's state. scale: None where the column is only filled."""
+
+    fill: Fill
+    scale: Scale | None
+    statistics: ColumnStatistics
+
+
+class FillAndScale(FitContinuousStatistics, RankingOperator):
+    """What the preprocessor fits on a float32 column: the state that `FillMissing(column, indicator)` and, with
+    `scale`, a `Normalize` after it would have, without reading the filled column again."""
+
+    def __init__(self, column: str, indicator: str = "auto", scale: bool = True) -> None:
+        self.column, self.indicator, self.scale = column, indicator, scale
+
+    @property
+    def _filling(self) -> FillMissing:
+        return FillMissing(self.column, self.indicator)
+
+    def following(self, partial: ColumnStatistics) -> FittedOperator | None:
+        if not partial.moments.count:
+            return None
+        return NextPass(self, partial, Search.start(partial.histogram, middle_ranks(partial.moments.count)))
+
+    def finish(self, partial: ColumnStatistics) -> FilledScale:  # type: ignore[override]
+        return self.state_of(partial, None)
+
+    def count(self, frame: Any, search: Search) -> RadixHistogram:
+        """Of the next pass: `search.count` of the partition's values."""
+        return engine_of(frame).column_count(frame[self.column], search)
+
+    def state_of(self, found: ColumnStatistics, search: Search | None) -> FilledScale:
+        """search: for the two middle values, resolved; None where there is no value (an error, by FillMissing)."""
+        filling = Filling(found.rows, found.moments.count, Ranked(found.histogram, None))
+        fill = self._filling.finish(filling) if search is None else self._filling.state_of(filling, search)
+        return FilledScale(fill, found.filled_scale(fill.value) if self.scale else None, found)
+
+
+def statistics_operators(schema: Schema) -> dict[tuple[str, str], FittedOperator]:
+    """For `fit_together`, alone or beside others."""
+    return {
+        **{("category statistics", name): FitCategoryStatistics(name) for name in schema.names("categorical")},
+        **{("continuous statistics", name): FitContinuousStatistics(name) for name in schema.names("continuous")},
+    }
+
+
+def _stamped(counts: Any, version: int) -> Any:
+    return counts.assign(last_version=engine_of(counts).arrays.full(len(counts), version, dtype="int32"))

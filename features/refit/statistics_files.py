@@ -1,0 +1,152 @@
+"""Fit statistics as JSON and Parquet files, and back; whatever does not add up is refused by column.
+
+`statistics.json` holds the numbers, `statistics-NNN.parquet` a column's counts of values (categorical) or of bins
+(continuous). Columns are numbered in the order of the JSON, categorical ones first.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from gigabatch.features.engines.frame import engine_of, load_engine
+from gigabatch.features.errors import DataError
+from gigabatch.features.exact.column_statistics import ColumnStatistics, Moments
+from gigabatch.features.exact.quantiles import NOT_FINITE, RadixHistogram
+from gigabatch.features.exact.sums import UNIT_EXPONENT, ExactSum
+from gigabatch.features.refit.statistics import CategoryStatistics, Statistics
+
+FORMAT = 1
+STATISTICS = "statistics.json"
+SMALLEST = -149  # every float32 is a multiple of 2^-149
+
+
+def save_statistics(statistics: Statistics, folder: Path) -> None:
+    """Write the files into a folder that exists; equal statistics give an equal `statistics.json`."""
+    host = load_engine("pandas")  # histograms lie in host memory
+    states: list[CategoryStatistics | ColumnStatistics] = [
+        *statistics.categories.values(),
+        *statistics.numbers.values(),
+    ]
+    for position, state in enumerate(states):
+        path = folder / f"statistics-{position:03d}.parquet"
+        if isinstance(state, CategoryStatistics):
+            engine_of(state.counts).write_parquet(state.counts, path)
+        else:
+            bins, counts = state.histogram.to_arrays()
+            host.write_parquet(host.frames.DataFrame({"bin": bins, "count": counts}), path)
+    numbers = {
+        "format": FORMAT,
+        "rows": statistics.rows,
+        "categories": {name: {"nulls": state.nulls} for name, state in statistics.categories.items()},
+        "numbers": {
+            name: {
+                "nulls": state.nulls,
+                # In units of 2^-1074, as text: JSON readers elsewhere round integers of this length.
+                "sum": hex(state.moments.total.units),
+                "sum_of_squares": hex(state.moments.squares.units),
+            }
+            for name, state in statistics.numbers.items()
+        },
+    }
+    (folder / STATISTICS).write_text(json.dumps(numbers, indent=1))
+
+
+def load_statistics(folder: Path, engine: str = "pandas") -> Statistics:
+    """What `save_statistics` wrote, as frames of `engine`; `DataError` where files are missing or contradict."""
+    try:
+        raw = json.loads((folder / STATISTICS).read_text())
+        if raw["format"] != FORMAT:
+            raise DataError(f"statistics {folder}: format {raw['format']}, this version reads {FORMAT}.")
+        rows = _whole(raw["rows"])
+        names = [*raw["categories"], *raw["numbers"]]
+        if len(set(names)) != len(names):
+            raise ValueError("a column is named twice")
+        paths = {name: folder / f"statistics-{position:03d}.parquet" for position, name in enumerate(names)}
+        categories = {
+            name: _checked(name, _category, rows, entry, load_engine(engine).read_parquet(paths[name]))
+            for name, entry in raw["categories"].items()
+        }
+        numbers = {
+            name: _checked(name, _continuous, rows, entry, load_engine("pandas").read_parquet(paths[name]))
+            for name, entry in raw["numbers"].items()
+        }
+        return Statistics(rows, categories, numbers)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, pa.ArrowException) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"statistics {folder}: damaged ({error}). Run the encode stage again.") from error
+
+
+def _checked(name: str, build: Any, *arguments: Any) -> Any:
+    try:
+        return build(*arguments)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"column {name!r}: {error}") from error
+
+
+def _category(rows: int, entry: Any, counts: Any) -> CategoryStatistics:
+    nulls = _whole(entry["nulls"])
+    _require_columns(counts, {"value": None, "count": "int64", "last_version": "int32"})
+    if int(counts["count"].sum()) != rows - nulls or (len(counts) and int(counts["count"].min()) < 1):
+        raise ValueError(f"its counts do not add up to its {rows - nulls} known rows")
+    if bool(counts["value"].duplicated().any()):
+        raise ValueError("a value is there twice")
+    if len(counts) and int(counts["last_version"].min()) < 1:
+        raise ValueError("a value was last seen before the first version")
+    ordered = engine_of(counts).sort_counts(counts[["value", "count"]])
+    if not bool((ordered["value"] == counts["value"]).all()):
+        raise ValueError("its values are out of order")
+    return CategoryStatistics(rows, nulls, counts)
+
+
+def _continuous(rows: int, entry: Any, bins: Any) -> ColumnStatistics:
+    nulls = _whole(entry["nulls"])
+    _require_columns(bins, {"bin": "int64", "count": "int64"})
+    histogram = RadixHistogram.from_arrays("float32", bins["bin"].to_numpy(), bins["count"].to_numpy())
+    if histogram.total != rows - nulls:
+        raise ValueError(f"its bins do not add up to its {rows - nulls} known rows")
+    moments = Moments(histogram.total, ExactSum(int(entry["sum"], 16)), ExactSum(int(entry["sum_of_squares"], 16)))
+    _require_possible(histogram, moments)
+    return ColumnStatistics(rows, histogram, moments)
+
+
+def _require_possible(histogram: RadixHistogram, moments: Moments) -> None:
+    """Refuse sums that no numbers in these bins have, exactly."""
+    bins = histogram.bins
+    if len(bins) and (bins[0] < NOT_FINITE or bins[-1] >= (1 << histogram.bits) - NOT_FINITE):
+        raise ValueError("a bin holds an infinity or NaN")
+    sums, squares = [0, 0], [0, 0]
+    for low, high, count in zip(*(side.tolist() for side in (*histogram.edges(), histogram.counts)), strict=True):
+        ends = [int(math.ldexp(end, -SMALLEST)) for end in (low, high)]
+        sums = [total + end * count for total, end in zip(sums, ends, strict=True)]
+        squares = [total + end * count for total, end in zip(squares, sorted(end**2 for end in ends), strict=True)]
+    total = moments.total.units
+    if not sums[0] << SMALLEST - UNIT_EXPONENT <= total <= sums[1] << SMALLEST - UNIT_EXPONENT:
+        raise ValueError("its sum is not one of numbers in its bins")
+    of_squares = moments.squares.units
+    if not squares[0] << 2 * SMALLEST - UNIT_EXPONENT <= of_squares <= squares[1] << 2 * SMALLEST - UNIT_EXPONENT:
+        raise ValueError("its sum of squares is not one of numbers in its bins")
+    # Cauchy and Schwarz: no numbers have another relation of the two.
+    if moments.count * (of_squares << -UNIT_EXPONENT) < total**2:
+        raise ValueError("its sums cannot be those of the same numbers")
+
+
+def _require_columns(table: Any, dtypes: dict[str, str | None]) -> None:
+    if list(table.columns) != list(dtypes):
+        raise ValueError(f"its file holds the columns {list(table.columns)}, not {list(dtypes)}")
+    for name, dtype in dtypes.items():
+        if dtype is not None and str(table[name].dtype) != dtype:
+            raise ValueError(f"its {name} is {table[name].dtype}, not {dtype}")
+        if bool(table[name].isna().any()):
+            raise ValueError(f"its {name} holds nulls")
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is not a number of rows")
+    return value

@@ -1,0 +1,154 @@
+"""Refit: what a preprocessor learned, extended by new data without reading the old again.
+
+- Vocabularies are appended to: no id moves. A value enters once all data so far held it `min_count` times, by
+  descending count over all data, ties by ascending value.
+- Statistics are those of all data so far, exactly.
+- Medians and scales stay as they are unless asked for: a model that goes on from its weights was trained on them, and a
+  row of known values is encoded as before, to the bit. With `refresh_scales`, for a model that is trained anew, they
+  become those of all data: means and deviations exactly, a median from the histogram, which takes no second pass;
+  `Fill.error` says how far off it may be, less than 1 % of its value.
+- Which columns have an indicator is settled at the first fit: the model's inputs stay the same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from gigabatch.features.columns.content_hash import TEXT, hash_of, plain_values
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.exact.column_statistics import ColumnStatistics, Scale
+from gigabatch.features.operators.categories.categorify import Categorify
+from gigabatch.features.operators.missing.fill_missing import Fill
+from gigabatch.features.refit.statistics import CategoryStatistics, Statistics, median
+from gigabatch.features.vocabulary.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Version:
+    """Where a fitted state comes from; without a date, so that equal data in equal order give an equal state.
+
+    number: 1 for the first fit, one more for each update. parent: checksum of the state before, None at the first.
+    rows: of the data of each version so far.
+    """
+
+    number: int = 1
+    parent: str | None = None
+    rows: tuple[int, ...] = ()
+
+    @classmethod
+    def from_dict(cls, raw: Any) -> Version:
+        """From what `asdict` gave and JSON took; `ValueError` for what cannot be a version."""
+        found = cls(raw["number"], raw["parent"], tuple(raw["rows"]))
+        if type(found.number) is not int or found.number < 1 or len(found.rows) != found.number:
+            raise ValueError(f"version {found.number!r} with the rows of {len(found.rows)} versions")
+        if any(type(rows) is not int or rows < 0 for rows in found.rows):
+            raise ValueError(f"version {found.number}: rows {list(found.rows)}")
+        if (found.parent is None) != (found.number == 1) or not re.fullmatch("[0-9a-f]{32}", found.parent or "0" * 32):
+            raise ValueError(f"version {found.number} with the parent {found.parent!r}")
+        return found
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A preprocessor's fitted state; the statistics are of all data up to its version."""
+
+    vocabularies: dict[str, Vocabulary]
+    fills: dict[str, Fill]
+    scales: dict[str, Scale]
+    statistics: Statistics
+    version: Version
+
+
+def updated(
+    old: Learned,
+    new: Statistics,
+    *,
+    category: Callable[[str], Categorify] = Categorify,
+    refresh_scales: bool = False,
+) -> Learned:
+    """The next version, from statistics of the new data alone; see the module's docstring.
+
+    category: the `Categorify` of a column by its name, as of the first fit. A vocabulary that has max_size values takes
+    no more.
+    """
+    if new.rows == 0:
+        raise DataError("update: the new data has no rows. There is nothing to learn from.")
+    number = old.version.number + 1
+    statistics = old.statistics.merge(new.at_version(number))
+    vocabularies = {
+        name: _appended(vocabulary, old.statistics.categories[name], new.categories[name], category(name))
+        for name, vocabulary in old.vocabularies.items()
+    }
+    fills, scales = old.fills, old.scales
+    if refresh_scales:
+        fills = {name: _refilled(fill, statistics.numbers[name]) for name, fill in fills.items()}
+        scales = {name: statistics.numbers[name].filled_scale(fills[name].value) for name in scales}
+    version = Version(number, checksum(old), (*old.version.rows, new.rows))
+    return Learned(vocabularies, fills, scales, statistics, version)
+
+
+def checksum(learned: Learned) -> str:
+    """blake2b of everything that was learned, 32 hex digits; the same on every engine, machine and Parquet version."""
+    return hash_of(_parts(learned)).hex()
+
+
+def _appended(
+    vocabulary: Vocabulary, old: CategoryStatistics, new: CategoryStatistics, category: Categorify
+) -> Vocabulary:
+    engine = engine_of(new.counts)
+    values, counts = new.counts["value"], engine.array(new.counts["count"])
+    unknown = vocabulary.positions_of(vocabulary.encode(values)) < 0
+    places = old.vocabulary.positions_of(old.vocabulary.encode(values))
+    # What is new to the vocabulary may have been too rare for it before: those rows count too.
+    rare = unknown & (places >= 0)
+    counts = counts.copy()
+    counts[rare] += engine.array(old.counts["count"])[places[rare]]
+    counted = engine.frames.DataFrame({"value": values, "count": engine.series(counts, new.counts)})
+    return vocabulary.update(counted, category.min_count, category.max_size)
+
+
+def _refilled(fill: Fill, total: ColumnStatistics) -> Fill:
+    found = median(total)
+    return replace(fill, value=found.value, null_rate=total.nulls / total.rows, error=found.bound)
+
+
+def _parts(learned: Learned) -> Iterator[bytes]:
+    """The state as byte strings in a settled order; floats by their exact text."""
+    statistics = learned.statistics
+    plain = {
+        "fills": {name: asdict(fill) for name, fill in learned.fills.items()},
+        "scales": {name: asdict(scale) for name, scale in learned.scales.items()},
+        "version": asdict(learned.version),
+        "layouts": {name: asdict(vocabulary.layout) for name, vocabulary in learned.vocabularies.items()},
+        "rows": statistics.rows,
+        "numbers": {
+            name: [state.nulls, state.moments.total.units, state.moments.squares.units]
+            for name, state in statistics.numbers.items()
+        },
+    }
+    yield json.dumps(plain).encode()
+    for name, vocabulary in learned.vocabularies.items():
+        yield name.encode()
+        yield from _column_bytes(vocabulary.values)
+        yield from _column_bytes(vocabulary.counts)
+    for name, category in statistics.categories.items():
+        yield name.encode()
+        for column in ("value", "count", "last_version"):
+            yield from _column_bytes(category.counts[column])
+    for name, number in statistics.numbers.items():
+        yield name.encode()
+        bins, counts = number.histogram.to_arrays()
+        yield from (bins.tobytes(), counts.tobytes())
+
+
+def _column_bytes(column: Any) -> Iterator[bytes]:
+    """A column without nulls: its kind and length, then its values."""
+    kind, arrays = plain_values(column)
+    yield f"{kind}{len(arrays[0])}".encode()
+    if len(arrays[0]) or kind != TEXT:
+        yield from (array.tobytes() for array in arrays)

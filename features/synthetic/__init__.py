@@ -1,0 +1,1 @@
+"""Generators of data sets in the formats of trivago and MovieLens."""

@@ -1,0 +1,1 @@
+"""Ids: their layout, vocabularies of one column and of several together."""

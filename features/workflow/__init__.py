@@ -1,0 +1,1 @@
+"""Operators put together: steps, what flows between them, fitting, saved states, drawing."""

@@ -1,0 +1,70 @@
+"""Fitting many operators at once: in as few passes over the partitions as their states need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import dask
+
+from gigabatch.features.engines.frame import engine_of, load_engine
+from gigabatch.features.operators.base import FittedOperator
+
+
+def fit_together(
+    operators: Mapping[Any, FittedOperator],
+    parts: Sequence[Any],
+    prepare: Callable[[Any], Any],
+    view: Callable[[Any, Any], Any] = lambda prepared, key: prepared,
+    read: Callable[[Any, list[str]], Any] | None = None,
+    scheduler: Any = "threads",
+) -> dict[Any, Any]:
+    """States of many operators, each as one pass over the partitions (more where an operator has a `following` one).
+
+    A pass is one Dask graph: each partition gives a partial for every operator, and partials are merged
+    pairwise, as a tree.
+
+    parts: frames, or Parquet paths paired with an engine as `(engine, path)`; each is one partition.
+    prepare: called once a partition and pass, with its frame. view: the frame for the operator of that key, from what
+    `prepare` gave; for operators that see different stages of one table. read: gives a partition's frame with these
+    columns, the inputs of the pass's operators; without it whole partitions are read.
+    scheduler: where the graph is computed, as Dask's `compute` takes it, such as a distributed client.
+    """
+    pending: dict[Any, FittedOperator] = dict(operators)
+    states: dict[Any, Any] = {}
+    while pending:
+        merged = _one_pass(pending, parts, prepare, view, read, scheduler)
+        following = {key: operator.following(merged[key]) for key, operator in pending.items()}
+        done = [key for key in pending if following[key] is None]
+        engine = load_engine(parts[0][0]) if isinstance(parts[0], tuple) else engine_of(parts[0])
+        finished = engine.map_columns(lambda key: pending[key].finish(merged[key]), done)  # noqa: B023
+        states |= dict(zip(done, finished, strict=True))
+        pending = {key: operator for key, operator in following.items() if operator is not None}
+    return {key: states[key] for key in operators}
+
+
+def read_part(part: Any) -> Any:
+    """A partition's frame."""
+    return load_engine(part[0]).read_parquet(part[1]) if isinstance(part, tuple) else part
+
+
+def _one_pass(
+    operators: Mapping[Any, FittedOperator], parts: Sequence[Any], prepare: Any, view: Any, read: Any, scheduler: Any
+) -> dict[Any, Any]:
+    """The merged partial of every operator."""
+    inputs = list(dict.fromkeys(name for operator in operators.values() for name in operator.inputs))
+
+    def partials(part: Any) -> dict[Any, Any]:
+        frame = read_part(part) if read is None else read(part, inputs)
+        prepared, keys = prepare(frame), list(operators)
+        found = engine_of(frame).map_columns(lambda key: operators[key].partial(view(prepared, key)), keys)
+        return dict(zip(keys, found, strict=True))
+
+    def merge(left: dict, right: dict) -> dict:
+        return {key: operator.merge(left[key], right[key]) for key, operator in operators.items()}
+
+    pending = [dask.delayed(partials)(part) for part in parts]
+    while len(pending) > 1:
+        pairs = [dask.delayed(merge)(*pending[i : i + 2]) for i in range(0, len(pending) - 1, 2)]
+        pending = pairs + pending[len(pairs) * 2 :]
+    return pending[0].compute(scheduler=scheduler)

@@ -1,0 +1,147 @@
+"""Which step of a workflow depends on which, by the names of their columns."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from gigabatch.features.errors import DataError
+from gigabatch.features.operators import operator_name
+from gigabatch.features.operators.base import Configured, FittedOperator
+
+Reads = Callable[[Configured], tuple[str, ...]]
+
+
+def to_fit(operator: Configured) -> tuple[str, ...]:
+    """What the operator reads to be fitted."""
+    return operator.inputs
+
+
+def to_apply(operator: Configured) -> tuple[str, ...]:
+    """What the operator reads to be applied once it is fitted."""
+    return operator.applied_inputs if isinstance(operator, FittedOperator) else operator.inputs
+
+
+def place(steps: Sequence[Configured], position: int) -> str:
+    """The step's number, from 1, and its name, for messages."""
+    return f"step {position + 1} ({operator_name(type(steps[position]))})"
+
+
+def raw_inputs(
+    steps: Sequence[Configured], reads: Reads = to_fit, made: Sequence[tuple[str, ...]] | None = None
+) -> tuple[str, ...]:
+    """Columns that must be there before the first step, in the order in which they are first read.
+
+    made: the columns that each step makes, once they are fitted; without it, all that they may make counts.
+    """
+    raw: dict[str, None] = {}
+    while True:
+        found = _first_missing(steps, raw, reads, made)
+        if found is None:
+            return tuple(raw)
+        position, missing = found
+        gone = [name for name in missing if name in raw]
+        if gone:
+            raise DataError(
+                f"{place(steps, position)}: column {gone[0]!r} is no longer there: an earlier step drops "
+                "or renames it. Read it before, or keep it."
+            )
+        raw |= dict.fromkeys(missing)
+
+
+def require_inputs(steps: Sequence[Configured], columns: Collection[str], reads: Reads = to_fit) -> None:
+    """Raise `DataError`, naming the step, if one reads a column that neither `columns` nor an earlier step provides."""
+    found = _first_missing(steps, columns, reads)
+    if found is not None:
+        position, missing = found
+        known = _columns_before(steps, position, columns)
+        close = difflib.get_close_matches(missing[0], known, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise DataError(
+            f"{place(steps, position)}: column {missing[0]!r} comes from no earlier step and no input."
+            f"{hint} Columns there: {', '.join(map(repr, known))}."
+        )
+
+
+def _first_missing(
+    steps: Sequence[Configured],
+    columns: Iterable[str],
+    reads: Reads,
+    made: Sequence[tuple[str, ...]] | None = None,
+) -> tuple[int, list[str]] | None:
+    there = tuple(columns)
+    for position, operator in enumerate(steps):
+        missing = [name for name in reads(operator) if name not in there]
+        if made is None:
+            missing = [name for name in missing if not _by_pattern(steps[:position], name)]
+        if missing:
+            return position, missing
+        there = operator.columns_after(there) + (() if made is None else made[position])
+    return None
+
+
+def _by_pattern(steps: Iterable[Configured], name: str) -> bool:
+    """Whether a step whose outputs are known only after the fit may make the column."""
+    return any(name not in operator.outputs and operator.may_make(name) for operator in steps)
+
+
+def _columns_before(steps: Sequence[Configured], position: int, columns: Iterable[str]) -> tuple[str, ...]:
+    there = tuple(columns)
+    for operator in steps[:position]:
+        there = operator.columns_after(there)
+    return there
+
+
+def maker(steps: Sequence[Configured], position: int, name: str) -> int | None:
+    """The last step before `position` that makes or replaces the column; None where it is still the raw one."""
+    makers = [k for k in range(position) if steps[k].may_make(name)]
+    return makers[-1] if makers else None
+
+
+def dependencies(steps: Sequence[Configured], reads: Reads = to_fit) -> list[frozenset[int]]:
+    """For each step, all the steps that must be applied before it: makers of what it reads, and the last that changes
+    the rows; and those that they depend on themselves."""
+    found: list[frozenset[int]] = []
+    last_change: int | None = None
+    for position, operator in enumerate(steps):
+        direct = {maker(steps, position, name) for name in reads(operator)} | {last_change}
+        needed = {k for k in direct if k is not None}
+        found.append(frozenset(needed.union(*(found[k] for k in needed))))
+        if operator.changes_rows:
+            last_change = position
+    return found
+
+
+def needed_for(
+    steps: Sequence[Configured], made: Sequence[tuple[str, ...]], outputs: Iterable[str], labels: Collection[str]
+) -> tuple[list[int], tuple[str, ...]]:
+    """(positions of the steps that make the output columns row by row; raw columns that they and the outputs read).
+
+    made: the columns that each step makes. Steps that change the rows are left out. `DataError`, naming the step, if
+    an output needs one of them or a label.
+    """
+    reader: dict[str, int | None] = dict.fromkeys(outputs)  # a wanted column, and the step that wants it
+    kept: list[int] = []
+    for position in reversed(range(len(steps))):
+        wanted = [name for name in made[position] if name in reader]
+        if not wanted:
+            continue
+        if steps[position].changes_rows:
+            raise DataError(
+                f"{place(steps, position)}: makes {', '.join(map(repr, wanted))} by changing the rows, "
+                "which serving cannot: it predicts for the rows it is given. Leave those columns out of "
+                "the model, or make them before the workflow."
+            )
+        kept.insert(0, position)
+        for name in wanted:
+            del reader[name]
+        reader |= dict.fromkeys(to_apply(steps[position]), position)
+    for name in labels:
+        if name in reader:
+            user = reader[name]
+            where = "outputs" if user is None else place(steps, user)
+            raise DataError(
+                f"{where}: needs the label {name!r}, which rows to be served do not have. Name outputs "
+                "that do not need it, or use an operator that reads it only to fit."
+            )
+    return kept, tuple(reader)

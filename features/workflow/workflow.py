@@ -1,0 +1,321 @@
+"""Workflow: operators one after the other, fitted together, saved without pickle, served without labels.
+
+    workflow = Workflow([FillMissing("price"), Log("price", "log_price"), Categorify("city")], labels=["clicked"])
+    workflow.fit(parts).save(folder)
+    Workflow.load(folder).serving().transform(rows)
+
+Steps find each other by column names: a step reads what an earlier one made, or else a column of the table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError, require_columns, strict_json
+from gigabatch.features.operators import operator_class, operator_name
+from gigabatch.features.operators.base import Configured, FittedOperator, Operator
+from gigabatch.features.reading.sources import cast
+from gigabatch.features.workflow.drawing import to_mermaid
+from gigabatch.features.workflow.fit import fit_together, read_part
+from gigabatch.features.workflow.flow import dependencies, needed_for, place, raw_inputs, require_inputs, to_apply
+from gigabatch.features.workflow.state import StateReader, StateWriter, check_state
+from gigabatch.features.workflow.steps import make_operator, parse_steps, to_steps
+
+FORMAT = 1
+DTYPES = ("int32", "int64", "float32", "float64", "string", "bool")
+
+
+class Workflow:
+    """An ordered list of operators.
+
+    labels: columns that rows to be served do not have. dtypes: types of raw columns, one of `DTYPES`, for `typed`.
+    outputs: what `transform` gives; None for every column. states: of fitted steps, by position.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Configured],
+        labels: Iterable[str] = (),
+        dtypes: Mapping[str, str] | None = None,
+        outputs: Iterable[str] | None = None,
+    ) -> None:
+        self.steps, self.labels, self.dtypes = tuple(steps), tuple(labels), dict(dtypes or {})
+        self.outputs = None if outputs is None else tuple(outputs)
+        self.states: dict[int, Any] = {}
+        self.inputs = raw_inputs(self.steps)
+        """Columns that `fit` needs."""
+        unknown = [dtype for dtype in self.dtypes.values() if dtype not in DTYPES]
+        if unknown:
+            raise DataError(f"workflow: unknown type {unknown[0]!r} of a column. Known: {', '.join(DTYPES)}.")
+
+    @classmethod
+    def from_steps(cls, steps: Any, labels: Iterable[str] = (), engine: str = "pandas") -> Workflow:
+        """From a list as written in YAML; see `features.steps`."""
+        return cls(parse_steps(steps, engine), labels)
+
+    def to_steps(self) -> list[dict[str, dict[str, Any]]]:
+        """The list that `from_steps` reads."""
+        return to_steps(self.steps)
+
+    def check(self, columns: Iterable[str]) -> None:
+        """Raise `DataError`, naming the step, if one reads a column that is not among these and no step makes."""
+        require_inputs(self.steps, tuple(columns))
+
+    def columns_after(self, columns: Iterable[str]) -> tuple[str, ...]:
+        """The columns that are there after the steps, from those before, as far as they are known before the fit."""
+        there = tuple(columns)
+        for step in self.steps:
+            there = step.columns_after(there)
+        return there
+
+    @property
+    def fitted(self) -> bool:
+        return all(k in self.states for k, step in enumerate(self.steps) if isinstance(step, FittedOperator))
+
+    @property
+    def applied_inputs(self) -> tuple[str, ...]:
+        """Columns that `transform` needs: no label that is read only to fit."""
+        made = [self.made(position) for position in range(len(self.steps))]
+        passed = [name for name in self.outputs or () if not any(name in names for names in made)]
+        return tuple(dict.fromkeys((*raw_inputs(self.steps, to_apply, made if self.fitted else None), *passed)))
+
+    def made(self, position: int) -> tuple[str, ...]:
+        """Columns that the step makes; as far as they are known, before the fit."""
+        step = self.steps[position]
+        if isinstance(step, FittedOperator) and position in self.states:
+            return step.outputs_of(self.states[position])
+        return step.outputs
+
+    def makes(self, name: str) -> bool:
+        """Whether a step adds or replaces the column, or may, where that follows from its fit."""
+        return any(step.may_make(name) for step in self.steps)
+
+    def fit(self, parts: Iterable[Any], scheduler: Any = "threads") -> Workflow:
+        """Learn from the train split, in as few passes over it as the steps' dependence on each other allows.
+
+        parts: frames, or Parquet paths paired with an engine as `(engine, path)`; each is one partition. Where a fit
+        needs group-wise steps, several partitions are gathered into one frame, so that groups are whole.
+        scheduler: where the passes are computed, as Dask's `compute` takes it.
+        """
+        parts = list(parts)
+        if not parts:
+            raise DataError("workflow: nothing to fit on, no partition was given.")
+        before = dependencies(self.steps)
+        waiting = [k for k, step in enumerate(self.steps) if isinstance(step, FittedOperator)]
+        self.states = {}
+        while waiting:
+            ready = [k for k in waiting if not before[k].intersection(waiting)]
+            needed = sorted(set(ready).union(*(before[k] for k in ready)))
+            if len(parts) > 1 and any(self.steps[k].group_keys is not None for k in needed):
+                parts = [_gathered(parts)]
+            self.states |= fit_together(
+                {k: self._fitted_step(k) for k in ready},
+                parts,
+                lambda frame: self._seen_by(ready, needed, frame),  # noqa: B023
+                lambda frames, k: frames[k],
+                scheduler=scheduler,
+            )
+            waiting = [k for k in waiting if k not in self.states]
+        return self
+
+    def _fitted_step(self, position: int) -> FittedOperator:
+        step = self.steps[position]
+        assert isinstance(step, FittedOperator)
+        return step
+
+    def _seen_by(self, ready: Sequence[int], needed: Sequence[int], frame: Any) -> dict[int, Any]:
+        """The frame that each step that is to be fitted sees."""
+        require_columns(frame, self.inputs, "workflow")
+        seen = {}
+        for position in needed:
+            if position in ready:
+                seen[position] = frame
+            else:
+                frame = self._apply(position, frame, train=True)
+        return seen
+
+    def _apply(self, position: int, frame: Any, train: bool) -> Any:
+        step = self.steps[position]
+        try:
+            if isinstance(step, FittedOperator):
+                return (step.apply_to_train if train else step.apply)(frame, self.states[position])
+            assert isinstance(step, Operator)
+            return step(frame)
+        except DataError as error:
+            raise DataError(f"{place(self.steps, position)}: {error}") from error
+        except Exception as error:
+            error.add_note(f"in {place(self.steps, position)} of the workflow: {step!r}")
+            raise
+
+    def transform(self, frame: Any) -> Any:
+        """The frame after every step; only `outputs` where those were named. Group-wise steps see this frame's rows."""
+        self._require_fitted()
+        require_columns(frame, self.applied_inputs, "workflow")
+        return self._through(frame, train=False)
+
+    def transform_train(self, frame: Any) -> Any:
+        """`transform` for rows that the fit saw: an encoding of the label leaves the row's own out. Needs `inputs`."""
+        self._require_fitted()
+        require_columns(frame, self.inputs, "workflow")
+        return self._through(frame, train=True)
+
+    def _through(self, frame: Any, train: bool) -> Any:
+        for position in range(len(self.steps)):
+            frame = self._apply(position, frame, train)
+        if self.outputs is None:
+            return frame
+        require_columns(frame, self.outputs, "workflow's outputs")
+        return frame[list(self.outputs)]
+
+    def fit_transform(self, parts: Iterable[Any]) -> list[Any]:
+        """`fit`, then `transform_train` of every partition."""
+        parts = list(parts)
+        self.fit(parts)
+        return [self.transform_train(read_part(part)) for part in parts]
+
+    def typed(self, frame: Any) -> Any:
+        """The frame with raw columns cast to `dtypes`, so that a frame from elsewhere cannot lie."""
+        require_columns(frame, self.applied_inputs, "workflow")
+        known = {name: dtype for name, dtype in self.dtypes.items() if name in self.applied_inputs}
+        return cast(frame, known, "workflow", nullable=set(known))
+
+    def serving(self, outputs: Iterable[str] | None = None) -> Workflow:
+        """The steps that make the output columns for rows without labels, as a workflow of its own.
+
+        outputs: columns to make, steps' or raw ones; default every column that a step makes and that is no label. Steps
+        that change the rows are left out. `DataError`, naming the step, where an output needs a label or such a step.
+        """
+        self._require_fitted()
+        wanted = self._own_columns() if outputs is None else tuple(outputs)
+        made = [self.made(position) for position in range(len(self.steps))]
+        kept, raw = needed_for(self.steps, made, wanted, self.labels)
+        chosen = Workflow(
+            [self.steps[position] for position in kept],
+            self.labels,
+            {name: dtype for name, dtype in self.dtypes.items() if name in raw},
+            self.outputs if outputs is None else wanted,
+        )
+        chosen.states = {new: self.states[old] for new, old in enumerate(kept) if old in self.states}
+        return chosen
+
+    def _own_columns(self) -> tuple[str, ...]:
+        """Columns that steps make and that are there in the end, without the labels."""
+        columns: tuple[str, ...] = self.inputs
+        made: dict[str, None] = {}
+        for position, step in enumerate(self.steps):
+            columns = tuple(dict.fromkeys((*step.columns_after(columns), *self.made(position))))
+            made |= dict.fromkeys(self.made(position))
+        return tuple(name for name in made if name in columns and name not in self.labels)
+
+    def _require_fitted(self) -> None:
+        if not self.fitted:
+            raise DataError("workflow: not fitted. Call fit with the train split, or load a saved one.")
+
+    def to_mermaid(self) -> str:
+        """The graph with what was fitted as Mermaid text, which Jupyter, GitHub and docs draw."""
+        return to_mermaid(self.steps, self.states, self.labels)
+
+    def _repr_markdown_(self) -> str:
+        return f"```mermaid\n{self.to_mermaid()}```"
+
+    def __repr__(self) -> str:
+        return f"Workflow([{', '.join(map(repr, self.steps))}])"
+
+    def save(self, folder: Path) -> None:
+        """`workflow.json`, and one Parquet file for each table in a state or among the arguments."""
+        self._require_fitted()
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        writer = StateWriter(folder)
+        steps = []
+        for position, step in enumerate(self.steps):
+            label = f"step-{position + 1:03d}"
+            settings = {name: writer.encode(value, label) for name, value in step.settings().items()}
+            entry = {"operator": operator_name(type(step)), "settings": settings}
+            if position in self.states:
+                entry["state"] = writer.encode(self.states[position], label)
+            steps.append(entry)
+        content = {
+            "format": FORMAT,
+            "labels": list(self.labels),
+            "dtypes": self.dtypes,
+            "outputs": None if self.outputs is None else list(self.outputs),
+            "steps": steps,
+            "files": writer.files,
+        }
+        (folder / "workflow.json").write_text(json.dumps(content | {"sha256": _checksum(content)}, indent=1))
+
+    @classmethod
+    def load(cls, folder: Path, engine: str = "pandas") -> Workflow:
+        """What `save` wrote, ready to transform frames of `engine`; a damaged folder is a `DataError`."""
+        folder = Path(folder)
+        try:
+            return cls._read(folder, engine)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
+            reason = error if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
+            raise DataError(f"workflow {folder}: damaged ({reason}). Run the features stage again.") from error
+
+    @classmethod
+    def _read(cls, folder: Path, engine: str) -> Workflow:
+        content = strict_json((folder / "workflow.json").read_text(), "workflow.json")
+        known = {"format", "labels", "dtypes", "outputs", "steps", "files", "sha256"}
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            found = content.get("format") if isinstance(content, dict) else type(content).__name__
+            raise DataError(f"format {found!r}, this version reads {FORMAT}")
+        if set(content) != known:
+            raise DataError(f"expected the fields {', '.join(sorted(known))}, found {', '.join(sorted(content))}")
+        if content.pop("sha256") != _checksum(content):
+            raise DataError("workflow.json was changed after it was written: its checksum differs")
+        reader = StateReader(folder, content["files"], engine)
+        read = [_read_step(reader, number, entry) for number, entry in enumerate(_list(content["steps"]), 1)]
+        outputs = None if content["outputs"] is None else _names(content["outputs"])
+        dtypes = dict(zip(_names(list(content["dtypes"])), _names(list(content["dtypes"].values())), strict=True))
+        found = cls([step for step, _ in read], _names(content["labels"]), dtypes, outputs)
+        found.states = {k: state[0] for k, (_, state) in enumerate(read) if state}
+        found._require_fitted()
+        return found
+
+
+def _read_step(reader: StateReader, number: int, entry: Any) -> tuple[Configured, list[Any]]:
+    """The operator and its state, a list of one, or of none for an operator without a state."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("operator"), str):
+        raise DataError(f"step {number}: expected an operator with settings")
+    try:
+        kind = operator_class(entry["operator"])
+        fields = {"operator", "settings", *(["state"] if issubclass(kind, FittedOperator) else [])}
+        if set(entry) != fields:
+            raise DataError(f"expected the fields {', '.join(sorted(fields))}, found {', '.join(sorted(entry))}.")
+        step = make_operator(kind, {k: reader.decode(v, kind) for k, v in entry["settings"].items()}, engine=None)
+        if not isinstance(step, FittedOperator):
+            return step, []
+        state = reader.decode(entry["state"], kind)
+        check_state(step, state)
+        return step, [state]
+    except DataError as error:
+        raise DataError(f"step {number} ({entry['operator']}): {error}") from error
+
+
+def _gathered(parts: Sequence[Any]) -> Any:
+    frames = [read_part(part) for part in parts]
+    return engine_of(frames[0]).frames.concat(frames, ignore_index=True)
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise DataError(f"expected a list, found {type(value).__name__}")
+    return value
+
+
+def _names(value: Any) -> list[str]:
+    if not all(isinstance(name, str) for name in _list(value)):
+        raise DataError("expected a list of names")
+    return value

@@ -1,0 +1,89 @@
+"""Raw event tables to features, encoded tensors, a trained, evaluated, servable model.
+
+    from gigabatch import Pipeline
+
+    run = Pipeline.from_config("conf/flights.yaml").train()
+
+The names below are the public interface. Each is imported when it is first asked for, so that `import gigabatch` takes
+no time. The packages `features`, `loaders`, `models` and `pipeline` are links to the folders at the top of the
+checkout.
+"""
+
+# ruff: noqa: F401  the imports under TYPE_CHECKING are for type checkers; `__getattr__` does the same
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gigabatch.features.encoding.preprocessor import Preprocessor
+    from gigabatch.features.schema import Schema
+    from gigabatch.features.workflow.workflow import Workflow
+    from gigabatch.loaders.batches.dataset import BatchDataset
+    from gigabatch.loaders.batches.loader import BatchLoader
+    from gigabatch.loaders.tables.packed import PackedTable
+    from gigabatch.models.click.autoint import AutoInt
+    from gigabatch.models.click.dcn import DCN
+    from gigabatch.models.click.deepfm import DeepFM
+    from gigabatch.models.click.dlrm import DLRM
+    from gigabatch.models.click.finalmlp import FinalMLP
+    from gigabatch.models.click.fm import FactorizationMachine
+    from gigabatch.models.click.lr import LogisticRegression
+    from gigabatch.models.click.multi_task import MultiTask
+    from gigabatch.models.click.wide_deep import WideDeep
+    from gigabatch.models.inputs import ModelInputs
+    from gigabatch.models.model import Model
+    from gigabatch.models.optimizers.lamb import Lamb
+    from gigabatch.models.recommenders.gplvmf import GPLVMF
+    from gigabatch.models.recommenders.mrmn import MRMN
+    from gigabatch.models.recommenders.ncf import NCF
+    from gigabatch.models.recommenders.two_tower import TwoTower
+    from gigabatch.models.tabular.ft_transformer import FTTransformer
+    from gigabatch.models.tabular.tabular import TabularModel
+    from gigabatch.pipeline.bundle import Bundle, load_bundle
+    from gigabatch.pipeline.stages.stages import Pipeline
+
+__version__ = "0.2.0"
+
+_PLACES = {
+    "Pipeline": "pipeline.stages.stages",
+    "Bundle": "pipeline.bundle",
+    "load_bundle": "pipeline.bundle",
+    "Workflow": "features.workflow.workflow",
+    "Preprocessor": "features.encoding.preprocessor",
+    "Schema": "features.schema",
+    "PackedTable": "loaders.tables.packed",
+    "BatchDataset": "loaders.batches.dataset",
+    "BatchLoader": "loaders.batches.loader",
+    "Lamb": "models.optimizers.lamb",
+    "Model": "models.model",
+    "ModelInputs": "models.inputs",
+    "TabularModel": "models.tabular.tabular",
+    "FTTransformer": "models.tabular.ft_transformer",
+    "LogisticRegression": "models.click.lr",
+    "FactorizationMachine": "models.click.fm",
+    "DeepFM": "models.click.deepfm",
+    "WideDeep": "models.click.wide_deep",
+    "DLRM": "models.click.dlrm",
+    "DCN": "models.click.dcn",
+    "FinalMLP": "models.click.finalmlp",
+    "AutoInt": "models.click.autoint",
+    "MultiTask": "models.click.multi_task",
+    "TwoTower": "models.recommenders.two_tower",
+    "NCF": "models.recommenders.ncf",
+    "MRMN": "models.recommenders.mrmn",
+    "GPLVMF": "models.recommenders.gplvmf",
+}
+
+__all__ = [*_PLACES, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'gigabatch' has no attribute {name!r}. It has: {', '.join(__all__)}.")
+    found = getattr(importlib.import_module(f"gigabatch.{_PLACES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PLACES})

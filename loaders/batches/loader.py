@@ -1,0 +1,244 @@
+"""Batches of an epoch on the device that trains, resumable at any step."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from gigabatch.loaders.batches.dataset import BatchSource
+from gigabatch.loaders.errors import LoaderError
+from gigabatch.loaders.tables.packed import Batch, unpack
+
+# A batch stays as it is while the next one is worked on, so two are out at a time.
+BATCHES_OUT = 2
+
+
+class BatchLoader:
+    """Iterates over the batches of the current epoch of `source`, each on `device` (the source's own by default).
+
+    Iterating continues at `step`, the number of batches of this epoch that were handed out; after the last one the
+    loader stands at step 0 of the next epoch, which the next `for` runs. A batch counts as handed out before its
+    consumer works on it, so a state saved after a training step resumes with the next one. A state saved after the
+    last batch gives an epoch with no batches left, so that what follows an epoch (evaluation, say) is not skipped.
+
+    Batches lie in a ring of buffers that are filled again: a batch is valid until the one after the next one is asked
+    for. `copy=True` gives every batch memory of its own, for those who keep batches (`list(loader)`).
+
+    prefetch: batches that a background thread gathers ahead while the device works; 0 for none. By default 1 from
+    host memory to a GPU and 0 otherwise: on CPU the thread would take the cores from the training.
+
+    From the CPU to a GPU a batch is gathered into page-locked memory and copied as one block on a stream of its own,
+    beside the work on the batch before; the consumer's current stream waits for it, the host does not. Where rows
+    already lie on the GPU, everything is queued on the consumer's current stream: use the batches on that one.
+    """
+
+    def __init__(
+        self,
+        source: BatchSource,
+        device: torch.device | str | None = None,
+        *,
+        prefetch: int | None = None,
+        copy: bool = False,
+    ) -> None:
+        self.source = source
+        self.device = torch.device(device) if device is not None else source.device
+        if self.device.type == "cuda" and self.device.index is None:
+            self.device = torch.device("cuda", torch.cuda.current_device())
+        self.copy = copy
+        self.step = 0
+        from_host = source.device.type == "cpu"
+        to_gpu = from_host and self.device.type == "cuda"
+        self.prefetch = int(to_gpu) if prefetch is None else prefetch
+        if self.prefetch < 0 or (self.prefetch and not from_host):
+            raise LoaderError(
+                f"prefetch={self.prefetch}: it is the number of batches gathered ahead on the CPU, 0 or more, and 0 "
+                f"for rows that lie on a GPU. The rows are on {source.device}."
+            )
+        self._stream = torch.cuda.Stream(self.device) if to_gpu else None
+        self._slots: list[Slot] = []
+        self._num_filled = 0  # fills so far; the next one goes into slot `_num_filled % len(_slots)`
+        self._ahead: deque[_Ahead] = deque()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches") if self.prefetch else None
+
+    @property
+    def epoch(self) -> int:
+        return self.source.epoch
+
+    def __len__(self) -> int:
+        """Batches in a whole epoch, wherever the loader stands; the same on every rank."""
+        return len(self.source)
+
+    def __iter__(self) -> Iterator[Batch]:
+        while self.step < len(self.source):
+            words = self._next_words()
+            self.step += 1
+            yield unpack(self.source.schema, words)
+        self.source.set_epoch(self.epoch + 1)
+        self.step = 0
+
+    def _next_words(self) -> Tensor:
+        """Packed rows [B, W] of step `step` on `device`."""
+        if self._ahead and self._ahead[0].place != (self.epoch, self.step):
+            self._drop_ahead()  # the source was set to another epoch
+        if self._ahead:
+            slot = self._ahead[0].slot
+            try:
+                self._ahead[0].done.result()
+            except BaseException:
+                self._drop_ahead()
+                raise
+            self._ahead.popleft()
+        else:
+            slot = self._open_slot()
+            slot.fill(self.source, self.step)
+            self._num_filled += 1
+        if self._thread is not None:
+            first, stop = self.step + 1 + len(self._ahead), self.step + 1 + self.prefetch
+            for step in range(first, min(stop, len(self))):
+                later = self._open_slot()
+                self._num_filled += 1
+                done = self._thread.submit(later.fill, self.source, step)
+                self._ahead.append(_Ahead((self.epoch, step), later, done))
+        words = slot.hand_out()
+        if words.device != self.device:
+            return words.to(self.device)
+        return words.clone() if self.copy else words
+
+    def _open_slot(self) -> Slot:
+        """The slot of the oldest batch, which is given up with this call."""
+        if not self._slots:
+            self._slots = [self._new_slot() for _ in range(BATCHES_OUT + self.prefetch)]
+        slot = self._slots[self._num_filled % len(self._slots)]
+        slot.reopen()
+        return slot
+
+    def _new_slot(self) -> Slot:
+        return SourceSlot(self.source) if self._stream is None else GpuSlot(self.source, self._stream)
+
+    def _drop_ahead(self) -> None:
+        """Forget what was gathered ahead; its slots are the next to be filled."""
+        wait([ahead.done for ahead in self._ahead])
+        self._num_filled -= len(self._ahead)
+        self._ahead.clear()
+
+    def state_dict(self) -> dict[str, int | bool]:
+        """Where the loader stands, and what the order of the remaining batches depends on.
+
+        `step * global_batch_size` rows of the epoch are done, on all ranks together; every rank's state is the same,
+        and a run on another number of ranks takes it up if its global batch size is equal.
+        """
+        return {"epoch": self.epoch, "step": self.step, **self.source.settings()}
+
+    def load_state_dict(self, state: Mapping[str, int | bool]) -> None:
+        """Stand where `state` was saved.
+
+        Raises:
+            LoaderError: where the table or a setting differs, so that the remaining batches would not be the same.
+        """
+        settings = self.source.settings()
+        missing = [name for name in ("epoch", "step", *settings) if name not in state]
+        if missing:
+            raise LoaderError(f"loader state: {', '.join(missing)} not found. It holds {', '.join(state)}.")
+        for name, value in settings.items():
+            if state[name] != value:
+                raise self._differs(name, state[name], value)
+        if not 0 <= state["step"] <= len(self):
+            raise LoaderError(f"loader state: step {state['step']} is outside [0, {len(self)}].")
+        self._drop_ahead()
+        self.source.set_epoch(int(state["epoch"]))
+        self.step = int(state["step"])
+
+    def _differs(self, name: str, saved: int | bool, found: int | bool) -> LoaderError:
+        advice = "Resume with the saved setting and the same table, or start anew."
+        if name == "global_batch_size":
+            num_ranks = self.source.num_ranks
+            fits = f"batch_size {saved // num_ranks}" if saved % num_ranks == 0 else "a number of ranks that divides it"
+            advice = f"On {num_ranks} rank(s) resume with {fits}, so that every step has the same rows, or start anew."
+        return LoaderError(f"loader state: saved with {name}={saved}, this loader has {name}={found}. {advice}")
+
+
+# Memory that is filled again and again: one slot holds one batch of packed rows.
+
+
+class Slot(Protocol):
+    """A batch's place: `reopen` when its last batch is given up, `fill`, then `hand_out`."""
+
+    def reopen(self) -> None:
+        """Called by the consumer's thread: what it has queued so far may still read the slot's last batch."""
+
+    def fill(self, source: BatchSource, index: int) -> None:
+        """Make the rows of step `index` in this slot; may run in another thread than the consumer's."""
+
+    def hand_out(self) -> Tensor:
+        """The rows [B, W] int32, for what the consumer's thread queues from now on."""
+
+
+class SourceSlot:
+    """A slot on the source's own device. On a GPU all is queued on the consumer's stream, which keeps the order."""
+
+    def __init__(self, source: BatchSource) -> None:
+        self._buffer = torch.empty(_shape(source), dtype=torch.int32, device=source.device)
+        self._words = self._buffer[:0]
+
+    def reopen(self) -> None:
+        pass
+
+    def fill(self, source: BatchSource, index: int) -> None:
+        self._words = source.words(index, out=self._buffer)
+
+    def hand_out(self) -> Tensor:
+        return self._words
+
+
+class GpuSlot:
+    """A slot on a GPU for rows that lie on the host: made in page-locked memory, copied as one block on `stream`.
+
+    Nothing waits for the GPU but `fill`, for the copy out of its own page-locked memory, one round of slots ago; that
+    keeps the host from running further ahead than there are slots. The rest is order among streams: the copy waits for
+    what the consumer had queued at `reopen`, and the consumer's stream waits for the copy at `hand_out`.
+    """
+
+    def __init__(self, source: BatchSource, stream: torch.cuda.Stream) -> None:
+        self._stream = stream
+        self._pinned = torch.empty(_shape(source), dtype=torch.int32, pin_memory=True)
+        self._buffer = torch.empty(_shape(source), dtype=torch.int32, device=stream.device)
+        self._words = self._buffer[:0]
+        self._given_up = torch.cuda.Event()
+        self._copied = torch.cuda.Event()
+
+    def reopen(self) -> None:
+        self._given_up.record(torch.cuda.current_stream(self._stream.device))
+
+    def fill(self, source: BatchSource, index: int) -> None:
+        self._copied.synchronize()  # returns at once for an event that was never recorded
+        rows = source.words(index, out=self._pinned)
+        self._words = self._buffer[: len(rows)]
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(self._given_up)
+            self._words.copy_(rows, non_blocking=True)
+            self._copied.record(self._stream)
+
+    def hand_out(self) -> Tensor:
+        consumer = torch.cuda.current_stream(self._stream.device)
+        consumer.wait_event(self._copied)
+        # Both streams use the buffer: its memory must outlive what either has queued when the loader is let go.
+        self._buffer.record_stream(consumer)
+        self._buffer.record_stream(self._stream)
+        return self._words
+
+
+def _shape(source: BatchSource) -> tuple[int, int]:
+    return min(source.batch_size, source.num_rows), source.schema.num_words
+
+
+class _Ahead(NamedTuple):
+    """A batch that the thread gathers: its (epoch, step), its slot, and the call that fills it."""
+
+    place: tuple[int, int]
+    slot: Slot
+    done: Future[None]

@@ -1,0 +1,180 @@
+"""Where the rows of a packed table are while a model trains on them, and why: in GPU memory, in host memory or on disk.
+
+`device`: the whole table in GPU memory. `host`: in host memory, page-locked where a GPU trains; without a GPU the file
+is mapped, so that its pages are shared and can be dropped. `stream`: on disk or behind a URL, a few blocks in memory.
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gigabatch.loaders.batches.dataset import BatchDataset, BatchSource
+from gigabatch.loaders.batches.shards import PackedShards
+from gigabatch.loaders.batches.stream import StreamedDataset
+from gigabatch.loaders.errors import LoaderError
+from gigabatch.loaders.tables.packed import PackedTable
+
+log = logging.getLogger(__name__)
+SETTINGS = ("auto", "device", "host", "stream")
+# Of the memory that is free now, what a table may take. The rest of a GPU's is for the model, its optimizer and a
+# step's activations; page-locked memory can be neither swapped nor dropped, so half of the host's is left.
+DEVICE_SHARE = 0.7
+PINNED_SHARE = 0.5
+MAPPED_SHARE = 0.8
+COPY_BYTES = 64 << 20  # read at once; page-locked twice, while a table is copied to a GPU
+
+
+@dataclass(frozen=True)
+class Residency:
+    """kind: device, host or stream; reason: why, in words for the log."""
+
+    kind: str
+    reason: str
+
+
+def choose_residency(
+    num_rows: int,
+    row_bytes: int,
+    device: str,
+    free_device_bytes: int,
+    free_host_bytes: int,
+    setting: str = "auto",
+) -> Residency:
+    """The fastest residency that fits, or the one of `setting` if it fits. A pure function.
+
+    num_rows, row_bytes: of all tables that are to be there together (a run trains and measures: their sum).
+    device: of torch, which trains. free_device_bytes: ignored for `cpu`.
+
+    Raises:
+        LoaderError: for an unknown setting, or one that does not fit; it says what would.
+    """
+    if setting not in SETTINGS:
+        raise LoaderError(f"residency {setting!r} is unknown. Known: {', '.join(SETTINGS)}.")
+    table_bytes = num_rows * row_bytes
+    table = f"{num_rows:,} rows of {row_bytes} bytes, {_gib(table_bytes)},"
+    on_gpu = torch.device(device).type != "cpu"
+    host_share = PINNED_SHARE if on_gpu else MAPPED_SHARE
+    limits = {"host": (host_share, free_host_bytes, "page-locked host memory" if on_gpu else "host memory")}
+    if on_gpu:
+        limits = {"device": (DEVICE_SHARE, free_device_bytes, f"memory of {device}"), **limits}
+    fits = [kind for kind, (share, free, _) in limits.items() if table_bytes <= share * free]
+    why = {
+        kind: f"{table} {'fit' if kind in fits else 'do not fit'} in {share:.0%} of the {_gib(free)} of free {what}"
+        for kind, (share, free, what) in limits.items()
+    }
+    if setting == "stream":
+        return Residency("stream", "as configured")
+    if setting == "auto":
+        kind = fits[0] if fits else "stream"
+        tried = list(why)[: list(why).index(kind) + 1] if fits else list(why)
+        return Residency(kind, "; ".join(why[name] for name in tried))
+    if setting not in limits:
+        raise LoaderError(f"residency=device: the run trains on {device}, not on a GPU. Use residency=host or auto.")
+    if setting not in fits:
+        others = " or ".join(f"residency={kind}" for kind in (*fits, "stream"))
+        raise LoaderError(f"residency={setting}: {why[setting]}. Use {others}, or auto.")
+    return Residency(setting, f"as configured; {why[setting]}")
+
+
+def residency_here(tables: list[PackedShards], device: str, free_host_bytes: int, setting: str = "auto") -> Residency:
+    """`choose_residency` for these tables together, with the memory that is free on `device` now.
+
+    free_host_bytes: `gigabatch.pipeline.machine.available_memory()`, which knows of cgroups, divided by the ranks on
+    this machine, of which each has tables of its own. The choice is logged.
+    """
+    free_device_bytes = torch.cuda.mem_get_info(device)[0] if torch.device(device).type == "cuda" else 0
+    row_bytes = tables[0].row_bytes
+    num_rows = sum(table.num_rows for table in tables)
+    found = choose_residency(num_rows, row_bytes, device, free_device_bytes, free_host_bytes, setting)
+    log.info("residency %s: %s", found.kind, found.reason)
+    return found
+
+
+def open_source(
+    table: PackedTable | PackedShards | Path | str,
+    residency: Residency | str,
+    batch_size: int,
+    *,
+    device: str = "cpu",
+    shuffle: bool = True,
+    seed: int = 0,
+    drop_last: bool = False,
+    rank: int = 0,
+    num_ranks: int = 1,
+) -> BatchSource:
+    """The batches of a packed table from where `residency` wants its rows; wrap it in a `BatchLoader`.
+
+    table: a folder, an fsspec URL, or a table that is in memory already (which cannot be streamed).
+    residency: of `choose_residency`, or its kind. device: the one that trains.
+
+    Raises:
+        LoaderError: for a damaged table, an unknown residency, `device` without a GPU, or a table that cannot be
+            streamed in this way; see `StreamedDataset`.
+    """
+    kind = residency.kind if isinstance(residency, Residency) else residency
+    if kind not in SETTINGS[1:]:
+        raise LoaderError(f"residency {kind!r} cannot be opened. Known: {', '.join(SETTINGS[1:])}.")
+    options: dict[str, Any] = {"shuffle": shuffle, "seed": seed, "drop_last": drop_last}
+    options |= {"rank": rank, "num_ranks": num_ranks}
+    if kind == "stream":
+        if isinstance(table, PackedTable):
+            raise LoaderError("residency=stream: the table is in memory already. Give its folder, or use host.")
+        return StreamedDataset(table, batch_size, **options)
+    target = torch.device(device)
+    if kind == "device" and target.type == "cpu":
+        raise LoaderError("residency=device: the run trains on cpu, not on a GPU. Use residency=host.")
+    if isinstance(table, PackedTable):
+        if kind == "device":
+            resident = table.to(target)
+        else:
+            resident = table.pin_memory() if target.type == "cuda" and not table.words.is_pinned() else table
+    else:
+        resident = load_table(table, kind, target)
+    return BatchDataset(resident, batch_size, **options)
+
+
+def load_table(table: PackedShards | Path | str, kind: str, device: torch.device) -> PackedTable:
+    """The whole table in `device` memory (kind `device`) or in host memory, for training on `device` (kind `host`)."""
+    shards = table if isinstance(table, PackedShards) else PackedShards(table)
+    shape = (shards.num_rows, shards.schema.num_words)
+    if kind == "device":
+        words = torch.empty(shape, dtype=torch.int32, device=device)
+        _copy_to_gpu(shards, words)
+        return PackedTable(words, shards.schema)
+    if device.type == "cpu" and not shards.is_remote and len(shards.shards) == 1:
+        shards.read_ahead([(0, shards.num_rows)])  # in one piece, where training would read single pages
+        return PackedTable.load(Path(shards.shards[0].path).parent)
+    words = torch.empty(shape, dtype=torch.int32, pin_memory=device.type == "cuda")
+    for start, stop in _blocks(shards):
+        shards.read_rows([(start, stop)], words[start:stop])
+    return PackedTable(words, shards.schema)
+
+
+def _copy_to_gpu(shards: PackedShards, words: Tensor) -> None:
+    """Fill `words` [N, W] on a GPU; a block is read into page-locked memory while the one before it is copied."""
+    blocks = _blocks(shards)
+    shape = (max((stop - start for start, stop in blocks), default=0), words.shape[1])
+    staging = [torch.empty(shape, dtype=torch.int32, pin_memory=True) for _ in range(2)]
+    copied = [torch.cuda.Event() for _ in staging]
+    stream = torch.cuda.current_stream(words.device)
+    for number, (start, stop) in enumerate(blocks):
+        buffer, done = staging[number % 2][: stop - start], copied[number % 2]
+        done.synchronize()  # returns at once for an event that was never recorded
+        shards.read_rows([(start, stop)], buffer)
+        words[start:stop].copy_(buffer, non_blocking=True)
+        done.record(stream)
+    stream.synchronize()
+
+
+def _blocks(shards: PackedShards) -> list[tuple[int, int]]:
+    """The table's rows in ranges of `COPY_BYTES`."""
+    rows = max(1, COPY_BYTES // shards.row_bytes)
+    return [(start, min(start + rows, shards.num_rows)) for start in range(0, shards.num_rows, rows)]
+
+
+def _gib(num_bytes: float) -> str:
+    return f"{num_bytes / 2**30:.2f} GiB"

@@ -1,0 +1,1 @@
+"""Compiled loops that fetch rows in sample order."""

@@ -1,0 +1,1 @@
+"""Sampled negatives, drawn anew each epoch, never a known positive."""

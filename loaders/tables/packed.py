@@ -1,0 +1,294 @@
+"""A table as one matrix of 4-byte words, so that one gather fetches whole rows and unpacking costs nothing.
+
+A row is: ids (int32) | floats (float32 bits) | targets (float32 bits; int32 for multiclass) | weight (float32 bits) |
+group (int32), in the order of its `TensorSchema`. Its files are described in `loaders/tables/storage.py`.
+
+Shapes: N rows, W words in a row, B rows in a batch, C id columns, F float columns.
+"""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gigabatch.features.schema import TensorSchema
+from gigabatch.loaders.errors import LoaderError
+from gigabatch.loaders.tables.columns import ColumnSpec, check_columns, column_specs, require_same_schema
+from gigabatch.loaders.tables.storage import (
+    LAYOUT_FILE,
+    WORDS_FILE,
+    WRITE_BYTES,
+    Layout,
+    check_file,
+    open_unbuffered,
+    read_exactly,
+    write_header,
+)
+
+# Rows that are interleaved at once. On CPU a block of 46 columns (1.5 MB) stays in the L2 cache: packing then runs at
+# the speed of a plain copy, five times faster than filling one strided column after another. On GPU large blocks
+# keep launches few.
+CPU_BLOCK_ROWS = 8192
+GPU_BLOCK_ROWS = 1 << 20
+
+
+class Batch(NamedTuple):
+    """Rows as a model takes them; from `PackedTable.unpack` every field is a view of the same words.
+
+    ids [B, C] int32; floats [B, F] float32; targets: one [B] per target, float32 (int32 for multiclass);
+    weight [B] float32 or None; group [B] int32 or None.
+    """
+
+    ids: Tensor
+    floats: Tensor
+    targets: tuple[Tensor, ...]
+    weight: Tensor | None = None
+    group: Tensor | None = None
+
+    @property
+    def num_rows(self) -> int:
+        return self.ids.shape[0]
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "Batch":
+        """This batch on `device`; one copy a field, so move words before unpacking where speed counts."""
+
+        def move(column: Tensor | None) -> Tensor | None:
+            return None if column is None else column.to(device, non_blocking=non_blocking)
+
+        return Batch(
+            self.ids.to(device, non_blocking=non_blocking),
+            self.floats.to(device, non_blocking=non_blocking),
+            tuple(target.to(device, non_blocking=non_blocking) for target in self.targets),
+            move(self.weight),
+            move(self.group),
+        )
+
+
+def unpack(schema: TensorSchema, words: Tensor) -> Batch:
+    """Views of `words` [B, W] int32 as the columns of `schema`. Nothing is copied."""
+    assert words.dtype == torch.int32, words.dtype
+    assert words.shape[1] == schema.num_words, (words.shape, schema.num_words)
+    first_float = len(schema.ids)
+    first_target = first_float + len(schema.floats)
+    weight_at = first_target + len(schema.targets)
+    targets = tuple(
+        column if target.task == "multiclass" else column.view(torch.float32)
+        for target, column in zip(schema.targets, words[:, first_target:weight_at].unbind(1), strict=True)
+    )
+    return Batch(
+        ids=words[:, :first_float],
+        floats=words[:, first_float:first_target].view(torch.float32),
+        targets=targets,
+        weight=words[:, weight_at].view(torch.float32) if schema.has_weight else None,
+        group=words[:, weight_at + schema.has_weight] if schema.has_group else None,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class PackedTable:
+    """`words` [N, W] int32, row-major, and the schema that says what each word is."""
+
+    words: Tensor
+    schema: TensorSchema
+
+    def __post_init__(self) -> None:
+        if self.words.dtype != torch.int32 or self.words.dim() != 2 or not self.words.is_contiguous():
+            raise LoaderError(
+                f"packed table: expected a contiguous int32 matrix, found {self.words.dtype} of shape "
+                f"{tuple(self.words.shape)}."
+            )
+        if self.words.shape[1] != self.schema.num_words:
+            raise LoaderError(
+                f"packed table: rows have {self.words.shape[1]} words and the schema asks for {self.schema.num_words}. "
+                "Use the schema that the table was packed with."
+            )
+
+    @classmethod
+    def from_columns(
+        cls,
+        schema: TensorSchema,
+        ids: Sequence[Tensor],
+        floats: Sequence[Tensor],
+        targets: Sequence[Tensor],
+        weight: Tensor | None = None,
+        group: Tensor | None = None,
+        device: torch.device | str | None = None,
+    ) -> "PackedTable":
+        """Pack 1-d columns of N rows, all on one device, into a table on `device` (the columns' own by default).
+
+        Columns may be views of a frame's memory; they are only read. Dtypes are exact: int32 for ids, group and
+        multiclass targets, float32 for the rest.
+
+        Raises:
+            LoaderError: naming the column, for a wrong count, dtype, length or device; an id or class out of range; a
+                float, regression target or weight that is NaN or infinite; a binary target outside [0, 1]; a negative
+                weight. Checking values waits for the device once.
+        """
+        specs = column_specs(schema)
+        columns = [*ids, *floats, *targets]
+        columns += [column for column in (weight, group) if column is not None]
+        counts = (len(ids), len(floats), len(targets), weight is not None, group is not None)
+        _check_counts(schema, counts)
+        check_columns(specs, columns)
+        return cls(_interleave(specs, columns, torch.device(device) if device else columns[0].device), schema)
+
+    @classmethod
+    def from_rows(cls, schema: TensorSchema, words: Tensor) -> "PackedTable":
+        """Rows [N, W] int32 that a preprocessor wove, as they are; its ids and floats fit the schema by construction.
+
+        Raises:
+            LoaderError: for a target or weight outside its range, which only the data can answer for.
+        """
+        table = cls(words, schema)
+        first = len(schema.ids) + len(schema.floats)
+        specs = [spec for spec in column_specs(schema)[first:] if spec.dtype == torch.float32 or spec.low == 0]
+        columns = [words[:, first + i].contiguous().view(spec.dtype) for i, spec in enumerate(specs)]
+        if columns:
+            check_columns(specs, columns)
+        return table
+
+    @property
+    def num_rows(self) -> int:
+        return self.words.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        return self.words.device
+
+    @property
+    def num_bytes(self) -> int:
+        return self.words.numel() * self.words.element_size()
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def unpack(self, words: Tensor) -> Batch:
+        """Rows `words` [B, W] int32 of this table as a `Batch` of views. Nothing is copied."""
+        return unpack(self.schema, words)
+
+    def to(self, device: torch.device | str) -> "PackedTable":
+        return PackedTable(self.words.to(device), self.schema)
+
+    def save(self, folder: Path | str) -> None:
+        """Write this table to `folder`, replacing a packed table that is there."""
+        with PackedWriter(folder, self.schema, self.num_rows) as writer:
+            writer.write(self)
+
+    @classmethod
+    def load(cls, folder: Path | str, mmap: bool = True) -> "PackedTable":
+        """The packed table in `folder`, on the CPU.
+
+        With `mmap` its words are mapped read-only: pages are read when rows are, and writing into `words` crashes the
+        process, so copy before changing anything. Without, they are read into memory, as a table in several shards
+        must be.
+
+        Raises:
+            LoaderError: for a missing, truncated or foreign file, or one that does not fit its layout.
+        """
+        layout = Layout.read(Path(folder))
+        return cls(_read_words(Path(folder), layout, mmap), layout.schema)
+
+    def pin_memory(self) -> "PackedTable":
+        """This table in page-locked host memory, from which copies to a GPU run beside other work."""
+        if not torch.cuda.is_available():
+            raise LoaderError("pin_memory: no CUDA device was found. Leave the table in ordinary memory.")
+        return PackedTable(self.words.pin_memory(), self.schema)
+
+
+class PackedWriter:
+    """Writes a packed table of `num_rows` rows part by part, so that it may be larger than memory.
+
+    Rows are appended to the file with plain writes rather than through a memory map: a full disk is then an
+    `OSError`, where a map would kill the process with SIGBUS. Use it in a `with` block; leaving the block checks that
+    all rows were written. Where the block fails, the folder is left without `layout.json`.
+    """
+
+    def __init__(self, folder: Path | str, schema: TensorSchema, num_rows: int) -> None:
+        if num_rows < 0:
+            raise LoaderError(f"packed writer: num_rows must not be negative, found {num_rows}.")
+        self.folder = Path(folder)
+        self.schema = schema
+        self.num_rows = num_rows
+        self.num_written = 0
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / LAYOUT_FILE).unlink(missing_ok=True)
+        self._file: BinaryIO = (self.folder / WORDS_FILE).open("wb")
+        write_header(self._file, num_rows, schema.num_words)
+
+    def write(self, table: PackedTable) -> None:
+        """Append the rows of `table` (same schema, any device)."""
+        require_same_schema(self.schema, table.schema, f"packed writer for {self.folder}")
+        if self.num_written + table.num_rows > self.num_rows:
+            raise LoaderError(
+                f"packed writer for {self.folder}: {self.num_written} + {table.num_rows} rows are more than the "
+                f"{self.num_rows} that were announced."
+            )
+        block_rows = max(1, WRITE_BYTES // (4 * self.schema.num_words))
+        for block in table.words.split(block_rows):
+            self._file.write(block.cpu().numpy().astype("<i4", copy=False))
+        self.num_written += table.num_rows
+
+    def close(self) -> None:
+        """Finish the folder; `LoaderError` where rows are missing."""
+        self._file.close()
+        if self.num_written != self.num_rows:
+            raise LoaderError(
+                f"packed writer for {self.folder}: {self.num_written} rows were written and {self.num_rows} announced."
+            )
+        Layout(self.num_rows, self.schema, ((WORDS_FILE, self.num_rows),)).write(self.folder)
+
+    def __enter__(self) -> "PackedWriter":
+        return self
+
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        if error_type is None:
+            self.close()
+        else:
+            self._file.close()
+
+
+def _check_counts(schema: TensorSchema, counts: tuple[int, ...]) -> None:
+    expected = (len(schema.ids), len(schema.floats), len(schema.targets), schema.has_weight, schema.has_group)
+    for what, wanted, got in zip(("ids", "floats", "targets", "weight", "group"), expected, counts, strict=True):
+        if wanted != got:
+            raise LoaderError(f"packed table: the schema has {int(wanted)} column(s) of {what}, {int(got)} were given.")
+
+
+def _interleave(specs: Sequence[ColumnSpec], columns: Sequence[Tensor], device: torch.device) -> Tensor:
+    """Columns as the word matrix [N, W], transposed block by block."""
+    num_rows = columns[0].shape[0]
+    words = torch.empty((num_rows, len(specs)), dtype=torch.int32, device=device)
+    block_rows = CPU_BLOCK_ROWS if columns[0].device.type == "cpu" else GPU_BLOCK_ROWS
+    bits = [column.view(torch.int32) for column in columns]
+    for start in range(0, num_rows, block_rows):
+        block = torch.stack([column[start : start + block_rows] for column in bits])
+        words[start : start + block_rows] = block.T
+    return words
+
+
+def _read_words(folder: Path, layout: Layout, mmap: bool) -> Tensor:
+    """Words [N, W] int32 on the CPU; see `PackedTable.load`."""
+    shape = (layout.num_rows, layout.schema.num_words)
+    starts = [check_file(folder / name, rows, shape[1]) for name, rows in layout.shards]
+    if mmap and len(starts) > 1:
+        raise LoaderError(
+            f"{folder}: the table lies in {len(starts)} shards, which no single map covers. Use mmap=False to read it "
+            "into memory, or stream it: residency=stream."
+        )
+    if not mmap or layout.num_rows == 0:  # an empty file region cannot be mapped
+        words = torch.empty(shape, dtype=torch.int32)
+        first = 0
+        for (name, rows), start in zip(layout.shards, starts, strict=True):
+            with open_unbuffered(folder / name) as file:
+                read_exactly(file, start, words[first : first + rows])
+            first += rows
+        return words
+    array = np.memmap(folder / layout.shards[0][0], "<i4", mode="r", offset=starts[0], shape=shape)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array.view(np.ndarray))

@@ -1,0 +1,184 @@
+"""Packed tables on disk: matrices of words in `.npy` files, which can be memory-mapped, and `layout.json` beside them.
+
+Version 1 of the layout is one file, `words.npy`, in the order of the source. Version 2 (`loaders/batches/shards.py`)
+lists shards and, where the rows were written in a global random order, the seed of it. Both are read here.
+
+`layout.json` is written last, so a folder without it is one whose writer did not finish.
+"""
+
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from tokenize import TokenError
+from typing import Any, BinaryIO, TypeGuard
+
+import numpy as np
+from numpy.lib import format as npy_format
+from torch import Tensor
+
+from gigabatch.features.errors import UNREADABLE
+from gigabatch.features.schema import TensorSchema
+from gigabatch.loaders.errors import LoaderError
+
+FORMAT_NAME = "gigabatch-packed"
+WORDS_FILE = "words.npy"
+LAYOUT_FILE = "layout.json"
+HEADER_BYTES = 4096  # the header of a `.npy` file of version 1.0 is found within them
+WRITE_BYTES = 64 << 20  # copied through host memory at a time
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What `layout.json` says. shards: name and rows of each file, in row order; shuffle_seed: of the global random
+    order in which the rows were written, None where they lie in the order of their source."""
+
+    num_rows: int
+    schema: TensorSchema
+    shards: tuple[tuple[str, int], ...]
+    shuffle_seed: int | None = None
+
+    def write(self, folder: Path) -> None:
+        """Finish `folder`, whose files are there."""
+        layout: dict[str, Any] = {
+            "format": FORMAT_NAME,
+            "version": 1,
+            "num_rows": self.num_rows,
+            "schema": json.loads(self.schema.to_json()),
+        }
+        if self.shards != ((WORDS_FILE, self.num_rows),) or self.shuffle_seed is not None:
+            shards = [{"file": name, "rows": rows} for name, rows in self.shards]
+            layout |= {"version": 2, "shuffle_seed": self.shuffle_seed, "shards": shards}
+        (folder / LAYOUT_FILE).write_text(json.dumps(layout, indent=1))
+
+    @classmethod
+    def read(cls, folder: Path) -> "Layout":
+        """The layout of a finished packed table in a local folder."""
+        path = folder / LAYOUT_FILE
+        try:
+            return cls.parse(path.read_bytes(), str(path))
+        except FileNotFoundError:
+            raise not_finished(str(path), str(folder)) from None
+
+    @classmethod
+    def parse(cls, content: bytes, where: str) -> "Layout":
+        """From the bytes of `layout.json`, which `where` names in errors."""
+        try:
+            layout = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise LoaderError(f"{where}: damaged ({error}). Run the encode stage again.") from error
+        if not isinstance(layout, dict) or layout.get("format") != FORMAT_NAME:
+            raise LoaderError(f"{where}: not the layout of a packed table ({FORMAT_NAME!r} is not its format).")
+        version, num_rows = layout.get("version"), layout.get("num_rows")
+        if version not in (1, 2):
+            raise LoaderError(
+                f"{where}: format version {version}, this code reads 1 and 2. Run the encode stage again."
+            )
+        if not _is_count(num_rows) or "schema" not in layout:
+            raise LoaderError(f"{where}: damaged (num_rows or schema is missing). Run the encode stage again.")
+        try:
+            schema = TensorSchema.from_json(json.dumps(layout["schema"]))
+        except ValueError as error:
+            raise LoaderError(f"{where}: {error}") from error
+        if version == 1:
+            return cls(num_rows, schema, ((WORDS_FILE, num_rows),))
+        return cls(num_rows, schema, _parse_shards(layout, where), _parse_seed(layout, where))
+
+
+def write_header(file: BinaryIO, num_rows: int, num_words: int) -> None:
+    """The header of an int32 matrix, as NumPy writes it."""
+    header = {"descr": "<i4", "fortran_order": False, "shape": (num_rows, num_words)}
+    npy_format.write_array_header_1_0(file, header)
+
+
+def check_file(path: Path, num_rows: int, num_words: int) -> int:
+    """Bytes before the first row in `path`; `LoaderError` where it does not hold these rows and nothing else."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEADER_BYTES)
+        return check_header(head, path.stat().st_size, num_rows, num_words, str(path))
+    except FileNotFoundError:
+        raise LoaderError(f"{path}: not found. Run the encode stage again.") from None
+    except OSError as error:
+        raise LoaderError(f"{path}: cannot be read ({error}).") from error
+
+
+def check_header(head: bytes, file_bytes: int, num_rows: int, num_words: int, where: str) -> int:
+    """The same from the first `HEADER_BYTES` of a file and its size."""
+    file = io.BytesIO(head)
+    try:
+        version = npy_format.read_magic(file)
+        if version != (1, 0):
+            raise ValueError(f"numpy format {version}, expected (1, 0)")
+        shape, fortran_order, dtype = npy_format.read_array_header_1_0(file)
+    except (*UNREADABLE, TokenError) as error:  # NumPy reads a header by Python's own parser
+        raise LoaderError(f"{where}: damaged header ({error}). Run the encode stage again.") from error
+    if dtype != np.dtype("<i4") or fortran_order or len(shape) != 2:
+        raise LoaderError(f"{where}: expected a row-major int32 matrix, found {dtype} of shape {shape}.")
+    expected = file.tell() + 4 * shape[0] * shape[1]
+    if file_bytes != expected:
+        raise LoaderError(
+            f"{where}: {file_bytes} bytes, expected {expected} for {shape[0]} rows: truncated or overwritten. "
+            "Run the encode stage again."
+        )
+    if shape != (num_rows, num_words):
+        raise LoaderError(
+            f"{where}: holds a matrix of shape {shape}, {LAYOUT_FILE} says {(num_rows, num_words)}. "
+            "The two files are of different tables: run the encode stage again."
+        )
+    return file.tell()
+
+
+def read_exactly(file: io.FileIO, offset: int, out: Tensor) -> None:
+    """Fill `out` (contiguous, CPU) with the bytes of an unbuffered file from `offset`; other threads go on."""
+    if not out.numel():
+        return
+    buffer, done = out.numpy().data.cast("B"), 0
+    try:
+        file.seek(offset)
+        while done < len(buffer):  # one read gives 2 GiB at most
+            count = file.readinto(buffer[done:])
+            if not count:
+                raise LoaderError(f"{file.name}: ends before byte {offset + len(buffer)}: truncated while it was read.")
+            done += count
+    except OSError as error:
+        raise LoaderError(f"{file.name}: cannot be read ({error}).") from error
+
+
+def open_unbuffered(path: Path | str) -> io.FileIO:
+    """For `read_exactly`."""
+    try:
+        return open(path, "rb", buffering=0)
+    except OSError as error:
+        raise LoaderError(f"{path}: cannot be opened ({error}).") from error
+
+
+def not_finished(layout: str, folder: str) -> LoaderError:
+    return LoaderError(f"{layout}: not found, so {folder} holds no finished packed table. Run the encode stage first.")
+
+
+def _parse_shards(layout: dict[str, Any], where: str) -> tuple[tuple[str, int], ...]:
+    shards = layout.get("shards")
+    found = []
+    for shard in shards if isinstance(shards, list) else []:
+        name, rows = (shard.get("file"), shard.get("rows")) if isinstance(shard, dict) else (None, None)
+        if not isinstance(name, str) or Path(name).name != name or not _is_count(rows):
+            raise LoaderError(f"{where}: damaged (shard {shard!r} is not a file of this folder with its rows).")
+        found.append((name, rows))
+    if not found or sum(rows for _, rows in found) != layout["num_rows"]:
+        raise LoaderError(
+            f"{where}: damaged (shards of {sum(rows for _, rows in found)} rows, num_rows is {layout['num_rows']}). "
+            "Write the table again."
+        )
+    return tuple(found)
+
+
+def _parse_seed(layout: dict[str, Any], where: str) -> int | None:
+    seed = layout.get("shuffle_seed")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise LoaderError(f"{where}: damaged (shuffle_seed is {seed!r}, no whole number). Write the table again.")
+    return seed
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,0 +1,1 @@
+"""Models of clicks: from logistic regression to multi-task networks."""

@@ -1,0 +1,59 @@
+"""DeepFM: a factorization machine and a deep network over the same embedded fields, their logits added.
+
+    y = w0 + sum_i w_i x_i + sum_{i<j} <v_i, v_j> x_i x_j + MLP([v_1 x_1, ..., v_N x_N])           (equations 1 to 4)
+
+Guo et al., DeepFM, IJCAI 2017, arXiv 1703.04247. The factorization machine takes single columns and pairs, the network
+what is of higher order. A good first choice where the interactions are not known: it has few settings, and no cross is
+made by hand.
+
+Shapes: B rows of a batch, N fields (columns), d embedding_dim, O outputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gigabatch.models.click.fm import PairTerms
+from gigabatch.models.layers.fields import FieldEmbeddings, LinearTerms, check_settings, float_norm, mlp
+from gigabatch.models.model import Model, ModelInputs
+
+
+@dataclass(frozen=True)
+class DeepFMSettings:
+    """embedding_dim: d, numbers in the vector of a value.
+
+    layers: widths of the network's hidden layers. dropout: after each of them. batch_norm: in each of them.
+    """
+
+    embedding_dim: int = 16
+    layers: tuple[int, ...] = (400, 400, 400)
+    dropout: float = 0.2
+    batch_norm: bool = True
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+class DeepFM(Model):
+    """Linear terms, pair terms and network; floats are batch-normed, then take part in all three."""
+
+    Settings = DeepFMSettings
+
+    def __init__(self, inputs: ModelInputs, settings: DeepFMSettings) -> None:
+        super().__init__(inputs, settings)
+        dim = settings.embedding_dim
+        self.float_norm = float_norm(inputs)
+        self.linear = LinearTerms(inputs, batch_norm=False)
+        self.fields = FieldEmbeddings(inputs, dim, batch_norm=False)
+        self.pairs = PairTerms(dim, inputs.num_outputs)
+        width = self.fields.num_fields * dim
+        self.deep = mlp(width, settings.layers, inputs.num_outputs, settings.dropout, settings.batch_norm)
+
+    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+        """As `Model.forward`."""
+        self.require_inputs(ids, floats)
+        floats = self.float_norm(floats)
+        vectors = self.fields(ids, floats)
+        return self.linear(ids, floats) + self.pairs(vectors) + self.deep(vectors.flatten(1)).float()

@@ -1,0 +1,97 @@
+"""DLRM: floats through a bottom network to one more vector, dot products of all pairs of vectors, a top network.
+
+    z = MLP_bottom(floats),   y = MLP_top([z, <t_i, t_j> for i < j])    with t = z and the embedded ids
+
+Naumov et al., Deep Learning Recommendation Model, arXiv 1906.00091, sections 2.1 and 2.3; MLPerf's model. For tables of
+many and large id columns beside dense floats: the dots hand the network second-order interactions, so it may be small.
+
+Shapes: B rows of a batch, C id columns, F float columns, T = C + 1 vectors (C without floats), d embedding_dim,
+O outputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from gigabatch.models.errors import require
+from gigabatch.models.layers.embeddings import EmbeddingTables
+from gigabatch.models.layers.fields import check_settings, float_norm, mlp, one_of
+from gigabatch.models.model import Model, ModelInputs
+
+INTERACTIONS = ("dot", "cat")
+
+
+@dataclass(frozen=True)
+class DLRMSettings:
+    """embedding_dim: d, numbers in the vector of a value.
+
+    bottom_layers: widths of the bottom network's hidden layers; a layer of width d follows. top_layers: those of the
+        top network. dropout, batch_norm: in the hidden layers of both; the paper has neither.
+    interaction: `dot`, the top network sees the bottom's output and the dots; `cat`, it sees all vectors side by side.
+    """
+
+    embedding_dim: int = 16
+    bottom_layers: tuple[int, ...] = (512, 256, 64)
+    top_layers: tuple[int, ...] = (512, 256)
+    dropout: float = 0.0
+    batch_norm: bool = False
+    interaction: str = "dot"
+
+    def __post_init__(self) -> None:
+        check_settings(self, may_be_empty=("bottom_layers",))
+        one_of("interaction", self.interaction, INTERACTIONS)
+
+
+class PairDots(nn.Module):
+    """Dot products of all pairs of T vectors, in the order (0, 1), (0, 2), ..., (T-2, T-1)."""
+
+    places: Tensor
+
+    def __init__(self, num_vectors: int) -> None:
+        super().__init__()
+        first, second = torch.triu_indices(num_vectors, num_vectors, offset=1)
+        self.register_buffer("places", first * num_vectors + second, persistent=False)
+        self.num_pairs = len(first)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """[B, T, d] -> [B, T (T - 1) / 2]."""
+        return torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1).index_select(1, self.places)
+
+
+class DLRM(Model):
+    """Bottom network, interactions, top network. Floats are batch-normed first; there may be none."""
+
+    Settings = DLRMSettings
+
+    def __init__(self, inputs: ModelInputs, settings: DLRMSettings) -> None:
+        super().__init__(inputs, settings)
+        num_ids, dim = inputs.num_ids, settings.embedding_dim
+        num_vectors = len(num_ids) + bool(inputs.num_floats)
+        require(
+            num_vectors >= 2 or settings.interaction == "cat",
+            f"model dlrm: {len(num_ids)} id columns and {inputs.num_floats} floats make one vector, which has no pair. "
+            "Give it another column, or choose another model.",
+        )
+        self.tables = EmbeddingTables(num_ids, [dim] * len(num_ids))
+        self.float_norm = float_norm(inputs)
+        self.bottom = self._bottom(inputs, settings) if inputs.num_floats else None
+        self.dots = PairDots(num_vectors) if settings.interaction == "dot" else None
+        width = num_vectors * dim if self.dots is None else self.dots.num_pairs + dim * (self.bottom is not None)
+        self.top = mlp(width, settings.top_layers, inputs.num_outputs, settings.dropout, settings.batch_norm)
+
+    @staticmethod
+    def _bottom(inputs: ModelInputs, settings: DLRMSettings) -> nn.Sequential:
+        layers = (*settings.bottom_layers, settings.embedding_dim)
+        return mlp(inputs.num_floats, layers, None, settings.dropout, settings.batch_norm)
+
+    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+        """As `Model.forward`."""
+        self.require_inputs(ids, floats)
+        vectors = self.tables(ids).unflatten(1, (ids.shape[1], self.settings.embedding_dim))
+        dense = [] if self.bottom is None else [self.bottom(self.float_norm(floats))]
+        vectors = torch.cat([*(vector[:, None] for vector in dense), vectors], dim=1)
+        seen = vectors.flatten(1) if self.dots is None else torch.cat([*dense, self.dots(vectors)], dim=1)
+        return self.top(seen).float()

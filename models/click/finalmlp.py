@@ -1,0 +1,168 @@
+"""FinalMLP: two multilayer perceptrons that see the columns differently, and the products of what they find.
+
+    e1 = 2 sigmoid(gate_1(z_1)) * e,  e2 = 2 sigmoid(gate_2(z_2)) * e        stream-specific feature selection
+    x = MLP_1(e1),  y = MLP_2(e2)                                             the two streams
+    output = b + w_x . x + w_y . y + sum_h x_h' W_h y_h                       multi-head bilinear fusion
+
+e is all columns' vectors side by side, z_1 and z_2 are vectors of some columns (the user's, the item's) or learnt ones,
+and x_h, y_h are the parts of x and y that belong to head h. Mao, Zhu, Su, Cai, Li and Dong, FinalMLP: An Enhanced
+Two-Stream MLP Model for CTR Prediction, AAAI 2023 (arXiv 2304.00902); the form is that of their code in reczoo/FuxiCTR.
+Use it for click and rating data, where user and item meet in products that one perceptron has to build out of sums.
+
+Shapes: B rows of a batch, N fields (columns), d embedding_dim, H heads, O outputs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from gigabatch.models.errors import ModelError, require
+from gigabatch.models.layers.fields import FieldEmbeddings, OutputLinear, check_settings, mlp, one_of
+from gigabatch.models.model import Model, ModelInputs
+
+GATES = ("auto", "user", "item", "context", "learned", "none")
+
+
+@dataclass(frozen=True)
+class FinalMLPSettings:
+    """What can be set of FinalMLP.
+
+    embedding_dim: d, numbers in the vector of a value. first_layers, second_layers: hidden layers of the two streams;
+    first_dropout, second_dropout: after each of them; batch_norm: in them.
+    num_heads: H, parts of the fusion; divides the last width of both streams.
+    first_gate, second_gate: what the stream's feature selection looks at. `user`, `item`: the columns of that entity;
+        `context`: those of neither; `learned`: a vector that is the same for every row; `none`: no selection; `auto`:
+        the user's columns for the first and the item's for the second where the inputs name them, else `learned`.
+    gate_layers: hidden layers of the gates.
+    """
+
+    embedding_dim: int = 10
+    first_layers: tuple[int, ...] = (400,)
+    second_layers: tuple[int, ...] = (800,)
+    first_dropout: float = 0.2
+    second_dropout: float = 0.2
+    batch_norm: bool = True
+    num_heads: int = 10
+    first_gate: str = "auto"
+    second_gate: str = "auto"
+    gate_layers: tuple[int, ...] = (400,)
+
+    def __post_init__(self) -> None:
+        check_settings(self, may_be_empty=("gate_layers",))
+        for name in ("first_layers", "second_layers"):
+            layers = getattr(self, name)
+            require(
+                layers[-1] % self.num_heads == 0,
+                f"num_heads {self.num_heads} does not divide the last of {name}, {layers[-1]}. Choose a divisor.",
+            )
+        for name in ("first_gate", "second_gate"):
+            one_of(f"{name} of finalmlp", getattr(self, name), GATES)
+
+
+class FeatureSelection(nn.Module):
+    """Weights in (0, 2) for each number of the columns' vectors, made from the vectors of some columns.
+
+    kind: `user`, `item`, `context` or `learned`, see `FinalMLPSettings`. The columns have vectors of the gate's own.
+    """
+
+    def __init__(self, inputs: ModelInputs, kind: str, settings: FinalMLPSettings) -> None:
+        super().__init__()
+        self.ids, self.floats = _columns(inputs, kind)
+        dim, num_fields = settings.embedding_dim, len(inputs.num_ids) + inputs.num_floats
+        if kind == "learned":
+            self.fields = None
+            self.vector = nn.Parameter(torch.zeros(dim))
+            width = dim
+        else:
+            part = ModelInputs(tuple(inputs.num_ids[place] for place in self.ids), len(self.floats))
+            self.fields = FieldEmbeddings(part, dim)
+            width = self.fields.num_fields * dim
+        self.gate = mlp(width, settings.gate_layers, num_fields * dim)
+
+    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+        """ids [B, C], floats [B, F] -> weights [B, N d], or [N d] where they are the same for every row."""
+        if self.fields is None:
+            return 2 * torch.sigmoid(self.gate(self.vector))
+        vectors = self.fields(_taken(ids, self.ids), _taken(floats, self.floats))
+        return 2 * torch.sigmoid(self.gate(vectors.flatten(1)))
+
+
+class BilinearFusion(nn.Module):
+    """b + w_x . x + w_y . y + sum_h x_h' W_h y_h for each output, x and y cut into as many parts as there are heads."""
+
+    def __init__(self, x_dim: int, y_dim: int, num_outputs: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads, self.num_outputs = num_heads, num_outputs
+        self.x_linear = OutputLinear(x_dim, num_outputs)
+        self.y_linear = OutputLinear(y_dim, num_outputs, bias=False)
+        rows, columns = x_dim // num_heads, y_dim // num_heads
+        deviation = math.sqrt(2 / (num_heads * rows * columns + num_outputs))  # Xavier's, as the authors draw them
+        self.products = nn.Parameter(deviation * torch.randn(num_heads, rows, num_outputs * columns))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """x [B, x_dim], y [B, y_dim] -> [B, O]."""
+        x_heads = x.unflatten(1, (self.num_heads, -1)).transpose(0, 1)
+        y_heads = y.unflatten(1, (self.num_heads, 1, -1))
+        mixed = torch.bmm(x_heads, self.products).unflatten(2, (self.num_outputs, -1)).transpose(0, 1)
+        return self.x_linear(x) + self.y_linear(y) + (mixed.float() * y_heads.float()).sum(dim=(1, 3))
+
+
+class FinalMLP(Model):
+    """Gated vectors of all columns through two perceptrons, fused bilinearly."""
+
+    Settings = FinalMLPSettings
+
+    def __init__(self, inputs: ModelInputs, settings: FinalMLPSettings) -> None:
+        super().__init__(inputs, settings)
+        self.fields = FieldEmbeddings(inputs, settings.embedding_dim)
+        width = self.fields.num_fields * settings.embedding_dim
+        self.first_selection = _selection(inputs, settings.first_gate, "user", settings)
+        self.second_selection = _selection(inputs, settings.second_gate, "item", settings)
+        self.first = mlp(width, settings.first_layers, None, settings.first_dropout, settings.batch_norm)
+        self.second = mlp(width, settings.second_layers, None, settings.second_dropout, settings.batch_norm)
+        self.fusion = BilinearFusion(
+            settings.first_layers[-1], settings.second_layers[-1], inputs.num_outputs, settings.num_heads
+        )
+
+    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+        """As `Model.forward`."""
+        self.require_inputs(ids, floats)
+        vectors = self.fields(ids, floats).flatten(1)
+        first, second = (
+            vectors if selection is None else vectors * selection(ids, floats)
+            for selection in (self.first_selection, self.second_selection)
+        )
+        return self.fusion(self.first(first), self.second(second)).float()
+
+
+def _selection(inputs: ModelInputs, gate: str, entity: str, settings: FinalMLPSettings) -> FeatureSelection | None:
+    """The feature selection of a stream whose `auto` looks at `entity`; None for none."""
+    if gate == "auto":
+        gate = entity if getattr(inputs, entity) is not None else "learned"
+    return None if gate == "none" else FeatureSelection(inputs, gate, settings)
+
+
+def _columns(inputs: ModelInputs, kind: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Places among the ids and among the floats of the columns that a gate looks at; `ModelError` if there are none."""
+    if kind == "learned":
+        return (), ()
+    if kind == "context":
+        found = inputs.context_ids, inputs.context_floats
+    else:
+        entity = getattr(inputs, kind)
+        found = ((), ()) if entity is None else (entity.ids, entity.floats)
+    if not (found[0] or found[1]):
+        raise ModelError(
+            f"finalmlp: a gate looks at the columns of {kind}, but the inputs name none. Name the entities in the "
+            "recipe's settings (features.entities), or set the gate to auto, learned or none."
+        )
+    return found
+
+
+def _taken(values: Tensor, places: tuple[int, ...]) -> Tensor:
+    """These columns, taken as views: an index list would have to be copied to the device in every step."""
+    return torch.stack([values[:, place] for place in places], dim=1) if places else values[:, :0]

@@ -1,0 +1,68 @@
+"""Factorization machine: linear terms and the interaction of every two columns, by vectors of the columns' values.
+
+    y = w0 + sum_i w_i x_i + sum_{i<j} <v_i, v_j> x_i x_j                                             (equation 1)
+
+computed in O(N d) as sum_k ((sum_i v_ik x_i)^2 - sum_i (v_ik x_i)^2) / 2 (lemma 3.1). Rendle, Factorization Machines,
+ICDM 2010. For sparse data in which pairs matter and most pairs are seldom seen together: a pair's weight follows from
+the vectors that its two values have learnt in other company.
+
+Shapes: B rows of a batch, N fields (columns), d embedding_dim, O outputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from gigabatch.models.layers.fields import FieldEmbeddings, LinearTerms, check_settings, float_norm
+from gigabatch.models.model import Model, ModelInputs
+
+
+@dataclass(frozen=True)
+class FactorizationMachineSettings:
+    """embedding_dim: d, numbers in the vector of a value."""
+
+    embedding_dim: int = 16
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+class PairTerms(nn.Module):
+    """The sum of products of all pairs of fields' vectors, <v_i, v_j> over i < j.
+
+    One output takes the plain inner product. Several weigh its d terms each in its own way, sum_k h_ok v_ik v_jk, with
+    h learnt from 1, so that they share the vectors (the paper has one output).
+    """
+
+    def __init__(self, dim: int, num_outputs: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.ones(num_outputs, dim)) if num_outputs > 1 else None
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """[B, N, d] -> [B, O], computed in float32: a difference of large sums."""
+        with torch.autocast(vectors.device.type, enabled=False):
+            vectors = vectors.float()
+            terms = (vectors.sum(dim=1).square() - vectors.square().sum(dim=1)) / 2
+            return terms.sum(dim=1, keepdim=True) if self.weights is None else terms @ self.weights.t()
+
+
+class FactorizationMachine(Model):
+    """Linear and pair terms; floats are batch-normed, then take part in both."""
+
+    Settings = FactorizationMachineSettings
+
+    def __init__(self, inputs: ModelInputs, settings: FactorizationMachineSettings) -> None:
+        super().__init__(inputs, settings)
+        self.float_norm = float_norm(inputs)
+        self.linear = LinearTerms(inputs, batch_norm=False)
+        self.fields = FieldEmbeddings(inputs, settings.embedding_dim, batch_norm=False)
+        self.pairs = PairTerms(settings.embedding_dim, inputs.num_outputs)
+
+    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+        """As `Model.forward`."""
+        self.require_inputs(ids, floats)
+        floats = self.float_norm(floats)
+        return self.linear(ids, floats) + self.pairs(self.fields(ids, floats))

@@ -1,0 +1,99 @@
+"""Several targets from one model: a part that all share, and a small network, the tower, for each output.
+
+    shared_bottom:  output_k = tower_k(f(x))
+    mmoe:           output_k = tower_k(sum_i softmax(W_k x)_i f_i(x))        each task mixes the experts
+
+Shared bottom: Caruana, Multitask learning, 1993. MMoE: Ma, Zhao, Yi, Chen, Hong and Chi, Modeling Task Relationships in
+Multi-task Learning with Multi-gate Mixture-of-Experts, KDD 2018. Use it for click, like and purchase of the same rows:
+scarce labels gain from plentiful ones. Shared bottom where the tasks agree; MMoE where they may not, for then a task
+can turn to other experts instead of pulling at the same weights.
+
+Shapes: B rows of a batch, E experts, O outputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from gigabatch.models.errors import require
+from gigabatch.models.layers.fields import InputRow, check_settings, mlp, one_of
+from gigabatch.models.model import Model, ModelInputs
+
+STRUCTURES = ("shared_bottom", "mmoe")
+NUM_EXPERTS = 8
+
+
+@dataclass(frozen=True)
+class MultiTaskSettings:
+    """What can be set of the multi-task model.
+
+    structure: `shared_bottom` or `mmoe`. embedding_dim: numbers in the vector of an id.
+    layers: hidden layers of the shared bottom, or of each expert. num_experts: E of mmoe, 8 if it is not given; it is
+        not given for a shared bottom. tower_layers: hidden layers of each tower; empty for a linear one.
+    dropout: after each hidden layer; batch_norm: in the hidden layers of bottom or experts, and of towers.
+    """
+
+    structure: str = "mmoe"
+    embedding_dim: int = 16
+    layers: tuple[int, ...] = (256, 128)
+    num_experts: int | None = None
+    tower_layers: tuple[int, ...] = (64,)
+    dropout: float = 0.0
+    batch_norm: bool = True
+
+    def __post_init__(self) -> None:
+        check_settings(self, may_be_empty=("tower_layers",))
+        one_of("structure of multi_task", self.structure, STRUCTURES)
+        require(
+            self.num_experts is None or self.structure == "mmoe",
+            f"num_experts {self.num_experts}: a shared bottom has no experts. Leave it out, or set structure to mmoe.",
+        )
+
+
+class MultiTask(Model):
+    """Embedded ids and floats through a shared bottom or gated experts, then a tower for each output.
+
+    An output is a task: one a binary or regression target, in the order of the targets. The K outputs of a multiclass
+    target have K towers (and gates), which the model cannot tell from K tasks.
+    """
+
+    Settings = MultiTaskSettings
+
+    def __init__(self, inputs: ModelInputs, settings: MultiTaskSettings) -> None:
+        super().__init__(inputs, settings)
+        gated = settings.structure == "mmoe"
+        num_experts = (settings.num_experts or NUM_EXPERTS) if gated else 1
+        network = partial(mlp, dropout=settings.dropout, batch_norm=settings.batch_norm)
+        self.row = InputRow(inputs, settings.embedding_dim)
+        self.experts = nn.ModuleList(network(self.row.width, settings.layers, None) for _ in range(num_experts))
+        # The gates of all tasks are one linear layer.
+        self.gates = nn.Linear(self.row.width, inputs.num_outputs * num_experts, bias=False) if gated else None
+        self.towers = nn.ModuleList(
+            network(settings.layers[-1], settings.tower_layers, 1) for _ in range(inputs.num_outputs)
+        )
+
+    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+        """As `Model.forward`."""
+        self.require_inputs(ids, floats)
+        row = self.row(ids, floats)
+        found = torch.stack([expert(row) for expert in self.experts], dim=1)
+        if self.gates is None:
+            shared = [found[:, 0]] * len(self.towers)
+        else:
+            shared = list(torch.bmm(self._shares(row).to(found.dtype), found).unbind(1))
+        return torch.cat([tower(part) for tower, part in zip(self.towers, shared, strict=True)], dim=1).float()
+
+    def shares(self, ids: Tensor, floats: Tensor) -> Tensor:
+        """How much of each expert each output takes: [B, O, E], summing to 1 over E; for a shared bottom all 1."""
+        self.require_inputs(ids, floats)
+        if self.gates is None:
+            return floats.new_ones(floats.shape[0], self.inputs.num_outputs, 1)
+        return self._shares(self.row(ids, floats))
+
+    def _shares(self, row: Tensor) -> Tensor:
+        assert self.gates is not None
+        return torch.softmax(self.gates(row).unflatten(1, (self.inputs.num_outputs, -1)), dim=2)

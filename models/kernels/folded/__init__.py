@@ -1,0 +1,1 @@
+"""Passes over a layer's activations with batch norm folded in."""

@@ -1,0 +1,93 @@
+"""Elementwise passes of the folded network on all cores of a CPU, compiled by numba; see `folded_reference.py`.
+
+Sums are taken over blocks of fixed size in float32 and over the blocks in float64, so they do not depend on threads.
+Only those of raw values are in float64 throughout: far from zero their variance is a small difference of large numbers.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from gigabatch.models.kernels.row_loops import read, rounded
+
+BLOCK_ROWS = 256
+
+
+@torch.no_grad()
+def column_moments(values: Tensor) -> tuple[Tensor, Tensor]:
+    """As the reference."""
+    partial = np.empty((-(-len(values) // BLOCK_ROWS), 2, values.shape[1]))
+    _columns(_array(values), partial)
+    sums = torch.from_numpy(partial.sum(axis=0))
+    return sums[0], sums[1]
+
+
+@torch.no_grad()
+def relu_moments(values: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """As the reference."""
+    partial = np.empty((-(-len(values) // BLOCK_ROWS), 2, values.shape[1]), np.float32)
+    added = np.zeros(values.shape[1], np.float32) if bias is None else bias.detach().numpy()
+    _relu(_array(values), added, partial)
+    sums = torch.from_numpy(partial.sum(axis=0, dtype=np.float64))
+    return sums[0], sums[1]
+
+
+@torch.no_grad()
+def norm_relu_backward(gradient: Tensor, hidden: Tensor, slope: Tensor, offset: Tensor) -> Tensor:
+    """As the reference."""
+    partial = np.empty((-(-len(gradient) // BLOCK_ROWS), gradient.shape[1]), np.float32)
+    _backward(_array(gradient), _array(hidden), slope.numpy(), offset.numpy(), partial)
+    return torch.from_numpy(partial.sum(axis=0, dtype=np.float64))
+
+
+def _array(values: Tensor) -> np.ndarray:
+    """float32, or the bits of bfloat16 as uint16."""
+    return values.view(torch.uint16).numpy() if values.dtype == torch.bfloat16 else values.numpy()
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
+def _columns(values, partial):
+    for block in numba.prange(partial.shape[0]):
+        sums, squares = partial[block, 0], partial[block, 1]
+        sums[:] = 0
+        squares[:] = 0
+        for row in range(block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, values.shape[0])):
+            for i in range(len(sums)):
+                value = np.float64(read(values[row, i]))
+                sums[i] += value
+                squares[i] += value * value
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
+def _relu(values, bias, partial):
+    for block in numba.prange(partial.shape[0]):
+        sums, squares = partial[block, 0], partial[block, 1]
+        sums[:] = 0
+        squares[:] = 0
+        for row in range(block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, values.shape[0])):
+            line = values[row]
+            for i in range(len(sums)):
+                value = read(line[i]) + bias[i]
+                stored = rounded(np.float32(0) if value < 0 else value, line[i])  # a NaN stays
+                line[i] = stored
+                value = read(stored)
+                sums[i] += value
+                squares[i] += value * value
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
+def _backward(gradient, hidden, slope, offset, partial):
+    for block in numba.prange(partial.shape[0]):
+        sums = partial[block]
+        sums[:] = 0
+        for row in range(block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, gradient.shape[0])):
+            line, states = gradient[row], hidden[row]
+            for i in range(len(sums)):
+                state = read(states[i])
+                moved = read(line[i]) + (slope[i] * state + offset[i])
+                stored = rounded(np.float32(0) if state <= 0 else moved, line[i])
+                line[i] = stored
+                sums[i] += read(stored)

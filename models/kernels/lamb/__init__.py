@@ -1,0 +1,1 @@
+"""LAMB over many small parameters at once."""

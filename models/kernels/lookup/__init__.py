@@ -1,0 +1,1 @@
+"""Lookups in several embedding tables, side by side in one row."""

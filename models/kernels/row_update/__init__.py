@@ -1,0 +1,1 @@
+"""Moves the rows of embedding tables that a batch touched."""

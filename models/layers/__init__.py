@@ -1,0 +1,1 @@
+"""What models share: embedding tables, fields, the folded training pass."""

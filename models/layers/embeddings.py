@@ -1,0 +1,163 @@
+"""Embedding tables for id columns: one table a column, looked up together and concatenated.
+
+Shapes: B rows of a batch, C id columns, W the sum of the tables' widths.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter, functional
+
+from gigabatch.models.errors import ModelError, require, require_known
+from gigabatch.models.kernels import kernel
+
+GRADIENTS = ("dense", "rows")
+INIT_ELEMENTS = 1 << 16  # drawn at a time, so that they are still in the cache when they are folded and scaled
+
+MAX_FREE = 16  # buffers that a pool keeps; a step of a few layers needs about two a layer
+
+
+def embedding_width(num_ids: int) -> int:
+    """Width of the table of a column with `num_ids` ids: min(600, round(1.6 n^0.56)), fastai's `emb_sz_rule`."""
+    require(num_ids >= 1, f"an id column needs at least one id, not {num_ids}.")
+    return min(600, round(1.6 * num_ids**0.56))
+
+
+def lookup(ids: Tensor, tables: Sequence[Tensor]) -> Tensor:
+    """Row `ids[b, c]` of table c, for all c side by side: [B, C] int32 or int64 -> [B, W] in the tables' dtype.
+
+    The plain-torch reference that faster kernels are tested against.
+    """
+    return torch.cat([functional.embedding(ids[:, column], table) for column, table in enumerate(tables)], dim=1)
+
+
+class BufferPool:
+    """Uninitialised tensors, in memory that was given back where one is large enough.
+
+    On a CPU a tensor of some ten megabytes comes as new pages each time, and clearing those costs about as much as what
+    a step does with them. On other devices torch keeps memory itself, so a pool hands out ordinary tensors there.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[torch.UntypedStorage] = []
+
+    def take(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """A contiguous tensor of any content. Whoever takes it may give it back, and must not use it afterwards."""
+        if device.type != "cpu":
+            return torch.empty(shape, dtype=dtype, device=device)
+        num_bytes = torch.Size(shape).numel() * dtype.itemsize
+        fitting = [storage for storage in self._free if num_bytes <= storage.nbytes() <= 2 * num_bytes]
+        if not fitting:
+            return torch.empty(shape, dtype=dtype)
+        best = min(fitting, key=lambda storage: storage.nbytes())
+        self._free = [storage for storage in self._free if storage is not best]
+        return torch.empty(0, dtype=dtype).set_(best, 0, shape)  # type: ignore[call-overload]
+
+    def give(self, tensor: Tensor) -> None:
+        """Take back the memory of a tensor from `take`, or of a view of one."""
+        if tensor.device.type == "cpu":
+            self._free = [*self._free[-MAX_FREE + 1 :], tensor.untyped_storage()]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BufferPool, ()  # copied, or saved with its module, a pool is empty
+
+
+class RowGradient(NamedTuple):
+    """What a backward pass leaves for the rows: ids [B, C] int32, the gradient [B, W] of what was looked up, and the
+    pool that its memory goes back to."""
+
+    ids: Tensor
+    gradient: Tensor
+    pool: BufferPool | None = None
+
+
+class EmbeddingTables(nn.Module):
+    """One table [num_ids[c], widths[c]] float32 for each id column c.
+
+    Id 0 is the project's padding, yet its row is an ordinary one: it is initialised, looked up and trained.
+    Weights start as fastai's `Embedding` does: standard normal, folded into (-2, 2) by fmod, times 0.01.
+
+    gradients: `dense`, tensors as large as the tables, or `rows`: no gradient is built. The backward pass leaves what
+        it is given in `row_gradients`, from where `RowOptimizer` moves the rows. `build_optimizer` sets the one that
+        its optimizer takes.
+    """
+
+    def __init__(self, num_ids: Sequence[int], widths: Sequence[int], gradients: str = "dense") -> None:
+        super().__init__()
+        require(
+            len(num_ids) == len(widths),
+            f"embedding tables: {len(num_ids)} id columns but {len(widths)} widths; give one width for each column.",
+        )
+        self.row_gradients: list[RowGradient] = []
+        self.buffers_of_step = BufferPool()
+        self.gradients = gradients
+        self.width = sum(widths)  # columns of the output
+        self.tables = nn.ParameterList(torch.empty(rows, width) for rows, width in zip(num_ids, widths, strict=True))
+        self.reset_parameters()
+
+    @property
+    def gradients(self) -> str:
+        return self._gradients
+
+    @gradients.setter
+    def gradients(self, kind: str) -> None:
+        require_known("kind of embedding gradients", [kind], GRADIENTS)
+        self._gradients = kind
+        self.forget_gradients()
+
+    def forget_gradients(self) -> None:
+        """Empty `row_gradients`."""
+        for _, gradient, pool in self.row_gradients:
+            if pool is not None:
+                pool.give(gradient)
+        self.row_gradients.clear()
+
+    @property
+    def weights(self) -> list[Parameter]:
+        """The tables, in the order of the columns; indexing a ParameterList takes twenty times as long."""
+        return list(self.tables.parameters())
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw new weights from torch's global generator."""
+        for table in self.tables:
+            for part in table.view(-1).split(INIT_ELEMENTS):
+                part.normal_().fmod_(2).mul_(0.01)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """[B, C] int32 or int64 -> [B, W] float32. An id outside its table is an IndexError; on CUDA a
+        device assert, or NaN where gradients are `rows`."""
+        self.require_ids(ids)
+        if not len(self.tables):
+            return torch.empty(len(ids), 0, device=ids.device)
+        if self.gradients == "rows":
+            return cast(Tensor, _RowLookup.apply(self, ids, *self.weights))
+        return lookup(ids, self.weights)
+
+    def require_ids(self, ids: Tensor) -> None:
+        """Raise `ModelError` unless ids are [B, C]."""
+        if ids.dim() != 2 or ids.shape[1] != len(self.tables):
+            raise ModelError(
+                f"embedding tables: ids must be [rows, {len(self.tables)}], one column a table, not {list(ids.shape)}."
+            )
+
+    def extra_repr(self) -> str:
+        return f"num_tables={len(self.tables)}, width={self.width}, gradients={self.gradients}"
+
+
+class _RowLookup(torch.autograd.Function):
+    """The kernel `lookup`, whose backward pass keeps (ids, gradient [B, W]) instead of building gradients of tables."""
+
+    @staticmethod
+    def forward(ctx: Any, embeddings: EmbeddingTables, ids: Tensor, *tables: Tensor) -> Tensor:
+        ctx.embeddings, ctx.ids = embeddings, ids
+        out = torch.empty(len(ids), embeddings.width, device=ids.device)
+        kernel("lookup", ids.device).lookup(ids.int(), tables, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, ...]:
+        ctx.embeddings.row_gradients.append(RowGradient(ctx.ids.int(), gradient.contiguous()))
+        return (None,) * (2 + len(ctx.embeddings.tables))

@@ -1,0 +1,210 @@
+"""The training pass of a tabular network with each batch norm folded into the next linear layer.
+
+Written out, y = h s + t with s = gamma r, t = beta - mu s, r = 1 / sqrt(var + eps) is followed by z = y W^T + b.
+Folded, z = h (W s)^T + (b + W t): the normalised activation y is never made. Its backward pass needs only the product
+A = dz^T h that dW asks for anyway, and the sums d = sum over rows of dz:
+
+    dW = A s + d t^T        db = d        sum dy = W^T d        sum dy h = column sums of W A
+    dbeta = sum dy          dgamma = r (sum dy h - mu sum dy)
+    dh = dz (W s) + h slope + offset      slope = -s r dgamma / B,  offset = -s sum dy / B - mu slope
+
+so that each activation is written once and read twice on the way down, and read and overwritten once on the way back.
+(Derived from Ioffe and Szegedy, arXiv 1502.03167, section 3; s, t, mu and r have one entry a column.)
+
+Products run in `dtype`, bfloat16 where the hardware has it; weights, sums, and what is computed from them stay float32.
+
+Shapes: B rows, K columns of the first layer's input (embeddings, floats, zeros up to a multiple of 32), N of a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from gigabatch.models.kernels import kernel
+from gigabatch.models.layers.embeddings import BufferPool, EmbeddingTables, RowGradient
+
+COLUMN_MULTIPLE = 32  # of bfloat16: rows of whole cache lines, which the products' inner loops want
+
+
+@dataclass
+class FoldedNetwork:
+    """The parts of a network that `folded_forward` runs: linear layers, each after an optional batch norm of its input.
+
+    linears: L of them; all but the last are followed by a ReLU. norms: that of each ReLU's output, L - 1 of them or
+    None. float_norm: that of the floats, or None.
+    """
+
+    embeddings: EmbeddingTables
+    float_norm: nn.BatchNorm1d | None
+    linears: Sequence[nn.Linear]
+    norms: Sequence[nn.BatchNorm1d | None]
+
+    def parameters(self) -> list[Tensor]:
+        """Those that get gradients here, in the order in which the backward pass returns them."""
+        modules = [module for module in (self.float_norm, *self.norms, *self.linears) if module is not None]
+        return [parameter for module in modules for parameter in _parameters(module)]
+
+
+def folded_forward(network: FoldedNetwork, ids: Tensor, floats: Tensor, dtype: torch.dtype) -> Tensor:
+    """ids [B, C] int32, floats [B, F] float32 -> outputs [B, O] float32, in training mode.
+
+    Batch norms use the batch's statistics and advance their running ones, as in `nn.Module.train`. Gradients of tables
+    go to `network.embeddings.row_gradients`, whose `gradients` must be `rows`.
+    """
+    assert network.embeddings.gradients == "rows", network.embeddings.gradients
+    tables = network.embeddings.weights
+    return cast(Tensor, _Folded.apply(network, ids, floats, dtype, *tables, *network.parameters()))
+
+
+@dataclass
+class _Fold:
+    """A batch norm as a scale and a shift of columns [N]: s, t, mu, r of the module's docstring, and its module."""
+
+    scale: Tensor
+    shift: Tensor
+    mean: Tensor
+    inverse: Tensor
+    norm: nn.BatchNorm1d | None
+
+    @classmethod
+    def of(cls, norm: nn.BatchNorm1d, sums: Tensor, squares: Tensor, num_rows: int) -> _Fold:
+        """From the sums and sums of squares [N] float64 of a batch; advances the running statistics."""
+        if num_rows < 2:
+            raise ValueError(f"Expected more than 1 value per channel when training, got a batch of {num_rows}.")
+        mean = sums / num_rows
+        variance = (squares / num_rows - mean.square()).clamp_(min=0)
+        _advance_running(norm, mean, variance * (num_rows / (num_rows - 1)))
+        inverse = (variance + norm.eps).rsqrt().to(norm.weight.dtype)
+        mean = mean.to(norm.weight.dtype)
+        scale = norm.weight * inverse
+        return cls(scale, norm.bias - mean * scale, mean, inverse, norm)
+
+    @classmethod
+    def identity(cls, size: int, like: Tensor) -> _Fold:
+        zero, one = like.new_zeros(size), like.new_ones(size)
+        return cls(one, zero, zero, one, None)
+
+
+class _Folded(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, network: FoldedNetwork, ids: Tensor, floats: Tensor, dtype: torch.dtype, *parameters: Tensor
+    ) -> Tensor:
+        passes, pool = kernel("folded", ids.device), network.embeddings.buffers_of_step
+        inputs, fold = _inputs(network, ids, floats, dtype)
+        hidden, folds, folded = inputs, [], []
+        for index, linear in enumerate(network.linears):
+            weight = torch.zeros(linear.out_features, hidden.shape[1], dtype=dtype, device=ids.device)
+            weight[:, : linear.in_features] = linear.weight * fold.scale
+            bias = torch.mv(linear.weight, fold.shift)
+            if linear.bias is not None:
+                bias += linear.bias
+            outputs = pool.take((len(hidden), len(weight)), dtype, ids.device)
+            torch.mm(hidden, weight.t(), out=outputs)
+            folds.append(fold)
+            folded.append((hidden, weight))
+            if index + 1 == len(network.linears):
+                break
+            sums, squares = passes.relu_moments(outputs, bias)
+            norm = network.norms[index]
+            fold = (
+                _Fold.identity(linear.out_features, bias)
+                if norm is None
+                else _Fold.of(norm, sums, squares, len(outputs))
+            )
+            hidden = outputs
+        ctx.network, ctx.ids, ctx.num_floats = network, ids, floats.shape[1]
+        ctx.folds, ctx.folded = folds, folded
+        result = outputs.to(bias.dtype) + bias
+        pool.give(outputs)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        network: FoldedNetwork = ctx.network
+        passes, pool = kernel("folded", gradient.device), network.embeddings.buffers_of_step
+        found: dict[nn.Module, tuple[Tensor, ...]] = {}
+        delta_sums = gradient.sum(0, dtype=torch.float64)
+        delta = pool.take(tuple(gradient.shape), ctx.folded[-1][1].dtype, gradient.device).copy_(gradient)
+        for index in reversed(range(len(network.linears))):
+            linear, fold, (hidden, folded_weight) = network.linears[index], ctx.folds[index], ctx.folded[index]
+            num_rows, weight = len(hidden), linear.weight
+            product = torch.mm(delta.t(), hidden)[:, : linear.in_features].to(weight.dtype)  # A
+            sums = delta_sums.to(weight.dtype)  # d
+            found[linear] = (product * fold.scale + torch.outer(sums, fold.shift), sums)
+            grad_sums = torch.mv(weight.t(), sums)  # sum dy
+            grad_scale = fold.inverse * ((weight * product).sum(0) - fold.mean * grad_sums)  # dgamma
+            if fold.norm is not None:
+                found[fold.norm] = (grad_scale[-fold.norm.num_features :], grad_sums[-fold.norm.num_features :])
+            if index == 0:
+                break
+            slope = offset = torch.zeros_like(grad_sums)
+            if fold.norm is not None:
+                slope = -fold.scale * fold.inverse * grad_scale / num_rows
+                offset = -fold.scale * grad_sums / num_rows - fold.mean * slope
+            delta = _product(delta, folded_weight, pool)
+            delta_sums = passes.norm_relu_backward(delta, hidden, slope, offset)
+            pool.give(hidden)
+        # The inputs are done with, so their gradient takes their place.
+        width, inputs = network.embeddings.width, ctx.folded[0][0]
+        if width:
+            torch.mm(delta, ctx.folded[0][1], out=inputs)
+            network.embeddings.row_gradients.append(RowGradient(ctx.ids, inputs[:, :width], pool))
+        pool.give(delta)
+        modules = [module for module in (network.float_norm, *network.norms, *network.linears) if module is not None]
+        gradients = [part for module in modules for part in found[module][: len(_parameters(module))]]
+        ctx.folded = ctx.folds = None
+        return (*(None,) * (4 + len(network.embeddings.tables)), *gradients)
+
+
+def _product(delta: Tensor, weight: Tensor, pool: BufferPool) -> Tensor:
+    """delta [B, N] @ weight [N, K], whose memory is of the pool; that of delta goes back to it."""
+    out = torch.mm(delta, weight, out=pool.take((len(delta), weight.shape[1]), delta.dtype, delta.device))
+    pool.give(delta)
+    return out
+
+
+def _inputs(network: FoldedNetwork, ids: Tensor, floats: Tensor, dtype: torch.dtype) -> tuple[Tensor, _Fold]:
+    """The first layer's input [B, K], floats normalised, and the fold of their batch norm's weight and bias.
+
+    Floats are normalised in float32 before they are rounded: raw ones may be far from zero.
+    """
+    width, num_floats = network.embeddings.width, floats.shape[1]
+    columns = -(-(width + num_floats) // COLUMN_MULTIPLE) * COLUMN_MULTIPLE
+    inputs = network.embeddings.buffers_of_step.take((len(floats), columns), dtype, floats.device)
+    like = network.linears[0].weight
+    fold = _Fold.identity(width + num_floats, like)
+    scale = shift = None
+    if network.float_norm is not None:
+        norm = network.float_norm
+        sums, squares = kernel("folded", floats.device).column_moments(floats)
+        own = _Fold.of(norm, sums, squares, len(floats))
+        scale, shift = own.inverse, -own.mean * own.inverse
+        one, zero = torch.ones_like(like[0, :width]), torch.zeros_like(like[0, :width])
+        fold = _Fold(torch.cat([one, norm.weight]), torch.cat([zero, norm.bias]), fold.mean, fold.inverse, norm)
+    tables = network.embeddings.weights
+    kernel("lookup", floats.device).lookup(ids, tables, inputs, floats, scale, shift)
+    return inputs, fold
+
+
+def _advance_running(norm: nn.BatchNorm1d, mean: Tensor, variance: Tensor) -> None:
+    """The running statistics go on as torch's batch norm moves them; variance [N] is the unbiased one."""
+    if not norm.track_running_stats:
+        return
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    assert norm.num_batches_tracked is not None
+    assert norm.momentum is not None, "a cumulative average would need the number of batches on the host"
+    norm.num_batches_tracked.add_(1)
+    norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), norm.momentum)
+    norm.running_var.lerp_(variance.to(norm.running_var.dtype), norm.momentum)
+
+
+def _parameters(module: nn.Module) -> list[Tensor]:
+    """Weight, then bias where there is one."""
+    return [parameter for parameter in (module.weight, module.bias) if isinstance(parameter, Tensor)]

@@ -1,0 +1,246 @@
+"""Exact evaluation metrics on the device of their inputs, summed in float64.
+
+Each takes predictions and labels [n] (or [n, K] for K classes), an optional weight [n] of the rows, and returns a 0-d
+float64 tensor. Labels of binary metrics are 0 and 1 in any dtype. Inputs that are empty, contain NaN or differ in
+length are a `ModelError`, found by one read from the device: metrics belong outside the training step.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gigabatch.models.errors import ModelError, require
+
+PROBABILITY_CLIP = torch.finfo(torch.float32).eps
+"""Log losses take probabilities to be at least this far from 0 and 1, as scikit-learn does for float32."""
+
+
+class RocCurve(NamedTuple):
+    """Points of a ROC curve from (0, 0) to (1, 1), float64, in order of falling threshold.
+
+    A row counts as predicted positive if its score is at least the threshold; the first threshold is infinite.
+    """
+
+    false_positive_rate: Tensor
+    true_positive_rate: Tensor
+    threshold: Tensor
+
+
+class CalibrationCurve(NamedTuple):
+    """Bins of a reliability diagram, empty ones left out: mean confidence and share of hits (float64), rows (int64)."""
+
+    confidence: Tensor
+    accuracy: Tensor
+    num_rows: Tensor
+
+
+def roc_auc(scores: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Area under the ROC curve: the chance that a positive outranks a negative, a tie counting half.
+
+    NaN if there is only one class, for which no area is defined.
+    """
+    _, false_positives, true_positives = _roc_counts("roc_auc", scores, labels, weight)
+    twice_area = (false_positives.diff() * (true_positives[1:] + true_positives[:-1])).sum()
+    return twice_area.double() / (2 * false_positives[-1].double() * true_positives[-1])
+
+
+def roc_curve(scores: Tensor, labels: Tensor, weight: Tensor | None = None, *, max_points: int = 1000) -> RocCurve:
+    """The ROC curve, thinned to `max_points` for plotting; rates of an absent class are NaN.
+
+    Points on a straight line between others go first, which loses nothing. If there are still more than `max_points`
+    corners, those nearest to evenly spaced places along the curve stay, both ends among them; then every corner left
+    out lies within 2 / (max_points - 1) of one that stays, in |x| + |y|.
+    """
+    require(max_points >= 2, f"roc_curve: max_points must be at least 2, not {max_points}.")
+    threshold, false_positives, true_positives = _roc_counts("roc_curve", scores, labels, weight)
+    corner = _corners(false_positives, true_positives)
+    x, y = _rates(false_positives)[corner], _rates(true_positives)[corner]
+    keep = _evenly_spaced(x + y, max_points) if len(x) > max_points else slice(None)
+    return RocCurve(x[keep], y[keep], threshold[corner][keep])
+
+
+def log_loss(probabilities: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Mean negative log likelihood of labels 0 and 1 under P(1); see `PROBABILITY_CLIP`."""
+    check_rows("log_loss", probabilities, labels, weight)
+    _check_probabilities("log_loss", probabilities)
+    positive = as_positives("log_loss", labels)
+    p = probabilities.double().clamp(PROBABILITY_CLIP, 1 - PROBABILITY_CLIP)
+    return _mean(-torch.where(positive, p.log(), (-p).log1p()), weight)
+
+
+def multiclass_log_loss(probabilities: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Mean negative log probability [n, K] of the label's class [n] int, of 0 ... K-1; see `PROBABILITY_CLIP`."""
+    check_rows("multiclass_log_loss", probabilities, labels, weight, num_dims=2)
+    _check_probabilities("multiclass_log_loss", probabilities)
+    _check_classes("multiclass_log_loss", labels, probabilities.shape[1])
+    p = probabilities.gather(1, labels.long()[:, None])[:, 0].double()
+    return _mean(-p.clamp(PROBABILITY_CLIP, 1 - PROBABILITY_CLIP).log(), weight)
+
+
+def accuracy(probabilities: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Share of rows whose likeliest class is the label's: P(1) [n], of which 0.5 or more means 1, or [n, K]."""
+    confidence, hits = _confidence_and_hits("accuracy", probabilities, labels, weight)
+    if probabilities.dim() == 1:
+        hits = hits == (confidence >= 0.5)
+    return _mean(hits.double(), weight)
+
+
+def expected_calibration_error(probabilities: Tensor, labels: Tensor, num_bins: int = 15) -> Tensor:
+    """Expected calibration error (Guo et al., arXiv 1706.04599, equation 3) over bins of equal width, closed above.
+
+    The sum over bins of (share of rows) |mean confidence - share of hits|. For P(1) [n], confidence is P(1) and a hit
+    is label 1; for [n, K], confidence is the highest probability and a hit is that class being the label.
+    """
+    curve = calibration_curve(probabilities, labels, num_bins)
+    return (curve.num_rows * (curve.confidence - curve.accuracy).abs()).sum() / len(labels)
+
+
+def calibration_curve(probabilities: Tensor, labels: Tensor, num_bins: int = 15) -> CalibrationCurve:
+    """Reliability diagram: bins ((i-1)/num_bins, i/num_bins], the first with 0; confidence as for the error above."""
+    require(num_bins >= 1, f"calibration_curve: num_bins must be at least 1, not {num_bins}.")
+    confidence, hits = _confidence_and_hits("calibration_curve", probabilities, labels, None)
+    confidence = confidence.double()
+    inner_edges = torch.linspace(0, 1, num_bins + 1, dtype=torch.float64, device=confidence.device)[1:-1]
+    bins = torch.bucketize(confidence, inner_edges)
+    count = torch.bincount(bins, minlength=num_bins)
+    num_hits = torch.bincount(bins[hits], minlength=num_bins)
+    total = confidence.new_zeros(num_bins).index_add_(0, bins, confidence)
+    used = count > 0
+    return CalibrationCurve(total[used] / count[used], num_hits[used].double() / count[used], count[used])
+
+
+def rmse(predictions: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Root of the mean squared error, in the labels' unit."""
+    check_rows("rmse", predictions, labels, weight)
+    return _mean((predictions.double() - labels.double()).square(), weight).sqrt()
+
+
+def mae(predictions: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Mean absolute error, in the labels' unit."""
+    check_rows("mae", predictions, labels, weight)
+    return _mean((predictions.double() - labels.double()).abs(), weight)
+
+
+def r2(predictions: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Share of the labels' variance that is explained; NaN if the labels are constant."""
+    check_rows("r2", predictions, labels, weight)
+    labels = labels.double()
+    residual = _mean((predictions.double() - labels).square(), weight)
+    variance = _mean((labels - _mean(labels, weight)).square(), weight)
+    return torch.where(variance > 0, 1 - residual / variance, torch.nan)
+
+
+def check_rows(name: str, predictions: Tensor, labels: Tensor, weight: Tensor | None, num_dims: int = 1) -> None:
+    """Shapes, emptiness, NaN, and the sign of the weights."""
+    if predictions.dim() != num_dims or labels.shape != predictions.shape[:1]:
+        wanted = "[n]" if num_dims == 1 else "[n, classes]"
+        raise ModelError(
+            f"{name}: predictions must be {wanted} and labels [n], found {list(predictions.shape)} and "
+            f"{list(labels.shape)}."
+        )
+    require(len(labels) > 0, f"{name}: there are no rows to evaluate.")
+    for what, values in (("predictions", predictions), ("labels", labels), ("weight", weight)):
+        if values is not None and bool(values.isnan().any()):
+            raise ModelError(f"{name}: {int(values.isnan().sum())} of {values.numel()} {what} are NaN.")
+    if weight is not None:
+        require(weight.shape == labels.shape, f"{name}: weight must be {list(labels.shape)}, not {list(weight.shape)}.")
+        require(bool((weight >= 0).all()), f"{name}: a weight is negative.")
+        require(bool(weight.sum() > 0), f"{name}: all weights are 0.")
+
+
+def _check_probabilities(name: str, probabilities: Tensor) -> None:
+    low, high = probabilities.aminmax()
+    require(bool((low >= 0) & (high <= 1)), f"{name}: probabilities must be in [0, 1], found {low:.6g} to {high:.6g}.")
+
+
+def _check_classes(name: str, labels: Tensor, num_classes: int) -> None:
+    low, high = labels.aminmax()
+    require(
+        bool((low >= 0) & (high < num_classes)) and not labels.is_floating_point(),
+        f"{name}: labels must be integers from 0 to {num_classes - 1}, found {low} to {high} ({labels.dtype}).",
+    )
+
+
+def as_positives(name: str, labels: Tensor) -> Tensor:
+    """Labels as bool; other values than 0 and 1 are an error."""
+    positive = labels == 1
+    if not bool((positive | (labels == 0)).all()):
+        raise ModelError(f"{name}: labels must be 0 or 1, found {labels.unique()[:10].tolist()}.")
+    return positive
+
+
+def _mean(values: Tensor, weight: Tensor | None) -> Tensor:
+    """(Weighted) mean of float64 values [n]."""
+    if weight is None:
+        return values.mean()
+    weight = weight.double()
+    return (values * weight).sum() / weight.sum()
+
+
+def _confidence_and_hits(
+    name: str, probabilities: Tensor, labels: Tensor, weight: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Probability [n] of the likeliest class of [n, K], or of class 1 given as [n], and whether the label is it."""
+    check_rows(name, probabilities, labels, weight, num_dims=2 if probabilities.dim() == 2 else 1)
+    _check_probabilities(name, probabilities)
+    if probabilities.dim() == 2:
+        _check_classes(name, labels, probabilities.shape[1])
+        confidence, predicted = probabilities.max(dim=1)
+        return confidence, predicted == labels
+    return probabilities, as_positives(name, labels)
+
+
+def _roc_counts(name: str, scores: Tensor, labels: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Distinct scores, falling, and the (weight of) negatives and positives at or above each; (inf, 0, 0) first.
+
+    Counts are int64, so exact; weights are summed in float64. Rows of weight 0 are left out.
+    """
+    check_rows(name, scores, labels, weight)
+    positive = as_positives(name, labels)
+    if weight is not None:
+        some = weight > 0
+        scores, positive, weight = scores[some], positive[some], weight[some].double()
+    scores, order = _falling(scores)
+    positive = positive[order]
+    mass = torch.ones_like(order) if weight is None else weight[order]
+    true_positives = torch.where(positive, mass, 0).cumsum(0)
+    false_positives = torch.where(positive, 0, mass).cumsum(0)
+    last_of_tie = torch.cat([scores[1:] != scores[:-1], scores.new_ones(1, dtype=torch.bool)])
+    threshold = torch.cat([scores.new_full((1,), torch.inf, dtype=torch.float64), scores[last_of_tie].double()])
+    false_positives, true_positives = (
+        torch.cat([counts.new_zeros(1), counts[last_of_tie]]) for counts in (false_positives, true_positives)
+    )
+    return threshold, false_positives, true_positives
+
+
+def _falling(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """The scores, falling, and where each was. On a CPU torch sorts integers by radix, six times as fast as floats."""
+    if scores.device.type != "cpu" or scores.dtype != torch.float32:
+        found = scores.sort(descending=True)
+        return found.values, found.indices
+    bits = scores.contiguous().view(torch.int32)
+    falls = ~(bits ^ ((bits >> 31) & 0x7FFFFFFF))  # as the score rises
+    order = falls.sort().indices
+    return scores[order], order
+
+
+def _rates(counts: Tensor) -> Tensor:
+    """Cumulative counts as shares of the last one; NaN if that is 0."""
+    return counts.double() / counts[-1]
+
+
+def _corners(x: Tensor, y: Tensor) -> Tensor:
+    """Which points [n] are ends of the polyline or change its direction."""
+    dx, dy = x.diff(), y.diff()
+    inner = dx[1:] * dy[:-1] != dx[:-1] * dy[1:]
+    end = inner.new_ones(1)
+    return torch.cat([end, inner, end])
+
+
+def _evenly_spaced(position: Tensor, count: int) -> Tensor:
+    """Indices of the points nearest below or above `count` evenly spaced places; `position` [n] rises."""
+    places = torch.linspace(0, 1, count, dtype=torch.float64, device=position.device) * position[-1]
+    above = torch.searchsorted(position, places).clamp(1, len(position) - 1)
+    below_is_nearer = places - position[above - 1] < position[above] - places
+    return (above - below_is_nearer.long()).unique()

@@ -1,0 +1,1 @@
+"""Optimizers by name, schedules, averages of weights, precision, gradient noise."""

@@ -1,0 +1,260 @@
+"""LAMB (You et al., arXiv 1904.00962): Adam whose step is scaled, layer by layer, to the norm of the layer's weights.
+
+`Lamb` follows NVIDIA apex' FusedLAMB: one trust ratio a tensor. In embedding tables frequent and rare rows would share
+that ratio; `RowOptimizer` has the form in which each row is a layer and only the rows of a batch move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gigabatch.models.errors import ModelError, require, require_known
+from gigabatch.models.kernels.row_update.rules import bias_corrections, trust_ratio
+from gigabatch.models.optimizers.param_groups import split_parameters
+
+SMALL_ELEMENTS = 1 << 16  # a larger parameter is a vector of its own: its copies would cost more than they save
+COMPILED_ELEMENTS = 1 << 17  # of a bundle: above it torch's threads are worth their overhead
+State = dict[str, Tensor]
+Group = dict[str, Any]
+
+
+class Lamb(Optimizer):
+    """LAMB with bias correction, decoupled weight decay inside the ratio, and a zero guard.
+
+    With g the gradient, after the optional clipping, and t the number of steps so far:
+
+        m <- b1 m + (1 - b1) g          v <- b2 v + (1 - b2) g^2
+        u = (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) + weight_decay w
+        w <- w - lr ratio u             ratio = min(|w| / |u|, trust_clip), or 1 where either norm is 0
+
+    max_grad_norm: the gradients of all parameters together are scaled down to this norm; None switches it off.
+        Gradients are left as they were.
+    trust_clip: upper bound of the ratio; None for none, as in apex.
+    always_adapt: groups without weight decay (biases, norms) have ratio 1 unless this is set.
+
+    lr, betas[0] and everything else but max_grad_norm can differ by group. Both may be 0-d tensors on the parameters'
+    device, for steps captured in a CUDA graph; a step never syncs with the host, but for the first one and those
+    after a state was loaded or gradients came or went. When betas[0] moves, the bias correction uses its present value,
+    as torch's Adam does. Parameters must be float32 or float64, all on one device; norms are taken in the parameter's
+    dtype (for float32 on a CPU: 1e-5 off at a million elements, 2e-3 at thirty).
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor] | Iterable[Group],
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float | Tensor, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+        *,
+        max_grad_norm: float | None = 1.0,
+        trust_clip: float | None = 10.0,
+        always_adapt: bool = False,
+    ) -> None:
+        require(
+            max_grad_norm is None or max_grad_norm > 0, f"max_grad_norm must be positive or None, not {max_grad_norm}."
+        )
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "trust_clip": trust_clip,
+            "always_adapt": always_adapt,
+        }
+        super().__init__(params, defaults)
+        self.max_grad_norm = max_grad_norm  # of all groups together, so no setting of a group
+        self._bundles: dict[int, list[Bundle]] = {}  # of each group
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"max_grad_norm": self.max_grad_norm, "_bundles": {}}  # of the copy's own state
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group; settings that do not exist or are out of range are a `ModelError`."""
+        known = ["params", "name", *self.defaults]
+        require_known("setting of a Lamb parameter group", param_group, known)
+        _check_settings(self.defaults | param_group)
+        super().add_param_group(param_group)
+        for parameter in self.param_groups[-1]["params"]:
+            kind = parameter.dtype
+            require(
+                kind in (torch.float32, torch.float64),
+                f"Lamb: parameters must be float32 or float64, found {kind}; use autocast for lower precision.",
+            )
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update every parameter that has a gradient; returns the closure's loss, or None."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        parts = [(bundle, group) for group, bundles in self._bundles_of_groups() for bundle in bundles]
+        gradients = [bundle.gradient() for bundle, _ in parts]
+        clip = self._gradient_clip(gradients)
+        for (bundle, group), gradient in zip(parts, gradients, strict=True):
+            step_bundle(bundle, gradient, clip, group)
+        return loss
+
+    def _bundles_of_groups(self) -> Iterator[tuple[Group, list[Bundle]]]:
+        """Each group with its bundles, made when they are first asked for and when gradients come or go."""
+        for index, group in enumerate(self.param_groups):
+            parameters, bundles = _with_gradient(group), self._bundles.get(index, [])
+            for parameter in parameters:
+                _refuse_sparse(parameter)
+            whole = sum(len(bundle.parameters) for bundle in bundles) == len(parameters)
+            if not (whole and all(bundle.is_current(self.state) for bundle in bundles)):
+                self._bundles[index] = bundles = make_bundles(parameters, [self.state[p] for p in parameters])
+            yield group, bundles
+
+    def _gradient_clip(self, gradients: list[Tensor]) -> Tensor | None:
+        """What every gradient is divided by: max(1, norm of all of them / max_grad_norm); None for nothing."""
+        if self.max_grad_norm is None or not gradients:
+            return None
+        norms = torch.stack(torch._foreach_norm(gradients))
+        return (torch.linalg.vector_norm(norms) / self.max_grad_norm).clamp(min=1.0)
+
+
+def lamb_param_groups(model: nn.Module, weight_decay: float, *, tables: bool = True) -> list[Group]:
+    """Parameter groups for `Lamb`: embedding tables, decayed weights, and biases and norms, which do not decay.
+
+    tables: False leaves embedding tables out, for a `RowOptimizer`. Empty groups are left out too.
+    """
+    split = split_parameters(model)
+    embeddings = {"name": "embeddings", "params": split.embeddings if tables else [], "weight_decay": weight_decay}
+    decayed = {"name": "decayed", "params": split.decayed, "weight_decay": weight_decay}
+    undecayed = {"name": "undecayed", "params": split.undecayed, "weight_decay": 0.0}
+    return [group for group in (embeddings, decayed, undecayed) if group["params"]]
+
+
+def _refuse_sparse(parameter: Tensor) -> None:
+    assert parameter.grad is not None
+    if parameter.grad.is_sparse:
+        raise ModelError(
+            f"Lamb: the parameter of shape {list(parameter.shape)} has a sparse gradient. Make dense gradients, or use "
+            "EmbeddingTables and let a RowOptimizer move the rows of a batch (lamb with rowwise=True)."
+        )
+
+
+def _with_gradient(group: Group) -> list[Tensor]:
+    return [parameter for parameter in group["params"] if parameter.grad is not None]
+
+
+def _check_settings(settings: Group) -> None:
+    """Raise `ModelError` for a value out of range. It reads tensors, so it has no place in a step."""
+    beta1, beta2 = settings["betas"]
+    require(settings["lr"] >= 0, f"lr must not be negative: {settings['lr']}.")
+    require(0 <= beta1 < 1 and 0 <= beta2 < 1, f"betas must be in [0, 1), not {settings['betas']}.")
+    require(not isinstance(beta2, Tensor), "betas[1] must be a float; only lr and betas[0] may be tensors.")
+    require(settings["eps"] > 0, f"eps must be positive, not {settings['eps']}.")
+    require(settings["weight_decay"] >= 0, f"weight_decay must not be negative: {settings['weight_decay']}.")
+    clip = settings["trust_clip"]
+    require(clip is None or clip > 0, f"trust_clip must be positive, or None for no bound, not {clip}.")
+
+
+# The arithmetic: many small parameters as one vector, so that a step is a few calls. A step of three linear layers and
+# their batch norms took 140 calls on tensors of a few thousand elements, nearly all of it overhead. Laid end to end in
+# one vector they take twenty; only norms are taken by parameter. P parameters of a bundle, N elements of them all.
+
+
+class Bundle(NamedTuple):
+    """P parameters that have made as many steps, and their state, of which each parameter's own state is a view.
+
+    sizes: elements of each parameter; num_steps [], exp_avg [N], exp_avg_sq [N]; views: each one's part of exp_avg.
+    """
+
+    parameters: list[Tensor]
+    sizes: list[int]
+    num_steps: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+    views: list[Tensor]
+
+    def is_current(self, state: Mapping[Tensor, State]) -> bool:
+        """Whether all have a gradient and their `state` is this one still: a state that was loaded is another."""
+        return all(
+            parameter.grad is not None and state[parameter].get("exp_avg") is view
+            for parameter, view in zip(self.parameters, self.views, strict=True)
+        )
+
+    def gradient(self) -> Tensor:
+        """The gradients [N] end to end."""
+        return _end_to_end([parameter.grad for parameter in self.parameters])  # type: ignore[misc]
+
+
+def make_bundles(parameters: list[Tensor], states: list[State]) -> list[Bundle]:
+    """Bundles of the parameters, each large one alone; their `states`, empty at first, become views.
+
+    Reads the numbers of steps on the host, so it has no place in a step that is captured.
+    The counter is not called `step`: load_state_dict moves all state to the parameter's device except that name.
+    """
+    together: dict[Any, list[int]] = {}
+    for index, (parameter, state) in enumerate(zip(parameters, states, strict=True)):
+        if not state:
+            state["num_steps"] = parameter.new_zeros(())
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        alone = index if parameter.numel() > SMALL_ELEMENTS else None
+        together.setdefault((alone, parameter.dtype, float(state["num_steps"])), []).append(index)
+    return [_make_bundle([parameters[i] for i in bundle], [states[i] for i in bundle]) for bundle in together.values()]
+
+
+def _make_bundle(parameters: list[Tensor], states: list[State]) -> Bundle:
+    sizes = [parameter.numel() for parameter in parameters]
+    steps = states[0]["num_steps"].clone()
+    means, squares = (_end_to_end([state[key] for state in states]) for key in ("exp_avg", "exp_avg_sq"))
+    parts = zip(parameters, states, means.split(sizes), squares.split(sizes), strict=True)
+    for parameter, state, mean, square in parts:
+        state["num_steps"] = steps
+        state["exp_avg"], state["exp_avg_sq"] = mean.view(parameter.shape), square.view(parameter.shape)
+    return Bundle(parameters, sizes, steps, means, squares, [state["exp_avg"] for state in states])
+
+
+def step_bundle(bundle: Bundle, gradient: Tensor, clip: Tensor | None, group: Group) -> None:
+    """One step of the parameters, whose gradients end to end are `gradient` [N], over `clip` [] if given."""
+    parameters, sizes, steps, mean, square, _ = bundle
+    steps.add_(1)
+    if _is_compiled(parameters, gradient):
+        from gigabatch.models.kernels.lamb import cpu as lamb_cpu
+
+        lamb_cpu.step(parameters, int(steps), gradient, mean, square, clip, group)
+        return
+    if clip is not None:
+        gradient = gradient / clip
+    beta1, beta2 = group["betas"]
+    mean.mul_(beta1)
+    if isinstance(beta1, Tensor):  # torch's lerp would wait for the device to read it
+        mean.add_(gradient * (1 - beta1))
+    else:
+        mean.add_(gradient, alpha=1 - beta1)
+    square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+
+    # u = (m / mean_scale) / (sqrt(v / square_scale) + eps), with mean_scale moved down, which saves a pass.
+    mean_scale, square_scale = bias_corrections(steps, beta1, beta2)  # [] each
+    update = mean / square.sqrt().mul_(mean_scale / square_scale.sqrt()).add_(mean_scale * group["eps"])
+    parts = [part.view(parameter.shape) for part, parameter in zip(update.split(sizes), parameters, strict=True)]
+    if group["weight_decay"]:
+        torch._foreach_add_(parts, parameters, alpha=group["weight_decay"])
+    if group["weight_decay"] or group["always_adapt"]:
+        weight_norms, update_norms = torch.stack(torch._foreach_norm([*parameters, *parts])).split(len(parts))
+        ratios = trust_ratio(weight_norms, update_norms, group["trust_clip"])  # [P]
+        torch._foreach_mul_(parts, (group["lr"] * ratios).unbind())
+    else:
+        update.mul_(group["lr"])
+    torch._foreach_sub_(parameters, parts)
+
+
+def _is_compiled(parameters: list[Tensor], gradient: Tensor) -> bool:
+    """Whether the compiled step is for these; what it takes of them is said there."""
+    small = gradient.device.type == "cpu" and gradient.dtype == torch.float32 and len(gradient) <= COMPILED_ELEMENTS
+    return small and all(parameter.is_contiguous() for parameter in parameters)
+
+
+def _end_to_end(tensors: list[Tensor]) -> Tensor:
+    """All elements [N], one tensor after the other; a single tensor is not copied."""
+    vectors = [tensor.reshape(-1) for tensor in tensors]
+    return vectors[0] if len(vectors) == 1 else torch.cat(vectors)

@@ -1,0 +1,212 @@
+"""Optimizers by name, and the two settings of theirs that a schedule moves."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from gigabatch.models.errors import ModelError, require_known
+from gigabatch.models.layers.embeddings import EmbeddingTables
+from gigabatch.models.optimizers.lamb import Lamb, lamb_param_groups
+from gigabatch.models.optimizers.param_groups import split_parameters
+from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer
+
+
+def build_optimizer(model: nn.Module, name: str, **settings: Any) -> Optimizer | Optimizers:
+    """The optimizer `name`, a key of `OPTIMIZERS`, over the model's trainable parameters.
+
+    settings: keyword arguments of its builder below, of which `lr` is required; one that the optimizer does not have
+    is a `ModelError` that lists those it has. Biases and the parameters of normalisation layers never decay.
+    """
+    require_known("optimizer", [name], OPTIMIZERS)
+    build = OPTIMIZERS[name]
+    known = [key for key in inspect.signature(build).parameters if key != "model"]
+    require_known(f"setting of {name}", settings, known)
+    if "lr" not in settings:
+        raise ModelError(f"{name}: the setting lr (learning rate) is missing.")
+    return build(model, **settings)
+
+
+def build_lamb(
+    model: nn.Module,
+    *,
+    lr: float | Tensor,
+    weight_decay: float = 0.01,
+    betas: tuple[float | Tensor, float] = (0.9, 0.999),
+    eps: float = 1e-6,
+    max_grad_norm: float | None = 1.0,
+    trust_clip: float | None = 10.0,
+    always_adapt: bool = False,
+    rowwise: bool = True,
+    rowwise_second_moment: str = "scalar",
+    rowwise_step: str = "global",
+) -> Optimizer | Optimizers:
+    """LAMB. rowwise: each row of a table is a layer and only those of a batch move; False: a table is one layer.
+
+    Modules whose tables are all one number wide, as linear terms are, take Adam without decay instead (see below).
+    """
+    tables = row_tables(model, "rows" if rowwise else "dense")
+    dense = Lamb(
+        lamb_param_groups(model, weight_decay, tables=not rowwise),
+        lr,
+        betas,
+        eps,
+        weight_decay,
+        max_grad_norm=max_grad_norm,
+        trust_clip=trust_clip,
+        always_adapt=always_adapt,
+    )
+    if not (rowwise and tables):
+        return dense
+    # A row of one number would move by a share of its own size, and so never change its sign: those take Adam.
+    single = [module for module in tables if module.width == len(module.tables)]
+    wide = [module for module in tables if module not in single]
+    common: dict[str, Any] = {"eps": eps, "second_moment": rowwise_second_moment, "step": rowwise_step}
+    found: list[Optimizer] = []
+    if wide:
+        found.append(
+            RowOptimizer(wide, lr, betas, method="lamb", weight_decay=weight_decay, trust_clip=trust_clip, **common)
+        )
+    if single:
+        found.append(RowOptimizer(single, lr, betas, method="adam", **common))
+    return Optimizers(*found, dense)
+
+
+def build_adamw(
+    model: nn.Module,
+    *,
+    lr: float,
+    weight_decay: float = 0.01,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    rowwise: bool = False,
+    rowwise_second_moment: str = "full",
+    rowwise_step: str = "global",
+) -> Optimizer | Optimizers:
+    """torch's fused AdamW (Loshchilov and Hutter, arXiv 1711.05101).
+
+    rowwise: only the rows of a batch move (lazy Adam), else tables take dense gradients and decay like weights. On a
+    GPU its lr and betas are host numbers, so a captured CUDA graph keeps those of the capture.
+    """
+    tables = row_tables(model, "rows" if rowwise else "dense")
+    dense = _adamw(model, lr, weight_decay, betas, eps, tables=not rowwise)
+    rule = {"weight_decay": weight_decay, "second_moment": rowwise_second_moment, "step": rowwise_step}
+    return _with_rows(dense, tables if rowwise else [], lr, betas, method="adam", eps=eps, **rule)
+
+
+def build_adagrad_lamb(
+    model: nn.Module,
+    *,
+    lr: float,
+    table_lr: float | None = None,
+    weight_decay: float = 0.01,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-6,
+    adagrad_eps: float = 1e-8,
+    max_grad_norm: float | None = 1.0,
+    trust_clip: float | None = 10.0,
+) -> Optimizer | Optimizers:
+    """Row-wise Adagrad on tables, LAMB on the rest: the pair of MLPerf's extreme batches (algorithms.md, section 3.3).
+
+    table_lr: the tables' learning rate where the schedule gives `lr` to the rest; None for the same.
+    """
+    tables = row_tables(model, "rows")
+    groups = lamb_param_groups(model, weight_decay, tables=False)
+    dense = Lamb(groups, lr, betas, eps, weight_decay, max_grad_norm=max_grad_norm, trust_clip=trust_clip)
+    return _with_rows(dense, tables, lr, betas, method="adagrad", eps=adagrad_eps, lr_scale=_scale(table_lr, lr))
+
+
+def build_cowclip(
+    model: nn.Module,
+    *,
+    lr: float,
+    table_lr: float | None = None,
+    l2: float = 1e-5,
+    clip_ratio: float = 1.0,
+    clip_floor: float = 1e-5,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+) -> Optimizer | Optimizers:
+    """Adam whose tables have each row's gradient clipped to the row's norm (Zheng et al., arXiv 2204.06240).
+
+    From a base batch scaled by k the paper keeps table_lr, multiplies lr by sqrt(k) and l2 by k. l2: of the rows of a
+    batch, in their gradient; clip_ratio, clip_floor: the paper's r and zeta. The rest takes Adam without decay.
+    """
+    tables = row_tables(model, "rows")
+    dense = _adamw(model, lr, 0.0, betas, eps, tables=False)
+    rule = {"l2": l2, "second_moment": "full", "clip_ratio": clip_ratio, "clip_floor": clip_floor}
+    scale = _scale(table_lr, lr)
+    return _with_rows(dense, tables, lr, betas, method="adam", eps=eps, lr_scale=scale, **rule)
+
+
+def row_tables(model: nn.Module, gradients: str) -> list[EmbeddingTables]:
+    """The model's embedding tables, told which gradients its optimizer takes."""
+    found = [module for module in model.modules() if isinstance(module, EmbeddingTables) and len(module.tables)]
+    if gradients == "rows":
+        movable = {table for module in found for table in module.tables}
+        tables = set(split_parameters(model).embeddings)
+        if others := [name for name, parameter in model.named_parameters() if parameter in tables - movable]:
+            raise ModelError(
+                f"{', '.join(others)}: rows of nn.Embedding and nn.EmbeddingBag cannot be moved one by one. Use "
+                "gigabatch.EmbeddingTables, or an optimizer that takes whole tables: lamb or adamw with rowwise=False."
+            )
+        if frozen := [name for name, parameter in model.named_parameters() if parameter in movable - tables]:
+            raise ModelError(
+                f"{', '.join(frozen)}: a frozen table, whose rows would be moved. Freeze it with an optimizer that "
+                "takes whole tables: lamb or adamw with rowwise=False."
+            )
+    for module in found:
+        module.gradients = gradients
+    return found
+
+
+def _adamw(
+    model: nn.Module, lr: float, weight_decay: float, betas: tuple[float, float], eps: float, tables: bool
+) -> AdamW:
+    split = split_parameters(model)
+    decayed = [*(split.embeddings if tables else ()), *split.decayed]
+    groups: list[dict[str, Any]] = [
+        {"name": "decayed", "params": decayed, "weight_decay": weight_decay},
+        {"name": "undecayed", "params": split.undecayed, "weight_decay": 0.0},
+    ]
+    return AdamW([group for group in groups if group["params"]], lr=lr, betas=betas, eps=eps, fused=True)
+
+
+def _with_rows(
+    dense: Optimizer, tables: list[EmbeddingTables], lr: float, betas: tuple[float, float], **rule: Any
+) -> Optimizer | Optimizers:
+    """`dense` beside a `RowOptimizer` of the tables, or alone where there are none."""
+    return Optimizers(RowOptimizer(tables, lr, betas, **rule), dense) if tables else dense
+
+
+def _scale(table_lr: float | None, lr: float) -> float:
+    return 1.0 if table_lr is None else table_lr / lr
+
+
+OPTIMIZERS: dict[str, Callable[..., Optimizer | Optimizers]] = {
+    "lamb": build_lamb,
+    "adamw": build_adamw,
+    "adagrad_lamb": build_adagrad_lamb,
+    "cowclip": build_cowclip,
+}
+
+
+def set_lr_and_momentum(optimizer: Optimizer | Optimizers, lr: float, momentum: float) -> None:
+    """Give every parameter group this learning rate and this beta1 (momentum), as one-cycle does before each step.
+
+    A group's `lr_scale` multiplies it. A setting that is a tensor is filled in place, so that a CUDA graph which
+    captured it sees the new value.
+    """
+    for group in optimizer.param_groups:
+        beta1, beta2 = group["betas"]
+        group_lr = lr * group.get("lr_scale", 1.0)
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(group_lr)
+        else:
+            group["lr"] = group_lr
+        if isinstance(beta1, Tensor):
+            beta1.fill_(momentum)
+        else:
+            group["betas"] = (momentum, beta2)

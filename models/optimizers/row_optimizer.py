@@ -1,0 +1,133 @@
+"""An optimizer of embedding tables that moves only the rows of a batch, in one kernel, without gradients of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from gigabatch.models.errors import ModelError, require
+from gigabatch.models.kernels import kernel
+from gigabatch.models.kernels.row_update.rules import RowRule, State, check_rule
+from gigabatch.models.layers.embeddings import EmbeddingTables
+
+Group = dict[str, Any]
+RULE_SETTINGS = tuple(field.name for field in fields(RowRule) if field.name not in ("lr", "beta1", "beta2"))
+
+
+class RowOptimizer(Optimizer):
+    """Moves the rows that the batches since the last step touched; `models/kernels/row_update/rules.py` has the
+    equations.
+
+    It takes what the backward pass left in `row_gradients` of modules whose `gradients` are `rows`: gradients of the
+    same row are summed, over accumulated batches too, and each row moves once. So a step costs O(rows of the batch),
+    whatever the tables' size. Rows of no batch stay bit for bit.
+
+    settings: fields of `RowRule`.
+    lr_scale: the tables' learning rate over that which `set_lr_and_momentum` is given.
+    version: of the kernel, see `gigabatch.models.kernels.kernel`.
+    """
+
+    def __init__(
+        self,
+        modules: Iterable[EmbeddingTables],
+        lr: float | Tensor,
+        betas: tuple[float | Tensor, float] = (0.9, 0.999),
+        *,
+        lr_scale: float = 1.0,
+        version: str | None = None,
+        **settings: Any,
+    ) -> None:
+        self.modules = list(modules)
+        self.version = version
+        rule = RowRule(lr=lr, beta1=betas[0], beta2=betas[1], **settings)
+        check_rule(rule)
+        require(lr_scale > 0, f"lr_scale must be positive, not {lr_scale}.")
+        tables = [table for module in self.modules for table in module.tables]
+        group = {"params": tables, "lr": lr, "betas": betas, "lr_scale": lr_scale, "rowwise": True}
+        group |= {name: getattr(rule, name) for name in RULE_SETTINGS}
+        super().__init__([group], {})
+        for module in self.modules:
+            module.gradients = "rows"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"modules": self.modules, "version": self.version}
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Move the touched rows and forget their gradients; returns the closure's loss, or None."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        rule = self._rule()
+        for module in self.modules:
+            if module.row_gradients:
+                ids, gradients, _ = zip(*module.row_gradients, strict=True)
+                tables = module.weights
+                states = [self._state_of(table, rule) for table in tables]
+                update = kernel("row_update", ids[0].device, self.version).update_rows
+                update(tables, states, _joined(ids), _joined(gradients), rule)
+            module.forget_gradients()
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients that no step has taken."""
+        for module in self.modules:
+            module.forget_gradients()
+
+    def _rule(self) -> RowRule:
+        group = self.param_groups[0]
+        beta1, beta2 = group["betas"]
+        return RowRule(lr=group["lr"], beta1=beta1, beta2=beta2, **{name: group[name] for name in RULE_SETTINGS})
+
+    def _state_of(self, table: Tensor, rule: RowRule) -> State:
+        state: State = self.state[table]
+        if not state:
+            state.update(rule.new_state(table))
+        return state
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+class Optimizers:
+    """Several optimizers as one: a step is a step of each, the parameter groups are those of all."""
+
+    def __init__(self, *optimizers: Optimizer) -> None:
+        self.optimizers = optimizers
+
+    @property
+    def param_groups(self) -> list[Group]:
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    @property
+    def state(self) -> dict[Tensor, Any]:
+        return {parameter: state for optimizer in self.optimizers for parameter, state in optimizer.state.items()}
+
+    def step(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"optimizers": [optimizer.state_dict() for optimizer in self.optimizers]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """What `state_dict` gave, of the same kinds in the same order."""
+        saved = state.get("optimizers")
+        if not isinstance(saved, list) or len(saved) != len(self.optimizers):
+            raise ModelError(
+                f"optimizer state: {len(self.optimizers)} optimizers are to be restored, the state holds "
+                f"{len(saved) if isinstance(saved, list) else 'none'}. It is of a run with other settings."
+            )
+        for optimizer, one in zip(self.optimizers, saved, strict=True):
+            optimizer.load_state_dict(one)

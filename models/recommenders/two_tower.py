@@ -1,0 +1,330 @@
+"""Two-tower network: a vector of the user and one of the item, each from its own columns, and a score of the two.
+
+    u = tower_user(columns of user and context)       v = tower_item(columns of item)
+    s = <u, v> / temperature                          top: dot; u and v of length 1 if normalised
+    s = <u, v> / temperature + MLP([u, v, u * v])     top: mlp
+    output = exp(a) s + b
+
+As neither tower sees the other's columns, vectors of users and items can be stored, and only the score is left for
+request time (Huang et al., CIKM 2013; Covington et al., RecSys 2016; Yi et al., RecSys 2019). Context, the columns of
+neither, belongs to the request and enters the user's tower: an item's vector must not depend on who asks and when, or
+it could not be stored, and a request has one user and many items. The inner product is a term of both scores, so
+vectors near each other find candidates under either top; the MLP then ranks them.
+
+Use it where items are to be found among very many, or ranked within a millisecond. A model that crosses user and item
+columns early (dcn, deepfm) ranks better where it can be afforded.
+
+Shapes: B rows of a batch, C id columns, F float columns, d `vector_dim`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from gigabatch.models.errors import ModelError, require
+from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width
+from gigabatch.models.layers.fields import check_settings, float_norm, mlp, one_of, positive_number
+from gigabatch.models.losses import TargetLoss
+from gigabatch.models.model import Model, ModelInputs, Rows
+from gigabatch.models.recommenders.in_batch import (
+    beside,
+    pair_bpr,
+    pair_softmax,
+    positives_first,
+    positives_mean,
+    window_softmax,
+)
+
+TOPS = ("dot", "mlp")
+LOSSES = ("bce", "softmax", "bpr")
+PLACES = ("auto", "devices")
+
+
+@dataclass(frozen=True)
+class TwoTowerSettings:
+    """What can be set of the two towers.
+
+    embedding_dim: numbers in the vector of a column's value; None takes the rule `embedding_width`, larger for larger
+        tables. layers: widths of the hidden layers of both towers; user_layers, item_layers: of one of them instead.
+    vector_dim: d, numbers in the vector that a tower gives. dropout, batch_norm: in hidden layers, of the top too.
+    normalise: vectors of length 1, so that the inner product is a cosine. temperature: divides it.
+    top: `dot` or `mlp`, as in the module's docstring. top_layers: widths of the MLP's hidden layers.
+    loss: `bce`, the target's own loss of the output (squared error for regression); `softmax`, an item among the others
+        of its batch; `bpr`, an item above others of its batch. See `TwoTower.training_loss`.
+    softmax_rows: positives of the batch among whose items one is to be found, its own among them (softmax, top dot).
+    negatives: rows whose items it is compared with (bpr, and softmax where top is mlp).
+    log_q: softmax takes the logarithm of an item's share of the train split's positives off its score.
+    towers: where they are trained. `auto`: both on the model's device, one after the other; `devices`: each on a GPU of
+        its own, at the same time.
+    """
+
+    embedding_dim: int | None = 16
+    layers: tuple[int, ...] = (128,)
+    user_layers: tuple[int, ...] | None = None
+    item_layers: tuple[int, ...] | None = None
+    vector_dim: int = 64
+    dropout: float = 0.0
+    batch_norm: bool = False
+    normalise: bool = True
+    temperature: float = 0.1
+    top: str = "dot"
+    top_layers: tuple[int, ...] = (64,)
+    loss: str = "bce"
+    softmax_rows: int = 1024
+    negatives: int = 8
+    log_q: bool = True
+    towers: str = "auto"
+
+    def __post_init__(self) -> None:
+        check_settings(self, may_be_empty=("layers", "user_layers", "item_layers", "top_layers"))
+        require(self.softmax_rows >= 2, "softmax_rows must be at least 2: an item and another to compare it with.")
+        positive_number("temperature", self.temperature)
+        one_of("top of two_tower", self.top, TOPS)
+        one_of("loss of two_tower", self.loss, LOSSES)
+        require(
+            self.towers in PLACES,
+            f"towers: {self.towers!r} is not there; streams, threads and batched gained nothing and were removed. Set "
+            "model.towers to auto, or to devices for a GPU each.",
+        )
+
+    @property
+    def tower_layers(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Widths of the hidden layers of the user's and of the item's tower."""
+        user = self.layers if self.user_layers is None else self.user_layers
+        item = self.layers if self.item_layers is None else self.item_layers
+        return user, item
+
+
+class Tower(nn.Module):
+    """Some of the columns to a vector: embedded ids and batch-normed floats side by side, then a network."""
+
+    def __init__(
+        self,
+        inputs: ModelInputs,
+        ids: Sequence[int],
+        floats: Sequence[int],
+        settings: TwoTowerSettings,
+        layers: Sequence[int],
+    ) -> None:
+        super().__init__()
+        # Buffers, because indexing by a list copies it to the device each time, and waits for it.
+        self.register_buffer("id_places", torch.tensor(ids, dtype=torch.int64), persistent=False)
+        self.register_buffer("float_places", torch.tensor(floats, dtype=torch.int64), persistent=False)
+        own = ModelInputs([inputs.num_ids[place] for place in ids], len(floats))  # type: ignore[arg-type]
+        widths = [settings.embedding_dim or embedding_width(size) for size in own.num_ids]
+        self.embeddings = EmbeddingTables(own.num_ids, widths)
+        self.float_norm = float_norm(own)
+        width = self.embeddings.width + own.num_floats
+        self.network = mlp(width, layers, settings.vector_dim, settings.dropout, settings.batch_norm)
+        for layer in self.network:
+            if isinstance(layer, nn.Linear) and layer.bias is not None:
+                nn.init.zeros_(layer.bias)  # embeddings start small, and biases would make all vectors alike
+
+    def embed(self, ids: Tensor, floats: Tensor) -> Tensor:
+        """All columns of a batch, ids [B, C] and floats [B, F], to what the network takes of them."""
+        place = cast(Tensor, self.id_places).device
+        own_ids = ids.to(place, non_blocking=True).index_select(1, cast(Tensor, self.id_places))
+        own_floats = floats.to(place, non_blocking=True).index_select(1, cast(Tensor, self.float_places))
+        return torch.cat([self.embeddings(own_ids), self.float_norm(own_floats)], dim=1)
+
+    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+        """ids [B, C], floats [B, F], on any device -> [B, d] on the tower's own."""
+        return cast(Tensor, self.network(self.embed(ids, floats)))
+
+
+class TwoTower(Model):
+    """A tower for user and context, a tower for the item, and their score."""
+
+    Settings = TwoTowerSettings
+    entities = ("user", "item")
+    single_output = True
+
+    def __init__(self, inputs: ModelInputs, settings: TwoTowerSettings) -> None:
+        super().__init__(inputs, settings)
+        user, item = inputs.entity("user"), inputs.entity("item")
+        user_layers, item_layers = settings.tower_layers
+        self.user_tower = Tower(
+            inputs,
+            (*user.ids, *inputs.context_ids),
+            (*user.floats, *inputs.context_floats),
+            settings,
+            user_layers,
+        )
+        self.item_tower = Tower(inputs, item.ids, item.floats, settings, item_layers)
+        self.item_key = item.key
+        self.top = self._build_top()
+        self.log_scale = nn.Parameter(torch.zeros(1))
+        self.bias = nn.Parameter(torch.zeros(1))
+        self._has_log_q = False
+        if self._corrects:  # not a number until `remember` has counted, or saved weights are loaded
+            self.register_buffer("item_log_q", torch.full((inputs.num_ids[self.item_key],), float("nan")))
+
+    def _build_top(self) -> nn.Sequential | None:
+        settings = self.settings
+        if settings.top == "dot":
+            return None
+        width = 3 * settings.vector_dim
+        hidden = mlp(width, settings.top_layers, None, settings.dropout, settings.batch_norm)
+        # No bias: softmax and BPR only see differences of scores, so an optimizer would move it by rounding errors.
+        return hidden.append(nn.Linear((width, *settings.top_layers)[-1], 1, bias=False))
+
+    def _apply(self, fn: Any, recurse: bool = True) -> TwoTower:
+        """What `to` and `cuda` call; with `towers: devices` the item's tower goes on to a second GPU.
+
+        Where there is none it stays: the model can be evaluated on one GPU, and training refuses.
+        """
+        super()._apply(fn, recurse)
+        device = self.log_scale.device
+        if self.settings.towers == "devices" and device.type == "cuda" and (other := second_device(device)):
+            self.item_tower.to(other)
+        return self
+
+    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+        """ids [B, C], floats [B, F] -> [B, 1] float32; in evaluation mode the `score` of `user_vectors` and
+        `item_vectors`."""
+        return self.score(*self._vectors(ids, floats))
+
+    def user_vectors(self, ids: Tensor, floats: Tensor) -> Tensor:
+        """The users' vectors [B, d] float32 from whole rows ids [B, C] and floats [B, F]; of these only the columns of
+        user and context count."""
+        self.require_inputs(ids, floats)
+        return self._finished(self.user_tower(ids, floats).to(ids.device))
+
+    def item_vectors(self, ids: Tensor, floats: Tensor) -> Tensor:
+        """The items' vectors [B, d] float32 from whole rows ids [B, C] and floats [B, F]; of these only the item's
+        columns count."""
+        self.require_inputs(ids, floats)
+        return self._finished(self.item_tower(ids, floats).to(ids.device))
+
+    def score(self, user_vectors: Tensor, item_vectors: Tensor) -> Tensor:
+        """Output [B, 1] float32 of the vectors of users [B, d], or [1, d] for one user, and of items [B, d]."""
+        return self._output(self._similarity(user_vectors.expand_as(item_vectors), item_vectors))
+
+    def _vectors(self, ids: Tensor, floats: Tensor) -> tuple[Tensor, Tensor]:
+        if not (self.training and self.settings.towers == "devices"):
+            return self.user_vectors(ids, floats), self.item_vectors(ids, floats)
+        self.require_inputs(ids, floats)
+        self._require_two_devices()
+        items = self.item_tower(ids, floats)
+        users = self.user_tower(ids, floats)
+        # Copies between GPUs wait for both, so this one comes after both towers are launched.
+        return self._finished(users.to(ids.device)), self._finished(items.to(ids.device))
+
+    def _require_two_devices(self) -> None:
+        places = [next(tower.network.parameters()).device for tower in (self.user_tower, self.item_tower)]
+        require(
+            places[0] != places[1] and all(place.type == "cuda" for place in places),
+            f"towers: devices needs the towers on two GPUs, they are on {places[0]} and {places[1]}. Set "
+            "model.towers=auto.",
+        )
+        require(
+            not torch.cuda.is_current_stream_capturing(),
+            "towers: a CUDA graph holds one device's work, so devices cannot be captured. Set train.cuda_graph=off.",
+        )
+
+    def _finished(self, vectors: Tensor) -> Tensor:
+        """In float32, of length 1 if so set."""
+        return functional.normalize(vectors.float(), dim=1) if self.settings.normalise else vectors.float()
+
+    def _similarity(self, users: Tensor, items: Tensor) -> Tensor:
+        """s: [B, d] each -> [B, 1] float32."""
+        product = users * items
+        similarity = product.sum(1, keepdim=True) / self.settings.temperature
+        if self.top is None:
+            return similarity
+        return similarity + self.top(torch.cat([users, items, product], dim=1)).float()
+
+    def _output(self, similarity: Tensor) -> Tensor:
+        return torch.exp(self.log_scale) * similarity + self.bias
+
+    def training_loss(self, batch: Rows, loss: TargetLoss) -> Tensor:
+        """`bce`: the target's loss of the outputs. `softmax`, `bpr`: the mean of `models/recommenders/in_batch.py`'s
+        losses over the positives, the rows with target 1.
+
+        softmax: a positive's item against those of other positives of the batch, by `window_softmax`; where top is mlp,
+            whose every pair costs a pass through it, against those of the next `negatives` ones, by `pair_softmax`.
+        bpr: a positive's item against those of the next `negatives` rows, whatever their target, by `pair_bpr`. Drawn
+            negatives follow their positive in a batch, so they are what it is compared with first.
+
+        Both are indifferent to scale and offset of a user's scores. So a and b of the output are learnt by the target's
+        loss with the score held fixed: outputs are logits that are right on the whole, while nothing else moves by it.
+
+        Raises:
+            ModelError: for softmax and bpr of a target that is not binary; for softmax with log_q where `remember` has
+                not counted the items.
+        """
+        if self.settings.loss == "bce":
+            return super().training_loss(batch, loss)
+        if loss.tasks != (("binary", 1),):
+            raise ModelError(
+                f"two_tower: the loss {self.settings.loss} needs one binary target, whose 1 are the positives; the "
+                f"target is {loss.tasks[0][0]}. Set model.loss=bce, or make the target 0 or 1."
+            )
+        users, items = self._vectors(batch.ids, batch.floats)
+        keys, target, weight = batch.ids[:, self.item_key], batch.targets[0], batch.weight
+        if self.settings.loss == "softmax":  # positives side by side, so that windows are full of them
+            order = positives_first(target == 1)
+            users, items, keys, target = (rows.index_select(0, order) for rows in (users, items, keys, target))
+            weight = None if weight is None else weight.index_select(0, order)
+        positive = target == 1
+        losses, own = self._ranking_losses(users, items, keys, positive)
+        return positives_mean(losses, positive, weight) + loss(self._output(own.detach()), (target,), weight)
+
+    def _ranking_losses(self, users: Tensor, items: Tensor, keys: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss [B] of each row as if it were a positive, and the score [B, 1] of its own pair."""
+        settings = self.settings
+        if settings.loss == "softmax" and self.top is None:
+            with torch.autocast(users.device.type, enabled=False):  # differences of logits need float32
+                rows = users, items, keys, self._log_q(keys), positive
+                return window_softmax(*rows, settings.temperature, settings.softmax_rows), self._similarity(
+                    users, items
+                )
+        others = beside(items, settings.negatives)
+        num_pairs = others.shape[1]
+        pairs = users[:, None].expand(-1, num_pairs, -1).flatten(0, 1), others.flatten(0, 1)
+        scores = self._similarity(*pairs).view(-1, num_pairs)
+        pair_keys = beside(keys, settings.negatives)
+        if settings.loss == "bpr":
+            return pair_bpr(scores, pair_keys), scores[:, :1]
+        log_q, positives = (beside(rows, settings.negatives) for rows in (self._log_q(keys), positive))
+        return pair_softmax(scores, pair_keys, log_q, positives), scores[:, :1]
+
+    @property
+    def _corrects(self) -> bool:
+        return bool(self.settings.loss == "softmax" and self.settings.log_q)
+
+    def _log_q(self, keys: Tensor) -> Tensor:
+        """log q of each row's item [B] float32; zeros where it is not to be taken off."""
+        if not self._corrects:
+            return torch.zeros(keys.shape, device=keys.device)
+        table = cast(Tensor, self.item_log_q)
+        if not self._has_log_q:  # looked at once: it waits for the device
+            require(
+                not bool(table.isnan().any()),
+                "two_tower: softmax with log_q needs the items' counts. Call remember with the train rows before "
+                "training, or set model.log_q=false.",
+            )
+            self._has_log_q = True
+        return table.index_select(0, keys)
+
+    def remember(self, ids: Tensor, floats: Tensor, targets: Sequence[Tensor]) -> None:
+        """Count the items of the positives among the train rows [N, C]; one that does not occur counts once, as it may
+        yet come."""
+        if self._corrects:
+            table = cast(Tensor, self.item_log_q)
+            items = ids[targets[0] == 1, self.item_key].cpu()
+            require(len(items) > 0, "two_tower: the train rows hold no positive, a row with target 1, to learn from.")
+            counts = torch.bincount(items, minlength=len(table)).clamp_min(1).double()
+            table.copy_((counts / counts.sum()).log())
+
+
+def second_device(first: torch.device) -> torch.device | None:
+    """A GPU beside `first`; None where there is none."""
+    others = [index for index in range(torch.cuda.device_count()) if index != first.index]
+    return torch.device("cuda", others[0]) if others else None

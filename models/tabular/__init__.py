@@ -1,0 +1,1 @@
+"""Models of tables: fastai's network, FT-Transformer."""

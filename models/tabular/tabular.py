@@ -1,0 +1,175 @@
+"""fastai's tabular model: embedded ids and normalised floats, through blocks of linear, ReLU, batch norm and dropout.
+
+Shapes: B rows of a batch, C id columns, F float columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from gigabatch.models.errors import require
+from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width
+from gigabatch.models.layers.fields import check_settings, probability
+from gigabatch.models.layers.folded import FoldedNetwork, folded_forward
+from gigabatch.models.model import Model, ModelInputs
+
+
+@dataclass(frozen=True)
+class TabularSettings:
+    """What can be set of the tabular model.
+
+    layers: widths of the hidden layers. dropout: after each of them, one probability or one a layer.
+    embedding_dropout: on the concatenated embeddings.
+    embedding_widths: width of each id column's table; None takes `embedding_width`, but at most embedding_width_max.
+    batch_norm: in the hidden layers, which then have no bias; batch_norm_floats: on the float columns;
+        batch_norm_last: also in the output layer.
+    output_range: (low, high) that a sigmoid squeezes the outputs into, for bounded regression; None leaves them.
+    linear_first: linear, ReLU, batch norm, dropout; otherwise batch norm, dropout, linear, ReLU.
+    """
+
+    layers: tuple[int, ...] = (200, 100)
+    dropout: float | tuple[float, ...] = 0.0
+    embedding_dropout: float = 0.0
+    embedding_width_max: int = 600
+    embedding_widths: tuple[int, ...] | None = None
+    batch_norm: bool = True
+    batch_norm_floats: bool = True
+    batch_norm_last: bool = False
+    output_range: tuple[float, float] | None = None
+    linear_first: bool = True
+
+    def __post_init__(self) -> None:
+        check_settings(self, may_be_empty=("layers", "embedding_widths"))
+        require(
+            not isinstance(self.dropout, tuple) or len(self.dropout) == len(self.layers),
+            f"dropout must be one number, or one for each of the {len(self.layers)} layers, not {self.dropout}.",
+        )
+        for value in self.layer_dropouts:
+            probability("dropout", value)
+        if self.output_range is not None:
+            require(
+                len(self.output_range) == 2 and self.output_range[0] < self.output_range[1],
+                f"output_range must be (low, high) with low < high, not {self.output_range}.",
+            )
+
+    @property
+    def layer_dropouts(self) -> tuple[float, ...]:
+        """Dropout after each hidden layer."""
+        return self.dropout if isinstance(self.dropout, tuple) else (self.dropout,) * len(self.layers)
+
+    def widths(self, num_ids: Sequence[int]) -> tuple[int, ...]:
+        """Width of each table for columns of so many ids; `ModelError` where as many widths are not given."""
+        if self.embedding_widths is None:
+            return tuple(min(embedding_width(size), self.embedding_width_max) for size in num_ids)
+        require(
+            len(self.embedding_widths) == len(num_ids),
+            f"embedding_widths has {len(self.embedding_widths)} entries for {len(num_ids)} id columns; give one for "
+            "each, or None for the rule.",
+        )
+        return self.embedding_widths
+
+
+def linear_block(
+    num_in: int, num_out: int, *, batch_norm: bool, dropout: float, activation: bool, linear_first: bool
+) -> nn.Sequential:
+    """fastai's `LinBnDrop`: a linear layer, without bias where batch norm supplies one, and what goes with it."""
+    regularisers: list[nn.Module] = []
+    if batch_norm:
+        norm = nn.BatchNorm1d(num_out if linear_first else num_in)
+        nn.init.constant_(norm.bias, 1e-3)  # as fastai's BatchNorm starts
+        regularisers.append(norm)
+    if dropout:
+        regularisers.append(nn.Dropout(dropout))
+    linear: list[nn.Module] = [nn.Linear(num_in, num_out, bias=not batch_norm)]
+    if activation:
+        linear.append(nn.ReLU(inplace=True))
+    return nn.Sequential(*(linear + regularisers if linear_first else regularisers + linear))
+
+
+class TabularModel(Model):
+    """Ids and floats to outputs, with the semantics of fastai 2.8's `TabularModel`.
+
+    tests/models/tabular/test_tabular_model.py compares its outputs and gradients with fastai's own, weights copied
+    over.
+
+    folded: train through `models/layers/folded.py`, which computes the same in fewer passes; the default where the
+        model's form and its optimizer allow it (see `folding_obstacle`).
+    """
+
+    Settings = TabularSettings
+
+    def __init__(self, inputs: ModelInputs, settings: TabularSettings) -> None:
+        super().__init__(inputs, settings)
+        self.folded = True
+        self.embeddings = EmbeddingTables(inputs.num_ids, settings.widths(inputs.num_ids))
+        self.embedding_dropout = nn.Dropout(settings.embedding_dropout)
+        has_norm = settings.batch_norm_floats and inputs.num_floats
+        self.float_norm = nn.BatchNorm1d(inputs.num_floats) if has_norm else None
+        self.layers = self._build_layers()
+
+    def _build_layers(self) -> nn.Sequential:
+        settings = self.settings
+        hidden = len(settings.layers)
+        sizes = (self.embeddings.width + self.inputs.num_floats, *settings.layers, self.inputs.num_outputs)
+        return nn.Sequential(
+            *(
+                linear_block(
+                    num_in,
+                    num_out,
+                    batch_norm=settings.batch_norm and (index < hidden or settings.batch_norm_last),
+                    dropout=settings.layer_dropouts[index] if index < hidden else 0.0,
+                    activation=index < hidden,
+                    linear_first=settings.linear_first,
+                )
+                for index, (num_in, num_out) in enumerate(pairwise(sizes))
+            )
+        )
+
+    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+        """ids [B, C] int32 or int64, floats [B, F] float32 -> [B, num_outputs] in the dtype of `floats`.
+
+        C or F may be 0, but both tensors are always given. The outputs are logits (or values, for regression): no
+        sigmoid or softmax, except that of `output_range`. Under autocast they are cast back to the dtype of `floats`.
+        """
+        self.require_inputs(ids, floats)
+        folds = self.training and torch.is_grad_enabled() and self.folded and self.folding_obstacle() is None
+        if folds and not floats.requires_grad:  # the folded pass has no gradient of its inputs
+            kind = floats.device.type
+            dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else floats.dtype
+            with torch.autocast(kind, enabled=False):
+                outputs = folded_forward(self._network(), ids.int(), floats, dtype)
+        else:
+            embedded = self.embedding_dropout(self.embeddings(ids))
+            normed = floats if self.float_norm is None else self.float_norm(floats)
+            outputs = self.layers(torch.cat([embedded, normed], dim=1)).to(floats.dtype)
+        if self.settings.output_range is None:
+            return outputs
+        low, high = self.settings.output_range
+        return torch.sigmoid(outputs) * (high - low) + low
+
+    def folding_obstacle(self) -> str | None:
+        """Why training does not go through `models/layers/folded.py`, in words; None where it does."""
+        settings = self.settings
+        if torch.compiler.is_compiling():
+            return "torch.compile fuses the plain form"
+        if self.embeddings.gradients != "rows":
+            return f"the tables' gradients are {self.embeddings.gradients}, not rows"
+        if any(settings.layer_dropouts) or settings.embedding_dropout:
+            return "there is dropout between batch norm and the next layer"
+        if not settings.linear_first or settings.batch_norm_last:
+            return "a batch norm is not between a ReLU and the next linear layer"
+        return None
+
+    def _network(self) -> FoldedNetwork:
+        """The model's own modules in the order in which they are folded."""
+        linears = [module for module in self.layers.modules() if isinstance(module, nn.Linear)]
+        norms = [
+            next((m for m in block.children() if isinstance(m, nn.BatchNorm1d)), None)
+            for block in self.layers.children()
+        ][:-1]
+        return FoldedNetwork(self.embeddings, self.float_norm, linears, norms)

@@ -1,0 +1,1 @@
+"""The checked configuration of a run; nothing heavy is imported here."""

@@ -1,0 +1,464 @@
+"""A run's configuration: one YAML file, checked as a whole before any work, with `key=value` overrides.
+
+Unknown keys are errors that list the known ones. YAML is 1.2, so 1e-3 is a number and `no` is a word.
+
+A mistake is told within half a second. So nothing here imports torch or pandas before it is needed: keys and values of
+other sections are checked first, then those of `model` and `features`, whose settings lie in heavy modules.
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+import json
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from gigabatch.features.encoding.settings import PreprocessorSettings
+from gigabatch.features.recipes import recipe_class, require_recipe
+from gigabatch.features.setting_checks import INDICATORS
+from gigabatch.models.errors import ModelError
+from gigabatch.models.optimizers.schedule import build_schedule
+from gigabatch.models.shelf import model_class
+from gigabatch.pipeline.config.serving import ServeSettings
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Split = Literal["train", "valid", "test"]
+LONGEST_RUN = 1 << 62  # steps; how many a run has is only known when its rows are
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be used; the message names the key, what was found and what is possible."""
+
+
+class Settings(BaseModel):
+    """Base of every part of a configuration: frozen, and without unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """A model by its name on the shelf (models/shelf.py), and its `Settings`; the data give its sizes."""
+
+    kind: str
+    settings: Any
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, **asdict(self.settings)}
+
+
+def model_choice(raw: Any) -> ModelChoice:
+    """From YAML's section `model`: `kind`, by default tabular, and that model's settings."""
+    if isinstance(raw, ModelChoice):
+        return raw
+    if not isinstance(raw, dict):
+        raise ConfigError(f"model: expected keys and values, found {type(raw).__name__}.")
+    settings = dict(raw)
+    kind = settings.pop("kind", "tabular")
+    try:
+        known = model_class(str(kind)).Settings
+    except ModelError as error:
+        raise ConfigError(f"model.kind: {error}") from error
+    return ModelChoice(str(kind), _strict(known, settings, "model"))
+
+
+class NegativeSettings(Settings):
+    """Rows are positives, and negatives are drawn for each of them, anew each epoch (docs/recommenders.md)."""
+
+    per_positive: int = Field(4, ge=1, le=1000)
+    kind: Literal["uniform", "popularity"] = "uniform"
+    power: float = Field(0.75, gt=0, le=4, description="popularity: of the counts that items are drawn by")
+    exclude_known: bool = Field(True, description="never draw an item that the user has in the train split")
+
+
+class TrainSettings(Settings):
+    """How the model is trained; docs/training.md says what each setting costs and when to use it."""
+
+    epochs: int = Field(5, ge=1)
+    batch_size: int = Field(4096, ge=2)
+    optimizer: Literal["lamb", "adamw", "adagrad_lamb", "cowclip"] = "lamb"
+    optimizer_settings: dict[str, Any] = Field(default_factory=dict, description="further arguments of the optimizer")
+    lr_max: float = Field(0.01, gt=0)
+    weight_decay: float = Field(0.01, ge=0)
+    schedule: Literal["one_cycle", "warmup_polynomial", "constant"] = "one_cycle"
+    schedule_settings: dict[str, Any] = Field(default_factory=dict, description="further arguments of the schedule")
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="of the matrix products in training; auto: bfloat16 where the hardware computes in it"
+    )
+    accumulate_steps: int = Field(1, ge=1, description="pieces that a batch is worked through in, to save memory")
+    max_grad_norm: float | Literal["auto"] | None = Field(
+        "auto", description="bound of the gradients' common norm; auto: 1 for LAMB, none for others; null: none"
+    )
+    ema_decay: float | None = Field(
+        None, gt=0, lt=1, description="evaluate and save a moving average of the weights; null: the weights themselves"
+    )
+    patience: int | None = Field(
+        None, ge=1, description="stop after so many epochs in a row without a lower valid loss; null: never"
+    )
+    select: Literal["best", "last"] = Field(
+        "best", description="keep the epoch with the lowest valid loss, or the last"
+    )
+    checkpoint_every_steps: int = Field(1000, ge=1, description="checkpoints are also written after each epoch")
+    residency: Literal["auto", "device", "host", "stream"] = Field(
+        "auto", description="where the train rows lie: in the training device's memory, in the host's, or on disk"
+    )
+    cuda_graph: Literal["auto", "on", "off"] = Field(
+        "auto", description="replay a step as one CUDA graph; auto: on a GPU, where the optimizer can"
+    )
+    negatives: NegativeSettings | None = Field(
+        None, description="for rows that are all positives; batch_size counts the positives"
+    )
+    compile: Literal["on", "off"] = Field("off", description="torch.compile of model and loss; takes seconds to begin")
+
+    @field_validator("max_grad_norm")
+    @classmethod
+    def _positive_norm(cls, value: float | str | None) -> float | str | None:
+        if isinstance(value, float) and value <= 0:
+            raise ValueError("must be positive, auto, or null for no bound")
+        return value
+
+    @model_validator(mode="after")
+    def _fits_the_optimizer_and_schedule(self) -> TrainSettings:
+        """What these would refuse at the train stage, before any work."""
+        for setting in ("lr", "weight_decay", "max_grad_norm"):
+            if setting in self.optimizer_settings:
+                key = "lr_max" if setting == "lr" else setting
+                raise ValueError(f"optimizer_settings: {setting} is a setting of its own, train.{key}.")
+        if self.optimizer_settings:
+            from gigabatch.models.optimizers.registry import build_optimizer
+
+            _try(
+                "optimizer_settings",
+                lambda: build_optimizer(_tiny_model(), self.optimizer, lr=self.lr_max, **self.optimizer_settings),
+            )
+        if self.schedule_settings:
+            _try(
+                "schedule_settings",
+                lambda: build_schedule(self.schedule, self.lr_max, LONGEST_RUN, **self.schedule_settings),
+            )
+        if self.batch_size < 2 * self.accumulate_steps:
+            raise ValueError(
+                f"accumulate_steps: {self.accumulate_steps} pieces of a batch of {self.batch_size} rows have fewer "
+                "than 2 rows, which batch norm needs. Lower it or take a larger batch_size."
+            )
+        return self
+
+
+def _tiny_model() -> nn.Module:
+    """A table and a layer to try optimizers on; torch's random state is left as it was."""
+    import torch
+    from torch import nn
+
+    from gigabatch.models.layers.embeddings import EmbeddingTables
+
+    with torch.random.fork_rng(devices=[]):
+        return nn.Sequential(EmbeddingTables([1], [1]), nn.Linear(1, 1))
+
+
+def _try(key: str, build: Callable[[], object]) -> None:
+    """Raise what `build` refuses as a `ValueError` of this key."""
+    try:
+        build()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{key}: {error}") from error
+
+
+class RankingSettings(Settings):
+    """What is ranked, and how deep it is looked at."""
+
+    k: tuple[int, ...] = Field((10,), min_length=1, description="depths of HR, NDCG, recall and coverage")
+    negatives: int | None = Field(99, ge=1, description="items drawn for each positive; null: none")
+    negatives_are_not_in: tuple[Split, ...] = Field(
+        ("train", "valid", "test"), description="splits whose positives of the user are never drawn"
+    )
+    full_catalogue: bool = Field(True, description="also rank each positive among all items")
+    catalogue_is_without: tuple[Split, ...] = Field(
+        ("train",), description="splits whose other positives of the user are no candidates"
+    )
+    max_rows: int | None = Field(10_000, ge=1, description="positives, evenly spread over the split; null: all")
+
+    @field_validator("k")
+    @classmethod
+    def _whole_depths(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if min(value) < 1 or len(set(value)) < len(value):
+            raise ValueError("must be different whole numbers from 1")
+        return value
+
+
+class EvaluateSettings(Settings):
+    """What the evaluation computes beside the metrics."""
+
+    importance: bool = True
+    importance_rows: int = Field(20_000, ge=100, description="rows of the test split that are shuffled and scored")
+    importance_repeats: int = Field(3, ge=1)
+    calibration_bins: int = Field(15, ge=2, le=100)
+    ranking: RankingSettings | None = Field(
+        None, description="rank each choice of the test split among sampled items and among all; needs entities"
+    )
+
+
+class NightlySettings(Settings):
+    """When a new model replaces the current one."""
+
+    metric: Literal["auc", "logloss", "mrr"] | None = Field(
+        None, description="None: mrr where rows have groups, auc for a binary target, else the loss"
+    )
+    tolerance: float = Field(0.001, ge=0, description="the lower bound of the gain must be above minus this")
+    confidence: float = Field(0.95, gt=0.5, lt=1)
+    num_bootstrap: int = Field(500, ge=50)
+    embed: Literal["auto", "off"] = Field(
+        "auto", description="store users and items of a promoted recommender, as a running service needs them"
+    )
+    min_window_rows: int = Field(
+        1000, ge=10, description="fewer rows in the window that both models have not seen: refuse"
+    )
+
+
+class ClusterSettings(Settings):
+    """How many tasks run at once, and where a cluster is started, its workers."""
+
+    threads: int | None = Field(None, ge=1, description="with cluster none: tasks at once; None: one a core")
+    workers: int | None = Field(None, ge=1, description="processes to start; None leaves Dask's choice")
+    threads_per_worker: int | None = Field(None, ge=1, description="None leaves Dask's choice")
+    memory_limit: str = Field("auto", description="of a worker, such as 4GiB; auto: its share of the machine's")
+
+
+class RunConfig(Settings):
+    """One run."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
+    recipe: str
+    engine: Literal["auto", "cudf", "pandas"] = "auto"
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    num_threads: int | None = Field(None, ge=1, description="CPU threads of torch; None leaves its default")
+    cluster: str = Field(
+        "none", pattern=r"^(none|local|cuda|tcp://[^/\s]+:\d+)$", description="none, local, cuda or tcp://HOST:PORT"
+    )
+    cluster_settings: ClusterSettings = ClusterSettings()
+    seed: int = Field(1, ge=0)
+    artifacts: Path = Path("artifacts")
+    runs: Path = Path("runs")
+    rows_per_part: int = Field(
+        1_000_000, ge=1, description="rows of a Parquet part of the features stage, and so of what is in memory at once"
+    )
+    features: Any = None
+    preprocess: PreprocessorSettings = PreprocessorSettings()
+    model: Any = Field({}, description="kind, and the settings of that model")
+    train: TrainSettings = TrainSettings()
+    evaluate: EvaluateSettings = EvaluateSettings()
+    nightly: NightlySettings = NightlySettings()
+    serve: ServeSettings = ServeSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _preprocess_settings(cls, raw: Any) -> Any:
+        if isinstance(raw, dict) and isinstance(raw.get("preprocess"), dict):
+            settings = _strict(PreprocessorSettings, raw["preprocess"], "preprocess")
+            if settings.indicator not in INDICATORS:
+                known = ", ".join(INDICATORS)
+                raise ConfigError(f"preprocess.indicator: unknown value {settings.indicator!r}. Known: {known}.")
+            return raw | {"preprocess": settings}
+        return raw
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_recipe(cls, raw: Any) -> Any:
+        if isinstance(raw, dict) and "recipe" in raw:
+            require_recipe(str(raw["recipe"]))
+        return raw
+
+    @model_validator(mode="after")
+    def _settings_of_model_and_recipe(self) -> RunConfig:
+        """Last, since importing a model or a recipe takes seconds."""
+        model, features = model_choice(self.model), self.features or {}
+        if not is_dataclass(features):
+            features = _strict(recipe_class(self.recipe).Settings, features, "features")
+        object.__setattr__(self, "model", model)  # pydantic refuses the assignment: a configuration is frozen
+        object.__setattr__(self, "features", features)
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types, every default written out."""
+        raw = self.model_dump(mode="json", exclude={"features", "model"})
+        own = {"features": asdict(self.features), "model": self.model.to_dict()}
+        return raw | json.loads(json.dumps(own))
+
+    def to_yaml(self) -> str:
+        out = io.StringIO()
+        yaml = YAML(typ="safe", pure=True)
+        yaml.default_flow_style = False
+        yaml.dump(self.to_dict(), out)
+        return out.getvalue()
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """The YAML file with `dotted.key=value` overrides applied; values are YAML too (`model.layers=[64,32]`)."""
+    path = Path(path)
+    try:
+        raw = YAML(typ="safe", pure=True).load(path.read_text())
+    except FileNotFoundError as error:
+        known = sorted(str(item) for item in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
+        raise ConfigError(f"config {path}: no such file. Found there: {', '.join(known) or 'nothing'}.") from error
+    except OSError as error:
+        raise ConfigError(f"config {path}: cannot be read ({error.strerror}).") from error
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config {path}: not valid YAML ({_where_yaml(error)}).") from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"config {path}: expected keys and values, found {type(raw).__name__}.")
+    for override in overrides:
+        _apply(raw, override)
+    return parse_config(raw, f"config {path}")
+
+
+def parse_config(raw: dict[str, Any], where: str = "config") -> RunConfig:
+    """A checked configuration from plain types."""
+    require_known_keys(RunConfig, raw, where)
+    try:
+        return RunConfig.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(f"{where}: " + " ".join(_describe(item) for item in error.errors())) from error
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def _where_yaml(error: Exception) -> str:
+    """The parser's complaint in one line, with the place where it has one."""
+    problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
+    text = " ".join(str(problem or error).split())
+    return text if mark is None else f"{text}, line {mark.line + 1}, column {mark.column + 1}"
+
+
+def _apply(raw: dict[str, Any], override: str) -> None:
+    key, separator, text = override.partition("=")
+    if not separator or not key:
+        raise ConfigError(f"override {override!r}: expected key=value, for example train.epochs=3.")
+    try:
+        value = YAML(typ="safe", pure=True).load(text)
+    except YAMLError as error:
+        raise ConfigError(f"override {override!r}: the value is not valid YAML ({_where_yaml(error)}).") from error
+    *parents, last = key.split(".")
+    for name in parents:
+        if raw.get(name) is None:
+            raw[name] = {}
+        raw = raw[name]
+        if not isinstance(raw, dict):
+            raise ConfigError(f"override {override!r}: {name!r} is a value, not a section.")
+    raw[last] = value
+
+
+def _strict(kind: type, given: Any, where: str) -> Any:
+    """The dataclass of the section `where` from a mapping, nested ones too, refusing unknown keys."""
+    if not isinstance(given, dict):
+        raise ConfigError(f"{where}: expected keys and values, found {type(given).__name__}.")
+    require_known_keys(kind, given, section=where)
+    try:
+        return TypeAdapter(kind).validate_python(given)
+    except ValidationError as error:
+        raise ConfigError(" ".join(_describe(item, where) for item in error.errors())) from error
+
+
+def require_known_keys(kind: type, given: Mapping[str, Any], where: str = "", section: str = "") -> None:
+    """Raise `ConfigError` for every key of `given`, and of the sections in it, that `kind` and its sections lack.
+
+    where: what the message begins with. section: dotted place of `given` in a run's configuration.
+    """
+    found = list(_unknown_keys(kind, given, section))
+    if not found:
+        return
+    others = set(setting_paths(RunConfig)) | set(setting_paths(kind, section)) | set(_given_paths(given, section))
+    others -= {path for path, _ in found}
+    raise ConfigError(f"{where}: " * bool(where) + " ".join(_unknown_key(path, known, others) for path, known in found))
+
+
+def setting_paths(kind: type, section: str = "") -> Iterator[str]:
+    """Dotted names of every setting of `kind`, its sections and theirs; those of a recipe and a model are not known."""
+    for name, annotation in _fields(kind).items():
+        path = _join(section, name)
+        yield path
+        inside, by_name = _settings_inside(annotation)
+        if inside is not None and not by_name:
+            yield from setting_paths(inside, path)
+
+
+def _given_paths(given: Mapping[str, Any], section: str) -> Iterator[str]:
+    """Dotted names of what a file sets. They are all that is known of a recipe and a model before their import."""
+    for name, value in given.items():
+        path = _join(section, name)
+        yield path
+        if isinstance(value, dict):
+            yield from _given_paths(value, path)
+
+
+def _unknown_keys(kind: type, given: Mapping[str, Any], section: str) -> Iterator[tuple[str, list[str]]]:
+    """Dotted name of each unknown key, and the known ones of its section."""
+    known = _fields(kind)
+    for name, value in given.items():
+        path = _join(section, name)
+        if name not in known:
+            yield path, [_join(section, other) for other in known]
+            continue
+        inside, by_name = _settings_inside(known[name])
+        if inside is None or not isinstance(value, dict):
+            continue
+        for part, item in ((_join(path, key), item) for key, item in value.items()) if by_name else ((path, value),):
+            if isinstance(item, dict):
+                yield from _unknown_keys(inside, item, part)
+
+
+def _fields(kind: type) -> dict[str, Any]:
+    """Name and type of each setting of a pydantic model or a dataclass."""
+    if issubclass(kind, BaseModel):
+        return {name: field.annotation for name, field in kind.model_fields.items()}
+    return get_type_hints(kind)
+
+
+def _settings_inside(annotation: Any) -> tuple[type | None, bool]:
+    """The class of settings that a field of this type holds, and whether it holds several by name."""
+    if isinstance(annotation, type) and (is_dataclass(annotation) or issubclass(annotation, BaseModel)):
+        return annotation, False
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return next((found for found in map(_settings_inside, arguments) if found[0] is not None), (None, False))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _settings_inside(arguments[1])[0], True
+    return None, False
+
+
+def _join(section: str, name: Any) -> str:
+    return f"{section}.{name}" if section else str(name)
+
+
+def _unknown_key(path: str, known: Sequence[str], others: set[str]) -> str:
+    """The message for an unknown key; known: settings of its section. others: settings anywhere.
+
+    What is suggested is the most similar last name, of the same section where two are equally similar.
+    """
+    name = path.rpartition(".")[2]
+    likeness = {}
+    for other in {*known, *others}:
+        at_home = other in known
+        ratio = difflib.SequenceMatcher(None, other.rpartition(".")[2], name).ratio()
+        if ratio >= (0.6 if at_home else 0.8):
+            likeness[other] = (ratio, at_home)
+    best = sorted(other for other in likeness if likeness[other] == max(likeness.values()))[:3]
+    hint = f" Did you mean {' or '.join(map(repr, best))}?" if best else ""
+    names = sorted(other.rpartition(".")[2] for other in known)
+    return f"unknown key {path!r}.{hint} Known keys: {', '.join(names)}."
+
+
+def _describe(item: Any, where: str = "") -> str:
+    location = ".".join(str(part) for part in ((where,) if where else ()) + item["loc"])
+    if item["type"] == "missing":
+        return f"key {location!r} is missing."
+    message = item["msg"].removeprefix("Value error, ")
+    return f"{location or 'configuration'}: {message} (found {item['input']!r})." if location else message

@@ -1,0 +1,1 @@
+"""Vectors of users and items, stored under a run."""

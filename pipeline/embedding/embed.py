@@ -1,0 +1,206 @@
+"""The stage `embed`: vectors and model inputs of every user and item of a run's bundle, stored for request time.
+
+A version is an artifact under the run's folder (`pipeline/embedding/embeddings.py` says what lies where), so it is
+whole or not there, and one that exists is not made again. `gigabatch embed --update FILES` starts from the version
+before: rows that are as they were keep their vectors, and the others' are computed. Keys, rows and model inputs are
+then, bit for bit, those of a run over all rows, and vectors are equal to its own within `SCORE_RTOL` and `SCORE_ATOL`
+(models/model.py).
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gigabatch.features.engines.frame import load_engine
+from gigabatch.features.errors import DataError
+from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand
+from gigabatch.features.schema import Schema
+from gigabatch.pipeline.bundle import Bundle, load_bundle
+from gigabatch.pipeline.display import render_table
+from gigabatch.pipeline.embedding.embed_write import EmbedSettings, write_entity, write_index
+from gigabatch.pipeline.embedding.embeddings import (
+    FORMAT,
+    KEY_TYPES,
+    LATEST,
+    ROWS,
+    STAGE,
+    EmbeddingsError,
+    StoredEmbeddings,
+    bundle_identity,
+    folder_of,
+)
+from gigabatch.pipeline.embedding.entities import NewestRows, kept_columns
+from gigabatch.pipeline.stages.run import find_run
+from gigabatch.pipeline.stages.stages import Features, Pipeline
+from gigabatch.pipeline.store.artifacts import (
+    Artifact,
+    ArtifactStore,
+    artifact_key,
+    artifacts_newest_first,
+    atomic_symlink,
+    input_checksums,
+    source_hash,
+)
+
+SOURCES = [
+    "gigabatch.features",
+    "gigabatch.models",
+    "gigabatch.pipeline.bundle",
+    "gigabatch.pipeline.embedding.embed",
+    "gigabatch.pipeline.embedding.embed_write",
+    "gigabatch.pipeline.embedding.entities",
+    "gigabatch.pipeline.embedding.embeddings",
+]
+KEPT_VERSIONS = 2  # the latest, and the one before it, which a server may be about to open
+
+
+def run_embed(
+    config: str | Path, overrides: Sequence[str], run: Path | None, settings: EmbedSettings, update: str | None = None
+) -> int:
+    """The command: embed a run's users and items, from the features stage or, with `update`, also from new rows.
+
+    update: Parquet files with rows of the features stage; one that has only the items' columns brings only items.
+    """
+    pipeline = Pipeline.from_config(config, *overrides)
+    path = find_run(pipeline.config, run)
+    bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)
+    if update is None:
+        artifact = embed(path, bundle, pipeline.features(), settings)
+    else:
+        artifact = update_embeddings(path, bundle, pipeline, expand(update), settings)
+    shown = [
+        {
+            "": folder_of(name),
+            **{key: entry[key] for key in ("rows", "computed", "dim", "dtype")},
+            **_shown_index(entry),
+        }
+        for name, entry in artifact.manifest["entities"].items()
+    ]
+    render_table(shown, f"embeddings {'(skipped, unchanged)' if artifact.skipped else ''}")
+    print(artifact.path)
+    return 0
+
+
+def _shown_index(entry: dict[str, Any]) -> dict[str, Any]:
+    report = entry["index"]
+    return {"index": "approximate", "recall": report["recall"]} if report else {"index": "none", "recall": None}
+
+
+def embed(run: Path, bundle: Bundle, features: Features, settings: EmbedSettings) -> Artifact:
+    """Embeddings of all users and items of the features stage, all splits; runs/<name>/<id>/embeddings/latest."""
+    engine = load_engine(features.pipeline.engine)
+    parts = [path for split in features.rows for path in features.parts(split)]
+
+    def rows() -> dict[str, Any]:
+        return _gather(bundle.schema, engine, [str(path) for path in parts], {})
+
+    inputs = {"features": features.artifact.key}
+    return _store(run, bundle, settings, inputs, rows, None)
+
+
+def update_embeddings(
+    run: Path, bundle: Bundle, pipeline: Pipeline, files: Sequence[str], settings: EmbedSettings
+) -> Artifact:
+    """The run's latest embeddings with new feature rows taken in; only what is new or differs is computed."""
+    before = StoredEmbeddings.load(run / STAGE, bundle)
+    engine = load_engine(pipeline.engine)
+    for path in files:
+        _require_parquet(path)
+
+    def rows() -> dict[str, Any]:
+        known = {
+            name: engine.read_parquet(before.folder / folder_of(name) / ROWS) for name in before.manifest["entities"]
+        }
+        return _gather(bundle.schema, engine, files, known)
+
+    inputs = {"before": before.key, "files": input_checksums(files, pipeline.store.root)}
+    return _store(run, bundle, settings, inputs, rows, before)
+
+
+def _require_parquet(path: str) -> None:
+    if not path.endswith(PARQUET_ENDINGS):
+        raise DataError(f"embed: {path} is not a Parquet file. Give rows as `gigabatch features` writes them.")
+
+
+def _gather(schema: Schema, engine: Any, files: Sequence[str], known: dict[str, Any]) -> dict[str, Any]:
+    """Newest rows by entity, of the known rows and then of these files, each read once."""
+    gathered = {entity.name: NewestRows(schema, entity) for entity in schema.entities}
+    for name, frame in known.items():
+        gathered[name].add(frame)
+    for path in files:
+        there = engine.parquet_columns(path)
+        meant = [entity for entity in schema.entities if entity.key in there]
+        if not meant:
+            keys = [entity.key for entity in schema.entities]
+            raise DataError.missing_columns(keys, there, f"embed, {path}")
+        wanted = {name for entity in meant for name in kept_columns(schema, entity)}
+        frame = engine.read_parquet(path, [name for name in there if name in wanted])
+        for entity in meant:
+            gathered[entity.name].add(frame)
+    return {name: found.frame for name, found in gathered.items()}
+
+
+def _store(
+    run: Path,
+    bundle: Bundle,
+    settings: EmbedSettings,
+    inputs: dict[str, Any],
+    rows: Callable[[], dict[str, Any]],
+    before: StoredEmbeddings | None,
+) -> Artifact:
+    """The artifact of these inputs, made if it is not there, and `latest` pointing to it."""
+    _require_entities(bundle)
+    identity = bundle_identity(bundle)
+    sources = source_hash(SOURCES)
+    config = asdict(settings) | {"device": bundle.device}
+    key = artifact_key("embed", {"bundle": identity, **inputs}, config, sources)
+    origin = {"sources": sources, "device": bundle.device}  # vectors of another are not kept
+    reused = before if before is not None and before.manifest["origin"] == origin else None
+
+    def write(folder: Path) -> dict[str, Any]:
+        started = time.perf_counter()
+        entities = {}
+        for name, frame in rows().items():
+            old = None if reused is None else reused.user if name == "user" else reused.item
+            entities[name] = write_entity(folder / folder_of(name), bundle, name, frame, settings, old)
+        if settings.index != "exact" and "item" in entities:
+            entities["item"]["index"] = write_index(folder, entities, settings, bundle.device)
+        total = sum(entry["rows"] for entry in entities.values())
+        seconds = time.perf_counter() - started
+        return {
+            "format": FORMAT,
+            "bundle": identity,
+            "origin": origin,
+            "entities": entities,
+            "rows": total,
+            "seconds": seconds,
+        }
+
+    artifact = ArtifactStore(run).build(STAGE, key, write)
+    home = run / STAGE
+    atomic_symlink(Path(artifact.path.name), home / LATEST)
+    for old in artifacts_newest_first(home)[KEPT_VERSIONS:]:
+        if old != artifact.path:
+            shutil.rmtree(old)
+    return artifact
+
+
+def _require_entities(bundle: Bundle) -> None:
+    schema = bundle.schema
+    if not schema.entities:
+        raise EmbeddingsError(
+            "embed: the schema does not say which columns are those of users and items. Name them in the recipe's "
+            "settings (features.entities) and train again."
+        )
+    for entity in schema.entities:
+        dtype = schema.dtypes()[entity.key]
+        if dtype not in KEY_TYPES:
+            raise EmbeddingsError(
+                f"embed: the key {entity.key!r} of the {entity.name} is {dtype}; only text and whole numbers can be "
+                "looked up. Make it a string in the recipe."
+            )

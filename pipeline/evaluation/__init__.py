@@ -1,0 +1,1 @@
+"""Metrics and importance of a model on a split; leave-one-out ranking."""

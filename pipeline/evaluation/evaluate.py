@@ -1,0 +1,232 @@
+"""Evaluation: metrics, what the report draws, and permutation importance, from a model and a packed table."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gigabatch.features.schema import Schema, Target
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.metrics.pointwise import (
+    accuracy,
+    calibration_curve,
+    expected_calibration_error,
+    log_loss,
+    mae,
+    multiclass_log_loss,
+    r2,
+    rmse,
+    roc_auc,
+    roc_curve,
+)
+from gigabatch.models.metrics.ranking import gauc, grouped_mrr, normalised_entropy
+from gigabatch.pipeline.bundle import target_loss
+from gigabatch.pipeline.config.config import ConfigError, EvaluateSettings, NightlySettings
+from gigabatch.pipeline.display import progress
+from gigabatch.pipeline.reports.charts import Calibration, Histogram, Roc
+from gigabatch.pipeline.reports.report import Confusion, Quality
+from gigabatch.pipeline.training.train import table_loss, table_outputs
+
+HEADLINE = ("auc", "logloss", "ece", "mrr")
+HISTOGRAM_BINS = 40
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """metrics: by target name, then by metric; headline: auc, logloss, ece, mrr, null where one does not apply."""
+
+    metrics: dict[str, dict[str, float | None]]
+    headline: dict[str, float | None]
+    predictions: tuple[Tensor, ...]
+
+
+def evaluate(model: Any, table: PackedTable, schema: Schema, device: str, bins: int = 15) -> Evaluation:
+    """Every metric of every target over the whole table. With several targets a headline metric is their mean."""
+    batch = table.unpack(table.words).to(device)
+    predictions = target_loss(schema).predict(table_outputs(model, table, device))
+    metrics = {
+        target.name: target_metrics(target, prediction, labels, batch.group, bins)
+        for target, prediction, labels in zip(schema.targets, predictions, batch.targets, strict=True)
+    }
+    headline: dict[str, float | None] = {}
+    for name in HEADLINE:
+        found = [value for values in metrics.values() if (value := values.get(name)) is not None]
+        headline[name] = float(np.mean(found)) if found else None
+    return Evaluation(metrics, headline, predictions)
+
+
+def choose_metric(settings: NightlySettings, schema: Schema, in_groups: bool = False) -> str:
+    """The metric that decides, for the first target. in_groups: rows are judged in groups that the schema does not
+    name, each among the negatives that are drawn for it."""
+    task = schema.targets[0].task
+    grouped = in_groups or schema.only("group") is not None
+    metric = settings.metric or ("logloss" if task != "binary" else "mrr" if grouped else "auc")
+    fits = {"mrr": grouped and task == "binary", "auc": task == "binary", "logloss": True}
+    if not fits[metric]:
+        raise ConfigError(
+            f"nightly.metric: {metric} does not apply to a {task} target{'' if grouped else ' without groups'}."
+        )
+    return metric
+
+
+def target_metrics(
+    target: Target, prediction: Tensor, labels: Tensor, group: Tensor | None, bins: int
+) -> dict[str, float | None]:
+    """Metrics of one target; None where one cannot be computed (AUC of one class).
+
+    Those of groups are there where rows have groups; gauc_left_out is the share of rows that GAUC leaves out.
+    """
+    if target.task == "regression":
+        found = {"rmse": rmse(prediction, labels), "mae": mae(prediction, labels), "r2": r2(prediction, labels)}
+    elif target.task == "multiclass":
+        found = {"logloss": multiclass_log_loss(prediction, labels), "accuracy": accuracy(prediction, labels)}
+        found["ece"] = expected_calibration_error(prediction, labels, bins)
+    else:
+        found = {
+            "auc": roc_auc(prediction, labels),
+            "logloss": log_loss(prediction, labels),
+            "ece": expected_calibration_error(prediction, labels, bins),
+            "accuracy": accuracy(prediction, labels),
+            "normalised_entropy": normalised_entropy(prediction, labels),
+        }
+        if group is not None:
+            found["mrr"] = grouped_mrr(prediction, labels, group)
+            found["gauc"], found["gauc_left_out"] = gauc(prediction, labels, group)
+    return {name: None if math.isnan(value) else value for name, value in ((k, float(v)) for k, v in found.items())}
+
+
+def quality(schema: Schema, evaluation: Evaluation, table: PackedTable, bins: int) -> list[Quality]:
+    """What the report draws of each target."""
+    labels = table.unpack(table.words).targets
+    found = []
+    for target, prediction, label in zip(schema.targets, evaluation.predictions, labels, strict=True):
+        metrics = evaluation.metrics[target.name]
+        drawn = target_quality(target, prediction.cpu(), label.cpu(), metrics, bins)
+        found.append(replace(drawn, metrics=metrics))
+    return found
+
+
+def target_quality(target: Target, prediction: Tensor, label: Tensor, metrics: dict, bins: int) -> Quality:
+    if target.task == "regression":
+        residuals = (label - prediction).numpy()
+        counts, edges = np.histogram(residuals, HISTOGRAM_BINS)
+        return Quality(
+            target.name,
+            residuals=Histogram(edges, {"rows": counts}),
+            predicted_actual=(prediction.numpy(), label.numpy()),
+        )
+    if target.task == "multiclass":
+        size = target.num_outputs
+        pairs = label.long() * size + prediction.argmax(1)
+        counts = torch.bincount(pairs, minlength=size * size).reshape(size, size).numpy()
+        return Quality(target.name, confusion=Confusion(target.classes or tuple(map(str, range(size))), counts))
+    curve = roc_curve(prediction, label, max_points=400)
+    bars = calibration_curve(prediction, label, bins)
+    edges = np.linspace(0, 1, HISTOGRAM_BINS + 1)
+    by_label = {
+        f"{target.name} = {value}": np.histogram(prediction[label == value].numpy(), edges)[0] for value in (0, 1)
+    }
+    auc = metrics["auc"]
+    return Quality(
+        target.name,
+        roc=None if auc is None else Roc(curve.false_positive_rate.numpy(), curve.true_positive_rate.numpy(), auc),
+        calibration=Calibration(bars.confidence.numpy(), bars.accuracy.numpy(), bars.num_rows.numpy()),
+        scores=Histogram(edges, by_label),
+    )
+
+
+def permutation_importance(
+    model: Any, table: PackedTable, schema: Schema, settings: EvaluateSettings, seed: int, device: str
+) -> tuple[str, list[dict[str, Any]]]:
+    """How much worse the model gets when one feature's values are shuffled over rows (Breiman 2001, section 10).
+
+    A feature's indicator is shuffled with it. Returns the metric's name and rows of name, mean, std over the
+    repeats, largest first. The metric is AUC for a binary target, MRR where its rows have groups, else minus the loss.
+    """
+    rows = importance_rows(table, settings.importance_rows)
+    words = table.words[rows]
+    binary = schema.targets[0].task == "binary"
+    metric = "minus loss" if not binary else "MRR" if table.schema.has_group else "AUC"
+
+    def measure(words: Tensor) -> float:
+        part = PackedTable(words, table.schema)
+        if metric == "minus loss":
+            return -table_loss(model, part, target_loss(schema), device)
+        found = evaluate(model, part, schema, device).headline["mrr" if metric == "MRR" else "auc"]
+        return float("nan") if found is None else found
+
+    generator = torch.Generator().manual_seed(seed)
+    base = measure(words)
+    features = feature_words(table)
+    found = []
+    for name in progress(list(features), "importance"):
+        drops = []
+        for _ in range(settings.importance_repeats):
+            order = torch.randperm(len(words), generator=generator)
+            shuffled = words.clone()
+            shuffled[:, features[name]] = words[order][:, features[name]]
+            drops.append(base - measure(shuffled))
+        found.append({"name": name, "mean": float(np.mean(drops)), "std": float(np.std(drops))})
+    return metric, sorted(found, key=lambda row: -row["mean"])
+
+
+def importance_rows(table: PackedTable, most: int) -> Tensor:
+    """Row numbers of an evenly spread sample of at most `most` rows; with groups, whole groups."""
+    if len(table) <= most:
+        return torch.arange(len(table))
+    if not table.schema.has_group:
+        return torch.linspace(0, len(table) - 1, most).long()
+    group = table.words[:, -1].long().cpu()
+    share = most / len(table)
+    count = int(group.max()) + 1
+    chosen = torch.zeros(count, dtype=torch.bool)
+    chosen[torch.linspace(0, count - 1, max(int(count * share), 1)).long()] = True
+    return chosen[group].nonzero()[:, 0]
+
+
+def column_summary(preprocessor: Any, train: PackedTable, test: PackedTable) -> list[dict[str, Any]]:
+    """A row a feature: nulls at fit, cardinality, share of test rows that were unseen, centre and spread."""
+    found: list[dict[str, Any]] = []
+    fitted, asked = train.unpack(train.words).ids, test.unpack(test.words).ids
+    for position, column in enumerate(train.schema.ids):
+        vocabulary = preprocessor.vocabularies[column.name]
+        layout = vocabulary.layout
+        unseen = (asked[:, position] >= layout.unseen) & (asked[:, position] < layout.unseen + layout.buckets)
+        found.append(
+            {
+                "name": column.name,
+                "role": "categorical",
+                "nulls": float((fitted[:, position] == layout.null).double().mean()),
+                "cardinality": len(vocabulary.values),
+                "unseen_rate": float(unseen.double().mean()),
+            }
+        )
+    for name, fill in preprocessor.fills.items():
+        scale = preprocessor.scales.get(name)
+        found.append(
+            {
+                "name": name,
+                "role": "continuous",
+                "nulls": fill.null_rate,
+                "median": fill.value,
+                "mean": None if scale is None else scale.mean,
+                "std": None if scale is None else scale.std,
+            }
+        )
+    return found
+
+
+def feature_words(table: PackedTable) -> dict[str, list[int]]:
+    """Which words of a packed row belong to each feature, indicators with the column that they speak of."""
+    schema = table.schema
+    found: dict[str, list[int]] = {}
+    names = [column.name for column in schema.ids] + list(schema.floats)
+    for position, name in enumerate(names):
+        owner = name.removesuffix("_na") if name.endswith("_na") and name.removesuffix("_na") in names else name
+        found.setdefault(owner, []).append(position)
+    return found

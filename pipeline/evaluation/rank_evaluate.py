@@ -1,0 +1,321 @@
+"""How high a model ranks what users chose: among sampled items, and among the whole catalogue; on the device.
+
+Every row of a test table that is a positive asks one question: user, item and context, and instead of the item each
+candidate in turn, with the candidate's own columns. What `models/metrics/ranking.py` says of ties holds here.
+
+Shapes: R questions, V items of the catalogue, N sampled negatives, C id columns, F float columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from gigabatch.features.vocabulary.vocabulary import LAYOUT
+from gigabatch.loaders.errors import LoaderError
+from gigabatch.loaders.negatives.draws import UniformNegatives
+from gigabatch.loaders.negatives.table import KnownPositives
+from gigabatch.loaders.tables.entity_rows import EntityRows
+from gigabatch.loaders.tables.packed import Batch, PackedTable
+from gigabatch.models.metrics.ranking import PositiveRanks, log_chance_of_absence
+from gigabatch.models.model import ModelInputs
+from gigabatch.pipeline.bundle import BLOCK_ROWS, model_outputs
+from gigabatch.pipeline.config.config import RankingSettings
+from gigabatch.pipeline.display import progress
+
+SCORES_AT_ONCE = 1 << 22  # of candidates; pairs are scored `BLOCK_ROWS` at a time
+
+
+class RankingError(ValueError):
+    """The ranking cannot be evaluated; the message says what is missing."""
+
+
+@runtime_checkable
+class Towers(Protocol):
+    """A model whose users and items become vectors apart from each other, as in models/recommenders/two_tower.py."""
+
+    def user_vectors(self, ids: Tensor, floats: Tensor) -> Tensor: ...
+    def item_vectors(self, ids: Tensor, floats: Tensor) -> Tensor: ...
+    def score(self, user_vectors: Tensor, item_vectors: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Catalogue:
+    """What can be recommended, to whom.
+
+    items: the columns of every item. item_ids: the candidates, the ids of the items' vocabulary. user_column: place of
+    the users' key among the ids. first_user: ids below are no user but many, the null and the unseen. known: by split,
+    what each user chose.
+    """
+
+    items: EntityRows
+    item_ids: range
+    user_column: int
+    first_user: int
+    known: Mapping[str, KnownPositives]
+
+    @classmethod
+    def of(
+        cls,
+        tables: Mapping[str, PackedTable],
+        inputs: ModelInputs,
+        device: str,
+        *,
+        first_user: int = LAYOUT.first,
+        first_item: int = LAYOUT.first,
+    ) -> Catalogue:
+        """From the packed tables by split, of which `train` has every item's columns, and the places in `inputs`.
+
+        first_user, first_item: the first id of either vocabulary (`IdLayout.first`).
+
+        Raises:
+            RankingError: where the schema names no user or no item, or has no binary target.
+        """
+        missing = [name for name in ("user", "item") if getattr(inputs, name) is None]
+        if inputs.user is None or inputs.item is None:
+            raise RankingError(
+                f"ranking: the schema does not say which columns are those of {' and '.join(missing)}. Name them in "
+                "the recipe's settings (features.entities)."
+            )
+        user, item = inputs.user, inputs.item
+        num_users = inputs.num_ids[user.key]
+        known = {}
+        for split, table in tables.items():
+            ids = positive_rows(table).words[:, [user.key, item.key]].to(device)
+            ids = ids[ids[:, 0] >= first_user]
+            known[split] = KnownPositives.from_pairs(ids[:, 0], ids[:, 1], num_users)
+        items = EntityRows.of(tables["train"], item.key, item.ids, item.floats).to(device)
+        return cls(items, range(first_item, items.num_ids), user.key, first_user, known)
+
+    def known_in(self, splits: tuple[str, ...], device: torch.device) -> KnownPositives:
+        """What each user chose in any of `splits`, those of them that there are."""
+        parts = [self.known[split] for split in splits if split in self.known]
+        num_users = next(iter(self.known.values())).num_users
+        nothing = torch.zeros(0, dtype=torch.int32, device=device)
+        users = torch.cat([nothing.long(), *(part.users.to(device) for part in parts)])
+        items = torch.cat([nothing, *(part.items.to(device) for part in parts)])
+        return KnownPositives.from_pairs(users, items, num_users)
+
+
+def positive_rows(table: PackedTable) -> PackedTable:
+    """The rows whose first target, a binary one, is 1."""
+    if not table.schema.targets or table.schema.targets[0].task != "binary":
+        raise RankingError("ranking: what users chose is a first target that is binary, and this table has none.")
+    chosen = table.unpack(table.words).targets[0] == 1
+    return PackedTable(table.words[chosen].contiguous(), table.schema)
+
+
+def rank_evaluate(
+    model: nn.Module,
+    positives: PackedTable,
+    catalogue: Catalogue,
+    settings: RankingSettings,
+    *,
+    seed: int,
+    device: str,
+    output: int = 0,
+) -> dict[str, Any]:
+    """Rank the item of each row of `positives` among candidates; `output`: which of the model's outputs is the score.
+
+    A row whose item is not in the catalogue (one that came after training) cannot be ranked and is left out; their
+    share is `cold_items`. Negatives depend on (seed, row of `positives`) alone. A candidate is never the positive
+    itself. Means over rows; of recall, over users first, so that each counts once.
+
+    Returns rows, cold_items, and by `sampled` and `catalogue`, where asked for: candidates, mrr, and for each k hr@k,
+    ndcg@k, recall@k; coverage@k of the catalogue. None where there is no row.
+
+    Raises:
+        RankingError: for scores that are not finite; for a user who leaves too few items to draw negatives from.
+    """
+    item_ids, key = catalogue.item_ids, catalogue.items.key_column
+    inside = (positives.words[:, key] >= item_ids.start) & (positives.words[:, key] < item_ids.stop)
+    rows = inside.nonzero()[:, 0]
+    if settings.max_rows is not None and len(rows) > settings.max_rows:
+        rows = rows[torch.linspace(0, len(rows) - 1, settings.max_rows, dtype=torch.float64, device=rows.device).long()]
+    asked = positives.unpack(positives.words[rows]).to(device)
+    cold = 1 - float(inside.double().mean()) if len(inside) else None
+    found: dict[str, Any] = {"rows": len(rows), "cold_items": cold}
+    users = _one_number_a_user(asked.ids[:, catalogue.user_column], catalogue.first_user)
+    training = model.training
+    model.eval()
+    try:
+        scorer = (TowerScores if isinstance(model, Towers) else PairScores)(model, asked, catalogue.items, output)
+        if settings.negatives is not None:
+            ranks = _among_negatives(scorer, asked, rows.to(device), catalogue, settings, seed)
+            found["sampled"] = {"candidates": 1 + settings.negatives} | _means(ranks, users, settings.k)
+        if settings.full_catalogue:
+            ranks, coverage = _among_all(scorer, asked, catalogue, settings)
+            found["catalogue"] = {"candidates": len(item_ids)} | _means(ranks, users, settings.k) | coverage
+    finally:
+        model.train(training)
+    return found
+
+
+def ranking_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What `rank_evaluate` found as rows of a table."""
+    titles = {"sampled": "sampled negatives", "catalogue": "whole catalogue"}
+    return [{"ranked among": title} | found[name] for name, title in titles.items() if name in found]
+
+
+class PairScores:
+    """Scores of any model: each question's row with the candidate's columns in place of its item's.
+
+    Called with rows [b] int64 of `asked` and items [b, n] int32, or [n] for all of them; float32 [b, n]. No more than
+    `BLOCK_ROWS` rows are made at a time, always the same ones together, so that a repeated ranking has the same bits.
+    """
+
+    def __init__(self, model: Any, asked: Batch, items: EntityRows, output: int) -> None:
+        self.model, self.asked, self.items, self.output = model, asked, items, output
+
+    def __call__(self, rows: Tensor, items: Tensor) -> Tensor:
+        return _pairs(rows, items, self._score)
+
+    def _score(self, rows: Tensor, items: Tensor) -> Tensor:
+        ids, floats = self.asked.ids[rows], self.asked.floats[rows]
+        self.items.fill(ids, floats, items)
+        return next(model_outputs(self.model, ids, floats))[:, self.output]
+
+
+class TowerScores:
+    """The same of a model with towers, whose vectors are made once: of each question's user, and of each item."""
+
+    def __init__(self, model: Any, asked: Batch, items: EntityRows, output: int) -> None:
+        self.model, self.output = model, output
+
+        def of_users(rows: Tensor) -> Tensor:
+            vectors: Tensor = model.user_vectors(asked.ids[rows], asked.floats[rows])
+            return vectors
+
+        def of_items(rows: Tensor) -> Tensor:
+            ids = asked.ids.new_zeros(len(rows), asked.ids.shape[1])
+            floats = asked.floats.new_zeros(len(rows), asked.floats.shape[1])
+            items.fill(ids, floats, rows)
+            vectors: Tensor = model.item_vectors(ids, floats)
+            return vectors
+
+        self.users = _in_blocks(of_users, len(asked.ids), asked.ids.device)
+        self.items = _in_blocks(of_items, items.num_ids, asked.ids.device)
+
+    def __call__(self, rows: Tensor, items: Tensor) -> Tensor:
+        return _pairs(rows, items, self._score)
+
+    def _score(self, rows: Tensor, items: Tensor) -> Tensor:
+        with torch.inference_mode():
+            scores: Tensor = self.model.score(self.users[rows], self.items[items])
+        return scores[:, self.output]
+
+
+Scorer = PairScores | TowerScores
+
+
+@torch.inference_mode()
+def _in_blocks(vectors: Callable[[Tensor], Tensor], num_rows: int, device: torch.device) -> Tensor:
+    """`vectors` of rows 0 ... num_rows - 1, in blocks."""
+    starts = range(0, num_rows, BLOCK_ROWS)
+    parts = [vectors(torch.arange(start, min(start + BLOCK_ROWS, num_rows), device=device)) for start in starts]
+    return torch.cat(parts) if parts else torch.zeros(0, 0, device=device)
+
+
+def _pairs(rows: Tensor, items: Tensor, score: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Scores [b, n] of every row [b] with its items [b, n], or with all items [n], `BLOCK_ROWS` pairs at a time."""
+    num_items = items.shape[-1]
+    found = torch.empty(len(rows) * num_items, device=rows.device)
+    for start in range(0, len(found), BLOCK_ROWS):
+        pairs = torch.arange(start, min(start + BLOCK_ROWS, len(found)), device=rows.device)
+        mine = rows[pairs // num_items]
+        found[start : start + BLOCK_ROWS] = score(mine, items.flatten()[pairs % items.numel()])
+    if not bool(found.isfinite().all()):
+        raise RankingError("ranking: the model gave scores that are not finite.")
+    return found.view(len(rows), num_items)
+
+
+def _among_negatives(
+    scorer: Scorer, asked: Batch, positions: Tensor, catalogue: Catalogue, settings: RankingSettings, seed: int
+) -> PositiveRanks:
+    """Ranks among the row's own item and `settings.negatives` others, drawn by the row's place in the split."""
+    assert settings.negatives is not None
+    device = asked.ids.device
+    known = catalogue.known_in(settings.negatives_are_not_in, device)
+    try:
+        sampler = UniformNegatives(catalogue.item_ids, settings.negatives, known, False, seed, device)
+    except LoaderError as error:
+        raise RankingError(f"ranking: {error} Or ask for fewer negatives (evaluate.ranking.negatives).") from error
+    parts = []
+    for rows in _blocks(len(positions), 1 + settings.negatives, device, "ranking among negatives"):
+        users = asked.ids[rows, catalogue.user_column].contiguous()
+        own = asked.ids[rows, catalogue.items.key_column][:, None]
+        drawn = sampler(positions[rows], users).ids
+        scores = scorer(rows, torch.cat([own, drawn], dim=1))
+        # Drawn all the same: an item that this row's user, of whom nothing is known, has chosen just now.
+        scores[:, 1:] = scores[:, 1:].where(drawn != own, -torch.inf)
+        parts.append(PositiveRanks.of(scores))
+    return _joined(parts, device)
+
+
+def _among_all(
+    scorer: Scorer, asked: Batch, catalogue: Catalogue, settings: RankingSettings
+) -> tuple[PositiveRanks, dict[str, float | None]]:
+    """Ranks among the whole catalogue, and its coverage."""
+    item_ids, device = catalogue.item_ids, asked.ids.device
+    known = catalogue.known_in(settings.catalogue_is_without, device)
+    everything = torch.arange(item_ids.start, item_ids.stop, dtype=torch.int32, device=device)
+    log_absent = {k: torch.zeros(len(item_ids), dtype=torch.float64, device=device) for k in settings.k}
+    parts = []
+    for rows in _blocks(len(asked.ids), len(item_ids), device, "ranking among all items"):
+        own = (asked.ids[rows, catalogue.items.key_column].long() - item_ids.start)[:, None]
+        scores = scorer(rows, everything)
+        positive = scores.gather(1, own)
+        _leave_out(scores, known, asked.ids[rows, catalogue.user_column].long(), item_ids)
+        scores.scatter_(1, own, -torch.inf)
+        parts.append(PositiveRanks.of(torch.cat([positive, scores], dim=1)))
+        scores.scatter_(1, own, positive)
+        for k, total in log_absent.items():
+            total += log_chance_of_absence(scores, k)
+    covered = {f"coverage@{k}": float((1 - total.exp()).mean()) if parts else None for k, total in log_absent.items()}
+    return _joined(parts, device), covered
+
+
+def _leave_out(scores: Tensor, known: KnownPositives, users: Tensor, item_ids: range) -> None:
+    """Set the scores [b, V] of what the users [b] know to minus infinity."""
+    first = known.offsets[users]
+    counts = known.offsets[users + 1] - first
+    row = torch.arange(len(users), device=users.device).repeat_interleave(counts)
+    place = torch.arange(len(row), device=users.device) - (counts.cumsum(0) - counts)[row] + first[row]
+    column = known.items[place].long() - item_ids.start
+    inside = (column >= 0) & (column < len(item_ids))
+    scores[row[inside], column[inside]] = -torch.inf
+
+
+def _blocks(num_rows: int, num_candidates: int, device: torch.device, label: str) -> Any:
+    """Row numbers [b] int64 of one block after another, so that a block has about `SCORES_AT_ONCE` scores."""
+    rows = torch.arange(num_rows, device=device)
+    return progress(rows.split(max(SCORES_AT_ONCE // num_candidates, 1)) if num_rows else [], label)
+
+
+def _joined(parts: list[PositiveRanks], device: torch.device) -> PositiveRanks:
+    none = torch.zeros(0, dtype=torch.int64, device=device)
+    return PositiveRanks.concat([PositiveRanks(none, none), *parts])
+
+
+def _one_number_a_user(users: Tensor, first_user: int) -> Tensor:
+    """Numbers [R] from 0 that are equal for rows of one user; a row of an unknown user is a user of its own."""
+    alone = users.max() + 1 + torch.arange(len(users), device=users.device) if len(users) else users
+    return torch.where(users >= first_user, users, alone).unique(return_inverse=True)[1]
+
+
+def _means(ranks: PositiveRanks, users: Tensor, depths: tuple[int, ...]) -> dict[str, float | None]:
+    """Metrics by name."""
+    if not len(users):
+        return dict.fromkeys(["mrr", *(f"{name}@{k}" for k in depths for name in ("hr", "ndcg", "recall"))])
+    found: dict[str, float | None] = {"mrr": float(ranks.reciprocal_rank().mean())}
+    rows_of_user = users.bincount().double()
+    for k in depths:
+        hits = ranks.hit_rate(k)
+        by_user = torch.zeros_like(rows_of_user).index_add_(0, users, hits) / rows_of_user
+        found |= {f"hr@{k}": float(hits.mean()), f"ndcg@{k}": float(ranks.ndcg(k).mean())}
+        found[f"recall@{k}"] = float(by_user.mean())
+    return found

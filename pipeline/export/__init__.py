@@ -1,0 +1,1 @@
+"""Bundles for other runtimes, checked against the bundle."""

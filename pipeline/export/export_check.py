@@ -1,0 +1,108 @@
+"""Rows to compare an exported model on, made from a preprocessor's vocabularies, and what counts as the same score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.vocabulary.vocabulary import Vocabulary
+from gigabatch.pipeline.bundle import Bundle, model_outputs
+
+# Another runtime adds the terms of a product in another order. A score may differ by this much, no more.
+ABSOLUTE, RELATIVE = 1e-5, 1e-4
+SAMPLE_ROWS = 300
+
+
+class ExportError(ValueError):
+    """A model or its preprocessing cannot be exported, or the exported file does not give the same; says why."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows to compare on. frame: of the features stage; ids int32 [N, C], floats float32 [N, F]: what the preprocessor
+    makes of it; outputs [N, O], predictions [N, P]: what the bundle makes of these, float32."""
+
+    preprocessor: Preprocessor
+    frame: pd.DataFrame
+    ids: Tensor
+    floats: Tensor
+    outputs: np.ndarray
+    predictions: np.ndarray
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> Sample:
+        frame = sample_rows(bundle.preprocessor)
+        rows = torch.from_numpy(bundle.preprocessor.weave(frame, targets=False))
+        num_ids = len(bundle.preprocessor.vocabularies)
+        ids, floats = rows[:, :num_ids].contiguous(), rows[:, num_ids:].view(torch.float32).contiguous()
+        outputs = torch.cat(list(model_outputs(bundle.model, ids, floats))).numpy()
+        return cls(bundle.preprocessor, frame, ids, floats, outputs, bundle.predict(frame).to_numpy())
+
+
+def sample_rows(preprocessor: Preprocessor, rows: int = SAMPLE_ROWS, seed: int = 0) -> pd.DataFrame:
+    """Rows of the features stage with known, unseen and null values in every column that may hold them.
+
+    Known values are the first, the last and random ones of each vocabulary; floats are about their column's mean.
+    """
+    draw, schema = np.random.default_rng(seed), preprocessor.schema
+    dtypes, columns = schema.dtypes(), {}
+    for name in schema.names("categorical"):
+        known = vocabulary_values(preprocessor.vocabularies[name])
+        values: list[Any] = [None, *_unseen(dtypes[name], known), *known[:1], *known[-1:]]
+        if known:
+            values += [known[place] for place in draw.integers(len(known), size=max(rows, 1))]
+        order = draw.permutation(np.arange(rows) % len(values))
+        kinds = {"string": "str", "int32": "Int32", "int64": "Int64", "bool": "boolean"}
+        columns[name] = pd.Series([values[place] for place in order], dtype=kinds.get(dtypes[name], dtypes[name]))
+    for name in schema.names("continuous"):
+        scale, fill = preprocessor.scales.get(name), preprocessor.fills[name].value
+        mean, std = (scale.mean, scale.std) if scale else (fill, 1.0)
+        numbers = (mean + std * draw.normal(size=rows)).astype(np.float32)
+        if dtypes[name].startswith("float"):
+            numbers[draw.random(rows) < 0.2] = np.nan
+            columns[name] = pd.Series(numbers.astype(dtypes[name]))
+        elif dtypes[name] == "bool":
+            columns[name] = pd.Series(draw.random(rows) < 0.5)
+        else:
+            columns[name] = pd.Series(np.clip(numbers.round(), -(2**24), 2**24).astype(dtypes[name]))
+    return pd.DataFrame(columns)
+
+
+def _unseen(dtype: str, known: Sequence[Any]) -> list[Any]:
+    """A value that is not among the known ones, where there is one."""
+    taken = set(known)
+    if dtype == "string":
+        return [next(text for text in (f"unseen {number}" for number in range(len(taken) + 1)) if text not in taken)]
+    if dtype == "bool":
+        return [flag for flag in (False, True) if flag not in taken]
+    if dtype.startswith("float"):
+        return [next(float(number) for number in range(len(taken) + 1) if float(number) not in taken)]
+    return [next(number for number in range(len(taken) + 1) if number not in taken)]
+
+
+def vocabulary_values(vocabulary: Vocabulary) -> list[Any]:
+    """The vocabulary as Python values, in id order."""
+    column = vocabulary.values
+    return engine_of(column).to_pandas(column.to_frame("value"))["value"].tolist()
+
+
+def difference(what: str, found: np.ndarray, expected: np.ndarray) -> float:
+    """Largest difference; `ExportError` if one exceeds the tolerance, or shapes differ, or a value is NaN."""
+    if found.shape != expected.shape:
+        raise ExportError(f"{what}: it gives {list(found.shape)} for {list(expected.shape)}.")
+    apart = np.abs(found.astype(np.float64) - expected)
+    wrong = ~(apart <= ABSOLUTE + RELATIVE * np.abs(expected))
+    if wrong.any():
+        raise ExportError(
+            f"{what}: {int(wrong.sum())} of {wrong.size} values differ from the bundle's, by up to "
+            f"{np.nanmax(apart):.3g}. The file was removed."
+        )
+    return float(apart.max(initial=0.0))

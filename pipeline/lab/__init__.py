@@ -1,0 +1,1 @@
+"""Experiments on a run: tune, compare, profile, plan."""

@@ -1,0 +1,254 @@
+"""`gigabatch compare`: models of the shelf on one run's data under one budget, with intervals over seeds.
+
+Every model gets the same rows, epochs, batch size, optimizer and number of trials for its learning rate, which the
+valid split decides; then one training a seed, judged on the test split. docs/compare.md says how to read the result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from gigabatch.models.errors import ModelError
+from gigabatch.models.model import Model, ModelInputs
+from gigabatch.models.shelf import ModelSpec
+from gigabatch.pipeline.config.config import ConfigError, ModelChoice, TrainSettings, model_choice
+from gigabatch.pipeline.display import progress, silence
+from gigabatch.pipeline.evaluation.evaluate import evaluate
+from gigabatch.pipeline.evaluation.rank_evaluate import RankingError
+from gigabatch.pipeline.lab.compare.report import Budget, Compared, Contender, Outcome, show, write_compared
+from gigabatch.pipeline.lab.experiment import NO_CHECKPOINTS, Enough, Experiment, TimedTrainer, valid_losses
+from gigabatch.pipeline.stages.run import environment
+from gigabatch.pipeline.stages.stages import Pipeline
+from gigabatch.pipeline.store.artifacts import artifact_key, source_hash
+from gigabatch.pipeline.training.train import TrainingError, table_loss
+
+T = TypeVar("T")
+LR_STEP = 3.0  # from one learning rate that is tried to the next
+
+
+class Trainer(TimedTrainer):
+    """Trains models of the shelf on a run's data and judges them on its splits."""
+
+    def __init__(self, experiment: Experiment, deadline: float) -> None:
+        super().__init__(experiment, deadline)
+        self.test = experiment.encoded.judged("test").to(experiment.device)
+        self._ranking = experiment.encoded.ranking(experiment.spec.inputs)
+
+    def valid_metric(self, spec: ModelSpec, settings: TrainSettings, seed: int) -> float:
+        """The metric of the valid split after a training."""
+        return self.judged(self.fit(settings, seed, spec))
+
+    def outcome(self, spec: ModelSpec, settings: TrainSettings, seed: int) -> Outcome:
+        """A training and all metrics of the test split."""
+        experiment, test = self.experiment, self.test
+        schema, device = experiment.schema, experiment.device
+        experiment.negatives(seed)  # kept: the first model's time is not to hold what all of them share
+        started = time.perf_counter()
+        trained = self.fit(settings, seed, spec)
+        seconds = time.perf_counter() - started
+        with silence():
+            found = evaluate(trained.model, test, schema, device)
+            ranks = self.rank(trained.model)
+        first = found.metrics[schema.targets[0].name] if len(schema.targets) == 1 else {}
+        metrics = {name: value for name, value in found.headline.items() if value is not None} | first | ranks
+        if self.metric == "logloss":
+            metrics["logloss"] = table_loss(trained.model, test, experiment.loss, device)
+        return Outcome(seed, metrics, valid_losses(trained), seconds, trained.rows)
+
+    def rank(self, model: Model) -> dict[str, float | None]:
+        """How high it ranks the choices of the test split, where the run asks for that: by name, `hr@10 sampled`."""
+        found = {} if self._ranking is None else self._ranking(model)
+        parts = {part: found[part] for part in ("sampled", "catalogue") if part in found}
+        return {f"{n} {part}": v for part, values in parts.items() for n, v in values.items() if n != "candidates"}
+
+
+def run_compare(path: str | Path, overrides: Sequence[str], models: str, budget: Budget) -> int:
+    """The command: prints the table and writes compare.html, .svg and .json to runs/<name>/compare-<id>/."""
+    pipeline = Pipeline.from_config(path, *overrides)
+    choices = parse_models(models, pipeline.config.model)
+    experiment = Experiment.of(pipeline.features().encode(), budget.max_rows)
+    compared = compare_models(experiment, choices, budget)
+    folder = pipeline.config.runs / pipeline.config.name / f"compare-{compared.id}"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_compared(folder, compared)
+    show(compared)
+    print(folder / "compare.html")
+    return 0
+
+
+def parse_models(text: str, own: ModelChoice) -> dict[str, ModelChoice]:
+    """By label the models of `lr, fm, {kind: deepfm, layers: [64]}`, a YAML list without its brackets.
+
+    A name alone takes the model's defaults, or the run's own settings (`own`) where it is the run's model.
+
+    Raises:
+        ConfigError: for text that is no such list, unknown names and settings, fewer than two models, one twice.
+    """
+    try:
+        entries = YAML(typ="safe", pure=True).load(f"[{text}]")
+    except YAMLError as error:
+        problem = getattr(error, "problem", None) or error
+        raise ConfigError(f"--models {text!r}: not a list of models ({problem}). Write lr,fm,deepfm.") from error
+    choices: dict[str, ModelChoice] = {}
+    for entry in entries:
+        if isinstance(entry, dict) and "kind" not in entry:
+            raise ConfigError(f"--models: {entry} has no kind. Write {{kind: deepfm, layers: [64]}}.")
+        choice = own if entry == own.kind else model_choice(entry if isinstance(entry, dict) else {"kind": entry})
+        if choice in choices.values():
+            raise ConfigError(f"--models: {choice.kind} is there twice with the same settings. Leave one out.")
+        same = sum(other.kind == choice.kind for other in choices.values())
+        choices[choice.kind if not same else f"{choice.kind} ({same + 1})"] = choice
+    if len(choices) < 2:
+        raise ConfigError(f"--models {text!r}: two models or more are compared. Write lr,fm,deepfm.")
+    return choices
+
+
+def compare_models(experiment: Experiment, choices: Mapping[str, ModelChoice], budget: Budget) -> Compared:
+    """Search every model's learning rate, then train all of them seed by seed, until the time is up.
+
+    A model that does not fit the data, or fails in training, is left out with the reason.
+
+    Raises:
+        TrainingError: where none is left.
+    """
+    started = time.perf_counter()
+    config = experiment.config
+    settings = config.train.model_copy(update={"checkpoint_every_steps": NO_CHECKPOINTS})
+    if budget.epochs is not None:
+        settings = settings.model_copy(update={"epochs": budget.epochs})
+    trainer = Trainer(experiment, math.inf if budget.seconds is None else started + budget.seconds)
+    contest = Contest(trainer, settings, config.seed)
+    contest.enter(experiment.spec.inputs, choices)
+    lrs = learning_rates(settings.lr_max, budget.trials)
+    seeds = range(config.seed + 1, config.seed + 1 + budget.seeds)
+    num_trainings = len(contest.specs) * (len(lrs) + len(seeds))
+    with progress(num_trainings, "compare, trainings") as bar, contextlib.suppress(Enough):
+        contest.search(lrs, bar.advance)
+        contest.train(seeds, bar.advance)
+    contenders = contest.contenders(choices)
+    if not contenders:
+        reasons = "; ".join(f"{label}: {reason}" for label, reason in contest.left_out.items())
+        raise TrainingError(f"compare: no model is left to compare. {reasons}")
+    few = min(len(contender.outcomes) for contender in contenders)
+    asked = {
+        "models": {label: choice.to_dict() for label, choice in choices.items()},
+        "budget": asdict(budget),
+        "train": config.to_dict()["train"],
+        "evaluate": config.to_dict()["evaluate"],
+        "metric": trainer.metric,
+        "seed": config.seed,
+        "device": experiment.device,
+    }
+    return Compared(
+        name=config.name,
+        id=artifact_key(
+            "compare", {"encode": experiment.encoded.artifact.key}, asked, source_hash(["gigabatch.models", "pipeline"])
+        )[:12],
+        created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        metric=trainer.metric,
+        budget=budget,
+        epochs=settings.epochs,
+        batch_size=settings.batch_size,
+        optimizer=settings.optimizer,
+        rows=len(experiment.train),
+        rows_of_run=experiment.num_train_rows,
+        contenders=contenders,
+        left_out=contest.left_out,
+        stopped="" if few == budget.seeds else f"The time was up after {few} of {budget.seeds} seeds of every model.",
+        seconds=time.perf_counter() - started,
+        environment=environment(experiment.device),
+    )
+
+
+class Contest:
+    """What is known while models are compared. left_out: by label, why a model takes part no more."""
+
+    def __init__(self, trainer: Trainer, settings: TrainSettings, search_seed: int) -> None:
+        self.trainer, self.settings, self.search_seed = trainer, settings, search_seed
+        self.specs: dict[str, ModelSpec] = {}
+        self.parameters: dict[str, int] = {}
+        self.tried: dict[str, dict[float, float | None]] = {}
+        self.best: dict[str, float] = {}
+        self.outcomes: dict[str, list[Outcome]] = {}
+        self.left_out: dict[str, str] = {}
+
+    def enter(self, inputs: ModelInputs, choices: Mapping[str, ModelChoice]) -> None:
+        """Build every model once: those that do not fit the data are left out."""
+        for label, choice in choices.items():
+            spec = ModelSpec(choice.kind, inputs, choice.settings)
+            try:
+                with torch.random.fork_rng([]):
+                    count = sum(parameter.numel() for parameter in spec.build().parameters())
+            except ModelError as error:
+                self.left_out[label] = str(error)
+                continue
+            self.specs[label], self.parameters[label] = spec, count
+            self.tried[label], self.outcomes[label] = {}, []
+
+    def search(self, lrs: Sequence[float], advance: Callable[[int, str], None]) -> None:
+        """One training at each learning rate; the best by the valid split is kept."""
+        why: dict[str, str] = {}
+        for lr in lrs:
+            for label, spec in self.specs.items():
+                train = partial(self.trainer.valid_metric, spec, _with_lr(self.settings, lr), self.search_seed)
+                self.tried[label][lr], why[label] = _unless_it_fails(train)
+                advance(1, f"{label} at learning rate {lr:.2g}")
+        for label, tried in self.tried.items():
+            finite = {lr: value for lr, value in tried.items() if value is not None}
+            if finite:
+                self.best[label] = max(finite, key=lambda lr: self.trainer.sign * finite[lr])
+            else:
+                self.left_out[label] = f"it failed at every learning rate, at the last: {why[label]}"
+
+    def train(self, seeds: Sequence[int], advance: Callable[[int, str], None]) -> None:
+        """Seed by seed every model, so that what there is when the time is up can be compared."""
+        for seed in seeds:
+            for label, lr in self.best.items():
+                if label not in self.left_out:
+                    train = partial(self.trainer.outcome, self.specs[label], _with_lr(self.settings, lr), seed)
+                    outcome, why = _unless_it_fails(train)
+                    if outcome is None:
+                        self.left_out[label] = f"it failed with seed {seed}: {why}"
+                    else:
+                        self.outcomes[label].append(outcome)
+                advance(1, f"{label} with seed {seed}")
+
+    def contenders(self, choices: Mapping[str, ModelChoice]) -> tuple[Contender, ...]:
+        """The models that were trained; of the others it is said why not."""
+        found = []
+        for label, outcomes in self.outcomes.items():
+            if label not in self.left_out and not outcomes:
+                self.left_out[label] = "the time was up before it was trained"
+            if label not in self.left_out:
+                choice, tried = choices[label].to_dict(), self.tried[label]
+                found.append(Contender(label, choice, self.parameters[label], self.best[label], tried, tuple(outcomes)))
+        return tuple(found)
+
+
+def _unless_it_fails(train: Callable[[], T]) -> tuple[T | None, str]:
+    """What `train` gives, or None and why."""
+    try:
+        return train(), ""
+    except (ModelError, TrainingError, RankingError, torch.OutOfMemoryError) as error:
+        return None, " ".join(str(error).split())
+
+
+def learning_rates(centre: float, count: int) -> list[float]:
+    """`count` learning rates around the centre, each three times the one before; an even number has one more below."""
+    return [float(f"{centre * LR_STEP ** (k - count // 2):.4g}") for k in range(count)]
+
+
+def _with_lr(settings: TrainSettings, lr: float) -> TrainSettings:
+    return settings.model_copy(update={"lr_max": lr})

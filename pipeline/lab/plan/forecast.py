@@ -1,0 +1,321 @@
+"""The sample runs of a plan, and what they say about the whole run."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from gigabatch.features.recipes.interactions.splits import FEWEST
+from gigabatch.features.vocabulary.vocabulary import LAYOUT
+from gigabatch.models.model import ModelInputs
+from gigabatch.models.shelf import ModelSpec
+from gigabatch.pipeline.config.config import RunConfig
+from gigabatch.pipeline.lab.plan.sample import PlanError, sample_files
+
+FLOAT_BYTES = 4
+LABELLED = ("train", "valid", "test")
+MAPPED: dict[str, tuple[str, ...]] = {"train": ("train", "valid"), "evaluate": LABELLED}  # tables that a stage reads
+MMAP_BYTES = 32 << 20  # glibc's largest M_MMAP_THRESHOLD, see mallopt(3)
+
+
+class Probes:
+    """Runs samples, each in a process and an artifact folder of its own under `folder`."""
+
+    def __init__(self, config: RunConfig, folder: Path) -> None:
+        self.config, self.folder = config, folder
+        self.number = 0
+        self.last: dict[str, Any] = {}
+
+    def run(self, fraction: float, rows_per_part: int | None = None) -> dict[str, Any]:
+        """Every stage on that share of the rows, parts and blocks smaller by the same share; one epoch of training.
+
+        With `rows_per_part`, for the effect of that alone, only features and encode. The whole is run as configured.
+        """
+        self.number += 1
+        home = self.folder / f"probe-{self.number}"
+        settings, share = sample_files(self.config.recipe, self.config.features, fraction, home / "inputs")
+        raw = self.config.to_dict() | {"features": asdict(settings), "cluster": "none"}
+        raw |= {"artifacts": str(home / "artifacts"), "runs": str(home / "runs")}
+        if share < 1:
+            raw["train"] |= {"epochs": 1}
+            raw["rows_per_part"] = rows_per_part or max(round(self.config.rows_per_part * share), 1)
+        task = {"config": raw, "block_scale": share, "whole_run": rows_per_part is None, "sizes": None}
+        found = self._spawn(task) | {"share": share}
+        if rows_per_part is None:
+            self.last = raw
+        return found
+
+    def run_steps(self, sizes: list[int], batch_size: int) -> dict[str, Any]:
+        """A few steps of training on the last sample, with id tables of these sizes."""
+        self.number += 1
+        raw = self.last | {"train": self.last["train"] | {"batch_size": batch_size}}
+        return self._spawn({"config": raw, "block_scale": 1.0, "whole_run": False, "sizes": sizes})
+
+    def _spawn(self, task: dict[str, Any]) -> dict[str, Any]:
+        out = self.folder / f"found-{self.number}.json"
+        # glibc gives arrays above a threshold, which soon is 32 MiB, back to the system when they are freed, and keeps
+        # smaller ones. In a scale model these would all be smaller, so the threshold is made smaller as well.
+        threshold = max(int(MMAP_BYTES * task["block_scale"]), 1 << 17)
+        allocator = {"MALLOC_MMAP_THRESHOLD_": str(threshold), "MALLOC_TRIM_THRESHOLD_": str(2 * threshold)}
+        if task["block_scale"] >= 1:
+            allocator = {}
+        done = subprocess.run(
+            [sys.executable, "-m", "gigabatch.pipeline.lab.plan.probe"],
+            input=json.dumps(task | {"out": str(out), "spawned": time.time()}, default=str),
+            capture_output=True,
+            text=True,
+            env={"GOMP_SPINCOUNT": "30000"} | allocator | os.environ,
+        )
+        if done.returncode == 0:
+            return dict(json.loads(out.read_text()))
+        if done.returncode in (-9, 137):
+            raise PlanError(
+                "plan: the run of a sample was killed, most likely because memory ran out. Free some first."
+            )
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise PlanError(f"plan: the stages fail on a sample of the inputs: {lines[-1] if lines else done.returncode}")
+
+
+class Forecast:
+    """The whole run from its samples (`Probes.run`, the larger one last) and from steps of training.
+
+    parts: rows of a part of the whole run. smaller: a further sample run with smaller parts, and their rows.
+    """
+
+    def __init__(self, config: RunConfig, found: list[dict[str, Any]]) -> None:
+        self.config, self.found = config, found
+        self.steps: dict[str, Any] | None = None
+        self.smaller: tuple[int, dict[str, Any]] | None = None
+        last = found[-1]
+        self.exact = bool(last["share"] >= 1)
+        self.rows = self._rows()
+        self.id_sizes = {name: self._id_size(name) for name in last["counts"]}
+        self.batch_size = min(config.train.batch_size, max(self.rows["train"], 2))
+
+    def _rows(self) -> dict[str, int]:
+        """Rows by split. Where one row of each user is left out, their number grows as that of users does."""
+        last = self.found[-1]
+        rows = {split: round(count / last["share"]) for split, count in last["rows"].items()}
+        if self.exact or getattr(self.config.features, "way", None) != "leave_one_out":
+            return rows
+        total = sum(rows.values())
+        points = [(sum(result["rows"].values()), result["rows"]["test"]) for result in self.found]
+        users = min(distinct_values(points, total), total // FEWEST)
+        return {"train": total - 2 * users, "valid": users, "test": users}
+
+    def _id_size(self, name: str) -> int:
+        """Ids of a column's table. A value that is to occur so often in all rows must do so less often in a sample."""
+        points, least = [], self.config.preprocess.min_count
+        for result in self.found:
+            needed = max(math.ceil(least * result["share"]), 1)
+            values = sum(n for times, n in zip(*result["counts"][name], strict=True) if times >= needed)
+            points.append((result["rows"]["train"], values))
+        train = self.rows["train"]
+        values = points[-1][1] if self.exact else min(distinct_values(points, train), max(train // least, 1))
+        return LAYOUT.num_ids(values)
+
+    def table_bytes(self, splits: tuple[str, ...], rows: dict[str, int] | None = None) -> int:
+        """Bytes of packed tables: exact, given their rows."""
+        return sum((rows or self.rows)[split] for split in splits) * self.found[-1]["num_words"] * FLOAT_BYTES
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Of the embedding tables, which grow with the data; the layers are in what a step was measured to take."""
+        sample, model = ModelInputs.from_dict(self.found[-1]["inputs"]), self.config.model
+        inputs = replace(sample, num_ids=tuple(self.id_sizes.values()))
+        return FLOAT_BYTES * ModelSpec(model.kind, inputs, model.settings).table_parameters
+
+    def least_training_bytes(self) -> int:
+        """Weights, gradients and one moment of each weight: less than any optimizer needs."""
+        return 3 * self.parameter_bytes
+
+    def _phases(self, prefix: str) -> list[str]:
+        return [phase["name"] for phase in self.found[-1]["phases"] if phase["name"].startswith(prefix)]
+
+    def _points(self, phase: str, what: str) -> list[tuple[float, float]]:
+        return [
+            (result["share"], item[what]) for result in self.found for item in result["phases"] if item["name"] == phase
+        ]
+
+    def _at_whole(self, phase: str, what: str) -> float:
+        return predict(self._points(phase, what))
+
+    def seconds(self, stage: str, what: str = "seconds") -> float:
+        """Wall seconds of a stage; `what`: or cpu_seconds."""
+        if stage in ("features", "encode"):
+            return sum(self._at_whole(phase, what) for phase in self._phases(stage))
+        if stage == "train":
+            return self._train_seconds(what)
+        later = self._importance(what) if self._phases("importance") else 0.0
+        later += self._ranking(what) if self._phases("ranking") else 0.0
+        return self._at_whole("evaluate", what) + later
+
+    @property
+    def start_seconds(self) -> float:
+        """Until everything is imported; as measured."""
+        return float(sum(result["startup_seconds"] for result in self.found) / len(self.found))
+
+    def _train_seconds(self, what: str) -> float:
+        if self.exact:
+            return self._at_whole("train", what)
+        if self.steps is None:
+            return math.nan
+        last = self.found[-1]
+        # What the stage does beside the loop, such as saving the bundle, as far as the larger sample shows it.
+        beside = max(self._points("train", "seconds")[-1][1] - self._loop_seconds(self.steps, last["rows"], 1), 0.0)
+        seconds = self._loop_seconds(self.steps, self.rows, self.config.train.epochs) + beside
+        return seconds * (self.steps["cpu_per_second"] if what == "cpu_seconds" else 1.0)
+
+    def _loop_seconds(self, found: dict[str, Any], rows: dict[str, int], epochs: int) -> float:
+        settings = self.config.train
+        steps = rows["train"] // min(settings.batch_size, max(rows["train"], 1))
+        saves = 1 + steps // settings.checkpoint_every_steps
+        valid = rows["valid"] * found["valid_row_seconds"]
+        return float(
+            found["first_seconds"] + epochs * (steps * found["step_seconds"] + saves * found["end_seconds"] + valid)
+        )
+
+    def _importance(self, what: str, tables: bool = False) -> float:
+        """Of permutation importance, which takes no more rows of the test split than the settings say."""
+        most = self.config.evaluate.importance_rows
+
+        def reach(rows: dict[str, int]) -> float:
+            return float(min(rows["test"] * self._copies, most))
+
+        amounts = [amount for _, amount in self._points("importance", what)]
+        if tables:
+            amounts = [a - self.table_bytes(LABELLED, r["rows"]) for a, r in zip(amounts, self.found, strict=True)]
+        points = [(reach(result["rows"]), amount) for result, amount in zip(self.found, amounts, strict=True)]
+        return predict(points, reach(self.rows))
+
+    def _ranking(self, what: str) -> float:
+        """Of ranking choices, which takes no more rows of the test split than the settings say, and scores each with
+        its negatives and with the whole catalogue."""
+        settings = self.config.evaluate.ranking
+        assert settings is not None, "there would be no such phase"
+        item = ModelInputs.from_dict(self.found[-1]["inputs"]).item
+        assert item is not None, "ranking refuses a schema without items"
+
+        def reach(rows: dict[str, int], num_items: int) -> float:
+            candidates = (settings.negatives or 0) + (num_items if settings.full_catalogue else 0)
+            return float(min(rows["test"], settings.max_rows or rows["test"]) * candidates)
+
+        reached = [reach(result["rows"], result["inputs"]["num_ids"][item.key]) for result in self.found]
+        points = [(x, amount) for x, (_, amount) in zip(reached, self._points("ranking", what), strict=True)]
+        return predict(points, reach(self.rows, list(self.id_sizes.values())[item.key]))
+
+    @property
+    def _copies(self) -> int:
+        """Rows that a row of a split is judged as: with its negatives, where they are drawn."""
+        negatives = self.config.train.negatives
+        return 1 if negatives is None else 1 + negatives.per_positive
+
+    def _drawing_bytes(self) -> int:
+        """What the negatives add to a GPU: those of the valid split, with a group each, and the known pairs, twice."""
+        negatives = self.config.train.negatives
+        if negatives is None:
+            return 0
+        judged = self.rows["valid"] * self._copies * (self.found[-1]["num_words"] + 1) * FLOAT_BYTES
+        pair = (2 + 2 * (negatives.kind == "popularity")) * FLOAT_BYTES * negatives.exclude_known
+        return judged - self.table_bytes(("valid",)) + self.rows["train"] * pair
+
+    def host_bytes(self, stage: str, rows_per_part: int | None = None) -> float:
+        """Peak of the resident set; rows_per_part: other than configured, once `smaller` is known."""
+        if stage in ("features", "encode"):
+            return max(
+                self._at_whole(phase, "peak_bytes") - self._saved(phase, rows_per_part) for phase in self._phases(stage)
+            )
+        if self.exact:
+            later = self._phases("importance") + self._phases("ranking")
+            phases = self._phases(stage) + (later if stage == "evaluate" else [])
+            return max(self._at_whole(phase, "peak_bytes") for phase in phases)
+        splits = MAPPED[stage]
+        tables = [self.table_bytes(splits, result["rows"]) for result in self.found]
+        phases = [stage, *(self._phases("ranking") if stage == "evaluate" else [])]
+        peaks = [
+            predict([(share, amount - known) for (share, amount), known in zip(points, tables, strict=True)])
+            for points in (self._points(phase, "peak_bytes") for phase in phases)
+        ]
+        peak = max(peaks) - self._saved("encode", rows_per_part, "held_bytes")
+        if stage == "train":
+            # The sample's model is in the points; what that of the whole takes beyond it was measured.
+            more = self.least_training_bytes() if self.steps is None else self.steps["more_host_bytes"]
+            return peak + more + self.table_bytes(splits)
+        if self._phases("importance"):
+            peak = max(peak, self._importance("peak_bytes", tables=True))
+        return peak + self.table_bytes(splits) + self.parameter_bytes
+
+    def mapped_bytes(self, stage: str) -> int:
+        """Of its peak, what are pages of packed tables: the system may drop them and read them again."""
+        return self.table_bytes(MAPPED[stage]) if stage in MAPPED else 0
+
+    @property
+    def part_rows(self) -> int:
+        """Rows of a part as configured."""
+        return min(self.config.rows_per_part, self.rows["train"])
+
+    def _saved(self, phase: str, rows_per_part: int | None, what: str = "peak_bytes") -> float:
+        """By how much less smaller parts take, at most all that grows with the rows."""
+        if rows_per_part is None or self.smaller is None:
+            return 0.0
+        rows, result = self.smaller
+        (amount,) = [item[what] for item in result["phases"] if item["name"] == phase]
+        usual = self.part_rows * self.found[-1]["share"]
+        points = sorted(self._points(phase, what))
+        a_row = (points[-1][1] - amount) / (usual - rows)
+        most = max(points[1][1] - points[0][1], 0) / (points[1][0] - points[0][0])
+        return min(max(a_row, 0.0) * (self.part_rows - rows_per_part), most)
+
+    def gpu_bytes(self, stage: str) -> float:
+        """Peak of what the run adds to the GPU's memory in use."""
+        if stage in ("features", "encode"):
+            return max(self._at_whole(phase, "gpu_bytes") for phase in self._phases(stage))
+        if stage == "train" and self.steps is not None:
+            if not self.steps["gpu_bytes"]:
+                return 0.0
+            held = self.steps["gpu_bytes"] - self.steps["table_bytes"]
+            return max(held, 0) + self.table_bytes(("train", "valid")) + self._drawing_bytes()
+        return self._at_whole(stage, "gpu_bytes")
+
+    def disk_bytes(self, stage: str) -> float:
+        """At the most while the stage runs or when it ends."""
+        if stage in ("features", "encode"):
+            return max(self._at_whole(phase, "disk_bytes") for phase in self._phases(stage))
+        if self.exact:
+            return self._at_whole(stage, "disk_bytes")
+        # A checkpoint is written beside the one before it.
+        checkpoint = 2 * self.steps["checkpoint_bytes"] if self.steps is not None else 0
+        return self._at_whole(stage, "disk_bytes") + checkpoint
+
+
+def predict(points: Sequence[tuple[float, float]], x: float = 1.0) -> float:
+    """The line through one or two points (size, amount) at `x`: a fixed part and one that grows with the size.
+
+    Neither part can be negative: amounts that fall with the size are taken as fixed, at the largest, and a line that
+    starts below zero as one through the origin. Of one point, which is then at `x`, its amount.
+    """
+    if len(points) == 1:
+        return points[0][1]
+    (x1, y1), (x2, y2) = sorted(points)
+    if x1 == x2 or y2 <= y1:
+        return max(y1, y2)
+    slope = (y2 - y1) / (x2 - x1)
+    return y2 / x2 * x if y1 < slope * x1 else y1 + slope * (x - x1)
+
+
+def distinct_values(points: Sequence[tuple[int, int]], rows: int) -> int:
+    """How many distinct values `rows` rows will have, by Heaps' law, values = k rows^b (H. S. Heaps, Information
+    Retrieval, 1978, section 7.5), given (rows, values) of one or two samples. b is kept within 0 and 1."""
+    (n1, v1), (n2, v2) = min(points), max(points)
+    if v1 == 0 or v2 <= v1 or n1 == n2:
+        return v2
+    exponent = min(math.log(v2 / v1) / math.log(n2 / n1), 1.0)
+    return min(round(v2 * (rows / n2) ** exponent), rows)

@@ -1,0 +1,297 @@
+"""What a run will take before it starts: memory of host and GPU, time and disk, by stage, and whether that fits.
+
+A sample of the inputs is run through the stages as a scale model, twice: with so many parts and blocks as the whole
+will have, each smaller by the sample's share. What such a run takes is a fixed part (imports, one-off work, the cost
+of every part) and one that grows with the rows, so two sizes give both, and no machine has constants of its own here.
+What is known exactly is not estimated: bytes of packed tables, and the steps of an epoch. Vocabularies follow Heaps'
+law, and a few steps of training are taken with tables of the size that it predicts. docs/planning.md has the details.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gigabatch.pipeline.config.config import RunConfig, load_config
+from gigabatch.pipeline.display import about_bytes, about_seconds, render_table
+from gigabatch.pipeline.lab.plan.forecast import Forecast, Probes
+from gigabatch.pipeline.lab.plan.sample import Size, measure
+from gigabatch.pipeline.machine import Machine, this_machine
+from gigabatch.pipeline.store.artifacts import own_folder, remove_leftovers, temporary_path, without_nan
+
+# Of the larger sample. Below some 100,000 rows what allocators keep has not settled, and memory seems to grow faster
+# with the rows than it does later; the smaller sample has a third of the larger one's rows.
+SHARE, LEAST_ROWS, MOST_ROWS = 0.05, 250_000, 1_000_000
+MOST_SHARE = 0.4
+SMALLER = 3
+FEW_ROWS = 50_000  # so many are not sampled: the whole is run
+REFUSED = 3
+MARGIN = 1.3  # predictions are to be within 30 %
+LEAST_PART_ROWS = 50_000
+FAR = 50  # times as large as the sample: said in the plan
+PREPARING = (
+    "a smaller rows_per_part, unless the plan says that it would not help",
+    "cluster=tcp://HOST:PORT, on machines with more memory together",
+    "fewer columns, or a machine with more memory",
+)
+TRAINING = (
+    "a larger preprocess.min_count, or a smaller model.embedding_width_max, for smaller tables",
+    "a smaller train.batch_size, fewer columns, or more memory",
+)
+DISK = ("gigabatch gc --keep 1", "artifacts=FOLDER on a larger disk")
+STAGES = ("features", "encode", "train", "evaluate")
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """One stage: its seconds, its peaks of host and GPU memory, and the disk that is used by its end.
+
+    mapped_bytes: of host_bytes, pages of packed tables, which the system can drop and read again. cpu_seconds: of all
+    threads; other programs disturb them less than they do `seconds`.
+    """
+
+    stage: str
+    seconds: float
+    cpu_seconds: float
+    host_bytes: int
+    mapped_bytes: int
+    gpu_bytes: int
+    disk_bytes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will take. seconds: with the start of the process. exact: all of it was run, nothing is estimated.
+    reasons: why it does not fit; advice: what would help."""
+
+    name: str
+    rows: int
+    sample: str
+    exact: bool
+    stages: tuple[StagePlan, ...]
+    seconds: float
+    host_bytes: int
+    gpu_bytes: int
+    disk_bytes: int
+    rows_by_split: dict[str, int]
+    id_sizes: dict[str, int]
+    rows_per_part: int
+    rows_per_part_because: str
+    residency: str
+    residency_because: str
+    reasons: tuple[str, ...]
+    advice: tuple[str, ...]
+    unknown: tuple[str, ...]
+    machine: Machine
+    planning_seconds: float
+
+    @property
+    def fits(self) -> bool:
+        return not self.reasons
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"fits": self.fits, **asdict(self)}
+
+    def show(self) -> None:
+        """Print the plan."""
+        rows = [
+            {
+                "stage": stage.stage,
+                "time": about_seconds(stage.seconds),
+                "peak host memory": about_bytes(stage.host_bytes),
+                "peak GPU memory": about_bytes(stage.gpu_bytes) if self.machine.gpu_bytes else "no GPU",
+                "disk by its end": about_bytes(stage.disk_bytes),
+            }
+            for stage in self.stages
+        ]
+        total = {"stage": "whole run", "time": about_seconds(self.seconds)}
+        total["peak host memory"] = about_bytes(self.host_bytes)
+        total["peak GPU memory"] = about_bytes(self.gpu_bytes) if self.machine.gpu_bytes else "no GPU"
+        render_table([*rows, total | {"disk by its end": about_bytes(self.disk_bytes)}], f"Plan of {self.name}")
+        print(f"from           {self.sample}")
+        print(f"this machine   {self.machine}")
+        print(f"rows_per_part  {self.rows_per_part:,}: {self.rows_per_part_because}")
+        print(f"residency      {self.residency}: {self.residency_because}")
+        for text in self.unknown:
+            print(f"not known      {text}")
+        print("verdict        it fits" if self.fits else "verdict        REFUSED: it does not fit")
+        for text in self.reasons:
+            print(f"because        {text}")
+        for text in self.advice:
+            print(f"try            {text}")
+
+
+def make_plan(config: RunConfig) -> Plan:
+    """Plan a run of this configuration as if nothing of it had been made before.
+
+    Raises:
+        PlanError: where no sample can be taken of the inputs, or the stages fail on it.
+    """
+    started = time.perf_counter()
+    size = measure(config.recipe, config.features)
+    share = min(max(SHARE, LEAST_ROWS / size.rows), MOST_ROWS / size.rows, MOST_SHARE)
+    root = Path(config.artifacts)  # where the run itself will write, so on the same disk
+    root.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(root)
+    folder = temporary_path(root / "plan")
+    with own_folder(folder):
+        probes = Probes(config, folder)
+        shares = [1.0] if size.rows <= FEW_ROWS else [share / SMALLER, share]
+        forecast = Forecast(config, [probes.run(item) for item in shares])
+        machine = this_machine(root, forecast.found[-1]["device"])
+        trains = forecast.least_training_bytes() <= (machine.gpu_bytes or machine.host_bytes)
+        if trains and not forecast.exact:
+            forecast.steps = probes.run_steps(list(forecast.id_sizes.values()), forecast.batch_size)
+        rows_per_part, because = config.rows_per_part, "as configured; its parts fit"
+        if not forecast.exact and MARGIN * preparing_bytes(forecast) > machine.host_bytes:
+            rows = max(round(forecast.part_rows * forecast.found[-1]["share"] / SMALLER), 1)
+            forecast.smaller = rows, probes.run(share, rows_per_part=rows)
+            rows_per_part, because = choose_parts(forecast, machine)
+    seconds = time.perf_counter() - started
+    return _assembled(config, size, forecast, machine, (rows_per_part, because), seconds)
+
+
+def preparing_bytes(forecast: Forecast, rows_per_part: int | None = None) -> float:
+    """Peak of the stages whose memory follows from the size of parts."""
+    return max(forecast.host_bytes(stage, rows_per_part) for stage in ("features", "encode"))
+
+
+def choose_parts(forecast: Forecast, machine: Machine) -> tuple[int, str]:
+    """rows_per_part for this machine and why: the largest that fits with a margin, else the largest that fits."""
+    configured, free = forecast.config.rows_per_part, about_bytes(machine.host_bytes)
+    before = about_bytes(preparing_bytes(forecast))
+    sizes = [forecast.part_rows >> halvings for halvings in range(1, 20)]
+    sizes = [rows for rows in sizes if rows >= LEAST_PART_ROWS]
+    for margin in (MARGIN, 1.0):
+        for rows in sizes:
+            needed = preparing_bytes(forecast, rows)
+            if needed * margin <= machine.host_bytes:
+                return (
+                    rows,
+                    f"not {configured:,} as configured, so that the peak is {about_bytes(needed)}, not {before}",
+                )
+    if preparing_bytes(forecast) <= machine.host_bytes:
+        return configured, f"as configured; {before} of {free} is tight, and smaller parts would not help"
+    return configured, f"as configured; no smaller size brings the peak of {before} under {free}"
+
+
+def _assembled(
+    config: RunConfig, size: Size, forecast: Forecast, machine: Machine, parts: tuple[int, str], planning: float
+) -> Plan:
+    chosen = None if parts[0] == config.rows_per_part else parts[0]
+    stages = tuple(
+        StagePlan(
+            stage,
+            forecast.seconds(stage),
+            forecast.seconds(stage, "cpu_seconds"),
+            round(forecast.host_bytes(stage, chosen)),
+            forecast.mapped_bytes(stage),
+            round(forecast.gpu_bytes(stage)),
+            round(forecast.disk_bytes(stage)),
+        )
+        for stage in STAGES
+    )
+    residency, why, drops = choose_residency(forecast, stages, machine)
+    reasons, advice = verdict(forecast, stages, machine, drops)
+    return Plan(
+        name=config.name,
+        rows=size.rows,
+        sample=_sample_text(size, forecast),
+        exact=forecast.exact,
+        stages=stages,
+        seconds=forecast.start_seconds + sum(stage.seconds for stage in stages),
+        host_bytes=max(stage.host_bytes for stage in stages),
+        gpu_bytes=max(stage.gpu_bytes for stage in stages),
+        disk_bytes=max(stage.disk_bytes for stage in stages),
+        rows_by_split=forecast.rows,
+        id_sizes=forecast.id_sizes,
+        rows_per_part=parts[0],
+        rows_per_part_because=parts[1],
+        residency=residency,
+        residency_because=why,
+        reasons=reasons,
+        advice=advice,
+        unknown=_unknown(config, forecast, residency),
+        machine=machine,
+        planning_seconds=planning,
+    )
+
+
+def choose_residency(forecast: Forecast, stages: Sequence[StagePlan], machine: Machine) -> tuple[str, str, bool]:
+    """Where packed tables are while training, why, and whether their pages must be dropped and read again."""
+    train = next(stage for stage in stages if stage.stage == "train")
+    tables = about_bytes(forecast.table_bytes(("train", "valid")))
+    if machine.gpu_bytes:
+        free = about_bytes(machine.gpu_bytes)
+        if train.gpu_bytes <= machine.gpu_bytes:
+            return "device", f"packed tables of {tables} fit in the {free} of GPU memory beside the model", False
+        return "host", f"packed tables of {tables} and the model do not fit in {free} of GPU memory", False
+    free = about_bytes(machine.host_bytes)
+    if max(stage.host_bytes for stage in stages if stage.mapped_bytes) <= machine.host_bytes:
+        return "host", f"no GPU; packed tables of {tables} are mapped and stay in the {free} of memory", False
+    return "stream", f"no GPU; packed tables of {tables} and the model exceed {free}: pages are read again", True
+
+
+def verdict(
+    forecast: Forecast, stages: Sequence[StagePlan], machine: Machine, drops: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Why it does not fit (nothing where it does), and what would help."""
+    reasons: list[str] = []
+    advice: list[str] = []
+    for stage in stages:
+        needed = stage.host_bytes - (stage.mapped_bytes if drops else 0)
+        if needed > machine.host_bytes:
+            reasons.append(
+                f"{stage.stage}: {about_bytes(needed)} of host memory, {about_bytes(machine.host_bytes)} are free."
+            )
+            advice += PREPARING if stage.stage in ("features", "encode") else TRAINING
+        if machine.gpu_bytes and stage.gpu_bytes > machine.gpu_bytes:
+            needed_there, free = about_bytes(stage.gpu_bytes), about_bytes(machine.gpu_bytes)
+            copied = "; whole tables are copied to the GPU." if stage.stage == "train" else "."
+            reasons.append(f"{stage.stage}: {needed_there} of GPU memory, {free} are free{copied}")
+            advice += ("device=cpu", *TRAINING) if stage.stage in ("train", "evaluate") else ("engine=pandas",)
+    if (disk := max(stage.disk_bytes for stage in stages)) > machine.disk_bytes:
+        reasons.append(f"{about_bytes(disk)} of disk, {about_bytes(machine.disk_bytes)} are free.")
+        advice += DISK
+    if any(reason.startswith("train") for reason in reasons):
+        wide = max(forecast.id_sizes, key=lambda name: forecast.id_sizes[name], default=None)
+        if wide:
+            advice.append(f"without column {wide!r}, whose table has {forecast.id_sizes[wide]:,} ids")
+    return tuple(reasons), tuple(dict.fromkeys(advice))
+
+
+def _sample_text(size: Size, forecast: Forecast) -> str:
+    rows = f"{'' if size.exact_rows else 'about '}{size.rows:,} rows ({about_bytes(size.num_bytes)})"
+    if forecast.exact:
+        return f"all of the {rows}: so few that the whole run was made and measured"
+    shares = " and ".join(f"{result['share']:.2%}" for result in forecast.found)
+    return f"{shares} of the {rows}, in pieces spread evenly over each file"
+
+
+def _unknown(config: RunConfig, forecast: Forecast, residency: str) -> tuple[str, ...]:
+    found = []
+    if not forecast.exact and forecast.found[-1]["share"] * FAR < 1:
+        found.append(f"how costs grow beyond the sample, which is more than {FAR} times smaller than the whole.")
+    if config.cluster != "none":
+        found.append(
+            f"what cluster={config.cluster} changes: the sample ran in one process, and workers hold their own parts."
+        )
+    if not forecast.exact and forecast.steps is None:
+        found.append("the time of training, of which no step could be tried: its model does not fit.")
+    if residency == "stream":
+        found.append("the time of reading pages again: the disk was not measured.")
+    return tuple(found)
+
+
+def run_plan(path: str | Path, overrides: Sequence[str], as_json: bool) -> int:
+    """The command: prints the plan; 0 where the run fits, 3 where it is refused."""
+    plan = make_plan(load_config(path, overrides))
+    if as_json:
+        print(json.dumps(without_nan(plan.to_dict())))
+    else:
+        plan.show()
+    return 0 if plan.fits else REFUSED

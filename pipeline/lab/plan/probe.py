@@ -1,0 +1,291 @@
+"""The stages on a sample, in a process of its own whose memory and time are measured: `python -m
+gigabatch.pipeline.lab.plan.probe`.
+
+Reads a task as JSON from standard input and writes what was found, as JSON, to the task's `out`:
+phases (name, seconds, cpu_seconds, peak_bytes, held_bytes, gpu_bytes, disk_bytes), rows by split, words of a packed
+row, and by id column how often its values occur. A task with `sizes` takes steps of training only. Nothing here is used
+by a real run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gigabatch.features.engines.frame import load_engine
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.pipeline import bundle
+from gigabatch.pipeline.bundle import load_bundle, target_loss
+from gigabatch.pipeline.config.config import RunConfig, parse_config
+from gigabatch.pipeline.evaluation.evaluate import permutation_importance
+from gigabatch.pipeline.machine import reset_peak, resident_bytes, resolve_device
+from gigabatch.pipeline.stages import stages
+from gigabatch.pipeline.training.negatives import implicit_batches
+from gigabatch.pipeline.training.train import model_inputs, model_spec, new_model, table_loss, train_model
+
+STEPS, STEP_ROWS = 24, 1 << 20  # at most, of training with tables of the predicted size
+GPU_SECONDS = 0.02  # between two looks at the GPU's memory
+LEAST_BLOCK_ROWS = 128  # of a model's calls in evaluation: with fewer the time is that of the calls
+
+
+class Watch:
+    """Time and memory by phase; `mark` ends one. Peaks are the kernel's own, so none is missed between two looks.
+
+    Where the kernel cannot reset a process's peak, phases after the largest one report that one's.
+    """
+
+    def __init__(self, root: Path, device: str) -> None:
+        self.root, self.device = root, device
+        self.phases: list[dict[str, Any]] = []
+        self._gpu_start = self._gpu_peak = self._gpu_used()
+        if device != "cpu":
+            threading.Thread(target=self._look, daemon=True).start()
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin a phase here."""
+        reset_peak()
+        self._gpu_peak = self._gpu_used()
+        self._started, self._cpu = time.perf_counter(), time.process_time()
+
+    def mark(self, name: str) -> None:
+        """End of a phase, which began where the one before ended."""
+        seconds, cpu = time.perf_counter() - self._started, time.process_time() - self._cpu
+        peak, held = resident_bytes()
+        self.phases.append(
+            {
+                "name": name,
+                "seconds": seconds,
+                "cpu_seconds": cpu,
+                "peak_bytes": peak,
+                "held_bytes": held,
+                "gpu_bytes": max(self._gpu_peak - self._gpu_start, 0),
+                "disk_bytes": folder_bytes(self.root),
+            }
+        )
+        self.restart()
+
+    def _gpu_used(self) -> int:
+        if self.device == "cpu":
+            return 0
+        free, total = torch.cuda.mem_get_info(self.device)
+        return total - free
+
+    def _look(self) -> None:
+        while True:
+            self._gpu_peak = max(self._gpu_peak, self._gpu_used())
+            time.sleep(GPU_SECONDS)
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of all files below; files that vanish meanwhile count as none."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(parent, name)).st_size
+            except FileNotFoundError:
+                continue
+    return total
+
+
+def run_stages(config: RunConfig, block_scale: float, whole_run: bool, watch: Watch) -> dict[str, Any]:
+    """Features and encode, and with `whole_run` also train and evaluate."""
+    pipeline = stages.Pipeline(config)
+    # As parts are: else one block would be a sample's whole valid split, and seem to grow with the rows.
+    usual_rows = bundle.BLOCK_ROWS
+    bundle.BLOCK_ROWS = max(round(usual_rows * block_scale), LEAST_BLOCK_ROWS)
+    known = stages.recipe_class(config.recipe)
+    with _watched_recipe(known, block_scale, watch):
+        features = pipeline.features()
+    watch.mark("features written")
+    encoded = features.encode()
+    watch.mark("encode")
+    schema, statistics = encoded.preprocessor.tensor_schema, encoded.preprocessor.statistics
+    assert statistics is not None
+    found = {
+        "rows": features.rows,
+        "num_words": schema.num_words,
+        "inputs": model_inputs(encoded.preprocessor).to_dict(),
+        "counts": {
+            name: _histogram(category.counts["count"], pipeline.engine)
+            for name, category in statistics.categories.items()
+        },
+    }
+    watch.restart()
+    if whole_run:
+        keep_as_a_whole_run_does()
+        artifact = encoded.fit_model()
+        watch.mark("train")
+        quiet = {"importance": False, "ranking": None}  # both stop growing at some number of rows
+        pipeline.config = config.model_copy(update={"evaluate": config.evaluate.model_copy(update=quiet)})
+        encoded.publish(artifact)
+        watch.mark("evaluate")
+        pipeline.config = config
+        if config.evaluate.importance:
+            model, test = load_bundle(artifact.path / "model", pipeline.device).model, encoded.judged("test")
+            settings, seed = config.evaluate, config.seed
+            permutation_importance(model, test, features.schema, settings, seed, pipeline.device)
+            watch.mark("importance")
+        if config.evaluate.ranking is not None:
+            bundle.BLOCK_ROWS = usual_rows  # which the ranking's own blocks, as large in a sample, must fit in
+            model = load_bundle(artifact.path / "model", pipeline.device).model
+            ranking = encoded.ranking(model.inputs)
+            assert ranking is not None  # as the setting is
+            ranking(model)
+            watch.mark("ranking")
+    return found
+
+
+def keep_as_a_whole_run_does() -> None:
+    """Undo the scaled thresholds of glibc's allocator: a batch is as large in a sample as in the whole."""
+    if "MALLOC_MMAP_THRESHOLD_" in os.environ and sys.platform == "linux":
+        allocator = ctypes.CDLL(None)
+        if hasattr(allocator, "mallopt"):
+            allocator.mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD at their largest, mallopt(3)
+            allocator.mallopt(-1, 64 << 20)
+
+
+def _histogram(counts: Any, engine: str) -> list[list[int]]:
+    """[occurrences, how many values have so many], by occurrences."""
+    module = load_engine(engine)
+    found, number = np.unique(module.to_host(module.array(counts)), return_counts=True)
+    return [found.tolist(), number.tolist()]
+
+
+class _watched_recipe:
+    """Within the block, recipes of the pipeline mark their steps, and read in blocks `block_scale` times the usual."""
+
+    def __init__(self, known: Any, block_scale: float, watch: Watch) -> None:
+        class Watched(known):
+            @property
+            def report(self) -> Any:
+                return lambda step: watch.mark(f"features: {step}")
+
+            @report.setter
+            def report(self, _: Any) -> None:
+                """The pipeline's progress bar is not needed here."""
+
+            def write_parts(self, engine: str, folder: Path, rows_per_part: int, run: Any) -> Any:
+                parameters = inspect.signature(known.write_parts).parameters
+                blocks = {}
+                if "block_bytes" in parameters:
+                    blocks["block_bytes"] = max(int(parameters["block_bytes"].default * block_scale), 1 << 12)
+                return super().write_parts(engine, folder, rows_per_part, run, **blocks)
+
+        self.recipe, self.before = Watched, stages.recipe_class
+
+    def __enter__(self) -> None:
+        stages.recipe_class = lambda name: self.recipe
+
+    def __exit__(self, *_: Any) -> None:
+        stages.recipe_class = self.before
+
+
+def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> dict[str, Any]:
+    """A few steps of training with the sample's id tables and then with tables of these sizes.
+
+    Of the latter: seconds of a step, of an epoch's end and of the rest, and by how much more memory they took.
+    """
+    pipeline = stages.Pipeline(config)
+    encoded, device = pipeline.features().encode(), pipeline.device
+    # On the host until they are needed: what the whole run's take of a GPU is known.
+    table, valid, positives = encoded.table("train"), encoded.judged("valid").to("cpu"), len(encoded.table("valid"))
+    preprocessor, drawing = encoded.preprocessor, config.train.negatives
+    batch_size = config.train.batch_size
+    copies = 1 if drawing is None else 1 + drawing.per_positive
+    num_steps = min(max(STEP_ROWS // (batch_size * copies), 3), STEPS)
+    # The sample may have fewer rows than so many batches.
+    rows = torch.arange(num_steps * batch_size) % len(table)
+    few = PackedTable(valid.words[:batch_size].clone(), valid.schema).to(device)
+    spec = model_spec(preprocessor, config)
+    loss = target_loss(encoded.features.schema)
+    settings = config.train.model_copy(update={"epochs": 1})
+    moments: list[float] = []
+
+    def after_step(_: int) -> None:
+        if device != "cpu":
+            torch.cuda.synchronize(device)
+        moments.append(time.perf_counter())
+
+    for name, counts in (("sample", spec.inputs.num_ids), ("whole", tuple(sizes))):
+        train = _spread_ids(PackedTable(table.words[rows], table.schema), counts)
+        inputs = replace(spec.inputs, num_ids=counts)
+        folder = work / name
+        folder.mkdir(parents=True)
+        moments.clear()
+        watch.restart()
+        started = time.perf_counter()
+        negatives = None
+        if drawing is not None:
+            negatives = implicit_batches(preprocessor, inputs, train, drawing, config.seed, device)
+        trained = train_model(
+            new_model(replace(spec, inputs=inputs), train, config.seed),
+            train.to(device),
+            few,
+            loss,
+            settings,
+            seed=config.seed,
+            device=device,
+            folder=folder,
+            after_step=after_step,
+            negatives=negatives,
+        )
+        finished = time.perf_counter()
+        watch.mark(name)
+    after = time.perf_counter()
+    table_loss(trained.model, valid.to(device), loss, device)
+    valid_seconds = time.perf_counter() - after
+    steps = sorted(stop - start for start, stop in pairwise(moments))
+    small, large = watch.phases
+    return {
+        "step_seconds": steps[len(steps) // 2],
+        "first_seconds": moments[0] - started,
+        "end_seconds": finished - moments[-1],
+        "valid_row_seconds": valid_seconds / positives,  # with the negatives of each
+        "more_host_bytes": max(large["peak_bytes"] - small["peak_bytes"], 0),
+        "gpu_bytes": large["gpu_bytes"],
+        "cpu_per_second": large["cpu_seconds"] / large["seconds"],
+        "table_bytes": train.num_bytes,
+        "checkpoint_bytes": folder_bytes(folder),
+    }
+
+
+def _spread_ids(table: PackedTable, sizes: Sequence[int]) -> PackedTable:
+    """Ids stretched to larger tables, in place, so that as much of them is touched as will be."""
+    for place, (column, size) in enumerate(zip(table.schema.ids, sizes, strict=True)):
+        stretched = table.words[:, place].double() * (size / column.num_ids)
+        table.words[:, place] = stretched.int().clamp(max=size - 1)
+    columns = tuple(replace(column, num_ids=size) for column, size in zip(table.schema.ids, sizes, strict=True))
+    return PackedTable(table.words, replace(table.schema, ids=columns))
+
+
+def main() -> None:
+    task = json.loads(sys.stdin.read())
+    config = parse_config(task["config"])
+    device = resolve_device(config.device)
+    watch = Watch(Path(config.artifacts), device)
+    startup = time.time() - task["spawned"]
+    if task["sizes"] is not None:
+        found = run_steps(config, task["sizes"], watch, Path(task["out"]).with_suffix(".work"))
+    else:
+        found = run_stages(config, task["block_scale"], task["whole_run"], watch)
+    found |= {"startup_seconds": startup, "device": device, "phases": watch.phases}
+    Path(task["out"]).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""A training step in phases, each with its time: what `gigabatch profile` is made of."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gigabatch.loaders.batches.dataset import BatchDataset
+from gigabatch.models.kernels import kernel
+from gigabatch.models.optimizers.precision import choose_precision
+from gigabatch.models.optimizers.registry import set_lr_and_momentum
+from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer
+from gigabatch.models.recommenders.ncf import NCF
+from gigabatch.models.tabular.tabular import TabularModel
+from gigabatch.pipeline.lab.experiment import Experiment, PlacedBatch
+from gigabatch.pipeline.training.train import optimizer_of
+from gigabatch.pipeline.training.train_step import dense_parameters
+
+GATHER, DRAW, LOOKUP, FORWARD, LOSS = "order + gather", "draw negatives", "lookup", "forward MLP", "loss"
+BACKWARD, EMBEDDING, DENSE = "backward MLP", "embedding gradient + update", "dense optimizer"
+PHASES = (GATHER, LOOKUP, FORWARD, LOSS, BACKWARD, EMBEDDING, DENSE)
+PHASES_WITH_DRAWS = (GATHER, DRAW, *PHASES[1:])
+
+
+class Laps:
+    """Time between calls of `lap`, added up by name and step; on a GPU by events, so that nothing waits in a step.
+
+    phases: every name that there is.
+    """
+
+    def __init__(self, device: str, phases: Sequence[str] = PHASES) -> None:
+        self.device, self.phases = device, tuple(phases)
+        self._moments: list[tuple[str | None, Any]] = []
+
+    def start(self) -> None:
+        """Begin a step."""
+        self._moments.append((None, self._now()))
+
+    def lap(self, name: str) -> None:
+        """The time since the last call belongs to `name`."""
+        self._moments.append((name, self._now()))
+
+    def _now(self) -> Any:
+        if self.device == "cpu":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def by_step(self) -> list[dict[str, float]]:
+        """Seconds by name, a mapping a step."""
+        if self.device != "cpu":
+            torch.cuda.synchronize(self.device)
+        steps: list[dict[str, float]] = []
+        for (_, before), (name, after) in zip([(None, None), *self._moments], self._moments, strict=False):
+            if name is None:
+                steps.append(dict.fromkeys(self.phases, 0.0))
+                continue
+            seconds = after - before if self.device == "cpu" else before.elapsed_time(after) / 1e3
+            steps[-1][name] += seconds
+        return steps
+
+
+class PhasedStep:
+    """A training step with a lap after each phase; it computes what `TrainStep` does, in the same order.
+
+    The lookup is told from the rest of the forward pass by the embedding module and by the kernel `lookup`, which a
+    folded network calls itself. Where tables take dense gradients, their part of the backward pass begins when the
+    gradient of the looked up rows is there.
+    """
+
+    def __init__(self, experiment: Experiment, model: TabularModel | NCF, laps: Laps) -> None:
+        settings, device = experiment.config.train, experiment.device
+        self.negatives = experiment.negatives(experiment.config.seed)
+        self.model, self.laps, self.loss = model, laps, experiment.loss
+        self.settings = settings
+        self.optimizer, self.max_grad_norm = optimizer_of(model, settings)
+        self.precision = choose_precision(settings.precision, device)
+        self.device = device
+        self.tables_began = False
+        model.embeddings.register_forward_pre_hook(lambda *_: laps.lap(FORWARD))
+        model.embeddings.register_forward_hook(self._looked_up)
+
+    @property
+    def dense_tables(self) -> bool:
+        return self.model.embeddings.gradients != "rows" and len(self.model.embeddings.tables) > 0
+
+    def __call__(self, dataset: BatchDataset, index: int) -> None:
+        laps = self.laps
+        laps.start()
+        positives = PlacedBatch.of(dataset, index)
+        laps.lap(GATHER)
+        batch = positives.rows(self.negatives)
+        if self.negatives is not None:
+            laps.lap(DRAW)
+        set_lr_and_momentum(self.optimizer, self.settings.lr_max, 0.9)
+        self.optimizer.zero_grad(set_to_none=True)
+        laps.lap(DENSE)
+        with self.precision.autocast(self.device):
+            outputs = self.model(batch.ids, batch.floats)
+            laps.lap(FORWARD)
+            loss = self.loss(outputs, batch.targets, batch.weight)
+        laps.lap(LOSS)
+        self.tables_began = False
+        loss.backward()
+        laps.lap(EMBEDDING if self.tables_began else BACKWARD)
+        self._update()
+
+    def _update(self) -> None:
+        if self.max_grad_norm is not None:
+            nn.utils.clip_grad_norm_(dense_parameters(self.optimizer), self.max_grad_norm, foreach=True)
+        optimizers = self.optimizer.optimizers if isinstance(self.optimizer, Optimizers) else [self.optimizer]
+        for optimizer in optimizers:
+            optimizer.step()
+            self.laps.lap(EMBEDDING if isinstance(optimizer, RowOptimizer) else DENSE)
+
+    def _looked_up(self, _: nn.Module, __: Any, rows: Tensor) -> None:
+        self.laps.lap(LOOKUP)
+        if rows.requires_grad:
+            rows.register_hook(self._gradient_of_rows)
+
+    def _gradient_of_rows(self, _: Tensor) -> None:
+        self.laps.lap(BACKWARD)
+        self.tables_began = True
+
+
+@contextlib.contextmanager
+def watched_lookup(laps: Laps, device: str) -> Iterator[None]:
+    """Within the block, calls of the kernel `lookup` are laps of their own."""
+    module: Any = kernel("lookup", device)
+    plain: Callable[..., None] = module.lookup
+
+    def lookup(*arguments: Any, **named: Any) -> None:
+        laps.lap(FORWARD)
+        plain(*arguments, **named)
+        laps.lap(LOOKUP)
+
+    module.lookup = lookup
+    try:
+        yield
+    finally:
+        module.lookup = plain

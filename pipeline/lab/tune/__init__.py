@@ -1,0 +1,1 @@
+"""The largest useful batch, its learning rate, and whether it costs quality."""

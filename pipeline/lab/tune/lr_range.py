@@ -1,0 +1,205 @@
+"""The learning-rate range test (Smith, arXiv 1506.01186, section 3.3): a loss for every learning rate in one short run.
+
+The learning rate grows exponentially from step to step, as in fastai's `lr_find`; the weights are put back afterwards.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gigabatch.pipeline.display import progress, render_table
+from gigabatch.pipeline.lab.experiment import Experiment, PlacedBatch
+from gigabatch.pipeline.reports.charts import Curves, curves_chart
+from gigabatch.pipeline.reports.report import Section, write_page
+from gigabatch.pipeline.store.artifacts import write_json
+from gigabatch.pipeline.training.train import TrainingError, batch_size_for
+
+# fastai's: beta of the smoothed loss, and how often the least loss so far is divergence.
+SMOOTHING, DIVERGED = 0.98, 4.0
+MOMENTUM = 0.9  # constant, so that only the learning rate changes
+LEAST_POINTS = 10  # that a suggestion is made from
+
+
+@dataclass(frozen=True)
+class LrRange:
+    """lrs, losses, smoothed: one value a step that was taken. diverged: the test stopped before its last step."""
+
+    lrs: tuple[float, ...]
+    losses: tuple[float, ...]
+    smoothed: tuple[float, ...]
+    diverged: bool
+
+    @property
+    def trusted(self) -> tuple[np.ndarray, np.ndarray]:
+        """(lrs, smoothed losses) without the first tenth, where the mean has hardly begun, and the last five steps,
+        which led to the end of the test: what fastai looks for suggestions in."""
+        first = len(self.lrs) // 10
+        return np.asarray(self.lrs[first:-5]), np.asarray(self.smoothed[first:-5])
+
+    def suggestions(self) -> dict[str, float]:
+        """valley, steepest and minimum / 10, the three common readings of the curve; the first is our suggestion.
+
+        Raises:
+            TrainingError: for too few steps to read anything from.
+        """
+        lrs, losses = self.trusted
+        if len(lrs) < LEAST_POINTS:
+            raise TrainingError(
+                f"lr range: only {len(self.lrs)} steps were taken before the loss diverged at a learning rate of "
+                f"{self.lrs[-1]:.2g}. Begin at a lower one (--start) or take more steps (--steps)."
+            )
+        return {
+            "valley": float(lrs[valley(losses)]),
+            "steepest": float(lrs[steepest(lrs, losses)]),
+            "minimum / 10": float(lrs[np.argmin(losses)]) / 10,
+        }
+
+
+def valley(losses: Sequence[float] | np.ndarray) -> int:
+    """Position in the middle of the longest valley: fastai's default suggestion, by ESRI.
+
+    The valley is the longest subsequence of falling losses. Its end minus its length stands for its start, and the
+    middle is a third and half a third of its length from there.
+    """
+    y = np.asarray(losses, float)
+    length = np.ones(len(y), dtype=np.int64)  # of the longest falling subsequence that ends at each position
+    for i in range(1, len(y)):
+        higher = y[:i] > y[i]
+        if higher.any():
+            length[i] = 1 + length[:i][higher].max()
+    end = int(np.argmax(length))
+    third = length[end] / 3
+    return max(end - int(length[end]) + int(third) + int(third / 2), 0)
+
+
+def steepest(lrs: Sequence[float] | np.ndarray, losses: Sequence[float] | np.ndarray) -> int:
+    """Position of the step where the loss falls fastest by the logarithm of the learning rate (fastai's `steep`)."""
+    return int(np.argmin(np.diff(np.asarray(losses, float)) / np.diff(np.log(np.asarray(lrs, float)))))
+
+
+def lr_range_test(
+    model: nn.Module,
+    train_step: Callable[[Any, float, float], Tensor],
+    batches: Iterable[Any],
+    *,
+    start: float = 1e-7,
+    stop: float = 10.0,
+    num_steps: int = 100,
+) -> LrRange:
+    """Train `model` for `num_steps` steps with a learning rate that grows from `start` to `stop` by a constant factor.
+
+    train_step: (batch, learning rate, momentum) to the batch's loss before the update of `model` that it makes. Ends
+    early once the smoothed loss is not finite or more than four times its least. Afterwards the weights, buffers, mode
+    and torch's random state are bit for bit what they were, and gradients are None; the optimizer within `train_step`
+    keeps its moments, so take a new one.
+
+    Raises:
+        TrainingError: for a range or a number of steps that is none, or too few batches.
+    """
+    if not 0 < start < stop < math.inf:
+        raise TrainingError(f"lr range: it goes from a positive learning rate up, not from {start} to {stop}.")
+    if num_steps < 2 * LEAST_POINTS:
+        raise TrainingError(f"lr range: at least {2 * LEAST_POINTS} steps are needed, not {num_steps}.")
+    before, training = copy.deepcopy(model.state_dict()), model.training
+    devices = {parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"}
+    source = iter(batches)
+    lrs: list[float] = []
+    losses: list[float] = []
+    smoothed: list[float] = []
+    mean, least, diverged = 0.0, math.inf, False
+    try:
+        with torch.random.fork_rng(list(devices)), progress(num_steps, "lr range") as bar:
+            model.train()
+            for step in range(num_steps):
+                batch = next(source, None)
+                if batch is None:
+                    raise TrainingError(f"lr range: {num_steps} batches are needed, there were {step}.")
+                lr = start * (stop / start) ** (step / (num_steps - 1))
+                # Read at once, which waits for the device: divergence ends the test, and a hundred steps are few.
+                loss = float(train_step(batch, lr, MOMENTUM))
+                mean = SMOOTHING * mean + (1 - SMOOTHING) * loss
+                lrs.append(lr)
+                losses.append(loss)
+                smoothed.append(mean / (1 - SMOOTHING ** (step + 1)))  # as Adam removes the bias of its zero start
+                bar.advance(1, f"lr {lr:.1e}, loss {smoothed[-1]:.4f}")
+                least = min(least, smoothed[-1])
+                if not math.isfinite(smoothed[-1]) or smoothed[-1] > DIVERGED * least:
+                    diverged = True
+                    break
+    finally:
+        model.load_state_dict(before)
+        model.zero_grad(set_to_none=True)
+        model.train(training)
+    return LrRange(tuple(lrs), tuple(losses), tuple(smoothed), diverged)
+
+
+def run_lr_range(path: str | Path, overrides: Sequence[str], start: float, stop: float, num_steps: int) -> int:
+    """The command: tests the run's model and optimizer on its train split, prints suggestions and draws the curve."""
+    experiment = Experiment.of_run(path, overrides)
+    settings, seed = experiment.config.train, experiment.config.seed
+    batches = experiment.batches(settings.batch_size, seed)
+    batch_size_for(len(experiment.train), settings)  # raises for pieces that are too small, as training does
+    model = experiment.new_model(seed)
+    step = experiment.train_step(model)
+
+    def train_step(found: PlacedBatch, lr: float, momentum: float) -> Tensor:
+        return step(found.batch, lr, momentum, found.place)
+
+    found = lr_range_test(
+        model,
+        train_step,
+        batches,
+        start=start,
+        stop=stop,
+        num_steps=num_steps,
+    )
+    suggestions = found.suggestions()
+    page = _write(experiment, found, suggestions)
+    lrs, losses = found.trusted
+    rows = [
+        {"reading": name, "learning rate": lr, "smoothed loss": float(np.interp(lr, lrs, losses))}
+        for name, lr in suggestions.items()
+    ]
+    render_table(rows, f"lr range of {experiment.config.name}: {settings.optimizer}, batch {settings.batch_size:,}")
+    print(f"{len(found.lrs)} of {num_steps} steps{', then the loss diverged' if found.diverged else ''}")
+    print(f"override  train.lr_max={suggestions['valley']:.2g}")
+    print(page)
+    return 0
+
+
+def _write(experiment: Experiment, found: LrRange, suggestions: dict[str, float]) -> Path:
+    """runs/<name>/lr_range.json and the page beside it; returns the page's path."""
+    config = experiment.config
+    moment = datetime.now(UTC).isoformat(timespec="seconds")
+    content = {
+        "created_utc": moment,
+        "batch_size": config.train.batch_size,
+        "optimizer": config.train.optimizer,
+        "suggestions": suggestions,
+        "diverged": found.diverged,
+        "lrs": found.lrs,
+        "losses": found.losses,
+        "smoothed": found.smoothed,
+    }
+    write_json(experiment.home / "lr_range.json", content)
+    lrs, losses = found.trusted
+    marks = {f"{name}: {lr:.2g}": (lr, float(np.interp(lr, lrs, losses))) for name, lr in suggestions.items()}
+    curves = Curves(lrs, {"smoothed loss": losses}, "learning rate", "loss", marks, log_x=True)
+    text = (
+        f"{len(found.lrs)} steps of {config.train.optimizer} at batch {config.train.batch_size:,}. Drawn without the "
+        "first tenth and the last five steps."
+    )
+    section = Section("Loss by learning rate", text, charts=(curves_chart(curves, "Loss by learning rate", "range"),))
+    page = experiment.home / "lr_range.html"
+    write_page(page, f"{config.name}: learning-rate range test", moment, (), [section])
+    return page

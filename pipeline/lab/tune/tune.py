@@ -1,0 +1,288 @@
+"""`gigabatch tune`: the largest batch that fits, the fastest, and the largest that is still as good as the run's own.
+
+What is measured, on the run's own tables: time and memory of a step by batch size; the gradient noise scale, which says
+about where larger batches cease to help; then whole trainings in pairs, which decide. docs/training.md explains it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from scipy.special import stdtrit
+
+from gigabatch.models.optimizers.registry import build_cowclip
+from gigabatch.models.optimizers.schedule import OneCycle, square_root_scaled_lr
+from gigabatch.pipeline.config.config import TrainSettings
+from gigabatch.pipeline.display import progress
+from gigabatch.pipeline.lab.experiment import Enough, Experiment, TimedTrainer, valid_losses
+from gigabatch.pipeline.lab.tune.report import Trial, Tuned, show, write_tune_page
+from gigabatch.pipeline.lab.tune.trials import LEAST_STEPS, NoisePoint, Sweep, batch_sizes, noise_scales, sweep_batches
+from gigabatch.pipeline.reports.charts import mean_curve
+from gigabatch.pipeline.stages.run import environment
+from gigabatch.pipeline.store.artifacts import write_json
+from gigabatch.pipeline.training.train import TrainingError
+
+MOST_SEEDS = 30
+SWEEP_SHARE, NOISE_SHARE = 0.25, 0.1  # of --seconds; trainings take the rest
+MOST_WARMUP = 0.5  # of all steps
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What `tune` may take. max_batch: rows; max_rows: of the train split (a sample of a longer one); tolerance: by how
+    much the metric may fall, as a share of it."""
+
+    max_batch: int | None = None
+    seeds: int = 5
+    seconds: float = 600.0
+    max_rows: int = 2_000_000
+    tolerance: float = 0.001
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.seeds <= MOST_SEEDS:
+            raise TrainingError(f"tune: --seeds must be from 2 to {MOST_SEEDS}, not {self.seeds}.")
+        for name in ("seconds", "tolerance"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise TrainingError(f"tune: --{name} must be above 0, not {getattr(self, name)}.")
+
+
+def run_tune(path: str | Path, overrides: Sequence[str], bounds: Bounds) -> int:
+    """The command: writes runs/<name>/tune.json and tune.html, prints tables, the verdict and the overrides."""
+    experiment = Experiment.of_run(path, overrides, bounds.max_rows)
+    tuned = tune(experiment, bounds)
+    home = experiment.home
+    write_json(home / "tune.json", tuned.to_dict())
+    write_tune_page(home / "tune.html", tuned)
+    show(tuned)
+    print(home / "tune.html")
+    return 0
+
+
+def tune(experiment: Experiment, bounds: Bounds) -> Tuned:
+    """Measure, propose and compare, within `bounds`.
+
+    Raises:
+        TrainingError: where the run's own batch leaves no room for a larger one, or is above --max-batch.
+    """
+    started, settings = time.perf_counter(), experiment.config.train
+    rows, small = len(experiment.train), settings.batch_size
+    most = min(rows // LEAST_STEPS, rows if bounds.max_batch is None else bounds.max_batch)
+    if most < small:
+        few = rows // LEAST_STEPS < small
+        because = f"{rows:,} rows are fewer than {LEAST_STEPS} such batches" if few else f"--max-batch is {most:,}"
+        raise TrainingError(
+            f"tune: the run's batch of {small:,} rows leaves nothing to try: {because}. Give a smaller "
+            "train.batch_size to begin from."
+        )
+    sweep = sweep_batches(experiment, batch_sizes(small, most), SWEEP_SHARE * bounds.seconds)
+    noise = noise_scales(experiment, settings, NOISE_SHARE * bounds.seconds)
+    candidates, because = choose_candidates(sweep, noise, small)
+    trainer = Trainer(experiment, started + bounds.seconds)
+    trials, curves = compare_batches(experiment, trainer, candidates, bounds)
+    return Tuned(
+        name=experiment.config.name,
+        created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        seconds=time.perf_counter() - started,
+        batch_size=small,
+        rows=rows,
+        rows_of_run=experiment.num_train_rows,
+        negatives_per_positive=None if settings.negatives is None else settings.negatives.per_positive,
+        metric=trainer.metric,
+        sweep=sweep,
+        noise=tuple(noise),
+        candidates=tuple(candidates),
+        candidates_because=because,
+        trials=tuple(trials),
+        chosen=next((trial for trial in trials if trial.verdict == "holds"), None),
+        curves=curves,
+        environment=environment(experiment.device),
+    )
+
+
+def choose_candidates(sweep: Sweep, noise: Sequence[NoisePoint], small: int) -> tuple[list[int], str]:
+    """Batch sizes to train at, the largest first, and why it is that one (or why there is none).
+
+    The largest is the fastest batch, or the last one tried below the noise scale where that is smaller, but at least
+    the next above `small`: the noise scale only guides, the trainings decide.
+    """
+    larger = [found.batch_size for found in sweep.times if small < found.batch_size <= sweep.fastest.batch_size]
+    if not larger:
+        return [], "no larger batch takes 5 % less time per row"
+    scale = noise[-1].scale.simple if noise else math.inf
+    below = [size for size in larger if size <= scale] or larger[:1]
+    because = "beyond it time per row no longer shrinks" if below == larger else "the next is above the noise scale"
+    return below[::-1], because
+
+
+def scaled_settings(settings: TrainSettings, batch_size: int, rows: int) -> TrainSettings:
+    """Settings for `batch_size` by LAMB's rules (You et al., arXiv 1904.00962): the learning rate grows with the square
+    root of the batch and the share of warm-up steps with the batch, up to half of all steps.
+
+    rows: of the train split, from which the number of steps follows. A schedule without warm-up stays without. CowClip
+    has a rule of its own for its tables (Zheng et al., arXiv 2204.06240): their learning rate stays, l2 grows.
+    """
+    factor = batch_size / settings.batch_size
+    schedule = dict(settings.schedule_settings)
+    steps = max(rows // batch_size, 1) * settings.epochs
+    if settings.schedule == "one_cycle":
+        share = schedule.get("pct_start", OneCycle.pct_start)
+        schedule["pct_start"] = round(min(share * factor, max(share, MOST_WARMUP)), 4)
+    elif settings.schedule == "warmup_polynomial" and schedule.get("warmup_steps"):
+        # As many steps, of which there are fewer, are a share that grew with the batch.
+        schedule["warmup_steps"] = min(schedule["warmup_steps"], max(int(MOST_WARMUP * steps), 1))
+    lr = float(f"{square_root_scaled_lr(settings.lr_max, batch_size, settings.batch_size):.4g}")
+    changes = {"batch_size": batch_size, "lr_max": lr, "schedule_settings": schedule}
+    if settings.optimizer == "cowclip":
+        own_l2 = inspect.signature(build_cowclip).parameters["l2"].default
+        given = {"table_lr": settings.lr_max, "l2": own_l2} | settings.optimizer_settings
+        changes["optimizer_settings"] = given | {"l2": float(f"{given['l2'] * factor:.4g}")}
+    return TrainSettings.model_validate(settings.model_dump() | changes)
+
+
+def overrides_of(settings: TrainSettings, before: TrainSettings) -> tuple[str, ...]:
+    """`key=value` for the command line, of what `settings` changes."""
+    found = [f"train.batch_size={settings.batch_size}", f"train.lr_max={settings.lr_max:g}"]
+    for section in ("schedule_settings", "optimizer_settings"):
+        old = getattr(before, section)
+        found += [f"train.{section}.{k}={v}" for k, v in getattr(settings, section).items() if old.get(k) != v]
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A trained model: its metric on the valid split and its learning curve."""
+
+    metric: float
+    valid_losses: tuple[float, ...]
+
+
+class Trainer(TimedTrainer):
+    """Trains a run's model with other settings."""
+
+    def train(self, settings: TrainSettings, seed: int) -> Outcome | None:
+        """None where the time was up first. A training that diverges is a `TrainingError`."""
+        try:
+            trained = self.fit(settings, seed)
+        except Enough:
+            return None
+        return Outcome(self.judged(trained), valid_losses(trained))
+
+    def relative_gain(self, large: Outcome, small: Outcome) -> float:
+        """By how much `large` is better, as a share of `small`'s metric."""
+        return self.sign * (large.metric - small.metric) / abs(small.metric)
+
+
+def lower_bound(differences: Sequence[float]) -> float:
+    """One-sided 95 % bound of the mean of paired differences, by Student's t; minus infinity of fewer than two."""
+    count = len(differences)
+    if count < 2:
+        return -math.inf
+    error = statistics.stdev(differences) / math.sqrt(count)
+    return statistics.fmean(differences) - float(stdtrit(count - 1, 0.95)) * error
+
+
+def compare_batches(
+    experiment: Experiment, trainer: Trainer, candidates: Sequence[int], bounds: Bounds
+) -> tuple[list[Trial], dict[str, tuple[float, ...]]]:
+    """Train each candidate and the run's own batch with the same seeds and epochs, until one holds or time is up.
+
+    Returns the trials, and the mean valid loss by epoch of every batch size.
+    """
+    settings, seeds = experiment.config.train, [experiment.config.seed + k for k in range(bounds.seeds)]
+    # A warm-up in steps was meant for all of the rows.
+    base = _for_rows(settings, len(experiment.train) / experiment.num_train_rows)
+    small: list[Outcome] = []
+    trials: list[Trial] = []
+    curves: dict[str, tuple[float, ...]] = {}
+    for batch_size in candidates:
+        scaled = scaled_settings(base, batch_size, len(experiment.train))
+        large, diverged = _train_pairs(trainer, base, scaled, seeds, small)
+        if not large and not diverged:
+            break  # time was up
+        final = scaled_settings(settings, batch_size, experiment.num_train_rows)
+        trials.append(_trial(trainer, final, settings, small, large, diverged, bounds))
+        curves[f"batch {settings.batch_size:,}"] = mean_curve([outcome.valid_losses for outcome in small])
+        if large:
+            curves[f"batch {batch_size:,}"] = mean_curve([outcome.valid_losses for outcome in large])
+        if trials[-1].verdict == "holds":
+            break
+    return trials, curves
+
+
+def _train_pairs(
+    trainer: Trainer, base: TrainSettings, scaled: TrainSettings, seeds: Sequence[int], small: list[Outcome]
+) -> tuple[list[Outcome], str]:
+    """Outcomes of `scaled` by seed, and how it diverged, if it did. Those of `base` that are missing join `small`."""
+    large: list[Outcome] = []
+    with progress(len(seeds), f"batch {scaled.batch_size:,} against {base.batch_size:,}, pairs") as bar:
+        for number, seed in enumerate(seeds):
+            if len(small) == number:
+                outcome = trainer.train(base, seed)
+                if outcome is None:
+                    break
+                small.append(outcome)
+            try:
+                outcome = trainer.train(scaled, seed)
+            except TrainingError as error:
+                return large, str(error)
+            if outcome is None:
+                break
+            large.append(outcome)
+            bar.advance(1, f"{trainer.metric} {outcome.metric:.4f} and {small[number].metric:.4f}")
+    return large, ""
+
+
+def _trial(
+    trainer: Trainer,
+    scaled: TrainSettings,
+    settings: TrainSettings,
+    small: Sequence[Outcome],
+    large: Sequence[Outcome],
+    diverged: str,
+    bounds: Bounds,
+) -> Trial:
+    pairs = list(zip(large, small, strict=False))
+    gains = [trainer.relative_gain(one, other) for one, other in pairs]
+    difference, bound = (statistics.fmean(gains), lower_bound(gains)) if gains else (None, None)
+    measured = ""
+    if difference is not None and bound is not None:
+        measured = (
+            f"{trainer.metric} {difference:+.3%} against batch {settings.batch_size:,} over {len(gains)} seed(s), "
+            f"95 % lower bound {bound:+.3%}, allowed {-bounds.tolerance:.3%}"
+        )
+    if diverged:
+        verdict, text = "loses", f"The large batch loses: {scaled.batch_size:,} diverged ({diverged})"
+    elif difference is not None and difference < -bounds.tolerance:
+        verdict, text = "loses", f"The large batch loses: {scaled.batch_size:,} has {measured}."
+    elif bound is not None and bound > -bounds.tolerance:
+        verdict, text = "holds", f"Parity holds at batch {scaled.batch_size:,}: {measured}."
+    else:
+        ask = "Give more --seeds." if len(gains) == bounds.seeds else "The time was up; give more --seconds."
+        verdict, text = "open", f"Parity is not shown at batch {scaled.batch_size:,}: {measured}. {ask}"
+    return Trial(
+        batch_size=scaled.batch_size,
+        lr_max=scaled.lr_max,
+        small=tuple(other.metric for _, other in pairs),
+        large=tuple(one.metric for one, _ in pairs),
+        difference=difference,
+        bound=bound,
+        verdict=verdict,
+        text=text,
+        overrides=overrides_of(scaled, settings),
+    )
+
+
+def _for_rows(settings: TrainSettings, share: float) -> TrainSettings:
+    """The settings for a share of the rows: warm-up steps shrink with all steps."""
+    steps = settings.schedule_settings.get("warmup_steps")
+    if not steps or share == 1:
+        return settings
+    schedule = settings.schedule_settings | {"warmup_steps": max(round(steps * share), 1)}
+    return settings.model_copy(update={"schedule_settings": schedule})

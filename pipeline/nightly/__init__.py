@@ -1,0 +1,1 @@
+"""Train, compare with the current model, promote or keep."""

@@ -1,0 +1,319 @@
+"""Charts as inline SVG whose colours are CSS variables of the page, so that dark mode and print recolour them.
+
+Matplotlib draws with its object-oriented API in colours that each stand for a variable; `_svg` puts the variable in
+their place, leaves fonts to the page and makes ids unique. No text of a user's data enters the drawing but names of
+models: titles and legends are HTML beside it.
+"""
+
+import io
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator, ScalarFormatter
+from numpy.typing import ArrayLike
+
+from gigabatch.pipeline.display import is_number, metric_label
+
+MAX_POINTS = 1000  # of a scatter chart
+SERIES = ("--series-1", "--series-2", "--series-3", "--series-4")
+VARIABLES = {"#010101": "--ink", "#020202": "--muted", "#030303": "--grid", "#040404": "--card"}
+VARIABLES |= {f"#0{5 + i}0{5 + i}0{5 + i}": name for i, name in enumerate(SERIES)}
+INK, MUTED, GRID, CARD, *LINES = VARIABLES
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "gigabatch",
+    "font.size": 10,  # of a chart 288 units wide; the page repeats it
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": MUTED,
+    "axes.linewidth": 1.0,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "text.color": INK,
+    "xtick.color": GRID,
+    "ytick.color": GRID,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "figure.constrained_layout.use": True,
+}
+LINE: dict[str, Any] = {"linewidth": 1.7, "solid_capstyle": "round", "solid_joinstyle": "round"}
+
+
+@dataclass(frozen=True)
+class Roc:
+    """False and true positive rates in rising order, shape [points] each, and the area under them."""
+
+    fpr: ArrayLike
+    tpr: ArrayLike
+    auc: float | None = None
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Per bin, shape [bins] each: mean prediction, observed fraction of positives, rows. NaN marks an empty bin."""
+
+    predicted: ArrayLike
+    observed: ArrayLike
+    count: ArrayLike
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Bin edges, shape [bins + 1], and the rows in each bin, shape [bins], by series (a label, or "rows")."""
+
+    edges: ArrayLike
+    counts: Mapping[str, ArrayLike]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A drawing with its HTML parts; `legend` pairs a label with the CSS variable of its colour."""
+
+    title: str
+    svg: Markup
+    legend: tuple[tuple[str, str], ...] = ()
+    note: str = ""
+
+
+def learning_charts(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    """A chart per quantity over `step` (else `epoch`, else the row number), with a line per split.
+
+    A value that is absent or None was not measured; one that is NaN or infinite is counted in the chart's note.
+    """
+    axis = next((key for key in ("step", "epoch") if any(key in row for row in rows)), "row")
+    x = _floats(row.get(axis, number) for number, row in enumerate(rows, 1))
+    keys = dict.fromkeys(key for row in rows for key in row if key not in ("step", "epoch"))
+    quantities: dict[str, dict[str, np.ndarray]] = {}
+    lost: Counter[str] = Counter()
+    for key in keys:
+        split, _, quantity = key.partition("_")
+        if split not in ("train", "valid", "test"):
+            split, quantity = "", key
+        y = _floats(row.get(key) for row in rows)
+        if np.isfinite(x + y).any():
+            quantities.setdefault(quantity, {})[split] = y
+            lost[quantity] += sum(is_number(row.get(key)) and not np.isfinite(row[key]) for row in rows)
+    charts = []
+    for number, (quantity, lines) in enumerate(quantities.items()):
+        note = f"not finite: {lost[quantity]} of the values" if lost[quantity] else ""
+        chart = curves_chart(Curves(x, lines, axis), f"{metric_label(quantity)} by {axis}", f"curve{number}")
+        charts.append(replace(chart, note=note))
+    return charts
+
+
+def roc_chart(roc: Roc, key: str) -> Chart:
+    """ROC curve with the diagonal of chance. `key` makes the ids of a chart unique on its page."""
+    fpr, tpr = np.asarray(roc.fpr, float), np.asarray(roc.tpr, float)
+    keep = _evenly(len(fpr), MAX_POINTS)
+    with matplotlib.rc_context(STYLE):
+        ax = _axes("false positive rate", "true positive rate")
+        ax.plot([0, 1], [0, 1], color=MUTED, linewidth=0.8, dashes=(3, 3))
+        ax.fill_between(fpr[keep], tpr[keep], color=LINES[0], alpha=0.1, linewidth=0)
+        ax.plot(fpr[keep], tpr[keep], color=LINES[0], **LINE)
+        ax.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.02))
+        known = roc.auc is not None and np.isfinite(roc.auc)
+        return Chart("ROC curve", _svg(ax, "ROC curve", key), note=f"AUC {roc.auc:.4f}" if known else "")
+
+
+def calibration_chart(calibration: Calibration, key: str) -> Chart:
+    """Observed fraction of positives against mean prediction; a point's area is its bin's share of rows."""
+    predicted, observed, count = (
+        np.asarray(part, float) for part in (calibration.predicted, calibration.observed, calibration.count)
+    )
+    known = np.isfinite(predicted + observed) & (count > 0)
+    predicted, observed, count = predicted[known], observed[known], count[known]
+    top = min(1.0, 1.08 * max([*predicted, *observed, 0.05]))
+    with matplotlib.rc_context(STYLE):
+        ax = _axes("mean prediction", "observed fraction")
+        ax.plot([0, top], [0, top], color=MUTED, linewidth=0.8, dashes=(3, 3))
+        ax.plot(predicted, observed, color=LINES[0], linewidth=1.0, alpha=0.6)
+        area = 8 + 90 * count / max([*count, 1])
+        ax.scatter(predicted, observed, s=area, color=LINES[0], edgecolor=CARD, linewidth=0.8, zorder=3)
+        ax.set(xlim=(-0.02 * top, 1.02 * top), ylim=(-0.02 * top, 1.02 * top))
+        return Chart("Calibration", _svg(ax, "Calibration", key), note="area: rows of the bin")
+
+
+def histogram_chart(histogram: Histogram, title: str, axis: str, key: str) -> Chart:
+    """Each series as its share of rows per bin, so that a rare label is as visible as a common one."""
+    with matplotlib.rc_context(STYLE):
+        ax = _axes(axis, "share of rows")
+        for color, counts in zip(_colors(histogram.counts), histogram.counts.values(), strict=True):
+            share = np.nan_to_num(np.asarray(counts, float))
+            share = share / max(share.sum(), 1)
+            ax.stairs(share, np.asarray(histogram.edges, float), fill=True, color=color, alpha=0.18, linewidth=0)
+            ax.stairs(share, np.asarray(histogram.edges, float), color=color, linewidth=1.4)
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
+        return Chart(title, _svg(ax, title, key), _legend(histogram.counts) if len(histogram.counts) > 1 else ())
+
+
+def scatter_chart(predicted: ArrayLike, actual: ArrayLike, key: str) -> Chart:
+    """Actual against predicted values: at most `MAX_POINTS` rows, evenly spaced over those with finite values."""
+    x, y = np.asarray(predicted, float), np.asarray(actual, float)
+    known = np.flatnonzero(np.isfinite(x + y))
+    shown = known[_evenly(len(known), MAX_POINTS)]
+    with matplotlib.rc_context(STYLE):
+        ax = _axes("predicted", "actual")
+        ends = [min([*x[shown], *y[shown]], default=0.0), max([*x[shown], *y[shown]], default=1.0)]
+        ax.plot(ends, ends, color=MUTED, linewidth=0.8, dashes=(3, 3))
+        ax.plot(x[shown], y[shown], ".", color=LINES[0], alpha=0.35, markersize=4, markeredgewidth=0)
+        title = "Predicted and actual"
+        return Chart(title, _svg(ax, title, key), note=f"{len(shown):,} of {len(x):,} rows")
+
+
+def _axes(xlabel: str, ylabel: str = "") -> Axes:
+    figure = Figure(figsize=(4.0, 2.7))
+    FigureCanvasSVG(figure)
+    ax = figure.add_subplot(xlabel=xlabel, ylabel=ylabel)
+    ax.patch.set_visible(False)
+    figure.patch.set_visible(False)
+    return ax
+
+
+def _svg(ax: Axes, title: str, key: str) -> Markup:
+    """Inline SVG of the axes' figure: described by `title`, ids beginning with `key`, colours as CSS variables."""
+    buffer = io.StringIO()
+    canvas = ax.figure.canvas
+    assert isinstance(canvas, FigureCanvasSVG)
+    canvas.print_figure(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    root = ElementTree.fromstring(buffer.getvalue())
+    used = set(re.findall(r'#([\w.-]+)[")]', buffer.getvalue()))
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag.endswith("}style"):
+                parent.remove(child)  # rules of an inline <style> would hold for the whole page
+    for element in root.iter():
+        _adapt(element, key, used)
+    width, height = root.get("viewBox", "").split()[2:]
+    root.attrib = {"viewBox": f"0 0 {width} {height}", "role": "img", "aria-label": title}
+    root.insert(0, ElementTree.Element("title"))
+    root[0].text = title
+    return Markup(ElementTree.tostring(root, encoding="unicode"))
+
+
+def _adapt(element: ElementTree.Element, key: str, used: set[str]) -> None:
+    """Drop namespaces, fonts and unused ids; prefix the used ids; name colours by their variables."""
+    element.tag = element.tag.rpartition("}")[2]
+    attributes = {name.rpartition("}")[2]: value for name, value in element.attrib.items()}
+    if "id" in attributes:
+        identity = attributes.pop("id")
+        attributes |= {"id": f"{key}-{identity}"} if identity in used else {}
+    for name in ("href", "clip-path"):
+        if name in attributes:
+            attributes[name] = attributes[name].replace("#", f"#{key}-")
+    if "style" in attributes:
+        style = re.sub(r"\b(font|font-size|font-family): [^;]*;? ?", "", attributes["style"])
+        attributes["style"] = re.sub(r"#[0-9a-f]{6}\b", lambda match: f"var({VARIABLES[match[0]]})", style)
+    element.attrib = attributes
+
+
+def _colors(series: Mapping[str, Any]) -> list[str]:
+    return [LINES[i % len(LINES)] for i in range(len(series))]
+
+
+def _legend(series: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple((str(name), VARIABLES[color]) for name, color in zip(series, _colors(series), strict=True))
+
+
+def _floats(values: Any) -> np.ndarray:
+    """float64 array; what is no number becomes NaN."""
+    return np.asarray([value if is_number(value) else np.nan for value in values], dtype=np.float64)
+
+
+def _evenly(length: int, most: int) -> np.ndarray:
+    """At most `most` positions of 0..length-1, evenly spaced, with both ends."""
+    return np.unique(np.linspace(0, length - 1, min(length, most)).round().astype(np.int64)) if length else np.arange(0)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Lines over a common x, shape [points] each; what is not finite is not drawn. marks: named points (x, y).
+
+    log_x, log_y: logarithmic axes, on which only what is above zero is drawn.
+    """
+
+    x: ArrayLike
+    lines: Mapping[str, ArrayLike]
+    xlabel: str
+    ylabel: str = ""
+    marks: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    log_x: bool = False
+    log_y: bool = False
+
+
+def curves_chart(curves: Curves, title: str, key: str) -> Chart:
+    """A line a series and a large dot a mark, each named in the legend. `key` makes the chart's ids unique."""
+    x = np.asarray(curves.x, float)
+    named = dict.fromkeys([*curves.lines, *curves.marks])
+    colors = dict(zip(named, _colors(named), strict=True))
+    with matplotlib.rc_context(STYLE):
+        ax = _axes(curves.xlabel, curves.ylabel)
+        for name, values in curves.lines.items():
+            y = np.asarray(values, float)
+            known = np.isfinite(x + y) & ((x > 0) | (not curves.log_x)) & ((y > 0) | (not curves.log_y))
+            marker = "o" if known.sum() <= 30 else ""
+            ax.plot(x[known], y[known], color=colors[name], marker=marker, markersize=2.6, **LINE)
+        for name, (at, height) in curves.marks.items():
+            ax.plot([at], [height], "o", color=colors[name], markersize=7, markeredgecolor=CARD, zorder=3)
+        for axis, logarithmic in ((ax.xaxis, curves.log_x), (ax.yaxis, curves.log_y)):
+            if logarithmic:
+                (ax.set_xscale if axis is ax.xaxis else ax.set_yscale)("log")
+                low, high = axis.get_view_interval()
+                axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 300 * low else (1.0,)))
+                axis.set_major_formatter(FuncFormatter(lambda v, _: EngFormatter(sep="")(v) if v >= 1 else f"{v:g}"))
+                axis.set_minor_locator(NullLocator())
+            elif axis is ax.xaxis:
+                axis.set_major_locator(MaxNLocator(6, integer=True))
+                axis.set_major_formatter(EngFormatter(sep=""))
+            else:
+                axis.set_major_formatter(ScalarFormatter(useOffset=False))
+        return Chart(title, _svg(ax, title, key), _legend(named) if len(named) > 1 or "" not in named else ())
+
+
+def mean_curve(losses: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Mean over trainings of each epoch's loss, of as many epochs as every one has."""
+    return tuple(float(np.mean(epoch)) for epoch in zip(*losses, strict=False))
+
+
+def loss_chart(curves: Mapping[str, Sequence[float]], title: str, key: str) -> Chart:
+    """Valid loss by epoch, a line a series, which may differ in length."""
+    epochs = max(map(len, curves.values()))
+    lines = {name: [*losses, *[np.nan] * (epochs - len(losses))] for name, losses in curves.items()}
+    return curves_chart(Curves(range(1, epochs + 1), lines, "epoch", "valid loss"), title, key)
+
+
+def intervals_chart(
+    rows: Sequence[tuple[str, Sequence[float], float, float | None]], title: str, axis: str, key: str, note: str
+) -> Chart:
+    """A line a row of (name, values, mean, half of the interval's width or None): rings, a dot and a bar."""
+    with matplotlib.rc_context(STYLE):
+        ax = _axes(axis)
+        figure = ax.get_figure(root=True)
+        assert figure is not None
+        figure.set_size_inches(4.0, 0.7 + 0.25 * len(rows))
+        for place, (_, values, mean, half) in enumerate(rows):
+            ax.plot(
+                values, [place] * len(values), "o", color=MUTED, fillstyle="none", markersize=4.4, markeredgewidth=0.8
+            )
+            ax.errorbar([mean], [place], xerr=half, fmt="o", color=LINES[0], markersize=7, elinewidth=1.7)
+            ax.text(1.03, place, f"{mean:.4g}", va="center", transform=ax.get_yaxis_transform())
+        ax.set_yticks(range(len(rows)), [name for name, *_ in rows])
+        ax.set_ylim(len(rows) - 0.5, -0.5)
+        ax.grid(visible=False, axis="y")
+        ax.xaxis.set_major_locator(MaxNLocator(4))
+        ax.xaxis.set_major_formatter(ScalarFormatter(useOffset=False))
+        return Chart(title, _svg(ax, title, key), note=note)

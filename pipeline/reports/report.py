@@ -1,0 +1,274 @@
+"""One self-contained HTML page about a run: `write_report(path, ReportData(...))`.
+
+The page needs no network, no JavaScript and no other file. Everything but the name is optional: a section without
+data is left out.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
+from numpy.typing import ArrayLike
+
+from gigabatch.pipeline.display import format_value, headings, is_missing, is_number, metric_label
+from gigabatch.pipeline.reports import charts
+from gigabatch.pipeline.reports.charts import Calibration, Chart, Histogram, Roc
+from gigabatch.pipeline.store.artifacts import atomic_write
+
+MAX_CLASSES = 15  # of a confusion matrix; rarer ones share a row and a column
+SIGNED = ("difference", "lower_bound", "gain", "bound")  # headings of a comparison whose numbers get a sign
+ROWS_SHOWN = 30  # of a long table; the rest is folded
+HINTS = {
+    "auc": "0.5 is chance, 1 is perfect",
+    "ece": "ECE, 0 is perfect",
+    "r2": "0 is the mean, 1 is perfect",
+    **dict.fromkeys(("logloss", "log_loss", "rmse", "mae"), "0 is perfect"),
+    "gauc": "0.5 is chance, 1 is perfect",
+    "normalised_entropy": "1 tells nothing, 0 is perfect",
+    **dict.fromkeys(("mrr", "accuracy"), "1 is perfect"),
+}
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Rows by true class (first axis) and predicted class: counts has shape [classes, classes]."""
+
+    labels: Sequence[str]
+    counts: ArrayLike
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Predictions of one target. Binary targets have the first three, multiclass targets `confusion`, regression
+    targets the last two: residuals are actual - predicted; `predicted_actual` is two arrays of shape [rows]. All may
+    have `metrics`, by name, which are listed."""
+
+    title: str
+    roc: Roc | None = None
+    calibration: Calibration | None = None
+    scores: Histogram | None = None
+    confusion: Confusion | None = None
+    residuals: Histogram | None = None
+    predicted_actual: tuple[ArrayLike, ArrayLike] | None = None
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """All that a report shows. Rows of a table are mappings; their keys become headings, in order of appearance.
+
+    Keys ending in `_rate`, and `nulls`, hold fractions in [0, 1] and are shown as percentages. A metric that is None
+    does not apply to the run; one that is NaN could not be computed. `learning_curve` rows hold `step` or `epoch`,
+    and `train_*`, `valid_*` or other numbers: one chart a quantity, one line a split. `importance` rows hold `name`,
+    `mean` (drop of the metric) and `std`. `promoted` colours the banner that `decision` is written on.
+    """
+
+    name: str
+    run_id: str | None = None
+    created_utc: str | None = None  # ISO 8601
+    notes: Sequence[str] = ()
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    decision: str | None = None
+    promoted: bool | None = None
+    comparison: Sequence[Mapping[str, Any]] = ()
+    splits: Sequence[Mapping[str, Any]] = ()
+    ranking: Sequence[Mapping[str, Any]] = ()
+    learning_curve: Sequence[Mapping[str, Any]] = ()
+    quality: Sequence[Quality] = ()
+    stages: Sequence[Mapping[str, Any]] = ()
+    columns: Sequence[Mapping[str, Any]] = ()
+    importance: Sequence[Mapping[str, Any]] = ()
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    configuration: str | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table; `bar` (a length) and `shade` (a background) are fractions in [0, 1]."""
+
+    text: str
+    number: bool = False
+    bar: float | None = None
+    shade: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Headings as (text, whether numbers stand below) and rows of cells."""
+
+    heads: Sequence[tuple[str, bool]]
+    rows: Sequence[Sequence[Cell]]
+
+
+def write_report(path: Path | str, data: ReportData) -> None:
+    """Write the page to `path`, whole or not at all. Equal data gives equal bytes (same matplotlib and Jinja2)."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(path, render_report(data).encode("utf-8", "replace"))
+
+
+def template(name: str) -> Template:
+    """A page of this package."""
+    loader = PackageLoader("gigabatch.pipeline.reports", "")
+    jinja = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return jinja.get_template(name)
+
+
+def render_report(data: ReportData) -> str:
+    """The page as HTML text."""
+    return template("report.html.jinja").render(
+        data=data,
+        rows_shown=ROWS_SHOWN,
+        format=format_value,
+        breakable=breakable,
+        metrics=[metric_texts(name, value) for name, value in data.metrics.items()],
+        comparison=table(data.comparison, signed=SIGNED),
+        splits=table(data.splits),
+        ranking=table(data.ranking),
+        learning_charts=charts.learning_charts(data.learning_curve),
+        learning=table(data.learning_curve),
+        quality=[quality_parts(quality, number) for number, quality in enumerate(data.quality)],
+        stages=table(data.stages, bars=("seconds",)),
+        stage_seconds=sum(row["seconds"] for row in data.stages if is_finite(row.get("seconds"))),
+        columns=table(data.columns, bars=("nulls", "null_rate", "unseen_rate")),
+        importance=importance_bars(data.importance),
+    )
+
+
+def breakable(text: str) -> Markup:
+    """`text` escaped, with line breaks allowed after underscores."""
+    return escape(text).replace("_", Markup("_<wbr>"))
+
+
+def is_finite(value: Any) -> bool:
+    return is_number(value) and bool(np.isfinite(value))
+
+
+def metric_texts(name: str, value: float | None) -> tuple[str, str, str]:
+    """(label, value, hint) of a headline metric."""
+    label, hint = metric_label(name), HINTS.get(name.lower(), "")
+    if value is None or is_missing(value):
+        return label, format_value(None), "does not apply" if value is None else "could not be computed"
+    fixed = not isinstance(value, int) and 1e-3 <= abs(value) < 1000
+    return label, f"{value:.4f}" if fixed else format_value(value), hint
+
+
+def table(rows: Sequence[Mapping[str, Any]], bars: Sequence[str] = (), signed: Sequence[str] = ()) -> Table:
+    """A table of `rows`; cells of the headings `bars` get a bar, numbers of the headings `signed` a sign."""
+    columns = {
+        name: _cells([row.get(name) for row in rows], _style(name, signed), name in bars) for name in headings(rows)
+    }
+    heads = [(name.replace("_", " "), any(cell.number for cell in cells)) for name, cells in columns.items()]
+    return Table(heads, list(zip(*columns.values(), strict=True)))
+
+
+def _style(name: str, signed: Sequence[str]) -> str:
+    if name.endswith("_rate") or name == "nulls":
+        return "fraction"
+    return "seconds" if name == "seconds" else "signed" if name in signed else "plain"
+
+
+def _cells(values: Sequence[Any], style: str, bar: bool) -> list[Cell]:
+    longest = 1.0 if style == "fraction" else max(filter(is_finite, values), default=0.0) or 1.0
+    numeric = any(map(is_number, values)) and all(is_number(value) or is_missing(value) for value in values)
+    return [
+        Cell(
+            _format(value, style),
+            number=numeric,
+            bar=min(1.0, max(0.0, float(value / longest))) if bar and is_finite(value) else None,
+        )
+        for value in values
+    ]
+
+
+def _format(value: Any, style: str) -> str:
+    if style == "plain" or not is_finite(value):
+        return format_value(value)
+    if style == "fraction":
+        return "<0.1 %" if 0 < value < 0.0005 else f"{100 * value:.1f} %"
+    if style == "seconds":
+        return "<0.01" if 0 < value < 0.005 else f"{value:,.2f}"
+    return f"{value:+.2g}" if 0 < abs(value) < 1e-3 else f"{value:+.4f}"
+
+
+def quality_parts(quality: Quality, number: int) -> tuple[str, str, list[Chart], Table | None]:
+    """(title, metrics, charts, confusion table) of one target; `number` keeps the ids of several targets apart."""
+    drawn = []
+    if quality.roc:
+        drawn.append(charts.roc_chart(quality.roc, f"roc{number}"))
+    if quality.calibration:
+        drawn.append(charts.calibration_chart(quality.calibration, f"calibration{number}"))
+    if quality.scores:
+        drawn.append(charts.histogram_chart(quality.scores, "Scores by label", "score", f"scores{number}"))
+    if quality.residuals:
+        drawn.append(charts.histogram_chart(quality.residuals, "Residuals", "actual − predicted", f"residuals{number}"))
+    if quality.predicted_actual:
+        drawn.append(charts.scatter_chart(*quality.predicted_actual, f"scatter{number}"))
+    texts = [metric_texts(name, value)[:2] for name, value in quality.metrics.items()]
+    metrics = ", ".join(f"{label} {value}" for label, value in texts)
+    return quality.title, metrics, drawn, confusion_table(quality.confusion) if quality.confusion else None
+
+
+def confusion_table(confusion: Confusion) -> Table:
+    """Rows per true and predicted class, shaded by the share of the true class."""
+    labels, counts = list(map(str, confusion.labels)), np.asarray(confusion.counts)
+    if len(labels) > MAX_CLASSES:
+        keep = np.sort(np.argsort(-counts.sum(1), kind="stable")[: MAX_CLASSES - 1])
+        labels = [labels[i] for i in keep] + [f"{len(labels) - len(keep)} others"]
+        group = np.full(len(counts), len(keep))
+        group[keep] = np.arange(len(keep))
+        gathered = np.zeros((len(labels), len(labels)), counts.dtype)
+        np.add.at(gathered, (group[:, None], group[None, :]), counts)
+        counts = gathered
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    rows = [
+        [Cell(label)] + [Cell(format_value(n), True, shade=float(s)) for n, s in zip(row, share, strict=True)]
+        for label, row, share in zip(labels, counts, shares, strict=True)
+    ]
+    return Table([("true \\ predicted", False), *((label, True) for label in labels)], rows)
+
+
+def importance_bars(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows by falling mean, unknown ones last; bar length and whisker ends are percentages of the longest."""
+    mean = np.array([row["mean"] if is_finite(row.get("mean")) else np.nan for row in rows], dtype=float)
+    std = np.array([row["std"] if is_finite(row.get("std")) else 0.0 for row in rows], dtype=float)
+    longest = float(np.nanmax(mean + std, initial=0.0)) or 1.0
+    decimals = int(np.clip(2 - np.floor(np.log10(longest)), 0, 9))
+    ends = np.nan_to_num(np.stack([mean, mean - std, mean + std], 1) / longest * 100).clip(0, 100).round(2).tolist()
+    return [
+        {
+            "name": str(rows[i]["name"]),
+            "text": format_value(None) if np.isnan(mean[i]) else f"{mean[i]:,.{decimals}f}",
+            **dict(zip(("length", "low", "high"), ends[i], strict=True)),
+        }
+        for i in np.argsort(-mean, kind="stable").tolist()
+    ]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, what it says, and what shows it; rows of a table are mappings from heading to value."""
+
+    title: str
+    text: str
+    rows: Sequence[Mapping[str, Any]] = ()
+    charts: Sequence[Chart] = ()
+
+
+def write_page(path: Path, title: str, created_utc: str, notes: Sequence[str], sections: Sequence[Section]) -> None:
+    """Write the page to `path`, whole or not at all."""
+    atomic_write(path, render_page(title, created_utc, notes, sections).encode("utf-8", "replace"))
+
+
+def render_page(title: str, created_utc: str, notes: Sequence[str], sections: Sequence[Section]) -> str:
+    """The page as HTML text. created_utc: ISO 8601. Ids of the charts must differ between sections."""
+    return template("tune.html.jinja").render(
+        title=title,
+        created_utc=created_utc,
+        notes=notes,
+        sections=[(section, table(section.rows)) for section in sections],
+    )

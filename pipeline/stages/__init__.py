@@ -1,0 +1,1 @@
+"""The stages features, encode and train, the run they end in, scoring and refitting."""

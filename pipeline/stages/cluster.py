@@ -1,0 +1,167 @@
+"""Where the tasks of the features and encode stages run: in this process, or on a Dask cluster.
+
+`cluster: none` runs them in threads of this process, `local` in processes of this machine, `cuda` in one process a GPU,
+and an address such as `tcp://host:8786` on the workers of a scheduler that runs already. Results do not depend on it.
+Tasks hand each other files, so every worker must see the artifacts' folder under the same path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import dask
+
+from gigabatch.pipeline.config.config import ClusterSettings
+
+CONNECT_SECONDS = 15  # for a scheduler to answer
+WORKER_SECONDS = 60  # for a first worker, which may have been started just now, to join it
+AHEAD = 2  # tasks a worker thread that are handed out before the first result is taken
+
+
+class ClusterError(ValueError):
+    """A cluster cannot be used; the message says which, why, and what to do."""
+
+
+class Cluster:
+    """Threads of this process. Subclass `DaskCluster` sends the same tasks to workers."""
+
+    distributed = False
+
+    def __init__(self, threads: int | None = None) -> None:
+        self.threads = threads or len(os.sched_getaffinity(0))
+
+    @property
+    def scheduler(self) -> Any:
+        """For Dask's `compute(scheduler=...)`."""
+        return "threads"
+
+    def map(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
+        """The function's results on each task, in order. Tasks may run at once."""
+        calls = [dask.delayed(function, pure=False)(task) for task in tasks]
+        return list(dask.compute(*calls, scheduler="threads", num_workers=self.threads))
+
+    def in_turn(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
+        """The same results one by one, in order; only a few are made before they are asked for."""
+        return map(function, tasks)
+
+
+class DaskCluster(Cluster):
+    """The workers of a Dask scheduler. A task whose worker is lost runs again on another one."""
+
+    distributed = True
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+
+    @property
+    def scheduler(self) -> Any:
+        return self.client
+
+    def map(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
+        with _lost_workers():
+            return self.client.gather(self.client.map(function, list(tasks), pure=False))
+
+    def in_turn(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
+        waiting: deque[Any] = deque(tasks)
+        started: deque[Any] = deque()
+        limit = AHEAD * max(sum(self.client.nthreads().values()), 1)
+        with _lost_workers():
+            while waiting or started:
+                while waiting and len(started) < limit:
+                    started.append(self.client.submit(function, waiting.popleft(), pure=False))
+                yield started.popleft().result()
+
+    def require_folder(self, folder: Path) -> None:
+        """`ClusterError` unless every worker sees this process's folder."""
+        probe = folder.absolute() / f".probe-{secrets.token_hex(8)}"
+        probe.touch()
+        try:
+            blind = [address for address, sees in self.client.run(os.path.exists, str(probe)).items() if not sees]
+        finally:
+            probe.unlink()
+        if blind:
+            raise ClusterError(
+                f"cluster: worker(s) {', '.join(blind)} do not see {folder.absolute()}. Workers hand each other files: "
+                "set `artifacts` to a folder that all of them share under one path."
+            )
+
+
+@contextlib.contextmanager
+def _lost_workers() -> Iterator[None]:
+    from distributed import KilledWorker
+
+    try:
+        yield
+    except KilledWorker as error:
+        raise ClusterError(
+            f"cluster: a task was tried on several workers and each of them died ({error}). Most often the worker's "
+            "memory limit is too small: raise cluster_settings.memory_limit or lower rows_per_part."
+        ) from error
+
+
+@contextlib.contextmanager
+def open_cluster(name: str, settings: ClusterSettings, folder: Path) -> Iterator[Cluster]:
+    """The cluster of that name (see the module's docstring), closed at the end of the block.
+
+    folder: where tasks will read and write; every worker must see it.
+    """
+    if name == "none":
+        yield Cluster(settings.threads)
+        return
+    from distributed import Client
+
+    with contextlib.ExitStack() as stack:
+        if name.startswith("tcp://"):
+            try:
+                client = stack.enter_context(Client(name, timeout=CONNECT_SECONDS, set_as_default=False))
+            except (OSError, TimeoutError) as error:
+                raise ClusterError(
+                    f"cluster: no Dask scheduler answers at {name} within {CONNECT_SECONDS} seconds ({error}). Start "
+                    "one with `dask scheduler`, correct the address, or use cluster=local."
+                ) from error
+        else:
+            made = stack.enter_context(_cuda_cluster(settings) if name == "cuda" else _local_cluster(settings))
+            client = stack.enter_context(Client(made, set_as_default=False))
+        try:
+            client.wait_for_workers(1, timeout=WORKER_SECONDS)
+        except TimeoutError as error:
+            raise ClusterError(
+                f"cluster: the scheduler at {name} has had no workers for {WORKER_SECONDS} seconds. Start some with "
+                f"`dask worker {name}`."
+            ) from error
+        cluster = DaskCluster(client)
+        cluster.require_folder(folder)
+        yield cluster
+
+
+def _local_cluster(settings: ClusterSettings) -> Any:
+    from distributed import LocalCluster
+
+    return LocalCluster(
+        n_workers=settings.workers,
+        threads_per_worker=settings.threads_per_worker,
+        memory_limit=settings.memory_limit,
+        dashboard_address=None,
+    )
+
+
+def _cuda_cluster(settings: ClusterSettings) -> Any:
+    if importlib.util.find_spec("dask_cuda") is None:
+        raise ClusterError(
+            "cluster: cuda needs the package dask-cuda, which is not installed. Use environment.yml, or cluster=local."
+        )
+    from dask_cuda import LocalCUDACluster
+
+    return LocalCUDACluster(
+        n_workers=settings.workers,
+        threads_per_worker=settings.threads_per_worker or 1,
+        memory_limit=settings.memory_limit,
+        dashboard_address=None,
+    )

@@ -1,0 +1,239 @@
+"""A finished run: runs/<name>/<id>/ with summary.json, metrics.jsonl, model/ and report.html."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.model import Model
+from gigabatch.pipeline.bundle import Bundle, load_bundle
+from gigabatch.pipeline.config.config import RunConfig
+from gigabatch.pipeline.display import html_table, render_table
+from gigabatch.pipeline.evaluation.evaluate import column_summary, evaluate, permutation_importance, quality
+from gigabatch.pipeline.evaluation.rank_evaluate import ranking_rows
+from gigabatch.pipeline.reports.report import ReportData, write_report
+from gigabatch.pipeline.store.artifacts import Artifact
+
+SPLITS = ("train", "valid", "test")
+STAGES = ("features", "encode", "train", "evaluate")
+
+
+class RunError(ValueError):
+    """There is no such run."""
+
+
+def find_run(config: RunConfig, run: Path | None) -> Path:
+    """The run's folder: the one given, else runs/<name>/latest."""
+    path = run if run is not None else config.runs / config.name / "latest"
+    if not (path / "model" / "bundle.json").exists():
+        raise RunError(f"run {path}: no model there. Train first (make train), or give another folder with --run.")
+    return path.resolve()
+
+
+@dataclass
+class Run:
+    """The folder of a finished run."""
+
+    path: Path
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """auc, logloss, ece, mrr (null where one does not apply), rows, seconds by stage, and the rest."""
+        return json.loads((self.path / "summary.json").read_text())
+
+    @property
+    def curve(self) -> list[dict[str, Any]]:
+        """The learning curve: the lines of metrics.jsonl."""
+        return [json.loads(line) for line in (self.path / "metrics.jsonl").read_text().splitlines()]
+
+    def bundle(self, device: str = "cpu", engine: str = "pandas") -> Bundle:
+        """The model, ready to predict."""
+        return load_bundle(self.path / "model", device, engine)
+
+    def show(self) -> None:
+        """Print the tables of metrics and stages."""
+        summary = self.summary
+        metrics = [{"split": split, **values} for split, values in summary["metrics"].items()]
+        render_table(metrics, f"{summary['name']} {summary['id']}")
+        if summary.get("ranking"):
+            render_table(ranking_rows(summary["ranking"]), "Ranking of the test split's choices")
+        render_table(stage_rows(summary, self.skipped), "Stages")
+        print(f"report  {self.path / 'report.html'}\nmodel   {self.path / 'model'}")
+
+    def _repr_html_(self) -> str:
+        summary = self.summary
+        metrics = [{"split": split, **values} for split, values in summary["metrics"].items()]
+        return html_table(metrics, f"Run {summary['name']} {summary['id']}") + html_table(
+            stage_rows(summary, self.skipped), "Stages"
+        )
+
+
+def stage_rows(summary: Mapping[str, Any], skipped: Collection[str]) -> list[dict[str, Any]]:
+    """A row a stage: rows, seconds, speed, and whether it was skipped."""
+    return [
+        {
+            "stage": name,
+            "rows": summary["rows_by_stage"][name],
+            "seconds": summary["seconds"][name],
+            "rows/s": summary["rows_by_stage"][name] / max(summary["seconds"][name], 1e-9),
+            "": "skipped, unchanged" if name in skipped else "",
+        }
+        for name in STAGES
+    ]
+
+
+@dataclass(frozen=True)
+class RunData:
+    """What a trained model is evaluated on, and what led to it.
+
+    tables: by split; judged: valid and test as their metrics are measured, with negatives where the run draws them.
+    rank: how high a model ranks the choices of the test split; None where the configuration asks for none. stages: the
+    artifacts before the evaluation.
+    """
+
+    config: RunConfig
+    device: str
+    engine: str
+    rows: dict[str, int]
+    notes: list[str]
+    tables: dict[str, PackedTable]
+    judged: dict[str, PackedTable]
+    rank: Callable[[Model], dict[str, Any]] | None
+    stages: dict[str, Artifact]
+
+
+def write_run(folder: Path, run_id: str, data: RunData) -> dict[str, Any]:
+    """Evaluate the trained artifact into an empty folder; returns what summary.json holds."""
+    started = time.perf_counter()
+    trained = data.stages["train"].path
+    shutil.copytree(trained / "model", folder / "model")
+    shutil.copy(trained / "metrics.jsonl", folder / "metrics.jsonl")
+    results = judge(load_bundle(folder / "model", data.device, data.engine), data)
+    seconds = {name: float(artifact.manifest["seconds"]) for name, artifact in data.stages.items()}
+    seconds["evaluate"] = time.perf_counter() - started
+    summary = summarise(run_id, data, results, seconds)
+    (folder / "summary.json").write_text(json.dumps(summary, indent=1))
+    write_report(folder / "report.html", report_data(data.config, summary, results, Run(folder).curve))
+    return summary
+
+
+def judge(bundle: Bundle, data: RunData) -> dict[str, Any]:
+    """Metrics on valid and test, and what the report draws of test."""
+    settings, schema, model, test = data.config.evaluate, bundle.schema, bundle.model, data.judged["test"]
+    bins, device = settings.calibration_bins, data.device
+    found = {split: evaluate(model, table, schema, device, bins) for split, table in data.judged.items()}
+    metric: str | None = None
+    importance: list[dict[str, Any]] = []
+    if settings.importance:
+        metric, importance = permutation_importance(model, test, schema, settings, data.config.seed, device)
+    return {
+        "ranking": None if data.rank is None else data.rank(model),
+        "target_means": {split: target_means(table) for split, table in data.tables.items()},
+        "evaluations": found,
+        "quality": quality(schema, found["test"], test, bins),
+        "columns": column_summary(bundle.preprocessor, data.tables["train"], data.tables["test"]),
+        "importance": importance,
+        "importance_metric": metric,
+    }
+
+
+def target_means(table: PackedTable) -> dict[str, float]:
+    """`mean of <target>` of the binary and regression targets, which shows how a split differs from another."""
+    targets = zip(table.schema.targets, table.unpack(table.words).targets, strict=True)
+    return {f"mean of {t.name}": float(labels.double().mean()) for t, labels in targets if t.task != "multiclass"}
+
+
+def summarise(run_id: str, data: RunData, results: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:
+    """What summary.json holds."""
+    labelled = {split: data.rows[split] for split in SPLITS}
+    evaluations = results["evaluations"]
+    return {
+        "name": data.config.name,
+        "id": run_id,
+        "created_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        **evaluations["test"].headline,
+        "rows": sum(labelled.values()),
+        "seconds": seconds,
+        "metrics": {split: found.headline for split, found in evaluations.items()},
+        "targets": {split: found.metrics for split, found in evaluations.items()},
+        "rows_by_split": data.rows,
+        "ranking": results["ranking"],
+        "target_means": results["target_means"],
+        "rows_by_stage": {
+            "features": sum(data.rows.values()),
+            "encode": sum(labelled.values()),
+            "train": labelled["train"] * data.config.train.epochs,
+            "evaluate": labelled["valid"] + labelled["test"],
+        },
+        "skipped": [name for name, artifact in data.stages.items() if artifact.skipped],
+        "notes": data.notes,
+        "environment": environment(data.device),
+        "config": data.config.to_dict(),
+    }
+
+
+def environment(device: str) -> dict[str, Any]:
+    """Versions and machine, for summaries and benchmark results."""
+    import numpy
+    import pandas
+    import pyarrow
+
+    return {
+        "machine": platform.processor() or platform.machine(),
+        "system": platform.platform(),
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "pandas": pandas.__version__,
+        "pyarrow": pyarrow.__version__,
+        "numpy": numpy.__version__,
+        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu",
+        "threads": torch.get_num_threads(),
+    }
+
+
+def report_data(
+    config: RunConfig, summary: dict[str, Any], results: dict[str, Any], curve: list[dict[str, Any]]
+) -> ReportData:
+    """The report of one run."""
+    means = summary["target_means"]
+    notes = list(summary["notes"])
+    if results["importance"]:
+        notes.append(
+            f"Importance: drop of {results['importance_metric']} on the test split when a feature is shuffled."
+        )
+    return ReportData(
+        name=summary["name"],
+        run_id=summary["id"],
+        created_utc=summary["created_utc"],
+        notes=notes,
+        metrics=summary["metrics"]["test"],
+        splits=[{"split": name, "rows": rows} | means.get(name, {}) for name, rows in summary["rows_by_split"].items()],
+        ranking=ranking_rows(results["ranking"]) if results["ranking"] else (),
+        learning_curve=curve,
+        quality=results["quality"],
+        stages=[
+            {
+                "stage": row["stage"] + (" (reused)" if row[""] else ""),
+                "seconds": row["seconds"],
+                "rows": row["rows"],
+                "rows/s": round(row["rows/s"]),
+            }
+            for row in stage_rows(summary, summary["skipped"])
+        ],
+        columns=results["columns"],
+        importance=results["importance"],
+        environment=summary["environment"],
+        configuration=config.to_yaml(),
+    )

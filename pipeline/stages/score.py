@@ -1,0 +1,124 @@
+"""Using a finished run: evaluate it on a split again, or write its predictions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.recipes import recipe_class
+from gigabatch.pipeline.bundle import Bundle, load_bundle
+from gigabatch.pipeline.display import render_table
+from gigabatch.pipeline.evaluation.evaluate import evaluate, quality
+from gigabatch.pipeline.reports.report import ReportData, write_report
+from gigabatch.pipeline.stages.run import RunError, find_run
+from gigabatch.pipeline.stages.stages import Pipeline, judged_frame
+from gigabatch.pipeline.store.artifacts import write_json
+
+
+def evaluate_run(
+    config: str | Path, overrides: Sequence[str], run: Path | None, split: str | None, out: Path | None
+) -> int:
+    """Metrics of a run's model on a split of today's features; summary.json and report.html in their own folder."""
+    pipeline = Pipeline.from_config(config, *overrides)
+    path, split = find_run(pipeline.config, run), split or "test"
+    bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)
+    features = pipeline.features()
+    started = time.perf_counter()
+    table = judged_frame(bundle, features, features.frame(split))
+    bins = pipeline.config.evaluate.calibration_bins
+    found = evaluate(bundle.model, table, bundle.schema, pipeline.device, bins)
+    summary = {
+        "name": pipeline.config.name,
+        "id": path.name,
+        "split": split,
+        **found.headline,
+        "rows": len(table),
+        "seconds": {"evaluate": time.perf_counter() - started},
+        "targets": found.metrics,
+    }
+    folder = out or path / f"evaluation-{split}"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "summary.json", summary)
+    report = ReportData(
+        name=f"{summary['name']}, {split} split",
+        run_id=path.name,
+        notes=features.notes,
+        metrics=found.headline,
+        splits=[{"split": split, "rows": len(table)}],
+        quality=quality(bundle.schema, found, table, bins),
+    )
+    write_report(folder / "report.html", report)
+    render_table([{"split": split, "rows": len(table), **found.headline}], f"{pipeline.config.name} {path.name}")
+    print(f"report  {folder / 'report.html'}")
+    return 0
+
+
+def score_run(
+    config: str | Path,
+    overrides: Sequence[str],
+    run: Path | None,
+    split: str | None,
+    out: Path | None,
+    raw: str | None = None,
+) -> int:
+    """Predictions of a split: the recipe's submission format (CSV) where it has one, else keys and predictions.
+
+    raw: score the rows of these files instead, which need no label.
+    """
+    pipeline = Pipeline.from_config(config, *overrides)
+    path = find_run(pipeline.config, run)
+    bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)
+    if raw is not None:
+        return _score_raw(pipeline, bundle, raw, split, out or path / "scores-raw.parquet")
+    features = pipeline.features()
+    split = split or ("score" if "score" in features.rows else "test")
+    frame = features.frame(split)
+    if len(frame) == 0:
+        raise DataError(f"split {split!r} has no rows to score.")
+    predictions = bundle.predict(frame)
+    submission = recipe_class(pipeline.config.recipe)(pipeline.config.features).submission(frame, predictions)
+    target = out or path / (f"scores-{split}.parquet" if submission is None else "submission.csv")
+    content = with_keys(bundle.schema, frame, predictions) if submission is None else submission
+    return _written(content, target)
+
+
+def _score_raw(pipeline: Pipeline, bundle: Bundle, raw: str, split: str | None, target: Path) -> int:
+    if split is not None:
+        raise RunError("score: give either --input or --split, not both.")
+    recipe = recipe_class(pipeline.config.recipe)(pipeline.config.features)
+    columns = bundle.raw_workflow.applied_inputs
+    frame = recipe.raw_rows(pipeline.engine, raw, columns)
+    return _written(with_keys(bundle.schema, frame, bundle.predict_raw(frame)), target)
+
+
+def _written(content: Any, target: Path) -> int:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_frame(content, target)
+    print(f"{len(content):,} rows  {target}")
+    return 0
+
+
+def with_keys(schema: Any, frame: Any, predictions: Any) -> Any:
+    """Key, group and time columns, as far as they are there, beside the predictions (`predicted_<target>`)."""
+    found = {name: frame[name] for name in schema.names("key", "group", "time") if name in frame.columns}
+    found |= {f"predicted_{name}": predictions[name] for name in predictions.columns}
+    return engine_of(frame).frames.DataFrame(found)
+
+
+def write_frame(frame: Any, path: Path) -> None:
+    """CSV or Parquet by the file's ending, whole or not at all."""
+    if path.suffix not in (".csv", ".parquet"):
+        raise DataError(f"output {path}: unknown ending. Known: .csv, .parquet.")
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        if path.suffix == ".csv":
+            frame.to_csv(temporary, index=False)
+        else:
+            engine_of(frame).write_parquet(frame, temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

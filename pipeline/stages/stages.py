@@ -1,0 +1,416 @@
+"""The stages, each an artifact: features -> encode -> train -> evaluate. `Pipeline` is the way in from Python.
+
+    from gigabatch.pipeline import Pipeline
+    run = Pipeline.from_config("conf/flights.yaml").features().train()
+    run.summary["auc"]; run.bundle().predict(frame)
+
+A stage whose artifact exists and checks out is skipped. What each one returns shows itself in Jupyter.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.engines.frame import engine_of, load_engine, resolve_engine
+from gigabatch.features.errors import DataError
+from gigabatch.features.reading.sources import cast
+from gigabatch.features.recipes import recipe_class
+from gigabatch.features.recipes.base import FeatureTables
+from gigabatch.features.schema import Schema
+from gigabatch.features.workflow.workflow import Workflow
+from gigabatch.loaders.batches.dataset import BatchSource
+from gigabatch.loaders.batches.residency import open_source, residency_here
+from gigabatch.loaders.batches.shards import PackedShards, write_shuffled
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.model import Model, ModelInputs
+from gigabatch.pipeline.bundle import Bundle, target_loss
+from gigabatch.pipeline.config.config import RunConfig, load_config
+from gigabatch.pipeline.display import html_table, progress
+from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
+from gigabatch.pipeline.machine import available_memory, resolve_device
+from gigabatch.pipeline.stages.cluster import Cluster, open_cluster
+from gigabatch.pipeline.stages.encode import encode_split, fit, pack
+from gigabatch.pipeline.stages.run import SPLITS, Run, RunData, write_run
+from gigabatch.pipeline.store.artifacts import (
+    Artifact,
+    ArtifactStore,
+    artifact_key,
+    atomic_symlink,
+    folder_lock,
+    input_checksums,
+    source_hash,
+)
+from gigabatch.pipeline.store.parsed_files import ParsedFiles
+from gigabatch.pipeline.training.negatives import implicit_batches, require_positives, with_negatives
+from gigabatch.pipeline.training.train import batch_size_for, model_inputs, model_spec, new_model, train_model
+
+__all__ = ["Encoded", "Features", "Pipeline", "pack"]
+log = logging.getLogger(__name__)
+SOURCES = {
+    "features": ["gigabatch.features"],
+    "encode": ["gigabatch.features", "gigabatch.loaders", "gigabatch.pipeline.stages.encode"],
+    "train": [
+        "gigabatch.features",
+        "gigabatch.loaders",
+        "gigabatch.models",
+        "gigabatch.pipeline.training.train",
+        "gigabatch.pipeline.training.train_step",
+        "gigabatch.pipeline.training.negatives",
+        "gigabatch.pipeline.training.checkpoint",
+        "gigabatch.pipeline.bundle",
+    ],
+}
+
+
+class Pipeline:
+    """A checked configuration and the store where its artifacts lie."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.engine = resolve_engine(config.engine)
+        self.device = resolve_device(config.device)
+        self.store = ArtifactStore(config.artifacts)
+        if config.num_threads is not None:
+            torch.set_num_threads(config.num_threads)
+
+    @classmethod
+    def from_config(cls, path: str | Path, *overrides: str) -> Pipeline:
+        """From a YAML file and `key=value` overrides."""
+        return cls(load_config(path, overrides))
+
+    def features(self) -> Features:
+        """Raw files to Parquet features."""
+        config = self.config
+        recipe = recipe_class(config.recipe)(config.features)
+        settings = {"recipe": config.recipe, "features": config.to_dict()["features"], "engine": self.engine}
+        key = artifact_key(
+            "features",
+            input_checksums(recipe.inputs(), self.store.root),
+            # Where the files lie does not matter, what is in them does.
+            settings | {"features": {k: v for k, v in settings["features"].items() if k != "path"}},
+            source_hash(SOURCES["features"]),
+        )
+
+        def write(folder: Path) -> dict[str, Any]:
+            started = time.perf_counter()
+            with progress(None, "features") as bar:
+                recipe.report = lambda step: bar.advance(1, step)
+                recipe.cache = cache = ParsedFiles(self.store, self.engine)
+                with self.cluster(folder) as cluster:
+                    parts = recipe.write_parts(self.engine, folder, config.rows_per_part, cluster.map)
+                if parts is not None:
+                    parts.schema.save(folder / "schema.json")
+                    rows, notes = parts.rows, parts.notes
+                else:
+                    tables = recipe.build(self.engine)
+                    rows, notes = write_features(tables, folder, config.rows_per_part), tables.notes
+            seconds = time.perf_counter() - started
+            return {"rows": rows, "notes": list(notes), "inputs": cache.files, "seconds": seconds}
+
+        return Features(self, self.store.build("features", key, write))
+
+    def cluster(self, folder: Path) -> AbstractContextManager[Cluster]:
+        """Where a stage's tasks run that read and write `folder`, for a `with` block."""
+        return open_cluster(self.config.cluster, self.config.cluster_settings, folder)
+
+    def train(self) -> Run:
+        """Every stage up to the evaluated model."""
+        return self.features().train()
+
+    def _repr_html_(self) -> str:
+        rows = [{"setting": name, "value": str(value)} for name, value in self.config.to_dict().items()]
+        return html_table(rows, f"Pipeline {self.config.name} ({self.engine}, {self.device})")
+
+
+@dataclass
+class Features:
+    """The features stage's Parquet files."""
+
+    pipeline: Pipeline
+    artifact: Artifact
+
+    @property
+    def schema(self) -> Schema:
+        return Schema.load(self.artifact.path / "schema.json")
+
+    @property
+    def rows(self) -> dict[str, int]:
+        return dict(self.artifact.manifest["rows"])
+
+    @property
+    def notes(self) -> list[str]:
+        return list(self.artifact.manifest["notes"])
+
+    @property
+    def workflow(self) -> Workflow | None:
+        """The fitted steps from raw rows to these columns; None where the recipe has no such steps."""
+        folder = self.artifact.path / "workflow"
+        return Workflow.load(folder, self.pipeline.engine) if folder.is_dir() else None
+
+    @property
+    def files(self) -> dict[str, int]:
+        """How many input files were `read`, and how many `reused` as they were parsed before."""
+        states = [entry["state"] for entry in self.artifact.manifest.get("inputs", [])]
+        return {state: states.count(state) for state in ("read", "reused")}
+
+    def parts(self, split: str) -> list[Path]:
+        """Parquet files of a split, in row order."""
+        if split not in self.rows:
+            raise DataError(f"split {split!r} does not exist. Known: {', '.join(self.rows)}.")
+        return sorted((self.artifact.path / split).glob("part-*.parquet"))
+
+    def frame(self, split: str) -> Any:
+        """A whole split as one frame of the pipeline's engine."""
+        engine = load_engine(self.pipeline.engine)
+        parts = [engine.read_parquet(path) for path in self.parts(split)]
+        return parts[0] if len(parts) == 1 else engine.frames.concat(parts, ignore_index=True)
+
+    def encode(self) -> Encoded:
+        """Fit the preprocessor on the train split; every split as a packed table."""
+        config = self.pipeline.config
+        settings = {"preprocess": config.to_dict()["preprocess"], "engine": self.pipeline.engine}
+        key = artifact_key("encode", {"features": self.artifact.key}, settings, source_hash(SOURCES["encode"]))
+
+        def write(folder: Path) -> dict[str, Any]:
+            started = time.perf_counter()
+            engine = self.pipeline.engine
+            preprocessor = Preprocessor(self.schema, config.preprocess)
+            with self.pipeline.cluster(folder) as cluster:
+                packed = fit(preprocessor, engine, self.parts("train"), cluster)
+                preprocessor.save(folder / "preprocessor")
+                for split in progress(SPLITS, "encode"):
+                    parts = self.parts(split)
+                    ready, packed = packed if split == "train" else [], []
+                    encode_split(preprocessor, engine, parts, self.rows[split], folder / split, cluster, ready)
+            rows = {split: self.rows[split] for split in SPLITS}
+            return {"rows": rows, "seconds": time.perf_counter() - started}
+
+        return Encoded(self, self.pipeline.store.build("encode", key, write))
+
+    def train(self) -> Run:
+        """Encode, train and evaluate."""
+        return self.encode().train()
+
+    def _repr_html_(self) -> str:
+        rows = [{"column": c.name, "role": c.role, "dtype": c.dtype} for c in self.schema.columns]
+        counts = ", ".join(f"{name} {count:,}" for name, count in self.rows.items())
+        return html_table(rows, f"Features of {self.pipeline.config.name}: {counts} rows")
+
+
+@dataclass
+class Encoded:
+    """Packed tables and the preprocessor that made them."""
+
+    features: Features
+    artifact: Artifact
+
+    @property
+    def preprocessor(self) -> Preprocessor:
+        return Preprocessor.load(self.artifact.path / "preprocessor", self.features.pipeline.engine)
+
+    def table(self, split: str) -> PackedTable:
+        """A split's packed table, memory-mapped."""
+        return PackedTable.load(self.artifact.path / split)
+
+    def judged(self, split: str) -> PackedTable:
+        """A split as its loss and metrics are measured: with negatives where the run draws them, else its table."""
+        tables = {name: self.table(name) for name in SPLITS}
+        config, preprocessor = self.features.pipeline.config, self.preprocessor
+        inputs, device = model_inputs(preprocessor), self.features.pipeline.device
+        place = list(tables).index(split)
+        return with_negatives(preprocessor, inputs, list(tables.values()), place, config, device)
+
+    def shuffled(self) -> Artifact:
+        """The train split in a global random order, of which blocks can be streamed."""
+        stored, seed = PackedShards(self.artifact.path / "train"), self.features.pipeline.config.seed
+        sources = source_hash(["gigabatch.features.schema", "gigabatch.loaders"])
+        key = artifact_key("shuffled", {"encode": self.artifact.key}, {"seed": seed}, sources)
+
+        def write(folder: Path) -> dict[str, Any]:
+            write_shuffled(stored.parts(), folder, stored.schema, stored.num_rows, seed)
+            return {"rows": stored.num_rows}
+
+        return self.features.pipeline.store.build("shuffled", key, write)
+
+    def train_source(self) -> BatchSource:
+        """Batches of the train split from where `train.residency` wants its rows, which the log says."""
+        config, device = self.features.pipeline.config, self.features.pipeline.device
+        stored, valid = (PackedShards(self.artifact.path / split) for split in ("train", "valid"))
+        # Beside the train split lies valid as it is judged, which has rows of negatives too.
+        copies = 1 if config.train.negatives is None else 1 + config.train.negatives.per_positive
+        residency = residency_here([stored, *[valid] * copies], device, available_memory(), config.train.residency)
+        table = PackedShards(self.shuffled().path) if residency.kind == "stream" else stored
+        batch_size = batch_size_for(stored.num_rows, config.train)
+        return open_source(table, residency, batch_size, device=device, seed=config.seed, drop_last=True)
+
+    def train(self) -> Run:
+        """Train, evaluate, report; everything under runs/<name>/<id>/."""
+        return self.publish(self.fit_model())
+
+    def fit_model(self) -> Artifact:
+        """The trained bundle and metrics.jsonl as an artifact. A run that was killed goes on from its checkpoint."""
+        pipeline, config = self.features.pipeline, self.features.pipeline.config
+        raw = config.to_dict()
+        settings = {"model": raw["model"], "train": raw["train"], "seed": config.seed, "device": pipeline.device}
+        key = artifact_key("train", {"encode": self.artifact.key}, settings, source_hash(SOURCES["train"]))
+        work = pipeline.store.root / "checkpoints" / key
+
+        def write(folder: Path) -> dict[str, Any]:
+            started = time.perf_counter()
+            work.mkdir(parents=True, exist_ok=True)
+            trained, bundle = self._train(work)
+            bundle.save(folder / "model")
+            shutil.copy(work / "metrics.jsonl", folder / "metrics.jsonl")
+            seconds = time.perf_counter() - started
+            return {"rows": trained.rows, "best_epoch": trained.best_epoch, "steps": trained.steps, "seconds": seconds}
+
+        if pipeline.store.find("train", key) is not None and not work.exists():
+            return pipeline.store.build("train", key, write)
+        # Held until the checkpoints are gone, so that no other run takes them up or loses them meanwhile.
+        with folder_lock(work.with_suffix(".lock")):
+            artifact = pipeline.store.build("train", key, write)
+            shutil.rmtree(work, ignore_errors=True)
+        return artifact
+
+    def _train(self, work: Path) -> tuple[Any, Bundle]:
+        pipeline, config = self.features.pipeline, self.features.pipeline.config
+        preprocessor, device, settings = self.preprocessor, pipeline.device, config.train
+        require_positives(config, preprocessor)
+        spec = model_spec(preprocessor, config)
+        source, rows = self.train_source(), self.table("train")
+        negatives = None
+        if settings.negatives is not None:
+            negatives = implicit_batches(preprocessor, spec.inputs, rows, settings.negatives, config.seed, device)
+        valid = self.judged("valid").to(device)
+        with torch.random.fork_rng(range(torch.cuda.device_count()) if device != "cpu" else []):
+            trained = train_model(
+                new_model(spec, rows, config.seed),
+                source,
+                valid,
+                target_loss(self.features.schema),
+                settings,
+                seed=config.seed,
+                device=device,
+                folder=work,
+                negatives=negatives,
+            )
+        period = training_period(self.features)
+        info = {"name": config.name, "recipe": config.recipe, "seed": config.seed, **period}
+        workflow = self.features.workflow
+        if workflow is not None:
+            workflow = workflow.serving(self.features.schema.names("categorical", "continuous"))
+        return trained, Bundle(preprocessor, trained.model, info, device, workflow)
+
+    def publish(self, trained: Artifact) -> Run:
+        """Evaluate a trained artifact and put the run's folder in place, then point runs/<name>/latest at it."""
+        features, pipeline, config = self.features, self.features.pipeline, self.features.pipeline.config
+        settings = {"evaluate": config.to_dict()["evaluate"], "name": config.name}
+        key = artifact_key("evaluate", {"train": trained.key}, settings, source_hash(["pipeline", "gigabatch.models"]))
+        artifacts = {"features": features.artifact, "encode": self.artifact, "train": trained}
+
+        def write(folder: Path) -> dict[str, Any]:
+            data = RunData(
+                config=config,
+                device=pipeline.device,
+                engine=pipeline.engine,
+                rows=features.rows,
+                notes=features.notes,
+                tables={split: self.table(split) for split in SPLITS},
+                judged={split: self.judged(split) for split in ("valid", "test")},
+                rank=self.ranking(model_inputs(self.preprocessor)),
+                stages=artifacts,
+            )
+            summary = write_run(folder, key[:12], data)
+            return {"rows": summary["rows"], "seconds": summary["seconds"]["evaluate"]}
+
+        artifact = pipeline.store.build("evaluate", key, write)
+        path = config.runs / config.name / key[:12]
+        if not path.exists():
+            pipeline.store.copy(artifact, path)
+        atomic_symlink(Path(path.name), path.parent / "latest")
+        return Run(path, tuple(name for name, item in (artifacts | {"evaluate": artifact}).items() if item.skipped))
+
+    def ranking(self, inputs: ModelInputs) -> Callable[[Model], dict[str, Any]] | None:
+        """`rank_evaluate` on the test split, of models with these inputs; None where none is asked for."""
+        pipeline = self.features.pipeline
+        settings = pipeline.config.evaluate.ranking
+        if settings is None:
+            return None
+        vocabularies, entities = self.preprocessor.vocabularies, self.features.schema.entities
+        first = {f"first_{entity.name}": vocabularies[entity.key].layout.first for entity in entities}
+        tables = {split: self.table(split) for split in SPLITS}
+        return partial(
+            rank_evaluate,
+            positives=positive_rows(tables["test"]),
+            catalogue=Catalogue.of(tables, inputs, pipeline.device, **first),
+            settings=settings,
+            seed=pipeline.config.seed,
+            device=pipeline.device,
+        )
+
+    def _repr_html_(self) -> str:
+        schema = self.preprocessor.tensor_schema
+        rows = [{"column": c.name, "kind": "id", "ids": c.num_ids} for c in schema.ids]
+        rows += [{"column": name, "kind": "float", "ids": None} for name in schema.floats]
+        return html_table(rows, f"Packed rows of {schema.num_words} words")
+
+
+def judged_frame(bundle: Bundle, features: Features, frame: Any) -> PackedTable:
+    """Rows of the features stage as a bundle's metrics are measured on them: with negatives where the run draws them.
+
+    These are drawn from the bundle's own vocabulary, and pairs of today's splits are known.
+    """
+    pipeline, table = features.pipeline, pack(bundle.preprocessor, frame)
+    if pipeline.config.train.negatives is None:
+        return table
+    require_positives(pipeline.config, bundle.preprocessor)
+    tables = [pack(bundle.preprocessor, features.frame(split)) for split in SPLITS]
+    inputs = model_inputs(bundle.preprocessor)
+    return with_negatives(bundle.preprocessor, inputs, [*tables, table], 3, pipeline.config, pipeline.device)
+
+
+def write_features(tables: FeatureTables, folder: Path, rows_per_part: int) -> dict[str, int]:
+    """`<split>/part-*.parquet` in the schema's order and types, schema.json and workflow/; returns rows by split."""
+    schema = tables.schema
+    nullable = set(schema.names("categorical"))
+    for split, frame in tables.splits.items():
+        for target in schema.targets if split in SPLITS else ():
+            nulls = int(frame[target.name].isna().sum())
+            if nulls:
+                raise DataError(
+                    f"target {target.name!r}: {nulls} null(s) in split {split!r}. Drop rows without a label."
+                )
+        typed = cast(frame[schema.names()], schema.dtypes(), f"split {split!r}", nullable=nullable)
+        (folder / split).mkdir()
+        for number, start in enumerate(range(0, max(len(typed), 1), rows_per_part)):
+            part = typed.iloc[start : start + rows_per_part]
+            engine_of(typed).write_parquet(part, folder / split / f"part-{number:05d}.parquet")
+    schema.save(folder / "schema.json")
+    if tables.workflow is not None:
+        tables.workflow.save(folder / "workflow")
+    return {split: len(frame) for split, frame in tables.splits.items()}
+
+
+def training_period(features: Features) -> dict[str, Any]:
+    """First and last moment that the model was fitted or selected on, where the schema has a time column."""
+    time_column = features.schema.only("time")
+    if time_column is None:
+        return {}
+    engine = load_engine(features.pipeline.engine)
+    spans = []
+    for part in (part for split in ("train", "valid") for part in features.parts(split)):
+        moments = engine.read_parquet(part, [time_column])[time_column]
+        if len(moments):
+            spans.append((float(moments.min()), float(moments.max())))
+    return {"trained_from": min(first for first, _ in spans), "trained_until": max(last for _, last in spans)}

@@ -1,0 +1,1 @@
+"""The one visible training loop, its step, checkpoints, drawn negatives."""

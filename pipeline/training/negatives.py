@@ -1,0 +1,119 @@
+"""Negatives for runs whose rows are all positives (`train.negatives`): from the train split's vocabulary and pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.schema import Entity
+from gigabatch.loaders.negatives.draws import NegativeSampler, PopularityNegatives, UniformNegatives
+from gigabatch.loaders.negatives.implicit import ImplicitBatches
+from gigabatch.loaders.negatives.table import KnownPositives
+from gigabatch.loaders.tables.entity_rows import EntityRows
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.model import ModelInputs
+from gigabatch.pipeline.config.config import ConfigError, NegativeSettings, RunConfig
+
+EVALUATION = 0x5EED  # its negatives are others than those of training with the same seed
+
+
+def require_positives(config: RunConfig, preprocessor: Preprocessor) -> None:
+    """Raise `ConfigError` where `train.negatives` is set and the rows cannot be positives of items."""
+    if config.train.negatives is None:
+        return
+    schema = preprocessor.schema
+    if schema.entity("item") is None:
+        raise ConfigError(
+            "train.negatives: the schema names no item to draw. Name its columns in the recipe's settings "
+            "(features.entities), or set train.negatives=null."
+        )
+    if [target.task for target in schema.targets] != ["binary"]:
+        raise ConfigError(
+            "train.negatives: a sampled negative has one binary target, 0, and the targets are "
+            f"{', '.join(f'{target.name} ({target.task})' for target in schema.targets)}. Set train.negatives=null."
+        )
+    if config.train.negatives.exclude_known and schema.entity("user") is None:
+        raise ConfigError(
+            "train.negatives: the schema names no user whose items could be left out. Name its columns in the recipe's "
+            "settings (features.entities), or set train.negatives.exclude_known=false."
+        )
+
+
+def require_only_positives(tables: Sequence[PackedTable]) -> None:
+    """Raise `ConfigError` for rows that are no positives, which drawing would make ones without a word."""
+    for table in tables:
+        others = int((table.unpack(table.words).targets[0] != 1).sum())
+        if others:
+            raise ConfigError(
+                f"train.negatives: every row has to be a positive, and {others:,} of {len(table):,} rows of a split "
+                f"have another {table.schema.targets[0].name} than 1. Leave them out (recipes interactions and "
+                "movielens: task ranking, with a threshold), or set train.negatives=null to train on the labels."
+            )
+
+
+def first_id(preprocessor: Preprocessor, name: str) -> int:
+    """The first id of the vocabulary of users or items; those below are no one of them."""
+    entity = preprocessor.schema.entity(name)
+    assert isinstance(entity, Entity)
+    return preprocessor.vocabularies[entity.key].layout.first
+
+
+def implicit_batches(
+    preprocessor: Preprocessor,
+    inputs: ModelInputs,
+    train: PackedTable,
+    settings: NegativeSettings,
+    seed: int,
+    device: str,
+    known: Sequence[PackedTable] = (),
+) -> ImplicitBatches:
+    """Draws of every item of the train split's vocabulary.
+
+    train: gives the features and counts of items, and with `exclude_known` each user's known items; known: further
+    tables whose pairs are known too, for evaluation. The null and the unseen user are many people, of whom nothing is
+    known.
+    """
+    require_only_positives((train, *known))
+    item, user = inputs.item, inputs.user
+    assert item is not None, "require_positives comes first"
+    positives, user_column = None, None
+    if settings.exclude_known and user is not None:
+        user_column = user.key
+        tables = (train, *known)
+        users, chosen = (torch.cat([table.words[:, column] for table in tables]) for column in (user.key, item.key))
+        somebody = users >= first_id(preprocessor, "user")  # the null and the unseen user are many
+        positives = KnownPositives.from_pairs(users[somebody], chosen[somebody], inputs.num_ids[user.key])
+    items = range(first_id(preprocessor, "item"), inputs.num_ids[item.key])
+    sampler: NegativeSampler
+    if settings.kind == "uniform":
+        sampler = UniformNegatives(items, settings.per_positive, positives, seed=seed, device=device)
+    else:
+        counts = torch.bincount(train.words[:, item.key], minlength=items.stop)
+        sampler = PopularityNegatives(
+            items, settings.per_positive, counts, settings.power, positives, seed=seed, device=device
+        )
+    rows = EntityRows.of(train, item.key, item.ids, item.floats).to(device)
+    return ImplicitBatches(sampler, user_column, rows, items)
+
+
+def with_negatives(
+    preprocessor: Preprocessor,
+    inputs: ModelInputs,
+    tables: Sequence[PackedTable],
+    place: int,
+    config: RunConfig,
+    device: str,
+) -> PackedTable:
+    """tables[place] as it is judged: with negatives where `train.negatives` is set, the same each time, else as it is.
+
+    tables: the train split's first; the pairs of all of them are known. On `device` where negatives are drawn.
+    """
+    settings = config.train.negatives
+    if settings is None:
+        return tables[place]
+    batches = implicit_batches(
+        preprocessor, inputs, tables[0], settings, config.seed ^ EVALUATION, device, known=tables[1:]
+    )
+    return batches.table(tables[place])

@@ -1,0 +1,266 @@
+"""The training loop: one function, read from top to bottom; `train_step.py` has what happens to one batch.
+
+Nothing inside a step waits for the device: losses are gathered in a tensor and read once an epoch. Order, schedule
+and weights are functions of (seed, step), and a checkpoint also holds the random state of dropout, so a run that was
+killed goes on bit for bit as if it had not been.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.loaders.batches.dataset import BatchDataset, BatchSource
+from gigabatch.loaders.batches.loader import BatchLoader
+from gigabatch.loaders.negatives.implicit import ImplicitBatches
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.losses import TargetLoss
+from gigabatch.models.model import EntityColumns, Model, ModelInputs
+from gigabatch.models.optimizers.ema import WeightAverage
+from gigabatch.models.optimizers.precision import choose_precision
+from gigabatch.models.optimizers.registry import OPTIMIZERS, build_optimizer
+from gigabatch.models.optimizers.schedule import Schedule, build_schedule
+from gigabatch.models.shelf import ModelSpec
+from gigabatch.pipeline.bundle import model_outputs
+from gigabatch.pipeline.config.config import RunConfig, TrainSettings
+from gigabatch.pipeline.display import progress
+from gigabatch.pipeline.store.artifacts import atomic_write
+from gigabatch.pipeline.training.checkpoint import (
+    Progress,
+    TrainingError,
+    TrainingState,
+    load_checkpoint,
+    save_checkpoint,
+)
+from gigabatch.pipeline.training.train_step import TrainStep, hold_in_tensors, use_cuda_graph
+
+__all__ = ["Trained", "TrainingError", "model_inputs", "new_model", "table_loss", "table_outputs", "train_model"]
+log = logging.getLogger(__name__)
+CURVE_POINTS_PER_EPOCH = 10
+
+
+@dataclass
+class Trained:
+    """The model with the selected weights, and the learning curve: dicts of step, epoch, train_loss, valid_loss, lr.
+
+    best_epoch: from 0, the one whose weights these are. steps, rows: those trained on, all epochs together.
+    """
+
+    model: Model
+    curve: list[dict[str, Any]]
+    best_epoch: int
+    steps: int
+    rows: int
+
+
+def train_model(
+    model: Model,
+    train: PackedTable | BatchSource,
+    valid_table: PackedTable,
+    loss: TargetLoss,
+    settings: TrainSettings,
+    *,
+    seed: int,
+    device: str,
+    folder: Path,
+    after_step: Callable[[int], None] = lambda step: None,
+    negatives: ImplicitBatches | None = None,
+) -> Trained:
+    """Train `model` (in place) and return it with the weights that `settings.select` asks for.
+
+    train: a packed table, shuffled by `seed` and cut into batches of settings.batch_size, or any source of batches.
+    folder: where checkpoints and metrics.jsonl go; if it holds a checkpoint of the same run, training goes on there.
+    after_step: called with the number of steps done, for tests and hooks.
+    negatives: drawn anew each epoch for the rows of `train`, which are positives then; `valid_table` has its own.
+    """
+    source = table_batches(train, settings, seed) if isinstance(train, PackedTable) else train
+    loader, batch_size = BatchLoader(source, device=device), source.batch_size
+    steps_per_epoch = len(loader)
+    schedule = build_schedule(
+        settings.schedule, settings.lr_max, steps_per_epoch * settings.epochs, **settings.schedule_settings
+    )
+    model.to(device)
+    optimizer, max_grad_norm = optimizer_of(model, settings)
+    precision = choose_precision(settings.precision, device)
+    log.info("training in %s on %s: %s", precision.name, device, precision.reason)
+    average = None if settings.ema_decay is None else WeightAverage(model, settings.ema_decay)
+    losses = torch.zeros(steps_per_epoch, device=device)
+    state = TrainingState(model, optimizer, loader, losses, precision, average)
+    done = Progress()
+    checkpoint = folder / "checkpoint.pt"
+    if checkpoint.exists():
+        done = load_checkpoint(checkpoint, state)
+        log.info("training goes on at step %s of %s", f"{done.step:,}", f"{schedule.num_steps:,}")
+    step = TrainStep(
+        model,
+        loss,
+        optimizer,
+        precision,
+        accumulate_steps=settings.accumulate_steps,
+        max_grad_norm=max_grad_norm,
+        average=average,
+        compiled=settings.compile == "on",
+        negatives=negatives,
+    )
+    if losses.is_cuda:
+        hold_in_tensors(optimizer, losses.device)
+    if use_cuda_graph(settings.cuda_graph, losses.device, optimizer, schedule):
+        step.capture(source.schema, batch_size)
+
+    with progress(schedule.num_steps * batch_size, "train") as bar:
+        bar.advance(done.step * batch_size)
+        while done.step < schedule.num_steps and not done.has_stalled(steps_per_epoch, settings.patience):
+            model.train()
+            for batch in loader:
+                place = source.epoch, source.positions(done.step % steps_per_epoch)[0]
+                losses[done.step % steps_per_epoch] = step(batch, *schedule.at(done.step), place)
+                done.step += 1
+                bar.advance(batch_size)
+                if done.step % settings.checkpoint_every_steps == 0 and done.step % steps_per_epoch:
+                    save_checkpoint(checkpoint, state, done)
+                after_step(done.step)
+            end_epoch(state, done, valid_table, loss, schedule)
+            bar.advance(0, f"valid loss {done.curve[-1]['valid_loss']:.5f}")
+            # Before the checkpoint, so that a run killed between the two does not skip the last lines.
+            write_curve(folder / "metrics.jsonl", done.curve)
+            save_checkpoint(checkpoint, state, done)
+
+    epochs = done.step // steps_per_epoch
+    if epochs < settings.epochs:
+        log.info(
+            "stopped after epoch %d of %d: no lower valid loss since %d", epochs, settings.epochs, done.best_epoch + 1
+        )
+    model.load_state_dict(done.best_weights if settings.select == "best" else evaluated(state).state_dict())
+    best = done.best_epoch if settings.select == "best" else epochs - 1
+    return Trained(model, done.curve, best, done.step, done.step * batch_size)
+
+
+def model_spec(preprocessor: Preprocessor, config: RunConfig) -> ModelSpec:
+    """The configured model for these vocabularies and targets."""
+    return ModelSpec(config.model.kind, model_inputs(preprocessor), config.model.settings)
+
+
+def model_inputs(preprocessor: Preprocessor) -> ModelInputs:
+    """What these vocabularies, targets and entities ask of a model."""
+    schema, tensors = preprocessor.schema, preprocessor.tensor_schema
+    ids = [column.name for column in tensors.ids]
+    indicators = {f"{name}_na": name for name in schema.names("continuous")}
+    entities = {}
+    for entity in schema.entities:
+        floats = [place for place, name in enumerate(tensors.floats) if indicators.get(name, name) in entity.columns]
+        places = tuple(ids.index(name) for name in ids if name in entity.columns)
+        entities[entity.name] = EntityColumns(ids.index(entity.key), places, tuple(floats))
+    sizes = tuple(column.num_ids for column in tensors.ids)
+    return ModelInputs(sizes, len(tensors.floats), tensors.num_outputs, **entities)
+
+
+def new_model(spec: ModelSpec, train: PackedTable, seed: int) -> Model:
+    """The model with the weights that a run of this seed starts from, on the host, and with what it keeps of `train`.
+
+    torch's generator is seeded and goes on from there.
+    """
+    torch.manual_seed(seed)
+    model = spec.build()
+    if type(model).remember is not Model.remember:
+        batch = train.unpack(train.words.cpu())
+        model.remember(batch.ids, batch.floats, batch.targets)
+    return model
+
+
+def table_batches(table: PackedTable, settings: TrainSettings, seed: int) -> BatchDataset:
+    """The table as shuffled whole batches of `batch_size_for` rows."""
+    return BatchDataset(table, batch_size_for(len(table), settings), shuffle=True, seed=seed, drop_last=True)
+
+
+def batch_size_for(num_rows: int, settings: TrainSettings) -> int:
+    """settings.batch_size, or the rows that there are, which the log says."""
+    batch_size = min(settings.batch_size, num_rows)
+    if batch_size < settings.batch_size:
+        log.warning("batch_size %s is larger than the train split; using its %s rows", settings.batch_size, batch_size)
+    if batch_size < 2 * settings.accumulate_steps:
+        raise TrainingError(
+            f"train.accumulate_steps: {settings.accumulate_steps} pieces of a batch of {batch_size} rows have fewer "
+            "than 2 rows, which batch norm needs. Lower it."
+        )
+    return batch_size
+
+
+def optimizer_of(model: nn.Module, settings: TrainSettings) -> tuple[Any, float | None]:
+    """The optimizer, and the norm that is left for the step to clip to: None where the optimizer clips by itself."""
+    norm = settings.max_grad_norm
+    if norm == "auto":
+        norm = 1.0 if "lamb" in settings.optimizer else None
+    takes = inspect.signature(OPTIMIZERS[settings.optimizer]).parameters
+    common = {"lr": settings.lr_max, "weight_decay": settings.weight_decay, "max_grad_norm": norm}
+    if "weight_decay" not in takes:
+        log.info(
+            "%s has no weight decay: train.weight_decay=%s has no effect", settings.optimizer, settings.weight_decay
+        )
+    given = {key: value for key, value in common.items() if key in takes} | settings.optimizer_settings
+    return build_optimizer(model, settings.optimizer, **given), None if "max_grad_norm" in takes else norm
+
+
+def end_epoch(
+    state: TrainingState, done: Progress, valid_table: PackedTable, loss: TargetLoss, schedule: Schedule
+) -> None:
+    """Read the epoch's losses, measure the valid split, remember the best weights."""
+    per_epoch = len(state.losses)
+    epoch = done.step // per_epoch
+    host = state.losses.cpu()
+    model = evaluated(state)
+    valid_loss = table_loss(model, valid_table, loss, str(state.losses.device))
+    for split, finite in (("train", bool(host.isfinite().all())), ("valid", math.isfinite(valid_loss))):
+        if not finite:
+            raise TrainingError(
+                f"training diverged in epoch {epoch}: the {split} loss is not finite. Lower train.lr_max or use a "
+                "longer warm-up."
+            )
+    points = torch.linspace(0, per_epoch, min(CURVE_POINTS_PER_EPOCH, per_epoch) + 1).round().long().tolist()
+    for start, stop in pairwise(points):
+        step = (epoch - 1) * per_epoch + stop
+        done.curve.append(
+            {
+                "step": step,
+                "epoch": step / per_epoch,
+                "train_loss": float(host[start:stop].double().mean()),
+                "lr": schedule.at(step - 1)[0],
+            }
+        )
+    done.curve[-1]["valid_loss"] = valid_loss
+    if valid_loss < done.best_loss:
+        done.best_loss, done.best_epoch = valid_loss, epoch - 1
+        done.best_weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def evaluated(state: TrainingState) -> nn.Module:
+    """The model whose weights are measured and kept: the average, where there is one."""
+    return state.model if state.average is None else state.average.model
+
+
+def table_outputs(model: Any, table: PackedTable, device: str) -> Tensor:
+    """Outputs [N, O] float32 of every row, on `device`."""
+    batch = table.unpack(table.words)
+    ids, floats = batch.ids.to(device), batch.floats.to(device)
+    return torch.cat(list(model_outputs(model, ids, floats)))
+
+
+def table_loss(model: nn.Module, table: PackedTable, loss: TargetLoss, device: str) -> float:
+    """The loss over a whole table, in evaluation mode."""
+    batch = table.unpack(table.words).to(device)
+    return float(loss(table_outputs(model, table, device), batch.targets, batch.weight))
+
+
+def write_curve(path: Path, curve: list[dict[str, Any]]) -> None:
+    """metrics.jsonl: one JSON object a line. Written whole each time, so a resumed run has no line twice."""
+    atomic_write(path, "".join(json.dumps(row) + "\n" for row in curve).encode())

@@ -1,0 +1,266 @@
+"""One training step: forward, loss, backward, clipping, optimizer; eager, compiled, or replayed as a CUDA graph.
+
+A step has a host's part, which fills in learning rate and momentum, and a device's part, which never waits for the
+host and is what a CUDA graph holds. Shapes: B rows of a batch, W words of a packed row.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from gigabatch.features.schema import TensorSchema
+from gigabatch.loaders.negatives.implicit import ImplicitBatches
+from gigabatch.loaders.tables.packed import Batch, unpack
+from gigabatch.models.losses import TargetLoss
+from gigabatch.models.model import Model
+from gigabatch.models.optimizers.ema import WeightAverage
+from gigabatch.models.optimizers.precision import Precision
+from gigabatch.models.optimizers.registry import set_lr_and_momentum
+from gigabatch.models.optimizers.schedule import Schedule
+from gigabatch.pipeline.training.checkpoint import TrainingError
+
+log = logging.getLogger(__name__)
+WARMUP_STEPS = 3  # before a capture, as torch's notes on CUDA graphs have it: libraries allocate and choose in them
+MOMENTUM_SAMPLES = 100  # steps of a schedule that are looked at
+
+
+class TrainStep:
+    """Trains a model by one batch a call.
+
+    accumulate_steps: a batch is worked through in so many pieces, whose gradients add up to those of the batch's loss.
+        Batch norm takes its statistics from each piece, and losses that compare rows of a batch compare those of one.
+    max_grad_norm: the dense gradients of all parameters together are scaled down to this norm; None leaves them, also
+        where the optimizer clips by itself. Tables that are updated row by row neither count nor are scaled.
+    average: is updated after every step.
+    compiled: forward pass and loss through torch.compile, whose time the first call logs.
+    negatives: drawn for the rows of every batch, which are positives then.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        loss: TargetLoss,
+        optimizer: Any,
+        precision: Precision,
+        *,
+        accumulate_steps: int = 1,
+        max_grad_norm: float | None = None,
+        average: WeightAverage | None = None,
+        compiled: bool = False,
+        negatives: ImplicitBatches | None = None,
+    ) -> None:
+        self.model, self.loss, self.optimizer, self.precision = model, loss, optimizer, precision
+        self.accumulate_steps = accumulate_steps
+        self.max_grad_norm = max_grad_norm
+        self.average = average
+        self.negatives = negatives
+        self._device = next(model.parameters()).device
+        self._loss_of: Callable[[Batch], Tensor] = self._forward
+        self._is_compiling = compiled
+        if compiled:
+            require_compiler(self._device)
+            self._loss_of = torch.compile(self._forward)
+        self._on_device: Callable[[Batch], Tensor] = self._work
+
+    def capture(self, schema: TensorSchema, batch_size: int) -> None:
+        """Replay the device's part as one CUDA graph from the fourth call on; see `CapturedWork`."""
+        self._on_device = CapturedWork(self._work, schema, batch_size, self._device)
+
+    def __call__(self, batch: Batch, lr: float, momentum: float, place: tuple[int, int] = (0, 0)) -> Tensor:
+        """Train on `batch`; its loss [] float32, on the device and valid until the next call.
+
+        place: epoch, and position of the batch's first row in the epoch's order, which its negatives depend on.
+        """
+        if self.negatives is not None:
+            self.negatives.begin(*place)
+        set_lr_and_momentum(self.optimizer, lr, momentum)
+        if self.average is not None:
+            self.average.begin_update()
+        if self._is_compiling:
+            return self._first_compiled(batch)
+        return self._on_device(batch)
+
+    def _work(self, batch: Batch) -> Tensor:
+        """The device's part of a step."""
+        self.optimizer.zero_grad(set_to_none=True)
+        total: Tensor | None = None
+        if self.negatives is not None:
+            batch = self.negatives(batch)
+        together = 1 if self.negatives is None else self.negatives.copies
+        for piece, share in pieces(batch, self.accumulate_steps, together):
+            loss = self._loss_of(piece)
+            if share is not None:
+                loss = loss * share
+            loss.backward()
+            total = loss.detach() if total is None else total + loss.detach()
+        if self.max_grad_norm is not None:
+            nn.utils.clip_grad_norm_(dense_parameters(self.optimizer), self.max_grad_norm, foreach=True)
+        self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
+        return cast(Tensor, total)
+
+    def _forward(self, batch: Batch) -> Tensor:
+        with self.precision.autocast(self._device):
+            return self.model.training_loss(batch, self.loss)
+
+    def _first_compiled(self, batch: Batch) -> Tensor:
+        self._is_compiling = False
+        started = time.perf_counter()
+        try:
+            loss = self._on_device(batch)
+        except RuntimeError as error:  # the base of torch's compiler's errors
+            raise TrainingError(f"train.compile: the first step failed ({error}). Set train.compile=off.") from error
+        log.info("compile took %.1f s (the first step, which it is part of)", time.perf_counter() - started)
+        return loss
+
+
+class CapturedWork:
+    """Work on a batch as one CUDA graph, by torch's recipe for the capture of a whole step.
+
+    The first `WARMUP_STEPS` batches are worked on as ever, but on a side stream; they are steps like all others, so
+    nothing has to be undone. Then the work is captured on that stream, which runs none of it, and replayed: batches are
+    copied into the words that the graph reads, and what it returns is overwritten by the next replay. The random state
+    of the default generator, which dropout draws from, is registered by the capture and moves on with every replay.
+    A batch of another size than `batch_size` is worked on without the graph.
+    """
+
+    def __init__(
+        self, work: Callable[[Batch], Tensor], schema: TensorSchema, batch_size: int, device: torch.device
+    ) -> None:
+        self._work = work
+        self._words = torch.zeros(batch_size, schema.num_words, dtype=torch.int32, device=device)
+        self._batch = unpack(schema, self._words)
+        self._stream = torch.cuda.Stream(device)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._result = torch.zeros((), device=device)
+        self._num_warm = 0
+
+    def __call__(self, batch: Batch) -> Tensor:
+        if batch.num_rows != len(self._words):
+            return self._work(batch)
+        self._words.copy_(words_of(batch, self._words.shape[1]))
+        if self._num_warm < WARMUP_STEPS:
+            self._num_warm += 1
+            return self._beside()
+        if self._graph is None:
+            self._graph = self._capture()
+        self._graph.replay()
+        return self._result
+
+    def _beside(self) -> Tensor:
+        """The work on the side stream, before and after which the streams wait for each other."""
+        current = torch.cuda.current_stream(self._stream.device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            result = self._work(self._batch)
+        current.wait_stream(self._stream)
+        return result
+
+    def _capture(self) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # thread_local: the loader's thread may go on copying meanwhile.
+            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+                self._result = self._work(self._batch)
+        except RuntimeError as error:
+            raise TrainingError(
+                f"train.cuda_graph: the step cannot be captured ({error}). Set train.cuda_graph=off."
+            ) from error
+        return graph
+
+
+def pieces(batch: Batch, count: int, together: int = 1) -> Iterator[tuple[Batch, Tensor | float | None]]:
+    """`batch` in `count` pieces, each with its share in the batch's mean; one piece is the batch, with the share None.
+
+    together: so many rows stay in one piece, a positive and its negatives.
+    The share is that of the rows, or of their weights, as `TargetLoss` divides a sum of losses by a sum of weights.
+    """
+    if count == 1:
+        yield batch, None
+        return
+    total: Tensor | int = batch.num_rows
+    if batch.weight is not None:
+        total = batch.weight.sum().clamp(min=torch.finfo(torch.float32).tiny)
+    bounds = [batch.num_rows // together * index // count * together for index in range(count + 1)]
+    for start, stop in pairwise(bounds):
+        rows = slice(start, stop)
+        weight, group = (None if column is None else column[rows] for column in (batch.weight, batch.group))
+        targets = tuple(target[rows] for target in batch.targets)
+        share = (stop - start if weight is None else weight.sum()) / total
+        yield Batch(batch.ids[rows], batch.floats[rows], targets, weight, group), share
+
+
+def dense_parameters(optimizer: Any) -> list[Tensor]:
+    """The parameters with a gradient that the optimizer updates as a whole, not row by row."""
+    groups = [group for group in optimizer.param_groups if not group.get("rowwise", False)]
+    return [p for group in groups for p in group["params"] if p.grad is not None and not p.grad.is_sparse]
+
+
+def words_of(batch: Batch, num_words: int) -> Tensor:
+    """The packed rows [B, W] int32 whose views `batch` is, as it comes from a loader."""
+    assert batch.ids.dtype == torch.int32, "a batch of a loader, whose ids are the first of its words"
+    assert batch.ids.stride() == (num_words, 1), batch.ids.stride()
+    return batch.ids.as_strided((batch.num_rows, num_words), (num_words, 1))
+
+
+def hold_in_tensors(optimizer: Any, device: torch.device) -> None:
+    """Make learning rate and momentum of every group 0-d tensors on the device, which a CUDA graph reads anew.
+
+    To be called after a state was loaded. torch's own optimizers, whose groups have the setting `capturable`, read
+    their momentum on the host, so they keep a number.
+    """
+    momentum = torch.zeros((), device=device)
+    for group in optimizer.param_groups:
+        group["lr"] = torch.zeros((), device=device)  # of its own, as groups may scale it
+        if "capturable" in group:
+            group["capturable"] = True
+        else:
+            group["betas"] = (momentum, group["betas"][1])
+
+
+def use_cuda_graph(setting: str, device: torch.device, optimizer: Any, schedule: Schedule) -> bool:
+    """Whether to capture steps; `setting` is auto, on or off. Where auto does not on a GPU, the log says why.
+
+    Raises:
+        TrainingError: where `on` cannot be.
+    """
+    if setting == "off":
+        return False
+    reason = None
+    if device.type != "cuda":
+        reason = f"it needs a CUDA device and this run is on {device}"
+    elif any("capturable" in group for group in optimizer.param_groups) and _moves_momentum(schedule):
+        reason = (
+            "the optimizer reads its momentum on the host, where a graph would keep the first value, and the schedule "
+            "moves it (with train.schedule=warmup_polynomial it stays)"
+        )
+    if reason is not None and setting == "on":
+        raise TrainingError(f"train.cuda_graph=on: {reason}. Set train.cuda_graph=auto or off.")
+    if reason is not None and device.type == "cuda":
+        log.info("cuda_graph auto: off, because %s", reason)
+    return reason is None
+
+
+def _moves_momentum(schedule: Schedule) -> bool:
+    steps = {schedule.num_steps * index // MOMENTUM_SAMPLES for index in range(MOMENTUM_SAMPLES + 1)}
+    return len({schedule.at(step)[1] for step in steps}) > 1
+
+
+def require_compiler(device: torch.device) -> None:
+    """Raise `TrainingError` where torch.compile would find no compiler (on a CPU it makes C++)."""
+    compiler = os.environ.get("CXX", "g++")  # as torch's compiler looks for it
+    if device.type == "cpu" and shutil.which(compiler) is None:
+        raise TrainingError(
+            f"train.compile=on needs a C++ compiler and there is no {compiler}. Install one (apt-get install g++), "
+            "name another in the environment variable CXX, or set train.compile=off."
+        )

@@ -1,0 +1,100 @@
+"""docs/migrating.md: its code runs, in order, and its commands and operators exist."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from gigabatch.features.schema import Column, Schema, Target
+from gigabatch.pipeline.commands.app import main
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"(?:<!-- (?P<needs>.*?) -->\n)?```python\n(?P<code>.*?)```", re.S)
+
+sys.path.insert(0, str(ROOT / "tests" / "features"))  # the hand-written NVTabular folder of the importer's tests
+from tests.features.importers.nvtabular_saved import Saved, counted  # noqa: E402
+
+
+def blocks(needs):
+    return [match["code"] for match in BLOCK.finditer(PAGE) if match["needs"] == needs]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty working folder with train/, valid/, a saved NVTabular workflow and its schema."""
+    monkeypatch.chdir(tmp_path)
+    rows = pd.DataFrame({"city": ["Rome", "Bonn", "Rome", None], "shop": [1, 2, 1, 2], "price": [1.0, None, 3.0, 8.0],
+                         "clicked": [0, 1, 0, 1]})  # fmt: skip
+    for split in ("train", "valid"):
+        Path(split).mkdir()
+        for part in range(2):
+            rows.to_parquet(f"{split}/part-{part}.parquet")
+    saved = Saved(tmp_path / "saved_workflow")
+    words = saved.select("city", dtype="string")
+    encoded = saved.categorify(["city"], words, {"city": counted("city", ["Rome", "Bonn"], [4, 2], "str")})
+    numbers = saved.select("price")
+    filled = saved.node("FillMissing", ["price"], [numbers], params={"fill_val": 2.5, "add_binary_cols": False})
+    scaled = saved.node("Normalize", ["price"], [filled], state={"means": {"price": 3.0}, "stds": {"price": 2.0}})
+    saved.concat(encoded, scaled)
+    saved.close()
+    columns = (Column("city", "categorical", "string"), Column("price", "continuous", "float32"),
+               Column("clicked", "target", "int32"))  # fmt: skip
+    Schema(columns, (Target("clicked", "binary"),)).save(tmp_path / "schema.json")
+    return rows
+
+
+def test_the_plain_snippets_run_one_after_the_other(folder):
+    names: dict = {}
+    assert len(blocks(None)) == 3
+    for code in blocks(None):
+        exec(code, names)
+    encoded = pd.read_parquet("encoded-0.parquet")
+    assert encoded["city"].tolist() == [3, 4, 3, 1]
+    assert list(encoded.columns) == ["city", "shop", "price", "clicked", "city_shop", "price_na"]
+
+
+def test_the_imported_workflow_is_read_as_shown(folder):
+    (code,) = blocks("needs an imported workflow")
+    names = {"rows": folder}
+    exec(code, names)
+    assert names["ids"]["city"].tolist() == [3, 4, 3, 1]
+    assert Path("imported/preprocessor/preprocessor.json").is_file()
+
+
+def test_the_states_of_a_pickled_workflow_are_given_as_shown(folder):
+    Path("saved_workflow/artifacts/node_1/categories").rename("saved_workflow/categories")
+    (code,) = blocks("needs categories")
+    names: dict = {}
+    exec(code, names)
+    found = names["Workflow"].load("imported").transform(folder)
+    assert found["city"].tolist() == [3, 4, 3, 1]
+    assert found["price"].tolist() == [-1.0, -0.25, 0.0, 2.5]
+
+
+def test_import_nvtabular_from_the_command_line(folder, capsys):
+    arguments = ["import-nvtabular", "saved_workflow", "--out", "imported", "--schema", "schema.json"]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "Categorify(column='city')" in printed
+    assert "note: ids are int32" in printed
+    assert Path("imported/workflow.json").is_file()
+    assert Path("imported/preprocessor/preprocessor.json").is_file()
+    assert main(arguments) == 2
+    assert "exists and is not empty" in capsys.readouterr().err
+    assert main(["import-nvtabular", "train", "--out", "other"]) == 2
+    assert "there is no graph.json" in capsys.readouterr().err
+    assert not Path("other").exists()
+
+
+def test_import_fastai_from_the_command_line(folder, capsys):
+    reference = json.loads((ROOT / "tests/features/data/fastai_export.json").read_text(encoding="utf-8"))
+    Path("fastai.json").write_text(json.dumps(reference["export"]))
+    assert main(["import-fastai", "fastai.json", "--out", "imported"]) == 0
+    assert "Categorify(column='price_na')" in capsys.readouterr().out
+    Path("export.pkl").write_bytes(b"\x80\x04.")
+    assert main(["import-fastai", "export.pkl", "--out", "other"]) == 2
+    assert "a pickle" in capsys.readouterr().err

@@ -1,0 +1,50 @@
+"""Lists to flat arrays and back."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gigabatch.features.columns.lists import list_column, list_entries
+
+ROWS = st.lists(st.one_of(st.none(), st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4)), max_size=12)
+
+
+@given(rows=ROWS)
+@settings(max_examples=60, deadline=None)
+def test_entries_and_lengths_make_the_lists_again(rows):
+    column = pd.Series(rows, dtype=object, index=range(7, 7 + len(rows)), name="c")
+    entries, lengths = list_entries(column)
+    assert entries.tolist() == [value for row in rows for value in row or []]
+    assert lengths.tolist() == [len(row or []) for row in rows]
+    made = list_column(entries.to_numpy("int32"), lengths, column.to_frame())
+    assert [row.tolist() for row in made] == [row or [] for row in rows]
+    assert made.index.tolist() == column.index.tolist()
+    assert all(row.dtype == "int32" for row in made)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [pd.Series([[2**60 + 1, None], None, []]),
+     pd.Series([np.array([2**60 + 1, None], object), None, np.array([], object)]),
+     pd.Series(pd.array([[2**60 + 1, None], None, []], pd.ArrowDtype(pa.list_(pa.int64()))))],
+    ids=["lists", "arrays", "arrow"],
+)  # fmt: skip
+def test_large_integers_beside_nulls_stay_exact_in_any_kind_of_list(column):
+    entries, lengths = list_entries(column)
+    assert entries.tolist() == [2**60 + 1, pd.NA]
+    assert lengths.tolist() == [2, 0, 0]
+
+
+@pytest.mark.parametrize("values", [[1, 2], ["a|b"], [["a"], [1]], [[1], "a"]])
+def test_what_holds_no_lists_is_an_error(values):
+    with pytest.raises((ValueError, TypeError)):
+        list_entries(pd.Series(values, name="c"))
+
+
+def test_no_rows_and_only_nulls():
+    for rows in ([], [None, None]):
+        entries, lengths = list_entries(pd.Series(rows, dtype=object))
+        assert (len(entries), lengths.tolist()) == (0, [0] * len(rows))

@@ -1,0 +1,74 @@
+"""Weaving on CPU against columns filled, scaled and copied one by one with NumPy."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gigabatch.features.engines.frame import FloatWord, IdWord
+from gigabatch.features.engines.row_loops import weave_rows
+from gigabatch.features.errors import DataError
+
+VALUE = st.one_of(st.none(), st.just(float("nan")), st.floats(-1e6, 1e6, width=32))
+
+
+def by_hand(values, fill, mean, std):
+    """The column's words and its indicator's, in NumPy's arithmetic."""
+    column = np.array([np.nan if value is None else value for value in values], np.float32)
+    null = np.isnan(column)
+    filled = np.where(null, np.float32(fill), column).astype(np.float32)
+    if std:
+        filled = ((filled.astype(np.float64) - mean) / std).astype(np.float32)
+    return filled, null.astype(np.float32)
+
+
+def arrow_column(values, cuts):
+    """An Arrow-backed column in chunks, each beginning inside its buffers."""
+    bounds = sorted({0, len(values), *(min(cut, len(values)) for cut in cuts)})
+    chunks = [pa.array([7.0, *values[a:b]], pa.float32()).slice(1) for a, b in itertools.pairwise(bounds)]
+    return pd.Series(pd.arrays.ArrowExtensionArray(pa.chunked_array(chunks, pa.float32())), name="x")
+
+
+@given(st.lists(VALUE, max_size=400), st.lists(st.integers(0, 400), max_size=3), st.booleans(), st.booleans())
+def test_floats_are_filled_flagged_and_scaled_as_numpy_does(values, cuts, scaled, arrow):
+    fill, mean, std = 0.1, 3.7, 2.9 if scaled else 0.0
+    numbers = np.array([np.nan if value is None else value for value in values], np.float32)
+    column = arrow_column(values, cuts) if arrow else pd.Series(numbers, name="x")
+    rows = weave_rows(len(values), 3, [], [FloatWord(column, fill, mean, std, 2, 0)])
+    filled, flags = by_hand(values, fill, mean, std)
+    assert rows[:, 2].tobytes() == filled.tobytes()
+    assert rows[:, 0].tobytes() == flags.tobytes()
+
+
+@given(st.lists(st.integers(-1, 4), max_size=300))
+def test_codes_go_through_their_table_and_null_takes_its_last(codes):
+    table = np.array([30, 31, 32, 33, 34, 1], np.int32)
+    plain = np.arange(len(codes), dtype=np.float32)
+    rows = weave_rows(len(codes), 2, [IdWord(np.array(codes, np.int32), 1, table), IdWord(plain, 0)], [])
+    assert rows[:, 1].tolist() == [int(table[code]) for code in codes]
+    assert np.array_equal(rows[:, 0].copy().view(np.float32), plain)
+
+
+def test_more_rows_than_a_task_has_come_in_order():
+    values = np.arange(200_003, dtype=np.float32)
+    rows = weave_rows(len(values), 2, [IdWord(np.arange(len(values), dtype=np.int32), 1)],
+                 [FloatWord(pd.Series(values, name="x"), 0.0, 0.0, 0.0, 0, -1)])  # fmt: skip
+    assert np.array_equal(rows[:, 0].copy().view(np.float32), values)
+    assert np.array_equal(rows[:, 1], np.arange(len(values)))
+
+
+@pytest.mark.parametrize("infinity", [np.inf, -np.inf])
+def test_an_infinity_is_an_error_that_names_the_column(infinity):
+    column = pd.Series(np.array([1.0, infinity], np.float32), name="price")
+    with pytest.raises(DataError, match="'price' holds an infinity"):
+        weave_rows(2, 1, [], [FloatWord(column, 0.0, 0.0, 1.0, 0, -1)])
+
+
+def test_what_leaves_float32_by_scaling_is_an_error():
+    column = pd.Series(np.array([1e30], np.float32), name="price")
+    with pytest.raises(DataError, match=r"'price'.*leaves float32"):
+        weave_rows(1, 1, [], [FloatWord(column, 0.0, 0.0, 1e-20, 0, -1)])

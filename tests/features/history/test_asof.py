@@ -1,0 +1,134 @@
+"""As-of questions against a loop over all pairs of query and event."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gigabatch.features.errors import DataError
+from gigabatch.features.history.asof import AsOfJoin, group_codes
+
+KEYS = st.one_of(st.none(), st.sampled_from(["a", "b", "c"]))
+ROW = st.tuples(
+    KEYS,
+    st.one_of(st.none(), st.integers(0, 2)),
+    st.integers(-6, 6),  # at
+    st.one_of(st.none(), st.integers(-6, 6)),  # known_at
+    st.one_of(st.none(), st.integers(-100, 100)),  # value
+)
+ROWS = st.lists(ROW, max_size=25)
+WINDOW = st.one_of(st.none(), st.integers(1, 8))
+
+
+def table(rows):
+    frame = pd.DataFrame(rows, columns=["key", "number", "at", "known_at", "value"])
+    frame = frame.astype({"key": "str", "number": "float64", "at": "int64", "known_at": "float64", "value": "float64"})
+    frame["order"] = np.random.default_rng(0).permutation(len(frame))
+    return frame
+
+
+def seen(query, event, by, window):
+    """Whether the query may see the event: same group, strictly before, inside the window."""
+    if pd.isna(event["known_at"]) or any(pd.isna(query[k]) or query[k] != event[k] for k in by):
+        return False
+    return event["known_at"] < query["at"] and (window is None or event["known_at"] >= query["at"] - window)
+
+
+def slow(queries, events, by, window, exclude_self):
+    """(count, count of known values, sum of values, row of the last event) a query, by looking at every event."""
+    answers = []
+    events = events.to_dict("records")
+    for i, query in enumerate(queries.to_dict("records")):
+        rows = [j for j, event in enumerate(events) if seen(query, event, by, window) and not (exclude_self and i == j)]
+        values = [events[j]["value"] for j in rows if not pd.isna(events[j]["value"])]
+        last = max(rows, key=lambda j: (events[j]["known_at"], events[j]["order"]), default=-1)
+        answers.append((len(rows), len(values), int(sum(values)), last))
+    return answers
+
+
+def answers_of(question, window):
+    columns = question.count(window), question.count(window, of="value"), question.sum("value", window)
+    return list(zip(*(c.tolist() for c in (*columns, question.last_row(window))), strict=True))
+
+
+@given(queries=ROWS, events=ROWS, by=st.sampled_from([(), ("key",), ("key", "number")]), window=WINDOW)
+@settings(max_examples=60, deadline=None)
+def test_answers_equal_a_loop_over_all_pairs(queries, events, by, window):
+    left, right = table(queries), table(events)
+    question = AsOfJoin(left, right, by=by, query_time="at", event_time="known_at", order="order")
+    assert answers_of(question, window) == slow(left, right, by, window, exclude_self=False)
+
+
+@given(rows=ROWS, by=st.sampled_from([(), ("key",), ("key", "number")]), window=WINDOW)
+@settings(max_examples=60, deadline=None)
+def test_a_row_never_finds_itself_when_asked_not_to(rows, by, window):
+    frame = table(rows)
+    question = AsOfJoin(frame, frame, by=by, query_time="at", event_time="known_at", order="order", exclude_self=True)
+    assert answers_of(question, window) == slow(frame, frame, by, window, exclude_self=True)
+
+
+def test_a_literal_table():
+    frame = table([
+        ("a", 0, 10, 5, 1), ("a", 0, 10, 10, 2), ("a", 0, 11, 3, 4), ("b", 0, 99, 1, 8), (None, 0, 99, 1, 16),
+    ])  # fmt: skip
+    question = AsOfJoin(
+        frame, frame, by=["key"], query_time="at", event_time="known_at", order="order", exclude_self=True
+    )
+    assert question.count().tolist() == [1, 2, 2, 0, 0]
+    assert question.sum("value").tolist() == [4, 5, 3, 0, 0]
+    assert question.last_row().tolist() == [2, 0, 1, -1, -1]
+    assert question.count(5).tolist() == [0, 1, 1, 0, 0]
+
+
+def test_sums_of_large_integers_are_exact():
+    big = 2**52 + 1
+    frame = pd.DataFrame({"at": [1, 2, 3, 4], "value": [big, big, -big, 1]})
+    question = AsOfJoin(frame, frame, by=[], query_time="at", event_time="at")
+    assert question.sum("value").tolist() == [0, big, 2 * big, big]
+
+
+def test_time_in_seconds_and_many_groups_stay_inside_int64():
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"key": rng.integers(0, 3000, 9000), "at": rng.integers(1_500_000_000, 1_700_000_000, 9000)})
+    question = AsOfJoin(frame, frame, by=["key"], query_time="at", event_time="at")
+    expected = frame.groupby("key")["at"].rank(method="min").astype("int64") - 1
+    assert question.count().tolist() == expected.tolist()
+
+
+def test_a_query_without_time_is_an_error():
+    frame = pd.DataFrame({"at": [1.0, np.nan]})
+    with pytest.raises(DataError, match=r"'at' holds nulls"):
+        AsOfJoin(frame, frame, by=[], query_time="at", event_time="at")
+
+
+def test_sum_refuses_fractions_and_names_the_column():
+    frame = pd.DataFrame({"at": [1, 2], "value": [0.5, 1.0]})
+    with pytest.raises(DataError, match=r"'value' holds fractions"):
+        AsOfJoin(frame, frame, by=[], query_time="at", event_time="at").sum("value")
+
+
+def test_a_missing_key_column_is_named_with_the_alternatives():
+    frame = pd.DataFrame({"at": [1], "carrier": ["AA"]})
+    with pytest.raises(DataError, match=r"'origin' not found. Columns there: 'at', 'carrier'"):
+        AsOfJoin(frame, frame, by=["origin"], query_time="at", event_time="at")
+
+
+@given(left=ROWS, right=ROWS)
+@settings(max_examples=30, deadline=None)
+def test_codes_are_equal_exactly_where_all_keys_are(left, right):
+    frames = [table(left), table(right)]
+    codes = np.concatenate(group_codes(*frames, ["key", "number"]))
+    rows = [tuple(r) for f in frames for r in f[["key", "number"]].itertuples(index=False)]
+    null = [any(pd.isna(v) for v in row) for row in rows]
+    assert (codes == -1).tolist() == null
+    for i, first in enumerate(rows):
+        for j, second in enumerate(rows):
+            if not null[i] and not null[j]:
+                assert (codes[i] == codes[j]) == (first == second)
+
+
+def test_infinite_values_in_a_sum_are_an_error():
+    frame = pd.DataFrame({"at": [1, 2], "value": [np.inf, 1.0]})
+    with pytest.raises(DataError, match=r"'value'"):
+        AsOfJoin(frame, frame, by=[], query_time="at", event_time="at").sum("value")

@@ -1,0 +1,72 @@
+"""TextFlags against Python sets."""
+
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gigabatch.features.errors import DataError
+from gigabatch.features.operators.categories.text_flags import TextFlags
+
+TEXTS = st.lists(
+    st.one_of(st.none(), st.lists(st.sampled_from(["Beach", "5 Star", "WiFi (Rooms)", "Spa"]), max_size=3)), min_size=1,
+    max_size=8,
+)  # fmt: skip
+
+
+def table(texts):
+    joined = [None if words is None else "|".join(words) for words in texts]
+    frame = pd.DataFrame({"text": pd.Series(joined, dtype="str")})
+    frame.index = np.arange(len(texts))[::-1] + 7
+    return frame
+
+
+def test_flags_are_one_where_the_word_is_in_the_list():
+    frame = table([["Beach", "5 Star"], None, ["5 Star", "Wi-Fi!"]])
+    operator = TextFlags("text", "has_")
+    state = operator.fit([frame])
+    assert state.words == ("5 Star", "Beach", "Wi-Fi!")
+    assert state.columns == ("has_5_star", "has_beach", "has_wi_fi")
+    found = operator.apply(frame, state)
+    assert found["has_5_star"].tolist() == [1.0, 0.0, 1.0]
+    assert found["has_beach"].tolist() == [1.0, 0.0, 0.0]
+    assert found["has_wi_fi"].dtype == "float32"
+
+
+@given(texts=TEXTS, cuts=st.lists(st.integers(0, 8), max_size=3))
+@settings(max_examples=50, deadline=None)
+def test_any_partitioning_gives_the_flags_of_a_loop(texts, cuts):
+    frame = table(texts)
+    operator = TextFlags("text", "f_")
+    bounds = [0, *sorted(min(cut, len(texts)) for cut in cuts), len(texts)]
+    parts = [frame.iloc[a:b] for a, b in pairwise(bounds)]
+    state = operator.fit(parts[::-1])
+    counted = Counter(word for words in texts for word in words or [])
+    assert list(state.words) == sorted(counted, key=lambda word: (-counted[word], word))
+    found = operator.apply(frame, state)
+    assert found.index.equals(frame.index)
+    for word, column in zip(state.words, state.columns, strict=True):
+        assert found[column].tolist() == [float(word in (words or [])) for words in texts]
+    assert (operator.matrix(frame, state) == found[list(state.columns)].to_numpy()).all()
+
+
+def test_words_unseen_at_fit_are_left_out_and_max_words_keeps_the_most_frequent():
+    operator = TextFlags("text", "has_", max_words=1)
+    state = operator.fit([table([["a", "b"], ["b"]])])
+    assert state.words == ("b",)
+    assert operator.apply(table([["a", "c"]]), state)["has_b"].tolist() == [0.0]
+    assert TextFlags("text", "has_", max_words=0).fit([table([["a"]])]).columns == ()
+
+
+def test_words_that_differ_in_punctuation_alone_get_columns_of_their_own():
+    state = TextFlags("text", "").fit([table([["Wi-Fi", "Wi Fi", "wi_fi"]])])
+    assert state.columns == ("wi_fi", "wi_fi_2", "wi_fi_3")
+
+
+def test_negative_max_words_is_refused():
+    with pytest.raises(DataError, match="max_words must not be negative, found -1"):
+        TextFlags("text", "has_", max_words=-1)

@@ -1,0 +1,143 @@
+"""JoinGroupby against the statistics module and fractions."""
+
+import math
+import statistics
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gigabatch.features.errors import DataError
+from gigabatch.features.history import grouped_sums as grouped_sum
+from gigabatch.features.operators.groups.join_groupby import STATISTICS, JoinGroupby
+from tests.features.partitioned import COUNTS, cut
+
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b", None]), st.integers(0, 1), st.none() | st.floats(-1e12, 1e12), st.integers(-9, 9)
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+def frame_of(rows):
+    frame = pd.DataFrame(rows, columns=["k", "j", "x", "n"])
+    return frame.astype({"k": "str", "j": "int64", "x": "float64", "n": "int64"})
+
+
+@given(rows=ROWS)
+@settings(max_examples=40, deadline=None)
+def test_statistics_equal_the_exact_ones(rows):
+    frame, operator = frame_of(rows), JoinGroupby(("k", "j"), ["x"], STATISTICS)
+    found = operator.apply(frame, operator.fit([frame]))
+    for row, (key, number, *_) in enumerate(rows):
+        seen = [x for k, j, x, _ in rows if key is not None and (k, j) == (key, number) and x is not None]
+        expected = dict.fromkeys(STATISTICS, np.nan)
+        if seen:
+            mean = statistics.mean(seen)
+            expected = {"count": len(seen), "sum": mean * len(seen), "mean": mean, "min": min(seen), "max": max(seen)}
+            expected["std"] = statistics.stdev(seen) if len(seen) > 1 else np.nan
+        got = [float(found[f"x_{name}_by_k_j"].iloc[row]) for name in STATISTICS]
+        np.testing.assert_allclose(got, [expected[name] for name in STATISTICS], rtol=2e-7, atol=1e-30)
+
+
+def rounded_once(count, units, squares, low, high):
+    """Every statistic from exact sums in units of 2^-1074, by Python's integers, whose quotient is rounded once."""
+    one = 1 << 1074
+    found = {"count": float(count), "sum": units / one, "mean": units / (count * one), "min": low, "max": high}
+    if count > 1:
+        found["std"] = math.sqrt((count * squares * one - units * units) / (count * (count - 1) * one * one))
+    return found
+
+
+def slow_table(frame, by, values):
+    """The state's table by a loop over rows and groups."""
+    exact = {}
+    for row in frame.to_dict("records"):
+        key = tuple(row[name] for name in by)
+        for name in values:
+            if not any(pd.isna(item) for item in (*key, row[name])):
+                exact.setdefault(key, {}).setdefault(name, []).append(float(row[name]))
+    records = []
+    for key, columns in sorted(exact.items()):
+        record = dict(zip(by, key, strict=True))
+        for name in values:
+            seen = [Fraction(x) for x in columns.get(name, [])]
+            sums = [sum(x**power for x in seen) * 2**1074 for power in (1, 2)]
+            assert all(Fraction(item).denominator == 1 for item in sums)
+            found = rounded_once(len(seen), *map(int, sums), *map(float, (min(seen), max(seen)))) if seen else {}
+            record |= {f"{name}_{kind}_by_{'_'.join(by)}": found.get(kind, math.nan) for kind in STATISTICS}
+        records.append(record)
+    return pd.DataFrame(records)
+
+
+WIDE = st.floats(-1e30, 1e30).map(lambda x: x if abs(x) > 1e-140 else 0.0)
+NARROW = st.integers(-99, 99).map(lambda n: n / 4)
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.sampled_from(["a", "b", "c", "d", None]), st.none() | WIDE, st.none() | NARROW),
+        min_size=1,
+        max_size=40,
+    ),
+    chunk=st.sampled_from([1, 3, 1 << 16]),
+    count=COUNTS,
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=40, deadline=None)
+def test_the_table_equals_a_slow_exact_one_bit_by_bit(rows, chunk, count, seed):
+    frame = pd.DataFrame(rows, columns=["k", "x", "n"]).astype({"k": "str", "x": "float64", "n": "float64"})
+    operator = JoinGroupby(("k",), ["x", "n"], STATISTICS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grouped_sum, "CHUNK", chunk)
+        found = operator.fit(cut(frame, count, seed)).table
+    expected = slow_table(frame, ["k"], ["x", "n"])
+    if len(expected) == 0:
+        assert len(found) == 0
+        return
+    pd.testing.assert_frame_equal(found, expected, check_exact=True, check_dtype=False)
+
+
+def test_many_groups_equal_a_group_by_of_whole_numbers():
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"k": rng.integers(0, 70_000, 200_000), "n": rng.integers(-1000, 1000, 200_000)})
+    operator = JoinGroupby(("k",), ["n"], STATISTICS)
+    found = operator.fit(cut(frame, 5, 0)).table.set_index("k")
+    grouped = frame.groupby("k")["n"]
+    assert len(found) > grouped_sum.CHUNK
+    for name in ("count", "sum", "mean", "min", "max"):
+        np.testing.assert_array_equal(found[f"n_{name}_by_k"], grouped.agg(name))
+    np.testing.assert_allclose(found["n_std_by_k"], grouped.std(), rtol=1e-12)
+
+
+def test_literal_groups_unseen_and_null_keys_in_row_order():
+    train = pd.DataFrame({"k": ["a", "b", "a"], "n": [1, 5, 3]})
+    frame = pd.DataFrame({"k": ["z", "a", None, "b"]}, index=[7, 7, 1, 0]).assign(n=0)
+    operator = JoinGroupby(("k",), ["n"], ["count", "mean", "std"])
+    found = operator.apply(frame, operator.fit([train]))
+    assert operator.outputs == ("n_count_by_k", "n_mean_by_k", "n_std_by_k")
+    np.testing.assert_array_equal(found["n_count_by_k"], [np.nan, 2, np.nan, 1])
+    np.testing.assert_array_equal(found["n_mean_by_k"], [np.nan, 2, np.nan, 5])
+    np.testing.assert_allclose(found["n_std_by_k"], [np.nan, 2**0.5, np.nan, np.nan], rtol=1e-7)
+    assert found.index.tolist() == [7, 7, 1, 0]
+    assert {str(found[name].dtype) for name in operator.outputs} == {"float32"}
+
+
+def test_cancelling_values_keep_their_mean_and_deviation():
+    frame = pd.DataFrame({"k": "a", "x": [1e16 + 2, 1e16, 1e16 + 4]})
+    state = JoinGroupby(("k",), ["x"], ["std", "sum"]).fit([frame])
+    assert state.table["x_std_by_k"].tolist() == [2.0]
+    state = JoinGroupby(("k",), ["x"], ["sum"]).fit([frame.assign(x=[1e29, 0.5, -1e29])])
+    assert state.table["x_sum_by_k"].tolist() == [0.5]
+
+
+def test_unknown_statistics_and_huge_values_are_errors():
+    with pytest.raises(DataError, match=r"unknown: \['median'\]. Known: count, sum, mean, min, max, std"):
+        JoinGroupby(("k",), ["x"], ["median"])
+    with pytest.raises(DataError, match=r"column 'x' holds values beyond 1e\+30"):
+        JoinGroupby(("k",), ["x"], ["sum"]).fit([pd.DataFrame({"k": ["a"], "x": [1e31]})])

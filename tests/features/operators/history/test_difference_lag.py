@@ -1,0 +1,51 @@
+"""DifferenceLag against pandas' sort, group and shift."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gigabatch.features.errors import DataError
+from gigabatch.features.operators.history.difference_lag import DifferenceLag
+
+ROWS = st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 1), st.none() | st.floats(-9, 9)))
+
+
+@given(rows=ROWS, lag=st.integers(1, 4), seed=st.integers(0, 99))
+@settings(max_examples=80, deadline=None)
+def test_equals_the_difference_from_a_shift_within_sorted_groups(rows, lag, seed):
+    frame = pd.DataFrame(rows, columns=["k", "j", "x"]).astype({"k": "str", "j": "int64", "x": "float64"})
+    frame["at"] = np.random.default_rng(seed).permutation(len(frame)).astype("int64")
+    found = DifferenceLag(("k", "j"), "at", "x", "d", lag)(frame)
+    grouped = frame.sort_values("at").groupby(["k", "j"])["x"]
+    expected = (frame["x"] - grouped.shift(lag)).reindex(frame.index).astype("float32")
+    np.testing.assert_array_equal(found["d"].astype("float32"), expected)
+    pd.testing.assert_frame_equal(found[["k", "j", "x", "at"]], frame)
+
+
+def test_literal_rows_keep_their_order_and_index():
+    frame = pd.DataFrame({"k": ["a", "b", "a", "a"], "at": [30, 1, 10, 20], "x": [7, 5, 1, 3]}, index=[5, 5, 0, 2])
+    found = DifferenceLag(("k",), "at", "x", "d")(frame)
+    np.testing.assert_array_equal(found["d"], [4, np.nan, np.nan, 2])
+    assert str(found["d"].dtype) == "float32"
+    assert found.index.tolist() == [5, 5, 0, 2]
+    assert "d" not in frame
+
+
+def test_a_repeated_order_within_a_group_is_an_error_across_groups_it_is_not():
+    frame = pd.DataFrame({"k": ["a", "b", "a"], "at": [1, 1, 2], "x": [1, 2, 3]})
+    assert DifferenceLag(("k",), "at", "x", "d")(frame)["d"].tolist()[2] == 2
+    with pytest.raises(DataError, match=r"'at' is not unique within groups of \['k'\]: 1 repeat\(s\), for example 1"):
+        DifferenceLag(("k",), "at", "x", "d")(frame.assign(k="a"))
+
+
+@pytest.mark.parametrize(("order", "problem"), [([1, None], "holds nulls"), ([1.5, 2.0], "is float64; cast it")])
+def test_an_order_that_is_not_whole_numbers_is_an_error(order, problem):
+    with pytest.raises(DataError, match=problem):
+        DifferenceLag(("k",), "at", "x", "d")(pd.DataFrame({"k": ["a", "a"], "at": order, "x": [1, 2]}))
+
+
+def test_a_lag_of_zero_is_an_error():
+    with pytest.raises(DataError, match=r"lag must be at least 1, found 0"):
+        DifferenceLag(("k",), "at", "x", "d", 0)

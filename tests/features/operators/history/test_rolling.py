@@ -1,0 +1,68 @@
+"""Rolling against a slow loop over all pairs of rows."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gigabatch.features.errors import DataError
+from gigabatch.features.operators.history.rolling import STATISTICS, Rolling
+
+ROWS = st.lists(
+    st.tuples(st.sampled_from(["a", "b", None]), st.integers(-20, 20), st.none() | st.integers(-9, 9)), max_size=40
+)
+
+
+def slow(frame, window, statistic):
+    rows = list(zip(frame["k"], frame["t"], frame["x"], strict=True))
+    for key, at, _ in rows:
+        seen = [x for k, t, x in rows if not pd.isna(key) and k == key and at - window <= t < at and not pd.isna(x)]
+        if statistic in ("count", "sum"):
+            yield {"count": len, "sum": sum}[statistic](seen)
+        else:
+            yield {"mean": np.mean, "min": min, "max": max}[statistic](seen) if seen else np.nan
+
+
+def frame_of(rows):
+    return pd.DataFrame(rows, columns=["k", "t", "x"]).astype({"k": "str", "t": "int64", "x": "float64"})
+
+
+@pytest.mark.parametrize("statistic", STATISTICS)
+@given(rows=ROWS, window=st.integers(1, 30))
+@settings(max_examples=60, deadline=None)
+def test_equals_a_loop_over_all_pairs(statistic, rows, window):
+    frame = frame_of(rows)
+    found = Rolling(("k",), "t", "x", window, statistic, "y")(frame)
+    assert str(found["y"].dtype) == ("int32" if statistic == "count" else "float32")
+    expected = np.array(list(slow(frame, window, statistic)), dtype="float64")
+    np.testing.assert_allclose(found["y"].astype("float64"), expected, rtol=1e-6)
+    pd.testing.assert_frame_equal(found[["k", "t", "x"]], frame)
+
+
+@pytest.mark.parametrize(("statistic", "expected"), [("min", [np.nan, 1, 1, 2]), ("max", [np.nan, 1, 2, 2])])
+def test_window_includes_its_start_and_excludes_the_row_itself(statistic, expected):
+    frame = frame_of([("a", 0, 1), ("a", 5, 2), ("a", 10, 9), ("a", 11, 3)])
+    found = Rolling(("k",), "t", "x", 10, statistic, "y")(frame)["y"].tolist()
+    np.testing.assert_array_equal(found, [*expected[:3], 9 if statistic == "max" else 2])
+
+
+@pytest.mark.parametrize("statistic", ["min", "max"])
+def test_fractions_and_long_windows_keep_their_extremes(statistic):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"k": "a", "t": np.arange(300), "x": rng.normal(size=300)}).sample(frac=1, random_state=1)
+    found = Rolling(("k",), "t", "x", 130, statistic, "y")(frame).sort_values("t")["y"]
+    expected = getattr(frame.sort_values("t")["x"].rolling(130, min_periods=1), statistic)().shift(1)
+    np.testing.assert_array_equal(found, expected.astype("float32"))
+
+
+def test_fractions_are_refused_by_sums():
+    with pytest.raises(DataError, match=r"'x' holds fractions"):
+        Rolling(("k",), "t", "x", 5, "mean", "y")(frame_of([("a", 0, 0.5), ("a", 1, 2)]))
+
+
+def test_unknown_statistic_and_empty_window_are_errors():
+    with pytest.raises(DataError, match=r"unknown statistic 'median'. Known: count, sum, mean, min, max"):
+        Rolling(("k",), "t", "x", 5, "median", "y")
+    with pytest.raises(DataError, match=r"window must be at least 1, found 0"):
+        Rolling(("k",), "t", "x", 0, "sum", "y")

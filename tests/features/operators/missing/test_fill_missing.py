@@ -1,0 +1,194 @@
+"""FillMissing: numpy's median, an exact mean, the most frequent value or a constant in place of nulls."""
+
+import math
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gigabatch.features.columns.numbers import filled_values, known_values, require_numbers
+from gigabatch.features.errors import DataError
+from gigabatch.features.operators.missing import fill_missing
+from gigabatch.features.operators.missing.fill_missing import Fill, FillMissing
+from tests.features.partitioned import COUNTS, cut
+
+
+def frame_of(values, dtype="float32"):
+    return pd.DataFrame({"x": pd.Series(values, dtype=dtype)})
+
+
+def test_fills_and_says_where():
+    operator = FillMissing("x")
+    frame = frame_of([1, None, 4, np.nan, 7]).set_index(pd.Index([3, 1, 4, 1, 5]))
+    found = operator.apply(frame, operator.fit([frame]))
+    assert found["x"].tolist() == [1, 4, 4, 4, 7]
+    assert found["x_na"].tolist() == [0, 1, 0, 1, 0]
+    assert found.index.tolist() == [3, 1, 4, 1, 5]
+    assert {str(t) for t in found.dtypes} == {"float32"}
+    assert frame["x"].isna().sum() == 2
+
+
+def test_a_null_that_first_appears_later_is_filled_without_a_new_column():
+    operator = FillMissing("x")
+    state = operator.fit([frame_of([1, 2, 9])])
+    found = operator.apply(frame_of([None, 3]), state)
+    assert list(found.columns) == ["x"]
+    assert found["x"].tolist() == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("indicator", "values", "columns"),
+    [("all", [1, 2], ["x", "x_na"]), ("none", [1, None], ["x"]), ("auto", [1, 2], ["x"])],
+)
+def test_the_indicator_setting_decides_the_columns(indicator, values, columns):
+    operator = FillMissing("x", indicator)
+    frame = frame_of(values)
+    assert list(operator.apply(frame, operator.fit([frame])).columns) == columns
+
+
+def test_integer_columns_fill_nothing_and_become_float32():
+    operator = FillMissing("x")
+    frame = frame_of([1, 2, 3, 10], "int64")
+    assert operator.fit([frame]) == Fill(2.5, False, 0.0)
+    assert str(operator.apply(frame, operator.fit([frame]))["x"].dtype) == "float32"
+
+
+WILD = st.floats(allow_nan=False, allow_infinity=False, width=32) | st.sampled_from([0.0, -0.0, 2.0**-149, 1.0, 2.0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@given(values=st.lists(st.none() | WILD, max_size=40), count=COUNTS, seed=st.integers(0, 999))
+@settings(max_examples=40, deadline=None)
+def test_the_median_of_wild_values_is_numpys(dtype, values, count, seed):
+    values = [*values, 3.0]
+    known = np.array([value for value in values if value is not None])
+    expected = Fill(np.median(known), None in values, values.count(None) / len(values))
+    assert FillMissing("x").fit(cut(frame_of(values, dtype), count, seed)) == expected
+
+
+@given(values=st.lists(st.none() | WILD, max_size=40), count=COUNTS, seed=st.integers(0, 999))
+@settings(max_examples=40, deadline=None)
+def test_the_mean_is_the_exact_one_rounded_once(values, count, seed):
+    values = [*values, 3.0]
+    known = [value for value in values if value is not None]
+    found = FillMissing("x", strategy="mean").fit(cut(frame_of(values), count, seed))
+    assert found.value == float(sum(map(Fraction, known)) / len(known))
+    assert found == Fill(found.value, None in values, values.count(None) / len(values))
+
+
+def test_the_mean_of_large_integers_is_exact():
+    values = [2**62 + 1, 2**62 + 1, 2**62 + 1]
+    assert FillMissing("x", strategy="mean").fit([frame_of(values, "int64")]).value == float(2**62 + 1)
+
+
+@given(values=st.lists(st.none() | st.integers(-3, 3) | WILD, max_size=40), count=COUNTS, seed=st.integers(0, 999))
+@settings(max_examples=40, deadline=None)
+def test_the_mode_is_the_smallest_of_the_most_frequent(values, count, seed):
+    values = [*values, 3.0]
+    counts = Counter(value + 0.0 for value in values if value is not None)
+    expected = min(counts, key=lambda value: (-counts[value], value))
+    found = FillMissing("x", strategy="mode").fit(cut(frame_of(values), count, seed))
+    assert found == Fill(expected, None in values, values.count(None) / len(values))
+
+
+def test_a_mode_among_too_many_values_is_refused_whatever_the_partitions(monkeypatch):
+    monkeypatch.setattr(fill_missing, "MOST_DISTINCT", 5)
+    operator = FillMissing("x", strategy="mode")
+    assert operator.fit([frame_of([1, 2, 3, 3]), frame_of([3, 4, 5])]).value == 3.0
+    for parts in ([[1, 2, 3, 4, 5, 6]], [[1, 2, 3], [4, 5, 6]]):
+        with pytest.raises(DataError, match=r"'x' has more than 5 distinct values.*Use strategy median, mean or const"):
+            operator.fit([frame_of(part) for part in parts])
+
+
+@given(values=st.lists(st.none() | WILD, min_size=1, max_size=40), count=COUNTS, seed=st.integers(0, 999))
+@settings(max_examples=30, deadline=None)
+def test_a_constant_needs_no_known_value(values, count, seed):
+    operator = FillMissing("x", strategy="constant", value=-1.5)
+    found = operator.fit(cut(frame_of(values), count, seed))
+    assert found == Fill(-1.5, None in values, values.count(None) / len(values))
+    assert operator.apply(frame_of([None, 2]), found)["x"].tolist() == [-1.5, 2]
+
+
+@given(values=st.lists(st.none() | WILD, max_size=60), count=COUNTS, seed=st.integers(0, 999))
+@settings(max_examples=40, deadline=None)
+def test_a_sketch_is_as_near_as_it_says_and_does_not_depend_on_partitions(values, count, seed):
+    values = [*values, 3.0]
+    known = np.array([value for value in values if value is not None])
+    found = FillMissing("x", method="sketch").fit(cut(frame_of(values), count, seed))
+    assert found == FillMissing("x", method="sketch").fit([frame_of(values)])
+    assert abs(found.value - np.median(known)) <= found.error
+
+
+def test_a_sketch_of_many_values_is_within_a_256th():
+    values = np.random.default_rng(0).gamma(2, 50, 20_000).astype("float32")
+    found = FillMissing("x", method="sketch").fit([frame_of(values)])
+    exact = float(np.median(values.astype("float64")))
+    assert abs(found.value - exact) <= found.error <= exact * 2.0**-8
+
+
+@pytest.mark.parametrize("strategy", ["median", "mean", "mode"])
+def test_all_null_is_an_error_that_offers_a_constant(strategy):
+    with pytest.raises(DataError, match=rf"'x': all 2 rows.*no {strategy}.*fill it with a constant"):
+        FillMissing("x", strategy=strategy).fit([frame_of([None]), frame_of([]), frame_of([None])])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values", "median"),
+    [
+        ("bool", [True, True, False], 1.0),
+        ("boolean", [True, None, False], 0.5),
+        ("int8", [1, 2, 4], 2.0),
+        ("Int64", [1, None, 4], 2.5),
+        ("uint64", [2**63, 2**63, 1], 2.0**63),
+        ("Float32", [0.5, None, 1], 0.75),
+        ("object", [None, None, None], None),
+        ("float16", [1, 2, 4], 2.0),
+    ],
+)
+def test_columns_of_any_number_type(dtype, values, median):
+    frame = frame_of(values, dtype)
+    operator = FillMissing("x") if median is not None else FillMissing("x", strategy="constant", value=7)
+    state = operator.fit([frame])
+    expected = 7.0 if median is None else median
+    assert state.value == expected
+    found = operator.apply(frame, state)
+    assert {str(dtype) for dtype in found.dtypes} == {"float32"}
+    assert found["x"].tolist() == [np.float32(expected if value is None else value) for value in values]
+
+
+def test_partitions_of_two_float_types_are_refused_by_name():
+    with pytest.raises(DataError, match=r"column 'x': one partition holds float32, another float64.*Cast the column"):
+        FillMissing("x").fit([frame_of([1]), frame_of([2], "float64")])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"indicator": "maybe"}, r"unknown indicator 'maybe'. Known: auto, all, none"),
+        ({"strategy": "middle"}, r"unknown strategy 'middle'. Known: median, mean, mode, constant"),
+        ({"strategy": "constant"}, r"strategy constant takes a value, found None"),
+        ({"value": 3}, r"strategy median takes no value, found 3"),
+        ({"method": "fast"}, r"unknown method 'fast'. Known: exact, sketch"),
+        ({"strategy": "mean", "method": "sketch"}, r"sketch is for the median; mean is always exact"),
+        ({"strategy": "constant", "value": math.nan}, r"value nan is not a finite float32"),
+        ({"strategy": "constant", "value": 1e39}, r"value 1e\+39 is not a finite float32"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(DataError, match=message):
+        FillMissing("x", **settings)
+
+
+def test_known_and_filled_values():
+    column = pd.Series([1.5, None, np.nan, 2.0], name="x")
+    assert known_values(column).tolist() == [1.5, 2.0]
+    assert known_values(pd.Series([None], dtype=object)).tolist() == []
+    found = filled_values(frame_of([3, 1], "int64"), "x", "Op")
+    assert (found.tolist(), found.dtype) == ([3.0, 1.0], np.float64)
+    with pytest.raises(DataError, match=r"Op: column 'x' holds nulls"):
+        filled_values(frame_of([3, None]), "x", "Op")
+    require_numbers(pd.Series([], dtype="str"))

@@ -1,0 +1,123 @@
+"""Cast on literal columns and against Python's own conversions."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gigabatch.features.errors import DataError
+from gigabatch.features.operators.rows.cast import DTYPES, Cast
+from tests.features.row_wise import assert_row_wise
+
+
+def only(column, dtype, **options):
+    frame = pd.DataFrame({"x": column, "other": range(len(column))}, index=np.arange(len(column)) * 3 + 1)
+    found = assert_row_wise(Cast(["x"], dtype, **options), frame)
+    pd.testing.assert_frame_equal(found[["other"]], frame[["other"]])
+    return found["x"]
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "expected"),
+    [
+        ([3.0, -4.0], "int64", [3, -4]),
+        (["7", "-8"], "int32", [7, -8]),
+        ([True, False], "int32", [1, 0]),
+        (["1.5", "-2e3"], "float64", [1.5, -2000.0]),
+        ([16777217, 1], "float32", [16777216.0, 1.0]),
+        ([7, 8], "string", ["7", "8"]),
+        ([True, False], "string", ["True", "False"]),
+        (pd.Categorical(["b", "a"]), "string", ["b", "a"]),
+        (["TRUE", "0"], "bool", [True, False]),
+        ([1.0, 0.0], "bool", [True, False]),
+        (pd.array([5, 6], dtype="Int64"), "int64", [5, 6]),
+    ],
+)
+def test_values_that_fit(values, dtype, expected):
+    found = only(values, dtype)
+    assert str(found.dtype) == {"string": "str"}.get(dtype, dtype)
+    assert found.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "message"),
+    [
+        ([1.5], "int64", "declared int64 .*fraction"),
+        ([2**31], "int32", "declared int32 .*range of int32"),
+        ([2.0**60], "int64", "declared int64 .*2\\^53"),
+        ([np.inf], "int64", "declared int64"),
+        (["1.5"], "int64", "declared int64"),
+        (["seven"], "float64", "declared float64"),
+        ([1.0, None], "int64", r"declared int64 .*1 null\(s\)"),
+        ([1.0, None], "bool", r"declared bool .*1 null\(s\)"),
+        (["no"], "bool", "declared bool .*other than true, false, 0 and 1"),
+        ([1e300], "float32", "beyond float32"),
+        (["1e300"], "float32", "beyond float32"),
+        ([0.5], "string", "is float64, which engines write differently"),
+        (pd.to_datetime(["2020-01-01"]), "string", "is datetime64.*write differently"),
+    ],
+)
+def test_values_that_do_not_fit_are_an_error_that_names_the_column(values, dtype, message):
+    with pytest.raises(DataError, match=f"Cast: column 'x' (is|holds) ?.*{message.removeprefix('is ')}"):
+        Cast(["x"], dtype)(pd.DataFrame({"x": values}))
+
+
+def test_nulls_stay_in_floats_and_text():
+    assert only([1, None], "float32").isna().tolist() == [False, True]
+    found = only(pd.array([1, None], dtype="Int64"), "string")
+    assert found.isna().tolist() == [False, True]
+    assert only([None, None], "string").isna().all()
+    np.testing.assert_array_equal(only(["inf", "1", None], "float32"), [np.inf, 1, np.nan])
+
+
+@given(
+    values=st.lists(st.none() | st.integers(-(2**31), 2**31 - 1), max_size=12),
+    dtype=st.sampled_from(["int32", "int64", "float64"]),
+)
+@settings(max_examples=15, deadline=None)
+def test_nullable_integers_as_by_a_loop(values, dtype):
+    operator = Cast(["x"], dtype, nullable=dtype != "float64")
+    texts = pd.array([None if v is None else str(v) for v in values], dtype="str")
+    for column in (np.array(values, dtype="float64"), pd.array(values, dtype="Int64"), texts):
+        frame = pd.DataFrame({"x": column})
+        found = assert_row_wise(operator, frame)["x"]
+        assert [None if pd.isna(v) else int(v) for v in found] == values
+        assert str(found.dtype) == {"int32": "Int32", "int64": "Int64"}.get(dtype, dtype)
+
+
+@given(values=st.lists(st.none() | st.booleans(), max_size=12))
+@settings(max_examples=15, deadline=None)
+def test_nullable_booleans_as_by_a_loop(values):
+    frame = pd.DataFrame({"x": pd.array([None if v is None else str(v) for v in values], dtype="str")})
+    operator = Cast(["x"], "bool", nullable=True)
+    found = assert_row_wise(operator, frame)["x"]
+    assert str(found.dtype) == "boolean"
+    assert [None if pd.isna(v) else bool(v) for v in found] == values
+
+
+@given(values=st.lists(st.floats(width=64, allow_nan=False, min_value=-3e38, max_value=3e38), max_size=9))
+@settings(max_examples=40, deadline=None)
+def test_float32_is_the_nearest(values):
+    found = only(np.array(values, dtype="float64"), "float32")
+    for value, rounded in zip(values, found, strict=True):
+        down, up = (float(np.nextafter(np.float32(rounded), np.float32(side))) for side in (-math.inf, math.inf))
+        assert abs(value - float(rounded)) <= min(abs(value - down), abs(value - up))
+
+
+def test_several_columns_and_settings():
+    operator = Cast(("a", "b"), "float32")
+    found = operator(pd.DataFrame({"a": [1], "b": ["2.5"], "c": ["x"]}))
+    assert found.iloc[0].tolist() == [1, 2.5, "x"]
+    assert operator.settings() == {"columns": ("a", "b"), "dtype": "float32"}
+
+
+def test_what_cannot_be_asked_for_is_an_error():
+    with pytest.raises(DataError, match=f"Cast of x: unknown dtype 'int8'. Known: {', '.join(DTYPES)}"):
+        Cast(["x"], "int8")
+    with pytest.raises(DataError, match="Cast: give a list of one or more columns, found 'x'"):
+        Cast("x", "int64")
+    with pytest.raises(DataError, match="Cast of x: float32 holds nulls anyway"):
+        Cast(["x"], "float32", nullable=True)

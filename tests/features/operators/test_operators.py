@@ -1,0 +1,117 @@
+"""The registry: an operator is known by its file, without a list that names it."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gigabatch.features import operators
+from gigabatch.features.errors import DataError
+from gigabatch.features.operators import operator_class, operator_name, operator_names
+from gigabatch.features.operators.base import Configured, FittedOperator, Operator
+
+FOLDER = Path(operators.__file__).parent
+TESTS = Path(__file__).parents[1]
+
+
+def steps_in(path):
+    """Names of the public operators of a file that workflows may name, read from its source."""
+    found = []
+    for item in ast.parse(path.read_text()).body:
+        if isinstance(item, ast.ClassDef) and not item.name.startswith("_"):
+            bases = [base.id for base in item.bases if isinstance(base, ast.Name)]
+            hidden = any(ast.unparse(line) == "is_step = False" for line in item.body)
+            if any(base.endswith("Operator") for base in bases) and not hidden:
+                found.append(item.name)
+    return found
+
+
+def test_the_registry_is_the_folder():
+    expected = [name for path in FOLDER.glob("*.py") if path.stem != "base" for name in steps_in(path)]
+    known = [operator_class(name).__name__ for name in operator_names()]
+    assert sorted(known) == sorted(expected)
+    assert len(set(operator_names())) == len(known) > 25
+
+
+def test_the_command_lists_every_operator_with_what_it_does():
+    command = [sys.executable, "-m", "gigabatch.features.operators"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, cwd=FOLDER.parents[1]).stdout
+    rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in out.splitlines()[2:]]
+    assert [name for name, *_ in rows] == list(operator_names())
+    found = {name: (kind, text) for name, kind, text in rows}
+    assert found["log"] == ("row-wise", "the logarithm of a column")
+    assert found["normalize"][0] == "fitted"
+    assert found["rolling"][0] == "group-wise"
+    assert found["drop_nulls"][0] == "row-wise, changes rows"
+    assert all(text and not text.endswith(".") for _, text in found.values())
+
+
+@pytest.mark.parametrize("name", operator_names())
+def test_an_operator_is_found_by_its_name_and_has_a_test_of_its_own(name):
+    kind = operator_class(name)
+    assert operator_name(kind) == name
+    assert issubclass(kind, Operator | FittedOperator)
+    module = kind.__module__.rpartition(".")[2]
+    assert (TESTS / f"test_{module}.py").exists() or (TESTS / f"test_operator_{module}.py").exists()
+    assert kind.__doc__
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("fill_missing", "FillMissing"), ("asof", "AsOf"), ("last_before", "LastBefore"), ("min_max", "MinMax")],
+)
+def test_names_are_files_and_classes_in_snake_case(name, kind):
+    assert operator_class(name).__name__ == kind
+
+
+def test_an_unknown_operator_lists_the_known_ones():
+    with pytest.raises(DataError, match=r"'fil_missing'\. Did you mean 'fill_missing'\? Known: .*categorify.*waiting"):
+        operator_class("fil_missing")
+    for hostile in ("os", "base", "..errors", "FillMissing", "", "known_moments"):
+        with pytest.raises(DataError, match="unknown operator"):
+            operator_class(hostile)
+
+
+def test_only_the_file_that_is_asked_for_is_imported():
+    code = (
+        "import sys\nfrom gigabatch.features.operators import operator_class\noperator_class('log')\n"
+        "print(*(name for name in sys.modules if name.startswith('gigabatch.features.operators.')))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=FOLDER.parents[1]
+    )
+    assert sorted(out.stdout.split()) == [
+        "gigabatch.features.operators.base",
+        "gigabatch.features.operators.numbers.log",
+    ]
+
+
+def test_a_new_file_is_a_new_operator(tmp_path, monkeypatch):
+    (tmp_path / "double_it.py").write_text(
+        "from gigabatch.features.operators.base import ColumnOperator\n"
+        "class DoubleIt(ColumnOperator):\n    reads, writes = ('column',), ('column',)\n"
+        "    def __init__(self, column: str) -> None:\n        self.column = column\n"
+        "    def compute(self, frame):\n        return {self.column: 2 * frame[self.column]}\n"
+    )
+    monkeypatch.setattr(operators, "__path__", [*operators.__path__, str(tmp_path)])
+    cached = (operators.operator_names, operators._modules, operators._operators_of)
+    for function in cached:
+        function.cache_clear()
+    try:
+        assert operator_class("double_it")("x").outputs == ("x",)
+        assert "double_it" in operator_names()
+    finally:
+        for function in cached:
+            function.cache_clear()
+        sys.modules.pop("gigabatch.features.operators.double_it")
+
+
+def test_an_operator_is_row_wise_unless_it_says_otherwise():
+    whole = {"groupby_to_sequence", "explode_lists", "drop_nulls", "filter"}
+    changing = {name for name in operator_names() if operator_class(name).changes_rows}
+    assert changing == whole & set(operator_names())
+    grouped = {name for name in operator_names() if operator_class(name).group_keys is not Configured.group_keys}
+    assert {"difference_lag", "rolling", "rank_within_group", "groupby_to_sequence", "asof", "waiting"} <= grouped
+    assert not grouped & {"log", "clip", "categorify", "fill_missing", "join_external"}

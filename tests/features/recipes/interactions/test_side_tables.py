@@ -1,0 +1,195 @@
+"""Side tables of the recipe interactions: columns of users and items from files of their own."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gigabatch.features.errors import DataError
+from gigabatch.features.recipes.interactions.recipe import InteractionsRecipe, InteractionsSettings
+from gigabatch.features.recipes.interactions.side_tables import SideTable
+from gigabatch.features.schema import Entity
+from tests.features.interaction_logs import COLUMNS, all_rows, build, make_log
+
+
+@pytest.fixture
+def log():
+    return make_log()
+
+
+@pytest.fixture
+def sides(log, tmp_path):
+    items = pd.DataFrame({"id": sorted(set(log["what"]))})
+    items["brand"] = [f"b{n % 7}" for n in range(len(items))]
+    items["weight"] = np.arange(len(items)) / 4
+    items["words"] = [["Red|Small", "small|Sci-Fi", "", "Red"][n % 4] for n in range(len(items))]
+    items["serial"] = 2**53 + 1 + np.arange(len(items))  # no float holds these apart
+    items.to_csv(tmp_path / "items.csv", index=False)
+    users = pd.DataFrame({"who": sorted(set(log["who"]))[1:]})
+    users["born"] = 1950 + np.arange(len(users)) % 50
+    users.to_csv(tmp_path / "users.txt", index=False, header=False, sep="|")
+    return (
+        {
+            "item": SideTable(
+                str(tmp_path / "items.csv"), "id", {"brand": "string", "serial": "int64"}, ("weight",), ("words",)
+            ),
+            "user": SideTable(
+                str(tmp_path / "users.txt"), categorical={"born": "int64"}, separator="|", column_names=("who", "born")
+            ),
+        },
+        items,
+        users,
+    )
+
+
+def test_side_tables_are_looked_up_by_key(log, sides, tmp_path):
+    tables_of, items, users = sides
+    tables = build(tmp_path, log.assign(items="x"), contexts=("hour",), side_tables=tables_of)
+    assert tables.schema.entities == (
+        Entity("user", "who", ("who", "born")),
+        Entity(
+            "item",
+            "what",
+            ("what", "brand", "serial", "weight", "words_red", "words_sci_fi", "words_small", "words_small_2"),
+        ),
+    )
+    rows = all_rows(tables)
+    by_item, by_user = items.set_index("id"), users.set_index("who")["born"]
+    assert rows["brand"].tolist() == by_item["brand"][rows["what"]].tolist()
+    assert rows["weight"].tolist() == by_item["weight"][rows["what"]].tolist()
+    for word, name in (("Red", "words_red"), ("Sci-Fi", "words_sci_fi")):
+        expected = [word in text.split("|") for text in by_item["words"][rows["what"]]]
+        np.testing.assert_array_equal(rows[name], np.array(expected, "float32"))
+    assert str(rows["serial"].dtype) == "int64"
+    assert rows["serial"].tolist() == by_item["serial"][rows["what"]].tolist()
+    known = rows["who"].isin(by_user.index)
+    assert rows["born"].isna().tolist() == (~known).tolist()
+    assert rows["born"][known].astype(int).tolist() == by_user[rows["who"][known]].tolist()
+    missing = int((~known).sum())
+    assert any(
+        n.startswith(f"{missing} rows have a user that") and "users.txt does not list" in n for n in tables.notes
+    )
+    assert InteractionsRecipe(
+        InteractionsSettings(path=str(tmp_path / "log.csv"), side_tables=tables_of, **COLUMNS)
+    ).inputs() == [str(tmp_path / name) for name in ("log.csv", "items.csv", "users.txt")]
+
+
+def test_raw_rows_are_those_of_the_features_stage(log, sides, tmp_path):
+    settings = {"contexts": ("place",), "continuous": ("price",), "side_tables": sides[0]}
+    tables = build(tmp_path, log, **settings)
+    recipe = InteractionsRecipe(InteractionsSettings(path=str(tmp_path / "log.csv"), **settings, **COLUMNS))
+    log.drop(columns=["stars", "when"]).to_csv(tmp_path / "new.csv", index=False)
+    serving = tables.workflow.serving(tables.schema.names("categorical", "continuous"))
+    found = recipe.raw_rows("pandas", str(tmp_path / "new.csv"), serving.applied_inputs)
+    expected = all_rows(tables).sort_values("row_number").reset_index(drop=True)
+    features = serving.transform(serving.typed(found))[tables.schema.names("categorical", "continuous")]
+    pd.testing.assert_frame_equal(features, expected[features.columns])
+    assert found["row_number"].tolist() == list(range(len(log)))
+
+
+def test_large_whole_numbers_of_a_side_table_stay_exact_beside_keys_that_it_lacks(log, sides, tmp_path):
+    items = sides[1].iloc[10:]
+    items.to_csv(tmp_path / "items.csv", index=False)
+    rows = all_rows(build(tmp_path, log, side_tables={"item": sides[0]["item"]}))
+    known = rows["what"].isin(items["id"])
+    assert rows["serial"].isna().tolist() == (~known).tolist()
+    assert rows["serial"][known].tolist() == items.set_index("id")["serial"][rows["what"][known]].tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda items: pd.concat([items, items.head(1)]), r"items\.csv: 1 duplicate key\(s\).*'i0'"),
+        (lambda items: items.rename(columns={"brand": "hour"}), r"items\.csv: column\(s\) 'brand' not found"),
+        (lambda items: items.assign(id=items["id"].where(items["id"] != "i0")), r"'id' is null in 1 of 60.*items"),
+    ],
+)
+def test_side_tables_that_cannot_be_right_are_errors(log, sides, tmp_path, change, message):
+    change(sides[1]).to_csv(tmp_path / "items.csv", index=False)
+    with pytest.raises(DataError, match=message):
+        build(tmp_path, log, side_tables={"item": sides[0]["item"]})
+
+
+def test_a_side_column_that_the_interactions_have_too_is_an_error(log, sides, tmp_path):
+    sides[1].rename(columns={"brand": "hour"}).to_csv(tmp_path / "items.csv", index=False)
+    side = SideTable(str(tmp_path / "items.csv"), "id", ("hour",))
+    with pytest.raises(DataError, match=r"items\.csv: column 'hour' is a column of the interactions too"):
+        build(tmp_path, log, contexts=("hour",), side_tables={"item": side})
+
+
+@pytest.mark.parametrize(
+    ("sides", "message"),
+    [
+        ({"item": {"key": "id", "categorical": ("what",)}}, "'what' is the name that its key 'id' takes"),
+        ({"item": {"key": "id", "continuous": ("what",)}}, "'what' is the name that its key 'id' takes"),
+        ({"user": {"key": "id", "flags": ("who",)}}, "'who' is the name that its key 'id' takes"),
+        ({"item": {"continuous": ("what",)}}, "column 'what' is its key"),
+        ({"user": {"key": "who", "flags": ("who",)}}, "'who' is named under key and again under flags"),
+        ({"item": {"categorical": ("who",)}}, "column 'who' is a column of the interactions too"),
+        ({"item": {"categorical": ("when",)}}, "column 'when' is a column of the interactions too"),
+        ({"item": {"continuous": ("hour",)}}, "column 'hour' is a column of the interactions too"),
+        ({"item": {"continuous": ("row_number",)}}, "column 'row_number' is a column of the interactions too"),
+        (
+            {"user": {"categorical": ("town",)}, "item": {"continuous": ("town",)}},
+            r"side table item\.csv: column 'town' is a column of the side table user\.csv too",
+        ),
+    ],
+)
+def test_two_columns_of_one_name_are_refused_before_any_file_is_read(sides, message):
+    def settings() -> InteractionsSettings:
+        tables_of = {entity: SideTable(f"{entity}.csv", **arguments) for entity, arguments in sides.items()}
+        return InteractionsSettings(path="log.csv", contexts=("hour",), side_tables=tables_of, **COLUMNS)
+
+    with pytest.raises(DataError, match=message):
+        settings()
+
+
+def test_the_key_may_be_named_among_the_categorical_columns(log, sides, tmp_path):
+    side = SideTable(str(tmp_path / "items.csv"), "id", ("id", "brand"))
+    rows = all_rows(build(tmp_path, log, side_tables={"item": side}))
+    assert rows["brand"].tolist() == sides[1].set_index("id")["brand"][rows["what"]].tolist()
+
+
+@pytest.mark.parametrize(
+    ("columns", "named", "message"),
+    [
+        (
+            {"words_red": "x", "words": "Red"}, {"categorical": ("words_red",), "flags": ("words",)},
+            "a word of 'words' makes the column 'words_red', which is a column of that table already",
+        ),
+        (
+            {"a": "B_c|d", "a_b": "C"}, {"flags": ("a", "a_b")},
+            "a word of 'a_b' makes the column 'a_b_c', which is made of a word of 'a' already",
+        ),
+        (
+            {"a": "B", "a_b": "C"}, {"flags": ("a", "a_b")},
+            "a word of 'a' makes the column 'a_b', which is a column of that table already",
+        ),
+        (
+            {"ho": "X", "h": "our"}, {"categorical": ("ho",), "flags": ("h",)},
+            "column 'h_our' is a column of the interactions or of another side table too",
+        ),
+    ],
+)  # fmt: skip
+def test_a_word_that_makes_a_column_there_is_already_is_an_error(log, tmp_path, columns, named, message):
+    items = pd.DataFrame({"id": sorted(set(log["what"]))}).assign(**columns)
+    items.to_csv(tmp_path / "items.csv", index=False)
+    side = SideTable(str(tmp_path / "items.csv"), "id", **named)
+    with pytest.raises(DataError, match=message):
+        build(tmp_path, log.rename(columns={"hour": "h_our"}), contexts=("h_our",), side_tables={"item": side})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "no column is named"),
+        ({"categorical": {"c": "bool"}}, "side table s.csv: categorical column 'c' has type 'bool'"),
+        (
+            {"categorical": ("c",), "continuous": ("c",)},
+            "side table s.csv: column 'c' is named under categorical and again under continuous",
+        ),
+        ({"continuous": ("c", "c")}, "'c' is named under continuous and again under continuous"),
+    ],
+)
+def test_a_side_table_without_sense_is_an_error(arguments, message):
+    with pytest.raises(DataError, match=message):
+        SideTable("s.csv", **arguments)

@@ -1,0 +1,415 @@
+"""The table recipe: the UCI Adult files and generated tables, by settings alone."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.errors import DataError
+from gigabatch.features.recipes import recipe_class
+from gigabatch.features.recipes.base import SplitFractions
+from gigabatch.features.recipes.table.labels import moments
+from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
+from gigabatch.features.schema import Target
+
+ADULT = {
+    "categorical": (
+        "workclass", "education", "marital-status", "occupation", "relationship", "race", "sex", "native-country",
+    ),
+    "continuous": ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week"),
+    "targets": {"Y": {"task": "binary", "positive": ">50K", "label_strip": "."}},
+    "null_values": ("?",),
+}  # fmt: skip
+KIND = {"kind": {"task": "multiclass"}}
+
+
+def build(**settings):
+    return TableRecipe(TableSettings(**settings)).build("pandas")
+
+
+@pytest.fixture
+def table():
+    rng = np.random.default_rng(0)
+    size = 3000
+    return pd.DataFrame({
+        "shop": rng.choice(["a", "b", "c"], size), "code": rng.integers(0, 50, size), "x": rng.normal(size=size),
+        "late": rng.integers(0, 2, size), "kind": rng.choice(["ham", "egg", "spam"], size),
+        "price": rng.gamma(2, 10, size), "w": rng.uniform(0, 2, size), "visit": [f"v{i // 5}" for i in range(size)],
+        "at": rng.integers(0, 500, size), "id": [f"r{i}" for i in range(size)],
+    })  # fmt: skip
+
+
+@pytest.fixture
+def saved(table, tmp_path):
+    table.to_csv(tmp_path / "t.csv", index=False)
+    return str(tmp_path / "t.csv")
+
+
+def write(folder, frame, name="t.csv"):
+    frame.to_csv(folder / name, index=False)
+    return str(folder / name)
+
+
+def test_adult_has_the_published_rows_nulls_and_share_of_the_rich(shared_data):
+    folder = shared_data / "adult"
+    paths = {"train_path": str(folder / "adult.data"), "test_path": str(folder / "adult.test")}
+    tables = build(**paths, **ADULT)
+    splits = tables.splits
+    rows = {name: len(frame) for name, frame in splits.items()}
+    # Counts of adult.names: 32,561 + 16,281 rows; 24.08 % of the first above 50K.
+    assert (rows["train"] + rows["valid"], rows["test"]) == (32_561, 16_281)
+    assert rows["valid"] / 32_561 == pytest.approx(1 / 9, abs=0.01)
+    learn = pd.concat([splits["train"], splits["valid"]])
+    assert int(learn["Y"].sum()) == 7_841
+    assert int(splits["test"]["Y"].sum()) == 3_846
+    lines = [line.split(", ") for line in (folder / "adult.data").read_text().splitlines()[1:] if line]
+    assert int(learn["workclass"].isna().sum()) == sum(line[1] == "?" for line in lines) == 1_836
+    assert sorted(learn["age"]) == sorted(float(line[0]) for line in lines)
+    encoded = Preprocessor(tables.schema).fit([splits["train"]]).transform(splits["test"])
+    assert len(encoded) == 16_281
+    assert not encoded.isna().any().any()
+
+
+def test_adult_without_label_strip_says_what_it_found(shared_data):
+    folder = shared_data / "adult"
+    settings = {**ADULT, "targets": {"Y": {"task": "binary", "positive": ">50K"}}}
+    with pytest.raises(DataError, match=r"target 'Y'.*'>50K'.*'<=50K.', '>50K.'.*label_strip"):
+        build(train_path=str(folder / "adult.data"), test_path=str(folder / "adult.test"), **settings)
+
+
+def test_one_path_is_split_by_rows_in_the_given_shares(table, saved):
+    tables = build(path=saved, categorical=("shop",), targets={"late": {"task": "binary"}})
+    parts = [tables.splits[name] for name in ("train", "valid", "test")]
+    rows = pd.concat(parts)["row_number"]
+    assert sorted(rows) == list(range(len(table)))
+    assert [len(part) / len(table) for part in parts] == pytest.approx([0.8, 0.1, 0.1], abs=0.02)
+    for part in parts:
+        np.testing.assert_array_equal(part["late"], table["late"].to_numpy()[part["row_number"]])
+        np.testing.assert_array_equal(part["shop"], table["shop"].to_numpy()[part["row_number"]])
+
+
+def test_the_seed_decides_the_split_and_the_features_do_not(saved):
+    def test_rows(**more):
+        settings = {"path": saved, "targets": {"late": {"task": "binary"}}} | more
+        return build(**settings).splits["test"]["row_number"].tolist()
+
+    assert test_rows(categorical=("shop",)) == test_rows(continuous=("x",))
+    assert test_rows(categorical=("shop",)) != test_rows(categorical=("shop",), seed=1)
+
+
+@pytest.mark.parametrize("settings", [{"split_key": "visit"}, {"group": "visit"}])
+def test_equal_keys_share_a_split_whatever_the_order_of_rows(table, tmp_path, settings):
+    settings |= {"continuous": ("x",), "targets": {"late": {"task": "binary"}}, "keys": ("id", *settings.get("k", ()))}
+    one = build(path=write(tmp_path, table), **settings).splits
+    two = build(path=write(tmp_path, table.sample(frac=1, random_state=1), "u.csv"), **settings).splits
+    where = table.set_index("id")["visit"]
+    visits = {name: set(where[frame["id"]]) for name, frame in one.items()}
+    assert sum(map(len, visits.values())) == table["visit"].nunique()
+    assert {n: set(f["id"]) for n, f in one.items()} == {n: set(f["id"]) for n, f in two.items()}
+
+
+def iso(minutes):
+    return (pd.Timestamp("2013-12-31") + pd.to_timedelta(minutes, unit="min")).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+@pytest.mark.parametrize(
+    ("change", "dtype"),
+    [
+        (lambda t: t - 100, "int64"),
+        (lambda t: t + 0.25, "float64"),
+        (lambda t: t.map(iso), "int64"),
+        (lambda t: t.map(iso) + "Z", "int64"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_time_column_splits_in_time_order(table, tmp_path, change, dtype, ending):
+    changed = table.assign(at=change(table["at"]))
+    path = str(tmp_path / f"t.{ending}")
+    changed.to_csv(path, index=False) if ending == "csv" else changed.to_parquet(path)
+    tables = build(path=path, continuous=("x",), targets={"late": {"task": "binary"}}, time="at", keys=("id",))
+    parts = [tables.splits[name] for name in ("train", "valid", "test")]
+    assert {str(part["at"].dtype) for part in parts} == {dtype}
+    original = table.set_index("id")["at"]
+    for earlier, later in itertools.pairwise(parts):
+        assert original[earlier["id"]].max() < original[later["id"]].min()
+    assert sum(map(len, parts)) == len(table)
+    assert tables.schema.only("time") == "at"
+
+
+def test_iso_times_are_microseconds_since_1970():
+    text = pd.Series(["1969-12-31T23:59:59", "2013-01-31T23:59:00.25"], dtype="str")
+    assert moments(pd.Series(["1970-01-01T00:00:01Z", "1970-01-02T00:00:00Z"])).tolist() == [10**6, 86_400 * 10**6]
+    assert moments(text.str.slice(0, 19)).iloc[0] == -(10**6)
+
+
+@pytest.mark.parametrize("bad", [["soon", "later"], ["nan", "1.5"], ["2013-01-01", "2013-13-45"]])
+def test_a_time_that_is_none_is_an_error(bad):
+    with pytest.raises(DataError, match=r"time column 'at'"):
+        moments(pd.Series(bad, name="at", dtype="str"))
+
+
+def test_multiclass_labels_become_numbers_of_the_sorted_classes(table, saved):
+    tables = build(path=saved, continuous=("x",), targets=KIND)
+    assert tables.schema.targets == (Target("kind", "multiclass", 3, ("egg", "ham", "spam")),)
+    for part in tables.splits.values():
+        assert str(part["kind"].dtype) == "int32"
+        names = np.array(["egg", "ham", "spam"])[part["kind"]]
+        np.testing.assert_array_equal(names, table["kind"].to_numpy()[part["row_number"]])
+
+
+def test_whole_number_classes_sort_by_value(table, tmp_path):
+    path = write(tmp_path, table.assign(kind=table["kind"].map({"ham": 10, "egg": 9, "spam": -1})))
+    assert build(path=path, continuous=("x",), targets=KIND).schema.targets[0].classes == ("-1", "9", "10")
+
+
+def test_a_class_that_the_train_split_lacks_is_an_error(table, tmp_path):
+    paths = {"train_path": write(tmp_path, table), "valid_path": write(tmp_path, table.head(50), "v.csv")}
+    test = write(tmp_path, table.assign(kind="tofu"), "u.csv")
+    with pytest.raises(DataError, match=r"class.* 'tofu' of the test split .*'egg', 'ham', 'spam'"):
+        build(**paths, test_path=test, continuous=("x",), targets=KIND)
+
+
+def test_several_labels_weight_group_and_integer_categories_at_once(table, saved):
+    tables = build(
+        path=saved, categorical={"shop": "string", "code": "int64"}, continuous=("x",), weight="w", group="visit",
+        targets={"late": {"task": "binary"}, "kind": {"task": "multiclass"}, "price": {"task": "regression"}},
+        split=SplitFractions(0.5, 0.25, 0.25),
+    )  # fmt: skip
+    schema, train = tables.schema, tables.splits["train"]
+    assert [t.task for t in schema.targets] == ["binary", "multiclass", "regression"]
+    assert [(c.name, c.role) for c in schema.columns[-3:]] == [
+        ("w", "weight"), ("visit", "group"), ("row_number", "key"),
+    ]  # fmt: skip
+    assert {name: str(t) for name, t in train.dtypes.items()} == {
+        name: {"string": "str"}.get(dtype, dtype) for name, dtype in schema.dtypes().items()
+    }
+    np.testing.assert_allclose(train["price"], table["price"].to_numpy("float32")[train["row_number"]])
+    encoded = Preprocessor(schema).fit([train]).transform(train)
+    assert encoded["visit"].nunique() == train["visit"].nunique()
+
+
+def test_large_integer_ids_stay_exact_and_nulls_stay_null(table, tmp_path):
+    big = 2**53 + 1
+    frame = table.assign(code=big)
+    targets = {"late": {"task": "binary"}}
+    tables = build(path=write(tmp_path, frame), categorical={"code": "int64"}, targets=targets)
+    assert set(tables.splits["train"]["code"]) == {big}
+    small = table.assign(code=table["code"].astype("Int64").mask(table["code"] == 7))
+    tables = build(path=write(tmp_path, small), categorical={"code": "int64"}, targets=targets)
+    rows = pd.concat(list(tables.splits.values()))
+    assert int(rows["code"].isna().sum()) == int((table["code"] == 7).sum())
+    holes = frame.assign(code=frame["code"].astype("Int64").mask(table["code"] == 7))
+    with pytest.raises(DataError, match=r"column 'code'.*2\^53.*read the column as a string"):
+        build(path=write(tmp_path, holes), categorical={"code": "int64"}, targets=targets)
+
+
+def test_files_without_a_header_take_the_given_names(table, tmp_path):
+    table[["shop", "late"]].to_csv(tmp_path / "t.tsv", index=False, header=False, sep="\t")
+    tables = build(
+        path=str(tmp_path / "t.tsv"), separator="\t", column_names=("shop", "late"), categorical=("shop",),
+        targets={"late": {"task": "binary"}},
+    )  # fmt: skip
+    assert sum(map(len, tables.splits.values())) == len(table)
+
+
+@pytest.mark.parametrize("column", ["late", "price", "kind", "w", "visit", "at"])
+def test_a_null_where_none_may_be_is_an_error_with_the_count(table, tmp_path, column):
+    holes = table.copy()
+    holes[column] = holes[column].astype("object").where(np.arange(len(table)) >= 3)
+    with pytest.raises(DataError, match=f"'{column}' is null in 3 of 3000 rows.*Remove those rows"):
+        build(
+            path=write(tmp_path, holes), continuous=("x",), weight="w", group="visit", time="at",
+            targets={"late": {"task": "binary"}, "kind": {"task": "multiclass"}, "price": {"task": "regression"}},
+        )  # fmt: skip
+
+
+def test_a_nan_label_is_an_error(table, tmp_path):
+    frame = table.assign(price=table["price"].mask(table["x"] > 2))
+    frame.to_parquet(tmp_path / "t.parquet")
+    count = int((table["x"] > 2).sum())
+    with pytest.raises(DataError, match=f"'price' is null in {count} of 3000"):
+        build(path=str(tmp_path / "t.parquet"), continuous=("x",), targets={"price": {"task": "regression"}})
+
+
+@pytest.mark.parametrize(
+    ("labels", "target", "message"),
+    [
+        ([0, 1, 2], {"task": "binary"}, "a binary label is 0 or 1, found"),
+        (["no", "yes", "no"], {"task": "binary"}, "column 'late' is declared float64"),
+        (["no", "yes", "no"], {"task": "binary", "positive": "Yes"}, "found 'no', 'yes'.*Correct positive"),
+        (["no", "yes", "who"], {"task": "binary", "positive": "yes"}, "a binary label has two values"),
+        (["no", "no", "no"], {"task": "multiclass"}, "holds only 'no'"),
+        ([1.0, 2.0, 1e300], {"task": "regression"}, "beyond float32"),
+        (["1.", "many.", "2."], {"task": "regression", "label_strip": "."}, "labels are not numbers"),
+    ],
+)
+def test_labels_that_do_not_fit_the_task_are_an_error(table, tmp_path, labels, target, message):
+    frame = table.assign(late=np.resize(np.array(labels), len(table)))
+    with pytest.raises(DataError, match=message):
+        build(path=write(tmp_path, frame), continuous=("x",), targets={"late": target})
+
+
+def test_positive_may_be_a_number_in_yaml(table, saved):
+    late = {"late": {"task": "binary", "positive": 0}}
+    train = build(path=saved, continuous=("x",), targets=late).splits["train"]
+    np.testing.assert_array_equal(train["late"], table["late"].to_numpy()[train["row_number"]] == 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "give either path, or train_path and test_path.*found none"),
+        ({"path": "a.csv", "test_path": "b.csv"}, "found path, test_path"),
+        ({"train_path": "a.csv"}, "found train_path"),
+        ({"path": "a", "targets": {}}, "targets is empty"),
+        ({"path": "a", "continuous": ()}, "no feature"),
+        ({"path": "a", "categorical": {"c": "float32"}}, "'c' has type 'float32'. Known: string, int64"),
+        ({"path": "a", "targets": {"y": {"task": "ranking"}}}, "set task to one of binary, multiclass, regression"),
+        ({"path": "a", "targets": {"y": "binary"}}, "set task to one of"),
+        ({"path": "a", "targets": {"y": {"task": "binary", "positve": 1}}}, "unknown key.* positve. Known: task"),
+        ({"path": "a", "targets": {"y": {"task": "regression", "positive": 1}}}, "positive is for binary targets"),
+        ({"train_path": "a", "test_path": "b", "time": "at"}, "time splits one path"),
+    ],
+)
+def test_settings_that_make_no_sense_are_an_error(settings, message):
+    with pytest.raises(DataError, match=message):
+        TableSettings(**({"continuous": ("x",), "targets": {"y": {"task": "binary"}}} | settings))
+
+
+def test_a_missing_column_is_named_with_the_alternatives(saved):
+    with pytest.raises(DataError, match=r"column.* 'y' not found. Columns there: 'shop', 'code'"):
+        build(path=saved, continuous=("y",), targets={"late": {"task": "binary"}})
+
+
+def test_a_negative_weight_is_an_error(table, tmp_path):
+    with pytest.raises(DataError, match=r"weight 'w' holds negative"):
+        build(
+            path=write(tmp_path, table.assign(w=-1.0)), continuous=("x",), weight="w",
+            targets={"late": {"task": "binary"}},
+        )  # fmt: skip
+
+
+def test_a_column_in_two_roles_is_an_error(saved):
+    with pytest.raises(DataError, match=r"shop listed twice"):
+        build(path=saved, categorical=("shop",), keys=("shop",), targets={"late": {"task": "binary"}})
+
+
+def test_too_few_rows_for_three_splits_are_an_error(table, tmp_path):
+    with pytest.raises(DataError, match=r"split 'valid' is empty|split 'test' is empty"):
+        build(path=write(tmp_path, table.head(2)), continuous=("x",), targets={"late": {"task": "binary"}})
+
+
+def test_inputs_are_the_files_of_every_split(tmp_path, table):
+    paths = [write(tmp_path, table, name) for name in ("a.csv", "b.csv", "c.csv")]
+    settings = TableSettings(
+        train_path=paths[0], valid_path=paths[1], test_path=paths[2], continuous=("x",),
+        targets={"late": {"task": "binary"}},
+    )  # fmt: skip
+    assert TableRecipe(settings).inputs() == paths
+    assert recipe_class("table") is TableRecipe
+
+
+def test_a_yaml_file_is_all_that_it_takes(saved, tmp_path):
+    from gigabatch.pipeline.config.config import load_config
+
+    (tmp_path / "mine.yaml").write_text(
+        f"name: mine\nrecipe: table\nfeatures:\n  path: {saved}\n  categorical: [shop]\n  continuous: [x]\n"
+        "  targets:\n    late: {task: binary}\n  split: {train: 0.6, valid: 0.2, test: 0.2}\n"
+    )
+    config = load_config(tmp_path / "mine.yaml")
+    tables = recipe_class(config.recipe)(config.features).build("pandas")
+    assert len(tables.splits["train"]) / 3000 == pytest.approx(0.6, abs=0.03)
+
+
+STEPS = (
+    {"log": {"column": "price", "output": "log_price"}},
+    {"hashed_cross": {"columns": ["shop", "code"], "num_buckets": 50, "output": "shop_code"}},
+    {"fill_missing": {"column": ["log_price", "x"]}},
+    {"normalize": {"column": "log_price"}},
+)
+WITH_STEPS = {
+    "steps": STEPS, "inputs": {"price": "float64", "code": "int64"}, "categorical": ("shop", "shop_code"),
+    "continuous": ("x", "log_price"), "targets": {"late": {"task": "binary"}}, "keys": ("id",),
+}  # fmt: skip
+
+
+def test_steps_are_fitted_on_the_train_split_and_their_columns_have_roles(saved, table):
+    tables = build(path=saved, **WITH_STEPS)
+    dtypes = {column.name: (column.role, column.dtype) for column in tables.schema.columns}
+    assert dtypes == {
+        "shop": ("categorical", "string"), "shop_code": ("categorical", "int64"), "x": ("continuous", "float32"),
+        "log_price": ("continuous", "float32"), "late": ("target", "float32"), "id": ("key", "string"),
+    }  # fmt: skip
+    logs = table.set_index("id")["price"].map(np.log1p).astype("float32").astype("float64")
+    train = logs[tables.splits["train"]["id"]]
+    for frame in tables.splits.values():
+        expected = (logs[frame["id"]] - train.mean()) / train.std(ddof=0)
+        np.testing.assert_allclose(frame["log_price"], expected, rtol=1e-5, atol=1e-6)
+    assert tables.workflow.inputs == ("price", "shop", "code", "x")
+    assert tables.workflow.labels == ("late",)
+
+
+def test_without_steps_the_table_is_as_it_was(saved):
+    settings = {key: value for key, value in WITH_STEPS.items() if key not in ("steps", "inputs")}
+    settings |= {"categorical": ("shop",), "continuous": ("x",)}
+    found = build(path=saved, **settings)
+    assert found.workflow.steps == ()
+    assert list(found.splits["test"].columns) == ["shop", "x", "late", "id"]
+
+
+def test_rows_may_go_and_a_step_may_read_the_label_to_fit(saved, table):
+    steps = ({"clip": {"column": "x", "low": 0}}, {"drop_nulls": {"columns": ["price"]}})
+    settings = WITH_STEPS | {"steps": steps, "categorical": ("shop",), "continuous": ("x",)}
+    holes = table.assign(price=table["price"].where(table["code"] % 2 == 0))
+    holes.to_csv(saved, index=False)
+    found = build(path=saved, **settings)
+    assert sum(map(len, found.splits.values())) == int(holes["price"].notna().sum())
+    assert min(frame["x"].min() for frame in found.splits.values()) == 0
+    kept = sorted(key for frame in found.splits.values() for key in frame["id"])
+    assert kept == sorted(holes.loc[holes["price"].notna(), "id"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": ({"lgo": {"column": "x"}},)}, r"table: step 1 \(lgo\): unknown operator 'lgo'"),
+        ({"steps": ({"log": {"column": "prise"}},)},
+         r"table: step 1 \(log\): column 'prise' .*Did you mean 'price'\?.*declared under inputs"),
+        ({"inputs": {"price": "float64"}}, r"step 2 \(hashed_cross\): column 'code' comes from no earlier step"),
+        ({"inputs": {"price": "number"}}, r"table: input 'price' has type 'number'\. Known: int32, int64"),
+        ({"inputs": {"late": "int64"}}, r"table: inputs names 'late', whose role says already"),
+        ({"steps": ({"rename": {"mapping": {"x": "y"}}},)}, r"table: column 'x' has a role but is not there after"),
+        ({"steps": ()}, r"t\.csv: column\(s\) 'shop_code', 'log_price' not found"),
+        ({"steps": ({"text_flags": {"column": "shop", "prefix": "s_"}},), "categorical": ("shop",),
+          "continuous": ("s_a", "s_z")}, r"table, after the steps: column\(s\) 's_z' not found.*'s_a'"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_steps_are_errors(saved, change, message):
+    with pytest.raises(DataError, match=message):
+        build(path=saved, **(WITH_STEPS | change))
+
+
+def test_raw_rows_hold_what_is_asked_for_and_the_keys(saved, table, tmp_path):
+    unlabelled = write(tmp_path, table.drop(columns=["late", "kind", "w"]), "new.csv")
+    recipe = TableRecipe(TableSettings(path=saved, **WITH_STEPS))
+    found = recipe.raw_rows("pandas", unlabelled, ("price", "shop", "code", "x"))
+    assert list(found.columns) == ["id", "shop", "x", "price", "code", "row_number"]
+    assert found["id"].tolist() == table["id"].tolist()
+    assert str(found["code"].dtype) == "int64"
+    with pytest.raises(DataError, match=r"new2\.csv: column\(s\) 'price' not found"):
+        recipe.raw_rows("pandas", write(tmp_path, table.drop(columns="price"), "new2.csv"), ("price", "shop"))
+
+
+def test_a_table_that_a_step_reads_is_an_input_of_the_stage(saved, tmp_path):
+    shops = write(tmp_path, pd.DataFrame({"shop": ["a", "b"], "size": [3.0, 4.0]}), "shops.csv")
+    steps = ({"join_external": {"table": shops, "on": ["shop"], "columns": {"size": "shop_size"}}},)
+    settings = WITH_STEPS | {"steps": steps, "categorical": ("shop",), "continuous": ("shop_size",)}
+    assert TableRecipe(TableSettings(path=saved, **settings)).inputs() == [saved, shops]
+    frame = build(path=saved, **settings).splits["test"]
+    assert frame.groupby("shop")["shop_size"].max().to_dict() == {
+        "a": 3.0,
+        "b": 4.0,
+        "c": pytest.approx(np.nan, nan_ok=True),
+    }

@@ -1,0 +1,66 @@
+"""The graph as Mermaid text: complete, and harmless whatever columns are called."""
+
+import numpy as np
+import pandas as pd
+
+from gigabatch.features.operators.history.rank_within_group import RankWithinGroup
+from gigabatch.features.operators.missing.drop_nulls import DropNulls
+from gigabatch.features.operators.numbers.log import Log
+from gigabatch.features.operators.numbers.min_max import MinMax
+from gigabatch.features.operators.numbers.normalize import Normalize
+from gigabatch.features.workflow.drawing import graph
+from gigabatch.features.workflow.workflow import Workflow
+from tests.features.workflow.workflow_steps import STEPS, LabelMean, table
+
+
+def test_the_picture_names_every_step_column_and_what_was_fitted():
+    whole = Workflow.from_steps(STEPS, labels=["clicked"]).fit([table()])
+    text = whole.to_mermaid()
+    nodes = [line for line in text.splitlines() if ":::" in line]
+    assert len(nodes) == len(whole.steps) + len(whole.inputs)
+    for name in ("fill_missing", "categorify", "join_groupby", "price → log_price", "cross → city_kinds", "clicked"):
+        assert name in text
+    assert f"mean {whole.states[5].mean:,.6g}" in text
+    assert "3 rows" in text  # of join_groupby: one a city
+    assert whole._repr_markdown_() == f"```mermaid\n{text}```"
+
+
+def test_edges_are_the_flow_of_the_columns():
+    steps = [Log("a", "b"), MinMax("b"), DropNulls(["c"]), RankWithinGroup(["a"], "b", "d")]
+    nodes, edges = graph(steps, {}, ("c",))
+    assert [(node.title, node.kind) for node in nodes] == [
+        ("a", "raw"), ("c", "label"), ("log", "row-wise"), ("min_max", "fitted"), ("drop_nulls", "row-wise"),
+        ("rank_within_group", "group-wise"),
+    ]  # fmt: skip
+    # Columns that are read after rows were dropped come through the step that drops them.
+    assert {(edge.start, edge.end, edge.column) for edge in edges} == {
+        ("c0", "s0", "a"), ("s0", "s1", "b"), ("c1", "s2", "c"), ("c0", "s2", "a"), ("s1", "s2", "b"),
+        ("s2", "s3", "a"), ("s2", "s3", "b"),
+    }  # fmt: skip
+
+
+def test_a_column_that_is_read_only_to_fit_is_dashed():
+    workflow = Workflow([LabelMean("city", "clicked")], labels=["clicked"])
+    assert [line.strip() for line in workflow.to_mermaid().splitlines() if "-> " in line] == ["c0 --> s0", "c1 -.-> s0"]
+
+
+def test_mermaid_holds_the_same_graph():
+    workflow = Workflow([Log("a", "b"), Normalize("b")], labels=[]).fit([pd.DataFrame({"a": np.float64([0, 1, 2])})])
+    mean = float(np.log1p([0.0, 1.0, 2.0]).astype("float32").astype("float64").mean())
+    text = workflow.to_mermaid().splitlines()
+    assert text[0] == "flowchart LR"
+    assert [line.strip() for line in text[1:6]] == [
+        'c0(["a"]):::raw', 's0["<b>log</b><br/>a → b"]:::rowwise',
+        f's1["<b>normalize</b><br/>b<br/>mean {mean:.6g}<br/>std {workflow.states[1].std:.6g}"]:::fitted',
+        "c0 --> s0", "s0 --> s1",
+    ]  # fmt: skip
+
+
+def test_names_of_columns_are_text_and_nothing_else():
+    body = Workflow([Log('"]<script>alert(1)</script>&amp;#', "b")]).to_mermaid()
+    assert "<script" not in body
+    assert "#quot;]#lt;script#gt;" in body
+
+
+def test_a_workflow_without_steps_is_an_empty_picture():
+    assert {line.split()[0] for line in Workflow([]).to_mermaid().splitlines()[1:]} == {"classDef"}

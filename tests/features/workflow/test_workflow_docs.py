@@ -1,0 +1,68 @@
+"""docs/workflow.md: its table is the registry, its drawing is drawn by the code, its examples run."""
+
+import ast
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from ruamel.yaml import YAML
+
+from gigabatch.features.operators import operator_names
+from gigabatch.features.operators.__main__ import markdown_table
+from gigabatch.features.recipes.table.recipe import TableSettings
+from gigabatch.features.workflow.workflow import Workflow
+
+PAGE = Path(__file__).parents[3] / "docs" / "workflow.md"
+TEXT = PAGE.read_text()
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def features():
+    (block,) = blocks("yaml")
+    return YAML(typ="safe", pure=True).load(block)["features"]
+
+
+def rows():
+    """Ten visits whose fitted numbers are short."""
+    return pd.DataFrame({
+        "price": [np.nan, *np.expm1([1.0, 2, 3, 4, 5, 6, 7, 8, 9])], "age": [20.0, *[30.0] * 8, 40.0],
+        "city": ["Oslo", "Bonn"] * 5, "shop": ["a", "b", "c", "d", "e"] * 2,
+    })  # fmt: skip
+
+
+def test_the_table_lists_exactly_the_registry():
+    table = TEXT.partition("## All operators\n\n")[2]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(operator_names())
+    assert table == markdown_table(), (
+        "docs/workflow.md: replace its table by that of `python -m gigabatch.features.operators`."
+    )
+
+
+def test_the_drawing_is_that_of_the_steps_in_the_yaml(features):
+    drawn = Workflow.from_steps(features["steps"], labels=["clicked"]).fit([rows()]).to_mermaid()
+    (shown,) = blocks("mermaid")
+    assert shown == drawn, f"docs/workflow.md: its drawing should be\n{drawn}"
+
+
+def test_the_yaml_is_a_table_recipes_settings(features):
+    settings = TableSettings(**features)
+    assert settings.workflow().inputs == ("price", "age", "city", "shop")
+
+
+def test_the_python_runs(tmp_path):
+    frame = rows().assign(clicked=0)
+    known = {"parts": [frame], "frame": frame, "folder": tmp_path, "rows": rows()}
+    first, saving, serving, raw, double = blocks("python")
+    for block in (first, saving, serving):
+        exec(compile(block, str(PAGE), "exec"), known)
+    assert known["serving"].applied_inputs == ("price", "city")
+    assert "predict_raw" in raw
+    exec(compile(double, str(PAGE), "exec"), known)
+    assert known["Double"]("age")(frame)["age"].tolist() == [40.0, *[60.0] * 8, 80.0]
+    assert ast.get_docstring(ast.parse(double)) == "Double: twice a column."

@@ -1,0 +1,162 @@
+"""Every operator as a step of a workflow: saved, loaded, and in any partitions, the same to the last bit."""
+
+import importlib.util
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gigabatch.features.engines.frame import load_engine
+from gigabatch.features.operators import operator_class
+from gigabatch.features.operators.rows.lambda_function import register_function
+from gigabatch.features.workflow.workflow import Workflow
+from tests.features.equal_states import same
+from tests.features.partitioned import cut
+
+EXAMPLES = {
+    "asof": {"by": ["user"], "at": "at", "known_at": "done", "order": "row", "aggregations": [
+        {"count": {"output": "n"}}, {"mean": {"value": "clicks", "output": "m", "smoothing": 3}},
+        {"last": {"columns": {"price": "p"}}}]},
+    "bucketize": {"column": "price", "edges": [1, 2.5, 1e9]},
+    "cast": {"columns": ["at"], "dtype": "float32"},
+    "categorify": {"column": ["user", "at", "city"], "min_count": 2, "oov_buckets": 3},
+    "clip": {"column": "price", "low": 0, "high": 0.1},
+    "date_parts": {"column": "at", "parts": ["hour", "weekday"], "prefix": "at"},
+    "difference": {"left": "price", "right": "at", "output": "d"},
+    "difference_lag": {"by": ["user"], "order": "row", "column": "price", "output": "d", "lag": 2},
+    "drop_nulls": {"columns": ["price", "city"]},
+    "explode_lists": {"lists": {"words": ["word", "string"]}, "position": "place", "keep": ["row"]},
+    "expression": {"output": "e", "expression": "price / maximum(at, 1)"},
+    "fill_missing": {"column": ["price", "at"], "indicator": "all"},
+    "filter": {"column": "price", "op": ">", "value": 0.5},
+    "folded_target_encoding": {"by": ["city"], "targets": ["clicks"], "fold_key": "row"},
+    "gauss_rank": {"column": "at"},
+    "groupby_to_sequence": {"by": ["user"], "order": "row", "columns": ["at"], "max_length": 3},
+    "hash_bucket": {"column": "city", "num_buckets": 10, "output": "h"},
+    "hashed_cross": {"columns": ["city", "user"], "num_buckets": 10, "output": "h"},
+    "join_groupby": {"by": ["city", "user"], "values": ["price"], "statistics": ["std", "count", "min"]},
+    "lambda_function": {"name": "test_twice"},
+    "list_slice": {"column": "words", "start": -1, "output": "last_word"},
+    "log": {"column": "price", "output": "l"},
+    "min_max": {"column": "at"},
+    "normalize": {"column": "at"},
+    "quantile_buckets": {"column": ["price", "at"], "num_buckets": 7},
+    "rank_within_group": {"by": ["user"], "value": "price", "output": "r", "descending": True},
+    "rename": {"mapping": {"price": "at", "at": "price"}},
+    "rolling": {"by": ["user"], "time": "at", "column": "clicks", "window": 50, "statistic": "mean", "output": "m"},
+    "target_encoding": {"by": ["city"], "hits": "clicks", "output": "t", "at": "at"},
+    "text_flags": {"column": "words", "prefix": "w_", "max_words": 2},
+    "waiting": {"by": ["user"], "planned_at": "at", "happened_at": "done", "output": "w"},
+}  # fmt: skip
+
+
+def table(rows=300):
+    rng = np.random.default_rng(3)
+
+    def some(values):
+        return pd.Series(values).mask(pd.Series(rng.random(rows) < 0.1))
+
+    at = rng.integers(0, 200, rows)
+    return pd.DataFrame({
+        "row": np.arange(rows), "at": at, "done": at + rng.integers(1, 9, rows), "user": rng.integers(0, 20, rows),
+        "price": some(rng.gamma(2, 1, rows)), "city": some(rng.choice(["Oslo", "Bonn", "Lima"], rows)).astype("str"),
+        "words": some(rng.choice(["a|b", "b", "c|a"], rows)).astype("str"), "clicks": rng.integers(0, 2, rows),
+    })  # fmt: skip
+
+
+def twice(frame):
+    return pd.DataFrame({"twice": 2 * frame["at"]})
+
+
+@pytest.fixture(autouse=True)
+def _registered():
+    register_function("test_twice", twice, inputs=["at"], outputs=["twice"])
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_operator_is_saved_and_loaded_to_the_last_bit(name, tmp_path):
+    frame = table()
+    workflow = Workflow.from_steps([{name: EXAMPLES[name]}]).fit([frame])
+    workflow.save(tmp_path)
+    found = Workflow.load(tmp_path)
+    pd.testing.assert_frame_equal(found.transform(frame), workflow.transform(frame), check_exact=True)
+    pd.testing.assert_frame_equal(found.transform_train(frame), workflow.transform_train(frame), check_exact=True)
+    assert found.states.keys() == workflow.states.keys()
+    assert all(same(found.states[k], workflow.states[k]) for k in found.states)
+    assert [step.settings() for step in found.steps] == [step.settings() for step in workflow.steps]
+    assert Workflow.from_steps(workflow.to_steps()).to_steps() == workflow.to_steps()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_fitted_state_is_the_same_bits_in_any_partitions(name):
+    frame = table()
+    whole = Workflow.from_steps([{name: EXAMPLES[name]}]).fit([frame])
+    for count, seed in ((1, 0), (3, 1), (64, 2), (64, 3), (5, 4)):
+        again = Workflow.from_steps([{name: EXAMPLES[name]}]).fit(cut(frame, count, seed))
+        assert again.states.keys() == whole.states.keys()
+        assert all(same(again.states[k], whole.states[k]) for k in whole.states)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_rows_in_any_order_alone_and_in_any_partitions_give_the_same_and_come_in_unchanged(name):
+    frame = table().sample(frac=1, random_state=1)  # on an index of its own
+    before = frame.copy(deep=True)
+    workflow = Workflow.from_steps([{name: EXAMPLES[name]}]).fit([frame])
+    whole = workflow.transform(frame)
+    pd.testing.assert_frame_equal(frame, before)
+    if name in ("explode_lists", "groupby_to_sequence"):  # whose rows are new ones
+        return
+    shuffled = workflow.transform(frame.sample(frac=1, random_state=2))
+    pd.testing.assert_frame_equal(shuffled.loc[whole.index], whole, check_exact=True)
+    if workflow.steps[0].group_keys is None:
+        alone = [frame.iloc[[row]] for row in range(0, len(frame), 7)]
+        for parts in (alone, cut(frame, 64, 4), cut(frame, 5, 5)):
+            found = pd.concat([workflow.transform(part) for part in parts])
+            expected = whole.loc[[row for part in parts for row in part.index if row in whole.index]]
+            pd.testing.assert_frame_equal(found, expected, check_exact=True)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_what_an_operator_declares_is_what_it_does(name):
+    frame = table()
+    workflow = Workflow.from_steps([{name: EXAMPLES[name]}]).fit([frame])
+    found = workflow.transform(frame[list(workflow.applied_inputs)])
+    made = [column for k in range(len(workflow.steps)) for column in workflow.made(k)]
+    assert set(made) <= set(found.columns)
+    inputs = workflow.applied_inputs
+    for k, step in enumerate(workflow.steps):
+        inputs = tuple(dict.fromkeys((*step.columns_after(inputs), *workflow.made(k))))
+        extra = set(step.outputs) - set(workflow.made(k))  # such as an indicator that was not needed
+        inputs = tuple(column for column in inputs if column not in extra)
+    assert set(found.columns) == set(inputs)
+    if not operator_class(name).changes_rows:
+        assert found.index.equals(frame.index)
+
+
+def test_whoever_needs_whole_groups_says_so():
+    frame = table()
+    for name, arguments in EXAMPLES.items():
+        (step, *_) = Workflow.from_steps([{name: arguments}]).steps
+        if step.group_keys is None or not hasattr(step, "transform"):
+            continue
+        keys = list(step.group_keys)
+        parts = [group for _, group in frame.groupby(keys)] if keys else [frame]
+        by = "row" if "row" in step.columns_after(tuple(frame.columns)) else keys
+        found = pd.concat([step(part) for part in parts]).sort_values(by).reset_index(drop=True)
+        pd.testing.assert_frame_equal(found, step(frame).sort_values(by).reset_index(drop=True), check_exact=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(importlib.util.find_spec("cudf") is None, reason="needs cuDF")
+@pytest.mark.parametrize("name", sorted(set(EXAMPLES) - {"lambda_function"}))
+def test_on_cudf_it_gives_what_it_gives_on_pandas(name):
+    """Whole numbers and text alike, floats to 1 ulp of float32; in the order of `row`, since cuDF promises none."""
+    engine = load_engine("cudf")
+    frame = table()
+    by_pandas = Workflow.from_steps([{name: EXAMPLES[name]}]).fit_transform([frame])[0]
+    (found,) = Workflow.from_steps([{name: EXAMPLES[name]}], engine="cudf").fit_transform([engine.from_pandas(frame)])
+    by_cudf = engine.to_pandas(found)
+    assert list(by_cudf.columns) == list(by_pandas.columns)
+    keys = [column for column in ("row", "place") if column in by_pandas.columns]
+    left, right = (found.sort_values(keys).reset_index(drop=True) for found in (by_cudf, by_pandas))
+    pd.testing.assert_frame_equal(left, right, check_dtype=False, rtol=2**-23, atol=0)

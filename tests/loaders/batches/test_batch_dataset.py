@@ -1,0 +1,117 @@
+"""Batch datasets: an epoch covers every row once, in the sample order, and a batch owns its memory."""
+
+import pytest
+import torch
+
+from gigabatch.loaders.batches.dataset import BatchDataset
+from gigabatch.loaders.errors import LoaderError
+from gigabatch.loaders.order.order import SampleOrder
+
+
+def groups(dataset: BatchDataset) -> list[int]:
+    """Row numbers of an epoch, batch after batch."""
+    return [row for index in range(len(dataset)) for row in dataset[index].group.tolist()]
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 100, 101, 1000])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_an_epoch_covers_every_row_exactly_once(make_table, batch_size, shuffle):
+    dataset = BatchDataset(make_table(100), batch_size, shuffle=shuffle, seed=3)
+    sizes = [dataset[index].num_rows for index in range(len(dataset))]
+    assert sizes[:-1] == [batch_size] * (len(dataset) - 1)
+    assert sorted(groups(dataset)) == list(range(100))
+
+
+def test_batches_follow_the_sample_order_of_the_epoch(make_table):
+    dataset = BatchDataset(make_table(50), 8, seed=3)
+    for epoch in (0, 1, 5, 0):
+        dataset.set_epoch(epoch)
+        assert dataset.epoch == epoch
+        assert groups(dataset) == SampleOrder(50, 3, epoch)(torch.arange(50)).tolist()
+
+
+def test_without_shuffle_batches_are_the_rows_as_they_lie(make_table):
+    dataset = BatchDataset(make_table(50), 8, shuffle=False)
+    dataset.set_epoch(4)
+    assert groups(dataset) == list(range(50))
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_every_column_of_a_batch_belongs_to_its_rows(make_columns, make_table, shuffle):
+    columns = make_columns(40)
+    batch = BatchDataset(make_table(40), 16, shuffle=shuffle)[1]
+    rows = batch.group.long()
+    assert torch.equal(batch.ids, torch.stack(columns["ids"], 1)[rows])
+    assert torch.equal(batch.floats, torch.stack(columns["floats"], 1)[rows])
+    assert all(torch.equal(got, column[rows]) for got, column in zip(batch.targets, columns["targets"], strict=True))
+    assert torch.equal(batch.weight, columns["weight"][rows])
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_changing_a_batch_never_changes_the_table(make_table, shuffle):
+    table = make_table(20)
+    before = table.words.clone()
+    batch = BatchDataset(table, 20, shuffle=shuffle)[0]
+    batch.floats.fill_(-1)
+    batch.ids.zero_()
+    assert torch.equal(table.words, before)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_words_go_into_the_memory_that_is_given(make_table, shuffle):
+    dataset = BatchDataset(make_table(5000), 1500, shuffle=shuffle, seed=4)
+    out = torch.full((1500, dataset.schema.num_words), -1, dtype=torch.int32)
+    for index, size in enumerate((1500, 1500, 1500, 500)):
+        words = dataset.words(index, out=out)
+        assert words.data_ptr() == out.data_ptr()
+        assert words.shape[0] == size
+        assert torch.equal(words, dataset.words(index))
+
+
+def test_drop_last_leaves_out_the_small_batch(make_table):
+    dataset = BatchDataset(make_table(23), 5, drop_last=True)
+    assert len(dataset) == 4
+    assert len(set(groups(dataset))) == 20
+    assert len(BatchDataset(make_table(20), 5, drop_last=True)) == 4
+
+
+def test_it_serves_a_torch_dataloader(make_table):
+    dataset = BatchDataset(make_table(23), 5, seed=1)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=None)
+    assert [row for batch in loader for row in batch.group.tolist()] == groups(dataset)
+
+
+@pytest.mark.parametrize("index", [-1, 5, 100])
+def test_an_index_out_of_range_is_an_index_error(make_table, index):
+    with pytest.raises(IndexError, match="of 5: indices go from 0 to 4"):
+        BatchDataset(make_table(23), 5)[index]
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "arguments", "message"),
+    [
+        (5, {"batch_size": 0}, "batch_size must be at least 1, found 0"),
+        (5, {"batch_size": -3}, "found -3"),
+        (0, {"batch_size": 4}, "has no rows"),
+        (5, {"batch_size": 6, "drop_last": True}, "5 rows and batch_size is 6. Choose a smaller"),
+    ],
+)
+def test_a_setting_that_gives_no_batches_is_refused(make_table, num_rows, arguments, message):
+    with pytest.raises(LoaderError, match=message):
+        BatchDataset(make_table(num_rows), **arguments)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_batch_of_a_gpu_table_is_made_there_without_waiting(make_table, shuffle):
+    on_cpu = BatchDataset(make_table(10_000), 3000, shuffle=shuffle)
+    on_gpu = BatchDataset(make_table(10_000).to("cuda"), 3000, shuffle=shuffle)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        batches = [on_gpu[index] for index in range(len(on_gpu))]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for index, batch in enumerate(batches):
+        assert batch.ids.is_cuda
+        assert torch.equal(batch.floats.cpu(), on_cpu[index].floats)
+        assert torch.equal(batch.group.cpu(), on_cpu[index].group)

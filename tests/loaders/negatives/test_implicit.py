@@ -1,0 +1,110 @@
+"""Positives and their drawn negatives as one batch: what a negative shares with its positive, and what it does not."""
+
+import pytest
+import torch
+
+from gigabatch.loaders.errors import LoaderError
+from gigabatch.loaders.negatives.draws import PopularityNegatives, UniformNegatives
+from gigabatch.loaders.negatives.implicit import TABLE_ROWS, ImplicitBatches
+from gigabatch.loaders.negatives.table import KnownPositives
+from gigabatch.loaders.tables.entity_rows import EntityRows
+from gigabatch.loaders.tables.packed import PackedTable
+from tests.loaders.tables.test_entity_rows import SCHEMA, slow_rows, table_of
+
+ITEMS = [1, 3, 3, 6, 2, 4, 5, 1, 2, 6]
+
+
+@pytest.fixture
+def table() -> PackedTable:
+    return table_of(ITEMS)
+
+
+def batches(table: PackedTable, num_negatives: int = 4, seed: int = 3) -> ImplicitBatches:
+    users, items = (table.words[:, column].contiguous() for column in (0, 1))
+    known = KnownPositives.from_pairs(users, items, 5)
+    sampler = UniformNegatives(range(1, 7), num_negatives, known, seed=seed)
+    return ImplicitBatches(sampler, 0, EntityRows.of(table, 1, (1, 2), (1, 2)), range(1, 7))
+
+
+def test_negatives_are_other_items_with_their_own_features(table):
+    negatives, known = batches(table), slow_rows(table)
+    pairs = {tuple(row) for row in table.words[:, :2].tolist()}
+    negatives.begin(2, 0)
+    found, positives = negatives(table.unpack(table.words)), table.unpack(table.words)
+    assert found.ids.shape == (50, 4)
+    for row in range(50):
+        positive, is_negative = row // 5, row % 5 > 0
+        user, item, genre, weekday = found.ids[row].tolist()
+        assert [user, weekday] == positives.ids[positive, [0, 3]].tolist()
+        assert float(found.floats[row, 0]) == float(positives.floats[positive, 0])
+        assert float(found.targets[0][row]) == float(not is_negative)
+        assert int(found.group[row]) == positive
+        if is_negative:
+            assert (user, item) not in pairs
+            assert (genre, *found.floats[row, 1:].tolist()) == known[item]
+        else:
+            assert item == ITEMS[positive]
+
+
+def test_a_rows_negatives_depend_on_its_position_and_not_on_the_batch(table):
+    negatives = batches(table)
+    negatives.begin(1, 0)
+    whole = negatives(table.unpack(table.words)).ids.clone()
+    negatives.begin(1, 6)
+    assert torch.equal(negatives(table.unpack(table.words[6:])).ids, whole[30:])
+    negatives.begin(2, 0)
+    assert not torch.equal(negatives(table.unpack(table.words)).ids, whole)
+
+
+def test_a_table_of_positives_and_negatives_is_the_batches_one_after_another(table, monkeypatch):
+    negatives = batches(table)
+    negatives.begin(0, 0)
+    rows = negatives(table.unpack(table.words))
+    monkeypatch.setattr("gigabatch.loaders.negatives.implicit.TABLE_ROWS", 3)
+    found = negatives.table(table)
+    assert found.schema.has_group
+    assert found.schema.targets == SCHEMA.targets
+    unpacked = found.unpack(found.words)
+    for name in ("ids", "floats", "group"):
+        assert torch.equal(getattr(unpacked, name), getattr(rows, name)), name
+    assert torch.equal(unpacked.targets[0], rows.targets[0])
+    assert TABLE_ROWS > 3
+
+
+def test_positives_of_the_null_and_the_unseen_item_keep_the_features_of_their_row(table):
+    """Ids 1 and 2 are no items here but many: what their last row says is not true of the others."""
+    sampler = UniformNegatives(range(3, 7), 2, None, seed=1)
+    batches = ImplicitBatches(sampler, None, EntityRows.of(table, 1, (1, 2), (1, 2)), range(3, 7))
+    cold = table_of([1, 2, 5, 2, 1], seed=9)
+    batches.begin(0, 0)
+    given, known = cold.unpack(cold.words), slow_rows(table)
+    found = batches(given)
+    for row, item in enumerate([1, 2, 5, 2, 1]):
+        if item < 3:
+            assert torch.equal(found.ids[3 * row], given.ids[row])
+            assert torch.equal(found.floats[3 * row], given.floats[row])
+        else:
+            assert (int(found.ids[3 * row, 2]), *found.floats[3 * row, 1:].tolist()) == known[item]
+        for place in (3 * row + 1, 3 * row + 2):
+            _, drawn, genre, _ = found.ids[place].tolist()
+            assert (genre, *found.floats[place, 1:].tolist()) == known[drawn]
+
+
+@pytest.mark.parametrize("kind", ["uniform", "popularity"])
+def test_a_positive_is_never_its_own_negative_where_nothing_is_known_of_users(table, kind):
+    item_ids = range(1, 7)
+    sampler = UniformNegatives(item_ids, 9, None, seed=2)
+    if kind == "popularity":
+        sampler = PopularityNegatives(item_ids, 9, torch.bincount(table.words[:, 1], minlength=7), seed=2)
+    batches = ImplicitBatches(sampler, None, EntityRows.of(table, 1, (1,)), item_ids)
+    for epoch in range(5):
+        batches.begin(epoch, 0)
+        items = batches(table.unpack(table.words)).ids[:, 1].view(-1, 10)
+        assert items[:, 0].tolist() == ITEMS
+        assert not (items[:, 1:] == items[:, :1]).any()
+        assert set(items.flatten().tolist()) == set(item_ids)
+
+
+def test_a_single_item_has_no_negatives(table):
+    with pytest.raises(LoaderError, match="no other item to draw among the ids range"):
+        ImplicitBatches(UniformNegatives(range(3, 4), 2), None, EntityRows.of(table, 1, (1,)), range(3, 4))

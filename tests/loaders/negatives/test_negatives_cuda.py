@@ -1,0 +1,67 @@
+"""The Triton version: interpreted on the CPU against the reference, compiled for a GPU, and on one where there is one.
+
+Triton decides at import whether it interprets, so each takes a process of its own.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from gigabatch.loaders.negatives.draws import KnownPositives, PopularityNegatives, UniformNegatives
+
+HERE = Path(__file__).parent
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+
+
+def run(script: str, folder: Path, **environment: str) -> str:
+    root = str(HERE.parent)
+    settings = {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "TRITON_CACHE_DIR": str(folder), **environment}
+    done = subprocess.run(
+        [sys.executable, HERE / script], env={**os.environ, **settings}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@needs_triton
+def test_interpreted_kernels_give_what_the_reference_gives(tmp_path):
+    assert run("negatives_interpreted.py", tmp_path, TRITON_INTERPRET="1").endswith("all equal\n")
+
+
+@needs_triton
+def test_kernels_compile_for_a_gpu(tmp_path):
+    lines = run("negatives_compiled.py", tmp_path, TRITON_INTERPRET="0").splitlines()
+    assert len(lines) == 6
+    assert all(int(line.split()[1]) > 1000 for line in lines)
+
+
+@pytest.mark.gpu
+@needs_triton
+def test_draws_on_the_gpu_are_those_of_the_cpu_and_replay_in_a_graph():
+    generator = torch.Generator().manual_seed(0)
+    users = torch.randint(0, 100, (2000,), generator=generator)
+    items = torch.randint(3, 500, (2000,), generator=generator)
+    known, counts = KnownPositives.from_pairs(users, items, 100), torch.bincount(items, minlength=500)
+    rows = torch.arange(2000), users.int()
+    for make in (
+        lambda device: UniformNegatives(range(3, 500), 4, known, device=device),
+        lambda device: UniformNegatives(range(3, 500), 4, known, replacement=False, device=device),
+        lambda device: PopularityNegatives(range(3, 500), 4, counts, known=known, device=device),
+    ):
+        on_cpu, on_gpu = make("cpu"), make("cuda")
+        on_device = tuple(column.cuda() for column in rows)
+        on_gpu(*on_device)  # compiles
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = on_gpu(*on_device)
+        for epoch in (0, 3):
+            on_cpu.set_epoch(epoch)
+            on_gpu.set_epoch(epoch)
+            graph.replay()
+            for there, here in zip(found, on_cpu(*rows), strict=True):
+                assert torch.equal(there.cpu(), here)

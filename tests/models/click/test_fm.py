@@ -1,0 +1,97 @@
+"""Factorization machine against its double sum over pairs, and what it learns that linear terms cannot."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gigabatch.models.click.fm import PairTerms
+from gigabatch.models.model import ModelInputs
+from tests.models.shelf_helpers import (
+    INPUTS,
+    NO_FLOATS,
+    NO_IDS,
+    auc,
+    build,
+    by_hand,
+    normed_by_hand,
+    planted_rows,
+    random_rows,
+    stirred,
+    train,
+)
+
+ALL_INPUTS = pytest.mark.parametrize("inputs", [INPUTS, NO_FLOATS, NO_IDS], ids=["both", "no_floats", "no_ids"])
+
+
+@pytest.mark.parametrize("num_outputs", [1, 3])
+@ALL_INPUTS
+def test_outputs_equal_equation_1_summed_pair_by_pair(inputs, num_outputs):
+    inputs = ModelInputs(inputs.num_ids, inputs.num_floats, num_outputs)
+    model, rows = stirred("fm", inputs, embedding_dim=3), random_rows(inputs, 10)
+    got = by_hand(model(rows.ids, rows.floats))
+
+    normed = normed_by_hand(model.float_norm, by_hand(rows.floats))
+    shares = np.ones((1, 3)) if num_outputs == 1 else by_hand(model.pairs.weights)
+    for b in range(len(rows)):
+        weights = [by_hand(table)[rows.ids[b, c]] for c, table in enumerate(model.linear.tables.tables)]
+        vectors = [by_hand(table)[rows.ids[b, c]] for c, table in enumerate(model.fields.tables.tables)]
+        values = [1.0] * len(weights) + list(normed[b])  # the x of equation 1: a one-hot's only 1, or the float
+        if inputs.num_floats:
+            weights += list(by_hand(model.linear.float_weights))
+            vectors += list(by_hand(model.fields.float_vectors))
+        for output in range(num_outputs):
+            wanted = by_hand(model.linear.bias)[output]
+            wanted += sum(weight[output] * x for weight, x in zip(weights, values, strict=True))
+            for i in range(len(values)):
+                for j in range(i + 1, len(values)):
+                    inner = sum(shares[output, k] * vectors[i][k] * vectors[j][k] for k in range(3))
+                    wanted += inner * values[i] * values[j]
+            assert got[b, output] == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+
+
+@given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 5), st.integers(0, 1000))
+def test_pair_terms_do_not_depend_on_the_order_of_fields_and_are_quadratic(rows, num_fields, dim, seed):
+    vectors = torch.randn(rows, num_fields, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
+    pairs = PairTerms(dim, 1)
+    got = pairs(vectors)
+    assert got.shape == (rows, 1)
+    torch.testing.assert_close(pairs(vectors.flip(1)), got, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(pairs(-2 * vectors), 4 * got, rtol=1e-4, atol=1e-4)
+    if num_fields == 1:  # no pair
+        torch.testing.assert_close(got, torch.zeros_like(got), atol=1e-5, rtol=0)
+
+
+def test_pair_terms_stay_float32_under_autocast():
+    vectors = torch.randn(8, 5, 4)
+    for pairs in (PairTerms(4, 1), PairTerms(4, 2)):
+        with torch.autocast("cpu", torch.bfloat16):
+            halved = pairs(vectors)
+        assert torch.equal(halved, pairs(vectors))
+
+
+def test_it_learns_pairs_that_logistic_regression_cannot():
+    orders = {(0, 1): 2.5}
+    inputs, rows = planted_rows(orders, 4000, seed=1)
+    _, fresh = planted_rows(orders, 2000, seed=2)
+    models = {"fm": build("fm", inputs, embedding_dim=8), "lr": build("lr", inputs)}
+    for model in models.values():
+        train(model, rows, steps=200)
+    reached = {name: auc(model, fresh) for name, model in models.items()}
+    assert reached["fm"] > 0.85, reached
+    assert reached["lr"] < 0.6, reached
+
+
+def test_it_predicts_pairs_that_it_never_saw():
+    """A pair's weight follows from what its two values learnt with others: the point of factorising."""
+    orders = {(0, 1): 3.0}
+    inputs, rows = planted_rows(orders, 6000, seed=1)
+    _, fresh = planted_rows(orders, 4000, seed=2)
+
+    def hidden(part):
+        return (part.ids[:, 0] + part.ids[:, 1]) % 8 == 0  # 8 of the 64 pairs, one of each value
+
+    model = build("fm", inputs, embedding_dim=8)
+    train(model, rows.part(~hidden(rows)), steps=200)
+    assert auc(model, fresh.part(hidden(fresh))) > 0.85

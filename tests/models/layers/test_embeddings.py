@@ -1,0 +1,128 @@
+"""Embedding tables: widths, lookup against a slow loop, initial weights."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gigabatch.models.errors import ModelError
+from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width
+
+
+@pytest.mark.parametrize(
+    ("num_ids", "width"),
+    # Computed by fastai 2.8.12's emb_sz_rule.
+    [(1, 2), (2, 2), (3, 3), (7, 5), (40, 13), (56, 15), (1000, 77), (27842, 493), (100_000, 600), (10**9, 600)],
+)
+def test_width_follows_fastais_rule(num_ids, width):
+    assert embedding_width(num_ids) == width
+
+
+def test_a_column_without_ids_has_no_width():
+    with pytest.raises(ModelError, match="at least one id, not 0"):
+        embedding_width(0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 5)), min_size=1, max_size=4),
+    num_rows=st.integers(0, 6),
+    dtype=st.sampled_from([torch.int32, torch.int64]),
+    seed=st.integers(0, 2**31),
+)
+def test_lookup_concatenates_one_row_of_each_table_in_column_order(sizes, num_rows, dtype, seed):
+    torch.manual_seed(seed)
+    tables = EmbeddingTables(*zip(*sizes, strict=True))
+    ids = torch.stack([torch.randint(rows, (num_rows,)) for rows, _ in sizes], dim=1).to(dtype)
+    weights = [table.detach().numpy() for table in tables.tables]
+    expected = [np.concatenate([w[i] for w, i in zip(weights, row, strict=True)]) for row in ids.tolist()]
+    found = tables(ids).detach().numpy()
+    assert found.shape == (num_rows, tables.width)
+    np.testing.assert_array_equal(found, np.reshape(expected, found.shape))
+
+
+def test_initial_weights_are_a_folded_normal_of_scale_one_hundredth():
+    torch.manual_seed(0)
+    weights = EmbeddingTables([50_000], [20]).tables[0].detach()
+    assert weights.abs().max() < 0.02
+    # x - 2 trunc(x / 2) for a standard normal x has variance 0.7498 (integrated numerically).
+    assert weights.std().item() == pytest.approx(0.01 * 0.7498**0.5, rel=5e-3)
+    assert abs(weights.mean().item()) < 5e-5
+
+
+def test_the_padding_row_is_trained_like_any_other():
+    tables = EmbeddingTables([4], [3])
+    assert tables.tables[0][0].abs().sum() > 0
+    tables(torch.zeros(2, 1, dtype=torch.int32)).sum().backward()
+    torch.testing.assert_close(tables.tables[0].grad[0], torch.full((3,), 2.0))
+
+
+@settings(max_examples=20, deadline=None)
+@given(num_rows=st.integers(1, 40), dtype=st.sampled_from([torch.int32, torch.int64]), seed=st.integers(0, 1000))
+def test_rows_keep_the_ids_and_gradients_from_which_dense_gradients_can_be_built(num_rows, dtype, seed):
+    torch.manual_seed(seed)
+    dense, rows = EmbeddingTables([9, 5], [3, 2]), EmbeddingTables([9, 5], [3, 2], "rows")
+    rows.load_state_dict(dense.state_dict())
+    ids = torch.stack([torch.randint(size, (num_rows,)) for size in (9, 5)], dim=1).to(dtype)
+    assert torch.equal(rows(ids), dense(ids))
+    for tables in (dense, rows):
+        tables(ids).sin().sum().backward()
+    ((kept, gradient, _),) = rows.row_gradients
+    assert kept.dtype == torch.int32
+    assert torch.equal(kept, ids.int())
+    for column, (table, part) in enumerate(zip(dense.tables, gradient.split([3, 2], 1), strict=True)):
+        assert rows.tables[column].grad is None
+        torch.testing.assert_close(torch.zeros_like(table).index_add_(0, ids[:, column].long(), part), table.grad)
+
+
+def test_evaluation_keeps_no_gradients():
+    tables = EmbeddingTables([4], [3], "rows")
+    with torch.no_grad():
+        assert not tables(torch.zeros(2, 1, dtype=torch.int32)).requires_grad
+    assert tables.row_gradients == []
+
+
+def test_gradients_are_forgotten_when_asked_and_when_their_kind_changes():
+    tables = EmbeddingTables([4], [3], "rows")
+    for forget in (tables.forget_gradients, lambda: setattr(tables, "gradients", "dense")):
+        tables(torch.zeros(2, 1, dtype=torch.int32)).sum().backward()
+        assert len(tables.row_gradients) == 1
+        forget()
+        assert tables.row_gradients == []
+
+
+def test_an_unknown_kind_of_gradients_lists_the_known_ones():
+    with pytest.raises(ModelError, match=r"unknown kind of embedding gradients 'sparse'. Known: dense, rows"):
+        EmbeddingTables([4], [3], "sparse")
+
+
+def test_no_columns_make_an_empty_output():
+    assert EmbeddingTables([], [])(torch.empty(3, 0, dtype=torch.int32)).shape == (3, 0)
+
+
+@pytest.mark.parametrize("gradients", ["dense", "rows"])
+@pytest.mark.parametrize("bad", [4, -1])
+def test_an_id_outside_its_table_is_an_error(gradients, bad):
+    with pytest.raises(IndexError):
+        EmbeddingTables([4], [3], gradients)(torch.tensor([[bad]]))
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (3, 3), (3,)])
+def test_ids_must_have_one_column_for_each_table(shape):
+    with pytest.raises(ModelError, match=r"ids must be \[rows, 2\]"):
+        EmbeddingTables([4, 4], [3, 3])(torch.zeros(shape, dtype=torch.int64))
+
+
+def test_widths_must_match_the_columns():
+    with pytest.raises(ModelError, match="2 id columns but 1 widths"):
+        EmbeddingTables([4, 4], [3])
+
+
+@pytest.mark.gpu
+def test_lookup_on_the_gpu_equals_the_cpu():
+    torch.manual_seed(2)
+    tables = EmbeddingTables([9, 5], [3, 2])
+    ids = torch.randint(5, (100, 2), dtype=torch.int32)
+    expected = tables(ids)
+    torch.testing.assert_close(tables.cuda()(ids.cuda()).cpu(), expected, rtol=0, atol=0)

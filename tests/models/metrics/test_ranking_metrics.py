@@ -1,0 +1,262 @@
+"""Ranking metrics against scikit-learn, and against all orders of tied rows, written out."""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import sklearn.metrics
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gigabatch.models.errors import ModelError
+from gigabatch.models.metrics.ranking import (
+    PositiveRanks,
+    RankedGroups,
+    gauc,
+    grouped_mrr,
+    log_chance_of_absence,
+    normalised_entropy,
+)
+
+QUICK = settings(max_examples=40, deadline=None)
+AT_K = ("hit_rate", "recall", "precision", "ndcg")
+
+
+@st.composite
+def grouped_rows(draw, levels=(2, 4, 10_000), most_in_group=6):
+    """Scores float32 with ties, labels, groups whose numbers have gaps and whose rows lie anywhere."""
+    random = np.random.default_rng(draw(st.integers(0, 2**31)))
+    sizes = draw(st.lists(st.integers(1, most_in_group), min_size=1, max_size=5))
+    groups = random.permutation(np.repeat(random.permutation(20)[: len(sizes)] - 5, sizes))
+    scores = random.integers(0, draw(st.sampled_from(levels)), len(groups))
+    labels = random.random(len(groups)) < draw(st.sampled_from([0.2, 0.5, 0.9]))
+    return torch.tensor(scores, dtype=torch.float32), torch.tensor(labels), torch.tensor(groups)
+
+
+def at_k(name: str, scores, labels, groups, k) -> torch.Tensor:
+    """Mean over the groups that have a positive."""
+    return getattr(RankedGroups(scores, labels, groups), name)(k).nanmean()
+
+
+def slow_at_k(name: str, labels: list[bool], k: int) -> float:
+    """A metric of rows in their order."""
+    top, positives = labels[:k], sum(labels)
+    best = sum(1 / math.log2(1 + rank) for rank in range(1, min(k, positives) + 1))
+    gain = sum(1 / math.log2(1 + rank) for rank, label in enumerate(top, 1) if label)
+    values = {"hit_rate": any(top), "recall": sum(top) / positives, "precision": sum(top) / k, "ndcg": gain / best}
+    return float(values[name])
+
+
+def over_tie_orders(scores: list[float], values: list, function: Callable[[list], float]) -> float:
+    """Mean of `function` over all orders of the rows in which no lower score comes first."""
+    found = [
+        function([values[place] for place in order])
+        for order in itertools.permutations(range(len(scores)))
+        if all(scores[a] >= scores[b] for a, b in itertools.pairwise(order))
+    ]
+    return float(np.mean(found))
+
+
+def by_group(scores, labels, groups):
+    """(scores, labels) of each group as lists, by ascending number."""
+    for group in sorted(set(groups.tolist())):
+        yield scores[groups == group].tolist(), labels[groups == group].tolist()
+
+
+@pytest.mark.parametrize("name", AT_K)
+@QUICK
+@given(rows=grouped_rows(), k=st.integers(1, 8))
+def test_metrics_of_the_first_k_are_means_over_all_orders_of_tied_rows(name, rows, k):
+    expected = [
+        over_tie_orders(scores, labels, lambda ordered: slow_at_k(name, ordered, k))
+        for scores, labels in by_group(*rows)
+        if any(labels)
+    ]
+    found = at_k(name, *rows, k)
+    assert found.dtype == torch.float64
+    assert found.item() == pytest.approx(np.mean(expected) if expected else math.nan, abs=1e-12, nan_ok=True)
+
+
+@QUICK
+@given(rows=grouped_rows(most_in_group=40), k=st.integers(1, 50))
+def test_ndcg_is_scikit_learns(rows, k):
+    expected = [
+        sklearn.metrics.ndcg_score([labels], [scores], k=k)
+        for scores, labels in by_group(*rows)
+        if any(labels) and len(labels) > 1
+    ]
+    alone = [1.0 for _, labels in by_group(*rows) if labels == [True]]  # scikit-learn refuses a single row
+    found = at_k("ndcg", *rows, k).item()
+    assert found == pytest.approx(np.mean(expected + alone) if expected + alone else math.nan, abs=1e-9, nan_ok=True)
+
+
+@QUICK
+@given(rows=grouped_rows(most_in_group=30))
+def test_gauc_is_the_weighted_mean_of_scikit_learns_auc(rows):
+    aucs, weights, left_out = [], [], 0
+    for scores, labels in by_group(*rows):
+        if 0 < sum(labels) < len(labels):
+            aucs.append(sklearn.metrics.roc_auc_score(labels, scores))
+            weights.append(len(labels))
+        else:
+            left_out += len(labels)
+    found = gauc(*rows)
+    assert found.auc.item() == pytest.approx(
+        np.average(aucs, weights=weights) if aucs else math.nan, abs=1e-12, nan_ok=True
+    )
+    assert found.left_out.item() == pytest.approx(left_out / len(rows[0]), abs=1e-12)
+
+
+@QUICK
+@given(rows=grouped_rows(), k=st.integers(1, 8), random=st.randoms(use_true_random=False))
+def test_nothing_depends_on_the_order_of_rows_or_on_more_than_the_order_of_scores(rows, k, random):
+    scores, labels, groups = rows
+    order = list(range(len(scores)))
+    random.shuffle(order)
+    for other in ((scores[order], labels[order], groups[order]), (torch.exp(scores / 3000) - 7, labels, groups)):
+        for name in AT_K:
+            expected = at_k(name, *rows, k).item()
+            assert at_k(name, *other, k).item() == pytest.approx(expected, abs=1e-12, nan_ok=True), name
+        assert gauc(*other).auc.item() == pytest.approx(gauc(*rows).auc.item(), abs=1e-12, nan_ok=True)
+
+
+@QUICK
+@given(seed=st.integers(0, 2**31), levels=st.sampled_from([2, 3, 1000]), k=st.integers(1, 7))
+def test_coverage_is_its_mean_over_all_orders_of_tied_items(seed, levels, k):
+    """Queries are independent, so all combinations of orders, one of each, are equally likely. Items with a score of
+    minus infinity are no candidates, even where fewer than k are left."""
+    random = torch.Generator().manual_seed(seed)
+    scores = torch.randint(levels, (5, 6), generator=random).float()
+    scores[torch.rand(5, 6, generator=random) < 0.3] = -torch.inf
+    scores[:, 0] = 1  # each query has a candidate
+    absence = np.ones(6)
+    for query in scores:
+        items = query.isfinite().nonzero()[:, 0].tolist()
+        for item in items:
+            found = over_tie_orders(query[items].tolist(), items, lambda top, item=item: item in top[:k])
+            absence[item] *= 1 - found
+    halves = log_chance_of_absence(scores[:2], k) + log_chance_of_absence(scores[2:], k)
+    np.testing.assert_allclose(halves.exp().numpy(), absence, atol=1e-12)
+
+
+def test_a_scorer_that_tells_nothing_has_what_chance_gives():
+    groups = torch.arange(50).repeat_interleave(100)
+    labels = (torch.arange(5000) % 100) == 7
+    constant = torch.zeros(5000)
+    assert at_k("hit_rate", constant, labels, groups, 10).item() == pytest.approx(0.1)
+    assert at_k("precision", constant, labels, groups, 10).item() == pytest.approx(0.01)
+    expected = sum(1 / math.log2(1 + rank) for rank in range(1, 11)) / 100
+    assert at_k("ndcg", constant, labels, groups, 10).item() == pytest.approx(expected)
+    assert gauc(constant, labels, groups).auc.item() == 0.5
+    assert RankedGroups(constant, labels, groups).reciprocal_rank().mean().item() == pytest.approx(1 / 50.5)
+
+
+def test_a_perfect_scorer_has_one():
+    groups = torch.arange(50).repeat_interleave(20)
+    labels = torch.rand(1000, generator=torch.Generator().manual_seed(1)) < 0.2
+    labels[::20] = True
+    scores = labels.float() + torch.rand(1000, generator=torch.Generator().manual_seed(2)) * 0.5
+    for k in (1, 3, 20, 1000):
+        assert at_k("hit_rate", scores, labels, groups, k).item() == 1
+        assert at_k("ndcg", scores, labels, groups, k).item() == pytest.approx(1, abs=1e-15)
+    assert at_k("recall", scores, labels, groups, 20).item() == 1
+    assert gauc(scores, labels, groups).auc.item() == 1
+
+
+def test_groups_without_a_positive_are_left_out():
+    scores, labels = torch.tensor([1.0, 2, 3, 4]), torch.tensor([0, 1, 0, 0])
+    ranked = RankedGroups(scores, labels, torch.tensor([7, 7, 9, 9]))
+    for found in (ranked.hit_rate(1), ranked.recall(1), ranked.precision(1), ranked.ndcg(1)):
+        assert found[0].item() == 1
+        assert found[1].isnan()
+    assert at_k("recall", scores, torch.zeros(4), torch.tensor([7, 7, 9, 9]), 1).isnan()
+
+
+def test_hits_of_long_runs_are_hypergeometric():
+    """1,000 tied rows with 30 positives: that none is among 50 has the chance prod (970 - i) / (1000 - i)."""
+    scores, groups = torch.zeros(1000), torch.zeros(1000, dtype=torch.int32)
+    labels = torch.arange(1000) < 30
+    none = math.prod((970 - i) / (1000 - i) for i in range(50))
+    assert at_k("hit_rate", scores, labels, groups, 50).item() == pytest.approx(1 - none, rel=1e-9)
+
+
+@QUICK
+@given(seed=st.integers(0, 2**31), others=st.integers(0, 8), levels=st.sampled_from([2, 4, 1000]), k=st.integers(1, 10))
+def test_a_positive_in_front_of_candidates_ranks_as_in_a_group(seed, others, levels, k):
+    random = torch.Generator().manual_seed(seed)
+    scores = torch.randint(levels, (6, 1 + others), generator=random).float()
+    labels = torch.zeros(6, 1 + others)
+    labels[:, 0] = 1
+    rows = (scores.flatten(), labels.flatten(), torch.arange(6).repeat_interleave(1 + others))
+    ranks = PositiveRanks.of(scores)
+    assert ranks.hit_rate(k).mean().item() == pytest.approx(at_k("hit_rate", *rows, k).item(), abs=1e-12)
+    assert ranks.ndcg(k).mean().item() == pytest.approx(at_k("ndcg", *rows, k).item(), abs=1e-12)
+    assert ranks.reciprocal_rank().mean().item() == pytest.approx(grouped_mrr(*rows).item(), abs=1e-12)
+    halves = PositiveRanks.concat([PositiveRanks.of(scores[:2]), PositiveRanks.of(scores[2:])])
+    assert torch.equal(halves.better, ranks.better)
+    assert torch.equal(halves.tied, ranks.tied)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_normalised_entropy_is_log_loss_over_that_of_the_base_rate(weighted):
+    random = np.random.default_rng(3)
+    labels, p = random.random(400) < 0.15, random.random(400).astype(np.float32)
+    weight = random.random(400) if weighted else None
+    rate = np.average(labels, weights=weight)
+    base = sklearn.metrics.log_loss(labels, np.full(400, rate), sample_weight=weight)
+    expected = sklearn.metrics.log_loss(labels, p, sample_weight=weight) / base
+    found = normalised_entropy(torch.tensor(p), torch.tensor(labels), None if weight is None else torch.tensor(weight))
+    assert found.item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_normalised_entropy_of_the_base_rate_is_one_and_of_one_class_nan():
+    labels = torch.tensor([1.0, 0, 0, 0])
+    assert normalised_entropy(torch.full((4,), 0.25), labels).item() == pytest.approx(1)
+    assert normalised_entropy(torch.full((4,), 0.25), torch.zeros(4)).isnan()
+    assert normalised_entropy(torch.full((4,), 0.25), torch.ones(4)).isnan()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"k": 0}, "k must be a whole number from 1, not 0"),
+        ({"k": 2.0}, "k must be a whole number from 1, not 2.0"),
+        ({"scores": torch.tensor([1.0, math.nan])}, "1 of 2 predictions are NaN"),
+        ({"labels": torch.tensor([1, 2])}, "labels must be 0 or 1"),
+        ({"labels": torch.tensor([1])}, r"must be \[n\] and labels \[n\], found \[2\] and \[1\]"),
+        ({"groups": torch.tensor([0.0, 1.0])}, "groups must be integers"),
+        ({"scores": torch.zeros(0), "labels": torch.zeros(0), "groups": torch.zeros(0, dtype=torch.int32)}, "no rows"),
+    ],
+)
+@pytest.mark.parametrize("name", AT_K)
+def test_wrong_arguments_are_refused(name, change, message):
+    given = {"scores": torch.zeros(2), "labels": torch.tensor([0, 1]), "groups": torch.tensor([0, 0]), "k": 1}
+    with pytest.raises(ModelError, match=message):
+        at_k(name, **given | change)
+
+
+def test_what_coverage_and_ranks_refuse():
+    with pytest.raises(ModelError, match="k must be"):
+        log_chance_of_absence(torch.zeros(1, 3), 0)
+    with pytest.raises(ModelError, match="2 of the scores are NaN"):
+        PositiveRanks.of(torch.full((1, 2), math.nan))
+    with pytest.raises(ModelError, match=r"found \[3\]"):
+        PositiveRanks.of(torch.zeros(3))
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_metrics_are_those_of_the_cpu():
+    random = torch.Generator().manual_seed(0)
+    rows = (
+        torch.randint(50, (5000,), generator=random).float(),
+        torch.rand(5000, generator=random) < 0.1,
+        torch.randint(300, (5000,), generator=random),
+    )
+    for name in AT_K:
+        on_gpu = at_k(name, *(column.cuda() for column in rows), 5)
+        assert on_gpu.device.type == "cuda"
+        assert on_gpu.item() == pytest.approx(at_k(name, *rows, 5).item(), abs=1e-12)
+    assert gauc(*(column.cuda() for column in rows)).auc.item() == pytest.approx(gauc(*rows).auc.item(), abs=1e-12)

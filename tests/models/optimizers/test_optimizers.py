@@ -1,0 +1,272 @@
+"""Optimizers by name: which parameters they decay, and the settings that a schedule moves."""
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import AdamW
+
+from gigabatch.models.errors import ModelError
+from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.layers.embeddings import EmbeddingTables
+from gigabatch.models.optimizers.lamb import Lamb, lamb_param_groups
+from gigabatch.models.optimizers.param_groups import split_parameters
+from gigabatch.models.optimizers.registry import build_optimizer, set_lr_and_momentum
+from gigabatch.models.optimizers.row_optimizer import RowOptimizer
+from gigabatch.models.tabular.tabular import TabularModel, TabularSettings
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return TabularModel(ModelInputs((5, 4), 2), TabularSettings(layers=(6,)))
+
+
+def names_of(model, parameters):
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    return [names[parameter] for parameter in parameters]
+
+
+def test_parameters_split_into_tables_weights_and_the_rest(model):
+    split = split_parameters(model)
+    assert names_of(model, split.embeddings) == ["embeddings.tables.0", "embeddings.tables.1"]
+    assert names_of(model, split.decayed) == ["layers.0.0.weight", "layers.1.0.weight"]
+    assert names_of(model, split.undecayed) == [
+        "float_norm.weight",
+        "float_norm.bias",
+        "layers.0.2.weight",
+        "layers.0.2.bias",
+        "layers.1.0.bias",
+    ]
+
+
+def test_norms_of_many_dimensions_embeddings_of_torch_and_frozen_parameters_are_recognised():
+    model = nn.ModuleDict({"norm": nn.LayerNorm((2, 3)), "table": nn.Embedding(4, 2), "linear": nn.Linear(2, 2)})
+    model["linear"].weight.requires_grad_(False)
+    split = split_parameters(model)
+    assert names_of(model, split.embeddings) == ["table.weight"]
+    assert split.decayed == []
+    assert names_of(model, split.undecayed) == ["norm.weight", "norm.bias", "linear.bias"]
+
+
+def test_a_table_shared_with_a_linear_layer_is_listed_once_as_a_table():
+    model = nn.ModuleDict({"linear": nn.Linear(2, 4, bias=False), "table": nn.Embedding(4, 2)})
+    model["linear"].weight = model["table"].weight
+    split = split_parameters(model)
+    assert len(split.embeddings) == 1
+    assert split.decayed == []
+
+
+def test_lamb_groups_hold_every_parameter_and_decay_weights_and_tables_only(model):
+    groups = {group["name"]: group for group in lamb_param_groups(model, 0.3)}
+    assert {name: g["weight_decay"] for name, g in groups.items()} == {
+        "embeddings": 0.3,
+        "decayed": 0.3,
+        "undecayed": 0.0,
+    }
+    assert sum(len(group["params"]) for group in groups.values()) == len(list(model.parameters()))
+
+
+def test_lamb_groups_leave_tables_out_when_asked(model):
+    split = split_parameters(model)
+    groups = {group["name"]: group["params"] for group in lamb_param_groups(model, 0.3, tables=False)}
+    assert groups == {"decayed": split.decayed, "undecayed": split.undecayed}
+
+
+def test_groups_without_parameters_are_left_out():
+    assert [group["name"] for group in lamb_param_groups(nn.Linear(2, 2, bias=False), 0.1)] == ["decayed"]
+
+
+def test_lamb_without_rowwise_treats_tables_as_dense_weights(model):
+    optimizer = build_optimizer(model, "lamb", lr=0.1, rowwise=False)
+    assert isinstance(optimizer, Lamb)
+    assert names_of(model, optimizer.param_groups[0]["params"]) == ["embeddings.tables.0", "embeddings.tables.1"]
+    assert model.embeddings.gradients == "dense"
+
+
+ROWWISE = {
+    "lamb": {},
+    "adamw": {"rowwise": True},
+    "adagrad_lamb": {},
+    "cowclip": {},
+}
+
+
+@pytest.mark.parametrize("name", ROWWISE)
+def test_tables_go_to_a_row_optimizer_and_the_rest_to_a_dense_one(model, name):
+    rows, dense = build_optimizer(model, name, lr=0.1, **ROWWISE[name]).optimizers
+    split = split_parameters(model)
+    assert isinstance(rows, RowOptimizer)
+    assert isinstance(dense, AdamW if name in ("adamw", "cowclip") else Lamb)
+    assert rows.param_groups[0]["params"] == split.embeddings
+    assert [group["params"] for group in dense.param_groups] == [split.decayed, split.undecayed]
+    assert model.embeddings.gradients == "rows"
+
+
+@pytest.mark.parametrize("name", ROWWISE)
+def test_a_model_without_tables_has_a_dense_optimizer_alone(name):
+    found = build_optimizer(nn.Linear(2, 2), name, lr=0.1, **ROWWISE[name])
+    assert type(found) is (AdamW if name in ("adamw", "cowclip") else Lamb)
+
+
+@pytest.mark.parametrize("name", ROWWISE)
+@pytest.mark.parametrize("table", [nn.Embedding(4, 2), nn.EmbeddingBag(4, 2)])
+def test_tables_of_torch_cannot_be_moved_by_rows(name, table):
+    model = nn.ModuleDict({"table": table, "linear": nn.Linear(2, 2)})
+    with pytest.raises(ModelError, match=r"table\.weight: rows of nn\.Embedding.*EmbeddingTables.*rowwise=False"):
+        build_optimizer(model, name, lr=0.1, **ROWWISE[name])
+    split = split_parameters(model)
+    for dense in ("lamb", "adamw"):
+        groups = build_optimizer(model, dense, lr=0.1, rowwise=False).param_groups
+        assert {p for group in groups for p in group["params"]} == {*split.embeddings, *split.decayed, *split.undecayed}
+
+
+def test_a_frozen_table_is_not_moved_by_rows(model):
+    model.embeddings.tables[1].requires_grad_(False)
+    with pytest.raises(ModelError, match=r"embeddings\.tables\.1: a frozen table.*rowwise=False"):
+        build_optimizer(model, "lamb", lr=0.1)
+    groups = build_optimizer(model, "lamb", lr=0.1, rowwise=False).param_groups
+    assert names_of(model, groups[0]["params"]) == ["embeddings.tables.0"]
+
+
+def test_settings_reach_lamb(model):
+    settings = {"lr": 0.2, "weight_decay": 0.3, "betas": (0.8, 0.9), "eps": 1e-4, "trust_clip": None}
+    rows, dense = build_optimizer(
+        model,
+        "lamb",
+        max_grad_norm=7.0,
+        always_adapt=True,
+        rowwise_second_moment="full",
+        rowwise_step="row",
+        **settings,
+    ).optimizers
+    assert dense.max_grad_norm == 7.0
+    assert dense.param_groups[0]["always_adapt"]
+    for optimizer in (rows, dense):
+        assert {key: optimizer.param_groups[0][key] for key in settings} == settings
+    found = {key: rows.param_groups[0][key] for key in ("method", "second_moment", "step", "lr_scale")}
+    assert found == {"method": "lamb", "second_moment": "full", "step": "row", "lr_scale": 1.0}
+
+
+def test_settings_reach_adagrad_lamb(model):
+    settings = {"weight_decay": 0.3, "betas": (0.8, 0.9), "eps": 1e-4, "trust_clip": None}
+    rows, dense = build_optimizer(
+        model, "adagrad_lamb", lr=0.2, table_lr=0.05, adagrad_eps=1e-5, max_grad_norm=7.0, **settings
+    ).optimizers
+    assert dense.max_grad_norm == 7.0
+    assert {key: dense.param_groups[0][key] for key in settings} == settings
+    wanted = {"method": "adagrad", "eps": 1e-5, "second_moment": "scalar", "weight_decay": 0.0, "lr_scale": 0.25}
+    assert {key: rows.param_groups[0][key] for key in wanted} == wanted
+
+
+def test_settings_reach_cowclip(model):
+    settings = {"l2": 0.1, "clip_ratio": 0.5, "clip_floor": 0.2, "betas": (0.8, 0.9), "eps": 1e-4}
+    rows, dense = build_optimizer(model, "cowclip", lr=0.2, table_lr=0.1, **settings).optimizers
+    assert {key: rows.param_groups[0][key] for key in settings} == settings
+    wanted = {"method": "adam", "second_moment": "full", "weight_decay": 0.0, "lr_scale": 0.5}
+    assert {key: rows.param_groups[0][key] for key in wanted} == wanted
+    assert [group["weight_decay"] for group in dense.param_groups] == [0.0, 0.0]
+    assert (dense.param_groups[0]["betas"], dense.param_groups[0]["eps"]) == ((0.8, 0.9), 1e-4)
+
+
+def test_tables_learn_at_their_own_rate(model):
+    optimizer = build_optimizer(model, "adagrad_lamb", lr=0.2, table_lr=0.05)
+    set_lr_and_momentum(optimizer, 0.4, 0.9)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.1, 0.4, 0.4])
+
+
+def test_adamw_decays_weights_and_tables_but_not_biases_and_norms(model):
+    """With zero gradients the whole update is the decay: w (1 - lr weight_decay)."""
+    optimizer = build_optimizer(model, "adamw", lr=0.1, weight_decay=0.5)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        decays = name.startswith("embeddings") or name in ("layers.0.0.weight", "layers.1.0.weight")
+        torch.testing.assert_close(parameter.detach(), before[name] * (0.95 if decays else 1.0))
+
+
+def test_settings_reach_adamw(model):
+    settings = {"lr": 0.2, "betas": (0.8, 0.9), "eps": 1e-4}
+    group = build_optimizer(model, "adamw", **settings).param_groups[0]
+    assert {key: group[key] for key in settings} == settings
+
+
+@pytest.mark.parametrize("name", ["lamb", "adamw"])
+def test_lr_and_momentum_of_a_step_are_those_set_before_it(name):
+    """After steps with gradients 1 and 0, the mean is b1' (1 - b1), whatever the optimizer does with it."""
+    layer = nn.Linear(1, 1, bias=False)
+    optimizer = build_optimizer(layer, name, lr=0.5, weight_decay=0.0)
+    for gradient, lr, momentum in ((1.0, 0.1, 0.75), (0.0, 0.0, 0.5)):
+        before = layer.weight.item()
+        set_lr_and_momentum(optimizer, lr, momentum)
+        layer.weight.grad = torch.full((1, 1), gradient)
+        optimizer.step()
+        assert layer.weight.item() == pytest.approx(before - lr, abs=1e-6)  # Adam's first step is lr long
+    assert optimizer.state[layer.weight]["exp_avg"].item() == pytest.approx(0.5 * 0.25)
+
+
+def test_settings_held_in_tensors_are_filled_in_place(model):
+    lr, beta1 = torch.tensor(0.1), torch.tensor(0.9)
+    optimizer = build_optimizer(model, "lamb", lr=lr, betas=(beta1, 0.999))
+    set_lr_and_momentum(optimizer, 0.25, 0.5)
+    assert (lr.item(), beta1.item()) == (0.25, 0.5)
+    assert all(group["lr"] is lr and group["betas"][0] is beta1 for group in optimizer.param_groups)
+
+
+@pytest.mark.parametrize(
+    ("name", "lr", "settings"),
+    [
+        ("lamb", 0.05, {}),
+        ("lamb", 0.05, {"rowwise": False}),
+        ("adamw", 0.05, {}),
+        ("adamw", 0.05, {"rowwise": True}),
+        ("adagrad_lamb", 0.05, {"table_lr": 0.2}),
+        ("cowclip", 0.05, {"clip_floor": 1.0}),
+    ],
+)
+def test_training_lowers_the_loss(model, name, lr, settings):
+    ids, floats = torch.randint(4, (64, 2), dtype=torch.int32), torch.randn(64, 2)
+    targets = floats[:, :1] + ids[:, :1] - 1
+    optimizer = build_optimizer(model, name, lr=lr, **settings)
+    losses = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(ids, floats), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.2 * losses[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("adam", {"lr": 0.1}, "unknown optimizer 'adam'. Known: lamb, adamw, adagrad_lamb, cowclip"),
+        ("adamw", {"lr": 0.1, "trust_clip": 1.0}, "setting of adamw 'trust_clip'. Known: lr, weight_decay, betas, eps"),
+        ("lamb", {"lr": 0.1, "decay": 1.0}, "setting of lamb 'decay'. Known: lr, weight_decay"),
+        ("adagrad_lamb", {"lr": 0.1, "l2": 1.0}, "setting of adagrad_lamb 'l2'. Known: lr, table_lr, weight_decay"),
+        ("cowclip", {"lr": 0.1, "weight_decay": 1.0}, "setting of cowclip 'weight_decay'. Known: lr, table_lr, l2"),
+        ("lamb", {}, "lamb: the setting lr"),
+    ],
+)
+def test_unknown_names_list_the_known_ones(model, name, settings, message):
+    with pytest.raises(ModelError, match=message):
+        build_optimizer(model, name, **settings)
+
+
+def test_rows_of_one_number_change_their_sign_under_lamb():
+    """A weight that starts on the wrong side: LAMB's step is a share of its own size and would never cross zero."""
+    terms = EmbeddingTables([2, 3], [1, 1])
+    with torch.no_grad():
+        for table in terms.tables:
+            table.fill_(0.5)
+    optimizer = build_optimizer(nn.ModuleList([terms, nn.Linear(1, 1)]), "lamb", lr=0.1)
+    for _ in range(40):
+        optimizer.zero_grad()
+        (terms(torch.tensor([[1, 2]])) + 1).square().sum().backward()  # wants each of the two at -1
+        optimizer.step()
+    assert terms(torch.tensor([[1, 2]])).sum().item() == pytest.approx(-2, abs=0.4)
+    mixed = nn.ModuleList([EmbeddingTables([2, 3], [1, 4]), EmbeddingTables([5], [1]), nn.Linear(1, 1)])
+    kinds = [one.param_groups[0]["method"] for one in build_optimizer(mixed, "lamb", lr=0.1).optimizers[:-1]]
+    assert kinds == ["lamb", "adam"]

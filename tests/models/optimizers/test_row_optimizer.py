@@ -1,0 +1,236 @@
+"""RowOptimizer: what a step takes, forgets and saves. What it computes is tested in kernels/test_row_update.py."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+
+from gigabatch.models.errors import ModelError
+from gigabatch.models.kernels.row_update import reference as row_update_reference
+from gigabatch.models.kernels.row_update.rules import METHODS, ROW_STEPS, RowRule
+from gigabatch.models.layers.embeddings import EmbeddingTables
+from gigabatch.models.optimizers.lamb import Lamb
+from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer
+
+SIZES, WIDTHS = [30, 4], [3, 2]
+
+
+def make(seed=0, **settings):
+    torch.manual_seed(seed)
+    tables = EmbeddingTables(SIZES, WIDTHS)
+    return tables, RowOptimizer([tables], **{"lr": 0.1, "weight_decay": 0.02} | settings)
+
+
+def batch(seed, num_rows=8):
+    random = torch.Generator().manual_seed(seed)
+    ids = torch.stack([torch.randint(size, (num_rows,), generator=random, dtype=torch.int32) for size in SIZES], 1)
+    return ids, torch.randn(num_rows, sum(WIDTHS), generator=random)
+
+
+def backward(tables, ids, weights):
+    """The gradient of what was looked up is `weights`."""
+    (tables(ids) * weights).sum().backward()
+
+
+def train(tables, optimizer, seeds):
+    for seed in seeds:
+        optimizer.zero_grad()
+        backward(tables, *batch(seed))
+        optimizer.step()
+
+
+def weights_of(tables):
+    return [table.detach().clone() for table in tables.tables]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_steps_equal_the_plain_rule(method):
+    settings = {"eps": 1e-4, "l2": 0.1, "second_moment": "full", "step": "row", "trust_clip": 3.0}
+    settings |= {"clip_ratio": 0.5, "clip_floor": 0.2, "weight_decay": 0.05}
+    tables, optimizer = make(method=method, betas=(0.8, 0.95), **settings)
+    expected = [table.double() for table in weights_of(tables)]
+    rule = RowRule(method, 0.1, 0.8, 0.95, **settings)
+    states = [rule.new_state(table) for table in expected]
+    for seed in range(4):
+        ids, gradient = batch(seed)
+        row_update_reference.update_rows(expected, states, ids, gradient.double(), rule)
+    train(tables, optimizer, range(4))
+    for found, wanted in zip(weights_of(tables), expected, strict=True):
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("step", ROW_STEPS)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_resumed_from_its_state_dicts_is_bit_equal_to_one_without_a_break(method, step):
+    straight, optimizer = make(method=method, step=step)
+    train(straight, optimizer, range(6))
+
+    broken, optimizer = make(method=method, step=step)
+    train(broken, optimizer, range(3))
+    file = io.BytesIO()
+    torch.save({"model": broken.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    resumed, optimizer = make(seed=1, method=method, step=step)
+    resumed.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    train(resumed, optimizer, range(3, 6))
+    assert all(map(torch.equal, weights_of(straight), weights_of(resumed)))
+
+
+def test_accumulated_batches_are_one_step_with_all_their_rows():
+    (parts, part_optimizer), (whole, whole_optimizer) = make(), make()
+    batches = [batch(seed) for seed in range(3)]
+    for ids, gradient in batches:
+        backward(parts, ids, gradient)
+    backward(whole, *(torch.cat(tensors) for tensors in zip(*batches, strict=True)))
+    part_optimizer.step()
+    whole_optimizer.step()
+    assert all(map(torch.equal, weights_of(parts), weights_of(whole)))
+    assert float(part_optimizer.state[parts.tables[0]]["num_steps"]) == 1
+
+
+def test_a_step_forgets_what_it_took():
+    tables, optimizer = make(method="sgd", weight_decay=0.0)
+    backward(tables, *batch(0))
+    optimizer.step()
+    before = weights_of(tables)
+    optimizer.step()
+    assert tables.row_gradients == []
+    assert all(map(torch.equal, weights_of(tables), before))
+
+
+def test_zero_grad_forgets_gradients_that_no_step_took():
+    (tables, optimizer), (alone, other) = make(), make()
+    backward(tables, *batch(0))
+    train(tables, optimizer, [1])
+    train(alone, other, [1])
+    assert all(map(torch.equal, weights_of(tables), weights_of(alone)))
+
+
+def test_no_gradient_of_the_tables_is_built():
+    tables, _ = make()
+    assert tables.gradients == "rows"
+    backward(tables, *batch(0))
+    assert all(table.grad is None for table in tables.tables)
+    assert len(tables.row_gradients) == 1
+
+
+def test_several_modules_move_each_by_its_own_gradients():
+    torch.manual_seed(0)
+    first, second = EmbeddingTables([30], [3]), EmbeddingTables([4], [2])
+    optimizer = RowOptimizer([first, second], lr=0.1)
+    before = first.tables[0].detach().clone()
+    backward(second, torch.tensor([[1]], dtype=torch.int32), torch.ones(1, 2))
+    old = second.tables[0].detach().clone()
+    optimizer.step()
+    assert torch.equal(first.tables[0], before)
+    assert (second.tables[0] != old).any(1).tolist() == [False, True, False, False]
+
+
+def test_the_closure_is_evaluated_and_its_loss_returned():
+    tables, optimizer = make()
+    before = weights_of(tables)
+
+    def closure():
+        loss = tables(batch(0)[0]).square().sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == pytest.approx(sum_of_squares(before, batch(0)[0]), rel=1e-5)
+    assert not torch.equal(tables.tables[0], before[0])
+
+
+def sum_of_squares(tables, ids):
+    return sum(table[ids[:, column].long()].double().square().sum().item() for column, table in enumerate(tables))
+
+
+def test_versions_of_the_kernel_agree():
+    (compiled, one), (plain, other) = make(), make(version="reference")
+    for tables, optimizer in ((compiled, one), (plain, other)):
+        train(tables, optimizer, range(3))
+    torch.testing.assert_close(weights_of(compiled), weights_of(plain), rtol=1e-5, atol=1e-7)
+
+
+def test_a_copy_goes_on_as_the_original_and_apart_from_it():
+    tables, optimizer = make(version="cpu")
+    train(tables, optimizer, range(2))
+    copied_tables, copied = copy.deepcopy((tables, optimizer))
+    assert copied.version == "cpu"
+    train(copied_tables, copied, [2])
+    assert not torch.equal(copied_tables.tables[0], tables.tables[0])
+    train(tables, optimizer, [2])
+    assert all(map(torch.equal, weights_of(copied_tables), weights_of(tables)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "rmsprop"}, "unknown method of the row optimizer 'rmsprop'. Known: sgd, adagrad, adam, lamb"),
+        ({"second_moment": "row"}, "unknown second_moment of the row optimizer 'row'. Known: scalar, full"),
+        ({"step": "local"}, "unknown step of the row optimizer 'local'. Known: global, row"),
+        ({"lr": -1.0}, "lr must not be negative"),
+        ({"betas": (1.0, 0.9)}, "betas must be in"),
+        ({"weight_decay": -0.1}, "weight_decay must not be negative"),
+        ({"l2": -0.1}, "l2 must not be negative"),
+        ({"clip_floor": -0.1}, "clip_floor must not be negative"),
+        ({"trust_clip": 0.0}, "trust_clip must be positive"),
+        ({"clip_ratio": 0.0}, "clip_ratio must be positive"),
+        ({"eps": 0.0}, "eps must be positive"),
+        ({"lr_scale": 0.0}, "lr_scale must be positive"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, message):
+    with pytest.raises(ModelError, match=message):
+        make(**settings)
+
+
+def pair():
+    tables, rows = make()
+    head = nn.Linear(5, 1)
+    return tables, head, Optimizers(rows, Lamb(head.parameters(), lr=0.1))
+
+
+def test_several_optimizers_are_one():
+    tables, head, optimizer = pair()
+    assert len(optimizer.param_groups) == 2
+    optimizer.param_groups[0]["lr"] = optimizer.param_groups[1]["lr"] = 0.05
+    before = [*weights_of(tables), head.weight.detach().clone()]
+    head(tables(batch(0)[0])).sum().backward()
+    optimizer.step()
+    assert not any(map(torch.equal, [*weights_of(tables), head.weight], before))
+    assert set(optimizer.state) == {*tables.tables, *head.parameters()}
+    head(tables(batch(0)[0])).sum().backward()
+    optimizer.zero_grad()
+    assert head.weight.grad is None
+    assert tables.row_gradients == []
+
+
+def test_the_state_of_several_is_restored():
+    def steps(tables, head, optimizer, seeds):
+        for seed in seeds:
+            optimizer.zero_grad()
+            head(tables(batch(seed)[0])).square().sum().backward()
+            optimizer.step()
+
+    tables, head, optimizer = pair()
+    steps(tables, head, optimizer, range(3))
+    saved = copy.deepcopy((tables.state_dict(), head.state_dict(), optimizer.state_dict()))
+    steps(tables, head, optimizer, range(3, 6))
+    resumed_tables, resumed_head, resumed = pair()
+    for module, state in zip((resumed_tables, resumed_head, resumed), saved, strict=True):
+        module.load_state_dict(state)
+    steps(resumed_tables, resumed_head, resumed, range(3, 6))
+    assert all(map(torch.equal, weights_of(tables), weights_of(resumed_tables)))
+    assert torch.equal(head.weight, resumed_head.weight)
+
+
+@pytest.mark.parametrize(
+    ("state", "found"), [({}, "none"), ({"optimizers": []}, "0"), ({"state": {}, "param_groups": []}, "none")]
+)
+def test_the_state_of_another_number_of_optimizers_is_an_error(state, found):
+    _, _, optimizer = pair()
+    with pytest.raises(ModelError, match=f"2 optimizers are to be restored, the state holds {found}"):
+        optimizer.load_state_dict(state)

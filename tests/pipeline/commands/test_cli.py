@@ -1,0 +1,335 @@
+"""The command line: its commands and options, one line for a user's mistake, exit codes, and what gc leaves alone."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import typer
+
+from gigabatch.pipeline.commands.app import COMMANDS, main, make_app
+from tests.pipeline.tiny_recipe import write_day
+
+ROOT = Path(__file__).resolve().parents[3]
+RUN, OUTPUT = "--config key=value", "--verbose -v --quiet -q"
+LINES = {  # every command with its options and arguments: users' scripts and schedules are written with them
+    "gigabatch": f"--version {OUTPUT} --install-completion --show-completion",
+    "features": f"{RUN} {OUTPUT}",
+    "train": f"{RUN} {OUTPUT}",
+    "evaluate": f"{RUN} --run --split --out {OUTPUT}",
+    "score": f"{RUN} --run --split --input --out {OUTPUT}",
+    "export": f"{RUN} --run --formats --out {OUTPUT}",
+    "nightly": f"{RUN} {OUTPUT}",
+    "rollback": f"{RUN} {OUTPUT}",
+    "update": f"{RUN} --data --preprocessor --refresh-scales {OUTPUT}",
+    "embed": f"{RUN} --run --dtype --index --recall --update {OUTPUT}",
+    "serve": f"{RUN} --run --host --port --insecure {OUTPUT}",
+    "plan": f"{RUN} --json {OUTPUT}",
+    "tune": f"{RUN} --max-batch --seeds --seconds --rows --tolerance {OUTPUT}",
+    "compare": f"{RUN} --models --seeds --epochs --trials --seconds --rows {OUTPUT}",
+    "lr-range": f"{RUN} --start --stop --steps {OUTPUT}",
+    "profile": f"{RUN} --steps --rows --trace {OUTPUT}",
+    "import-nvtabular": f"DIR --out --schema {OUTPUT}",
+    "import-fastai": f"FILE --out --schema {OUTPUT}",
+    "gc": f"{RUN} --keep {OUTPUT}",
+}
+HEAVY = ("torch", "pandas", "dask", "numba", "pyarrow", "scipy", "matplotlib", "fastapi")
+
+
+def spelled(item) -> str | None:
+    """A test's name where a parameter is a command line."""
+    return " ".join(item) or "nothing" if isinstance(item, list) else None
+
+
+def run_python(*arguments: str, folder: Path = ROOT, **environment: str) -> subprocess.CompletedProcess:
+    everything = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=everything, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def gigabatch(tiny, capsys):
+    """The command on the tiny data, in this process: exit code, standard output, standard error."""
+
+    def call(command: str, *arguments: str):
+        capsys.readouterr()
+        code = main([command, "--config", str(tiny.config), *arguments])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def test_commands_and_options_are_these():
+    root = typer.main.get_command(make_app())
+    found = {
+        name: " ".join(" ".join(item.opts) if item.opts[0].startswith("-") else item.metavar for item in command.params)
+        for name, command in {"gigabatch": root, **root.commands}.items()
+    }
+    assert found == LINES
+
+
+def test_help_lists_every_command_under_its_group(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    groups = {part.partition(" ─")[0]: part for part in out.split("╭─ ")}
+    for group, functions in COMMANDS.items():
+        first_words = [line.strip("│ ").partition(" ")[0] for line in groups[group].splitlines()]
+        assert [word for word in first_words if word in LINES] == list(functions)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--help"], 0),
+        (["--version"], 0),
+        (["train", "--help"], 0),
+        (["trian"], 2),
+        (["train", "--confg", "conf/flights.yaml"], 2),
+        (["train", "--config", "conf/nowhere.yaml"], 2),
+        (["train", "epochs=3"], 2),
+        (["train", "train.epochs=0"], 2),
+        (["nightly", "nightly.tolerence=1"], 40),
+    ],
+    ids=spelled,
+)
+def test_an_answer_that_needs_no_work_imports_nothing_heavy(arguments, code):
+    """Their imports take seconds; without them an answer takes less than half a one."""
+    program = f"""
+import sys
+from gigabatch.pipeline.commands.app import main
+code = main({arguments!r})
+print("imported", code, [name for name in {HEAVY!r} if name in sys.modules])
+"""
+    done = run_python("-c", program)
+    assert done.stdout.splitlines()[-1:] == [f"imported {code} []"], done.stderr
+
+
+def test_the_module_is_the_command_and_tells_its_version():
+    done = run_python("-m", "gigabatch", "--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert list(lines) == ["gigabatch", "from", "python", "libraries"]
+    assert lines["from"] == str(ROOT)
+    assert lines["python"].startswith(f"{sys.version.split()[0]} ({sys.executable})")
+    assert f"pandas {pd.__version__}" in lines["libraries"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "No such command 'trian'. Did you mean 'train'? Commands: features, train, "),
+        (["zzz"], "No such command 'zzz'. Commands: features, train, "),
+        ([], "Missing command. Commands: features, train, "),
+        (["seed=3"], "Missing command. Commands: features, train, "),
+        (["train", "--confg", "x.yaml"], "No such option: --confg (Possible options: --config)"),
+        (["update"], "Missing option '--data'"),
+        (["plan", "-v", "-q"], "give one of --verbose and --quiet, not both."),
+        (["gc", "--keep", "few"], "Invalid value for '--keep': "),
+        (["train", "--config", "conf/nowhere.yaml"], "config conf/nowhere.yaml: no such file. Found there: conf/"),
+        (["train", "train.epoch=3"], "unknown key 'train.epoch'. Did you mean 'train.epochs'?"),
+        (["train", "epochs=3"], "unknown key 'epochs'. Did you mean 'train.epochs'?"),
+        (["train", "epochs"], "override 'epochs': expected key=value"),
+    ],
+    ids=spelled,
+)
+def test_a_users_mistake_is_one_line_on_standard_error(arguments, message, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("gigabatch: ")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train seed=-1 --config {0} train.epochs=0",
+        "train --config {0} seed=-1 train.epochs=0",
+        "train seed=-1 train.epochs=0 -q --config {0}",
+        "seed=-1 train train.epochs=0 --config {0}",
+        "-q seed=-1 train.epochs=0 train --config {0}",
+    ],
+)
+def test_overrides_stand_anywhere_on_the_line(line, tiny, capsys):
+    assert main(line.format(tiny.config).split()) == 2
+    error = capsys.readouterr().err
+    assert f"{tiny.config}: " in error
+    assert "seed: Input should be greater than or equal to 0 (found -1)" in error
+    assert "train.epochs: Input should be greater than or equal to 1 (found 0)" in error
+
+
+def test_without_a_configuration_those_that_are_there_are_listed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train"]) == 2
+    needed = "gigabatch: --config is needed: the run's YAML file. The default, conf/flights.yaml, is not here."
+    assert capsys.readouterr().err == f"{needed} YAML files here and in conf: none.\n"
+    for path in ("mine.yaml", "conf/other.yaml"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).touch()
+    assert main(["nightly"]) == 40
+    assert capsys.readouterr().err == f"{needed} YAML files here and in conf: conf/other.yaml, mine.yaml.\n"
+
+
+def test_quiet_prints_results_alone(tiny):
+    done = tiny.command("train", "--config", str(tiny.config), "train.epochs=1", "-q")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "auc" in done.stdout
+    done = tiny.command("-q", "features", "--config", str(tiny.config))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2,400" in done.stdout
+    loud = tiny.command("features", "--config", str(tiny.config))
+    assert "skipped, unchanged" in loud.stderr
+
+
+def test_verbose_tells_when_and_where_and_shows_the_traceback_of_a_mistake(tiny):
+    done = tiny.command("features", "-v", "--config", str(tiny.config), "features.files=nowhere-*")
+    assert done.returncode == 2
+    lines = done.stderr.splitlines()
+    assert "Traceback (most recent call last):" in lines
+    assert lines[-1].startswith("gigabatch: ")
+    assert "nowhere-*" in lines[-1]
+    tiny.command("features", "--config", str(tiny.config))
+    done = tiny.command("features", "--config", str(tiny.config), "--verbose")
+    assert done.returncode == 0
+    assert "gigabatch.pipeline.store.artifacts: features: skipped, unchanged" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("gigabatch tr", "train"),
+        ("gigabatch train --conf", "--config"),
+        ("gigabatch train train.epo", "train.epochs="),
+        ("gigabatch nightly --config x.yaml nightly.min_w", "nightly.min_window_rows="),
+    ],
+)
+def test_a_shell_completes_commands_options_and_settings(words, found):
+    place = str(len(words.split()) - 1)
+    done = run_python("-m", "gigabatch", _GIGABATCH_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=place)
+    assert (done.returncode, done.stdout.split()) == (0, [found])
+
+
+def test_the_completion_that_is_installed_calls_the_command():
+    done = run_python("-m", "gigabatch", _GIGABATCH_COMPLETE="source_bash")
+    assert done.returncode == 0
+    assert "_GIGABATCH_COMPLETE=complete_bash" in done.stdout
+    assert done.stdout.rstrip().endswith(" gigabatch")
+
+
+def test_features_then_train_print_what_was_made(gigabatch, tiny):
+    code, out, _ = gigabatch("features")
+    assert code == 0
+    assert "train" in out
+    assert "2,400" in out
+    assert "clicks of a made-up shop" in out
+    code, out, _ = gigabatch("train", "train.epochs=1")
+    assert code == 0
+    assert "auc" in out
+    assert str(tiny.home) in out
+    assert "skipped, unchanged" in out
+
+
+def test_overrides_reach_the_run(gigabatch, tiny):
+    assert gigabatch("train", "train.epochs=1", "seed=9", "name=other")[0] == 0
+    summary = (tiny.folder / "runs" / "other" / "latest" / "summary.json").read_text()
+    assert '"seed": 9' in summary
+    assert '"epochs": 1' in summary
+
+
+def test_evaluate_score_nightly_and_rollback_run_from_the_command_line(gigabatch, tiny):
+    assert gigabatch("nightly")[0] == 0
+    write_day(tiny.raw, 1, 600)
+    assert gigabatch("nightly")[0] in (0, 10)
+    assert gigabatch("nightly")[0] == 10
+    assert gigabatch("evaluate", "--split", "valid")[0] == 0
+    assert gigabatch("score", "--out", str(tiny.folder / "scores.csv"))[0] == 0
+    assert len(pd.read_csv(tiny.folder / "scores.csv")) == 360
+    assert gigabatch("nightly", "nightly.tolerance=1", "seed=5")[0] == 0
+    assert gigabatch("rollback")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "override", "code"), [("train", "seed=-1", 2), ("nightly", "seed=-1", 40), ("score", "seed=1", 2)]
+)
+def test_exit_codes_of_user_errors(gigabatch, command, override, code):
+    found, out, err = gigabatch(command, override)
+    assert (found, out) == (code, "")
+    assert err.startswith("gigabatch: ")
+
+
+def test_a_full_disk_or_a_file_that_may_not_be_read_is_one_line_too(gigabatch, tiny, monkeypatch):
+    def fail(*_, **__):
+        raise PermissionError(13, "Permission denied", "/data/x.csv")
+
+    monkeypatch.setattr("gigabatch.features.reading.sources.expand", fail)
+    monkeypatch.setattr("tests.pipeline.tiny_recipe.expand", fail)
+    code, _, err = gigabatch("train")
+    assert code == 2
+    assert err == "gigabatch: [Errno 13] Permission denied: '/data/x.csv'\n"
+
+
+def test_a_library_message_of_many_lines_is_one_line_too(gigabatch, tiny):
+    with open(tiny.raw / "day-000.csv", "a") as file:
+        file.write("1,2,3,4,5,6,7,8,9,10,11,12,13,14\n")
+    code, _, err = gigabatch("train")
+    assert code == 2
+    assert "day-000.csv: cannot be read" in err
+    assert "Expected 11 fields in line 3002, saw 14" in err
+    assert [line for line in err.splitlines() if line.startswith("gigabatch")] == [err.splitlines()[-1]]
+
+
+def test_a_folder_in_place_of_a_file_is_one_line_too(gigabatch, tiny):
+    (tiny.raw / "day-000.csv").unlink()
+    (tiny.raw / "day-000.csv").mkdir()
+    code, _, err = gigabatch("train")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "Is a directory" in err
+
+
+def test_a_mistake_of_ours_keeps_its_traceback(gigabatch, monkeypatch):
+    monkeypatch.setattr("gigabatch.pipeline.stages.stages.Pipeline.features", lambda self: int("x"))
+    with pytest.raises(ValueError, match="invalid literal"):
+        gigabatch("train")
+
+
+def test_ctrl_c_stops_without_a_traceback(gigabatch, monkeypatch):
+    def stop(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gigabatch.pipeline.stages.stages.Pipeline.features", stop)
+    assert gigabatch("train")[::2] == (130, "gigabatch: stopped; run again to go on.\n")
+
+
+def runs_of(tiny) -> set[str]:
+    return {path.name for path in tiny.home.iterdir() if path.is_dir() and not path.is_symlink()}
+
+
+def test_gc_removes_the_old_and_keeps_what_pointers_name(gigabatch, tiny):
+    made = [tiny.train(f"seed={seed}", "train.epochs=1").path for seed in range(1, 6)]
+    for number, path in enumerate(made):  # the first is the oldest
+        os.utime(path, (1000 + number, 1000 + number))
+    for number, path in enumerate(sorted(tiny.artifacts("train"))):
+        os.utime(path, (1000 + number, 1000 + number))
+    for name, path in (("current", made[0]), ("previous", made[1]), ("latest", made[2])):
+        link = tiny.home / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(path.name)
+    code, out, _ = gigabatch("gc", "--keep", "1")
+    assert code == 0
+    assert runs_of(tiny) == {path.name for path in (made[0], made[1], made[2], made[4])}
+    assert [len(tiny.artifacts(stage)) for stage in ("features", "encode", "train", "evaluate")] == [1, 1, 1, 1]
+    assert f"removed {made[3]}" in out
+    assert "9 folder(s), " in out  # one run, four of train, four of evaluate
+    assert tiny.artifacts("train")[0] == max(tiny.artifacts("train"))
+    gigabatch("gc", "--keep", "0")
+    assert runs_of(tiny) == {path.name for path in made[:3]}
+    assert gigabatch("evaluate")[0] == 0  # and the next run makes again what is gone
+
+
+def test_gc_of_a_negative_number_is_an_error(gigabatch):
+    assert gigabatch("gc", "--keep", "-1")[0] == 2

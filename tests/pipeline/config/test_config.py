@@ -1,0 +1,226 @@
+"""Configuration: checked as a whole before any work, with errors that say what is possible."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+
+from gigabatch.features.recipes.flights.recipe import FlightsSettings
+from gigabatch.pipeline.config.config import ConfigError, RunConfig, load_config, parse_config
+
+ROOT = Path(__file__).resolve().parents[3]
+SMALLEST = "name: a\nrecipe: flights\n"
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load(text: str, *overrides: str) -> RunConfig:
+        path = tmp_path / "run.yaml"
+        path.write_text(text)
+        return load_config(path, overrides)
+
+    return load
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "conf").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_configuration_of_the_repository_loads(path):
+    config = load_config(path)
+    assert config.name == YAML(typ="safe").load(path.read_text())["name"]
+
+
+def test_defaults_are_filled_in(load):
+    config = load(SMALLEST)
+    assert config.features == FlightsSettings()
+    assert (config.seed, config.engine, config.device) == (1, "auto", "auto")
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "suggestion", "known"),
+    [
+        ("sede: 3", "sede", "seed", "recipe"),
+        ("train: {epoch: 3}", "train.epoch", "train.epochs", "batch_size"),
+        ("features: {late_minute: 3}", "features.late_minute", "features.late_minutes", "smoothing"),
+        ("features: {split: {trian: 0.5}}", "features.split.trian", "features.split.train", "valid"),
+        ("preprocess: {min_counts: 3}", "preprocess.min_counts", "preprocess.min_count", "indicator"),
+        (
+            "preprocess: {columns: {a: {min_cuont: 3}}}",
+            "preprocess.columns.a.min_cuont",
+            "preprocess.columns.a.min_count",
+            "oov_buckets",
+        ),
+        ("nightly: {tolerence: 0.1}", "nightly.tolerence", "nightly.tolerance", "confidence"),
+        ("evaluate: {ranking: {kk: 3}}", "evaluate.ranking.kk", "evaluate.ranking.k", "max_rows"),
+        ("model: {layrs: [3]}", "model.layrs", "model.layers", "dropout"),
+        # Of another section: the same name before a similar one, and the file's own keys before any import.
+        ("epochs: 3", "epochs", "train.epochs", "preprocess"),
+        ("train: {seed: 3}", "train.seed", "seed", "epochs"),
+        ("model: {layers: [8]}\nlayer: [3]", "layer", "model.layers", "model"),
+    ],
+)
+def test_an_unknown_key_is_named_with_the_known_ones_and_a_suggestion(load, text, key, suggestion, known):
+    with pytest.raises(ConfigError) as error:
+        load(SMALLEST + text)
+    assert f"unknown key '{key}'. Did you mean '{suggestion}'? Known keys: " in str(error.value)
+    assert known in str(error.value).partition("Known keys: ")[2]
+
+
+def test_settings_of_the_same_name_are_all_suggested(load):
+    suggested = r"'max_rows'\. Did you mean 'evaluate\.ranking\.max_rows' or 'serve\.max_rows'\?"
+    with pytest.raises(ConfigError, match=suggested):
+        load(SMALLEST, "max_rows=3")
+
+
+def test_every_unknown_key_is_told_at_once_and_none_is_suggested(load):
+    with pytest.raises(ConfigError, match=r"'train\.epoch'.* 'sede'.* Did you mean 'seed'") as error:
+        load(SMALLEST, "train.epoch=3", "sede=1", "nightly.epoch=3")
+    assert "mean 'train.epoch'" not in str(error.value)
+
+
+def test_what_the_recipe_and_the_model_refuse_comes_after_all_else(load):
+    with pytest.raises(ConfigError, match=r"run\.yaml: train\.epochs: [^:]* \(found 0\)\.$"):
+        load(SMALLEST, "train.epochs=0", "features.late_minute=3", "model.layrs=3")
+
+
+MISTAKES = {
+    "unknown key": "epochs=3",
+    "unknown key of a section": "train.epoch=3",
+    "value": "train.batch_size=1",
+    "recipe": "recipe=flight",
+    "kind of model": "model.kind=dnc",
+}
+
+
+@pytest.mark.parametrize("override", MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_told_before_anything_heavy_is_imported(override):
+    """Seconds of imports stand between a user and the message otherwise."""
+    code = f"""
+import sys
+from gigabatch.pipeline.config.config import ConfigError, load_config
+try:
+    load_config("conf/flights.yaml", [{override!r}])
+    sys.exit("no error")
+except ConfigError:
+    print(*sorted({{"torch", "pandas", "dask", "numba", "pyarrow", "scipy"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "\n")
+
+
+def test_an_unknown_key_that_resembles_nothing_gets_no_suggestion(load):
+    with pytest.raises(ConfigError, match=r"unknown key 'zzz'\. Known keys: artifacts"):
+        load(SMALLEST + "zzz: 1")
+
+
+def test_overrides_reach_every_section(load):
+    config = load(
+        SMALLEST + "train: {epochs: 7, lr_max: 0.5}",
+        "seed=7", "train.epochs=3", "model.layers=[64, 32]", "features.split.train=0.7", "features.split.valid=0.2",
+    )  # fmt: skip
+    assert (config.seed, config.train.epochs, config.train.lr_max) == (7, 3, 0.5)
+    assert config.model.settings.layers == (64, 32)
+    assert (config.features.split.train, config.features.split.test) == (0.7, 0.1)
+
+
+def test_an_override_may_open_a_section_that_the_file_leaves_empty(load):
+    assert load(SMALLEST + "train:\n", "train.epochs=3").train.epochs == 3
+
+
+@pytest.mark.parametrize("override", ["seed", "=3", "name.x=3", "seed=[1", "train.epochs=lots"])
+def test_an_override_that_makes_no_sense_is_an_error(load, override):
+    with pytest.raises(ConfigError):
+        load(SMALLEST, override)
+
+
+def test_an_unknown_key_in_an_override_is_an_error(load):
+    with pytest.raises(ConfigError, match=r"unknown key 'train\.epoch'\. Did you mean 'train\.epochs'"):
+        load(SMALLEST, "train.epoch=3")
+
+
+@pytest.mark.parametrize(("text", "value"), [("1e-3", 0.001), ("1E2", 100.0), (".5", 0.5)])
+def test_numbers_are_those_of_yaml_1_2(load, text, value):
+    assert load(SMALLEST + f"train: {{schedule_settings: {{div: {text}}}}}").train.schedule_settings == {"div": value}
+    assert load(SMALLEST, f"train.schedule_settings.div={text}").train.schedule_settings == {"div": value}
+
+
+@pytest.mark.parametrize("word", ["no", "off", "yes", "on"])
+def test_no_is_a_word_and_not_false(load, word):
+    assert load(f"name: {word}\nrecipe: flights\n").name == word
+
+
+def test_a_missing_file_lists_the_configurations_beside_it(tmp_path):
+    (tmp_path / "flights.yaml").write_text(SMALLEST)
+    with pytest.raises(ConfigError, match=r"flight\.yaml: no such file\. Found there: .*flights\.yaml"):
+        load_config(tmp_path / "flight.yaml")
+    with pytest.raises(ConfigError, match="Found there: nothing"):
+        load_config(tmp_path / "nowhere" / "flight.yaml")
+
+
+def test_a_folder_in_place_of_a_file_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["seed: 1\nseed: 2\n", "train: {epochs: 1, epochs: 2}\n"])
+def test_a_key_that_stands_twice_is_an_error(load, text):
+    with pytest.raises(ConfigError, match=r"not valid YAML \(.*duplicate key .*line \d"):
+        load(SMALLEST + text)
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "", "just words", "a: [", "\x00"])
+def test_a_file_that_holds_no_settings_is_an_error(load, text):
+    with pytest.raises(ConfigError, match=r"run\.yaml"):
+        load(text)
+
+
+def test_bytes_that_are_not_utf8_are_an_error(tmp_path):
+    (tmp_path / "run.yaml").write_bytes(b"name: caf\xe9\nrecipe: flights\n")
+    with pytest.raises(ConfigError, match="not valid YAML"):
+        load_config(tmp_path / "run.yaml")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.epochs=0", r"train\.epochs: .*greater than or equal to 1 \(found 0\)"),
+        ("train.optimizer=adm", r"train\.optimizer: .*'lamb', 'adamw', 'adagrad_lamb' or 'cowclip' \(found 'adm'\)"),
+        ("train.lr_max=.inf", r"train\.lr_max: .*finite"),
+        ("device=gpu", r"device: .*found 'gpu'"),
+        ("name=a/b", r"name: .*found 'a/b'"),
+        ("recipe=flight", r"unknown recipe 'flight'\. Known: flights"),
+        ("features.split.train=0.9", r"fractions must be positive and sum to 1"),
+        ("features.path=3", r"features\.path: .*\(found 3\)"),
+        ("features=3", r"features: expected keys and values, found int"),
+        ("train=3", r"train: .*\(found 3\)"),
+        ("model.dropout=2", r"model: dropout must be a probability"),
+        ("model.dropout=[0.1]", r"model: dropout has 1 entries for 2 layers"),
+        ("model.layers=[0]", r"model: layers must be integers from 1 up"),
+        ("preprocess.indicator=never", r"preprocess\.indicator: unknown value 'never'\. Known: auto, all, none"),
+        ("preprocess.min_count=many", r"preprocess\.min_count: .*found 'many'"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_was_found(load, override, message):
+    with pytest.raises(ConfigError, match=message):
+        load(SMALLEST, override)
+
+
+def test_a_missing_key_is_named():
+    with pytest.raises(ConfigError, match="key 'recipe' is missing"):
+        parse_config({"name": "a"})
+
+
+def test_several_mistakes_are_told_at_once(load):
+    with pytest.raises(ConfigError, match=r"(?s)train\.epochs.*seed|seed.*train\.epochs"):
+        load(SMALLEST, "train.epochs=0", "seed=-1")
+
+
+def test_a_configuration_is_frozen(load):
+    with pytest.raises(ValidationError, match="frozen"):
+        load(SMALLEST).seed = 3
+
+
+def test_yaml_that_was_written_reads_back_the_same(load):
+    config = load(SMALLEST, "train.lr_max=1e-5", "features.split.train=0.7", "features.split.valid=0.2")
+    assert load(config.to_yaml()) == config

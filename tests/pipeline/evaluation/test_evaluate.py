@@ -1,0 +1,268 @@
+"""Evaluation: metrics against scikit-learn, importance on data whose truth is known."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn.metrics as sk
+import torch
+from torch import nn
+
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.schema import Column, IdColumn, Schema, Target, TensorSchema
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.pipeline.config.config import EvaluateSettings
+from gigabatch.pipeline.evaluation.evaluate import (
+    column_summary,
+    evaluate,
+    feature_words,
+    importance_rows,
+    permutation_importance,
+    quality,
+    target_metrics,
+)
+from gigabatch.pipeline.stages.stages import pack
+
+ROWS = 3000
+
+
+class Fixed(nn.Module):
+    """Outputs [N, O] that are a given function of the inputs, so that what it uses is known."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, ids, floats):
+        return self.function(ids, floats)
+
+
+def make_table(targets, labels, group=None, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    rows = len(labels[0])
+    schema = TensorSchema(
+        (IdColumn("city", 9),), ("used", "noise", "used_na"), tuple(targets), has_group=group is not None
+    )
+    ids = [torch.randint(9, (rows,), generator=random, dtype=torch.int32)]
+    floats = list(torch.randn(3, rows, generator=random))
+    return PackedTable.from_columns(schema, ids, floats, labels, group=group)
+
+
+def schema_of(*targets, group=False) -> Schema:
+    columns = [Column("city", "categorical", "string"), Column("used", "continuous", "float32")]
+    columns += [Column("noise", "continuous", "float32")]
+    columns += [Column(t.name, "target", "int32" if t.task == "multiclass" else "float32") for t in targets]
+    columns += [Column("session", "group", "int64")] if group else []
+    return Schema(tuple(columns), tuple(targets))
+
+
+def labels_from(used: torch.Tensor, seed: int = 3) -> torch.Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return (torch.rand(len(used), generator=random) < torch.sigmoid(2 * used)).float()
+
+
+@pytest.fixture
+def binary():
+    """A table whose label follows `used`, and the model that knows it."""
+    table = make_table([Target("label", "binary")], [torch.zeros(ROWS)])
+    labels = labels_from(table.unpack(table.words).floats[:, 0])
+    table = make_table([Target("label", "binary")], [labels])
+    return table, Fixed(lambda ids, floats: 2 * floats[:, :1] + 0.5)
+
+
+def test_binary_metrics_are_those_of_scikit_learn(binary):
+    table, model = binary
+    found = evaluate(model, table, schema_of(Target("label", "binary")), "cpu")
+    batch = table.unpack(table.words)
+    p, y = torch.sigmoid(2 * batch.floats[:, 0] + 0.5).double().numpy(), batch.targets[0].numpy()
+    metrics = found.metrics["label"]
+    assert metrics["auc"] == pytest.approx(sk.roc_auc_score(y, p), abs=1e-9)
+    assert metrics["logloss"] == pytest.approx(sk.log_loss(y, p), rel=1e-5)
+    assert metrics["accuracy"] == pytest.approx(sk.accuracy_score(y, p >= 0.5))
+    bins = np.minimum((np.ceil(p * 15) - 1).clip(0), 14).astype(int)
+    gaps = [abs(p[bins == b].mean() - y[bins == b].mean()) * (bins == b).mean() for b in range(15) if (bins == b).any()]
+    assert metrics["ece"] == pytest.approx(sum(gaps), abs=1e-6)
+    assert found.headline == {name: metrics[name] for name in ("auc", "logloss", "ece")} | {"mrr": None}
+    assert found.predictions[0].numpy() == pytest.approx(p, abs=1e-6)
+
+
+def test_regression_metrics_are_those_of_scikit_learn():
+    value = torch.randn(ROWS, generator=torch.Generator().manual_seed(2)) * 3
+    table = make_table([Target("value", "regression")], [value])
+    found = evaluate(Fixed(lambda ids, floats: floats[:, 1:2]), table, schema_of(Target("value", "regression")), "cpu")
+    predicted = table.unpack(table.words).floats[:, 1].double().numpy()
+    assert found.metrics["value"] == {
+        "rmse": pytest.approx(sk.root_mean_squared_error(value, predicted), rel=1e-6),
+        "mae": pytest.approx(sk.mean_absolute_error(value, predicted), rel=1e-6),
+        "r2": pytest.approx(sk.r2_score(value, predicted), rel=1e-6),
+    }
+    assert found.headline == dict.fromkeys(("auc", "logloss", "ece", "mrr"))
+
+
+def test_multiclass_metrics_are_those_of_scikit_learn():
+    kind = torch.randint(3, (ROWS,), generator=torch.Generator().manual_seed(2), dtype=torch.int32)
+    target = Target("kind", "multiclass", 3)
+    table = make_table([target], [kind])
+    found = evaluate(Fixed(lambda ids, floats: floats), table, schema_of(target), "cpu").metrics["kind"]
+    p = torch.softmax(table.unpack(table.words).floats.double(), 1).numpy()
+    assert found["logloss"] == pytest.approx(sk.log_loss(kind, p), rel=1e-6)
+    assert found["accuracy"] == pytest.approx(sk.accuracy_score(kind, p.argmax(1)))
+
+
+def test_with_two_targets_the_headline_is_their_mean(binary):
+    labels = binary[0].unpack(binary[0].words).targets[0]
+    targets = [Target("label", "binary"), Target("opposite", "binary")]
+    table = make_table(targets, [labels, 1 - labels])
+    found = evaluate(Fixed(lambda ids, floats: floats[:, [0, 0]]), table, schema_of(*targets), "cpu")
+    assert found.metrics["label"]["auc"] + found.metrics["opposite"]["auc"] == pytest.approx(1)
+    assert found.headline["auc"] == pytest.approx(0.5)
+
+
+def test_a_metric_that_is_not_defined_is_none():
+    ones = torch.ones(10)
+    found = target_metrics(Target("a", "binary"), ones / 2, ones, torch.zeros(10, dtype=torch.int32), 15)
+    assert found["auc"] is None
+    assert found["mrr"] == pytest.approx(1 / 5.5)  # all tied: the mean of the ranks 1 to 10
+    assert (
+        target_metrics(Target("a", "binary"), ones / 2, 0 * ones, torch.zeros(10, dtype=torch.int32), 15)["mrr"] is None
+    )
+    assert target_metrics(Target("a", "regression"), ones, ones, None, 15)["r2"] is None
+
+
+def test_metrics_of_clicks_in_groups_are_in_the_report_beside_the_headline():
+    random = torch.Generator().manual_seed(5)
+    group = torch.arange(ROWS, dtype=torch.int32) // 6
+    label = (torch.rand(ROWS, generator=random) < 0.3).float()
+    table = make_table([Target("label", "binary")], [label], group)
+    schema = schema_of(Target("label", "binary"), group=True)
+    found = evaluate(Fixed(lambda ids, floats: floats[:, :1]), table, schema, "cpu")
+    p, y, g = found.predictions[0].double().numpy(), label.numpy(), group.numpy()
+    mixed = [n for n in range(ROWS // 6) if 0 < y[g == n].sum() < 6]
+    metrics = found.metrics["label"]
+    assert metrics["gauc"] == pytest.approx(np.mean([sk.roc_auc_score(y[g == n], p[g == n]) for n in mixed]))
+    assert metrics["gauc_left_out"] == pytest.approx(1 - 6 * len(mixed) / ROWS)
+    base = sk.log_loss(y, np.full(ROWS, y.mean()))
+    assert metrics["normalised_entropy"] == pytest.approx(sk.log_loss(y, p) / base, rel=1e-6)
+    assert set(found.headline) == {"auc", "logloss", "ece", "mrr"}
+    (shown,) = quality(schema, found, table, 15)
+    assert shown.metrics == metrics
+
+
+def test_importance_finds_what_the_model_uses_and_gives_nothing_to_the_rest(binary):
+    table, model = binary
+    settings = EvaluateSettings(importance_repeats=5, importance_rows=ROWS)
+    name, found = permutation_importance(model, table, schema_of(Target("label", "binary")), settings, 1, "cpu")
+    auc = evaluate(model, table, schema_of(Target("label", "binary")), "cpu").headline["auc"]
+    by_name = {row["name"]: row for row in found}
+    assert name == "AUC"
+    assert found[0]["name"] == "used"
+    # Shuffled, the only feature used tells nothing about the label: AUC falls to a half.
+    assert by_name["used"]["mean"] == pytest.approx(auc - 0.5, abs=0.02)
+    assert by_name["noise"] == {"name": "noise", "mean": 0.0, "std": 0.0}
+    assert by_name["city"]["mean"] == 0.0
+
+
+def test_importance_is_the_same_for_the_same_seed_and_leaves_the_table_alone(binary):
+    table, model = binary
+    before = table.words.clone()
+    settings = EvaluateSettings(importance_rows=500)
+    schema = schema_of(Target("label", "binary"))
+    one, same, other = (permutation_importance(model, table, schema, settings, seed, "cpu") for seed in (1, 1, 2))
+    assert one == same != other
+    assert torch.equal(table.words, before)
+
+
+def test_importance_of_a_feature_includes_its_indicator(binary):
+    table, _ = binary
+    assert feature_words(table) == {"city": [0], "used": [1, 3], "noise": [2]}
+    model = Fixed(lambda ids, floats: floats[:, 2:3])  # the model looks at `used_na` alone
+    _, found = permutation_importance(model, table, schema_of(Target("label", "binary")), EvaluateSettings(), 1, "cpu")
+    assert {row["name"] for row in found if row["std"] > 0} == {"used"}
+
+
+@pytest.mark.parametrize("group", [None, torch.arange(ROWS, dtype=torch.int32) // 4], ids=["rows", "groups"])
+@pytest.mark.parametrize("task", ["regression", "multiclass"])
+def test_importance_without_a_ranking_metric_is_the_rise_of_the_loss(task, group):
+    table = make_table([Target("y", "regression")], [torch.zeros(ROWS)])
+    used = table.unpack(table.words).floats[:, 0]
+    target = Target("y", "regression") if task == "regression" else Target("y", "multiclass", 2)
+    table = make_table([target], [used.clone() if task == "regression" else (used > 0).int()], group)
+    logits = {
+        "regression": lambda ids, floats: floats[:, :1],
+        "multiclass": lambda ids, floats: torch.stack([-floats[:, 0], floats[:, 0]], 1),
+    }[task]
+    name, found = permutation_importance(Fixed(logits), table, schema_of(target), EvaluateSettings(), 1, "cpu")
+    assert name == "minus loss"
+    assert found[0]["name"] == "used"
+    if task == "regression":  # E (x - x')^2 of independent copies is twice the variance
+        assert found[0]["mean"] == pytest.approx(2 * float(used.var()), rel=0.1)
+    assert [row["mean"] for row in found[1:]] == [0.0, 0.0]
+
+
+def test_importance_with_groups_takes_whole_groups_and_mrr():
+    group = torch.arange(ROWS, dtype=torch.int32) // 4
+    table = make_table([Target("label", "binary")], [torch.zeros(ROWS)], group)
+    used = table.unpack(table.words).floats[:, 0]
+    best = used.view(-1, 4).argmax(1)
+    labels = torch.nn.functional.one_hot(best, 4).flatten().float()
+    table = make_table([Target("label", "binary")], [labels], group)
+    rows = importance_rows(table, 400)
+    counts = group[rows].unique(return_counts=True)[1]
+    assert len(rows) == 400
+    assert bool((counts == 4).all())
+    schema = schema_of(Target("label", "binary"), group=True)
+    settings = EvaluateSettings(importance_rows=ROWS)
+    name, found = permutation_importance(Fixed(lambda ids, floats: floats[:, :1]), table, schema, settings, 1, "cpu")
+    assert name == "MRR"
+    # The perfect ranking has MRR 1; a random order of four has (1 + 1/2 + 1/3 + 1/4) / 4.
+    assert found[0]["name"] == "used"
+    assert found[0]["mean"] == pytest.approx(1 - (1 + 1 / 2 + 1 / 3 + 1 / 4) / 4, abs=0.02)
+
+
+def test_importance_rows_are_spread_over_the_whole_split(binary):
+    assert importance_rows(binary[0], ROWS).tolist() == list(range(ROWS))
+    rows = importance_rows(binary[0], 100)
+    assert (len(rows), int(rows[0]), int(rows[-1])) == (100, 0, ROWS - 1)
+    assert bool((rows.diff() >= 29).all())
+
+
+def test_the_column_summary_counts_nulls_values_and_the_unseen():
+    schema = schema_of(Target("label", "binary"))
+    train = pd.DataFrame(
+        {
+            "city": ["a", "a", "b", None], "used": [1.0, 2.0, np.nan, 6.0], "noise": [1.0, 1.0, 3.0, 3.0],
+            "label": [0.0, 1.0, 0.0, 1.0],
+        }
+    )  # fmt: skip
+    test = train.assign(city=["a", "x", "y", "z"], used=[1.0, 1.0, 1.0, 1.0])
+    preprocessor = Preprocessor(schema).fit([train])
+    found = {
+        row["name"]: row for row in column_summary(preprocessor, pack(preprocessor, train), pack(preprocessor, test))
+    }
+    assert found["city"] == {
+        "name": "city",
+        "role": "categorical",
+        "nulls": 0.25,
+        "cardinality": 2,
+        "unseen_rate": 0.75,
+    }
+    filled = np.array([1.0, 2.0, 2.0, 6.0])
+    assert found["used"] == {
+        "name": "used", "role": "continuous", "nulls": 0.25, "median": 2.0, "mean": pytest.approx(filled.mean()),
+        "std": pytest.approx(filled.std()),
+    }  # fmt: skip
+    assert found["noise"]["nulls"] == 0
+
+
+def test_what_the_report_draws_adds_up_to_the_rows(binary):
+    labels = binary[0].unpack(binary[0].words).targets[0]
+    kind = labels.int() + (torch.arange(ROWS) % 2).int()
+    targets = [Target("label", "binary"), Target("kind", "multiclass", 3, ("x", "y", "z")), Target("v", "regression")]
+    table = make_table(targets, [labels, kind, labels * 3])
+    model = Fixed(lambda ids, floats: torch.cat([floats, floats[:, :2]], 1))
+    schema = schema_of(*targets)
+    first, second, third = quality(schema, evaluate(model, table, schema, "cpu"), table, 15)
+    assert sum(counts.sum() for counts in first.scores.counts.values()) == ROWS
+    assert first.calibration.count.sum() == ROWS
+    predicted = table.unpack(table.words).floats[:, [1, 2, 0]].argmax(1)
+    assert (second.confusion.counts == sk.confusion_matrix(kind, predicted)).all()
+    assert third.residuals.counts["rows"].sum() == ROWS

@@ -1,0 +1,414 @@
+"""Exports: other runtimes give the bundle's ids bit for bit and its scores within the tolerance, or it is an error."""
+
+import importlib.util
+import json
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnxruntime
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.encoding.settings import PreprocessorSettings
+from gigabatch.features.errors import DataError
+from gigabatch.features.schema import Column, Schema, Target
+from gigabatch.models.layers.fields import LinearTerms
+from gigabatch.models.model import EntityColumns, Model, ModelInputs
+from gigabatch.models.shelf import MODELS, ModelSpec, model_class
+from gigabatch.pipeline.bundle import Bundle, model_outputs
+from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.export.export import export_bundle, traced
+from gigabatch.pipeline.export.export_check import (
+    ABSOLUTE,
+    RELATIVE,
+    ExportError,
+    difference,
+    sample_rows,
+    vocabulary_values,
+)
+from gigabatch.pipeline.export.onnx_rows import NULL_INTEGER, onnx_inputs, rows_graph
+
+UNTRACEABLE = ("gplvmf",)  # it looks at values of tensors to tell whether what it keeps is still right
+FEATURES = (
+    Column("city", "categorical", "string"),
+    Column("store", "categorical", "int64"),
+    Column("slot", "categorical", "int32"),
+    Column("member", "categorical", "bool"),
+    Column("age", "continuous", "float32"),
+    Column("gap", "continuous", "float64"),
+    Column("count", "continuous", "int32"),
+)
+CLICK, KIND, VALUE = (
+    Target("click", "binary"),
+    Target("kind", "multiclass", 3, ("a", "b", "c")),
+    Target("v", "regression"),
+)
+TARGETS = {"click": "float32", "kind": "int32", "v": "float32"}
+
+
+def some_rows(rows: int = 400, seed: int = 0) -> pd.DataFrame:
+    draw = np.random.default_rng(seed)
+    hidden = lambda share: draw.random(rows) < share  # noqa: E731
+    return pd.DataFrame(
+        {
+            "city": pd.Series(draw.choice(["Oslo", "Łódź", "東京", "a b", "7"], rows), dtype="str").mask(hidden(0.1)),
+            "store": pd.Series(draw.integers(-3, 9, rows) * 10**12, dtype="Int64").mask(hidden(0.1)),
+            "slot": pd.Series(draw.integers(0, 30, rows), dtype="Int32"),
+            "member": pd.Series(draw.random(rows) < 0.5, dtype="boolean").mask(hidden(0.1)),
+            "age": draw.normal(40, 10, rows).astype("float32"),
+            "gap": np.where(hidden(0.2), np.nan, 1e3 * draw.normal(size=rows)),
+            "count": draw.integers(0, 50, rows).astype("int32"),
+            "click": (draw.random(rows) < 0.4).astype("float32"),
+            "kind": draw.integers(0, 3, rows).astype("int32"),
+            "v": draw.normal(size=rows).astype("float32"),
+        }
+    )
+
+
+def fitted(targets=(CLICK,), columns=FEATURES, rows=None, **options) -> Preprocessor:
+    named = [Column(target.name, "target", TARGETS[target.name]) for target in targets]
+    schema = Schema((*columns, *named), tuple(targets))
+    return Preprocessor(schema, PreprocessorSettings(**options)).fit([some_rows() if rows is None else rows])
+
+
+def bundle_of(preprocessor: Preprocessor, name: str = "tabular", **options) -> Bundle:
+    """A model of the shelf with weights that are all at work."""
+    tensors = preprocessor.tensor_schema
+    sizes = tuple(column.num_ids for column in tensors.ids)
+    entities = (EntityColumns(0, (0,), ()), EntityColumns(1, (1,), ())) if len(sizes) > 1 else (None, None)
+    inputs = ModelInputs(sizes, len(tensors.floats), tensors.num_outputs, *entities)
+    torch.manual_seed(0)
+    model = ModelSpec(name, inputs, model_class(name).Settings(**options)).build().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape))
+    return Bundle(preprocessor, model, {"name": "test"})
+
+
+def by_hand(frame: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Inputs of the graph of rows, cell by cell."""
+    text = np.array(["" if pd.isna(cell) else cell for cell in frame["city"]], dtype=object)
+    whole = {
+        name: np.array([-(2**63) if pd.isna(cell) else int(cell) for cell in frame[name]], np.int64)
+        for name in ("store", "slot", "member")
+    }
+    floats = {name: np.array(frame[name], np.float64).astype(np.float32) for name in ("age", "gap", "count")}
+    return {"city": text, **whole, **floats}
+
+
+def close(found: np.ndarray, expected: np.ndarray) -> bool:
+    return bool((np.abs(found - expected) <= ABSOLUTE + RELATIVE * np.abs(expected)).all())
+
+
+@pytest.fixture(scope="module")
+def bundle() -> Bundle:
+    return bundle_of(fitted((CLICK, KIND, VALUE)))
+
+
+@pytest.fixture(scope="module")
+def folder(bundle, tmp_path_factory):
+    """Where the bundle lies in both formats."""
+    path = tmp_path_factory.mktemp("export")
+    export_bundle(bundle, path, ["torch", "onnx_rows"])
+    return path
+
+
+@pytest.fixture(scope="module")
+def rows_session(folder):
+    return onnxruntime.InferenceSession(folder / "rows.onnx", providers=["CPUExecutionProvider"])
+
+
+def unseen_and_null_rows() -> pd.DataFrame:
+    rows = some_rows(500, seed=9)
+    rows.loc[:20, "city"] = "Atlantis"
+    rows.loc[10:30, "store"] = 5
+    rows.loc[20:40, "slot"] = 99
+    rows.loc[30:50, ["city", "store", "slot", "member"]] = None
+    rows.loc[40:60, ["age", "gap"]] = np.nan  # age was never null at the fit
+    return rows
+
+
+def test_rows_through_onnx_are_the_bundles(bundle, rows_session):
+    """ids and floats bit for bit, predictions within the tolerance, for nulls, unseen values and NaN."""
+    rows = unseen_and_null_rows()
+    predictions, ids, floats = rows_session.run(["predictions", "ids", "floats"], by_hand(rows))
+    woven = bundle.preprocessor.weave(rows, targets=False)
+    assert ids.dtype == np.int32
+    assert np.array_equal(ids, woven[:, :4])
+    assert np.array_equal(floats.view(np.int32), woven[:, 4:])
+    expected = bundle.predict(rows)
+    assert list(expected.columns) == ["click", "kind_a", "kind_b", "kind_c", "v"]
+    assert predictions.dtype == np.float32
+    assert close(predictions, expected.to_numpy())
+    assert (ids == 1).any(axis=0).all()  # each column has nulls,
+    assert (ids[:, :3] == 2).any(axis=0).all()  # and each that can, unseen values
+
+
+CELLS = {
+    "city": st.sampled_from(["Oslo", "Łódź", "東京", "a b", "oslo", " ", None]) | st.text("aÅ\x00\n7 ", min_size=1),
+    "store": st.sampled_from([-3 * 10**12, 0, 8 * 10**12, None]) | st.integers(-(2**63) + 1, 2**63 - 1),
+    "slot": st.none() | st.integers(-(2**31), 2**31 - 1) | st.integers(0, 30),
+    "member": st.sampled_from([True, False, None]),
+    "age": st.floats(-(2.0**100), 2.0**100, width=32) | st.just(float("nan")),
+    "gap": st.floats(-(2.0**100), 2.0**100, width=32) | st.just(float("nan")),
+    "count": st.integers(-(2**31), 2**31 - 1),
+}  # fmt: skip
+KINDS = {"city": "str", "store": "Int64", "slot": "Int32", "member": "boolean", "gap": "float64", "count": "int32"}
+
+
+@settings(max_examples=60)
+@given(st.lists(st.fixed_dictionaries(CELLS), min_size=1, max_size=6))
+def test_any_rows_have_the_ids_and_floats_of_the_preprocessor(bundle, rows_session, cells):
+    rows = pd.DataFrame(
+        {name: pd.Series([row[name] for row in cells], dtype=KINDS.get(name, "float32")) for name in CELLS}
+    )
+    feed = by_hand(rows)
+    feed["count"] = np.array(rows["count"], np.int32).astype(np.float32)
+    ids, floats = rows_session.run(["ids", "floats"], feed)
+    woven = bundle.preprocessor.weave(rows, targets=False)
+    assert np.array_equal(ids, woven[:, :4])
+    assert np.array_equal(floats.view(np.int32), woven[:, 4:])
+    ours = onnx_inputs(bundle.preprocessor, rows)
+    assert list(ours) == list(feed)
+    for name, values in feed.items():
+        assert np.array_equal(ours[name], values, equal_nan=values.dtype != object), name
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 128, 1000])
+def test_the_model_alone_gives_the_outputs_for_any_number_of_rows(bundle, folder, rows):
+    draw = torch.Generator().manual_seed(rows)
+    sizes = [column.num_ids for column in bundle.preprocessor.tensor_schema.ids]
+    ids = torch.stack([torch.randint(size, (rows,), generator=draw) for size in sizes], dim=1).int()
+    floats = torch.randn(rows, 4, generator=draw)  # three columns and one indicator
+    expected = torch.cat(list(model_outputs(bundle.model, ids, floats))).numpy()
+    found = torch.export.load(folder / "model.pt2").module()(ids, floats).detach().numpy()
+    assert found.shape == (rows, 5)
+    assert close(found, expected)
+
+
+def test_the_description_names_columns_in_order(bundle, folder):
+    content = json.loads((folder / "export.json").read_text())
+    assert [column["name"] for column in content["ids"]] == ["city", "store", "slot", "member"]
+    assert [column["num_ids"] for column in content["ids"]] == list(bundle.model.inputs.num_ids)
+    assert content["floats"] == ["age", "gap", "count", "gap_na"]
+    assert content["predictions"] == ["click", "kind_a", "kind_b", "kind_c", "v"]
+    assert set(content["files"]) == {"model.pt2", "rows.onnx"}
+    assert sorted(path.name for path in folder.iterdir()) == ["export.json", "model.pt2", "rows.onnx"]
+
+
+def test_the_onnx_file_tells_nothing_of_this_machine(folder):
+    assert b"/models/" not in (folder / "rows.onnx").read_bytes()
+    onnx.checker.check_model(str(folder / "rows.onnx"), full_check=True)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in UNTRACEABLE])
+def test_every_model_of_the_shelf_is_traced_for_any_number_of_rows(name, bundle):
+    """With the settings that it has by default, against its own outputs."""
+    single = model_class(name).single_output
+    model = bundle_of(fitted(), name).model if single else bundle_of(bundle.preprocessor, name).model
+    model.train()
+    ids, floats = torch.zeros(128, 4, dtype=torch.int32), torch.randn(128, 4)
+    program = traced(model, ids, floats)
+    assert model.training
+    model.eval()
+    for rows in (1, 50):
+        ids = torch.stack([torch.randint(size, (rows,)) for size in model.inputs.num_ids], dim=1).int()
+        floats = torch.randn(rows, 4)
+        with torch.no_grad():
+            assert close(program.module()(ids, floats).numpy(), model(ids, floats).numpy())
+
+
+@pytest.mark.parametrize("name", UNTRACEABLE)
+def test_a_model_that_cannot_be_traced_says_why(name, tmp_path):
+    bundle = bundle_of(fitted(), name)
+    kind = type(bundle.model).__name__
+    with pytest.raises(ExportError, match=rf"{kind} cannot be traced by torch\.export: \w+: \w+"):
+        export_bundle(bundle, tmp_path, ["torch"])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("ft_transformer", {"token_dim": 16, "num_heads": 2, "num_blocks": 2}),
+        ("multi_task", {"layers": (8,), "num_experts": 2}),
+    ],
+)
+def test_other_models_through_rows_to_predictions(name, options, tmp_path):
+    bundle = bundle_of(fitted((CLICK, VALUE)), name, **options)
+    (found,) = export_bundle(bundle, tmp_path, ["onnx_rows"])
+    rows = unseen_and_null_rows()
+    session = onnxruntime.InferenceSession(found.path, providers=["CPUExecutionProvider"])
+    (predictions,) = session.run(["predictions"], by_hand(rows))
+    assert close(predictions, bundle.predict(rows).to_numpy())
+
+
+@pytest.mark.parametrize("role", ["categorical", "continuous"])
+def test_a_table_of_only_ids_or_only_floats(role, tmp_path):
+    columns = tuple(column for column in FEATURES if column.role == role)
+    bundle = bundle_of(fitted(columns=columns), "tabular")
+    exported = export_bundle(bundle, tmp_path, ["torch", "onnx_rows"])
+    assert all(item.largest_difference < 1e-5 for item in exported)
+    rows = unseen_and_null_rows()
+    feed = {name: values for name, values in by_hand(rows).items() if name in {column.name for column in columns}}
+    session = onnxruntime.InferenceSession(exported[-1].path, providers=["CPUExecutionProvider"])
+    predictions, ids, floats = session.run(["predictions", "ids", "floats"], feed)
+    assert (ids.shape[1], floats.shape[1]) == ((4, 0) if role == "categorical" else (0, 4))
+    assert close(predictions, bundle.predict(rows).to_numpy())
+
+
+@pytest.mark.parametrize("name", ["lr", "fm", "deepfm", "wide_deep"])
+def test_linear_terms_of_floats_alone(name, tmp_path):
+    columns = tuple(column for column in FEATURES if column.role == "continuous")
+    exported = export_bundle(bundle_of(fitted(columns=columns), name), tmp_path, ["onnx_rows"])
+    assert [item.largest_difference < 1e-5 for item in exported] == [True]
+
+
+def test_a_graph_that_is_not_valid_is_refused(tmp_path, monkeypatch):
+    """The values of no ids, reshaped, which ONNX cannot say."""
+    columns = tuple(column for column in FEATURES if column.role == "continuous")
+
+    def reshaped(linear, ids, floats):
+        return linear.bias + linear.tables(ids).unflatten(1, (ids.shape[1], linear.num_outputs)).sum(dim=1)
+
+    monkeypatch.setattr(LinearTerms, "forward", reshaped)
+    with pytest.raises(ExportError, match=r"the ONNX graph is not valid: .*Invalid Target shape"):
+        export_bundle(bundle_of(fitted(columns=columns), "lr"), tmp_path, ["onnx_rows"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_scaling_floats_are_filled_alone(tmp_path):
+    bundle = bundle_of(fitted(scale=False, indicator="all"), "lr")
+    (found,) = export_bundle(bundle, tmp_path, ["onnx_rows"])
+    rows = unseen_and_null_rows()
+    session = onnxruntime.InferenceSession(found.path, providers=["CPUExecutionProvider"])
+    (floats,) = session.run(["floats"], by_hand(rows))
+    given = by_hand(rows)["age"]
+    assert np.array_equal(floats[:, 0][~np.isnan(given)], given[~np.isnan(given)])
+    assert np.array_equal(floats[:, 3], np.isnan(given).astype(np.float32))
+
+
+def test_without_its_packages_onnx_is_refused(bundle, tmp_path, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxscript" else find(name))
+    with pytest.raises(ExportError, match=r"ONNX needs onnxscript: pip install onnx onnxscript onnxruntime\."):
+        export_bundle(bundle, tmp_path, ["onnx_rows"])
+
+
+@pytest.mark.parametrize("formats", [[], ["onxx"], ["torch", "tensorflow"]])
+def test_an_unknown_format_lists_the_known(bundle, tmp_path, formats):
+    with pytest.raises(ExportError, match="Known: torch, onnx_rows"):
+        export_bundle(bundle, tmp_path, formats)
+
+
+@pytest.mark.parametrize(("format", "instead"), [("aoti", "Take torch"), ("onnx", "Take onnx_rows")])
+def test_a_format_of_before_is_refused_with_what_to_take(bundle, tmp_path, format, instead):
+    with pytest.raises(ExportError, match=rf"format {format} is written no more\. {instead}"):
+        export_bundle(bundle, tmp_path, [format])
+
+
+def test_a_bundle_on_a_gpu_is_refused(bundle, tmp_path):
+    with pytest.raises(ExportError, match="device='cpu'"):
+        export_bundle(replace(bundle, device="cuda"), tmp_path, ["torch"])
+
+
+class Unfaithful(Model):
+    """Not the same when it is traced."""
+
+    def __init__(self, inputs: ModelInputs) -> None:
+        super().__init__(inputs, None)
+        self.weight = torch.nn.Parameter(torch.ones(inputs.num_floats, 1))
+
+    def forward(self, ids: torch.Tensor, floats: torch.Tensor) -> torch.Tensor:
+        outputs = floats @ self.weight
+        return outputs + 0.01 if torch.compiler.is_compiling() else outputs
+
+
+@pytest.mark.parametrize("format", ["torch", "onnx_rows"])
+def test_a_file_that_differs_is_an_error_and_is_not_left_behind(format, tmp_path):
+    preprocessor = fitted()
+    inputs = ModelInputs(tuple(column.num_ids for column in preprocessor.tensor_schema.ids), 4)
+    with pytest.raises(ExportError, match=r"values differ from the bundle's, by up to 0\.0"):
+        export_bundle(Bundle(preprocessor, Unfaithful(inputs), {}), tmp_path, [format])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_preprocessing_is_an_error(tmp_path, monkeypatch):
+    """A fill that is off by one unit in the last place."""
+    bundle = bundle_of(fitted(), "lr")
+    other = replace(bundle.preprocessor, fills=dict(bundle.preprocessor.fills))
+    value = np.nextafter(np.float32(other.fills["gap"].value), np.float32(np.inf))
+    other.fills["gap"] = replace(other.fills["gap"], value=float(value))
+    monkeypatch.setattr("gigabatch.pipeline.export.export.rows_graph", lambda _, model: rows_graph(other, model))
+    with pytest.raises(ExportError, match=r"rows\.onnx: its floats are not those of the preprocessor"):
+        export_bundle(bundle, tmp_path, ["onnx_rows"])
+
+
+def renamed(rows: pd.DataFrame, old: str, new: str) -> tuple[pd.DataFrame, tuple[Column, ...]]:
+    return rows.rename(columns={old: new}), tuple(
+        replace(column, name=new) if column.name == old else column for column in FEATURES
+    )
+
+
+def test_what_onnx_cannot_carry_is_refused_by_column():
+    def refuse(message: str, **options) -> None:
+        with pytest.raises(ExportError, match=message):
+            rows_graph(fitted(**options), None)
+
+    refuse("column 'city' has 4 ids for unseen values, chosen by XXH64", oov_buckets=4)
+    rows = some_rows()
+    rows.loc[3, "city"] = ""
+    refuse("the vocabulary of column 'city' holds '', which stands for null", rows=rows)
+    rows = some_rows()
+    rows.loc[3, "store"] = NULL_INTEGER
+    refuse("the vocabulary of column 'store' holds -9223372036854775808", rows=rows)
+    rows, columns = renamed(some_rows(), "city", "predictions")
+    refuse("column 'predictions' has the name of an output", rows=rows, columns=columns)
+    columns = (Column("age", "categorical", "float32"), *FEATURES[:4])
+    refuse("categorical column 'age' is declared float32", columns=columns)
+
+
+def test_a_value_that_stands_for_null_is_refused_in_inputs(bundle):
+    rows = some_rows(5)
+    rows.loc[2, "city"] = ""
+    with pytest.raises(ExportError, match="column 'city' holds '', which stands for null in ONNX"):
+        onnx_inputs(bundle.preprocessor, rows)
+    with pytest.raises(DataError, match="slot"):
+        onnx_inputs(bundle.preprocessor, some_rows(5).assign(slot=0.5))
+
+
+def test_sample_rows_hold_known_unseen_and_null_values_of_every_column(bundle):
+    rows = sample_rows(bundle.preprocessor)
+    assert rows.equals(sample_rows(bundle.preprocessor))
+    for name, vocabulary in bundle.preprocessor.vocabularies.items():
+        known = set(vocabulary_values(vocabulary))
+        found = set(rows[name].dropna())
+        assert rows[name].isna().any()
+        assert found & known
+        assert name == "member" or found - known
+    assert rows["gap"].isna().any()
+    assert rows["gap"].std() > 100
+
+
+def test_difference_refuses_other_shapes_nan_and_what_is_too_far():
+    expected = np.array([[0.0], [1000.0]], np.float32)
+    assert difference("x", expected + np.float32([[9e-6], [0.09]]), expected) == pytest.approx(0.09, rel=0.01)
+    for wrong in (expected + 2e-5, np.array([[np.nan], [1000.0]]), expected[:1]):
+        with pytest.raises(ExportError, match=r"^x: "):
+            difference("x", wrong, expected)
+
+
+def test_the_command_writes_the_files_of_a_run(trained, tmp_path, capsys):
+    tiny, _ = trained
+    out = tmp_path / "out"
+    command = ["export", "--config", str(tiny.config), "--formats", "torch, onnx_rows", "--out", str(out)]
+    assert main(command) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["export.json", "model.pt2", "rows.onnx"]
+    assert "rows.onnx" in capsys.readouterr().out
+    assert main([*command[:3], "--formats", "onxx", "--out", str(out)]) == 2
+    assert "Known: torch, onnx_rows" in capsys.readouterr().err

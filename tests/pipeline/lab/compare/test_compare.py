@@ -1,0 +1,378 @@
+"""`gigabatch compare`: what is searched and trained, intervals, what is left out and what is written."""
+
+import json
+import math
+from dataclasses import dataclass, replace
+from xml.etree import ElementTree
+
+import pytest
+import scipy.stats
+import torch
+
+from gigabatch.features.recipes import RECIPES
+from gigabatch.features.recipes.base import FeatureTables
+from gigabatch.features.schema import Entity, Schema
+from gigabatch.models.errors import ModelError
+from gigabatch.models.tabular.tabular import TabularSettings
+from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.config.config import ConfigError, ModelChoice
+from gigabatch.pipeline.evaluation.rank_evaluate import RankingError
+from gigabatch.pipeline.lab.compare.compare import Trainer, compare_models, learning_rates, parse_models
+from gigabatch.pipeline.lab.compare.report import (
+    MOST_SEEDS,
+    Budget,
+    Contender,
+    Interval,
+    Outcome,
+    interval_chart,
+    metric_rows,
+    model_rows,
+    notes,
+)
+from gigabatch.pipeline.lab.experiment import Enough, Experiment
+from gigabatch.pipeline.training.train import TrainingError
+from tests.pipeline.tiny_recipe import TinyRecipe
+
+SMALL = ("train.batch_size=64", "train.epochs=1", "model.layers=[8]")
+OWN = ModelChoice("tabular", TabularSettings(layers=(8,)))
+
+
+class ShopRecipe(TinyRecipe):
+    """The same rows, in which a store chooses products."""
+
+    def schema(self) -> Schema:
+        plain = super().schema()
+        entities = (Entity("user", "store", ("store",)), Entity("item", "product", ("product",)))
+        return replace(plain, entities=entities)
+
+
+class SalesRecipe(ShopRecipe):
+    """Only the rows in which a product was chosen."""
+
+    def build(self, engine: str) -> FeatureTables:
+        tables = super().build(engine)
+        sold = {name: frame[frame["clicked"] == 1].reset_index(drop=True) for name, frame in tables.splits.items()}
+        return replace(tables, splits=sold)
+
+
+@pytest.fixture(scope="module")
+def shop(trained):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(RECIPES, "tiny_shop", "test_compare:ShopRecipe")
+        patch.setitem(RECIPES, "tiny_sales", "test_compare:SalesRecipe")
+        yield trained[0]
+
+
+@pytest.fixture(scope="module")
+def experiment(trained) -> Experiment:
+    return Experiment.of(trained[0].pipeline(*SMALL).features().encode(), 1000)
+
+
+@dataclass
+class FakeTrainer:
+    """Trainings whose metrics follow from model, learning rate and seed; time is up after so many."""
+
+    metric: str = "auc"
+    sign: int = 1
+    stops_after: int = 10**9
+    diverges: tuple = ()
+
+    def __post_init__(self):
+        self.trained = []
+
+    def _train(self, spec, settings, seed):
+        if len(self.trained) == self.stops_after:
+            raise Enough
+        name = f"tabular {spec.settings.layers[0]}" if spec.name == "tabular" else spec.name
+        self.trained.append((name, settings.lr_max, seed))
+        if (name, settings.lr_max) in self.diverges or (name, seed) in self.diverges:
+            raise TrainingError("training diverged in epoch 1")
+        return {"lr": 0.5, "tabular 8": 0.6, "tabular 4": 0.7}[name] + 0.001 * seed - abs(settings.lr_max - 0.06)
+
+    def valid_metric(self, spec, settings, seed):
+        return self._train(spec, settings, seed)
+
+    def outcome(self, spec, settings, seed):
+        value = self._train(spec, settings, seed)
+        return Outcome(seed, {"auc": value, "logloss": 1 - value, "mrr": None}, (0.7, 0.6), 2.0, 1000)
+
+
+def compared_by(trainer, experiment, monkeypatch, models="lr, tabular, {kind: tabular, layers: [4]}", **budget):
+    monkeypatch.setattr("gigabatch.pipeline.lab.compare.compare.Trainer", lambda *_: trainer)
+    return compare_models(experiment, parse_models(models, OWN), Budget(**budget))
+
+
+def test_intervals_are_those_of_students_t():
+    for count in range(2, MOST_SEEDS + 1):
+        values = [0.0] * (count - 1) + [1.0]
+        low, high = scipy.stats.t.interval(0.95, count - 1, loc=1 / count, scale=scipy.stats.sem(values))
+        found = Interval.of(values)
+        assert (found.mean - found.half, found.mean + found.half) == pytest.approx((low, high), rel=1e-4)
+    assert Interval.of([0.3]) == Interval(0.3, None)
+
+
+def test_differences_are_paired_by_seed():
+    def contender(values):
+        outcomes = tuple(Outcome(seed, {"auc": value}, (), 1.0, 1) for seed, value in values.items())
+        return Contender("a", {}, 1, 0.1, {}, outcomes)
+
+    first, other = contender({2: 0.5, 3: 0.7, 4: 0.6}), contender({2: 0.52, 3: 0.71, 4: 0.63, 5: 0.1})
+    expected = scipy.stats.ttest_rel([0.52, 0.71, 0.63], [0.5, 0.7, 0.6]).confidence_interval(0.95)
+    found = other.difference(first, "auc")
+    assert (found.mean - found.half, found.mean + found.half) == pytest.approx((expected.low, expected.high), rel=1e-4)
+    assert other.difference(first, "mrr") is None
+    assert other.interval("mrr") is None
+
+
+def test_models_are_named_with_settings_or_those_of_the_run():
+    found = parse_models("lr, tabular, {kind: tabular, layers: [64, 32]}", OWN)
+    assert list(found) == ["lr", "tabular", "tabular (2)"]
+    assert found["tabular"] is OWN
+    assert found["tabular (2)"].settings.layers == (64, 32)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lr,deepmf", r"unknown model 'deepmf'\. Known: tabular, lr, fm"),
+        ("lr", "two models or more"),
+        ("lr,lr", "lr is there twice"),
+        ("lr,{kind: tabular, lairs: [4]}", "lairs"),
+        ("lr,{layers: [4]}", "has no kind"),
+        ("lr,{kind: tabular", "not a list of models"),
+        ("lr,{kind: tabular, dropout: 2}", "dropout"),
+    ],
+)
+def test_models_that_cannot_be_are_refused(text, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_models(text, OWN)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"seeds": 0}, "--seeds must be from 1 to 30, not 0"),
+        ({"seeds": 31}, "--seeds must be from 1 to 30"),
+        ({"epochs": 0}, "--epochs must be at least 1"),
+        ({"trials": 0}, "--trials must be at least 1"),
+        ({"max_rows": 0}, "--rows must be at least 1"),
+        ({"seconds": -1.0}, "--seconds must be above 0"),
+    ],
+)
+def test_a_budget_that_cannot_be_is_refused(wrong, message):
+    with pytest.raises(TrainingError, match=message):
+        Budget(**wrong)
+
+
+def test_learning_rates_lie_around_the_runs_own():
+    assert learning_rates(0.01, 1) == [0.01]
+    assert learning_rates(0.01, 3) == pytest.approx([0.003333, 0.01, 0.03])
+    assert learning_rates(0.01, 4) == pytest.approx([0.001111, 0.003333, 0.01, 0.03])
+
+
+def test_every_model_gets_the_same_search_and_the_same_seeds(experiment, monkeypatch):
+    trainer = FakeTrainer()
+    found = compared_by(trainer, experiment, monkeypatch, seeds=2, trials=3)
+    names, seed = ["lr", "tabular 8", "tabular 4"], experiment.config.seed
+    searched = [(name, lr, seed) for lr in learning_rates(0.02, 3) for name in names]
+    assert trainer.trained == searched + [(name, 0.06, seed + k) for k in (1, 2) for name in names]
+    assert [contender.lr for contender in found.contenders] == [0.06] * 3
+    assert all(contender.lr_at_edge for contender in found.contenders)
+    assert "best learning rate of lr, tabular, tabular (2) is the lowest or highest" in notes(found)[0]
+    third = found.contenders[2].difference(found.contenders[0], "auc")
+    assert third.mean == pytest.approx(0.2)
+    assert third.half == pytest.approx(0, abs=1e-12)
+    row = model_rows(found)[2]
+    assert row["AUC"] == pytest.approx(0.7 + 0.001 * (seed + 1.5))
+    assert row["less lr"] == pytest.approx(0.2)
+    assert (row["rows/s"], row["seconds"], row["seeds"]) == (500, 2.0, 2)
+    auc, loss, mrr = metric_rows(found)
+    assert (auc["metric"], loss["metric"], mrr["metric"]) == ("AUC", "Log loss", "MRR")
+    assert auc["lr"] == pytest.approx(0.5 + 0.001 * (seed + 1.5))
+    assert loss["tabular (2)"] == pytest.approx(0.3 - 0.001 * (seed + 1.5))
+    assert mrr["lr"] is None
+
+
+def test_of_a_loss_less_is_better(experiment, monkeypatch):
+    found = compared_by(FakeTrainer("logloss", -1), experiment, monkeypatch, trials=3, seeds=1)
+    assert [contender.lr for contender in found.contenders] == pytest.approx([0.02 / 3] * 3, rel=1e-3)
+
+
+def test_a_model_that_fails_is_left_out_and_said_so(experiment, monkeypatch):
+    seed = experiment.config.seed
+    everywhere = tuple(("lr", lr) for lr in learning_rates(0.02, 3))
+    trainer = FakeTrainer(diverges=(*everywhere, ("tabular 8", 0.06), ("tabular 4", seed + 2)))
+    found = compared_by(trainer, experiment, monkeypatch, seeds=2)
+    assert [contender.label for contender in found.contenders] == ["tabular"]
+    assert found.contenders[0].tried[0.06] is None
+    assert found.contenders[0].lr == 0.02
+    assert not found.contenders[0].lr_at_edge
+    assert found.left_out == {
+        "lr": "it failed at every learning rate, at the last: training diverged in epoch 1",
+        "tabular (2)": f"it failed with seed {seed + 2}: training diverged in epoch 1",
+    }
+    trainer = FakeTrainer(diverges=tuple((name, seed) for name in ("lr", "tabular 8", "tabular 4")))
+    with pytest.raises(TrainingError, match=r"no model is left to compare\. lr: it failed"):
+        compared_by(trainer, experiment, monkeypatch)
+
+
+def test_when_the_time_is_up_what_there_is_is_compared(experiment, monkeypatch):
+    found = compared_by(FakeTrainer(stops_after=9 + 3 + 1), experiment, monkeypatch, seeds=3, trials=3)
+    assert [len(contender.outcomes) for contender in found.contenders] == [2, 1, 1]
+    assert found.contenders[1].difference(found.contenders[0], "auc").half is None
+    assert found.stopped == "The time was up after 1 of 3 seeds of every model."
+    found = compared_by(FakeTrainer(stops_after=10), experiment, monkeypatch, seeds=3, trials=3)
+    assert found.left_out == dict.fromkeys(("tabular", "tabular (2)"), "the time was up before it was trained")
+    with pytest.raises(TrainingError, match="the time was up before it was trained"):
+        compared_by(FakeTrainer(stops_after=4), experiment, monkeypatch)
+
+
+def test_models_that_do_not_fit_the_data_are_left_out(experiment, monkeypatch):
+    found = compared_by(FakeTrainer(), experiment, monkeypatch, models="lr,tabular,two_tower", trials=1, seeds=1)
+    assert list(found.left_out) == ["two_tower"]
+    assert "which columns are those of user and item" in found.left_out["two_tower"]
+
+
+def test_a_training_ends_when_the_time_is_up_and_leaves_no_trace(experiment, capsys):
+    choices = parse_models("lr,tabular", OWN)
+    random = torch.get_rng_state()
+    with pytest.raises(TrainingError, match="the time was up"):
+        compare_models(experiment, choices, Budget(seconds=1e-9))
+    trainer = Trainer(experiment, math.inf)
+    assert (trainer.metric, trainer.sign) == ("auc", 1)
+    assert torch.equal(random, torch.get_rng_state())
+    assert "train:" not in capsys.readouterr().err
+
+
+def test_rows_of_a_long_split_are_sampled(experiment):
+    assert (len(experiment.train), experiment.num_train_rows) == (1000, 2400)
+    assert len(experiment.valid) == len(Trainer(experiment, math.inf).test) == 300
+
+
+def test_the_command_prints_a_table_and_writes_page_drawing_and_numbers(tiny, capsys):
+    arguments = ["compare", "--config", str(tiny.config), "train.batch_size=64", "model.layers=[8]"]
+    arguments += ["--models", "lr,tabular,two_tower", "--seeds", "2", "--trials", "1", "--epochs", "2"]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    (folder,) = tiny.home.glob("compare-*")
+    assert out.splitlines()[-1] == str(folder / "compare.html")
+    assert "2,400 train rows, 2 epoch(s), batch 64, lamb, 1 learning rate(s), 2 seed(s)" in out
+    assert "Left out: two_tower" in out
+    found = json.loads((folder / "compare.json").read_text())
+    first, second = found["contenders"]
+    # Of the label 1.5 signal + city + 0.3 gap, both models learn most: the label's own noise leaves AUC 0.84.
+    assert all(0.6 < outcome["metrics"]["auc"] < 0.9 for c in (first, second) for outcome in c["outcomes"])
+    assert {"logloss", "ece", "normalised_entropy"} <= set(first["intervals"])
+    gaps = [
+        b["metrics"]["auc"] - a["metrics"]["auc"] for a, b in zip(first["outcomes"], second["outcomes"], strict=True)
+    ]
+    assert second["differences"]["auc"]["mean"] == pytest.approx(sum(gaps) / 2)
+    assert [len(outcome["valid_losses"]) for outcome in first["outcomes"]] == [2, 2]
+    assert first["outcomes"][0]["rows"] == 2 * 37 * 64
+    page = (folder / "compare.html").read_text()
+    assert page.count("<svg") == 2
+    assert "kind: tabular, layers: (8,)" in page
+    assert "needs to know which columns" in page
+    root = ElementTree.fromstring((folder / "compare.svg").read_text())
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert "var(--" not in (folder / "compare.svg").read_text()
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"lr", "tabular", "AUC"} <= set(texts)
+
+
+def test_the_same_comparison_has_the_same_numbers_and_folder(experiment, monkeypatch):
+    monkeypatch.setattr("gigabatch.pipeline.lab.compare.compare.source_hash", lambda modules: "sources")
+    choices = parse_models("lr,tabular", OWN)
+    one, same = (compare_models(experiment, choices, Budget(seeds=1, trials=1)) for _ in range(2))
+    assert [c.outcomes[0].metrics for c in one.contenders] == [c.outcomes[0].metrics for c in same.contenders]
+    assert one.id == same.id != compare_models(experiment, choices, Budget(seeds=1, trials=2)).id
+
+
+def test_choices_are_ranked_where_the_configuration_asks_for_it(shop):
+    ranking = "evaluate.ranking={k: [1, 3], negatives: null, catalogue_is_without: []}"
+    experiment = Experiment.of(shop.pipeline("recipe=tiny_shop", *SMALL, ranking).features().encode(), 1000)
+    found = compare_models(experiment, parse_models("lr,tabular", OWN), Budget(seeds=1, trials=1))
+    for contender in found.contenders:
+        metrics = contender.outcomes[0].metrics
+        assert metrics["hr@1 catalogue"] < metrics["hr@3 catalogue"] <= 1
+        # Products have nothing to do with the label, so a choice is anywhere among the twenty.
+        assert metrics["hr@3 catalogue"] == pytest.approx(3 / 20, abs=0.1)
+        assert "mrr sampled" not in metrics
+    assert {"HR@1 catalogue", "Coverage@3 catalogue"} <= {row["metric"] for row in metric_rows(found)}
+
+
+def test_negatives_are_drawn_for_every_model_where_the_run_draws_them(shop):
+    settings = ("train.negatives={per_positive: 2, exclude_known: false}", *SMALL)
+    encoded = shop.pipeline("recipe=tiny_sales", *settings).features().encode()
+    experiment = Experiment.of(encoded, 1000)
+    found = compare_models(experiment, parse_models("lr,tabular", OWN), Budget(seeds=1, trials=1))
+    assert len(Trainer(experiment, math.inf).test) == 3 * len(encoded.table("test"))
+    assert found.metric == "mrr"
+    assert all(0.3 < contender.outcomes[0].metrics["auc"] < 0.7 for contender in found.contenders)
+
+
+def test_a_drawing_names_every_model_and_its_mean(experiment, monkeypatch):
+    found = compared_by(FakeTrainer(), experiment, monkeypatch, seeds=3, trials=1)
+    root = ElementTree.fromstring(interval_chart(found).svg)
+    texts = [element.text.strip() for element in root.iter("text")]
+    means = [f"{contender.interval('auc').mean:.4g}" for contender in found.contenders]
+    assert {"lr", "tabular", "tabular (2)", *means} <= set(texts)
+    alone = compared_by(FakeTrainer(), experiment, monkeypatch, seeds=1, trials=1)
+    assert len(interval_chart(alone).svg) < len(interval_chart(found).svg)  # one seed has no interval
+
+
+def test_errors_of_the_command_are_one_line(tiny, capsys):
+    for models, message in (("lr,nothing", "unknown model 'nothing'"), ("lr", "two models or more are compared")):
+        assert main(["compare", "--config", str(tiny.config), "--models", models]) == 2
+        assert message in capsys.readouterr().err.splitlines()[-1]
+    assert not (tiny.folder / "artifacts").exists()  # nothing was done before
+
+
+def test_errors_in_training_do_not_hide_those_of_the_program(experiment, monkeypatch):
+    def fails(*_):
+        raise KeyError("a defect")
+
+    trainer = FakeTrainer()
+    trainer.valid_metric = fails
+    with pytest.raises(KeyError):
+        compared_by(trainer, experiment, monkeypatch)
+
+    def refused(*_):
+        raise ModelError("not for this\ntarget")
+
+    trainer.valid_metric = refused
+    with pytest.raises(TrainingError, match="not for this target"):
+        compared_by(trainer, experiment, monkeypatch)
+
+
+def test_scores_that_cannot_be_ranked_leave_their_model_out(shop, monkeypatch):
+    ranking = "evaluate.ranking={k: [1], negatives: null, catalogue_is_without: []}"
+    experiment = Experiment.of(shop.pipeline("recipe=tiny_shop", *SMALL, ranking).features().encode(), 1000)
+    plain = Trainer.rank
+
+    def rank(self, model):
+        if type(model).__name__ == "LogisticRegression":
+            raise RankingError("ranking: the model gave scores that are not finite.")
+        return plain(self, model)
+
+    monkeypatch.setattr(Trainer, "rank", rank)
+    choices = parse_models("lr,tabular,{kind: tabular, layers: [4]}", OWN)
+    found = compare_models(experiment, choices, Budget(seeds=1, trials=1))
+    assert [contender.label for contender in found.contenders] == ["tabular", "tabular (2)"]
+    assert "scores that are not finite" in found.left_out["lr"]
+
+
+def test_another_way_to_judge_has_a_folder_of_its_own(shop, monkeypatch):
+    monkeypatch.setattr("gigabatch.pipeline.lab.compare.compare.source_hash", lambda modules: "sources")
+    ids = set()
+    judged = [
+        ("null", FakeTrainer()),
+        ("{k: [3], negatives: null}", FakeTrainer()),
+        ("null", FakeTrainer("logloss", -1)),
+    ]
+    for ranking, trainer in judged:
+        experiment = Experiment.of(
+            shop.pipeline("recipe=tiny_shop", *SMALL, f"evaluate.ranking={ranking}").features().encode(), 1000
+        )
+        ids.add(compared_by(trainer, experiment, monkeypatch, models="lr,tabular", seeds=1, trials=1).id)
+    assert len(ids) == 3

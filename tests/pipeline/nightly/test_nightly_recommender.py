@@ -1,0 +1,169 @@
+"""The nightly job of a run whose negatives are drawn: what decides, on which rows, and what is refused."""
+
+import json
+import os
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.pipeline.bundle import load_bundle
+from gigabatch.pipeline.config.config import ConfigError
+from gigabatch.pipeline.embedding.embeddings import StoredEmbeddings
+from gigabatch.pipeline.nightly.nightly import compare, rollback, run_nightly
+from gigabatch.pipeline.stages.stages import Pipeline, judged_frame
+from gigabatch.pipeline.training.negatives import first_id, implicit_batches
+from gigabatch.pipeline.training.train import model_inputs
+
+PROMOTED, KEPT, REFUSED, FAILED = 0, 10, 20, 40
+USERS, ITEMS = 60, 24
+
+
+def write_night(folder, night: int, flipped: bool = False) -> pd.DataFrame:
+    """Ten clicks of each user, who likes the items of their own parity (`flipped`: the others); every night brings
+    ten users and two items more."""
+    random = np.random.default_rng(night)
+    rows = []
+    for user in range(USERS + 10 * night):
+        for moment in range(10):
+            item = 2 * random.integers(0, ITEMS // 2 + night) + (user + flipped) % 2
+            rows.append({"user": f"u{user}", "item": f"i{item}", "at": 100_000 * night + 1000 * moment + user})
+    frame = pd.DataFrame(rows)
+    folder.mkdir(exist_ok=True)
+    frame.to_csv(folder / f"night-{night}.csv", index=False)
+    return frame
+
+
+def make_home(tmp_path):
+    """A folder with a first night of clicks and run.yaml."""
+    write_night(tmp_path / "clicks", 0)
+    config = {
+        "name": "clicks", "recipe": "interactions", "device": "cpu", "engine": "pandas",
+        "artifacts": str(tmp_path / "artifacts"), "runs": str(tmp_path / "runs"),
+        "features": {
+            "path": f"{tmp_path}/clicks/*.csv", "time": "at", "split_by": "time", "repeats": "all",
+            "split": {"train": 0.6, "valid": 0.2, "test": 0.2},
+        },
+        "model": {"kind": "ncf", "gmf_dim": 4, "mlp_dim": 4, "layers": [8]},
+        "train": {
+            "negatives": {"per_positive": 4}, "epochs": 20, "batch_size": 64, "optimizer": "adamw", "lr_max": 0.02,
+        },
+        "evaluate": {"importance": False},
+        "nightly": {"min_window_rows": 50, "num_bootstrap": 100},
+    }  # fmt: skip
+    (tmp_path / "run.yaml").write_text(json.dumps(config))
+    return tmp_path
+
+
+@pytest.fixture
+def home(tmp_path):
+    return make_home(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory):
+    """A folder where one night was trained and a second one's clicks have come, whose features these are."""
+    folder = make_home(tmp_path_factory.mktemp("grown"))
+    run_nightly(folder / "run.yaml")
+    write_night(folder / "clicks", 1)
+    return folder, Pipeline.from_config(folder / "run.yaml").features()
+
+
+def pointer(home, name: str) -> str | None:
+    link = home / "runs" / "clicks" / name
+    return os.readlink(link) if link.is_symlink() else None
+
+
+def last_night(home) -> dict:
+    return json.loads((home / "runs" / "clicks" / "nightly.jsonl").read_text().splitlines()[-1])
+
+
+def slow_mrr(bundle, window: pd.DataFrame, negatives: torch.Tensor) -> float:
+    """Mean over the clicks of 1 / rank among the drawn items, by the scores of raw rows, ties at their mean."""
+    keys = bundle.preprocessor.vocabularies["item"].values.tolist()
+    first = first_id(bundle.preprocessor, "item")
+    asked = [
+        {"user": user, "item": item}
+        for user, own, drawn in zip(window["user"], window["item"], negatives.tolist(), strict=True)
+        for item in (own, *(keys[number - first] for number in drawn))
+    ]
+    found = []
+    for own, *others in bundle.predict(pd.DataFrame(asked))["target"].to_numpy().reshape(len(window), -1).tolist():
+        above, equal = sum(score > own for score in others), sum(score == own for score in others)
+        found.append(1 / (1 + above + equal / 2))
+    return sum(found) / len(found)
+
+
+def test_two_nights_are_compared_on_new_clicks_among_drawn_items(home):
+    assert run_nightly(home / "run.yaml") == PROMOTED
+    first = pointer(home, "current")
+    assert run_nightly(home / "run.yaml") == KEPT
+    write_night(home / "clicks", 1, flipped=True)  # what the current model learnt is wrong now
+    assert run_nightly(home / "run.yaml") == PROMOTED
+    assert (pointer(home, "previous"), pointer(home, "current")) == (first, last_night(home)["run"])
+    current = home / "runs" / "clicks" / "current"
+    stored = StoredEmbeddings.load(current / "embeddings", load_bundle(current / "model"))
+    assert stored.item.find(["i0", "no such item"]).tolist()[1] == -1  # a service can take the run over
+    night = last_night(home)
+    assert night["metric"] == "MRR"
+    assert night["bound"] > 0.05
+    features = Pipeline.from_config(home / "run.yaml").features()
+    window = features.frame("test")
+    assert night["rows"] == len(window)
+    assert f"on {len(window):,} rows that neither model has seen, each among 4 drawn items" in night["decision"]
+    for name, column in (("previous", "current"), ("current", "candidate")):
+        bundle = load_bundle(home / "runs" / "clicks" / name / "model")
+        table = judged_frame(bundle, features, window)
+        drawn = table.words[:, 1].reshape(-1, 5)[:, 1:]
+        # of the bundle's own vocabulary: the new users and items are of the second night alone
+        assert int(drawn.min()) >= first_id(bundle.preprocessor, "item")
+        assert night[column] == pytest.approx(slow_mrr(bundle, window, drawn), abs=1e-6)
+    assert rollback(home / "run.yaml") == 0
+    assert pointer(home, "current") == first
+
+
+def test_too_few_clicks_are_refused_a_bad_candidate_is_kept_out_and_another_metric_can_decide(home):
+    run_nightly(home / "run.yaml")
+    first = pointer(home, "current")
+    write_night(home / "clicks", 1)
+    bad = ["train.lr_max=1e-9", "nightly.metric=auc"]
+    assert run_nightly(home / "run.yaml", [*bad, "nightly.min_window_rows=5000"]) == REFUSED
+    assert run_nightly(home / "run.yaml", bad) == KEPT
+    assert pointer(home, "current") == first
+    assert last_night(home)["metric"] == "AUC"
+    assert last_night(home)["bound"] < -0.05
+
+
+def test_the_many_unseen_users_know_nothing_together(grown):
+    """Else the clicks of all new users would be one user's, who knows every item."""
+    folder, features = grown
+    bundle = load_bundle(folder / "runs" / "clicks" / "current" / "model")
+    preprocessor, first = bundle.preprocessor, first_id(bundle.preprocessor, "user")
+    table = judged_frame(bundle, features, features.frame("test"))
+    labels = table.unpack(table.words).targets[0]
+    positives = PackedTable(table.words[labels == 1], table.schema)
+    assert int((positives.words[:, 0] < first).sum()) > 20
+    settings = features.pipeline.config.train.negatives
+    batches = implicit_batches(preprocessor, model_inputs(preprocessor), positives, settings, 1, "cpu")
+    known = batches.sampler.known.offsets.diff()
+    assert known[:first].tolist() == [0] * first
+    assert int(known.sum()) > 20
+
+
+@pytest.mark.parametrize("way", ["leave_one_out", "random"])
+def test_splits_that_are_not_in_order_of_time_are_refused_before_any_work(home, capsys, way):
+    assert run_nightly(home / "run.yaml", [f"features.split_by={way}"]) == FAILED
+    assert f"with features.split_by: {way}, the test rows do not come after" in capsys.readouterr().out
+    assert "Set features.split_by=time" in last_night(home)["decision"]
+    assert not (home / "artifacts").exists()
+
+
+def test_a_current_model_whose_schema_names_no_item_is_refused(grown):
+    folder, features = grown
+    current, candidate = (load_bundle(folder / "runs" / "clicks" / "current" / "model") for _ in range(2))
+    current.preprocessor.schema = replace(current.schema, entities=())
+    with pytest.raises(ConfigError, match=r"named no item, so none can be drawn.*Remove the link .*clicks/current"):
+        compare(features.pipeline, features, current, candidate)

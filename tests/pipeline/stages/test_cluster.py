@@ -1,0 +1,222 @@
+"""Clusters: the same artifacts wherever tasks run, also when workers die; clear errors where they cannot run."""
+
+import contextlib
+import hashlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gigabatch.features.synthetic.trivago import write_synthetic_log
+from gigabatch.pipeline.config.config import ClusterSettings, ConfigError, parse_config
+from gigabatch.pipeline.stages.cluster import Cluster, ClusterError, DaskCluster, open_cluster
+from gigabatch.pipeline.stages.stages import Pipeline
+
+ROOT = Path(__file__).resolve().parents[3]
+# Dask and tornado close sockets and loops of lost workers in their own time.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+SPLITS = ("train", "valid", "test")
+
+
+def pipeline_of(log, artifacts, *overrides):
+    # Many more parts than workers.
+    settings = (f"features.path={log}", f"artifacts={artifacts}", "rows_per_part=4000", "engine=pandas", "device=cpu")
+    return Pipeline.from_config(ROOT / "conf" / "trivago.yaml", *settings, *overrides)
+
+
+def contents(encoded):
+    """Checksum by split and column: ids as the values that they stand for, floats and labels as their bits."""
+    preprocessor, found = encoded.preprocessor, {}
+    for split in SPLITS:
+        table = encoded.table(split)
+        words = table.words.numpy()
+        for place, column in enumerate(table.schema.ids):
+            values = preprocessor.vocabularies[column.name].decode(np.array(words[:, place]))
+            kinds = np.minimum(words[:, place], 3)  # padding, null and unseen all decode to null
+            text = json.dumps([values.astype("str").fillna("").tolist(), kinds.tolist()])
+            found[split, column.name] = hashlib.md5(text.encode()).hexdigest()
+        rest = np.ascontiguousarray(words[:, len(table.schema.ids) :])
+        found[split, "the rest"] = hashlib.md5(rest.tobytes()).hexdigest()
+    return found
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    path = tmp_path_factory.mktemp("log")
+    write_synthetic_log(path, rows=10_000, seed=3)
+    return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _settled_sources():
+    """Keys hold a hash of the sources, which somebody may be writing at while a cluster starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gigabatch.pipeline.stages.stages.source_hash", lambda modules: "sources")
+        yield
+
+
+@pytest.fixture(scope="module")
+def in_process(log, tmp_path_factory):
+    """(contents of the encoded tables, key of the features, key of the encoded tables) without a cluster."""
+    features = pipeline_of(log, tmp_path_factory.mktemp("artifacts")).features()
+    encoded = features.encode()
+    assert len(features.parts("train")) > 4
+    return contents(encoded), features.artifact.key, encoded.artifact.key
+
+
+def assert_as_in_process(features, in_process):
+    encoded = features.encode()
+    assert contents(encoded) == in_process[0]
+    assert (features.artifact.key, encoded.artifact.key) == in_process[1:]
+    for artifact in (features.artifact, encoded.artifact):
+        assert list(artifact.path.rglob(".*")) == []
+
+
+@pytest.mark.slow
+def test_two_local_workers_make_the_artifacts_of_this_process(log, in_process, tmp_path):
+    settings = ("cluster=local", "cluster_settings.workers=2", "cluster_settings.threads_per_worker=1")
+    assert_as_in_process(pipeline_of(log, tmp_path, *settings).features(), in_process)
+
+
+@pytest.fixture
+def scheduler(tmp_path, monkeypatch):
+    """The address of `dask scheduler` with two `dask worker` processes, none of which knows this one's folder."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    processes = []
+    for name in ("CONNECT_SECONDS", "WORKER_SECONDS"):  # both start only now
+        monkeypatch.setattr(f"gigabatch.pipeline.stages.cluster.{name}", 300)
+
+    def start(*arguments):
+        command = [sys.executable, "-m", "dask", *arguments]
+        with open(tmp_path / f"dask-{len(processes)}.log", "w") as out:
+            processes.append(subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=out, stderr=out))
+
+    try:
+        start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", "scheduler.json")
+        deadline, address = time.monotonic() + 300, None
+        while address is None:
+            assert time.monotonic() < deadline, (tmp_path / "dask-0.log").read_text()
+            time.sleep(0.1)
+            with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):  # not there yet, or half written
+                address = json.loads((tmp_path / "scheduler.json").read_text())["address"]
+        for _ in range(2):
+            start("worker", address, "--nthreads", "1", "--no-dashboard", "--local-directory", str(tmp_path / "work"))
+        yield address
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+        for process in processes:
+            process.wait(timeout=120)
+
+
+DEATHS = {"gather_chunk": "before", "write_chunk": "after", "pack_part": "before"}
+
+
+def dying(function, folder):
+    """`function`, but the worker that takes up the third task of its kind is killed: before it has done anything, or
+    when all of it is done and nobody has been told."""
+    name = function.__name__
+
+    def call(task):
+        (folder / f"{name}-{os.urandom(8).hex()}").touch()
+        dies = not (folder / name).exists() and len(list(folder.glob(f"{name}-*"))) >= 3
+        if dies and DEATHS.get(name) == "before":
+            (folder / name).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = function(task)
+        if dies and DEATHS.get(name) == "after":
+            (folder / name).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    return call
+
+
+@pytest.mark.slow
+def test_workers_killed_in_the_middle_change_nothing(log, in_process, scheduler, tmp_path, monkeypatch):
+    folder = tmp_path / "deaths"
+    folder.mkdir()
+    for name in ("map", "in_turn"):
+        real = getattr(DaskCluster, name)
+        monkeypatch.setattr(
+            DaskCluster, name, lambda self, function, tasks, real=real: real(self, dying(function, folder), tasks)
+        )
+    assert_as_in_process(pipeline_of(log, tmp_path / "artifacts", f"cluster={scheduler}").features(), in_process)
+    assert {name for name in DEATHS if (folder / name).exists()} == set(DEATHS)
+
+
+def test_threads_of_this_process_give_results_in_order():
+    cluster = Cluster(3)
+    assert cluster.scheduler == "threads"
+    assert not cluster.distributed
+
+    def slow_start(number):
+        time.sleep(0.05 if number == 0 else 0)
+        return number * number
+
+    assert cluster.map(slow_start, range(20)) == [number * number for number in range(20)]
+    assert list(cluster.in_turn(slow_start, range(5))) == [0, 1, 4, 9, 16]
+    assert cluster.map(slow_start, []) == []
+
+
+def test_results_asked_for_in_turn_are_not_made_all_at_once():
+    made = []
+    taken = Cluster(2).in_turn(made.append, range(100))
+    next(taken)
+    assert len(made) <= 2
+
+
+def opened(name, folder):
+    with open_cluster(name, ClusterSettings(), folder):
+        pass
+
+
+def test_a_scheduler_that_does_not_answer_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("gigabatch.pipeline.stages.cluster.CONNECT_SECONDS", 0.5)
+    with pytest.raises(ClusterError, match=r"no Dask scheduler answers at tcp://127.0.0.1:9 .*dask scheduler"):
+        opened("tcp://127.0.0.1:9", tmp_path)
+
+
+def test_a_scheduler_without_workers_is_named(tmp_path, monkeypatch):
+    from distributed import LocalCluster
+
+    with LocalCluster(n_workers=0, processes=False, dashboard_address=None, protocol="tcp") as empty:
+        monkeypatch.setattr("gigabatch.pipeline.stages.cluster.WORKER_SECONDS", 0.5)
+        with pytest.raises(
+            ClusterError, match=r"has had no workers for 0\.5 seconds\. Start some with `dask worker tcp://"
+        ):
+            opened(empty.scheduler_address, tmp_path)
+
+
+def test_workers_that_do_not_see_the_folder_are_named(tmp_path):
+    class Blind:
+        def run(self, function, path):
+            return {"tcp://a:1": function(path), "tcp://b:2": False}
+
+    with pytest.raises(ClusterError, match=r"worker\(s\) tcp://b:2 do not see .*`artifacts`"):
+        DaskCluster(Blind()).require_folder(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(importlib.util.find_spec("dask_cuda") is not None, reason="dask-cuda is installed")
+def test_cuda_without_its_package_is_refused(tmp_path):
+    with pytest.raises(ClusterError, match="needs the package dask-cuda, which is not installed"):
+        opened("cuda", tmp_path)
+
+
+def test_settings_are_checked():
+    raw = {"name": "x", "recipe": "trivago"}
+    assert parse_config(raw).cluster == "none"
+    assert parse_config(raw | {"cluster": "tcp://box:8786"}).cluster == "tcp://box:8786"
+    for wrong in ("loacl", "tcp://box", "udp://box:1"):
+        with pytest.raises(ConfigError, match=r"cluster: .*found '" + wrong):
+            parse_config(raw | {"cluster": wrong})
+    with pytest.raises(ConfigError, match=r"'cluster_settings.worker'. Did you mean 'cluster_settings.workers'"):
+        parse_config(raw | {"cluster_settings": {"worker": 2}})

@@ -1,0 +1,78 @@
+"""Encoding part by part: the packed table of the whole split."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.schema import Column, Schema, Target
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.pipeline.stages.cluster import Cluster
+from gigabatch.pipeline.stages.encode import GroupNumbers, encode_split, fit, pack
+
+SCHEMA = Schema(
+    (
+        Column("city", "categorical", "string"),
+        Column("size", "continuous", "float32"),
+        Column("clicked", "target", "float32"),
+        Column("session", "group", "string"),
+    ),
+    (Target("clicked", "binary"),),
+)
+
+
+def table_of(rows, seed=0):
+    random = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "city": pd.Series(random.choice(["Oslo", "Bonn", None], rows), dtype="str"),
+            "size": random.normal(size=rows).astype("float32"),
+            "clicked": random.integers(0, 2, rows).astype("float32"),
+            # Groups go on over the cuts between parts, and come back.
+            "session": pd.Series(random.choice(["s3", "s1", "s2", "s9"], rows), dtype="str"),
+        }
+    )
+
+
+@pytest.mark.parametrize("sizes", [[100], [1, 99], [30, 0, 30, 40], [7] * 14 + [2]])
+def test_parts_give_the_packed_table_of_the_whole_split(tmp_path, sizes):
+    whole = table_of(100)
+    preprocessor = Preprocessor(SCHEMA).fit([whole])
+    paths, start = [], 0
+    for number, size in enumerate(sizes):
+        paths.append(tmp_path / f"part-{number}.parquet")
+        whole.iloc[start : start + size].to_parquet(paths[-1], index=False)
+        start += size
+    encode_split(preprocessor, "pandas", paths, 100, tmp_path / "out", Cluster())
+    found, expected = PackedTable.load(tmp_path / "out"), pack(preprocessor, whole)
+    assert (found.words == expected.words).all()
+    assert found.schema == expected.schema
+
+
+@pytest.mark.parametrize("sizes", [[100], [40, 60]])
+def test_what_the_fit_packed_already_is_what_packing_gives(tmp_path, sizes):
+    whole, paths, start = table_of(100), [], 0
+    for number, size in enumerate(sizes):
+        paths.append(tmp_path / f"part-{number}.parquet")
+        whole.iloc[start : start + size].to_parquet(paths[-1], index=False)
+        start += size
+    preprocessor = Preprocessor(SCHEMA)
+    packed = fit(preprocessor, "pandas", paths, Cluster())
+    assert len(packed) == (1 if len(sizes) == 1 else 0)  # several parts are read again, one at a time
+    encode_split(preprocessor, "pandas", paths, 100, tmp_path / "out", Cluster(), packed)
+    expected = pack(Preprocessor(SCHEMA).fit([whole]), whole)
+    assert (PackedTable.load(tmp_path / "out").words == expected.words).all()
+
+
+@given(
+    values=st.lists(st.one_of(st.none(), st.sampled_from("abcdefgh")), max_size=40),
+    cuts=st.lists(st.integers(0, 40), max_size=6),
+)
+def test_groups_are_numbered_by_first_appearance_over_all_parts(values, cuts):
+    numbers, found, known = GroupNumbers(), [], {}
+    column = pd.Series(values, dtype="str")
+    for part in np.split(np.arange(len(values)), sorted(min(cut, len(values)) for cut in cuts)):
+        found += numbers.number(column.iloc[part].reset_index(drop=True)).tolist()
+    assert found == [-1 if value is None else known.setdefault(value, len(known)) for value in values]

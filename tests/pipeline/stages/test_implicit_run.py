@@ -1,0 +1,193 @@
+"""Whole runs whose rows are all positives: negatives in training and evaluation, ranking, resuming, what is refused."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.schema import Column, Entity, Schema, Target
+from gigabatch.models.losses import TargetLoss
+from gigabatch.models.model import EntityColumns, ModelInputs
+from gigabatch.models.recommenders.ncf import NCF, NCFSettings
+from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.config.config import ConfigError, NegativeSettings, TrainSettings, load_config, parse_config
+from gigabatch.pipeline.stages.stages import Pipeline
+from gigabatch.pipeline.training.negatives import implicit_batches, require_positives
+from gigabatch.pipeline.training.train import train_model
+
+USERS, ITEMS = 120, 40
+FEATURES = {"path": "t.csv", "categorical": ["item"], "targets": {"chosen": {"task": "binary"}}}
+
+
+def write_clicks(path) -> None:
+    """Twelve clicks a user: users like the items of their own parity, on weekends the others."""
+    random = np.random.default_rng(0)
+    rows = []
+    for user in range(USERS):
+        for moment in range(12):
+            weekend = int(random.random() < 0.15)
+            item = 2 * random.integers(0, ITEMS // 2) + ((user + weekend) % 2)
+            rows.append({"user": f"u{user}", "item": f"i{item}", "weekend": str(weekend), "at": 100 * moment + user})
+    pd.DataFrame(rows).to_csv(path, index=False)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with clicks.csv and run.yaml."""
+    folder = tmp_path_factory.mktemp("clicks")
+    write_clicks(folder / "clicks.csv")
+    config = {
+        "name": "clicks",
+        "recipe": "interactions",
+        "artifacts": str(folder / "artifacts"),
+        "runs": str(folder / "runs"),
+        "features": {"path": str(folder / "clicks.csv"), "time": "at", "contexts": ["weekend"]},
+        "model": {"kind": "ncf", "gmf_dim": 4, "mlp_dim": 8, "layers": [16, 8]},
+        "train": {
+            "negatives": {"per_positive": 4}, "epochs": 30, "batch_size": 64, "optimizer": "adamw", "lr_max": 0.02,
+        },
+        "evaluate": {"importance": False, "ranking": {"k": [5], "negatives": 19}},
+    }  # fmt: skip
+    (folder / "run.yaml").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(home):
+    return Pipeline.from_config(home / "run.yaml").train()
+
+
+def test_a_run_learns_from_positives_alone(run):
+    """A rule that half of the items fit: chance of a hit among 20 at depth 5 is .25, and the best there is is .5."""
+    summary = run.summary
+    assert summary["auc"] > 0.65
+    assert summary["ranking"]["rows"] == USERS
+    assert summary["ranking"]["sampled"]["candidates"] == 20
+    assert summary["ranking"]["sampled"]["hr@5"] > 0.38
+    assert summary["ranking"]["catalogue"]["hr@5"] > 5 / ITEMS
+    assert "Ranking of the test split" in (run.path / "report.html").read_text()
+
+
+def test_the_judged_split_has_each_positive_and_its_negatives(home):
+    encoded = Pipeline.from_config(home / "run.yaml").features().encode()
+    judged, table = encoded.judged("test"), encoded.table("test")
+    assert len(judged) == 5 * len(table)
+    rows, positives = judged.unpack(judged.words), table.unpack(table.words)
+    assert torch.equal(rows.ids[::5], positives.ids)
+    assert rows.targets[0].tolist() == [1.0, 0, 0, 0, 0] * len(table)
+    inputs = encoded.preprocessor.schema.names("categorical")
+    user, item = inputs.index("user"), inputs.index("item")
+    known = {tuple(row) for split in ("train", "valid", "test") for row in encoded.table(split).words[
+        :, [user, item]].tolist()}  # fmt: skip
+    drawn = rows.ids[rows.targets[0] == 0][:, [user, item]].tolist()
+    assert not known & {tuple(pair) for pair in drawn}
+    assert torch.equal(encoded.judged("test").words, judged.words)
+
+
+class Crash(Exception):
+    pass
+
+
+def test_a_killed_training_draws_the_same_negatives_when_it_goes_on(home, tmp_path):
+    encoded = Pipeline.from_config(home / "run.yaml").features().encode()
+    train, valid, preprocessor = encoded.table("train"), encoded.judged("valid"), encoded.preprocessor
+    sizes = tuple(column.num_ids for column in train.schema.ids)
+    names = [column.name for column in train.schema.ids]
+    user, item = names.index("user"), names.index("item")
+    inputs = ModelInputs(sizes, 0, 1, user=EntityColumns(user, (user,)), item=EntityColumns(item, (item,)))
+    settings = TrainSettings(
+        epochs=2, batch_size=128, lr_max=0.01, optimizer="adagrad_lamb", negatives={"per_positive": 3},
+        checkpoint_every_steps=2,
+    )  # fmt: skip
+
+    def fit(folder, after_step=lambda step: None):
+        folder.mkdir(exist_ok=True)
+        torch.manual_seed(1)
+        model = NCF(inputs, NCFSettings(gmf_dim=4, mlp_dim=8, layers=(8,)))
+        negatives = implicit_batches(preprocessor, inputs, train, settings.negatives, 1, "cpu")
+        return train_model(
+            model, train, valid, TargetLoss([("binary", 1)]), settings, seed=1, device="cpu", folder=folder,
+            after_step=after_step, negatives=negatives,
+        ).model.state_dict()  # fmt: skip
+
+    def crash(step):
+        if step == 11:
+            raise Crash
+
+    whole = fit(tmp_path / "whole")
+    with pytest.raises(Crash):
+        fit(tmp_path / "killed", crash)
+    resumed = fit(tmp_path / "killed")
+    assert [name for name in whole if not torch.equal(whole[name], resumed[name])] == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["train.negatives.per_positive=0"], "train.negatives.per_positive"),
+        (["train.negatives.kind=hard"], "train.negatives.kind"),
+        (["model.kind=transformer"], "model.kind: unknown model 'transformer'. Known: tabular, lr"),
+        (["model.depth=3"], "unknown key 'model.depth'"),
+        (["model.context=everywhere"], "unknown place of the context"),
+        (["evaluate.ranking.k=[0]"], "whole numbers from 1"),
+    ],
+)
+def test_settings_are_refused_before_any_work(home, overrides, message):
+    with pytest.raises(ConfigError, match=message.replace("[", r"\[")):
+        load_config(home / "run.yaml", overrides)
+
+
+def test_negatives_of_rows_without_an_item_are_refused(home, tmp_path, capsys):
+    """A table without entities, and one whose target is no binary one."""
+    frame = pd.DataFrame({"a": ["x", "y"] * 50, "label": [0, 1] * 50})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    config = {
+        "name": "t", "recipe": "table", "artifacts": str(tmp_path / "a"), "runs": str(tmp_path / "r"),
+        "features": {"path": str(tmp_path / "t.csv"), "categorical": ["a"], "targets": {"label": {"task": "binary"}}},
+        "train": {"negatives": {}, "epochs": 1, "batch_size": 16},
+    }  # fmt: skip
+    (tmp_path / "t.yaml").write_text(json.dumps(config))
+    assert main(["train", "--config", str(tmp_path / "t.yaml")]) == 2
+    assert "train.negatives: the schema names no item to draw" in capsys.readouterr().err
+
+
+def test_rows_that_are_no_positives_are_refused(home, tmp_path, capsys):
+    """Drawing would give every row the target 1, also one that its user did not like."""
+    rows = pd.read_csv(home / "clicks.csv")
+    rows.assign(stars=1 + np.arange(len(rows)) % 5).to_csv(tmp_path / "rated.csv", index=False)
+    rated = f"features={{path: {tmp_path / 'rated.csv'}, time: at, rating: stars, task: rating}}"
+    assert main(["train", "--config", str(home / "run.yaml"), rated, "evaluate.ranking=null"]) == 2
+    assert "train.negatives: every row has to be a positive" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_rows_without_a_user_have_nothing_to_leave_out():
+    schema = Schema(
+        (Column("item", "categorical", "string"), Column("chosen", "target", "float32")),
+        (Target("chosen", "binary"),),
+        (Entity("item", "item", ("item",)),),
+    )
+    config = parse_config({"name": "x", "recipe": "table", "features": FEATURES, "train": {"negatives": {}}})
+    with pytest.raises(ConfigError, match=r"names no user .* set train.negatives.exclude_known=false"):
+        require_positives(config, Preprocessor(schema, config.preprocess))
+    free = config.model_copy(
+        update={"train": config.train.model_copy(update={"negatives": NegativeSettings(exclude_known=False)})}
+    )
+    require_positives(free, Preprocessor(schema, free.preprocess))
+
+
+def test_users_that_train_does_not_have_are_judged_as_many(home, tmp_path):
+    """By time, users of valid and test are new: all have the id of the unseen user, who has all items together."""
+    random = np.random.default_rng(4)
+    rows = [{"user": f"u{n // 20}", "item": f"i{random.integers(30)}", "at": n} for n in range(2000)]
+    pd.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
+    features = f"features={{path: {tmp_path / 'rows.csv'}, time: at, split_by: time}}"
+    encoded = Pipeline.from_config(home / "run.yaml", features).features().encode()
+    names = [column.name for column in encoded.table("test").schema.ids]
+    judged = encoded.judged("test").words
+    assert set(judged[:, names.index("user")].tolist()) == {2}
+    items = judged[:, names.index("item")].view(-1, 5)
+    assert not (items[:, 1:] == items[:, :1]).any()
+    assert set(items[:, 1:].flatten().tolist()) == set(range(3, 33))

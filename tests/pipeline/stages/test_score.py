@@ -1,0 +1,168 @@
+"""Using a finished run: evaluating it again and writing its predictions."""
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import latest
+
+from gigabatch.features.errors import DataError
+from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
+from gigabatch.pipeline.bundle import BundleError, load_bundle
+from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.stages.run import RunError
+from gigabatch.pipeline.stages.score import evaluate_run, score_run
+from tests.pipeline.tiny_recipe import day_of_rows
+
+
+def assert_scores(found, expected) -> None:
+    """Equal within the tolerance that is promised of a row's scores."""
+    np.testing.assert_allclose(found, expected, rtol=SCORE_RTOL, atol=SCORE_ATOL)
+
+
+def test_evaluating_again_gives_the_numbers_of_the_run(trained, tmp_path, capsys):
+    tiny, run = trained
+    assert evaluate_run(tiny.config, (), None, None, tmp_path / "again") == 0
+    found = json.loads((tmp_path / "again" / "summary.json").read_text())
+    summary = run.summary
+    assert {name: found[name] for name in ("auc", "logloss", "ece", "mrr")} == summary["metrics"]["test"]
+    assert (found["id"], found["split"], found["rows"]) == (summary["id"], "test", 300)
+    assert found["targets"] == summary["targets"]["test"]
+    assert "<svg" in (tmp_path / "again" / "report.html").read_text()
+    assert str(tmp_path / "again" / "report.html") in capsys.readouterr().out
+
+
+def test_another_split_and_the_runs_own_folder_by_default(finished):
+    run = latest(finished)
+    assert evaluate_run(finished.config, (), run.path, "valid", None) == 0
+    found = json.loads((run.path / "evaluation-valid" / "summary.json").read_text())
+    assert found["auc"] == run.summary["metrics"]["valid"]["auc"]
+
+
+def test_scores_are_written_with_their_keys(trained, tmp_path):
+    tiny, run = trained
+    for name in ("scores.parquet", "scores.csv"):
+        assert score_run(tiny.config, (), None, None, tmp_path / name) == 0
+    found = pd.read_parquet(tmp_path / "scores.parquet")
+    expected = day_of_rows(0).tail(300).reset_index(drop=True)
+    assert list(found.columns) == ["at", "row", "predicted_clicked"]
+    assert found["row"].tolist() == expected["row"].tolist()
+    assert_scores(found["predicted_clicked"], run.bundle().predict(expected)["clicked"])
+    assert pd.read_csv(tmp_path / "scores.csv")["row"].tolist() == expected["row"].tolist()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["scores.csv", "scores.parquet"]
+
+
+def test_scores_lie_in_the_runs_folder_by_default(finished, capsys):
+    run = latest(finished)
+    assert score_run(finished.config, (), None, "valid", None) == 0
+    assert len(pd.read_parquet(run.path / "scores-valid.parquet")) == 300
+    assert f"300 rows  {run.path / 'scores-valid.parquet'}" in capsys.readouterr().out
+
+
+def test_a_recipe_with_a_submission_format_writes_that(tiny):
+    run = tiny.train("features.group=true", "train.epochs=1")
+    assert run.summary["mrr"] is not None
+    assert score_run(tiny.config, ("features.group=true",), None, None, None) == 0
+    found = pd.read_csv(run.path / "submission.csv")
+    assert list(found.columns) == ["session", "row", "score"]
+    assert len(found) == 300
+
+
+def test_no_run_is_an_error_that_says_what_to_do(tiny):
+    for work in (evaluate_run, score_run):
+        with pytest.raises(RunError, match=r"latest: no model there\. Train first"):
+            work(tiny.config, (), None, None, None)
+        with pytest.raises(RunError, match=r"elsewhere: no model there"):
+            work(tiny.config, (), tiny.folder / "elsewhere", None, None)
+
+
+def test_an_unknown_split_or_ending_is_an_error(trained, tmp_path):
+    with pytest.raises(DataError, match=r"split 'tset' does not exist\. Known: train, valid, test"):
+        score_run(trained[0].config, (), None, "tset", None)
+    with pytest.raises(DataError, match=r"scores\.xlsx: unknown ending\. Known: \.csv, \.parquet"):
+        score_run(trained[0].config, (), None, None, tmp_path / "scores.xlsx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_write_that_fails_leaves_no_file(trained, tmp_path, monkeypatch):
+    def fail(self, path, **_):
+        path.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pd.DataFrame, "to_csv", fail)
+    with pytest.raises(OSError, match="No space left"):
+        score_run(trained[0].config, (), None, None, tmp_path / "scores.csv")
+    assert list(tmp_path.iterdir()) == []
+
+
+STEPS = [
+    {"drop_nulls": {"columns": ["gap"]}},
+    {"clip": {"column": "signal", "low": -1.5}},
+    {"hashed_cross": {"columns": ["city", "store"], "num_buckets": 30, "output": "place"}},
+    {"fill_missing": {"column": "gap"}},
+]
+TABLE = {
+    "path": "", "categorical": ["city", "place"], "continuous": ["signal", "gap"], "inputs": {"store": "int64"},
+    "keys": ["row"], "group": "session", "targets": {"clicked": {"task": "binary"}}, "steps": STEPS,
+}  # fmt: skip
+
+
+@pytest.fixture
+def stepped(tiny):
+    """A run of the recipe `table` with steps, on the tiny data set."""
+    content = json.loads(tiny.config.read_text())
+    content |= {"recipe": "table", "name": "stepped", "features": TABLE | {"path": str(tiny.raw)}}
+    tiny.config.write_text(json.dumps(content))
+    return tiny, tiny.train()
+
+
+def test_raw_rows_without_labels_score_as_the_rows_of_the_features_stage(stepped, tmp_path):
+    tiny, run = stepped
+    raw = day_of_rows(0)
+    raw.drop(columns="clicked").to_csv(tmp_path / "new.csv", index=False)
+    arguments = ["score", "--config", str(tiny.config), "--input", str(tmp_path / "new.csv")]
+    assert main([*arguments, "--out", str(tmp_path / "scores.csv")]) == 0
+    found = pd.read_csv(tmp_path / "scores.csv")
+    assert list(found.columns) == ["row", "predicted_clicked"]
+    assert found["row"].tolist() == raw["row"].tolist()  # rows that the fit dropped are scored too
+    features = tiny.pipeline().features()
+    kept = pd.concat([features.frame(split) for split in ("train", "valid", "test")])
+    assert len(kept) == raw["gap"].notna().sum()
+    expected = kept.assign(clicked=run.bundle().predict(kept.drop(columns="clicked"))["clicked"])
+    expected = expected.assign(row=expected["row"].astype("int64")).set_index("row")["clicked"]
+    again = found.set_index("row")["predicted_clicked"][expected.index].astype("float32")
+    assert_scores(again, expected)
+
+
+def test_the_bundle_takes_raw_rows_as_any_reader_gives_them(stepped):
+    _, run = stepped
+    bundle = load_bundle(run.path / "model")
+    raw = day_of_rows(0).drop(columns="clicked").head(50)
+    expected = bundle.predict_raw(raw)
+    assert len(expected) == 50
+    texts = raw.assign(store=raw["store"].astype("str"), signal=raw["signal"].astype("object"))
+    assert np.array_equal(bundle.predict_raw(texts)["clicked"], expected["clicked"])
+    alone = pd.concat([bundle.predict_raw(raw.iloc[k : k + 1]) for k in range(5)])
+    assert_scores(alone["clicked"], expected["clicked"][:5])
+    assert sorted(bundle.raw_workflow.applied_inputs) == ["city", "gap", "signal", "store"]
+
+
+def test_a_bundle_without_its_workflow_is_damaged(stepped, tmp_path):
+    _, run = stepped
+    folder = shutil.copytree(run.path / "model", tmp_path / "model")
+    shutil.rmtree(folder / "workflow")
+    with pytest.raises(BundleError, match=r"workflow .*damaged"):
+        load_bundle(folder)
+
+
+def test_a_recipe_without_a_way_from_raw_rows_says_so(trained, tmp_path):
+    tiny, run = trained
+    with pytest.raises(DataError, match=r"recipe 'tiny' has no way from raw rows alone to predictions"):
+        score_run(tiny.config, (), None, None, tmp_path / "scores.csv", str(tiny.raw))
+    with pytest.raises(DataError, match="recipe 'tiny' has no way"):
+        run.bundle().predict_raw(day_of_rows(0))
+    with pytest.raises(RunError, match="either --input or --split, not both"):
+        score_run(tiny.config, (), None, "test", None, str(tiny.raw))
+    assert list(tmp_path.iterdir()) == []

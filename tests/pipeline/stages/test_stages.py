@@ -1,0 +1,419 @@
+"""Stages as artifacts: skipped when nothing changed, made again when something did, whole after any crash."""
+
+import json
+import logging
+import os
+import resource
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from conftest import latest
+from safetensors.torch import load_file
+
+from gigabatch.features.errors import DataError
+from gigabatch.loaders.errors import LoaderError
+from gigabatch.pipeline.stages.run import STAGES
+from gigabatch.pipeline.store.artifacts import ArtifactError
+from tests.pipeline.tiny_recipe import day_of_rows, write_day
+
+KILL = """
+import gigabatch.pipeline.store.artifacts, gigabatch.pipeline.stages.run, gigabatch.pipeline.stages.stages,
+gigabatch.pipeline.training.train from gigabatch.features.schema import Schema from pathlib import Path
+
+def kill(*_, **__):
+    os.kill(os.getpid(), 9)
+
+def kill_after(owner, name, calls):
+    real, left = getattr(owner, name), [calls]
+    def call(*arguments, **settings):
+        found = real(*arguments, **settings)
+        left[0] -= 1
+        return kill() if left[0] == 0 else found
+    setattr(owner, name, call)
+
+def kill_in_copy(self, artifact, target):
+    gigabatch.pipeline.store.artifacts.shutil.copytree = kill
+    real_copy(self, artifact, target)
+
+real_copy = gigabatch.pipeline.store.artifacts.ArtifactStore.copy
+POINTS = {
+    "features": lambda: setattr(Schema, "save", kill),
+    "encode": lambda: kill_after(gigabatch.pipeline.stages.stages, "encode_split", 2),
+    "train": lambda: kill_after(gigabatch.pipeline.training.train, "save_checkpoint", 2),
+    "evaluate": lambda: setattr(gigabatch.pipeline.stages.run, "write_report", kill),
+    "publish": lambda: setattr(gigabatch.pipeline.store.artifacts.ArtifactStore, "copy", kill_in_copy),
+    "latest": lambda: setattr(gigabatch.pipeline.stages.stages, "atomic_symlink", kill),
+}
+
+def in_fork(work):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+            os._exit(0)
+        except ValueError as error:
+            os.write(1, f"{error}\\n".encode())  # whole lines, where print writes the line's end by itself
+            os._exit(2)
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+            os._exit(3)
+    return pid
+"""
+
+
+def weights(run) -> dict[str, torch.Tensor]:
+    return load_file(run.path / "model" / "weights.safetensors")
+
+
+def same(one: dict, other: dict) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_run_holds_what_its_contract_says(trained):
+    tiny, run = trained
+    summary = run.summary
+    assert {"auc", "logloss", "ece", "mrr", "rows", "seconds"} <= summary.keys()
+    assert set(summary["seconds"]) == set(STAGES) == {"features", "encode", "train", "evaluate"}
+    assert all(seconds > 0 for seconds in summary["seconds"].values())
+    assert summary["rows"] == 3000
+    assert summary["rows_by_split"] == {"train": 2400, "valid": 300, "test": 300}
+    assert 0.65 < summary["auc"] < 0.9  # the label has that much signal
+    assert summary["mrr"] is None
+    assert summary["notes"] == ["clicks of a made-up shop"]
+    assert (tiny.home / "latest").resolve() == run.path.resolve()
+    assert os.readlink(tiny.home / "latest") == run.path.name  # relative, so that runs/ can be moved
+    assert run.skipped == ()
+    page = (run.path / "report.html").read_text()
+    assert summary["id"] in page
+    assert f"{summary['auc']:.4g}"[:4] in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert lines == run.curve
+    assert sum("valid_loss" in line for line in lines) == 2
+    assert run.bundle().info["trained_until"] == float(day_of_rows(0)["at"].iloc[2699])
+    assert tiny.hidden() == []
+
+
+def test_the_second_run_skips_every_stage_and_says_so(tiny, caplog, capsys):
+    caplog.set_level(logging.INFO)
+    first = tiny.train()
+    caplog.clear()
+    second = tiny.train()
+    assert second.skipped == STAGES
+    assert second.path == first.path
+    for stage in STAGES:
+        assert f"{stage}: skipped, unchanged" in caplog.text
+    second.show()
+    assert capsys.readouterr().out.count("skipped, unchanged") == 4
+    assert tiny.hidden() == []
+
+
+@pytest.mark.parametrize(
+    ("override", "skipped"),
+    [
+        ("seed=2", ("features", "encode")),
+        ("train.epochs=1", ("features", "encode")),
+        ("preprocess.min_count=5", ("features",)),
+        ("evaluate.calibration_bins=5", ("features", "encode", "train")),
+        ("features.split.valid=0.15 features.split.test=0.05", ()),
+        ("num_threads=1", STAGES),
+        ("nightly.tolerance=0.5", STAGES),
+        ("rows_per_part=7", STAGES),
+    ],
+)
+def test_a_changed_setting_runs_again_only_what_it_changes(finished, override, skipped):
+    assert finished.train(*override.split()).skipped == skipped
+
+
+def test_another_seed_gives_another_model_and_the_same_seed_the_same(finished, tiny_in, tmp_path):
+    one, other = latest(finished), finished.train("seed=2")
+    assert one.path != other.path
+    assert not same(weights(one), weights(other))
+    again = tiny_in(tmp_path / "elsewhere")
+    write_day(again.raw, 0)
+    assert same(weights(one), weights(again.train()))
+
+
+def test_parts_do_not_change_the_result(trained, tiny_in, tmp_path):
+    _, one = trained
+    again = tiny_in(tmp_path / "elsewhere")
+    write_day(again.raw, 0)
+    assert len(again.pipeline("rows_per_part=500").features().parts("train")) == 5
+    assert same(weights(one), weights(again.train("rows_per_part=500")))
+
+
+def test_changed_content_of_a_raw_file_runs_everything_again(finished):
+    path = finished.raw / "day-000.csv"
+    before = path.stat()
+    text = path.read_text()
+    position = text.rindex(",1.0\n") if text.rstrip().endswith("0.0") else text.rindex(",0.0\n")
+    path.write_text(text[: position + 1] + ("1.0" if text[position + 1] == "0" else "0.0") + text[position + 4 :])
+    assert path.stat().st_size == before.st_size
+    assert finished.train().skipped == ()
+
+
+def test_a_further_raw_file_runs_everything_again(finished):
+    write_day(finished.raw, 1, 500)
+    run = finished.train()
+    assert (run.skipped, run.summary["rows"]) == ((), 3500)
+
+
+def test_a_moved_or_touched_file_of_the_same_content_runs_nothing_again(finished):
+    os.utime(finished.raw / "day-000.csv", (1, 1))
+    assert finished.train().skipped == STAGES
+    finished.raw.rename(finished.folder / "moved")
+    assert finished.train(f"features.path={finished.folder / 'moved'}").skipped == STAGES
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_damaged_artifact_is_made_again_with_a_warning(finished, stage, caplog):
+    first = latest(finished)
+    (artifact,) = finished.artifacts(stage)
+    largest = max((p for p in artifact.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 1
+    largest.write_bytes(content)
+    again = finished.train()
+    assert again.skipped == tuple(name for name in STAGES if name != stage)
+    assert f"file {largest.relative_to(artifact)} is not what its manifest says. It was put aside" in caplog.text
+    assert same(weights(first), weights(again))
+    (artifact,) = finished.artifacts(stage)
+    assert largest.exists()
+    assert largest.read_bytes() != bytes(content)
+
+
+@pytest.mark.slow
+def test_kill_9_in_the_middle_of_any_stage_leaves_nothing_half_written(trained, tiny_in, tmp_path):
+    """Each run dies in the middle of a stage; the rerun goes on and ends with the model of a run that never died."""
+    points = ("features", "encode", "train", "evaluate", "publish", "latest")
+    killed = {name: tiny_in(tmp_path / name) for name in points}
+    for one in killed.values():
+        write_day(one.raw, 0)
+    configs = {name: str(one.config) for name, one in killed.items()}
+    code = f"""
+{KILL}
+for name, path in {configs!r}.items():
+    pid = in_fork(lambda: (POINTS[name](), Pipeline.from_config(path).train()))
+    print(name, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+    out, err = trained[0].start(code).communicate(timeout=500)
+    assert out.split() == [word for name in points for word in (name, "-9")], err
+    _, expected = trained
+    for number, (name, one) in enumerate(killed.items()):
+        finished = [stage for stage in STAGES if one.artifacts(stage)]
+        assert finished == list(STAGES[:number]), name
+        assert not (one.home / "latest").exists()
+        if name != "latest":
+            assert one.hidden(), name  # something was left, which the rerun must not read
+        run = one.train()
+        assert run.skipped == STAGES[:number]
+        assert same(weights(expected), weights(run)), name
+        assert (run.path / "metrics.jsonl").read_bytes() == (expected.path / "metrics.jsonl").read_bytes()
+        assert one.hidden() == []
+        assert [p.name for p in (one.folder / "artifacts" / "checkpoints").iterdir() if p.is_dir()] == []
+
+
+def test_kill_9_does_not_touch_the_run_before(finished):
+    first = latest(finished)
+    before = {path: path.read_bytes() for path in first.path.rglob("*") if path.is_file()}
+    write_day(finished.raw, 1, 500)
+    code = f"{KILL}\nPOINTS['evaluate']()\nPipeline.from_config(config).train()"
+    process = finished.start(code)
+    process.communicate(timeout=500)
+    assert process.returncode == -9
+    assert (finished.home / "latest").resolve() == first.path
+    assert {path: path.read_bytes() for path in first.path.rglob("*") if path.is_file()} == before
+
+
+def test_two_runs_at_once_give_the_same_artifacts_or_a_clear_lock_error(tiny):
+    code = f"""
+{KILL}
+pids = [in_fork(lambda: Pipeline.from_config(config).train()) for _ in range(3)]
+print("codes", *[os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids])
+"""
+    out, err = tiny.start(code).communicate(timeout=500)
+    *messages, codes = out.strip().splitlines()
+    assert set(codes.split()[1:]) <= {"0", "2"}, out + err
+    assert "0" in codes
+    assert len(messages) == codes.count("2")
+    assert all("is held by another run (pid " in message for message in messages), out
+    assert [len(tiny.artifacts(stage)) for stage in STAGES] == [1, 1, 1, 1]
+    assert tiny.train().skipped == STAGES
+    assert tiny.hidden() == []
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_full_disk_is_a_clear_error_and_leaves_nothing_half_written(tiny, stage):
+    """RLIMIT_FSIZE makes writes fail as a full disk does, wherever they happen."""
+    features = tiny.pipeline().features() if stage != "features" else None
+    encoded = features.encode() if stage in ("train", "evaluate") else None
+    if stage == "evaluate":
+        encoded.fit_model()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3_000, hard))
+    try:
+        with pytest.raises(ArtifactError, match=f"{stage}: could not write to .*the disk is full or its limit is met"):
+            tiny.train()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert tiny.artifacts(stage) == []
+    assert tiny.hidden() == []
+    assert tiny.train().skipped == STAGES[: STAGES.index(stage)]
+
+
+def test_a_full_disk_while_a_run_is_put_in_place_is_a_clear_error(finished, monkeypatch):
+    first = latest(finished)
+    shutil.rmtree(first.path)
+
+    def full(source, target, **_):
+        Path(target, "half").write_text("x")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copytree", full)
+    with pytest.raises(ArtifactError, match="disk is full"):
+        finished.train()
+    monkeypatch.undo()
+    assert not first.path.exists()
+    assert finished.train().path == first.path
+    assert finished.hidden() == []
+
+
+def change(tiny, edit) -> None:
+    path = tiny.raw / "day-000.csv"
+    edit(pd.read_csv(path)).to_csv(path, index=False)
+
+
+def test_a_null_label_is_an_error_with_its_split_and_number(tiny):
+    def edit(frame):
+        frame.loc[[2990, 2995], "clicked"] = None
+        return frame
+
+    change(tiny, edit)
+    with pytest.raises(DataError, match=r"target 'clicked': 2 null\(s\) in split 'test'"):
+        tiny.train()
+
+
+def test_a_label_other_than_zero_and_one_is_an_error(tiny):
+    change(tiny, lambda frame: frame.assign(clicked=frame["clicked"] * 2))
+    with pytest.raises(ValueError, match=r"binary target 'clicked'.*labels must be in \[0, 1\]"):
+        tiny.train()
+    assert tiny.artifacts("encode") == []
+
+
+def test_a_column_without_any_value_is_an_error_that_names_it(tiny):
+    change(tiny, lambda frame: frame.assign(gap=None))
+    with pytest.raises(DataError, match="column 'gap': all 2400 rows of the train split are null"):
+        tiny.train()
+
+
+def test_an_infinity_in_the_test_split_alone_is_found_too(tiny):
+    def edit(frame):
+        frame.loc[2999, "noise"] = -float("inf")
+        return frame
+
+    change(tiny, edit)
+    with pytest.raises(DataError, match="column 'noise' holds an infinity"):
+        tiny.train()
+
+
+def test_a_null_that_first_appears_in_the_test_split_is_filled(tiny):
+    def edit(frame):
+        frame.loc[2999, "signal"] = None
+        return frame
+
+    change(tiny, edit)
+    features = tiny.pipeline().features()
+    encoded = features.encode()
+    assert "signal_na" not in encoded.preprocessor.float_names()
+    assert encoded.table("test").unpack(encoded.table("test").words).floats.isfinite().all()
+
+
+def test_an_empty_split_is_an_error_that_names_it(tiny):
+    change(tiny, lambda frame: frame.assign(at=5))
+    with pytest.raises(DataError, match="split 'valid' is empty"):
+        tiny.train()
+
+
+def test_a_device_that_is_not_there_is_an_error(tiny):
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(DataError, match=r"device: cuda was asked for.*device=cpu or auto"):
+        tiny.pipeline("device=cuda")
+
+
+def test_a_split_that_does_not_exist_lists_those_that_do(trained):
+    with pytest.raises(DataError, match=r"split 'tset' does not exist\. Known: train, valid, test"):
+        trained[0].pipeline().features().parts("tset")
+
+
+def test_what_a_notebook_shows_names_columns_rows_and_settings(trained):
+    tiny, run = trained
+    pipeline = tiny.pipeline()
+    assert "tiny" in pipeline._repr_html_()
+    features = pipeline.features()
+    assert "train 2,400, valid 300, test 300 rows" in features._repr_html_()
+    assert "<table" in run._repr_html_()
+    assert "signal" in features.encode()._repr_html_()
+
+
+RAW_FILES = {
+    "empty": (lambda raw: b"", r"day-000\.csv: the file is empty"),
+    "header": (lambda raw: raw.splitlines()[0] + b"\n", r"day-000\.csv: it has a header but no rows"),
+    "renamed": (lambda raw: raw.replace(b"signal", b"signul", 1), r"'signal' not found\. Columns there: .*'signul'"),
+    "bytes": (lambda raw: raw.replace(b"Oslo", b"Osl\xf8", 1), r"day-000\.csv: not valid UTF-8"),
+    "cut": (lambda raw: raw[:100_000], r"day-000\.csv: column '\w+' is declared int64.*null"),
+    "ragged": (lambda raw: raw + b"1," * 20 + b"\n", r"day-000\.csv: cannot be read.*line 3002"),
+    "twice": (lambda raw: raw + raw.splitlines()[-1] + b"\n", "column 'row' must be unique"),
+}
+
+
+@pytest.mark.parametrize("kind", list(RAW_FILES))
+def test_a_broken_raw_file_is_named_and_nothing_is_made(tiny, kind):
+    damage, message = RAW_FILES[kind]
+    path = tiny.raw / "day-000.csv"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DataError, match=message):
+        tiny.train()
+    assert tiny.artifacts("features") == []
+    assert tiny.hidden() == []
+
+
+def test_an_id_with_a_fraction_is_an_error_and_a_whole_float_is_not(tiny):
+    change(tiny, lambda frame: frame.assign(store=frame["store"].astype(float)))
+    assert tiny.pipeline().features().frame("train")["store"].dtype == "int64"
+    change(tiny, lambda frame: frame.assign(store=frame["store"] + 0.5))
+    with pytest.raises(DataError, match=r"column 'store' is declared int64 but holds float64 values.*fraction"):
+        tiny.train()
+
+
+def test_times_before_1970_are_times_like_others(tiny, trained):
+    change(tiny, lambda frame: frame.assign(at=frame["at"] - 10_000_000))
+    assert tiny.train().summary["metrics"] == trained[1].summary["metrics"]
+
+
+def test_a_category_without_any_value_is_one_id(tiny):
+    change(tiny, lambda frame: frame.assign(city=None))
+    schema = tiny.pipeline().features().encode().preprocessor.tensor_schema
+    assert [column.num_ids for column in schema.ids if column.name == "city"] == [3]
+    assert tiny.train().summary["auc"] > 0.6
+
+
+def test_a_run_that_diverges_is_an_error_and_makes_no_model(finished):
+    with pytest.raises(ValueError, match=r"diverged in epoch 1.*Lower train\.lr_max"):
+        finished.train("train.lr_max=1e30")
+    assert len(finished.artifacts("train")) == 1
+
+
+def test_a_streamed_run_trains_on_a_shuffled_copy_and_learns_what_a_resident_one_does(tiny):
+    resident, streamed = (tiny.train("train.epochs=3", f"train.residency={kind}") for kind in ("host", "stream"))
+    assert streamed.summary["auc"] == pytest.approx(resident.summary["auc"], abs=0.03)
+    assert len(tiny.artifacts("shuffled")) == 1
+
+
+def test_a_residency_that_cannot_be_is_an_error_that_says_what_can(tiny):
+    with pytest.raises(LoaderError, match=r"residency=device: the run trains on cpu.*residency=host or auto"):
+        tiny.train("train.residency=device")

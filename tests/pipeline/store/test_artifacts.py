@@ -1,0 +1,688 @@
+"""Artifacts: whole or absent at any crash, skipped when unchanged, made again when damaged."""
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gigabatch.pipeline.store.artifacts as artifacts
+from gigabatch.pipeline.store.artifacts import (
+    ArtifactError,
+    ArtifactStore,
+    ChecksumCache,
+    artifact_key,
+    atomic_symlink,
+    atomic_write,
+    collect_garbage,
+    file_checksum,
+    folder_lock,
+    input_checksums,
+    source_hash,
+)
+
+ROOT = Path(__file__).resolve().parents[3]
+PARTS = {"part-0.bin": b"a" * 1000, "sub/part-1.bin": b"b" * 500, "empty": b""}
+
+
+def write_parts(folder: Path) -> dict:
+    for name, content in PARTS.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+    return {"rows": 3, "seconds": 0.5}
+
+
+def fail_if_called(_: Path) -> dict:
+    pytest.fail("a finished artifact was made again")
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Files below `folder` by name, without the manifest."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def age(path: Path, seconds: float = 3600) -> None:
+    """Make a file look as if it was last changed `seconds` ago; if negative, as just now, however slow the test is."""
+    then = path.stat().st_mtime_ns - int(seconds * 1e9)
+    os.utime(path, ns=(then, then))
+
+
+@pytest.fixture
+def store(tmp_path) -> ArtifactStore:
+    return ArtifactStore(tmp_path / "store")
+
+
+# Building and skipping
+
+
+def test_a_built_artifact_holds_its_files_and_a_manifest_of_them(store):
+    built = store.build("encode", "k1", write_parts)
+    assert not built.skipped
+    assert built.path == store.root / "encode" / "k1"
+    assert content(built.path) == PARTS
+    manifest = json.loads((built.path / "manifest.json").read_text())
+    assert built.manifest == manifest
+    assert {name: entry["bytes"] for name, entry in manifest["files"].items()} == {
+        name: len(data) for name, data in PARTS.items()
+    }
+    assert (manifest["stage"], manifest["key"], manifest["rows"], manifest["seconds"]) == ("encode", "k1", 3, 0.5)
+    assert manifest["versions"]["python"] == sys.version.split()[0]
+    assert manifest["versions"]["torch"]
+    assert names(store.root / "encode") == ["k1"]
+
+
+def test_an_unchanged_artifact_is_skipped_and_says_so(store, caplog):
+    store.build("encode", "k1", write_parts)
+    with caplog.at_level(logging.INFO, logger="gigabatch.pipeline.store.artifacts"):
+        again = ArtifactStore(store.root).build("encode", "k1", fail_if_called)
+    assert again.skipped
+    assert again.manifest["rows"] == 3
+    assert "skipped, unchanged" in caplog.text
+
+
+@pytest.mark.parametrize("error", [KeyError("column"), KeyboardInterrupt("column"), FileNotFoundError("column")])
+def test_an_error_in_a_stage_leaves_nothing_and_is_raised_as_it_was(store, error):
+    def fail(folder: Path) -> dict:
+        write_parts(folder)
+        raise error
+
+    store.build("encode", "old", write_parts)
+    with pytest.raises(type(error), match="column"):
+        store.build("encode", "new", fail)
+    assert names(store.root / "encode") == ["old"]
+
+
+# Damage
+
+
+def flip_a_byte(folder: Path) -> None:
+    with (folder / "part-0.bin").open("r+b") as file:
+        file.write(b"X")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        flip_a_byte,
+        lambda folder: os.truncate(folder / "sub/part-1.bin", 499),
+        lambda folder: (folder / "sub/part-1.bin").unlink(),
+        lambda folder: (folder / "part-2.bin").write_bytes(b"a reader's glob would find this"),
+        lambda folder: (folder / "manifest.json").unlink(),
+        lambda folder: (folder / "manifest.json").write_text("{"),
+        lambda folder: (folder / "manifest.json").write_bytes(b"\xff"),
+        lambda folder: (folder / "manifest.json").write_text("[]"),
+        lambda folder: (folder / "manifest.json").write_text('{"files": []}'),
+        lambda folder: (folder / "manifest.json").write_text('{"files": {"part-0.bin": 3}}'),
+    ],
+)
+def test_a_damaged_artifact_is_put_aside_logged_and_made_again(store, damage, caplog):
+    path = store.build("encode", "k1", write_parts).path
+    assert store.find("encode", "k1") is not None  # checksums are cached by now
+    damage(path)
+    again = store.build("encode", "k1", write_parts)
+    assert not again.skipped
+    assert content(path) == PARTS
+    aside = [name for name in names(store.root / "encode") if name != "k1"]
+    assert len(aside) == 1
+    assert aside[0].startswith(".damaged-k1-")
+    assert "put aside" in caplog.text
+    assert store.build("encode", "k1", fail_if_called).skipped
+
+
+# Checksums and their cache
+
+
+@pytest.fixture
+def hashed(monkeypatch) -> list[str]:
+    """Names of the files that were really read for a checksum."""
+    read: list[str] = []
+    original = artifacts.file_checksum
+
+    def counting(path: Path) -> str:
+        read.append(Path(path).name)
+        return original(path)
+
+    monkeypatch.setattr(artifacts, "file_checksum", counting)
+    return read
+
+
+def test_a_checksum_is_computed_once_while_path_size_and_time_stay(tmp_path, hashed):
+    file = tmp_path / "flights.csv"
+    file.write_bytes(b"1,2,3")
+    age(file)
+    first = input_checksums([str(file)], tmp_path / "store")
+    assert input_checksums([str(file)], tmp_path / "store") == first
+    assert hashed == ["flights.csv"]
+    age(file, 60)
+    assert input_checksums([str(file)], tmp_path / "store") == first
+    assert hashed == ["flights.csv"] * 2
+
+
+def test_files_of_a_new_artifact_are_not_read_again_to_check_it(store, hashed):
+    """Unless they were written just now: large ones, for which it matters, take longer than that."""
+
+    def write_slowly(folder: Path) -> dict:
+        write_parts(folder)
+        for name in PARTS:
+            age(folder / name, 3600 if name == "part-0.bin" else -3600)
+        return {}
+
+    store.build("encode", "k1", write_slowly)
+    assert sorted(hashed) == ["empty", "part-0.bin", "part-1.bin"]
+    hashed.clear()
+    assert store.build("encode", "k1", fail_if_called).skipped
+    assert sorted(hashed) == ["empty", "part-1.bin"]
+
+
+def test_a_change_in_the_same_tick_of_the_clock_is_seen(tmp_path):
+    """Same size and same time: as git does, a file that was changed just now is not taken from the cache."""
+    file = tmp_path / "flights.csv"
+    file.write_bytes(b"aaaa")
+    age(file, -3600)
+    stat = file.stat()
+    before = input_checksums([str(file)], tmp_path / "store")
+    file.write_bytes(b"bbbb")
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert input_checksums([str(file)], tmp_path / "store") != before
+
+
+def test_inputs_are_known_by_content_not_by_folder_or_time(tmp_path):
+    for name, text in (("a", "same"), ("b", "same"), ("c", "other")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "flights.csv").write_text(text)
+    age(tmp_path / "b" / "flights.csv")
+    found = [input_checksums([str(tmp_path / name / "flights.csv")], tmp_path / "store") for name in "abc"]
+    assert found[0] == found[1] != found[2]
+    assert input_checksums([f"file://{tmp_path}/c/flights.csv"], tmp_path / "store") == found[2]
+
+
+def test_a_missing_input_is_named(tmp_path):
+    with pytest.raises(ArtifactError, match=r"input .*nowhere\.csv"):
+        input_checksums([str(tmp_path / "nowhere.csv")], tmp_path / "store")
+    with pytest.raises(ArtifactError, match=r"input memory://nowhere\.csv"):
+        input_checksums(["memory://nowhere.csv"], tmp_path / "store")
+
+
+def test_a_url_is_known_by_what_its_file_system_says(tmp_path):
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/bucket/flights.csv", b"1")
+    first = input_checksums(["memory://bucket/flights.csv"], tmp_path)
+    assert input_checksums(["memory://bucket/flights.csv"], tmp_path) == first
+    memory.pipe("/bucket/flights.csv", b"22")
+    assert input_checksums(["memory://bucket/flights.csv"], tmp_path) != first
+
+
+@pytest.mark.parametrize("damage", [b"{", b"\xff\xfe", b"[1, 2]", b"[[1, 2]]", b'{"a": 3}', b"3"])
+def test_a_damaged_cache_is_ignored_with_a_warning(tmp_path, damage, caplog):
+    file, cache_file = tmp_path / "flights.csv", tmp_path / "checksums.json"
+    file.write_text("1")
+    age(file)
+    cache_file.write_bytes(damage)
+    cache = ChecksumCache(cache_file)
+    assert cache.checksum(file) == file_checksum(file)
+    cache.save()
+    assert "damaged" in caplog.text
+    caplog.clear()
+    assert [entry[2] for entry in ChecksumCache(cache_file).known.values()] == [file_checksum(file)]
+    assert not caplog.text
+
+
+def test_the_cache_forgets_files_that_are_gone_and_old_versions(tmp_path):
+    file, gone, cache = tmp_path / "a", tmp_path / "gone", ChecksumCache(tmp_path / "checksums.json")
+    for seconds in (3600, 60):
+        file.write_text("1")
+        age(file, seconds)
+        cache.checksum(file)
+    gone.write_text("2")
+    age(gone)
+    cache.checksum(gone)
+    gone.unlink()
+    cache.save()
+    assert len(ChecksumCache(cache.path).known) == 1
+
+
+# Keys
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), json_values, max_size=6), st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_a_key_does_not_depend_on_the_order_of_settings(config, shuffler):
+    items = list(config.items())
+    shuffler.shuffle(items)
+    assert artifact_key("encode", {"a": "1"}, config, "s") == artifact_key("encode", {"a": "1"}, dict(items), "s")
+
+
+def test_a_key_changes_with_every_part():
+    keys = [
+        artifact_key("encode", {"a": "1"}, {"x": 1, "y": [1, 2]}, "s"),
+        artifact_key("train", {"a": "1"}, {"x": 1, "y": [1, 2]}, "s"),
+        artifact_key("encode", {"a": "2"}, {"x": 1, "y": [1, 2]}, "s"),
+        artifact_key("encode", {"b": "1"}, {"x": 1, "y": [1, 2]}, "s"),
+        artifact_key("encode", {"a": "1"}, {"x": 1.5, "y": [1, 2]}, "s"),
+        artifact_key("encode", {"a": "1"}, {"x": 1, "y": [2, 1]}, "s"),
+        artifact_key("encode", {"a": "1"}, {"x": 1, "y": [1, 2]}, "t"),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert all(len(key) >= 16 and set(key) <= set("0123456789abcdef") for key in keys)
+
+
+def test_a_key_is_the_same_in_another_process():
+    """Nothing of the process, such as Python's string hashing, goes into it."""
+    code = "from gigabatch.pipeline.store import artifacts; print(artifacts.artifact_key('e', {'a': '1'}, {'x': 'é', 'y': None}, 's'))"
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+    assert printed == {artifact_key("e", {"a": "1"}, {"x": "é", "y": None}, "s")}
+
+
+def test_a_setting_that_has_no_stable_text_is_refused():
+    """`str(object())` holds an address, so its key would never be met again."""
+    assert artifact_key("e", {}, {"path": Path("data")}, "s") == artifact_key("e", {}, {"path": "data"}, "s")
+    with pytest.raises(ArtifactError, match="object"):
+        artifact_key("e", {}, {"x": object()}, "s")
+
+
+# Source hashes
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch) -> Path:
+    folder = tmp_path / "one" / "hashed_package"
+    (folder / "inner").mkdir(parents=True)
+    for name in ("__init__.py", "module.py", "inner/__init__.py", "inner/deep.py"):
+        (folder / name).write_text(f"# {name}\n")
+    monkeypatch.syspath_prepend(folder.parent)
+    return folder
+
+
+def test_a_source_hash_follows_the_text_of_every_file(package):
+    seen = {source_hash(["hashed_package"])}
+    (package / "inner" / "deep.py").write_text("x = 1\n")
+    seen.add(source_hash(["hashed_package"]))
+    (package / "new.py").write_text("")
+    seen.add(source_hash(["hashed_package"]))
+    assert len(seen) == 3
+    assert "hashed_package" not in sys.modules  # hashing runs nothing
+
+
+def test_a_source_hash_ignores_times_caches_and_order(package):
+    before = source_hash(["hashed_package", "json"])
+    age(package / "module.py")
+    (package / "__pycache__").mkdir()
+    (package / "__pycache__" / "module.cpython-311.pyc").write_bytes(b"123")
+    assert source_hash(["json", "hashed_package"]) == before
+
+
+def test_a_source_hash_of_one_module_ignores_its_neighbours(package):
+    before = source_hash(["hashed_package.module"])
+    (package / "inner" / "deep.py").write_text("x = 1\n")
+    assert source_hash(["hashed_package.module"]) == before
+    (package / "module.py").write_text("x = 1\n")
+    assert source_hash(["hashed_package.module"]) != before
+
+
+@pytest.mark.parametrize("name", ["no_such_module", "no_such.module", "sys"])
+def test_a_module_without_source_is_named(name):
+    with pytest.raises(ArtifactError, match=name):
+        source_hash([name])
+
+
+# Crashes: a child process stops at a named moment and is killed there, or let go
+
+CHILD = """
+import sys
+from pathlib import Path
+import gigabatch.pipeline.store.artifacts as artifacts
+
+root, key, moment = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+
+def reach(name):
+    if name == moment:
+        print("reached", flush=True)
+        sys.stdin.readline()
+
+def write(folder):
+    reach("folder made")
+    with open(folder / "part-0.bin", "wb") as file:
+        file.write(b"a" * 400)
+        file.flush()
+        reach("half a file")
+        file.write(b"a" * 600)
+    (folder / "sub").mkdir()
+    (folder / "sub" / "part-1.bin").write_bytes(b"b" * 500)
+    (folder / "empty").touch()
+    reach("files written")
+    return {"rows": 3, "seconds": 0.5}
+
+fsync_tree, fsync_folder = artifacts.fsync_tree, artifacts.fsync_folder
+
+def tree(folder):
+    reach("manifest written")
+    fsync_tree(folder)
+    reach("synced")
+
+def folder_synced(folder):
+    fsync_folder(folder)
+    if folder == root / "encode":
+        reach("renamed")
+
+artifacts.fsync_tree, artifacts.fsync_folder = tree, folder_synced
+print(artifacts.ArtifactStore(root).build("encode", key, write).path)
+"""
+MOMENTS = ["folder made", "half a file", "files written", "manifest written", "synced", "renamed"]
+
+
+def child_at(store: ArtifactStore, key: str, moment: str) -> subprocess.Popen:
+    """A process that builds artifact `key` of stage encode and waits at `moment` for a line of input."""
+    command = [sys.executable, "-c", CHILD, str(store.root), key, moment]
+    child = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "reached\n"
+    return child
+
+
+def kill(child: subprocess.Popen) -> None:
+    child.kill()
+    child.communicate()
+    assert child.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_kill_at_any_moment_leaves_the_old_artifact_and_never_half_a_new_one(store, moment):
+    store.build("encode", "old", write_parts)
+    kill(child_at(store, "new", moment))
+    assert store.build("encode", "old", fail_if_called).skipped
+    if moment == "renamed":
+        assert store.build("encode", "new", fail_if_called).skipped
+    else:
+        assert not (store.root / "encode" / "new").exists()
+        assert not store.build("encode", "new", write_parts).skipped
+    assert content(store.root / "encode" / "new") == PARTS
+    store.build("encode", "other", write_parts)
+    assert names(store.root / "encode") == ["new", "old", "other"]  # what was left behind is gone
+
+
+def test_the_folder_of_a_living_writer_is_left_alone(store):
+    child = child_at(store, "new", "half a file")
+    store.build("encode", "other", write_parts)
+    assert collect_garbage(store.root, keep=5) == ([], 0)
+    printed, _ = child.communicate("\n")
+    assert child.returncode == 0
+    assert content(Path(printed.strip())) == PARTS
+    assert names(store.root / "encode") == ["new", "other"]
+
+
+def test_two_processes_that_build_one_key_both_succeed(store):
+    children = [child_at(store, "new", "synced") for _ in range(2)]
+    for child in children:
+        printed, _ = child.communicate("\n")
+        assert child.returncode == 0
+        assert Path(printed.strip()) == store.root / "encode" / "new"
+    assert names(store.root / "encode") == ["new"]
+    assert store.build("encode", "new", fail_if_called).skipped
+
+
+def test_a_leftover_is_known_by_its_lock_not_by_a_process_number(store):
+    """The number in its name may belong to another process by now: here, to this one."""
+    left = artifacts.temporary_path(store.root / "encode" / "new")
+    assert f"@{os.getpid()}-" in left.name
+    left.mkdir(parents=True)
+    left.with_name(left.name + ".lock").touch()
+    store.build("encode", "other", write_parts)
+    assert names(store.root / "encode") == ["other"]
+
+
+def test_the_folder_of_a_writer_on_another_machine_is_left_alone(store, monkeypatch):
+    """On a shared disk; a lock taken there need not be seen here."""
+    theirs = store.root / "encode" / ".tmp-new@other-host@1-00000000"
+    theirs.mkdir(parents=True)
+    store.build("encode", "other", write_parts)
+    assert names(store.root / "encode") == [theirs.name, "other"]
+
+
+def test_a_writer_whose_lock_file_was_cleaned_away_before_it_was_locked_makes_another(tmp_path, monkeypatch):
+    """Between opening and locking its lock file, a writer looks dead to `remove_leftovers`."""
+    path, flock = artifacts.temporary_path(tmp_path / "new"), artifacts.fcntl.flock
+    cleaned = []
+
+    def clean_first(file, operation):
+        if not cleaned:
+            cleaned.append(True)
+            artifacts.remove_leftovers(tmp_path)
+            assert names(tmp_path) == []
+        flock(file, operation)
+
+    monkeypatch.setattr(artifacts.fcntl, "flock", clean_first)
+    with artifacts.own_folder(path):
+        assert artifacts.remove_leftovers(tmp_path) == {}
+        assert names(tmp_path) == [path.name, path.name + ".lock"]
+    assert names(tmp_path) == []
+
+
+# A full disk
+
+
+def test_a_full_disk_is_a_clear_error_and_leaves_nothing(store):
+    """/dev/full answers a write as a full disk does."""
+
+    def fill(folder: Path) -> dict:
+        write_parts(folder)
+        with open("/dev/full", "wb") as file:
+            file.write(b"x")
+        return {}
+
+    store.build("encode", "old", write_parts)
+    with pytest.raises(ArtifactError, match=r"encode: .* disk is full .*bytes free") as caught:
+        store.build("encode", "new", fill)
+    assert str(store.root) in str(caught.value)
+    assert names(store.root / "encode") == ["old"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+@pytest.mark.parametrize("where", ["in another library's error", "while it is flushed"])
+def test_a_disk_that_is_full_by_any_name_is_found_wherever_it_is_met(store, monkeypatch, code, where):
+    def fail(_: Path) -> dict:
+        raise OSError(code, os.strerror(code))
+
+    def wrapped(folder: Path) -> dict:
+        try:
+            return fail(folder)
+        except OSError as error:
+            raise RuntimeError("the file writer failed") from error
+
+    monkeypatch.setattr(artifacts, "fsync_tree", fail)
+    with pytest.raises(ArtifactError, match="is full"):
+        store.build("encode", "new", wrapped if "library" in where else write_parts)
+    assert names(store.root / "encode") == []
+
+
+# Garbage
+
+
+def build_at(store: ArtifactStore, stage: str, key: str, seconds_ago: float) -> Path:
+    path = store.build(stage, key, write_parts).path
+    age(path, seconds_ago)
+    return path
+
+
+def test_gc_keeps_the_newest_of_each_stage(store):
+    for number, key in enumerate(("e", "d", "c", "b", "a")):
+        build_at(store, "encode", key, seconds_ago=100 - 10 * number)
+    build_at(store, "train", "z", seconds_ago=1000)
+    size = sum(file.stat().st_size for key in "edc" for file in (store.root / "encode" / key).rglob("*.*"))
+    removed, freed = collect_garbage(store.root, keep=2)
+    assert sorted(path.name for path in removed) == ["c", "d", "e"]
+    assert freed == size
+    assert names(store.root / "encode") == ["a", "b"]
+    assert names(store.root / "train") == ["z"]
+    assert store.build("encode", "a", fail_if_called).skipped
+
+
+def test_gc_removes_damaged_folders_and_leftovers_but_nothing_that_it_does_not_know(store):
+    flip_a_byte(store.build("encode", "k1", write_parts).path)
+    store.build("encode", "k1", write_parts)
+    kill(child_at(store, "new", "files written"))
+    (store.root / "encode" / "notes").mkdir()
+    (store.root / "encode" / "notes" / "todo.txt").write_text("mine")
+    removed, freed = collect_garbage(store.root, keep=1)
+    assert len(removed) == 2
+    assert freed > 2 * 1500
+    assert names(store.root / "encode") == ["k1", "notes"]
+
+
+def test_gc_counts_folders_not_the_links_to_them(store):
+    """runs/<name>/latest is a link among the runs."""
+    for number, key in enumerate("abcd"):
+        build_at(store, "flights", key, seconds_ago=100 - number)
+    atomic_symlink(Path("d"), store.root / "flights" / "latest")
+    atomic_symlink(Path("a"), store.root / "flights" / "old")
+    collect_garbage(store.root, keep=2, protect=[store.root / "flights" / "old"])
+    assert names(store.root / "flights") == ["a", "c", "d", "latest", "old"]
+
+
+def test_gc_refuses_a_negative_number(store):
+    with pytest.raises(ArtifactError, match="found -1"):
+        collect_garbage(store.root, keep=-1)
+
+
+# Locks, pointers and single files
+
+
+def test_a_second_holder_of_a_lock_is_told_who_holds_it(tmp_path):
+    path = tmp_path / "runs" / "flights.lock"
+    with folder_lock(path):
+        with pytest.raises(ArtifactError, match=rf"pid {os.getpid()} since 20\d\d-\d\d-\d\dT"), folder_lock(path):
+            pass
+        with pytest.raises(ArtifactError, match="held by another run"), folder_lock(path):  # the refusal broke nothing
+            pass
+    with folder_lock(path):
+        pass
+
+
+def test_a_lock_whose_holder_has_not_written_its_name_yet(tmp_path, monkeypatch):
+    path = tmp_path / "train.lock"
+    monkeypatch.setattr(artifacts, "HOLDER_NAME_S", 60)
+    with open(path, "a+") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        late = threading.Timer(0.1, lambda: path.write_text("pid 17 since today"))
+        late.start()
+        with pytest.raises(ArtifactError, match=r"held by another run \(pid 17 since today\)"), folder_lock(path):
+            pass
+        late.join()
+        path.write_text("")
+        monkeypatch.setattr(artifacts, "HOLDER_NAME_S", 0.05)
+        with pytest.raises(ArtifactError, match=r"held by another run \(unknown\)"), folder_lock(path):
+            pass
+
+
+def test_a_lock_that_is_let_go_while_its_holder_is_asked_for_is_taken(tmp_path, monkeypatch):
+    path = tmp_path / "train.lock"
+    monkeypatch.setattr(artifacts, "HOLDER_NAME_S", 60)
+    with open(path, "a+") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        late = threading.Timer(0.1, lambda: fcntl.flock(holder, fcntl.LOCK_UN))
+        late.start()
+        with folder_lock(path):
+            assert path.read_text().startswith(f"pid {os.getpid()} ")
+        late.join()
+
+
+def test_a_released_lock_does_not_name_the_run_that_is_over(tmp_path):
+    path = tmp_path / "train.lock"
+    with pytest.raises(KeyError), folder_lock(path):
+        raise KeyError
+    assert path.read_text() == ""
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "summary.json"
+    atomic_write(path, b"old")
+    atomic_write(path, b"new")
+    assert path.read_bytes() == b"new"
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "disk error")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk error"):
+        atomic_write(path, b"newer")
+    assert path.read_bytes() == b"new"
+    assert names(tmp_path) == ["summary.json"]
+
+
+def test_a_reader_of_a_pointer_sees_the_old_or_the_new_run_and_never_none(tmp_path):
+    link, stop, seen = tmp_path / "latest", threading.Event(), set()
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "id").write_text(name)
+    atomic_symlink(Path("a"), link)
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                seen.add((link / "id").read_text())
+            except OSError as error:
+                seen.add(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    generator, until, switches = random.Random(0), time.monotonic() + 60, 0
+    while switches < 200 or (len(seen) < 2 and time.monotonic() < until):  # the reader may be late to get a core
+        atomic_symlink(Path(generator.choice("ab")), link)
+        switches += 1
+    stop.set()
+    reader.join()
+    assert seen == {"a", "b"}
+    assert names(tmp_path) == ["a", "b", "latest"]
+
+
+def test_a_pointer_never_replaces_a_folder(tmp_path):
+    (tmp_path / "latest").mkdir()
+    with pytest.raises(ArtifactError, match=r"latest .*is a folder"):
+        atomic_symlink(Path("a"), tmp_path / "latest")
+    assert names(tmp_path) == ["latest"]
+
+
+def test_gc_removes_old_checkpoints_but_none_that_is_written_to(tmp_path):
+    for number, name in enumerate(("old", "busy", "new")):
+        folder = tmp_path / "checkpoints" / name
+        folder.mkdir(parents=True)
+        (folder / "checkpoint.pt").write_bytes(b"12345")
+        os.utime(folder, (number, number))
+    with artifacts.folder_lock(tmp_path / "checkpoints" / "busy.lock"):
+        removed, freed = artifacts.collect_garbage(tmp_path, keep=1)
+    assert [path.name for path in removed] == ["old"]
+    assert freed == 5
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir() if path.is_dir()) == ["busy", "new"]

@@ -1,0 +1,431 @@
+"""The training loop: learns, repeats itself, and goes on bit for bit after a crash."""
+
+import json
+import logging
+import math
+import os
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+
+from gigabatch.features.schema import IdColumn, Target, TensorSchema
+from gigabatch.loaders.batches.dataset import BatchDataset
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.losses import TargetLoss
+from gigabatch.models.optimizers.lamb import Lamb
+from gigabatch.models.optimizers.precision import PRECISIONS
+from gigabatch.models.optimizers.registry import OPTIMIZERS
+from gigabatch.models.optimizers.schedule import SCHEDULES
+from gigabatch.models.tabular.tabular import TabularModel, TabularSettings
+from gigabatch.pipeline.config.config import ConfigError, TrainSettings, parse_config
+from gigabatch.pipeline.training.train import TrainingError, optimizer_of, table_loss, train_model
+
+NUM_IDS = (7, 11)
+ROWS, VALID_ROWS, BATCH = 640, 200, 64  # ten steps an epoch
+TASKS = {
+    "binary": (Target("label", "binary"),),
+    "multiclass": (Target("kind", "multiclass", 3),),
+    "regression": (Target("value", "regression"),),
+    "two": (Target("label", "binary"), Target("value", "regression")),
+}
+
+
+def make_table(kind: str, rows: int, seed: int) -> PackedTable:
+    """Learnable rows: the targets follow from the first float column and the first id."""
+    random = torch.Generator().manual_seed(seed)
+    ids = [torch.randint(size, (rows,), generator=random, dtype=torch.int32) for size in NUM_IDS]
+    floats = list(torch.randn(3, rows, generator=random))
+    value = 2 * floats[0] + (ids[0] % 3) + 0.1 * torch.randn(rows, generator=random)
+    labels = {"binary": (value > 1).float(), "multiclass": value.clamp(0, 2).round().int(), "regression": value}
+    targets = TASKS[kind]
+    schema = TensorSchema(tuple(IdColumn(f"id{i}", n) for i, n in enumerate(NUM_IDS)), ("a", "b", "c"), targets)
+    return PackedTable.from_columns(schema, ids, floats, [labels[target.task] for target in targets])
+
+
+def loss_of(kind: str) -> TargetLoss:
+    return TargetLoss([(target.task, target.num_outputs) for target in TASKS[kind]])
+
+
+def settings_of(**changes) -> TrainSettings:
+    return TrainSettings(**{"epochs": 2, "batch_size": BATCH, "lr_max": 0.02, "checkpoint_every_steps": 4} | changes)
+
+
+def make_model(kind: str = "binary", **changes) -> TabularModel:
+    """Dropout everywhere."""
+    outputs = sum(target.num_outputs for target in TASKS[kind])
+    shape = {"layers": (16, 8), "dropout": 0.3, "embedding_dropout": 0.2} | changes
+    return TabularModel(ModelInputs(NUM_IDS, 3, outputs), TabularSettings(**shape))
+
+
+def run(
+    folder: Path,
+    settings: TrainSettings,
+    kind: str = "binary",
+    seed: int = 1,
+    after_step=lambda step: None,
+    model: TabularModel | None = None,
+):
+    """A fresh model and optimizer, trained in `folder`."""
+    torch.manual_seed(seed)
+    model = make_model(kind) if model is None else model
+    tables = make_table(kind, ROWS, 10), make_table(kind, VALID_ROWS, 11)
+    folder.mkdir(parents=True, exist_ok=True)
+    return train_model(
+        model, *tables, loss_of(kind), settings, seed=seed, device="cpu", folder=folder, after_step=after_step
+    )
+
+
+def weights(trained) -> dict[str, torch.Tensor]:
+    return trained.model.state_dict()
+
+
+def differing(one: dict, other: dict) -> list[str]:
+    assert one.keys() == other.keys()
+    return [name for name in one if not torch.equal(one[name], other[name])]
+
+
+@pytest.fixture(autouse=True)
+def _no_flushing(monkeypatch):
+    """Checkpoints are many here and the disk is slow; that they are flushed is tested elsewhere."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+class Crash(Exception):
+    pass
+
+
+def crash_at(*steps: int):
+    """A hook that raises once at each of these steps."""
+    left = set(steps)
+
+    def hook(step: int) -> None:
+        if step in left:
+            left.remove(step)
+            raise Crash(step)
+
+    return hook
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        settings_of(),
+        settings_of(select="last", schedule="warmup_polynomial", schedule_settings={"warmup_steps": 5}),
+        settings_of(optimizer="adamw"),
+        settings_of(optimizer_settings={"rowwise": False}, schedule="constant"),
+        settings_of(precision="bfloat16", accumulate_steps=3, ema_decay=0.9),
+        settings_of(precision="float32", optimizer="adamw", max_grad_norm=0.1, ema_decay=0.5, select="last"),
+        settings_of(epochs=9, lr_max=0.5, schedule="constant", patience=1),  # ends after epoch 2
+    ],
+    ids=[
+        "lamb",
+        "lamb-last-polynomial",
+        "adamw",
+        "lamb-dense-constant",
+        "bf16-pieces-average",
+        "clipped-average",
+        "patience",
+    ],
+)
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, settings):
+    whole = run(tmp_path / "whole", settings)
+    # Before the first checkpoint (4), at it, after it, at the end of an epoch (10), mid-epoch 2, the last step.
+    for steps in ((1,), (4,), (5,), (10,), (11,), (13, 17), (20,)):
+        folder, hook = tmp_path / "-".join(map(str, steps)), crash_at(*steps)
+        for step in steps:
+            with pytest.raises(Crash, match=str(step)):
+                run(folder, settings, after_step=hook)
+            torch.rand(3)  # a process that starts anew has another random state
+        resumed = run(folder, settings, after_step=hook)
+        assert differing(weights(whole), weights(resumed)) == [], steps
+        assert (folder / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes(), steps
+        assert (resumed.best_epoch, resumed.steps, resumed.curve) == (whole.best_epoch, whole.steps, whole.curve)
+
+
+def test_steps_before_the_checkpoint_are_not_run_again(tmp_path):
+    with pytest.raises(Crash):
+        run(tmp_path, settings_of(), after_step=crash_at(6))
+    seen = []
+    run(tmp_path, settings_of(), after_step=seen.append)
+    assert seen == list(range(5, 21))
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    with pytest.raises(Crash):
+        run(tmp_path, settings_of(), after_step=crash_at(6))
+    content = (tmp_path / "checkpoint.pt").read_bytes()
+    for damaged in (content[: len(content) // 2], b"", b"no checkpoint at all"):
+        (tmp_path / "checkpoint.pt").write_bytes(damaged)
+        with pytest.raises(TrainingError, match=r"checkpoint\.pt: damaged"):
+            run(tmp_path, settings_of())
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
+    with pytest.raises(Crash):
+        run(tmp_path, settings_of(), after_step=crash_at(6))
+    before = (tmp_path / "checkpoint.pt").read_bytes()
+
+    def full(content, file):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        run(tmp_path, settings_of())
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]
+    assert (tmp_path / "checkpoint.pt").read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", list(TASKS))
+@pytest.mark.parametrize("optimizer", ["lamb", "adamw"])
+def test_the_loss_falls_on_learnable_data(tmp_path, kind, optimizer):
+    trained = run(tmp_path, settings_of(epochs=8, optimizer=optimizer), kind)
+    valid = [point["valid_loss"] for point in trained.curve if "valid_loss" in point]
+    assert len(valid) == 8
+    assert min(valid) < 0.8 * valid[0]
+    assert trained.curve[-1]["train_loss"] < trained.curve[0]["train_loss"]
+
+
+def test_the_valid_loss_is_the_loss_over_the_valid_split(tmp_path):
+    trained = run(tmp_path, settings_of(select="last"))
+    table = make_table("binary", VALID_ROWS, 11)
+    batch = table.unpack(table.words)
+    with torch.no_grad():
+        outputs = trained.model.eval()(batch.ids, batch.floats)[:, 0].double()
+    expected = -(torch.nn.functional.logsigmoid(outputs * (2 * batch.targets[0] - 1))).mean()
+    assert trained.curve[-1]["valid_loss"] == pytest.approx(float(expected), rel=1e-5)
+    assert table_loss(trained.model, table, loss_of("binary"), "cpu") == trained.curve[-1]["valid_loss"]
+
+
+def test_best_keeps_the_epoch_with_the_lowest_valid_loss_and_last_the_last(tmp_path):
+    changes = {"epochs": 6, "lr_max": 0.3, "schedule": "constant"}  # rough enough that the best is not the last
+    best, last = (run(tmp_path / kind, settings_of(select=kind, **changes)) for kind in ("best", "last"))
+    assert best.curve == last.curve
+    valid = [point["valid_loss"] for point in best.curve if "valid_loss" in point]
+    assert best.best_epoch == valid.index(min(valid)) != 5
+    assert last.best_epoch == 5
+    table = make_table("binary", VALID_ROWS, 11)
+    assert table_loss(best.model, table, loss_of("binary"), "cpu") == min(valid)
+    assert table_loss(last.model, table, loss_of("binary"), "cpu") == valid[-1]
+
+
+@pytest.mark.parametrize("changes", [{"lr_max": 1e30, "optimizer": "adamw"}, {"epochs": 1, "lr_max": 1e38}])
+def test_a_diverging_run_says_so(tmp_path, changes):
+    with pytest.raises(TrainingError, match=r"diverged in epoch 1.*not finite.*Lower train\.lr_max"):
+        run(tmp_path, settings_of(**changes), "regression")
+
+
+def test_a_batch_larger_than_the_table_is_the_table_and_says_so(tmp_path, caplog):
+    trained = run(tmp_path, settings_of(batch_size=10_000))
+    assert trained.steps == 2
+    assert "batch_size 10000 is larger than the train split; using its 640 rows" in caplog.text
+
+
+def test_the_curve_is_one_json_object_a_line_with_the_schedules_lr(tmp_path):
+    trained = run(tmp_path, settings_of())
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert lines == trained.curve
+    assert [line["step"] for line in lines] == list(range(1, 21))
+    # fastai's one-cycle, written out: a half cosine from lr/25 up over a quarter, then down to lr/1e5.
+    for line in lines:
+        done = (line["step"] - 1) / 20
+        low, high, part = (0.02 / 25, 0.02, done / 0.25) if done < 0.25 else (0.02, 0.02 / 1e5, (done - 0.25) / 0.75)
+        assert line["lr"] == pytest.approx(low + (high - low) * (1 - math.cos(math.pi * part)) / 2)
+
+
+def test_any_source_of_batches_trains_as_the_table_that_it_is_of(tmp_path):
+    whole = run(tmp_path / "table", settings_of())
+    source = BatchDataset(make_table("binary", ROWS, 10), BATCH, shuffle=True, seed=1, drop_last=True)
+    torch.manual_seed(1)
+    (tmp_path / "source").mkdir()
+    trained = train_model(
+        make_model(), source, make_table("binary", VALID_ROWS, 11), loss_of("binary"), settings_of(batch_size=2),
+        seed=1, device="cpu", folder=tmp_path / "source",
+    )  # fmt: skip
+    assert differing(weights(whole), weights(trained)) == []
+    assert trained.rows == whole.rows == 20 * BATCH
+
+
+def test_bfloat16_learns_as_float32_does(tmp_path):
+    curves = [run(tmp_path / p, settings_of(epochs=6, precision=p)).curve for p in ("float32", "bfloat16")]
+    low, wanted = (curve[-1]["valid_loss"] for curve in reversed(curves))
+    assert curves[0] != curves[1]  # the setting reaches the model
+    assert low == pytest.approx(wanted, rel=0.03)
+
+
+def test_pieces_train_as_whole_batches_where_nothing_looks_at_a_whole_batch(tmp_path):
+    """Without batch norm and dropout, to what float32 sums differ by."""
+    plain = {"batch_norm": False, "batch_norm_floats": False, "dropout": 0.0, "embedding_dropout": 0.0}
+    curves = []
+    for count in (1, 5):
+        torch.manual_seed(1)
+        settings = settings_of(epochs=1, precision="float32", accumulate_steps=count)
+        curves.append(run(tmp_path / str(count), settings, model=make_model(**plain)).curve)
+    assert curves[0] != curves[1]  # the setting reaches the step
+    for whole, pieces in zip(*curves, strict=True):
+        assert pieces["train_loss"] == pytest.approx(whole["train_loss"], rel=1e-4)
+    assert curves[0][-1]["valid_loss"] == pytest.approx(curves[1][-1]["valid_loss"], rel=1e-4)
+
+
+def test_pieces_of_a_table_smaller_than_the_batch_are_checked_too(tmp_path):
+    with pytest.raises(TrainingError, match=r"train\.accumulate_steps: 400 pieces of a batch of 640 rows"):
+        run(tmp_path, settings_of(batch_size=1000, accumulate_steps=400))
+
+
+def test_the_average_of_the_weights_is_what_is_measured_and_returned(tmp_path):
+    """Against the recurrence over the weights after every step, in NumPy."""
+    torch.manual_seed(1)
+    model = make_model()
+    averages = {name: value.double().numpy() for name, value in model.state_dict().items()}
+
+    def follow(step: int) -> None:
+        kept = min(0.8, step / (step + 9))  # (1 + t) / (10 + t) of t updates before this one
+        for name, value in model.state_dict().items():
+            averages[name] = kept * averages[name] + (1 - kept) * value.double().numpy()
+
+    settings = settings_of(epochs=1, ema_decay=0.8, select="last")
+    trained = run(tmp_path, settings, after_step=follow, model=model)
+    found = weights(trained)
+    assert found.pop("float_norm.num_batches_tracked") == 10
+    for name, value in found.items():
+        if not name.endswith("num_batches_tracked"):
+            np.testing.assert_allclose(value.numpy(), averages[name], rtol=1e-3, atol=1e-5)
+    table = make_table("binary", VALID_ROWS, 11)
+    assert table_loss(trained.model, table, loss_of("binary"), "cpu") == trained.curve[-1]["valid_loss"]
+
+
+@pytest.mark.parametrize("patience", [1, 2, 3])
+def test_training_stops_when_the_valid_loss_has_not_improved_for_so_many_epochs(tmp_path, patience, caplog):
+    caplog.set_level(logging.INFO)
+    changes = {"epochs": 12, "lr_max": 0.3, "schedule": "constant"}
+    whole = run(tmp_path / "whole", settings_of(**changes))
+    valid = [point["valid_loss"] for point in whole.curve if "valid_loss" in point]
+    waited, epochs = 0, 0
+    while waited < patience and epochs < 12:
+        waited = 0 if valid[epochs] < min(valid[:epochs], default=math.inf) else waited + 1
+        epochs += 1
+    assert epochs < 12
+    for select in ("best", "last"):
+        stopped = run(tmp_path / select, settings_of(patience=patience, select=select, **changes))
+        assert stopped.curve == whole.curve[: epochs * 10]
+        assert (stopped.steps, stopped.rows) == (epochs * 10, epochs * 10 * BATCH)
+        assert stopped.best_epoch == (valid.index(min(valid[:epochs])) if select == "best" else epochs - 1)
+        again = run(tmp_path / select, settings_of(patience=patience, select=select, **changes))
+        assert again.steps == stopped.steps  # a run that was stopped does not go on
+    assert f"stopped after epoch {epochs} of 12" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "norm", "own", "left"),
+    [
+        ("lamb", "auto", 1.0, None),
+        ("lamb", 0.5, 0.5, None),
+        ("lamb", None, None, None),
+        ("adamw", "auto", None, None),
+        ("adamw", 0.5, None, 0.5),
+        ("adamw", None, None, None),
+    ],
+)
+def test_the_gradients_are_clipped_in_one_place(optimizer, norm, own, left):
+    """LAMB clips by itself, to 1 by default; for others the step does, by default not at all."""
+    made, found = optimizer_of(make_model(), settings_of(optimizer=optimizer, max_grad_norm=norm))
+    assert found == left
+    parts = getattr(made, "optimizers", [made])
+    assert [part.max_grad_norm for part in parts if isinstance(part, Lamb)] == ([own] if optimizer == "lamb" else [])
+
+
+def test_the_bound_of_the_norm_reaches_the_step(tmp_path):
+    changes = {"optimizer": "adamw", "epochs": 1, "precision": "float32"}
+    free, bound = (run(tmp_path / str(norm), settings_of(max_grad_norm=norm, **changes)).curve for norm in (None, 1e-7))
+    # So far down that eps takes over: hardly anything is learned.
+    assert free[-1]["train_loss"] < bound[-1]["train_loss"] - 0.01
+
+
+def test_an_optimizer_without_weight_decay_says_that_the_setting_has_no_effect(caplog):
+    caplog.set_level(logging.INFO)
+    optimizer_of(make_model(), settings_of(optimizer="cowclip"))
+    assert "cowclip has no weight decay: train.weight_decay=0.01 has no effect" in caplog.text
+
+
+def test_every_optimizer_can_be_chosen():
+    assert set(get_args(TrainSettings.model_fields["optimizer"].annotation)) == set(OPTIMIZERS)
+    assert set(get_args(TrainSettings.model_fields["schedule"].annotation)) == set(SCHEDULES)
+    assert set(get_args(TrainSettings.model_fields["precision"].annotation)) == set(PRECISIONS)
+
+
+def test_a_cuda_graph_on_a_cpu_is_refused_before_any_step(tmp_path):
+    with pytest.raises(TrainingError, match=r"train\.cuda_graph=on: it needs a CUDA device"):
+        run(tmp_path, settings_of(cuda_graph="on"), after_step=lambda step: pytest.fail("a step was made"))
+
+
+def refused(**train) -> str:
+    with pytest.raises(ConfigError) as error:
+        parse_config({"name": "a", "recipe": "flights", "train": train})
+    return str(error.value)
+
+
+def test_an_unknown_setting_of_the_schedule_lists_the_known_ones():
+    found = refused(schedule_settings={"warmup": 3})
+    assert "schedule_settings: unknown setting of one_cycle 'warmup'. Known: pct_start, div, div_final, moms" in found
+
+
+def test_an_unknown_setting_of_the_optimizer_lists_the_known_ones():
+    found = refused(optimizer="adamw", optimizer_settings={"momentum": 0.9})
+    assert "optimizer_settings: unknown setting of adamw 'momentum'. Known: " in found
+    assert "betas" in found
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ({"optimizer_settings": {"trust_clip": -1}}, "optimizer_settings: trust_clip must be positive"),
+        ({"optimizer_settings": {"betas": 3}}, "optimizer_settings: "),
+        ({"optimizer_settings": {"lr": 3}}, "optimizer_settings: lr is a setting of its own, train.lr_max"),
+        (
+            {"optimizer_settings": {"max_grad_norm": 3}},
+            "optimizer_settings: max_grad_norm is a setting of its own, train.max_grad_norm",
+        ),
+        ({"schedule_settings": {"moms": [0.9, 0.8]}}, "schedule_settings: moms must be momentum at the start"),
+        ({"schedule_settings": {"pct_start": "x"}}, "schedule_settings: "),
+        ({"max_grad_norm": 0}, "train.max_grad_norm: must be positive, auto, or null"),
+        ({"ema_decay": 1.0}, "train.ema_decay: Input should be less than 1"),
+        ({"patience": 0}, "train.patience: Input should be greater than or equal to 1"),
+        ({"precision": "half"}, "train.precision: Input should be 'auto', 'float32' or 'bfloat16'"),
+        ({"residency": "gpu"}, "train.residency: Input should be 'auto', 'device', 'host' or 'stream'"),
+        ({"batch_size": 64, "accumulate_steps": 33}, "33 pieces of a batch of 64 rows have fewer than 2 rows"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_before_any_work(train, message):
+    assert message in refused(**train)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "settings",
+    [
+        settings_of(),
+        settings_of(cuda_graph="off"),
+        settings_of(accumulate_steps=2, ema_decay=0.9),
+        settings_of(optimizer="adamw", schedule="warmup_polynomial", max_grad_norm=0.5, precision="float32"),
+    ],
+    ids=["graph", "eager", "pieces-average", "adamw"],
+)
+def test_a_run_on_the_gpu_resumes_bit_for_bit(tmp_path, settings):
+    tables = make_table("binary", ROWS, 10).to("cuda"), make_table("binary", VALID_ROWS, 11).to("cuda")
+
+    def go(folder, hook=lambda step: None):
+        torch.manual_seed(1)
+        folder.mkdir(exist_ok=True)
+        return train_model(
+            make_model(), *tables, loss_of("binary"), settings, seed=1, device="cuda", folder=folder, after_step=hook
+        )
+
+    whole, hook = go(tmp_path / "whole"), crash_at(6, 13)
+    for _ in range(2):
+        with pytest.raises(Crash):
+            go(tmp_path / "parts", hook)
+    assert differing(weights(whole), weights(go(tmp_path / "parts"))) == []

@@ -1,0 +1,372 @@
+"""One step: pieces add up to their batch, clipping, compilation, and when and how a step becomes a CUDA graph."""
+
+import contextlib
+import functools
+import logging
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from gigabatch.features.schema import IdColumn, Target, TensorSchema
+from gigabatch.loaders.tables.packed import Batch, PackedTable, unpack
+from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.losses import TargetLoss
+from gigabatch.models.optimizers.ema import WeightAverage
+from gigabatch.models.optimizers.precision import Precision
+from gigabatch.models.optimizers.registry import build_optimizer
+from gigabatch.models.optimizers.schedule import Constant, OneCycle, WarmupPolynomial
+from gigabatch.models.tabular.tabular import TabularModel, TabularSettings
+from gigabatch.pipeline.training import train_step
+from gigabatch.pipeline.training.train_step import (
+    WARMUP_STEPS,
+    CapturedWork,
+    TrainingError,
+    TrainStep,
+    dense_parameters,
+    hold_in_tensors,
+    require_compiler,
+    use_cuda_graph,
+    words_of,
+)
+
+FLOAT32 = Precision(torch.float32, "test")
+TARGETS = (Target("label", "binary"), Target("value", "regression"))
+LOSS = TargetLoss([("binary", 1), ("regression", 1)])
+
+
+def make_batch(rows: int, seed: int, has_weight: bool = False) -> tuple[Batch, TensorSchema]:
+    """A batch of views of packed rows, as a loader gives it; a third of its weights are 0."""
+    random = torch.Generator().manual_seed(seed)
+    schema = TensorSchema((IdColumn("a", 5), IdColumn("b", 4)), ("x", "y", "z"), TARGETS, has_weight=has_weight)
+    table = PackedTable.from_columns(
+        schema,
+        [torch.randint(size, (rows,), generator=random, dtype=torch.int32) for size in (5, 4)],
+        list(torch.randn(3, rows, generator=random)),
+        [torch.randint(2, (rows,), generator=random).float(), torch.randn(rows, generator=random)],
+        torch.rand(rows, generator=random) * (torch.rand(rows, generator=random) > 0.3) if has_weight else None,
+    )
+    return table.unpack(table.words), schema
+
+
+def make_model(seed: int = 0, batch_norm: bool = False, dropout: float = 0.0) -> TabularModel:
+    torch.manual_seed(seed)
+    settings = TabularSettings((8,), dropout, batch_norm=batch_norm, batch_norm_floats=batch_norm)
+    return TabularModel(ModelInputs((5, 4), 3, 2), settings)
+
+
+def make_step(model: TabularModel, optimizer: str = "adamw", lr: float = 0.1, **settings) -> TrainStep:
+    return TrainStep(model, LOSS, build_optimizer(model, optimizer, lr=lr, weight_decay=0.0), FLOAT32, **settings)
+
+
+def plain_loss(model: TabularModel, batch: Batch) -> torch.Tensor:
+    """Binary cross-entropy of the first output plus squared error of the second, each a weighted mean over rows."""
+    outputs = model(batch.ids, batch.floats)
+    weight = torch.ones(batch.num_rows) if batch.weight is None else batch.weight
+    rows = functional.binary_cross_entropy_with_logits(outputs[:, 0], batch.targets[0], reduction="none")
+    rows = rows + (outputs[:, 1] - batch.targets[1]) ** 2
+    return (rows * weight).sum() / weight.sum()
+
+
+@given(rows=st.integers(12, 60), count=st.integers(1, 12), seed=st.integers(0, 99), has_weight=st.booleans())
+def test_pieces_give_the_loss_and_the_gradient_of_the_batch(rows, count, seed, has_weight):
+    batch, _ = make_batch(rows, seed, has_weight)
+    reference, model = make_model(seed), make_model(seed)
+    expected = plain_loss(reference, batch)
+    expected.backward()
+    found = make_step(model, accumulate_steps=count)(batch, 0.0, 0.9)  # at a learning rate of 0 nothing moves
+    torch.testing.assert_close(found, expected.detach(), rtol=1e-5, atol=1e-6)
+    for wanted, parameter in zip(reference.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, wanted.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_a_batch_without_any_weight_trains_nothing():
+    batch, _ = make_batch(20, 1, has_weight=True)
+    batch.weight.zero_()
+    model = make_model()
+    assert make_step(model, accumulate_steps=3)(batch, 0.1, 0.9).item() == 0
+    assert all(not parameter.grad.any() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(("bound", "is_clipped"), [(0.01, True), (1e6, False)])
+def test_gradients_are_scaled_down_to_the_bound_and_never_up(bound, is_clipped):
+    batch, _ = make_batch(30, 2)
+    reference, model = make_model(), make_model()
+    plain_loss(reference, batch).backward()
+    norm = math.sqrt(sum(float(p.grad.double().square().sum()) for p in reference.parameters()))
+    make_step(model, max_grad_norm=bound, accumulate_steps=2)(batch, 0.0, 0.9)
+    scale = bound / norm if is_clipped else 1.0
+    for wanted, parameter in zip(reference.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, scale * wanted.grad, rtol=1e-3, atol=1e-7)
+
+
+def test_only_parameters_that_are_updated_as_a_whole_count_for_the_norm():
+    model = make_model()
+    step = make_step(model, "lamb")
+    step(make_batch(30, 2)[0], 0.0, 0.9)
+    tables = set(model.embeddings.parameters())
+    found = dense_parameters(step.optimizer)
+    assert len(found) == len(set(model.parameters()) - tables)
+    assert not tables & set(found)
+    groups = [{"params": list(model.layers.parameters())}, {"params": list(tables), "rowwise": True}]
+    for parameter in tables:
+        parameter.grad = torch.ones_like(parameter)
+    assert set(dense_parameters(torch.optim.SGD(groups, lr=0.1))) == set(found)
+    whole = build_optimizer(model, "lamb", lr=0.1, rowwise=False)
+    TrainStep(model, LOSS, whole, FLOAT32)(make_batch(30, 2)[0], 0.0, 0.9)
+    assert set(dense_parameters(whole)) == set(model.parameters())
+
+
+def test_a_step_moves_the_weights_as_the_optimizer_alone_would():
+    batch, _ = make_batch(30, 3)
+    reference, model = make_model(), make_model()
+    optimizer = torch.optim.AdamW(reference.parameters(), lr=0.05, betas=(0.8, 0.999), weight_decay=0.0)
+    step = make_step(model)
+    for _ in range(3):
+        optimizer.zero_grad()
+        plain_loss(reference, batch).backward()
+        optimizer.step()
+        step(batch, 0.05, 0.8)
+    torch.testing.assert_close(dict(model.state_dict()), dict(reference.state_dict()), rtol=1e-4, atol=1e-6)
+
+
+def test_the_loss_is_float32_and_near_that_of_float32_when_products_are_bfloat16():
+    batch, _ = make_batch(200, 4)
+    wanted = make_step(make_model())(batch, 0.0, 0.9)
+    model = make_model()
+    optimizer = build_optimizer(model, "adamw", lr=0.1)
+    found = TrainStep(model, LOSS, optimizer, Precision(torch.bfloat16, "test"))(batch, 0.0, 0.9)
+    assert found.dtype == torch.float32
+    assert found.item() == pytest.approx(wanted.item(), rel=0.02)
+    assert all(p.dtype == p.grad.dtype == torch.float32 for p in model.parameters())
+
+
+# Compilation
+
+
+def test_a_compiled_step_does_what_an_eager_one_does_and_logs_its_time(monkeypatch, caplog):
+    """With dynamo's own eager backend, which takes no compiler; test runs of g++ would take too long here."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    eager, compiled = make_model(batch_norm=True), make_model(batch_norm=True)
+    steps = make_step(eager), make_step(compiled, compiled=True)
+    for seed in range(2):
+        losses = [step(make_batch(40, seed)[0], 0.01, 0.9) for step in steps]
+        torch.testing.assert_close(*losses)
+    torch.testing.assert_close(dict(eager.state_dict()), dict(compiled.state_dict()))
+    assert caplog.text.count("compile took") == 1
+
+
+def test_a_failed_compilation_says_how_to_do_without(monkeypatch):
+    def broken(graph, inputs):
+        raise RuntimeError("no such instruction")
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=broken))
+    with pytest.raises(TrainingError, match=r"(?s)train\.compile: .*no such instruction.*Set train\.compile=off"):
+        make_step(make_model(), compiled=True)(make_batch(40, 0)[0], 0.01, 0.9)
+
+
+def test_without_a_compiler_the_error_says_so_at_once(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(TrainingError, match=r"no no-such-compiler.*apt-get install g\+\+.*CXX.*train\.compile=off"):
+        make_step(make_model(), compiled=True)
+    require_compiler(torch.device("cuda"))  # there the compiler makes no C++
+
+
+# CUDA graphs
+
+
+def test_packed_rows_are_found_again_behind_their_views():
+    batch, schema = make_batch(20, 5, has_weight=True)
+    words = words_of(batch, schema.num_words)
+    again = unpack(schema, words)
+    assert words.shape == (20, schema.num_words)
+    assert words.data_ptr() == batch.ids.data_ptr()
+    assert torch.equal(again.weight, batch.weight)
+    part = words_of(unpack(schema, words[7:12]), schema.num_words)
+    assert torch.equal(part, words[7:12])
+    with pytest.raises(AssertionError):
+        words_of(batch._replace(ids=batch.ids.contiguous()), schema.num_words)
+
+
+@pytest.mark.parametrize("setting", ["auto", "off", "on"])
+def test_a_cuda_graph_needs_cuda(setting):
+    optimizer, schedule = build_optimizer(make_model(), "lamb", lr=0.1), OneCycle(0.1, 10)
+    device = torch.device("cpu")
+    if setting == "on":
+        with pytest.raises(TrainingError, match=r"cuda_graph=on: it needs a CUDA device and this run is on cpu.*auto"):
+            use_cuda_graph(setting, device, optimizer, schedule)
+    else:
+        assert not use_cuda_graph(setting, device, optimizer, schedule)
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule", "possible"),
+    [
+        ("lamb", OneCycle(0.1, 10), True),
+        ("adamw", OneCycle(0.1, 10), False),
+        ("adamw", OneCycle(0.1, 1000, moms=(0.9, 0.9, 0.9)), True),
+        ("adamw", WarmupPolynomial(0.1, 10), True),
+        ("adamw", Constant(0.1, 10), True),
+    ],
+)
+def test_an_optimizer_whose_momentum_a_graph_would_freeze_is_not_captured(name, schedule, possible, caplog):
+    caplog.set_level(logging.INFO)
+    optimizer, device = build_optimizer(make_model(), name, lr=0.1), torch.device("cuda")
+    assert use_cuda_graph("auto", device, optimizer, schedule) is possible
+    assert ("cuda_graph auto: off, because the optimizer reads its momentum" in caplog.text) is not possible
+    if possible:
+        assert use_cuda_graph("on", device, optimizer, schedule)
+    else:
+        with pytest.raises(TrainingError, match=r"train\.cuda_graph=on: the optimizer reads its momentum on the host"):
+            use_cuda_graph("on", device, optimizer, schedule)
+    assert not use_cuda_graph("off", device, optimizer, schedule)
+
+
+def test_settings_held_in_tensors_train_lamb_as_numbers_do():
+    models = [make_model(), make_model()]
+    steps = [make_step(model, "lamb") for model in models]
+    hold_in_tensors(steps[1].optimizer, torch.device("cpu"))
+    for seed in range(4):
+        for step in steps:
+            step(make_batch(30, seed)[0], 0.05 / (seed + 1), 0.95 - 0.05 * seed)
+    torch.testing.assert_close(dict(models[0].state_dict()), dict(models[1].state_dict()), rtol=1e-5, atol=1e-7)
+    for group in steps[1].optimizer.param_groups:
+        assert group["lr"].item() == pytest.approx(0.0125)
+        assert group["betas"][0].item() == pytest.approx(0.8)
+
+
+def test_torchs_optimizer_keeps_its_momentum_as_a_number():
+    optimizer = build_optimizer(make_model(), "adamw", lr=0.1, betas=(0.8, 0.9))
+    hold_in_tensors(optimizer, torch.device("cpu"))
+    for group in optimizer.param_groups:
+        assert isinstance(group["lr"], torch.Tensor)
+        assert (group["betas"], group["capturable"]) == ((0.8, 0.9), True)
+
+
+class FakeCuda:
+    """Streams that do nothing, and a graph that remembers its work instead of running it; replay runs it."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.capturing = False
+        self.captures = self.replays = 0
+        self.fail = False
+        cuda, fake = train_step.torch.cuda, self
+
+        class Stream:
+            device = "cuda:0"
+
+            def __init__(self, device=None) -> None: ...
+            def wait_stream(self, other) -> None: ...
+
+        class Graph:
+            def replay(self) -> None:
+                fake.replays += 1
+                fake.rerun()
+
+        @contextlib.contextmanager
+        def graph(graph, stream, capture_error_mode):
+            if fake.fail:
+                raise RuntimeError("operation not permitted when stream is capturing")
+            fake.captures += 1
+            fake.capturing = True
+            yield
+            fake.capturing = False
+
+        monkeypatch.setattr(cuda, "Stream", Stream)
+        monkeypatch.setattr(cuda, "CUDAGraph", Graph)
+        monkeypatch.setattr(cuda, "graph", graph)
+        monkeypatch.setattr(cuda, "stream", lambda stream: contextlib.nullcontext())
+        monkeypatch.setattr(cuda, "current_stream", lambda device=None: Stream())
+        self.result = torch.zeros(())
+        self.sums: list[float] = []
+
+    def work(self, batch: Batch) -> torch.Tensor:
+        """Sums the floats of a batch and notes the sum."""
+        if self.capturing:  # nothing runs: only where to read and write is remembered
+            self.rerun = lambda: self.sums.append(self.result.copy_(batch.floats.sum()).item())
+            return self.result
+        self.sums.append(batch.floats.sum().item())
+        return torch.tensor(self.sums[-1])
+
+
+def test_batches_are_worked_on_once_each_before_and_after_the_capture(monkeypatch):
+    """The order of calls, on a make-believe GPU; the gpu tests below show that real graphs do the same."""
+    fake = FakeCuda(monkeypatch)
+    schema = make_batch(1, 0)[1]
+    captured = CapturedWork(fake.work, schema, 16, torch.device("cpu"))
+    batches = [make_batch(5 if index == 6 else 16, index)[0] for index in range(10)]
+    results = [captured(batch).item() for batch in batches]
+    assert results == fake.sums == [batch.floats.sum().item() for batch in batches]
+    assert fake.captures == 1
+    assert fake.replays == len(batches) - WARMUP_STEPS - 1  # the small one goes without
+
+
+def test_a_capture_that_fails_names_the_setting(monkeypatch):
+    fake = FakeCuda(monkeypatch)
+    fake.fail = True
+    batch, schema = make_batch(16, 0)
+    captured = CapturedWork(fake.work, schema, 16, torch.device("cpu"))
+    for _ in range(WARMUP_STEPS):
+        captured(batch)
+    with pytest.raises(TrainingError, match=r"cannot be captured \(operation not permitted.*Set train\.cuda_graph=off"):
+        captured(batch)
+
+
+GPU_CASES = {
+    "lamb": ("lamb", {}),
+    "lamb in pieces": ("lamb", {"accumulate_steps": 3}),
+    "adamw clipped": ("adamw", {"max_grad_norm": 0.1}),
+    "average": ("lamb", {"average": 0.9}),
+}
+
+
+def gpu_run(captured: bool, name: str, settings: dict, rows: int = 256, num_steps: int = 20):
+    """Losses and weights of so many steps with dropout and batch norm, each step on rows of its own."""
+    model = make_model(batch_norm=True, dropout=0.3).cuda().train()
+    average = WeightAverage(model, settings["average"]) if "average" in settings else None
+    step = make_step(model, name, **settings | {"average": average})
+    hold_in_tensors(step.optimizer, torch.device("cuda"))
+    torch.cuda.manual_seed(7)
+    losses = []
+    for seed in range(num_steps):
+        batch, schema = make_batch(rows, seed)
+        if captured and seed == 0:
+            step.capture(schema, rows)
+        batch = unpack(schema, words_of(batch, schema.num_words).cuda())
+        losses.append(step(batch, 0.05 / (seed + 1), 0.9 if name == "adamw" else 0.95 - 0.01 * seed).clone())
+    weights = model.state_dict() | (
+        {} if average is None else {f"mean.{k}": v for k, v in average.model.state_dict().items()}
+    )
+    return torch.stack(losses), weights, torch.cuda.get_rng_state()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", GPU_CASES)
+def test_twenty_replayed_steps_equal_twenty_eager_ones_bit_for_bit(case):
+    eager, captured = (gpu_run(captured, *GPU_CASES[case]) for captured in (False, True))
+    assert torch.equal(eager[0], captured[0])
+    assert [name for name in eager[1] if not torch.equal(eager[1][name], captured[1][name])] == []
+    assert torch.equal(eager[2], captured[2])  # dropout drew as often
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [256, 4096])
+def test_neither_an_eager_nor_a_replayed_step_waits_for_the_device(rows):
+    model = make_model(batch_norm=True, dropout=0.3).cuda().train()
+    step = make_step(model, "lamb", accumulate_steps=2)
+    hold_in_tensors(step.optimizer, torch.device("cuda"))
+    batch, schema = make_batch(rows, 0)
+    batch = unpack(schema, words_of(batch, schema.num_words).cuda())
+    step.capture(schema, rows)
+    for _ in range(WARMUP_STEPS + 1):
+        step(batch, 0.01, 0.9)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step(batch, 0.01, 0.9)
+        step._work(batch)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -1,0 +1,186 @@
+"""One import name: what `gigabatch` offers, what importing it does, and how its files may import each other."""
+
+import ast
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import gigabatch
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("features", "loaders", "models", "pipeline")
+# What a package's files may import of the others. Loaders read rows by the schema, nothing else of the features.
+MAY_IMPORT = {
+    "features": (),
+    "loaders": ("gigabatch.features.schema", "gigabatch.features.errors"),
+    "models": (),
+    "pipeline": ("gigabatch.features", "gigabatch.loaders", "gigabatch.models"),
+}
+
+
+def sources(*folders: str) -> list[Path]:
+    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def imported(text: str) -> list[str]:
+    """Every module that the source imports, at any depth, also for type checkers; `from a import b` as a.b."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return found
+
+
+@cache
+def modules() -> dict[str, Path]:
+    named = {}
+    for path in sources(*FOLDERS):
+        parts = ("gigabatch", *path.relative_to(ROOT).with_suffix("").parts)
+        named[".".join(parts).removesuffix(".__init__")] = path
+    return named
+
+
+@cache
+def arrows() -> dict[str, set[str]]:
+    """module -> the modules of this project that it imports."""
+
+    def module_of(name: str) -> str | None:
+        while name not in modules() and "." in name:
+            name = name.rpartition(".")[0]
+        return name if name in modules() else None
+
+    return {
+        module: {found for name in imported(path.read_text()) if (found := module_of(name)) and found != module}
+        for module, path in modules().items()
+    }
+
+
+def circles(graph: dict[str, set[str]]) -> list[str]:
+    """What is left when all that imports nothing that is left has been taken away, again and again, from both ends."""
+    left = {name: set(others) for name, others in graph.items()}
+    while True:
+        wanted = set().union(*left.values()) if left else set()
+        gone = {name for name, others in left.items() if not others & left.keys() or name not in wanted}
+        if not gone:
+            return sorted(left)
+        left = {name: others - gone for name, others in left.items() if name not in gone}
+
+
+def run(code: str, folder: Path) -> str:
+    """What the code prints in a process of its own that works in `folder` and finds this checkout as installed."""
+    command = [sys.executable, "-c", code]
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_no_module_imports_a_short_name():
+    short = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in [*sources(*FOLDERS, "tests", "benchmarks"), *(ROOT / "gigabatch").glob("*.py")]
+        for name in imported(path.read_text())
+        if name.partition(".")[0] in FOLDERS
+    }
+    cells = [
+        (path.name, "".join(cell["source"]))
+        for path in (ROOT / "notebooks").glob("*.ipynb")
+        for cell in json.loads(path.read_text())["cells"]
+        if cell["cell_type"] == "code"
+    ]
+    short |= {f"{page}: {name}" for page, text in cells for name in imported(text) if name.partition(".")[0] in FOLDERS}
+    assert len(cells) > 10
+    assert not short
+
+
+def test_a_working_folder_with_packages_of_those_names_disturbs_nothing(tmp_path):
+    for name in FOLDERS:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"raise ImportError('the user's own {name}')")
+    names = [name for name in gigabatch.__all__ if not name.startswith("_")]
+    code = f"import gigabatch; print([getattr(gigabatch, name).__name__ for name in {names}])"
+    assert run(code, tmp_path).strip() == str(names)
+    main = (
+        "import runpy, sys; sys.argv = ['gigabatch', '--version']; runpy.run_module('gigabatch', run_name='__main__')"
+    )
+    assert f"gigabatch {gigabatch.__version__}" in run(main, tmp_path)
+
+
+def test_every_public_name_is_found_once_where_type_checkers_find_it():
+    block = next(node for node in ast.parse(Path(gigabatch.__file__).read_text()).body if isinstance(node, ast.If))
+    for_checkers = {
+        alias.name: node.module for node in ast.walk(block) if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    found = {name: f"gigabatch.{place}" for name, place in gigabatch._PLACES.items()}
+    assert found == for_checkers
+    assert all(getattr(gigabatch, name).__module__ == place for name, place in found.items())
+    assert set(gigabatch.__all__) <= set(dir(gigabatch))
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error_that_lists_those_that_are():
+    with pytest.raises(AttributeError, match="no attribute 'Pipelin'.*Pipeline, Bundle"):
+        gigabatch.Pipelin  # noqa: B018
+
+
+def test_importing_the_package_imports_nothing_heavy(tmp_path):
+    heavy = {"torch", "pandas", "numpy", "numba", "dask", "pyarrow", "pydantic"}
+    assert run(f"import sys, gigabatch; print({heavy} & set(sys.modules))", tmp_path).strip() == "set()"
+
+
+def test_importing_every_model_changes_no_global_state(tmp_path):
+    state = (
+        "(torch.get_rng_state().tolist(), random.getstate(), str(numpy.random.get_state()), torch.get_num_threads(), "
+        "torch.get_default_dtype(), torch.is_grad_enabled())"
+    )
+    code = (
+        f"import random, sys, numpy, torch; torch.manual_seed(0); before = {state}\n"
+        "from gigabatch.models.shelf import MODELS, model_class\n"
+        f"kinds = [model_class(name) for name in MODELS]; assert before == {state}\n"
+        "print(*sorted({'.'.join(name.split('.')[:2]) for name in sys.modules}))"
+    )
+    loaded = set(run(code, tmp_path).split())
+    assert "gigabatch.models" in loaded
+    assert not {"gigabatch.features", "gigabatch.loaders", "gigabatch.pipeline", "pydantic", "pandas", "cudf"} & loaded
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_folders_import_downwards(folder):
+    others = tuple(f"gigabatch.{other}" for other in FOLDERS if other != folder)
+    upward = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sources(folder)
+        for name in imported(path.read_text())
+        if name.startswith(others) and not name.startswith(MAY_IMPORT[folder])
+    }
+    assert not upward
+
+
+def test_a_circle_is_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == ["b", "c"]
+
+
+def test_no_files_import_each_other_in_a_circle():
+    assert len(arrows()) > 200
+    assert circles(arrows()) == []
+
+
+def test_no_sub_folders_import_each_other_in_a_circle():
+    """A file directly in a folder stands for itself. Sub-folders of operators and recipes are catalogues: one room."""
+
+    def room(module: str) -> str:
+        parts = module.split(".")
+        if module not in modules() or modules()[module].name == "__init__.py":
+            return module
+        parts = parts[:-1] if len(parts) > 3 else parts
+        return ".".join(parts[:3] if parts[2:3] in (["operators"], ["recipes"]) else parts)
+
+    rooms: dict[str, set[str]] = {}
+    for module, others in arrows().items():
+        rooms.setdefault(room(module), set()).update({room(other) for other in others} - {room(module)})
+    assert circles(rooms) == []
