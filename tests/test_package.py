@@ -124,7 +124,7 @@ def test_every_public_name_is_found_once_where_type_checkers_find_it():
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error_that_lists_those_that_are():
-    with pytest.raises(AttributeError, match="no attribute 'Pipelin'.*Pipeline, Bundle"):
+    with pytest.raises(AttributeError, match=r"no attribute 'Pipelin'.*Pipeline, Bundle"):
         gigabatch.Pipelin  # noqa: B018
 
 

@@ -119,7 +119,7 @@ def is_users(error: Exception) -> bool:
     """Whether it is a mistake that a user can mend: an error of ours, or one of these of the system."""
     if isinstance(error, OSError):
         return error.errno in REFUSED_BY_SYSTEM
-    return type(error).__module__.partition(".")[0] in PACKAGES
+    return type(error).__module__.partition(".")[0] == "gigabatch"
 
 
 def one_line(error: object) -> str:
