@@ -175,8 +175,8 @@ def scatter_chart(predicted: ArrayLike, actual: ArrayLike, key: str) -> Chart:
         return Chart(title, _svg(ax, title, key), note=f"{len(shown):,} of {len(x):,} rows")
 
 
-def _axes(xlabel: str, ylabel: str = "") -> Axes:
-    figure = Figure(figsize=(4.0, 2.7))
+def _axes(xlabel: str, ylabel: str = "", height: float = 2.7) -> Axes:
+    figure = Figure(figsize=(4.0, height))
     FigureCanvasSVG(figure)
     ax = figure.add_subplot(xlabel=xlabel, ylabel=ylabel)
     ax.patch.set_visible(False)
@@ -301,10 +301,7 @@ def intervals_chart(
 ) -> Chart:
     """A line a row of (name, values, mean, half of the interval's width or None): rings, a dot and a bar."""
     with matplotlib.rc_context(STYLE):
-        ax = _axes(axis)
-        figure = ax.get_figure(root=True)
-        assert figure is not None
-        figure.set_size_inches(4.0, 0.7 + 0.25 * len(rows))
+        ax = _axes(axis, height=0.7 + 0.25 * len(rows))
         for place, (_, values, mean, half) in enumerate(rows):
             ax.plot(
                 values, [place] * len(values), "o", color=MUTED, fillstyle="none", markersize=4.4, markeredgewidth=0.8

@@ -82,6 +82,9 @@ class Tiny:
     def train(self, *overrides: str) -> Run:
         return self.pipeline(*overrides).train()
 
+    def latest(self) -> Run:
+        return Run((self.home / "latest").resolve())
+
     def artifacts(self, stage: str) -> list[Path]:
         """Finished artifacts of a stage."""
         return sorted(p for p in (self.folder / "artifacts" / stage).glob("*") if not p.name.startswith("."))
@@ -124,7 +127,7 @@ def tiny(tmp_path: Path, monkeypatch) -> Tiny:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory) -> tuple[Tiny, Run]:
-    """A finished run that tests only read: they may add artifacts to its store, but train no run, moving `latest`."""
+    """A finished run that tests only read: they may add artifacts to its store, but no run, which moves `latest`."""
     made = Tiny(tmp_path_factory.mktemp("trained") / "tiny")
     write_day(made.raw, 0)
     with threads_of_torch(1):
@@ -139,10 +142,6 @@ def finished(tiny, trained) -> Tiny:
     for name in ("artifacts", "runs"):
         shutil.copytree(trained[0].folder.with_name("untouched") / name, tiny.folder / name, symlinks=True)
     return tiny
-
-
-def latest(tiny: Tiny) -> Run:
-    return Run((tiny.home / "latest").resolve())
 
 
 @pytest.fixture(scope="session")

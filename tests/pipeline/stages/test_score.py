@@ -6,7 +6,6 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import latest
 
 from gigabatch.features.errors import DataError
 from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
@@ -35,7 +34,7 @@ def test_evaluating_again_gives_the_numbers_of_the_run(trained, tmp_path, capsys
 
 
 def test_another_split_and_the_runs_own_folder_by_default(finished):
-    run = latest(finished)
+    run = finished.latest()
     assert evaluate_run(finished.config, (), run.path, "valid", None) == 0
     found = json.loads((run.path / "evaluation-valid" / "summary.json").read_text())
     assert found["auc"] == run.summary["metrics"]["valid"]["auc"]
@@ -55,7 +54,7 @@ def test_scores_are_written_with_their_keys(trained, tmp_path):
 
 
 def test_scores_lie_in_the_runs_folder_by_default(finished, capsys):
-    run = latest(finished)
+    run = finished.latest()
     assert score_run(finished.config, (), None, "valid", None) == 0
     assert len(pd.read_parquet(run.path / "scores-valid.parquet")) == 300
     assert f"300 rows  {run.path / 'scores-valid.parquet'}" in capsys.readouterr().out

@@ -10,7 +10,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from conftest import latest
 from safetensors.torch import load_file
 
 from gigabatch.features.errors import DataError
@@ -130,7 +129,7 @@ def test_a_changed_setting_runs_again_only_what_it_changes(finished, override, s
 
 
 def test_another_seed_gives_another_model_and_the_same_seed_the_same(finished, tiny_in, tmp_path):
-    one, other = latest(finished), finished.train("seed=2")
+    one, other = finished.latest(), finished.train("seed=2")
     assert one.path != other.path
     assert not same(weights(one), weights(other))
     again = tiny_in(tmp_path / "elsewhere")
@@ -171,7 +170,7 @@ def test_a_moved_or_touched_file_of_the_same_content_runs_nothing_again(finished
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_damaged_artifact_is_made_again_with_a_warning(finished, stage, caplog):
-    first = latest(finished)
+    first = finished.latest()
     (artifact,) = finished.artifacts(stage)
     largest = max((p for p in artifact.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
     content = bytearray(largest.read_bytes())
@@ -218,7 +217,7 @@ for name, path in {configs!r}.items():
 
 
 def test_kill_9_does_not_touch_the_run_before(finished):
-    first = latest(finished)
+    first = finished.latest()
     before = {path: path.read_bytes() for path in first.path.rglob("*") if path.is_file()}
     write_day(finished.raw, 1, 500)
     code = f"{KILL}\nPOINTS['evaluate']()\nPipeline.from_config(config).train()"
@@ -266,7 +265,7 @@ def test_a_full_disk_is_a_clear_error_and_leaves_nothing_half_written(tiny, stag
 
 
 def test_a_full_disk_while_a_run_is_put_in_place_is_a_clear_error(finished, monkeypatch):
-    first = latest(finished)
+    first = finished.latest()
     shutil.rmtree(first.path)
 
     def full(source, target, **_):

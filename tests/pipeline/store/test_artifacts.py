@@ -292,7 +292,10 @@ def test_a_key_changes_with_every_part():
 
 def test_a_key_is_the_same_in_another_process():
     """Nothing of the process, such as Python's string hashing, goes into it."""
-    code = "from gigabatch.pipeline.store import artifacts; print(artifacts.artifact_key('e', {'a': '1'}, {'x': 'é', 'y': None}, 's'))"
+    code = (
+        "from gigabatch.pipeline.store.artifacts import artifact_key; "
+        "print(artifact_key('e', {'a': '1'}, {'x': 'é', 'y': None}, 's'))"
+    )
     printed = {
         subprocess.run(
             [sys.executable, "-c", code],
