@@ -21,7 +21,7 @@ READY := $(VENV)/.ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plan tune profile compare features train evaluate score embed serve export nightly rollback test \
+.PHONY: help setup plan tune profile compare features train evaluate score embed serve export nightly rollback test test-thorough \
         test-cudf-api fuzz lint bench bench-env gpu-check data-trivago data-movielens gc clean
 
 help:  ## show this list
@@ -75,8 +75,11 @@ nightly: $(READY)  ## new raw files -> a model -> compared with the current one 
 rollback: $(READY)  ## make the model before the current one current again
 	$(PYTHON) -m gigabatch rollback --config $(CONFIG) $(ARGS)
 
-test: $(READY)  ## the test suite, on CPU
-	$(PYTHON) -m pytest $(ARGS)
+test: $(READY)  ## the test suite, on CPU, in as many processes as there are cores
+	$(PYTHON) -m pytest -n auto --dist loadfile $(ARGS)
+
+test-thorough: $(READY)  ## the same with every example of the property tests, drawn anew
+	GIGABATCH_THOROUGH=1 $(PYTHON) -m pytest -n auto --dist loadfile $(ARGS)
 
 fuzz: $(READY)  ## made-up bytes into every reader and loader of saved states: make fuzz SECONDS=60 TARGET="csv steps"
 	$(PYTHON) -c 'import atheris' 2> /dev/null || \

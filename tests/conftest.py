@@ -10,13 +10,14 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-# CI and runs in several processes (pytest -n) try the same examples each time, so that what passed once passes again;
-# elsewhere each run tries new ones. Nothing is asked of their time: the first call of a compiled loop compiles it, and
+from tests.examples import THOROUGH, examples
+
+# `make test` and CI try the same examples each time, so that what passed once passes again; `make test-thorough` tries
+# new ones, and four times as many. Nothing is asked of their time: the first call of a compiled loop compiles it, and
 # machines are shared.
 UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("ci", derandomize=True, **UNTIMED)
-settings.register_profile("here", **UNTIMED)
-settings.load_profile("ci" if os.environ.get("CI") or os.environ.get("PYTEST_XDIST_WORKER") else "here")
+settings.register_profile("gigabatch", derandomize=not THOROUGH, max_examples=examples(100), **UNTIMED)
+settings.load_profile("gigabatch")
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 # The offline GPU box lacks some packages (make gpu-check installs nothing): folders whose code needs them are left out
@@ -25,9 +26,8 @@ NEEDS = {
     "pipeline": ("pydantic", "ruamel.yaml", "safetensors", "typer"),
     "features": ("dask", "numba", "xxhash"),
     "pipeline/serving": ("fastapi", "httpx", "prometheus_client", "schemathesis", "uvicorn", "faiss"),
-    "pipeline/test_export.py": ("onnx", "onnxruntime", "onnxscript"),
-    "pipeline/test_embed.py": ("faiss",),
-    "pipeline/test_stored_embeddings.py": ("faiss",),
+    "pipeline/export": ("onnx", "onnxruntime", "onnxscript"),
+    "pipeline/embedding": ("faiss",),
     "models/test_retrieval.py": ("faiss",),
 }
 

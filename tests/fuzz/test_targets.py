@@ -11,6 +11,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "features")]
 import targets  # noqa: E402
 
+from tests.examples import examples  # noqa: E402
 from tests.features.damage import damaged  # noqa: E402
 
 FOUND = sorted((HERE / "findings").glob("*-*"))
@@ -23,7 +24,7 @@ def test_a_target_takes_at_least_one_of_its_seeds(target):
 
 
 @pytest.mark.parametrize("target", targets.TARGETS)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(data=st.data())
 def test_a_changed_seed_is_taken_or_refused(target, data):
     seed = data.draw(st.sampled_from(targets.seeds()[target]))

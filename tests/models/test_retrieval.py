@@ -28,6 +28,7 @@ from gigabatch.models.retrieval import (
     recall_at_k,
     top_k,
 )
+from tests.examples import examples
 
 
 def sorted_by_numpy(queries, items, k, exclude=None):
@@ -64,7 +65,7 @@ def skewed(seed, rows, dim):
     return torch.from_numpy(found.astype(np.float32))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.integers(0, 700),
     st.integers(1, 6),
@@ -95,7 +96,7 @@ def test_zeros_of_either_sign_are_a_tie():
     assert top_k(torch.ones(1, 1), items, 3).rows.tolist() == [[0, 1, 2]]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(1, 3000), st.integers(1, 160), st.integers(1, 200), st.integers(0, 2**31))
 def test_scores_are_those_of_float64_whatever_the_block(num, dim, asked, seed):
     """Rows are compared by their products: items that differ by a rounding may change places."""

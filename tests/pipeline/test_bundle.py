@@ -20,6 +20,7 @@ from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
 from gigabatch.models.tabular.tabular import TabularModel, TabularSettings
 from gigabatch.pipeline.bundle import BLOCK_ROWS, Bundle, BundleError, load_bundle, model_outputs, target_loss
 from gigabatch.pipeline.stages.stages import pack
+from tests.examples import examples
 from tests.pipeline.tiny_recipe import day_of_rows
 
 MANY = 200_000
@@ -83,7 +84,7 @@ def test_predictions_are_the_models_outputs_on_the_packed_rows(bundle, many, sco
     assert scores.max() < 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, MANY - 1))
 def test_a_score_is_the_same_alone_among_seven_and_among_many(bundle, many, scores, position):
     start = min(position, MANY - 7)
@@ -91,7 +92,7 @@ def test_a_score_is_the_same_alone_among_seven_and_among_many(bundle, many, scor
     assert_scores(bundle.predict(many.iloc[start : start + 7])["clicked"], scores[start : start + 7])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, MANY - 1))
 def test_a_models_inputs_are_the_same_bits_alone_among_seven_and_among_many(bundle, many, words, position):
     start = min(position, MANY - 7)

@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gigabatch.features.columns.lists import list_column, list_entries
+from tests.examples import examples
 
 ROWS = st.lists(st.one_of(st.none(), st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4)), max_size=12)
 
 
 @given(rows=ROWS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_entries_and_lengths_make_the_lists_again(rows):
     column = pd.Series(rows, dtype=object, index=range(7, 7 + len(rows)), name="c")
     entries, lengths = list_entries(column)

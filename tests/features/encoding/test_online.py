@@ -25,6 +25,7 @@ from gigabatch.features.operators.missing.fill_missing import Fill
 from gigabatch.features.recipes.flights.recipe import FlightsRecipe, FlightsSettings
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.features.vocabulary.vocabulary import IdLayout, Vocabulary
+from tests.examples import examples
 
 # Categorical and continuous columns interleaved, so that schema order and tensor order differ.
 SCHEMA = Schema(
@@ -160,7 +161,7 @@ def test_null_in_every_spelling_and_unseen_values():
 
 @pytest.mark.parametrize("dtype", POOLS)
 @given(value=VALUE)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @example(value=float(2**53))
 @example(value=2**53 + 1)
 @example(value=3.5)
@@ -172,7 +173,7 @@ def test_a_category_of_any_value_is_that_of_a_frame_or_refused_alike(dtype, valu
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in POOLS if dtype != "string"])
 @given(value=VALUE)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @example(value=2**60 + 2**36 + 1)  # through float64 it would round to another float32
 @example(value=2**60 + 2**36)
 @example(value=True)
@@ -195,7 +196,7 @@ WELL_FORMED = st.fixed_dictionaries(
 
 
 @given(rows=st.lists(WELL_FORMED, max_size=6), scale=st.booleans(), indicator=st.sampled_from(["auto", "all", "none"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_rows_are_the_same_bits_alone_together_and_in_a_frame(rows, scale, indicator):
     preprocessor = fitted(scale=scale, indicator=indicator)
     transformer = OnlineTransformer.of(preprocessor)

@@ -16,6 +16,7 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import CategorySettings, PreprocessorSettings
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Column, Schema, Target, TensorSchema
+from tests.examples import examples
 from tests.features.partitioned import COUNTS, cut
 
 SCHEMA = Schema(
@@ -85,7 +86,7 @@ def test_the_tensor_schema_describes_what_transform_yields():
 
 
 @given(rows=st.lists(ROW, min_size=1, max_size=30), count=COUNTS, seed=st.integers(0, 99))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_fit_does_not_depend_on_the_partitions_or_their_order(rows, count, seed):
     frame = table([*rows, ("a", 1, 0.0, 0.0)])
     one = Preprocessor(SCHEMA).fit([frame])
@@ -94,7 +95,7 @@ def test_fit_does_not_depend_on_the_partitions_or_their_order(rows, count, seed)
 
 
 @given(rows=st.lists(ROW, min_size=1, max_size=30), count=COUNTS, seed=st.integers(0, 99), min_count=st.integers(1, 3))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_fit_weave_gives_the_states_of_fit_and_the_rows_of_weave(rows, count, seed, min_count):
     frame = table([*rows, ("a", 1, 0.0, 0.0)])
     parts = cut(frame, count, seed)
@@ -107,7 +108,7 @@ def test_fit_weave_gives_the_states_of_fit_and_the_rows_of_weave(rows, count, se
 
 
 @given(st.data(), st.integers(1, 3))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_rows_after_fit_weave_are_looked_up_as_after_loading(data, min_count):
     """Long and short text and far-apart integers, with values that were cut, that are new and that are null."""
     words = ["a", "", "a" * 20, "a" * 19 + "b", "ab", "äöü" * 7, "c"]
@@ -178,7 +179,7 @@ def test_continuous_columns_of_any_declared_type_become_float32(dtype):
 
 
 @given(train=st.lists(ROW, min_size=1, max_size=20), rows=st.lists(ROW, min_size=2, max_size=12))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_a_row_transformed_alone_equals_the_row_among_many(train, rows):
     preprocessor = fitted([*train, ("a", 1, 0.0, 0.0)])
     frame = table(rows)
@@ -189,7 +190,7 @@ def test_a_row_transformed_alone_equals_the_row_among_many(train, rows):
 
 
 @given(rows=st.lists(ROW, min_size=2, max_size=20), seed=st.integers(0, 99))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_shuffled_rows_transform_alike(rows, seed):
     preprocessor, frame = fitted(), table(rows)
     shuffled = preprocessor.transform(frame.sample(frac=1, random_state=seed), targets=False)

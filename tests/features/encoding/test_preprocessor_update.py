@@ -15,6 +15,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.refit.statistics import Statistics
 from gigabatch.features.refit.update import Version, checksum
 from gigabatch.features.schema import Column, Schema, Target
+from tests.examples import examples
 from tests.features.partitioned import COUNTS, cut
 
 SCHEMA = Schema(
@@ -52,7 +53,7 @@ def fitted(rows=OLD, **chosen):
     seed=st.integers(0, 99),
     refresh=st.booleans(),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_the_new_datas_partitions_do_not_matter(old, new, count, seed, refresh):
     one, many = fitted([*old, *OLD]), fitted([*old, *OLD])
     report = one.update([table(new)], refresh_scales=refresh)
@@ -62,7 +63,7 @@ def test_the_new_datas_partitions_do_not_matter(old, new, count, seed, refresh):
 
 
 @given(chunks=st.lists(st.lists(ROW, min_size=1, max_size=12), min_size=1, max_size=3))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_everything_seen_decodes_and_known_rows_are_encoded_as_before(chunks):
     preprocessor = fitted()
     before = preprocessor.transform(table(OLD))

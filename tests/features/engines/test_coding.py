@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.engines import arrow_columns as columns
 from gigabatch.features.engines import hash_tables as coding
+from tests.examples import examples
 
 # Few letters make ties and common beginnings; the zero byte is what missing bytes are taken as.
 TEXT = st.text(alphabet="ab\0é", max_size=28)
@@ -75,7 +76,7 @@ def test_integers_are_found_by_value(known, asked):
     assert lookup.positions(pa.array(asked, pa.int64())).tolist() == expected
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_frequency_order_of_strings_is_that_of_their_bytes(data):
     values = data.draw(st.lists(TEXT, unique=True, max_size=60))

@@ -21,6 +21,7 @@ from gigabatch import features
 from gigabatch.features.engines import pandas as engine
 from gigabatch.features.engines.frame import engine_of, load_engine, resolve_engine
 from gigabatch.features.errors import DataError
+from tests.examples import examples
 
 FOLDER = Path(features.__file__).parent
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -151,14 +152,14 @@ def test_engine_of_a_pandas_frame_and_series():
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=20))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_hash64_of_strings_is_xxh64_of_their_utf8_bytes(values):
     found = engine.hash64(pd.Series(values, dtype="str"))
     assert found.astype("uint64").tolist() == [xxhash.xxh64_intdigest(v.encode()) for v in values]
 
 
 @given(st.lists(INT64, max_size=20))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_hash64_of_integers_is_xxh64_of_eight_little_endian_bytes(values):
     found = engine.hash64(pd.Series(values, dtype="int64"))
     assert found.dtype == np.int64
@@ -183,7 +184,7 @@ def test_hash64_refuses_nulls():
 
 
 @given(st.lists(st.one_of(st.none(), st.sampled_from("abc"))))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_value_counts_come_by_falling_count_then_value(values):
     known = [v for v in values if v is not None]
     found = engine.value_counts(pd.Series(values, dtype="str"))

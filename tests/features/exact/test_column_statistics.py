@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gigabatch.features.exact.column_statistics import ColumnStatistics
 from gigabatch.features.exact.float_order import ALL_VALID, InfinityFound
 from gigabatch.features.exact.quantiles import RadixHistogram
+from tests.examples import examples
 
 FLOATS = st.floats(width=32, allow_infinity=False) | st.integers(-2, 2).map(float) | st.just(-0.0)
 
@@ -20,7 +21,7 @@ def units(values):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @given(values=st.lists(FLOATS, max_size=60), seed=st.integers(0, 99))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_everything_is_exact_and_does_not_depend_on_partitions(dtype, values, seed):
     if dtype == "float64":
         values = [value if abs(value) > 1e-30 else 0.0 for value in values]  # float64 squares may leave its range

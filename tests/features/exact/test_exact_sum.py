@@ -18,6 +18,7 @@ from gigabatch.features.exact.sums import (
     sum_by_extraction,
     sum_of_squares,
 )
+from tests.examples import examples
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 TAME = st.floats(-1e300, 1e300)  # math.fsum overflows on the way where ExactSum does not
@@ -29,25 +30,25 @@ def exactly(values):
 
 
 @given(values=st.lists(TAME | TINY | st.floats(-2, 2), max_size=60))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_value_equals_fsum_bit_for_bit(values):
     assert ExactSum.of(np.array(values, dtype="float64")).value().hex() == (math.fsum(values) + 0.0).hex()
 
 
 @given(values=st.lists(FINITE, max_size=40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_units_equal_the_rational_sum_of_any_finite_floats(values):
     assert Fraction(ExactSum.of(np.array(values, dtype="float64")).units, 2**1074) == exactly(values)
 
 
 @given(values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=60))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_float32_equals_fsum(values):
     assert ExactSum.of(np.array(values, dtype="float32")).value() == math.fsum(values)
 
 
 @given(values=st.lists(FINITE, max_size=60), cuts=st.lists(st.integers(0, 60), max_size=15), seed=st.integers(0, 999))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_any_split_and_order_gives_the_same_object(values, cuts, seed):
     rng = np.random.default_rng(seed)
     array = np.array(values, dtype="float64")
@@ -60,7 +61,7 @@ def test_any_split_and_order_gives_the_same_object(values, cuts, seed):
 
 
 @given(values=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_int64_sums_do_not_overflow(values):
     assert ExactSum.of(np.array(values, dtype="int64")).units == sum(values) << 1074
 
@@ -102,7 +103,7 @@ def test_text_is_an_error():
 
 
 @given(values=st.lists(FINITE, min_size=1, max_size=20), bits=st.integers(26, 50), grid=st.sampled_from([1, 7, 26]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_pieces_are_small_whole_numbers_on_the_grid_and_add_up(values, bits, grid):
     array = np.array(values, dtype="float64")
     totals = [Fraction(0)] * len(values)
@@ -121,14 +122,14 @@ def test_pieces_are_small_whole_numbers_on_the_grid_and_add_up(values, bits, gri
 
 
 @given(values=st.lists(FINITE | TINY, max_size=60), bits=st.integers(4, 22))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_the_compiled_loop_and_vector_arithmetic_find_the_same_units(values, bits):
     array = np.array(values, dtype="float64")
     assert ExactSum.of(array).units == sum_by_extraction(array, bits)
 
 
 @given(values=st.lists(st.floats(-1e150, 1e150) | st.floats(-2, 2), max_size=40))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_squares_of_float64(values):
     values = [value for value in values if abs(value) >= 1e-130]  # below, the square's last bits leave float64
     array = np.array(values, dtype="float64")
@@ -137,7 +138,7 @@ def test_squares_of_float64(values):
 
 
 @given(values=st.lists(TINY, max_size=20))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_squares_below_float64_are_the_same_by_both_ways(values):
     array = np.array(values, dtype="float64")
     assert sum_of_squares(array) == squares_by_extraction(array)
@@ -155,7 +156,7 @@ def test_a_square_beyond_float64_is_an_error():
         max_size=60,
     )
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_float32_sum_and_squares_from_their_leading_bits(values):
     array = np.array([*values, np.nan], dtype="float32")
     total, squares = leading_sums32(kernels.leading_moments32(array.view(np.uint32), np.empty(0, np.uint8), 0))

@@ -16,11 +16,12 @@ from gigabatch.features.exact.float_order import (
     rankable,
     valid_mask,
 )
+from tests.examples import examples
 
 
 @pytest.mark.parametrize("kind", WIDTHS)
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_images_have_the_order_of_the_floats_and_lead_back_to_them(kind, data):
     numbers = st.floats(width=WIDTHS[kind], allow_nan=False)
     values = np.array(data.draw(st.lists(numbers, min_size=1, max_size=30)), dtype=kind)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gigabatch.features.exact import loops as kernels
+from tests.examples import examples
 
 WORDS32 = st.lists(st.integers(0, 2**32 - 1) | st.sampled_from([0, 0x80000000, 0x7FC00000, 0x3F800000]), max_size=60)
 NO_BITMAP = np.empty(0, np.uint8)
@@ -20,7 +21,7 @@ def bitmap_of(null, offset):
 
 
 @given(words=WORDS32, data=st.data(), offset=st.integers(0, 20))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_leading_moments(words, data, offset):
     null = data.draw(st.lists(st.booleans(), min_size=len(words), max_size=len(words)))
     expected = defaultdict(lambda: [0, 0, 0])
@@ -42,7 +43,7 @@ def test_leading_moments(words, data, offset):
 
 
 @given(words=WORDS32, data=st.data(), offset=st.integers(0, 20))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_leading_counts_and_words_inside(words, data, offset):
     null = data.draw(st.lists(st.booleans(), min_size=len(words), max_size=len(words)))
     wanted = np.zeros(1 << 16, bool)
@@ -58,7 +59,7 @@ def test_leading_counts_and_words_inside(words, data, offset):
 
 
 @given(values=st.lists(st.floats(), max_size=60))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_sum_bins_hold_the_mantissas(values):
     expected = defaultdict(lambda: [0, 0])
     for value in values:

@@ -23,6 +23,7 @@ from gigabatch.features.exact.quantiles import (
     linear_place,
     selected,
 )
+from tests.examples import examples
 
 KINDS = tuple(WIDTHS)
 
@@ -72,7 +73,7 @@ def pattern_image(value, kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("most_bins", [2, 40, 1 << 20])
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_any_ranks_of_any_partitions_are_those_of_the_sorted_values(kind, most_bins, data):
     parts = data.draw(partitions(kind))
     expected = known(parts)
@@ -113,7 +114,7 @@ def test_a_pass_holds_no_more_bins_than_it_may_however_many_ranks_are_looked_for
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_next_pass_merges_in_any_order(kind, data):
     parts = data.draw(partitions(kind))
     histogram = RadixHistogram.of(np.concatenate(parts))
@@ -133,7 +134,7 @@ def test_the_next_pass_merges_in_any_order(kind, data):
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_the_histogram_counts_leading_bits_whatever_the_partitions(kind, data):
     parts = data.draw(partitions(kind, min_values=0))
     merged = RadixHistogram.empty()
@@ -149,7 +150,7 @@ def test_the_histogram_counts_leading_bits_whatever_the_partitions(kind, data):
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_few_values_and_many_are_counted_alike(kind, data):
     values = np.concatenate(data.draw(partitions(kind)))
     with pytest.MonkeyPatch.context() as patch:
@@ -160,7 +161,7 @@ def test_few_values_and_many_are_counted_alike(kind, data):
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_distinct_values_and_their_counts(kind, data):
     parts = data.draw(partitions(kind, min_values=0))
     found = RadixHistogram.distinct(parts[0])
@@ -173,7 +174,7 @@ def test_distinct_values_and_their_counts(kind, data):
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data(), most=st.integers(1, 20))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_a_limited_histogram_has_as_many_bits_as_fit_and_merges_in_any_order(kind, data, most):
     parts = data.draw(partitions(kind))
     whole = RadixHistogram.distinct(np.concatenate(parts))
@@ -188,7 +189,7 @@ def test_a_limited_histogram_has_as_many_bits_as_fit_and_merges_in_any_order(kin
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data(), fraction=st.floats(0, 1))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_one_pass_bounds_every_quantile(kind, data, fraction):
     parts = data.draw(partitions(kind))
     values, histogram = known(parts), RadixHistogram.of(np.concatenate(parts))
@@ -207,7 +208,7 @@ def test_one_pass_bounds_every_quantile(kind, data, fraction):
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_a_normal_value_is_within_a_256th_of_the_middle_of_its_bin(kind, data):
     value = data.draw(st.floats(2.0**-126, 2.0**127, width=WIDTHS[kind])) * data.draw(st.sampled_from([-1, 1]))
     histogram = RadixHistogram.of(np.array([value], dtype=kind))
@@ -223,7 +224,7 @@ def test_a_sketch_of_zeros_is_zero():
 
 
 @given(values=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), fraction=st.floats(0, 1))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_interpolation_is_numpys_linear_quantile_bit_for_bit(values, fraction):
     ordered = sorted(values)
     below, above, part = linear_place(fraction, len(values))
@@ -232,7 +233,7 @@ def test_interpolation_is_numpys_linear_quantile_bit_for_bit(values, fraction):
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data(), offset=st.integers(0, 17))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_a_validity_bitmap_leaves_out_what_it_says(kind, data, offset):
     values = np.concatenate(data.draw(partitions(kind)))
     null = np.array(data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values))))
@@ -248,7 +249,7 @@ def test_a_validity_bitmap_leaves_out_what_it_says(kind, data, offset):
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_arrays_lead_back_to_the_histogram(kind, data):
     histogram = RadixHistogram.of(np.concatenate(data.draw(partitions(kind, min_values=0))))
     bins, counts = histogram.to_arrays()
@@ -339,7 +340,7 @@ def test_merging_is_associative_and_commutative():
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_the_vector_arithmetic_for_cupy_counts_what_the_compiled_loops_count(kind, data):
     parts = data.draw(partitions(kind))
     values = np.concatenate(parts)

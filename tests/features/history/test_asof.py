@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin, group_codes
+from tests.examples import examples
 
 KEYS = st.one_of(st.none(), st.sampled_from(["a", "b", "c"]))
 ROW = st.tuples(
@@ -53,7 +54,7 @@ def answers_of(question, window):
 
 
 @given(queries=ROWS, events=ROWS, by=st.sampled_from([(), ("key",), ("key", "number")]), window=WINDOW)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_answers_equal_a_loop_over_all_pairs(queries, events, by, window):
     left, right = table(queries), table(events)
     question = AsOfJoin(left, right, by=by, query_time="at", event_time="known_at", order="order")
@@ -61,7 +62,7 @@ def test_answers_equal_a_loop_over_all_pairs(queries, events, by, window):
 
 
 @given(rows=ROWS, by=st.sampled_from([(), ("key",), ("key", "number")]), window=WINDOW)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_row_never_finds_itself_when_asked_not_to(rows, by, window):
     frame = table(rows)
     question = AsOfJoin(frame, frame, by=by, query_time="at", event_time="known_at", order="order", exclude_self=True)
@@ -115,7 +116,7 @@ def test_a_missing_key_column_is_named_with_the_alternatives():
 
 
 @given(left=ROWS, right=ROWS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_codes_are_equal_exactly_where_all_keys_are(left, right):
     frames = [table(left), table(right)]
     codes = np.concatenate(group_codes(*frames, ["key", "number"]))

@@ -15,6 +15,7 @@ from gigabatch.features.importers.fastai import import_fastai
 from gigabatch.features.operators.categories.categorify import Categorify
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.features.workflow.workflow import Workflow
+from tests.examples import examples
 from tests.features.json_fuzz import JSON, places, replaced
 
 REFERENCE = json.loads((Path(__file__).parent / "data" / "fastai_export.json").read_text(encoding="utf-8"))
@@ -138,7 +139,7 @@ def test_a_file_that_is_not_there_or_no_json_is_refused(tmp_path):
 
 
 @given(data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_an_export_with_any_value_replaced_is_read_or_refused(tmp_path_factory, data):
     path = data.draw(st.sampled_from(places(REFERENCE["export"])))
     file = tmp_path_factory.getbasetemp() / "fuzzed.json"

@@ -18,6 +18,7 @@ from gigabatch.features.importers.nvtabular_categories import vocabulary_of_file
 from gigabatch.features.operators import operator_names
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.features.workflow.workflow import Workflow
+from tests.examples import examples
 from tests.features.importers.nvtabular_saved import Saved, counted, write_uniques
 from tests.features.json_fuzz import JSON, places, replaced
 
@@ -359,7 +360,7 @@ def test_categories_of_a_pickled_workflow_are_read_by_themselves(tmp_path):
 
 
 @given(data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_graph_with_any_value_replaced_is_read_or_refused(fuzzed_folder, data):
     graph = json.loads((fuzzed_folder / "original.json").read_text())
     path = data.draw(st.sampled_from(places(graph)))

@@ -12,6 +12,7 @@ from gigabatch.features.exact.column_statistics import Ranked
 from gigabatch.features.operators.missing.fill_missing import FillMissing
 from gigabatch.features.operators.numbers.quantile_buckets import QuantileBuckets
 from gigabatch.features.operators.rank_search import NextPass, require_method
+from tests.examples import examples
 
 VALUES = st.lists(st.none() | st.floats(-(2.0**100), 2.0**100, width=32) | st.integers(-3, 3).map(float), max_size=60)
 
@@ -27,7 +28,7 @@ def parts_of(values, seed, dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("most_bins", [2, 1 << 20])
 @given(values=VALUES, seed=st.integers(0, 999), kept=st.sampled_from([0, 5, 1000]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_the_number_of_passes_does_not_change_the_state(dtype, most_bins, values, seed, kept):
     values = [*values, 2.0]
     parts, whole = parts_of(values, seed, dtype), [pd.DataFrame({"x": pd.Series(values, dtype=dtype)})]

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import read_files
+from tests.examples import examples
 from tests.features.damage import damaged
 
 TYPES = {"name": "string", "size": "int64", "price": "float64"}
 ROWS = "name,size,price\n" + "".join(f"town {k},{k * 7},{k / 4}\n" for k in range(12))
 NULLS = ("", "NA")
-FUZZ = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def read(tmp_path, content, ending=".csv", dtypes=TYPES):

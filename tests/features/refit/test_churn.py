@@ -26,6 +26,7 @@ from gigabatch.features.refit.churn import (
 )
 from gigabatch.features.refit.statistics import CategoryStatistics, Statistics
 from gigabatch.features.vocabulary.vocabulary import Vocabulary
+from tests.examples import examples
 from tests.features.statistics_columns import continuous, slow_bin, words
 
 WORDS = st.lists(st.one_of(st.none(), st.sampled_from(["a", "b", "cc", "Ä", "", "0"])), max_size=30)
@@ -54,7 +55,7 @@ def psi(old, new):
 
 
 @given(old=WORDS, new=WORDS, cut=st.integers(1, 3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_categorical_column_equals_a_slow_loop(old, new, cut):
     counts = Counter(known(old))
     fitted = [value for value in counts if counts[value] >= cut]
@@ -114,7 +115,7 @@ def slow_deciles(old, new):
 
 
 @given(old=NUMBERS, new=NUMBERS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_continuous_column_equals_a_slow_loop(old, new):
     states = [continuous(rows) for rows in (old, new)]
     found = continuous_churn("x", *states)

@@ -28,6 +28,7 @@ from gigabatch.features.refit.statistics import (
 from gigabatch.features.refit.statistics_files import load_statistics, save_statistics
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.features.workflow.fit import fit_together
+from tests.examples import examples
 from tests.features.damage import damaged
 from tests.features.partitioned import COUNTS, cut
 from tests.features.statistics_columns import continuous, numbers, slow_bin, words
@@ -57,7 +58,7 @@ def plain(state):
 
 
 @given(values=st.lists(WORD, max_size=40))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_categories_equal_a_slow_loop(values):
     found = CategoryStatistics.of(words(values))
     known = Counter(value for value in values if value is not None)
@@ -69,7 +70,7 @@ def test_categories_equal_a_slow_loop(values):
 
 
 @given(values=st.lists(NUMBER, max_size=40))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_continuous_equals_a_slow_loop(values):
     found = continuous(values)
     known = [value + 0.0 for value in values if value is not None]
@@ -85,7 +86,7 @@ def exact_quantile(values, percent):
 
 
 @given(values=st.lists(st.integers(-255, 255).map(float), min_size=1, max_size=60), percent=st.integers(1, 99))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_quantiles_of_small_whole_numbers_are_exact(values, percent):
     found = continuous(values)
     assert quantile(found, percent).value == exact_quantile(values, percent)
@@ -95,7 +96,7 @@ def test_quantiles_of_small_whole_numbers_are_exact(values, percent):
 @given(
     values=st.lists(NUMBER.filter(lambda value: value is not None), min_size=1, max_size=60), percent=st.integers(1, 99)
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_quantiles_lie_within_their_bound(values, percent):
     ordered = sorted(map(Fraction, values))
     middle = (ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2
@@ -119,7 +120,7 @@ def test_bounds_are_less_than_a_percent():
     count=COUNTS,
     seed=st.integers(0, 99),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_statistics_do_not_depend_on_the_partitions_or_their_order(rows, count, seed):
     frame = pd.DataFrame({"word": words([word for word, _ in rows]), "x": numbers([x for _, x in rows])})
     parts = cut(frame.sample(frac=1, random_state=seed), count, seed)
@@ -313,7 +314,7 @@ def saved(tmp_path_factory):
 
 
 @given(data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_damaged_bytes_are_refused_or_load_as_statistics(saved, data):
     folder, names = saved
     path = folder / data.draw(st.sampled_from(names))

@@ -15,6 +15,7 @@ from gigabatch.features.refit.statistics import FillAndScale, Statistics, statis
 from gigabatch.features.refit.update import Learned, Version, checksum, updated
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.features.workflow.fit import fit_together
+from tests.examples import examples
 from tests.features.partitioned import COUNTS, cut
 
 SCHEMA = Schema(
@@ -77,7 +78,7 @@ def vocabularies(learned):
     min_count=st.integers(1, 3),
     refresh=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_chunking_of_the_new_data_gives_the_same_state(old, new, count, seed, min_count, refresh):
     first = fitted([FIRST, *old], min_count)
     one = updated(first, statistics_of([table(new)]), category=rare(min_count), refresh_scales=refresh)
@@ -89,7 +90,7 @@ def test_any_chunking_of_the_new_data_gives_the_same_state(old, new, count, seed
 
 
 @given(chunks=st.lists(ROWS, min_size=2, max_size=5), min_count=st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_ids_stay_and_what_was_seen_often_enough_decodes(chunks, min_count):
     chunks = [[FIRST] * min_count + chunks[0], *chunks[1:]]
     state, seen = fitted(chunks[0], min_count), list(chunks[0])
@@ -110,7 +111,7 @@ def test_ids_stay_and_what_was_seen_often_enough_decodes(chunks, min_count):
 
 
 @given(chunks=st.lists(ROWS, min_size=2, max_size=4), min_count=st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_updates_equal_a_fit_on_everything_but_for_the_order_of_ids(chunks, min_count):
     chunks = [[FIRST, *chunks[0]], *chunks[1:]]
     state = fitted(chunks[0], min_count)

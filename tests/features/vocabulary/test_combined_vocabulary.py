@@ -11,6 +11,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.operators.categories.categorify import Categorify
 from gigabatch.features.operators.categories.hashed_cross import HashedCross
 from gigabatch.features.vocabulary.combined import CombinedVocabulary
+from tests.examples import examples
 from tests.features.partitioned import COUNTS, cut
 
 ROWS = st.lists(
@@ -53,7 +54,7 @@ def operator(**settings):
 
 
 @given(train=ROWS, rows=ROWS, count=COUNTS, seed=st.integers(0, 99), min_count=st.integers(1, 2))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_ids_equal_a_slow_loop_in_any_partitions(train, rows, count, seed, min_count):
     fitted = operator(min_count=min_count).fit(cut(frame_of(train), count, seed))
     known = ordered(train, min_count)
@@ -67,7 +68,7 @@ def test_ids_equal_a_slow_loop_in_any_partitions(train, rows, count, seed, min_c
 
 
 @given(train=ROWS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_decode_gives_each_part_back(train):
     fitted = operator().fit([frame_of(train)])
     assert tuples(fitted.decode(fitted.encode(frame_of(train)))) == train
@@ -87,7 +88,7 @@ def test_known_values_in_an_unknown_combination_are_unseen():
 
 
 @given(train=ROWS, rows=ROWS, buckets=st.integers(2, 5))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_unseen_combinations_fall_into_the_buckets_of_hashed_cross(train, rows, buckets):
     fitted = operator(oov_buckets=buckets).fit([frame_of(train)])
     known = ordered(train)
@@ -99,7 +100,7 @@ def test_unseen_combinations_fall_into_the_buckets_of_hashed_cross(train, rows, 
 
 
 @given(batches=st.lists(ROWS, min_size=1, max_size=4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_ids_stay_under_updates_and_decode_as_a_full_refit(batches):
     frames = [frame_of(batch) for batch in batches]
     fitted = operator().fit(frames[:1])

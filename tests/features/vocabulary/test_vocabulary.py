@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.categories.categorify import Categorify
 from gigabatch.features.vocabulary.vocabulary import LAYOUT, METADATA, IdLayout, Vocabulary
+from tests.examples import examples
 from tests.features.damage import damaged
 
 WORDS = st.lists(st.one_of(st.none(), st.sampled_from(["a", "b", "cc", "Ä", "", "0"])), min_size=1, max_size=30)
@@ -35,7 +36,7 @@ def slow_ids(train):
 
 
 @given(train=WORDS, rows=WORDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_ids_equal_a_slow_loop(train, rows):
     ids = slow_ids(train)
     found = fit(train).encode(text(rows))
@@ -44,7 +45,7 @@ def test_ids_equal_a_slow_loop(train, rows):
 
 
 @given(train=WORDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_decode_undoes_encode(train):
     vocabulary = fit(train)
     back = vocabulary.decode(vocabulary.encode(text(train)))
@@ -130,7 +131,7 @@ def test_one_id_may_stand_for_null_and_unseen():
 
 
 @given(train=WORDS, rows=WORDS, buckets=st.integers(1, 9))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_unseen_values_fall_into_buckets_by_xxhash(train, rows, buckets):
     ids = {value: number + buckets - 1 for value, number in slow_ids(train).items() if value is not None} | {None: 1}
     vocabulary = replace(fit(train), layout=IdLayout(buckets=buckets))
@@ -151,7 +152,7 @@ BATCHES = st.lists(WORDS, min_size=1, max_size=5)
 
 
 @given(batches=BATCHES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_ids_stay_under_any_sequence_of_updates(batches):
     """And what the updated vocabulary decodes is what a full refit would."""
     operator = Categorify("word")
@@ -242,7 +243,7 @@ def test_a_file_that_is_no_parquet_or_not_there_is_refused(tmp_path):
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_file_with_damaged_bytes_is_refused_or_still_a_vocabulary(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "damaged.parquet"
     fit(["a", "b", "b", "Ä"]).save(path)

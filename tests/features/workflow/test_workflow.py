@@ -32,6 +32,7 @@ from gigabatch.features.operators.rows.filter import Filter
 from gigabatch.features.operators.rows.rename import Rename
 from gigabatch.features.workflow import fit
 from gigabatch.features.workflow.workflow import Workflow, _checksum
+from tests.examples import examples
 from tests.features.damage import damaged
 from tests.features.partitioned import COUNTS, cut
 from tests.features.workflow.workflow_steps import STEPS, LabelMean, table
@@ -76,7 +77,7 @@ def test_a_workflow_is_its_operators_by_hand(rows, whole):
     pd.testing.assert_frame_equal(found, by_hand(whole.steps, rows), check_exact=True)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(COUNTS, st.integers(0, 2**32 - 1))
 def test_any_partitions_in_any_order_give_the_same(rows, whole, count, seed):
     parts = cut(rows, count, seed)
@@ -121,7 +122,7 @@ def outcome(work):
         return None
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(ANY_STEP, max_size=7), st.sets(COLUMN, min_size=1), COUNTS, st.integers(0, 2**32 - 1))
 def test_any_steps_are_fitted_and_served_as_by_hand(steps, outputs, count, seed):
     frame = pd.DataFrame(np.random.default_rng(5).normal(size=(60, 3)).astype("float32"), columns=["a", "b", "c"])
@@ -425,7 +426,7 @@ def copied(workflow, tmp_path_factory):
 VALUES = st.sampled_from([None, True, 0, -1, 2**70, 0.5, float("nan"), "", "x", "../x", [], {}, [[]], {"frame": "x"}])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data())
 def test_any_damage_is_refused_or_without_effect(rows, whole, tmp_path_factory, data):
     folder = copied(whole, tmp_path_factory)
@@ -461,7 +462,7 @@ def replace_a_value(folder, data, signed):
     (folder / "workflow.json").write_text(json.dumps(content))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data())
 def test_damage_that_was_signed_anew_raises_nothing_but_dataerror(rows, whole, tmp_path_factory, data):
     folder = copied(whole, tmp_path_factory)

@@ -23,6 +23,7 @@ from gigabatch.loaders.batches.shards import PackedShards, write_shuffled
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.tables import storage
 from gigabatch.loaders.tables.packed import PackedTable
+from tests.examples import examples
 
 PAIR = TensorSchema(ids=(IdColumn("row", 1 << 30), IdColumn("same", 1 << 30)), floats=(), targets=())
 
@@ -75,7 +76,7 @@ def test_the_same_rows_come_out_in_another_order(shuffled):
     assert (words[:, -1] == torch.arange(1000)).sum() < 10
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     num_rows=st.integers(1, 300),
     shard_rows=st.integers(1, 400),
@@ -191,7 +192,7 @@ def test_a_sharded_table_loads_into_memory_and_one_shard_can_be_mapped(shuffled,
         PackedTable.load(folder)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(data=st.data())
 def test_ranges_of_rows_are_read_across_shards(read_table, data):
     words, tables = read_table

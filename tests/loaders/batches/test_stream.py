@@ -27,6 +27,7 @@ from gigabatch.loaders.batches.stream import StreamedDataset
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.order.blocks import BlockOrder
 from gigabatch.loaders.order.ranks import RankBatches
+from tests.examples import examples
 
 NUM_ROWS = 2003
 ROW_BYTES = 40
@@ -75,7 +76,7 @@ def test_batches_are_the_rows_of_the_block_order(folder, stored, batch_size, epo
     assert all(map(torch.equal, batches, expected))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     batch_size=st.integers(10, 700),
     block_rows=st.integers(1, 600),
@@ -127,7 +128,7 @@ def test_each_rank_reads_its_own_blocks_only(folder):
     assert rows == list(range(NUM_ROWS))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(steps=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 20)), min_size=1, max_size=12))
 def test_any_step_of_any_epoch_can_be_asked_for_at_once(folder, whole_epochs, steps):
     dataset = StreamedDataset(folder, 97, seed=2, **SMALL)

@@ -12,6 +12,7 @@ from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.negatives.draws import KnownPositives, PopularityNegatives, UniformNegatives
 from gigabatch.loaders.negatives.draws_reference import multiply_high
 from gigabatch.loaders.order.ranks import RankBatches
+from tests.examples import examples
 
 VERSIONS = ("reference", "cpu")  # test_negatives_cuda.py has the third
 NUM_USERS, NUM_IDS = 6, 12
@@ -41,14 +42,14 @@ COUNTS = st.lists(st.integers(0, 10**6), min_size=NUM_IDS, max_size=NUM_IDS)
 @given(bits=st.integers(-(2**63), 2**63 - 1), size=st.integers(0, 2**63 - 1))
 @example(bits=-1, size=2**63 - 1)
 @example(bits=2**63 - 1, size=1)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_multiply_high_is_the_upper_half_of_the_product(bits, size):
     assert multiply_high(torch.tensor(bits), torch.tensor(size)).item() == (bits % 2**64) * size >> 64
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @given(positives=POSITIVES, positions=POSITIONS, seed=st.integers(-(2**70), 2**70), epoch=st.integers(0, 2**40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_uniform_draws_are_those_of_a_slow_search_through_the_complement(version, positives, positions, seed, epoch):
     users = [position % NUM_USERS for position in positions]
     known = known_of(positives)
@@ -69,7 +70,7 @@ def test_uniform_draws_are_those_of_a_slow_search_through_the_complement(version
 
 @pytest.mark.parametrize("version", VERSIONS)
 @given(positives=POSITIVES, positions=POSITIONS, counts=COUNTS, power=st.sampled_from([0.0, 0.75, 1.0, 3.0]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_popularity_draws_are_those_of_a_slow_walk_along_the_complement(version, positives, positions, counts, power):
     """The masses, which are rounded, are compared with Python's powers first and then taken as they are."""
     if any(not any(counts[item] for item in set(ITEM_IDS) - items) for items in positives):
@@ -160,7 +161,7 @@ def test_the_number_of_threads_changes_nothing():
 
 
 @given(pairs=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2**31 - 1) | st.integers(0, 3)), max_size=40))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_known_positives_are_each_user_s_items_in_order_and_once(pairs):
     users, items = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).T
     known = KnownPositives.from_pairs(users, items.int(), 7)

@@ -13,6 +13,7 @@ from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.kernels.gather_loops import gather_places, permute
 from gigabatch.loaders.order.blocks import BlockOrder, derived_seed
 from gigabatch.loaders.order.quality import block_mixing, shuffle_quality
+from tests.examples import examples
 
 MASK = (1 << 64) - 1
 SHAPES = {
@@ -67,7 +68,7 @@ def order_in_python(num_rows, block_rows, window_blocks, num_lanes, seed, epoch)
     return [lanes[position % num_lanes][position // num_lanes] for position in range(num_rows)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(**SHAPES)
 def test_every_row_comes_exactly_once(num_rows, block_rows, window_blocks, num_lanes, seed, epoch):
     order = BlockOrder(num_rows, block_rows, window_blocks, num_lanes, seed, epoch)
@@ -75,14 +76,14 @@ def test_every_row_comes_exactly_once(num_rows, block_rows, window_blocks, num_l
     assert torch.equal(rows.sort().values, torch.arange(num_rows))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(**{**SHAPES, "num_rows": st.integers(1, 400), "block_rows": st.integers(1, 60)})
 def test_the_order_is_the_one_described(num_rows, block_rows, window_blocks, num_lanes, seed, epoch):
     arguments = (num_rows, block_rows, window_blocks, num_lanes, seed, epoch)
     assert BlockOrder(*arguments)(torch.arange(num_rows)).tolist() == order_in_python(*arguments)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(data=st.data(), **SHAPES)
 def test_a_position_alone_has_the_row_that_it_has_among_others(
     data, num_rows, block_rows, window_blocks, num_lanes, seed, epoch
@@ -92,7 +93,7 @@ def test_a_position_alone_has_the_row_that_it_has_among_others(
     assert order(torch.tensor([position])) == order(torch.arange(num_rows))[position]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(**SHAPES)
 def test_a_window_holds_no_more_blocks_than_asked_for(num_rows, block_rows, window_blocks, num_lanes, seed, epoch):
     order = BlockOrder(num_rows, block_rows, window_blocks, num_lanes, seed, epoch)

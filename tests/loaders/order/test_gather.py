@@ -16,6 +16,7 @@ from gigabatch.loaders.batches.dataset import BatchDataset
 from gigabatch.loaders.kernels import gather_loops as kernels
 from gigabatch.loaders.order.gather import gather_shuffled
 from gigabatch.loaders.order.order import MAX_ROWS, SORTED_ROWS, SampleOrder
+from tests.examples import examples
 
 
 def numbered_table(num_rows: int, num_words: int) -> torch.Tensor:
@@ -35,7 +36,7 @@ def compiled_rows(order: SampleOrder, start: int, stop: int) -> torch.Tensor:
     epoch=st.integers(0, 2**40),
     data=st.data(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_the_compiled_order_is_bit_equal_to_the_one_in_torch(num_rows, seed, epoch, data):
     order = SampleOrder(num_rows, seed, epoch)
     start = data.draw(st.integers(0, num_rows - 1))
@@ -44,7 +45,7 @@ def test_the_compiled_order_is_bit_equal_to_the_one_in_torch(num_rows, seed, epo
 
 
 @given(num_rows=st.integers(2, 700), seed=st.integers(0, 2**32))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_the_compiled_network_is_the_same_on_tiny_sides(num_rows, seed):
     """Sides of 1 and 2, and many values outside, which walk."""
     with mock.patch.object(order_module, "SORTED_ROWS", 1):

@@ -11,6 +11,7 @@ from scipy import stats
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.order.order import SampleOrder
 from gigabatch.loaders.order.quality import block_mixing, shuffle_quality
+from tests.examples import examples
 
 
 def freedom(num_rows: int, block_rows: int, batch_size: int) -> int:
@@ -20,7 +21,7 @@ def freedom(num_rows: int, block_rows: int, batch_size: int) -> int:
 @given(
     num_rows=st.integers(20, 300), block_rows=st.integers(1, 19), batch_size=st.integers(1, 19), seed=st.integers(0, 99)
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_block_mixing_is_what_scipys_contingency_table_says(num_rows, block_rows, batch_size, seed):
     rows = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed))
     counts = torch.zeros(-(-num_rows // block_rows), -(-num_rows // batch_size))

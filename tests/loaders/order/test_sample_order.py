@@ -13,6 +13,7 @@ from scipy import stats
 import gigabatch.loaders.order.order as order_module
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.order.order import MAX_ROWS, SORTED_ROWS, SampleOrder, nearly_square_sides, splitmix64
+from tests.examples import examples
 
 MASK = (1 << 64) - 1
 
@@ -72,7 +73,7 @@ def test_splitmix64_gives_its_published_numbers():
 @example(num_rows=1, seed=0, epoch=0)
 @example(num_rows=SORTED_ROWS, seed=0, epoch=0)
 @example(num_rows=SORTED_ROWS + 1, seed=0, epoch=0)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_every_row_stands_at_exactly_one_position(num_rows, seed, epoch):
     rows = whole_epoch(num_rows, seed, epoch)
     assert rows.dtype == torch.int64
@@ -80,7 +81,7 @@ def test_every_row_stands_at_exactly_one_position(num_rows, seed, epoch):
 
 
 @given(num_rows=st.integers(2, 700), seed=st.integers(0, 2**32))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_the_network_alone_is_a_bijection_at_any_size(num_rows, seed):
     """Small sizes have many values outside, among them walks that never come back, which must not hang."""
     with network_for_any_size():
@@ -116,7 +117,7 @@ def test_long_walks_outside_end_in_a_row(seed):
 
 
 @given(num_rows=st.integers(2, 10**7))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_sides_hold_all_rows_and_leave_as_little_over_as_any_near_square(num_rows):
     a, b = nearly_square_sides(num_rows)
     root = math.isqrt(num_rows - 1) + 1

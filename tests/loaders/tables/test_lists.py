@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gigabatch.features.columns.lists import list_entries
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.tables.lists import ListColumn, ListTable, gather_reference, padded_reference
+from tests.examples import examples
 
 LISTS = st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=6), max_size=10)
 
@@ -30,7 +31,7 @@ def unpacked(values: torch.Tensor, offsets: torch.Tensor) -> list[list[int]]:
 
 
 @given(lists=LISTS, picks=st.lists(st.integers(0, 99), max_size=15), most=st.none() | st.integers(0, 7))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_gathered_lists_are_those_of_the_rows(lists, picks, most):
     rows = [pick % len(lists) for pick in picks] if lists else []
     expected = [lists[row] if most is None else lists[row][max(0, len(lists[row]) - most) :] for row in rows]
@@ -40,7 +41,7 @@ def test_gathered_lists_are_those_of_the_rows(lists, picks, most):
 
 
 @given(lists=LISTS, picks=st.lists(st.integers(0, 99), max_size=15), length=st.integers(1, 8))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_padded_lists_are_the_last_entries_and_then_zeros(lists, picks, length):
     rows = [pick % len(lists) for pick in picks] if lists else []
     kept = [lists[row][max(0, len(lists[row]) - length) :] for row in rows]
@@ -63,7 +64,7 @@ def test_an_embedding_bag_takes_the_lists():
 
 
 @given(parts=st.lists(LISTS, min_size=1, max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_concat_puts_rows_one_after_another(parts):
     whole = ListTable.concat([ListTable({"a": column_of(part)}) for part in parts])
     expected = [row for part in parts for row in part]
@@ -79,7 +80,7 @@ def test_lists_of_a_frame_become_a_column():
 
 
 @given(lists=LISTS, mmap=st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_saved_tables_come_back(lists, mmap, tmp_path_factory):
     folder = tmp_path_factory.mktemp("lists")
     reversed_lists = [row[::-1] for row in lists[::-1]]

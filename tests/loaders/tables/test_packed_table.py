@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gigabatch.features.schema import IdColumn, Target, TensorSchema
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.tables.packed import CPU_BLOCK_ROWS, Batch, PackedTable
+from tests.examples import examples
 
 SMALL = TensorSchema(ids=(IdColumn("item", 5),), floats=("price",), targets=(Target("clicked", "binary"),))
 
@@ -50,7 +51,7 @@ def test_unpacking_gives_back_the_columns(schema, make_columns, num_rows):
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=50))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_every_finite_float_keeps_its_bits(values):
     column = torch.tensor(values, dtype=torch.float32)
     schema = TensorSchema(ids=(), floats=("x",), targets=())

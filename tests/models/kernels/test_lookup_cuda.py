@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gigabatch.models.kernels.lookup import reference as lookup_reference
+from tests.examples import examples
 from tests.models.kernels import cases
 
 
@@ -32,7 +33,7 @@ def in_bfloat16(device, values):
     return (values.view(torch.int32) >> 16).to(torch.int16).view(torch.bfloat16)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_rows_of_any_tables_side_by_side(triton_device, data):
     shapes = data.draw(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 140)), min_size=1, max_size=5))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gigabatch.models.kernels.row_update import cpu as row_update_cpu
 from gigabatch.models.kernels.row_update import reference as row_update_reference
 from gigabatch.models.kernels.row_update.rules import METHODS, ROW_STEPS, SECOND_MOMENTS, RowRule
+from tests.examples import examples
 from tests.models.kernels import cases
 
 # With these a batch of some hundred rows has several chunks and buckets, and tables of a few rows are partly hot.
@@ -118,7 +119,7 @@ def small(monkeypatch):
         monkeypatch.setattr(row_update_cpu, name, value)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     method=st.sampled_from(METHODS),
     second_moment=st.sampled_from(SECOND_MOMENTS),
@@ -209,7 +210,7 @@ def test_gradients_in_bfloat16_are_added_in_float32(small, method, padding):
     check(tables, batches, RowRule(method, lr=0.1))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_shapes_sizes_and_duplicates(monkeypatch, data):
     """Tables that are hot as a whole, in part, or but for one row; any number of chunks and buckets."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gigabatch.models.kernels.row_update import reference as row_update_reference
 from gigabatch.models.kernels.row_update.rules import METHODS, RowRule
+from tests.examples import examples
 from tests.models.kernels import cases
 
 # Triton's interpreter divides in every lane, in those that a mask leaves out too.
@@ -78,7 +79,7 @@ def test_every_rule(triton_device, rule):
     check(triton_device, np.random.default_rng(1), 90, rule, shapes, kind="zipf")
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_shapes_and_duplicates(triton_device, data):
     shapes = data.draw(st.lists(st.tuples(st.integers(1, 90), st.integers(1, 40)), min_size=1, max_size=3))

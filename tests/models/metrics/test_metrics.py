@@ -22,8 +22,9 @@ from gigabatch.models.metrics.pointwise import (
     roc_curve,
 )
 from gigabatch.models.metrics.ranking import grouped_mrr
+from tests.examples import examples
 
-QUICK = settings(max_examples=50, deadline=None)
+QUICK = settings(max_examples=examples(50), deadline=None)
 
 
 @st.composite

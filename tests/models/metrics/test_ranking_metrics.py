@@ -20,8 +20,9 @@ from gigabatch.models.metrics.ranking import (
     log_chance_of_absence,
     normalised_entropy,
 )
+from tests.examples import examples
 
-QUICK = settings(max_examples=40, deadline=None)
+QUICK = settings(max_examples=examples(40), deadline=None)
 AT_K = ("hit_rate", "recall", "precision", "ndcg")
 
 

@@ -15,6 +15,7 @@ from torch import nn
 from gigabatch.models.errors import ModelError
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.optimizers.lamb import COMPILED_ELEMENTS, Lamb, lamb_param_groups
+from tests.examples import examples
 
 RECORDED = Path(__file__).parents[1] / "data" / "timm_lamb.npz"
 NUM_STEPS = 6
@@ -67,7 +68,7 @@ def random_problem(seed, num_steps=NUM_STEPS, shapes=((3, 4), (4,), (2, 3))):
     return weights, gradients
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     max_grad_norm=st.sampled_from([None, 0.1, 1.0]),

@@ -12,6 +12,7 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Column, Entity, Schema
 from gigabatch.pipeline.embedding.entities import feature_rows, kept_columns, newest_rows
+from tests.examples import examples
 from tests.pipeline.shop_rows import ITEM, SHOP, USER, sales
 
 TIMELESS = Schema(SHOP.columns[:-1], SHOP.targets, SHOP.entities)
@@ -38,7 +39,7 @@ def newest_by_loop(frame: pd.DataFrame, entity: Entity, columns: list[str], time
     return list(best.values())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 10_000), st.lists(st.integers(0, 30), min_size=1, max_size=5), st.booleans())
 def test_the_newest_rows_are_those_a_loop_keeps_however_the_rows_lie_in_parts(seed, sizes, timed):
     schema = SHOP if timed else TIMELESS

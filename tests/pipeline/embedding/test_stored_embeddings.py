@@ -22,6 +22,7 @@ from gigabatch.pipeline.embedding.embed_write import EmbedSettings
 from gigabatch.pipeline.embedding.embeddings import STAGE, EmbeddingsError, StoredEmbeddings, bundle_identity
 from gigabatch.pipeline.store.artifacts import MANIFEST
 from gigabatch.pipeline.training.train import model_inputs
+from tests.examples import examples
 from tests.pipeline.shop_rows import FIRST_ITEM, Shop
 
 KINDS = {"word": "string", "number": "int64", "flag": "bool"}
@@ -61,7 +62,7 @@ def test_a_version_is_opened_by_its_own_folder_or_as_the_latest(shop, stored, fo
     assert again.user.floats.shape == (40, 2)  # age, and whether it was null
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(0, 80).map(lambda number: FIRST_ITEM + number), st.integers(-3, 3))))
 def test_items_are_found_as_a_dict_finds_them(stored, keys):
     rows = {key: row for row, key in enumerate(stored.item.keys.tolist())}
@@ -72,7 +73,7 @@ def test_items_are_found_as_a_dict_finds_them(stored, keys):
     assert stored.item.find(column).tolist() == found.tolist()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(0, 60).map(lambda number: f"u{number}"), st.text(max_size=3))))
 def test_users_are_found_by_text(stored, keys):
     rows = {key: row for row, key in enumerate(stored.user.keys.tolist())}

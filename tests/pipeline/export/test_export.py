@@ -32,6 +32,7 @@ from gigabatch.pipeline.export.export_check import (
     vocabulary_values,
 )
 from gigabatch.pipeline.export.onnx_rows import NULL_INTEGER, onnx_inputs, rows_graph
+from tests.examples import examples
 
 UNTRACEABLE = ("gplvmf",)  # it looks at values of tensors to tell whether what it keeps is still right
 FEATURES = (
@@ -161,7 +162,7 @@ CELLS = {
 KINDS = {"city": "str", "store": "Int64", "slot": "Int32", "member": "boolean", "gap": "float64", "count": "int32"}
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.fixed_dictionaries(CELLS), min_size=1, max_size=6))
 def test_any_rows_have_the_ids_and_floats_of_the_preprocessor(bundle, rows_session, cells):
     rows = pd.DataFrame(

@@ -19,6 +19,7 @@ from gigabatch.pipeline.config.config import ConfigError, NightlySettings
 from gigabatch.pipeline.evaluation.evaluate import choose_metric
 from gigabatch.pipeline.nightly.nightly import bootstrap, reciprocal_ranks, rollback, run_nightly
 from gigabatch.pipeline.stages.run import write_report
+from tests.examples import examples
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
 PROMOTED, KEPT, REFUSED, FAILED = 0, 10, 20, 40
@@ -190,7 +191,7 @@ def slow_reciprocal_ranks(scores, labels, groups) -> list[float]:
     return found
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(-5, 5)), min_size=1, max_size=30))
 def test_reciprocal_ranks_equal_a_slow_loop_and_their_mean_the_metric(rows):
     scores, labels, groups = (list(column) for column in zip(*rows, strict=True))

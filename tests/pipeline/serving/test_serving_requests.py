@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gigabatch.pipeline.config.serving import ServeSettings
 from gigabatch.pipeline.serving.errors import Refusal
 from gigabatch.pipeline.serving.requests import RankRequest, RecommendRequest, ScoreRequest, parse
+from tests.examples import examples
 
 LIMITS = ServeSettings(max_candidates=5, max_k=7, max_exclude=3, max_rows=2, max_text=20)
 KINDS = {"/rank": RankRequest, "/recommend": RecommendRequest, "/score": ScoreRequest}
@@ -172,7 +173,7 @@ field = st.sampled_from(["user", "user_features", "context", "items", "k", "excl
 likely = st.dictionaries(field, any_json | st.dictionaries(field, any_json, max_size=4), max_size=5)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(path=st.sampled_from(sorted(KINDS)), content=likely | any_json | st.binary(max_size=60))
 def test_nothing_that_is_sent_breaks_the_service(path, content, caller):
     """Surrogates are what json.dumps makes of them; NaN and infinities are sent as Python writes them."""
@@ -186,7 +187,7 @@ def test_nothing_that_is_sent_breaks_the_service(path, content, caller):
         assert found["fields"]
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(value=any_json.filter(lambda v: not (isinstance(v, str) and len(v) <= 1000)))
 def test_a_users_id_of_another_type_is_always_refused(value, caller):
     answer = caller.post("/rank", {"user": value, "items": [1001]})

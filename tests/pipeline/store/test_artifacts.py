@@ -31,6 +31,7 @@ from gigabatch.pipeline.store.artifacts import (
     input_checksums,
     source_hash,
 )
+from tests.examples import examples
 
 ROOT = Path(__file__).resolve().parents[3]
 PARTS = {"part-0.bin": b"a" * 1000, "sub/part-1.bin": b"b" * 500, "empty": b""}
@@ -269,7 +270,7 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.text(), json_values, max_size=6), st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_key_does_not_depend_on_the_order_of_settings(config, shuffler):
     items = list(config.items())
     shuffler.shuffle(items)

@@ -42,11 +42,12 @@ from gigabatch.pipeline.bundle import Bundle, BundleError, load_bundle
 from gigabatch.pipeline.store.artifacts import ArtifactError
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "features"))
+from tests.examples import examples
 from tests.features.damage import damaged
 from tests.features.json_fuzz import JSON, places, replaced
 
 OURS = (DataError, LoaderError, BundleError, ArtifactError)
-FUZZ = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 SCHEMA = Schema(
     (Column("word", "categorical", "string"), Column("number", "categorical", "int64"),
      Column("x", "continuous", "float32"), Column("y", "target", "float32")), (Target("y", "binary"),))  # fmt: skip

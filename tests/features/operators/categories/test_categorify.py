@@ -14,6 +14,7 @@ from gigabatch.features.engines import pandas as engine_pandas
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.categories.categorify import Categorify
 from gigabatch.features.workflow.workflow import Workflow
+from tests.examples import examples
 from tests.features.partitioned import COUNTS, cut
 
 WORDS = st.lists(st.one_of(st.none(), st.sampled_from(["a", "b", "cc", "d"])), max_size=40)
@@ -42,7 +43,7 @@ def test_no_partition_is_an_error():
 
 
 @given(values=WORDS, count=COUNTS, seed=st.integers(0, 99), min_count=st.integers(1, 5), max_size=st.integers(1, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_most_frequent_stay_ties_by_value_in_any_partitions(values, count, seed, min_count, max_size):
     counts = Counter(v for v in values if v is not None)
     kept = sorted((v for v in counts if counts[v] >= min_count), key=lambda v: (-counts[v], v))[:max_size]
@@ -61,7 +62,7 @@ def test_the_most_frequent_stay_ties_by_value_in_any_partitions(values, count, s
     seed=st.integers(0, 99),
     buckets=st.integers(1, 3),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_shared_vocabulary_counts_the_columns_together(home, away, count, seed, buckets):
     size = min(len(home), len(away))
     home, away = home[:size], away[:size]
@@ -92,7 +93,7 @@ def slow_lists(rows, train):
 
 
 @given(rows=LISTS, count=COUNTS, seed=st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_lists_become_lists_of_ids_in_any_partitions(rows, count, seed):
     frame = pd.DataFrame({"tags": pd.Series(rows, dtype=object)})
     operator = Categorify("tags", lists=True, output="ids")
@@ -106,7 +107,7 @@ def test_lists_become_lists_of_ids_in_any_partitions(rows, count, seed):
 
 
 @given(rows=LISTS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_delimited_text_is_read_as_lists_whose_empty_entries_are_null(rows):
     # "" is a list of one empty entry, so a list without any entry cannot be written as text.
     rows = [row or None for row in rows]

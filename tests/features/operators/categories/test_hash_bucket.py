@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.categories.hash_bucket import HashBucket
+from tests.examples import examples
 from tests.features.row_wise import assert_row_wise
 
 
@@ -40,7 +41,7 @@ def test_without_an_output_the_column_is_replaced():
     words=st.lists(st.one_of(st.none(), st.text(st.characters(codec="utf-8"), max_size=6)), max_size=12),
     buckets=st.one_of(st.integers(1, 9), st.just(2**31 - 1)),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_any_text_falls_as_by_a_loop_row_by_row(words, buckets):
     frame = pd.DataFrame({"word": pd.Series(words, dtype="str")})
     found = assert_row_wise(HashBucket("word", buckets, "bucket"), frame)
@@ -48,7 +49,7 @@ def test_any_text_falls_as_by_a_loop_row_by_row(words, buckets):
 
 
 @given(numbers=st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), max_size=12))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_any_integers_fall_as_by_a_loop_row_by_row(numbers):
     frame = pd.DataFrame({"n": pd.array(numbers, dtype="Int64")})
     found = assert_row_wise(HashBucket("n", 101, "bucket"), frame)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gigabatch.features.columns.hashing import splitmix64
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.categories.hashed_cross import HashedCross
+from tests.examples import examples
 from tests.features.row_wise import assert_row_wise
 
 MASK = 2**64 - 1
@@ -48,7 +49,7 @@ def test_the_mixing_function_is_splitmix64():
     rows=st.lists(st.tuples(st.none() | st.text("ab", max_size=2), st.none() | st.integers(-3, 3)), max_size=10),
     buckets=st.integers(1, 10**9),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_any_rows_fall_as_by_a_loop_row_by_row(rows, buckets):
     words, numbers = zip(*rows, strict=True) if rows else ((), ())
     frame = pd.DataFrame({"w": pd.Series(list(words), dtype="str"), "n": pd.array(list(numbers), dtype="Int64")})

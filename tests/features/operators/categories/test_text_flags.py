@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.categories.text_flags import TextFlags
+from tests.examples import examples
 
 TEXTS = st.lists(
     st.one_of(st.none(), st.lists(st.sampled_from(["Beach", "5 Star", "WiFi (Rooms)", "Spa"]), max_size=3)), min_size=1,
@@ -38,7 +39,7 @@ def test_flags_are_one_where_the_word_is_in_the_list():
 
 
 @given(texts=TEXTS, cuts=st.lists(st.integers(0, 8), max_size=3))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_any_partitioning_gives_the_flags_of_a_loop(texts, cuts):
     frame = table(texts)
     operator = TextFlags("text", "f_")

@@ -13,6 +13,7 @@ from sklearn.preprocessing import TargetEncoder
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.groups.folded_target_encoding import FoldedTargetEncoding
+from tests.examples import examples
 from tests.features.partitioned import COUNTS, cut
 
 ROW = st.tuples(
@@ -65,7 +66,7 @@ def assert_close(found, expected, rows):
 
 
 @given(rows=ROWS, smoothing=st.sampled_from([0.0, 0.5, 20.0]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_equals_a_loop_for_new_and_for_train_rows(rows, smoothing):
     frame, operator = frame_of(rows), encoder(smoothing)
     state = operator.fit([frame])
@@ -79,7 +80,7 @@ def test_equals_a_loop_for_new_and_for_train_rows(rows, smoothing):
 
 
 @given(rows=ROWS, count=COUNTS, seed=st.integers(0, 99))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 def test_fit_and_both_ways_to_apply_do_not_depend_on_partitions(rows, count, seed):
     frame, operator = frame_of(rows), encoder()
     state = operator.fit([frame])
@@ -96,7 +97,7 @@ def test_fit_and_both_ways_to_apply_do_not_depend_on_partitions(rows, count, see
 
 
 @given(rows=ROWS, fold=st.integers(0, 2), seed=st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_labels_of_a_fold_do_not_reach_its_own_rows(rows, fold, seed):
     frame, operator = frame_of(rows), encoder()
     inside = frame["session"].map(fold_of) == fold

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.groups.join_external import JoinExternal
+from tests.examples import examples
 
 PLANES = pd.DataFrame({"tail": ["N1", "N2", None], "seats": [50.0, 180.0, 9.0], "year": [1999, 2004, 1970]})
 
@@ -22,7 +23,7 @@ def test_takes_columns_under_new_names_and_leaves_null_where_not_found():
 
 
 @given(keys=st.lists(st.tuples(st.sampled_from("abcd"), st.one_of(st.none(), st.integers(0, 3)))))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_two_key_columns_equal_a_dictionary_lookup(keys):
     frame = pd.DataFrame(keys, columns=["place", "hour"]).astype({"place": "str", "hour": "float64"})
     table = pd.DataFrame(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gigabatch.features.errors import DataError
 from gigabatch.features.history import grouped_sums as grouped_sum
 from gigabatch.features.operators.groups.join_groupby import STATISTICS, JoinGroupby
+from tests.examples import examples
 from tests.features.partitioned import COUNTS, cut
 
 ROWS = st.lists(
@@ -30,7 +31,7 @@ def frame_of(rows):
 
 
 @given(rows=ROWS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_statistics_equal_the_exact_ones(rows):
     frame, operator = frame_of(rows), JoinGroupby(("k", "j"), ["x"], STATISTICS)
     found = operator.apply(frame, operator.fit([frame]))
@@ -89,7 +90,7 @@ NARROW = st.integers(-99, 99).map(lambda n: n / 4)
     count=COUNTS,
     seed=st.integers(0, 99),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_the_table_equals_a_slow_exact_one_bit_by_bit(rows, chunk, count, seed):
     frame = pd.DataFrame(rows, columns=["k", "x", "n"]).astype({"k": "str", "x": "float64", "n": "float64"})
     operator = JoinGroupby(("k",), ["x", "n"], STATISTICS)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.history.count_encoding import CountEncoding, LastBefore
+from tests.examples import examples
 
 KEY = st.one_of(st.none(), st.sampled_from("abc"))
 QUERY = st.tuples(KEY, st.integers(0, 2), st.integers(0, 8))
@@ -34,7 +35,7 @@ def earlier(query, events):
 
 
 @given(queries=st.lists(QUERY, max_size=12), events=st.lists(EVENT, max_size=15))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_count_and_last_equal_a_loop(queries, events):
     queries, events = queries_of(queries), events_of(events)
     counted = CountEncoding(events, ("key", "part"), "n", at="at")(queries)

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.history.difference_lag import DifferenceLag
+from tests.examples import examples
 
 ROWS = st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 1), st.none() | st.floats(-9, 9)))
 
 
 @given(rows=ROWS, lag=st.integers(1, 4), seed=st.integers(0, 99))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_equals_the_difference_from_a_shift_within_sorted_groups(rows, lag, seed):
     frame = pd.DataFrame(rows, columns=["k", "j", "x"]).astype({"k": "str", "j": "int64", "x": "float64"})
     frame["at"] = np.random.default_rng(seed).permutation(len(frame)).astype("int64")

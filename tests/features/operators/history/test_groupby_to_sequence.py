@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.history.groupby_to_sequence import GroupbyToSequence
+from tests.examples import examples
 
 ROWS = st.lists(
     st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 1), st.sampled_from(["x", "yy", "", None])),
@@ -16,7 +17,7 @@ ROWS = st.lists(
 
 
 @given(rows=ROWS, length=st.integers(1, 6), separator=st.sampled_from(["|", ", "]), seed=st.integers(0, 99))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_equals_a_loop_over_groups(rows, length, separator, seed):
     frame = pd.DataFrame(rows, columns=["k", "j", "s"]).astype({"k": "str", "j": "int64", "s": "str"})
     frame["at"] = np.random.default_rng(seed).permutation(len(frame)).astype("int64")

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gigabatch.features.operators.history.asof import AsOf, Count, Last, Mean
+from tests.examples import examples
 
 ROW = st.tuples(
     st.one_of(st.none(), st.sampled_from("abc")),
@@ -62,7 +63,7 @@ def expected(frame):
 
 
 @given(rows=st.lists(ROW, max_size=20))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_aggregation_equals_a_loop(rows):
     frame = table(rows)
     found = OPERATOR(frame)[list(OPERATOR.outputs)].to_numpy("float64", na_value=np.nan)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import rankdata
 
 from gigabatch.features.operators.history.rank_within_group import RankWithinGroup
+from tests.examples import examples
 
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.one_of(st.none(), st.integers(-4, 4))), min_size=1, max_size=25)
 
@@ -19,7 +20,7 @@ def test_ties_share_the_lowest_rank_and_null_has_none():
 
 
 @given(rows=ROWS, descending=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_group_is_ranked_as_by_scipy_in_any_row_order(rows, descending):
     frame = pd.DataFrame(rows, columns=["list", "value"]).astype({"value": "float64"})
     frame.index = np.arange(len(rows))[::-1]

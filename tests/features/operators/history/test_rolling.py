@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.history.rolling import STATISTICS, Rolling
+from tests.examples import examples
 
 ROWS = st.lists(
     st.tuples(st.sampled_from(["a", "b", None]), st.integers(-20, 20), st.none() | st.integers(-9, 9)), max_size=40
@@ -30,7 +31,7 @@ def frame_of(rows):
 
 @pytest.mark.parametrize("statistic", STATISTICS)
 @given(rows=ROWS, window=st.integers(1, 30))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_equals_a_loop_over_all_pairs(statistic, rows, window):
     frame = frame_of(rows)
     found = Rolling(("k",), "t", "x", window, statistic, "y")(frame)

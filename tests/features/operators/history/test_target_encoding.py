@@ -9,6 +9,7 @@ from sklearn.metrics import roc_auc_score
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.history.target_encoding import TargetEncoding
+from tests.examples import examples
 
 ROW = st.tuples(
     st.one_of(st.none(), st.sampled_from("ab")),
@@ -42,7 +43,7 @@ def expected(frame, smoothing, trials, fold):
 
 
 @given(rows=st.lists(ROW, max_size=18), trials=st.booleans(), fold=st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_equals_a_loop_over_earlier_rows_of_other_folds(rows, trials, fold):
     frame = table(rows)
     operator = TargetEncoding(

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gigabatch.features.operators.history.waiting import Waiting
+from tests.examples import examples
 
 OPERATOR = Waiting(("gate",), "planned", "happened", "queue")
 ROW = st.tuples(
@@ -42,7 +43,7 @@ def test_a_queue_counted_by_hand():
 
 
 @given(rows=st.lists(ROW, max_size=20))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_equals_a_loop(rows):
     frame = table(rows)
     found = OPERATOR(frame)

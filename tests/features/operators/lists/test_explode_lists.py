@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.lists.explode_lists import ExplodeLists, split_lists
+from tests.examples import examples
 
 OPERATOR = ExplodeLists({"items": ("item", "int64"), "prices": ("price", "float64")}, "place", ("row", "who"))
 PAIRS = st.lists(st.tuples(st.integers(0, 2**40), st.integers(-500, 500)), min_size=1, max_size=6)
@@ -35,7 +36,7 @@ def test_one_row_an_entry_in_list_order():
 
 
 @given(rows=st.lists(st.one_of(st.none(), PAIRS), max_size=8), start=st.integers(0, 50))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_lists_come_apart_as_by_a_loop(rows, start):
     frame = table(rows)
     frame.index = np.arange(len(rows)) * 3 + start

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.lists.explode_lists import split_lists
 from gigabatch.features.operators.lists.list_slice import ListSlice, _join_by_place, join_lists
+from tests.examples import examples
 from tests.features.row_wise import assert_row_wise
 
 BOUND = st.none() | st.integers(-5, 5)
@@ -21,7 +22,7 @@ def text_of(rows, separator="|"):
 
 
 @given(rows=WORDS, start=BOUND, stop=BOUND, separator=st.sampled_from(["|", ", "]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_text_equals_pythons_slices_row_by_row(rows, start, stop, separator):
     frame = pd.DataFrame({"x": text_of(rows, separator)}, index=np.arange(len(rows)) * 2 + 1)
     found = assert_row_wise(ListSlice("x", start, stop, "part", separator=separator), frame)["part"]
@@ -32,7 +33,7 @@ def test_text_equals_pythons_slices_row_by_row(rows, start, stop, separator):
 
 
 @given(rows=NUMBERS, start=BOUND, stop=BOUND)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_columns_of_lists_equal_pythons_slices(rows, start, stop):
     frame = pd.DataFrame({"x": pd.Series(rows, dtype="object", index=np.arange(len(rows)) * 2 + 1)})
     found = ListSlice("x", start, stop, separator=None)(frame)["x"]
@@ -48,7 +49,7 @@ SAME_SIDE = st.tuples(st.integers(0, 4), st.integers(1, 4)).map(lambda t: (t[0],
 
 
 @given(rows=WORDS, bounds=SAME_SIDE)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_padded_text_has_one_length(rows, bounds):
     start, stop = bounds
     frame = pd.DataFrame({"x": text_of(rows)})
@@ -59,7 +60,7 @@ def test_padded_text_has_one_length(rows, bounds):
 
 
 @given(rows=NUMBERS, bounds=SAME_SIDE)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_padded_lists_have_one_length(rows, bounds):
     start, stop = bounds
     width = (stop or 0) - start
@@ -83,7 +84,7 @@ def test_literal_slices_and_what_is_null():
     rows=st.lists(st.lists(st.sampled_from(["a", "", "bc"]), max_size=5), max_size=9),
     separator=st.sampled_from(["|", "--"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_both_ways_to_join_equal_pythons(rows, separator):
     entries = pd.Series([entry for row in rows for entry in row], dtype="str")
     lengths = np.array([len(row) for row in rows], dtype="int64")

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.missing.drop_nulls import DropNulls
+from tests.examples import examples
 from tests.features.row_wise import assert_row_wise
 
 
@@ -28,7 +29,7 @@ def test_rows_with_a_null_in_the_named_columns_go():
 
 
 @given(rows=st.lists(st.tuples(*[st.none() | s for s in (st.just(1.5), st.just("w"), st.just(7))]), max_size=9))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_any_rows_as_by_a_loop_row_by_row(rows):
     found = assert_row_wise(DropNulls(("n", "word", "x")), table(rows))
     assert found.index.tolist() == [k for k, row in enumerate(rows) if None not in row]

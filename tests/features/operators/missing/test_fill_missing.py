@@ -14,6 +14,7 @@ from gigabatch.features.columns.numbers import filled_values, known_values, requ
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.missing import fill_missing
 from gigabatch.features.operators.missing.fill_missing import Fill, FillMissing
+from tests.examples import examples
 from tests.features.partitioned import COUNTS, cut
 
 
@@ -62,7 +63,7 @@ WILD = st.floats(allow_nan=False, allow_infinity=False, width=32) | st.sampled_f
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @given(values=st.lists(st.none() | WILD, max_size=40), count=COUNTS, seed=st.integers(0, 999))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_the_median_of_wild_values_is_numpys(dtype, values, count, seed):
     values = [*values, 3.0]
     known = np.array([value for value in values if value is not None])
@@ -71,7 +72,7 @@ def test_the_median_of_wild_values_is_numpys(dtype, values, count, seed):
 
 
 @given(values=st.lists(st.none() | WILD, max_size=40), count=COUNTS, seed=st.integers(0, 999))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_the_mean_is_the_exact_one_rounded_once(values, count, seed):
     values = [*values, 3.0]
     known = [value for value in values if value is not None]
@@ -86,7 +87,7 @@ def test_the_mean_of_large_integers_is_exact():
 
 
 @given(values=st.lists(st.none() | st.integers(-3, 3) | WILD, max_size=40), count=COUNTS, seed=st.integers(0, 999))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_the_mode_is_the_smallest_of_the_most_frequent(values, count, seed):
     values = [*values, 3.0]
     counts = Counter(value + 0.0 for value in values if value is not None)
@@ -105,7 +106,7 @@ def test_a_mode_among_too_many_values_is_refused_whatever_the_partitions(monkeyp
 
 
 @given(values=st.lists(st.none() | WILD, min_size=1, max_size=40), count=COUNTS, seed=st.integers(0, 999))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_a_constant_needs_no_known_value(values, count, seed):
     operator = FillMissing("x", strategy="constant", value=-1.5)
     found = operator.fit(cut(frame_of(values), count, seed))
@@ -114,7 +115,7 @@ def test_a_constant_needs_no_known_value(values, count, seed):
 
 
 @given(values=st.lists(st.none() | WILD, max_size=60), count=COUNTS, seed=st.integers(0, 999))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_a_sketch_is_as_near_as_it_says_and_does_not_depend_on_partitions(values, count, seed):
     values = [*values, 3.0]
     known = np.array([value for value in values if value is not None])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.numbers.bucketize import Bucketize
+from tests.examples import examples
 from tests.features.row_wise import assert_row_wise
 
 NUMBERS = st.integers(-5, 5).map(float) | st.floats(-6, 6)
@@ -24,7 +25,7 @@ def test_edges_belong_to_the_bucket_on_their_right_and_null_is_0():
 
 
 @given(values=st.lists(st.none() | NUMBERS, max_size=10), edges=st.lists(NUMBERS, min_size=1, max_size=5, unique=True))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_values_as_by_a_loop_row_by_row(values, edges):
     frame = pd.DataFrame({"x": pd.Series(values, dtype="float64")})
     found = assert_row_wise(Bucketize("x", sorted(edges)), frame)

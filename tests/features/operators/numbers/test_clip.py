@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.numbers.clip import Clip
+from tests.examples import examples
 from tests.features.row_wise import assert_row_wise
 
 
@@ -30,7 +31,7 @@ def test_the_type_stays(dtype):
 
 
 @given(values=st.lists(st.none() | st.floats(-9, 9), max_size=10), bounds=st.tuples(*[st.floats(-9, 9)] * 2))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_any_values_as_by_a_loop_row_by_row(values, bounds):
     low, high = sorted(bounds)
     found = assert_row_wise(Clip("x", low, high), pd.DataFrame({"x": pd.Series(values, dtype="float64")}))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.numbers.expression import NUM_ARGUMENTS, Expression
+from tests.examples import examples
 from tests.features.row_wise import assert_row_wise
 
 FLOATS = st.one_of(
@@ -66,7 +67,7 @@ EXACT = {
 
 
 @given(pairs=PAIRS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @pytest.mark.parametrize("formula", EXACT)
 def test_exact_operations_equal_pythons_row_by_row(formula, pairs):
     found = assert_row_wise(Expression("y", formula), frame_of(pairs))["y"]
@@ -99,7 +100,7 @@ MODERATE = st.none() | st.integers(-4, 4).map(float) | st.floats(-50, 50)
 
 
 @given(pairs=st.lists(st.tuples(MODERATE, MODERATE), max_size=10))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @pytest.mark.parametrize("formula", CLOSE)
 def test_other_functions_equal_pythons_within_a_few_ulp(formula, pairs):
     found = assert_row_wise(Expression("y", formula), frame_of(pairs))["y"]
@@ -186,7 +187,7 @@ def test_nothing_else_gets_through(formula):
 
 
 @given(formula=st.text(alphabet="ab01.+-*/%()<>=!&|~ ,'\"[]{}:_\nlognotadcwhrei", max_size=60))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_any_text_is_a_formula_or_a_data_error(formula):

@@ -9,6 +9,7 @@ from scipy.stats import norm, rankdata
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.numbers.gauss_rank import GaussRank, scores
+from tests.examples import examples
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6) | st.integers(0, 3).map(float), min_size=2, max_size=40)
 
@@ -23,7 +24,7 @@ def transformed(values, fitted_on):
 
 
 @given(values=NUMBERS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_values_of_the_fit_equal_scipy(values):
     uniform = np.clip((rankdata(values) - 1) / (len(values) - 1), 1e-6, 1 - 1e-6)
     found = transformed(values, values)
@@ -43,7 +44,7 @@ def table_by_sorting(values):
     max_knots=st.integers(2, 20),
     seed=st.integers(0, 999),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_few_knots_are_the_same_for_any_partitions_and_as_good_as_they_say(values, max_knots, seed):
     frame, rng = frame_of(values), np.random.default_rng(seed)
     owner = rng.integers(0, rng.integers(1, 65), len(values))
@@ -86,7 +87,7 @@ def test_the_rank_error_counts_the_group_that_a_score_leans_towards():
 
 
 @given(values=NUMBERS, others=st.lists(st.floats(-2e6, 2e6), min_size=1, max_size=40))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_unseen_values_keep_their_order_and_equal_linear_interpolation(values, others):
     found = transformed(sorted(others), values).to_numpy()
     assert (np.diff(found) >= 0).all()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.numbers.log import Log
+from tests.examples import examples
 from tests.features.row_wise import assert_row_wise
 
 VALUES = st.none() | st.floats(-0.99, 1e12)
@@ -24,7 +25,7 @@ def test_literal_values_nulls_and_small_numbers():
 
 
 @given(values=st.lists(VALUES, max_size=10), offset=st.sampled_from([1.0, 1, 2.5]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_any_values_as_by_a_loop_row_by_row(values, offset):
     frame = pd.DataFrame({"x": pd.Series(values, dtype="float64")})
     found = assert_row_wise(Log("x", offset=offset), frame)

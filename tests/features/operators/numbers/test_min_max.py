@@ -9,6 +9,7 @@ from sklearn.preprocessing import MinMaxScaler
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.numbers.min_max import MinMax
+from tests.examples import examples
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=40)
 
@@ -18,7 +19,7 @@ def frame_of(values, dtype="float64"):
 
 
 @given(values=NUMBERS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_scaled_values_equal_scikit_learn(values):
     frame = frame_of(values)
     operator = MinMax("x")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gigabatch.features.exact.column_statistics import FEW_VALUES, Moments, Scale
 from gigabatch.features.exact.sums import ExactSum, squares_by_extraction, sum_by_extraction
 from gigabatch.features.operators.numbers.normalize import Normalize
+from tests.examples import examples
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=40)
 
@@ -20,7 +21,7 @@ def frame_of(values, dtype="float32"):
 
 
 @given(values=NUMBERS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_fit_equals_the_statistics_module_which_computes_with_fractions(values):
     found = Normalize("x").fit([frame_of(values)])
     deviation = statistics.pstdev(values)

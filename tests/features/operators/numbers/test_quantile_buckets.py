@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact import column_statistics, quantiles
 from gigabatch.features.operators.numbers.quantile_buckets import Edges, QuantileBuckets
+from tests.examples import examples
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6) | st.integers(0, 3).map(float), min_size=1, max_size=40)
 
@@ -20,7 +21,7 @@ def frame_of(values):
 
 
 @given(values=NUMBERS, num_buckets=st.integers(2, 12))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_edges_equal_numpy_linear_quantiles(values, num_buckets):
     state = QuantileBuckets("x", num_buckets).fit([frame_of(values)])
     expected = np.quantile(np.array(values), np.arange(1, num_buckets) / num_buckets)
@@ -72,7 +73,7 @@ WILD = st.none() | st.floats(-(2.0**100), 2.0**100, width=32) | st.sampled_from(
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kept", [0, 1 << 22])
 @given(values=st.lists(WILD, max_size=60), num_buckets=st.integers(2, 50), seed=st.integers(0, 999))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_edges_out_of_core_equal_sorting_everything(dtype, kept, values, num_buckets, seed):
     values = [*values, 1.0]
     rng = np.random.default_rng(seed)
@@ -88,7 +89,7 @@ def test_edges_out_of_core_equal_sorting_everything(dtype, kept, values, num_buc
 
 
 @given(values=st.lists(WILD, max_size=60), num_buckets=st.integers(2, 20), cut=st.integers(0, 60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_sketched_edges_are_as_near_as_they_say_and_do_not_depend_on_partitions(values, num_buckets, cut):
     values = [*values, 1.0]
     frame = frame_of(values)

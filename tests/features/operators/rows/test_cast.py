@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.rows.cast import DTYPES, Cast
+from tests.examples import examples
 from tests.features.row_wise import assert_row_wise
 
 
@@ -77,7 +78,7 @@ def test_nulls_stay_in_floats_and_text():
     values=st.lists(st.none() | st.integers(-(2**31), 2**31 - 1), max_size=12),
     dtype=st.sampled_from(["int32", "int64", "float64"]),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_nullable_integers_as_by_a_loop(values, dtype):
     operator = Cast(["x"], dtype, nullable=dtype != "float64")
     texts = pd.array([None if v is None else str(v) for v in values], dtype="str")
@@ -89,7 +90,7 @@ def test_nullable_integers_as_by_a_loop(values, dtype):
 
 
 @given(values=st.lists(st.none() | st.booleans(), max_size=12))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_nullable_booleans_as_by_a_loop(values):
     frame = pd.DataFrame({"x": pd.array([None if v is None else str(v) for v in values], dtype="str")})
     operator = Cast(["x"], "bool", nullable=True)
@@ -99,7 +100,7 @@ def test_nullable_booleans_as_by_a_loop(values):
 
 
 @given(values=st.lists(st.floats(width=64, allow_nan=False, min_value=-3e38, max_value=3e38), max_size=9))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_float32_is_the_nearest(values):
     found = only(np.array(values, dtype="float64"), "float32")
     for value, rounded in zip(values, found, strict=True):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.rows.date_parts import PARTS, DateParts
+from tests.examples import examples
 
 START = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -21,7 +22,7 @@ def by_datetime(moment):
 
 @pytest.mark.parametrize("unit", ["min", "s"])
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_parts_equal_the_standard_library(unit, data):
     limit = 4_000_000_000 // (60 if unit == "min" else 1)
     times = data.draw(st.lists(st.integers(-limit, limit), min_size=1))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.rows.filter import Filter
+from tests.examples import examples
 from tests.features.row_wise import assert_row_wise
 
 PYTHON = {
@@ -40,14 +41,14 @@ NUMBERS = st.one_of(st.integers(-5, 5), st.floats(-5, 5), st.sampled_from([-0.5,
 
 
 @given(values=st.lists(st.integers(-5, 5), max_size=9), op=OPS, value=NUMBERS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @pytest.mark.parametrize("dtype", ["int8", "int64"])
 def test_integers_against_any_number_as_by_a_loop(dtype, values, op, value):
     check(pd.Series(values, dtype=dtype).to_numpy(), values, op, value)
 
 
 @given(values=st.lists(st.none() | st.floats(-5, 5), max_size=9), op=OPS, value=st.floats(-5, 5) | st.integers(-5, 5))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_floats_with_nulls_as_by_a_loop(values, op, value):
     check(np.array(values, dtype="float64"), values, op, value)
 
@@ -57,7 +58,7 @@ def test_floats_with_nulls_as_by_a_loop(values, op, value):
     op=OPS,
     value=st.text("aBé", max_size=2),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_text_as_by_a_loop(values, op, value):
     check(pd.array(values, dtype="str"), values, op, value)
     check(pd.Categorical(values), values, op, value)
@@ -68,7 +69,7 @@ def test_text_as_by_a_loop(values, op, value):
     op=st.sampled_from(["in", "not_in"]),
     asked=st.lists(st.integers(2**62, 2**62 + 3) | st.just(0.5), min_size=1, max_size=3),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_membership_of_large_nullable_integers_as_by_a_loop(values, op, asked):
     check(pd.array(values, dtype="Int64"), values, op, asked)
 

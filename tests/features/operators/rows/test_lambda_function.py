@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.rows.lambda_function import _REGISTERED, LambdaFunction, register_function
+from tests.examples import examples
 from tests.features.row_wise import assert_row_wise
 
 
@@ -31,7 +32,7 @@ def registered(function, outputs=("per_night",)):
 
 
 @given(rows=st.lists(st.tuples(st.none() | st.floats(0, 1e6), st.integers(1, 30)), max_size=12))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_equals_a_loop_row_by_row(rows):
     register_function("step", per_night, inputs=["price", "nights"], outputs=["per_night"])
     frame = pd.DataFrame(rows, columns=["price", "nights"]).astype({"price": "float64", "nights": "int64"})

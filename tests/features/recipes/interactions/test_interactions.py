@@ -18,6 +18,7 @@ from gigabatch.features.recipes.interactions.recipe import InteractionsRecipe, I
 from gigabatch.features.recipes.interactions.side_tables import SideTable
 from gigabatch.features.recipes.interactions.splits import InteractionRules, Layout, interaction_tables
 from gigabatch.features.schema import Entity
+from tests.examples import examples
 from tests.features.interaction_logs import SPLITS, all_rows, build, make_log
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -58,7 +59,7 @@ def numbers_of(tables):
     return {name: tables.splits[name]["row_number"].tolist() for name in SPLITS}
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(INTERACTIONS, st.sampled_from(["last", "all"]), st.sampled_from([None, 3.0]))
 def test_leave_one_out_is_that_of_a_slow_loop(rows, repeats, threshold):
     expected = slow_leave_one_out(rows, repeats, threshold)
@@ -79,7 +80,7 @@ def test_leave_one_out_is_that_of_a_slow_loop(rows, repeats, threshold):
         assert (last[first.index] <= first).all()
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(INTERACTIONS, st.randoms(use_true_random=False))
 def test_without_a_time_the_split_does_not_depend_on_the_order_of_the_file(rows, random):
     rows = list({(user, item): (user, item, at, stars) for user, item, at, stars in rows}.values())

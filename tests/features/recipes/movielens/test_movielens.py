@@ -15,6 +15,7 @@ from gigabatch.features.recipes.movielens.files import AGE_GROUPS, find_format, 
 from gigabatch.features.recipes.movielens.recipe import MovieLensRecipe, MovieLensSettings
 from gigabatch.features.schema import Entity
 from gigabatch.features.synthetic.movielens import GENRES, MovieWorld, main, write_movielens
+from tests.examples import examples
 from tests.features.damage import damaged
 
 SPLITS = ("train", "valid", "test")
@@ -203,7 +204,7 @@ SMALL_FILES = [("ml-100k", "u.item"), ("ml-100k", "u.user"), ("ml-1m", "movies.d
 
 
 @pytest.mark.parametrize(("kind", "name"), SMALL_FILES)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_file_of_movies_or_users_is_refused_or_read_line_by_line(tmp_path, folders, kind, name, data):
     text = b"".join((folders[kind] / name).read_bytes().splitlines(keepends=True)[:6])
