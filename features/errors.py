@@ -34,7 +34,7 @@ class DataError(ValueError):
         return cls(f"column {column!r} holds an infinity. Clip it or make it null before this stage.")
 
 
-def require_columns(frame, columns: Iterable[str], where: str) -> None:
+def require_columns(frame: Any, columns: Iterable[str], where: str) -> None:
     """Raise `DataError` naming every column of `columns` that `frame` lacks or holds more than once."""
     there = list(frame.columns)
     wanted = list(columns)

@@ -16,6 +16,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -182,7 +183,7 @@ class OracleWriter:
             values = np.stack([np.ones(len(part)), clicks.length, *measures.values()])
             self.sums[name] += values[:, part == code].sum(axis=1)
 
-    def close(self, **facts) -> dict:
+    def close(self, **facts: Any) -> dict:
         """Write oracle.json and return what it holds."""
         self.writer.close()
         self.sums["all"] = np.sum(list(self.sums.values()), axis=0)

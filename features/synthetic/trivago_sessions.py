@@ -163,7 +163,9 @@ class BlockSimulator:
         properties = ((wanted >= 0) & (wanted != world.SORT_BY_PRICE)).sum(axis=1, keepdims=True)
         return own + self.effects.filters * matched / np.maximum(properties, 1)
 
-    def _visit(self, s, columns, own, shown) -> tuple[np.ndarray, np.ndarray]:
+    def _visit(
+        self, s: np.ndarray, columns: np.ndarray, own: np.ndarray, shown: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Items looked at before the click: (number [n], columns of the pool [n, VISITS] in order)."""
         rng = self.rng
         number = np.where(rng.random(len(s)) < 0.35, 0, 1 + np.minimum(rng.poisson(1.2, size=len(s)), world.VISITS - 1))
@@ -176,7 +178,9 @@ class BlockSimulator:
             self.last[s[on]] = seen[on, k]
         return number, seen
 
-    def _click(self, s, columns, own, shown) -> tuple[np.ndarray, np.ndarray]:
+    def _click(
+        self, s: np.ndarray, columns: np.ndarray, own: np.ndarray, shown: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """One click on every list: (position, probability of every position)."""
         utility, effects = own, self.effects
         if not self.noise_labels:

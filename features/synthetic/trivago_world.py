@@ -154,7 +154,9 @@ def make_catalog(num_items: int, seed: int, effects: Effects, smallest_city: int
     )
 
 
-def list_utility(quality, taste, price, sensitivity, effects: Effects) -> np.ndarray:
+def list_utility(
+    quality: np.ndarray, taste: np.ndarray, price: np.ndarray, sensitivity: np.ndarray, effects: Effects
+) -> np.ndarray:
     """Utility of each shown candidate before filters and history; `price` is NaN where nothing is shown."""
     against_mean = price / np.nanmean(price, axis=1, keepdims=True) - 1
     position = effects.position * np.log1p(np.arange(price.shape[1]))
