@@ -55,16 +55,6 @@ def test_equals_a_loop_over_earlier_rows_of_other_folds(rows, trials, fold):
     np.testing.assert_allclose(found, expected(frame, 2.5, trials, fold), rtol=1e-6)
 
 
-def test_a_row_and_its_own_fold_never_enter():
-    frame = table([("a", 1, 1, 1, 0), ("a", 2, 0, 1, 1), ("a", 3, 1, 1, 0)])
-    changed = frame.assign(hit=[0.0, 0.0, 0.0])
-    operator = TargetEncoding(("key",), "hit", "mean", at="at", fold="fold", smoothing=1.0)
-    # Row 2 (fold 0) knows row 1 (fold 1) alone, so its own label and that of row 0 leave it as it is.
-    assert operator(frame)["mean"][2] == operator(changed)["mean"][2] == 0.0
-    assert operator(frame)["mean"][1] == 1.0
-    assert operator(changed)["mean"][1] == 0.0
-
-
 def noise_pairs(lists=3_000, length=20, users=600, seed=5):
     rng = np.random.default_rng(seed)
     target = np.arange(length) == rng.integers(length, size=lists)[:, None]

@@ -51,10 +51,6 @@ def test_one_bucket_and_an_unknown_method_are_errors():
         QuantileBuckets("x", 2, "x")
 
 
-def test_equal_edges_are_merged_and_counted():
-    assert QuantileBuckets("x", 4).fit([frame_of([0, 0, 0, 0, 0, 0, 0, 8])]) == Edges((0.0,), 2)
-
-
 def edges_by_sorting(values, num_buckets):
     """The whole column in memory, sorted; linear quantiles as NumPy computes them."""
     ordered = sorted(value + 0.0 for value in values)
@@ -100,24 +96,3 @@ def test_sketched_edges_are_as_near_as_they_say_and_do_not_depend_on_partitions(
     for fraction in np.arange(1, num_buckets) / num_buckets:
         exact = np.quantile([value for value in values if value is not None], fraction)
         assert any(abs(edge - exact) <= error for edge, error in zip(found.edges, found.errors, strict=True))
-
-
-def test_sketched_edges_of_many_values_are_within_a_128th():
-    frame = frame_of(np.random.default_rng(0).gamma(2, 50, 20_000))
-    found = QuantileBuckets("x", 10, method="sketch").fit([frame])
-    exact = np.quantile(frame["x"], np.arange(1, 10) / 10)
-    np.testing.assert_allclose(found.edges, exact, rtol=2.0**-7)
-    assert max(found.errors) <= max(exact) * 2.0**-7
-
-
-@pytest.mark.parametrize(
-    ("dtype", "values"), [("int64", [1, 2, 3, 9]), ("Int64", [1, None, 2, 3, 9]), ("bool", [0, 1, 1])]
-)
-def test_whole_numbers_and_booleans(dtype, values):
-    frame = pd.DataFrame({"x": pd.Series(values, dtype=dtype)})
-    operator = QuantileBuckets("x", 2)
-    median = float(np.median([value for value in values if value is not None]))
-    state = operator.fit([frame])
-    assert state.edges == (median,)
-    expected = [0 if value is None else 1 + (value > median) for value in values]
-    assert operator.apply(frame, state)["x"].tolist() == expected
