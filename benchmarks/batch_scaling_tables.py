@@ -103,7 +103,7 @@ def write_pair_splits(folder: Path, rows: int) -> None:
     frames = {split: frame[masks[split]].reset_index(drop=True) for split in SPLITS}
     preprocessor.fit([frames["train"]])
     for split in SPLITS:
-        words = torch.from_dlpack(preprocessor.weave(frames[split]))
+        words = torch.from_dlpack(preprocessor.pack(frames[split]))
         PackedTable.from_rows(preprocessor.tensor_schema, words).save(folder / split)
 
 

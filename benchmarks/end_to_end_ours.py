@@ -98,9 +98,9 @@ def encode(train: Any, valid: Any, device: str, clock: Clock) -> tuple[Any, Any]
     from gigabatch.loaders.tables.packed import PackedTable
 
     preprocessor = Preprocessor(schema())
-    (train_rows,) = preprocessor.fit_weave([train])
+    (train_rows,) = preprocessor.fit_pack([train])
     clock("encode train")
-    valid_rows = preprocessor.weave(valid)
+    valid_rows = preprocessor.pack(valid)
     clock("encode valid")
     words = [torch.from_dlpack(rows) for rows in (train_rows, valid_rows)]
     tables = [PackedTable.from_rows(preprocessor.tensor_schema, rows).to(device) for rows in words]

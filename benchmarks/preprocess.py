@@ -47,13 +47,13 @@ def once(path: str) -> dict[str, Any]:
         small = f"{folder}/small.parquet"
         write_pairs(small, 20_000)
         started = time.perf_counter()
-        Preprocessor(schema()).fit_weave([("pandas", small)])
+        Preprocessor(schema()).fit_pack([("pandas", small)])
         warm = time.perf_counter() - started
     start, cpu = time.perf_counter(), time.process_time()
     preprocessor = Preprocessor(schema())
     frame = preprocessor.read(("pandas", path))
     read = time.perf_counter()
-    (rows,) = preprocessor.fit_weave([frame])
+    (rows,) = preprocessor.fit_pack([frame])
     table = PackedTable(torch.from_numpy(rows), preprocessor.tensor_schema)
     stop, cpu_stop = time.perf_counter(), time.process_time()
     return {
@@ -146,7 +146,7 @@ def report(results: dict[str, list[dict[str, Any]]], linear: dict[int, float], r
     mine = results["ours"]
     reading, rest = median(run["read"] for run in mine), median(run["rest"] for run in mine)
     bandwidth = copy_bandwidth()
-    # What must move at least: the columns are read twice (fit, weave), the packed rows written once.
+    # What must move at least: the columns are read twice (fit, pack), the packed rows written once.
     bytes_moved = rows * (2 * (20 * 4 + 13 * 4) + mine[0]["bytes"] / rows)
     details: dict[str, Any] = {
         "share of Parquet decoding": round(reading / (reading + rest), 3),

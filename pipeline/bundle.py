@@ -55,7 +55,7 @@ class Bundle:
         target (value), and one column `<target>_<class>` a class of a multiclass target (probability). A row's
         predictions alone and among others are equal within `SCORE_RTOL` and `SCORE_ATOL` (models/model.py).
         """
-        rows = torch.from_dlpack(self.preprocessor.weave(frame, targets=False)).to(self.device)
+        rows = torch.from_dlpack(self.preprocessor.pack(frame, targets=False)).to(self.device)
         num_ids = len(self.schema.names("categorical"))
         ids, floats = rows[:, :num_ids], rows[:, num_ids:].view(torch.float32)
         outputs = torch.cat(list(model_outputs(self.model, ids, floats)))

@@ -23,7 +23,7 @@ KINDS = {"O": TEXT, "U": TEXT, "i": WHOLE, "u": WHOLE, "f": FLOAT, "b": FLAG}
 
 
 @dataclass(frozen=True)
-class Settled:
+class Canonical:
     """A column of one kind.
 
     values: a column of str, int32, int64, float64 or bool; a category type only of text. Text keeps its nulls, other
@@ -39,7 +39,7 @@ class Settled:
         return self.values[~self.null].reset_index(drop=True)
 
 
-def settle(column: Any, where: str) -> Settled:
+def canonicalize(column: Any, where: str) -> Canonical:
     """The column as one of the four kinds.
 
     where: who asks, for messages. Errors (`DataError`): dates, lists, bytes, decimals, mixed objects and other types;
@@ -48,25 +48,25 @@ def settle(column: Any, where: str) -> Settled:
     engine = engine_of(column)
     null = engine.array(column.isna())
     if bool(null.all()):
-        return Settled(column, null, None)
+        return Canonical(column, null, None)
     if str(column.dtype) == "category":
         if category_kind(column.cat.categories) == TEXT:
-            return Settled(column, null, TEXT)
+            return Canonical(column, null, TEXT)
         codes = engine.arrays.clip(engine.array(column.cat.codes).astype("int64"), 0, None)
         column = engine.frames.Series(column.cat.categories, name=column.name).take(codes).reset_index(drop=True)
     elif str(column.dtype) == "object" and engine.NAME == "pandas":
         column = _unboxed(column, where)
     kind = category_kind(column)
     if kind == WHOLE:
-        return Settled(_whole(column, where), null, WHOLE)
+        return Canonical(_whole(column, where), null, WHOLE)
     if kind == FLOAT:
         floats = column.fillna(0.0).astype("float64") + 0.0  # -0.0 + 0.0 is 0.0
         null = null | engine.array(floats != floats)
-        return Settled(floats.fillna(0.0), null, None if bool(null.all()) else FLOAT)
+        return Canonical(floats.fillna(0.0), null, None if bool(null.all()) else FLOAT)
     if kind == FLAG:
-        return Settled(column.fillna(False).astype("bool"), null, FLAG)
+        return Canonical(column.fillna(False).astype("bool"), null, FLAG)
     if kind == TEXT and "list" not in str(column.dtype) and "struct" not in str(column.dtype):
-        return Settled(column, null, TEXT)
+        return Canonical(column, null, TEXT)
     raise unknown_type(column, where)
 
 
@@ -106,7 +106,7 @@ def _whole(column: Any, where: str) -> Any:
     return filled.astype("int32" if str(filled.dtype) == "Int32" else "int64")
 
 
-def comparable(column: Settled, known: Any, where: str) -> tuple[Any, Any, Any]:
+def comparable(column: Canonical, known: Any, where: str) -> tuple[Any, Any, Any]:
     """(column's values, known's values, bool array of rows that equal no value of `known` or None).
 
     The two columns are of one type; `known` holds no nulls. Errors (`DataError`): another kind, floats of 2^53 and
@@ -171,14 +171,14 @@ def _nulls(length: int, like: Any) -> Any:
     return engine_of(like).frames.Series([None] * length, dtype=like.dtype)
 
 
-def settled_column(settled: Settled) -> Any:
+def canonical_column(canonical: Canonical) -> Any:
     """The column with its nulls, on a new index and of a type that keeps each value: see `nullable`."""
-    values = settled.values.reset_index(drop=True)
+    values = canonical.values.reset_index(drop=True)
     if str(values.dtype) == "category":
         return values.astype("str")
-    if settled.kind in (TEXT, None):
+    if canonical.kind in (TEXT, None):
         return values
-    return nullable(values, engine_of(values).frames.Series(settled.null))
+    return nullable(values, engine_of(values).frames.Series(canonical.null))
 
 
 def nullable(values: Any, null: Any) -> Any:

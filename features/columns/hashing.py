@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gigabatch.features.columns.categories import FLOAT, TEXT, Settled, settle
+from gigabatch.features.columns.categories import FLOAT, TEXT, Canonical, canonicalize
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.float_order import EXACT
@@ -20,19 +20,19 @@ NULL_HASH = 0xD6E8FEB86659FD93
 def hash_values(column: Any, where: str) -> tuple[Any, Any]:
     """(uint64 XXH64 of every value, bool array of nulls); the hash of a null means nothing."""
     engine = engine_of(column)
-    settled = settle(column, where)
-    if settled.kind is None:
-        return engine.arrays.zeros(len(column), dtype="uint64"), settled.null
-    return engine.hash64(_hashable(settled, where)).view("uint64"), settled.null
+    canonical = canonicalize(column, where)
+    if canonical.kind is None:
+        return engine.arrays.zeros(len(column), dtype="uint64"), canonical.null
+    return engine.hash64(_hashable(canonical, where)).view("uint64"), canonical.null
 
 
-def _hashable(settled: Settled, where: str) -> Any:
+def _hashable(canonical: Canonical, where: str) -> Any:
     """The column as text or int64 without nulls."""
-    if settled.kind == TEXT:
-        return settled.values.astype("str").fillna("")
-    if settled.kind == FLOAT:
-        _require_whole(settled.values, where)
-    return settled.values.astype("int64")
+    if canonical.kind == TEXT:
+        return canonical.values.astype("str").fillna("")
+    if canonical.kind == FLOAT:
+        _require_whole(canonical.values, where)
+    return canonical.values.astype("int64")
 
 
 def _require_whole(column: Any, where: str) -> None:

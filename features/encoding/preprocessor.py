@@ -131,8 +131,8 @@ class Preprocessor:
             )
         return Learned(self.vocabularies, self.fills, self.scales, self.statistics, self.version)
 
-    def fit_weave(self, parts: Sequence[Any]) -> list[Any]:
-        """`fit`, and then `weave` of each of the parts, which are read once and stay in memory meanwhile.
+    def fit_pack(self, parts: Sequence[Any]) -> list[Any]:
+        """`fit`, and then `pack` of each of the parts, which are read once and stay in memory meanwhile.
 
         The same states and rows; faster, because distinct values are found once.
         """
@@ -150,7 +150,7 @@ class Preprocessor:
         )
         codes = {name: state[1] for (kind, name), state in found.items() if kind == "id"}
         return [
-            self._woven(frame, {name: codes[name][number] for name in codes}, targets=True)
+            self._packed(frame, {name: codes[name][number] for name in codes}, targets=True)
             for number, frame in enumerate(frames)
         ]
 
@@ -201,7 +201,7 @@ class Preprocessor:
         names = self.schema.names("continuous")
         return names + [f"{name}_na" for name in names if self.fills[name].indicator]
 
-    def weave(self, frame: Any, targets: bool = True) -> Any:
+    def pack(self, frame: Any, targets: bool = True) -> Any:
         """Rows as they lie in a packed table: int32 [N, W] of the frame's engine (NumPy or CuPy).
 
         A row is ids, float32 continuous and `_na` columns (their bits), and with `targets` also targets, weight and
@@ -211,11 +211,11 @@ class Preprocessor:
         frame = self._typed(frame, self._needed(targets))
         names = self.schema.names("categorical")
         encoded = engine_of(frame).map_columns(lambda name: self.vocabularies[name].encode(frame[name]), names)
-        return self._woven(frame, {name: (ids, None) for name, ids in zip(names, encoded, strict=True)}, targets)
+        return self._packed(frame, {name: (ids, None) for name, ids in zip(names, encoded, strict=True)}, targets)
 
     def transform(self, frame: Any, targets: bool = True) -> Any:
-        """What `weave` gives as a frame: int32 ids, float32 continuous and `_na` columns, targets, weight, group."""
-        rows, engine = self.weave(frame, targets), engine_of(frame)
+        """What `pack` gives as a frame: int32 ids, float32 continuous and `_na` columns, targets, weight, group."""
+        rows, engine = self.pack(frame, targets), engine_of(frame)
         columns = {}
         for place, (name, dtype) in enumerate(self._words(targets)):
             words = engine.arrays.ascontiguousarray(rows[:, place])
@@ -232,7 +232,7 @@ class Preprocessor:
             found += [(name, "int32") for name in self.schema.names("group")]
         return found
 
-    def _woven(self, frame: Any, ids: dict[str, tuple[Any, Any]], targets: bool) -> Any:
+    def _packed(self, frame: Any, ids: dict[str, tuple[Any, Any]], targets: bool) -> Any:
         """ids: by column int32 ids and None, or codes and the ids that they stand for (that of null last)."""
         engine = engine_of(frame)
         words = self._words(targets)
@@ -251,7 +251,7 @@ class Preprocessor:
             )
             for name, fill in self.fills.items()
         ]
-        return engine.weave(len(frame), len(words), copied, floats)
+        return engine.pack(len(frame), len(words), copied, floats)
 
     def _labels(self, frame: Any) -> dict[str, Any]:
         """Arrays of targets, weight and group, float32 or int32."""

@@ -121,7 +121,7 @@ def column_count(column: cudf.Series, search: Search) -> RadixHistogram:
     return search.count(column.astype("float32").to_cupy(na_value=np.nan))
 
 
-def weave(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequence[FloatWord]) -> cupy.ndarray:
+def pack(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequence[FloatWord]) -> cupy.ndarray:
     columns: list[Any] = [None] * num_words
     for word in ids:
         words = word.ids if word.table is None else word.table[word.ids]  # -1 takes the last, that of null

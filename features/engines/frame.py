@@ -81,7 +81,7 @@ class CodedColumn:
 
 @dataclass(frozen=True)
 class IdWord:
-    """A word of a packed row that is copied, for `engine.weave`.
+    """A word of a packed row that is copied, for `engine.pack`.
 
     ids: int32 or float32 [N]. With a table (int32 by code), `ids` are codes into it; -1 takes the table's last.
     """

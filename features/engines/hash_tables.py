@@ -1,4 +1,4 @@
-"""Values to dense codes on CPU: the hash tables and radix sorts behind `engine_pandas`, compiled by numba.
+"""Values to dense codes on CPU: the hash tables and radix sorts behind `engines/pandas.py`, compiled by numba.
 
 A column of strings is its Arrow buffers: `offsets` (int32 or int64, one more than there are rows) and `data` (uint8);
 a column of integers is an int64 array. `valid` is a bool array, or an empty one where no row is null. Kernels release

@@ -32,7 +32,7 @@ from gigabatch.features.engines.arrow_columns import (
 )
 from gigabatch.features.engines.frame import CodedColumn, FloatWord, IdWord
 from gigabatch.features.engines.hash_tables import count_codes
-from gigabatch.features.engines.row_loops import NUM_THREADS, weave_rows
+from gigabatch.features.engines.row_loops import NUM_THREADS, pack_rows
 from gigabatch.features.exact.column_statistics import ColumnStatistics
 from gigabatch.features.exact.quantiles import RadixHistogram, Search
 
@@ -210,9 +210,9 @@ def column_count(column: pd.Series, search: Search) -> RadixHistogram:
     return search.count_pieces(float_pieces(column))
 
 
-def weave(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequence[FloatWord]) -> np.ndarray:
-    """int32 [num_rows, num_words], as `gigabatch.features.engines.row_loops.weave_rows`."""
-    return weave_rows(num_rows, num_words, ids, floats)
+def pack(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequence[FloatWord]) -> np.ndarray:
+    """int32 [num_rows, num_words], as `gigabatch.features.engines.row_loops.pack_rows`."""
+    return pack_rows(num_rows, num_words, ids, floats)
 
 
 def hash64(column: pd.Series) -> np.ndarray:

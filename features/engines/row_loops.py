@@ -1,6 +1,6 @@
-"""Rows of 4-byte words from a frame's columns, on CPU: filled, scaled and woven in one pass by compiled loops.
+"""Rows of 4-byte words from a frame's columns, on CPU: filled, scaled and packed in one pass by compiled loops.
 
-The loops are given columns by their addresses, so that one call serves any number of them; `weave_rows` keeps what lies
+The loops are given columns by their addresses, so that one call serves any number of them; `pack_rows` keeps what lies
 there alive.
 """
 
@@ -25,13 +25,13 @@ from gigabatch.features.engines.frame import FloatWord, IdWord
 
 # One a core: more would take each other's cache.
 NUM_THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-TASK_ROWS = 1 << 16  # rows that a thread weaves before it takes the next ones
-# Rows woven at a time: with some fifty words a row they stay in the L1 cache while every column adds its word.
+TASK_ROWS = 1 << 16  # rows that a thread packs before it takes the next ones
+# Rows packed at a time: with some fifty words a row they stay in the L1 cache while every column adds its word.
 BLOCK_ROWS = 128
 INFINITE, OUT_OF_RANGE = 1, 2
 
 
-def weave_rows(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequence[FloatWord]) -> np.ndarray:
+def pack_rows(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequence[FloatWord]) -> np.ndarray:
     """int32 [num_rows, num_words]; a float's word holds the bits of its float32.
 
     ids: every int32 column, and the bits of float32 ones that are copied as they are. Bit for bit what `FillMissing`
@@ -55,10 +55,10 @@ def weave_rows(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Seq
         start, stop = bounds
         rows, faults = out[start:stop], np.zeros(len(floats), np.int8)
         addresses = _int64(column.ctypes.data + 4 * start for column in columns)
-        weave_words(addresses, table_addresses, nulls, id_places, rows)
+        pack_words(addresses, table_addresses, nulls, id_places, rows)
         found = [item.at(start) for item in chunks]
         values, bitmaps, offsets = (_int64(item[part] for item in found) for part in range(3))
-        weave_floats(values, bitmaps, offsets, fills, means, spreads, float_places, flag_places, rows, faults)
+        pack_floats(values, bitmaps, offsets, fills, means, spreads, float_places, flag_places, rows, faults)
         return faults
 
     with ThreadPoolExecutor(NUM_THREADS) as pool:
@@ -141,7 +141,7 @@ def _fill_and_scale(source, null, size, fill, mean, spread, filled):
 
 
 @numba.njit(cache=True, nogil=True)
-def weave_floats(values, bitmaps, bit_offsets, fills, means, spreads, places, flag_places, out, faults):
+def pack_floats(values, bitmaps, bit_offsets, fills, means, spreads, places, flag_places, out, faults):
     """Fill, flag and scale float32 columns into `out` (int32 [N, W]) as `FillMissing` and `Normalize` do, bit by bit.
 
     One entry a column: values, the address of its N values; bitmaps, that of Arrow's validity bitmap or 0, whose bit
@@ -174,7 +174,7 @@ def weave_floats(values, bitmaps, bit_offsets, fills, means, spreads, places, fl
 
 
 @numba.njit(cache=True, nogil=True)
-def weave_words(words, tables, nulls, places, out):
+def pack_words(words, tables, nulls, places, out):
     """Write int32 columns into `out` (int32 [N, W]).
 
     One entry a column: words, the address of its N words; tables, 0, or the address of int32 by code, and then a

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gigabatch.features.columns.categories import TEXT, same_kind, settle
+from gigabatch.features.columns.categories import TEXT, canonicalize, same_kind
 from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError, require_columns
@@ -173,7 +173,7 @@ def _column_codes(left: Any, right: Any, where: str) -> Any:
     """int64 code of each value of both columns, -1 for null."""
     engine = engine_of(right)
     xp = engine.arrays
-    sides = settle(left, where), settle(right, where)
+    sides = canonicalize(left, where), canonicalize(right, where)
     null = xp.concatenate([side.null for side in sides])
     if bool(null.all()):
         return xp.full(len(null), -1, dtype="int64")

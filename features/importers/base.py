@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gigabatch.features.columns.categories import settle
+from gigabatch.features.columns.categories import canonicalize
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.errors import DataError, strict_json
@@ -132,10 +132,10 @@ def scale_of(mean: float, std: float, where: str) -> Scale:
 
 def distinct_values(column: Any, where: str) -> Any:
     """The column as values of a vocabulary: of one kind, no null, none twice."""
-    settled = settle(column, where)
-    if bool(settled.null.any()):
-        raise DataError(f"{where}: {int(settled.null.sum())} null(s) among the values.")
-    values = settled.values.astype("str") if str(settled.values.dtype) == "category" else settled.values
+    canonical = canonicalize(column, where)
+    if bool(canonical.null.any()):
+        raise DataError(f"{where}: {int(canonical.null.sum())} null(s) among the values.")
+    values = canonical.values.astype("str") if str(canonical.values.dtype) == "category" else canonical.values
     if bool(values.duplicated().any()):
         raise DataError(f"{where}: {int(values.duplicated().sum())} value(s) are there twice.")
     return values.reset_index(drop=True)

@@ -18,7 +18,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gigabatch.features.columns.categories import settle, settled_column
+from gigabatch.features.columns.categories import canonical_column, canonicalize
 from gigabatch.features.errors import DataError
 from gigabatch.features.importers.base import distinct_values, field
 from gigabatch.features.operators.categories.categorify import Categorify
@@ -229,7 +229,7 @@ def _combination(table: pa.Table, columns: list[str], counts: Any, buckets: int,
     if missing:
         raise DataError(f"{where}: the categories have no column(s) {missing}, only {table.column_names}.")
     frame = table.select(columns).to_pandas(types_mapper=MASKED.get)
-    parts = pd.DataFrame({name: settled_column(settle(frame[name], where)) for name in columns})
+    parts = pd.DataFrame({name: canonical_column(canonicalize(frame[name], where)) for name in columns})
     if bool(parts.duplicated().any()) or bool(parts.isna().all(axis=1).any()):
         raise DataError(f"{where}: a combination of {columns} is there twice, or null in every column.")
     return CombinedVocabulary(parts, _series(counts), buckets)

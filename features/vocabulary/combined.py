@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from gigabatch.features.columns.categories import same_kind, settle, settled_column
+from gigabatch.features.columns.categories import canonical_column, canonicalize, same_kind
 from gigabatch.features.columns.hashing import buckets_of, combined_hashes
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import require_columns
@@ -106,7 +106,9 @@ class CombinedVocabulary:
         xp = engine_of(self.parts).arrays
         numbers, steps = xp.zeros(len(self.parts), dtype="int64"), []
         for name in self.names:
-            values = settle(self.parts[name], "CombinedVocabulary").known().drop_duplicates().reset_index(drop=True)
+            values = (
+                canonicalize(self.parts[name], "CombinedVocabulary").known().drop_duplicates().reset_index(drop=True)
+            )
             dictionary = Vocabulary(values, None, PART)
             numbers = numbers * dictionary.num_ids + dictionary.encode(self.parts[name])
             prefixes = xp.unique(numbers)
@@ -124,7 +126,7 @@ class CombinedVocabulary:
 def count_combinations(frame: Any, names: list[str], where: str) -> Any:
     """Columns `names` and count of the frame's combinations, those that are all null left out."""
     engine = engine_of(frame)
-    columns = {name: settled_column(settle(frame[name], where)) for name in names}
+    columns = {name: canonical_column(canonicalize(frame[name], where)) for name in names}
     return _summed(engine.frames.DataFrame({**columns, "count": engine.arrays.ones(len(frame), dtype="int64")}), names)
 
 

@@ -11,7 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gigabatch.features.columns.categories import TEXT, Settled, category_kind, comparable, nullable, same_kind, settle
+from gigabatch.features.columns.categories import (
+    TEXT,
+    Canonical,
+    canonicalize,
+    category_kind,
+    comparable,
+    nullable,
+    same_kind,
+)
 from gigabatch.features.columns.hashing import buckets_of, hash_values
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError
@@ -95,15 +103,17 @@ class Vocabulary:
 
         Errors (`DataError`): a column of another kind than the values, for example text where they are numbers.
         """
-        # Of Python objects and of types that hold no categories only `settle` speaks properly.
+        # Of Python objects and of types that hold no categories only `canonicalize` speaks properly.
         plain = str(column.dtype) != "object" and category_kind(column) is not None
         found = engine_of(self.values).positions_and_nulls(column, self._table) if plain else None
         if found is not None:
             positions, null = found
-            return self.layout.ids(positions, null, lambda unseen: self._buckets(settle(column, "Vocabulary"), unseen))
-        settled = settle(column, "Vocabulary")
-        positions = self._positions(settled)
-        return self.layout.ids(positions, settled.null, lambda unseen: self._buckets(settled, unseen))
+            return self.layout.ids(
+                positions, null, lambda unseen: self._buckets(canonicalize(column, "Vocabulary"), unseen)
+            )
+        canonical = canonicalize(column, "Vocabulary")
+        positions = self._positions(canonical)
+        return self.layout.ids(positions, canonical.null, lambda unseen: self._buckets(canonical, unseen))
 
     @cached_property
     def _table(self) -> Any:
@@ -116,20 +126,20 @@ class Vocabulary:
         found.__dict__["_table"] = table  # where `cached_property` looks
         return found
 
-    def _positions(self, settled: Settled) -> Any:
+    def _positions(self, canonical: Canonical) -> Any:
         """Position of each row's value, -1 for null and unseen."""
         engine = engine_of(self.values)
-        if settled.kind is None or len(self.values) == 0:
-            return engine.arrays.full(len(settled.null), -1, dtype="int64")
-        asked, known, foreign = comparable(settled, self.values, "Vocabulary")
+        if canonical.kind is None or len(self.values) == 0:
+            return engine.arrays.full(len(canonical.null), -1, dtype="int64")
+        asked, known, foreign = comparable(canonical, self.values, "Vocabulary")
         positions = engine.positions_in(asked, known, self._table if known is self.values else None)
-        if settled.kind == TEXT:
+        if canonical.kind == TEXT:
             return positions
-        missing = settled.null if foreign is None else settled.null | foreign
+        missing = canonical.null if foreign is None else canonical.null | foreign
         return engine.arrays.where(missing, -1, positions)
 
-    def _buckets(self, settled: Settled, unseen: Any) -> Any:
-        values = settled.values[unseen]
+    def _buckets(self, canonical: Canonical, unseen: Any) -> Any:
+        values = canonical.values[unseen]
         if str(values.dtype) == "category":
             values = values.astype("str")
         hashes, _ = hash_values(values, "Vocabulary with several unseen ids")
@@ -165,14 +175,14 @@ class Vocabulary:
         Counts of known values are added up; those of values that do not enter are not kept.
         """
         engine = engine_of(self.values)
-        settled = settle(counted["value"], "Vocabulary.update")
-        if settled.kind is None:
+        canonical = canonicalize(counted["value"], "Vocabulary.update")
+        if canonical.kind is None:
             return self
-        positions = self._positions(settled)
+        positions = self._positions(canonical)
         added = engine.array(counted["count"]).astype("int64")
         counts = engine.array(self.counts).astype("int64").copy()
         counts[positions[positions >= 0]] += added[positions >= 0]
-        fresh = engine.frames.DataFrame({"value": settled.values.reset_index(drop=True), "count": added})
+        fresh = engine.frames.DataFrame({"value": canonical.values.reset_index(drop=True), "count": added})
         fresh = fresh[(positions < 0) & (added >= min_count)]
         fresh = fresh.sort_values(["count", "value"], ascending=[False, True]).reset_index(drop=True)
         if max_size is not None:
@@ -214,7 +224,7 @@ class Vocabulary:
         counts = frame["count"]
         if getattr(counts.dtype, "kind", "?") != "i" or bool(counts.isna().any()) or bool((counts < 0).any()):
             raise DataError(f"{where}: damaged, counts must be whole numbers from 0, found {counts.dtype}.")
-        values = settle(frame["value"], where).values  # refuses types that hold no categories
+        values = canonicalize(frame["value"], where).values  # refuses types that hold no categories
         if bool(values.duplicated().any()):
             raise DataError(f"{where}: damaged, {int(values.duplicated().sum())} value(s) are there twice.")
         return cls(values, counts, layout)

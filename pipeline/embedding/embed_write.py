@@ -75,12 +75,12 @@ def write_entity(
     places = [*columns.ids, *(num_ids + place for place in columns.floats)]
     computed = 0
     with MatrixWriter(folder / WORDS, len(frame)) as words, MatrixWriter(folder / VECTORS, len(frame)) as vectors:
-        for start, woven in _woven(bundle, entity, frame):
-            own = woven[:, places].cpu()
+        for start, packed in _packed(bundle, entity, frame):
+            own = packed[:, places].cpu()
             words.append(own)
             if tower is not None:
                 kept = _unchanged(own, start, reusable)
-                fresh = _vectors(tower, woven[~kept.to(woven.device)], num_ids, bundle.device, settings.dtype)
+                fresh = _vectors(tower, packed[~kept.to(packed.device)], num_ids, bundle.device, settings.dtype)
                 vectors.append(_merged(kept, fresh, start, reusable))
                 computed += len(fresh)
     return {
@@ -93,11 +93,11 @@ def write_entity(
     }
 
 
-def _woven(bundle: Bundle, entity: Entity, frame: Any) -> Iterator[tuple[int, Tensor]]:
+def _packed(bundle: Bundle, entity: Entity, frame: Any) -> Iterator[tuple[int, Tensor]]:
     """Number of the first row, and whole rows as words [n, W] int32, block by block."""
     for start in range(0, len(frame), ROWS_AT_ONCE):
         rows = feature_rows(bundle.schema, entity, frame.iloc[start : start + ROWS_AT_ONCE])
-        yield start, torch.from_dlpack(bundle.preprocessor.weave(rows, targets=False))
+        yield start, torch.from_dlpack(bundle.preprocessor.pack(rows, targets=False))
 
 
 def _unchanged(own: Tensor, start: int, old: StoredEntity | None) -> Tensor:

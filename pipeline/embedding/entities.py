@@ -1,7 +1,7 @@
 """The newest feature row of every user or item, part by part, and whole feature rows made of one entity's columns.
 
     rows = newest_rows(schema, schema.entity("item"), (engine.read_parquet(path) for path in parts))
-    words = preprocessor.weave(feature_rows(schema, entity, rows), targets=False)
+    words = preprocessor.pack(feature_rows(schema, entity, rows), targets=False)
 
 Frames of either engine; memory holds one part and a row of each user or item.
 """
@@ -98,7 +98,7 @@ def newest_rows(schema: Schema, entity: Entity, frames: Iterable[Any]) -> Any:
 
 
 def feature_rows(schema: Schema, entity: Entity, rows: Any) -> Any:
-    """Whole feature rows, such as `Preprocessor.weave` takes, of which only the entity's columns are filled.
+    """Whole feature rows, such as `Preprocessor.pack` takes, of which only the entity's columns are filled.
 
     The other columns hold nulls; continuous ones of whole numbers and flags, which cannot, hold 0. What a model
     computes of the entity alone must not depend on them.

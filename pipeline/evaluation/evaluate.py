@@ -61,7 +61,7 @@ def evaluate(model: Any, table: PackedTable, schema: Schema, device: str, bins: 
 
 
 def choose_metric(settings: NightlySettings, schema: Schema, in_groups: bool = False) -> str:
-    """The metric that decides, for the first target. in_groups: rows are judged in groups that the schema does not
+    """The metric that decides, for the first target. in_groups: rows are evaluated in groups that the schema does not
     name, each among the negatives that are drawn for it."""
     task = schema.targets[0].task
     grouped = in_groups or schema.only("group") is not None

@@ -40,7 +40,7 @@ class Sample:
     @classmethod
     def of(cls, bundle: Bundle) -> Sample:
         frame = sample_rows(bundle.preprocessor)
-        rows = torch.from_numpy(bundle.preprocessor.weave(frame, targets=False))
+        rows = torch.from_numpy(bundle.preprocessor.pack(frame, targets=False))
         num_ids = len(bundle.preprocessor.vocabularies)
         ids, floats = rows[:, :num_ids].contiguous(), rows[:, num_ids:].view(torch.float32).contiguous()
         outputs = torch.cat(list(model_outputs(bundle.model, ids, floats))).numpy()

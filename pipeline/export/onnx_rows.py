@@ -1,6 +1,6 @@
 """Rows of the features stage to predictions as one ONNX graph: strings and numbers in, no preprocessor needed.
 
-The graph does what `Preprocessor.weave` does: vocabularies become `LabelEncoder` nodes (ai.onnx.ml), nulls are filled
+The graph does what `Preprocessor.pack` does: vocabularies become `LabelEncoder` nodes (ai.onnx.ml), nulls are filled
 and flagged, floats scaled in float64 and rounded once, as `features/engines/row_loops.py` does; so ids and floats are
 the same bits. Then come the model and the activations of `TargetLoss.predict`.
 

@@ -77,7 +77,8 @@ class PlacedBatch:
 class Experiment:
     """train, valid: packed tables on `device`, of which `train` may be a sample of the run's `num_train_rows` rows.
 
-    valid is what training judges by: with negatives where the run draws them. negatives: what a training of this seed
+    valid is what training is evaluated on: with negatives where the run draws them. negatives: what a training of this
+    seed
     draws, None where rows have labels. They are drawn from the whole train split's items and known pairs, also where
     `train` is a sample; those of the last two seeds are kept, as their tables take a while and memory to make.
     """
@@ -128,7 +129,7 @@ class Experiment:
             encoded=encoded,
             spec=spec,
             train=sample_of(whole, max_rows).to(device),
-            valid=sample_of(encoded.judged("valid"), max_valid_rows and max_valid_rows * copies).to(device),
+            valid=sample_of(encoded.evaluation_table("valid"), max_valid_rows and max_valid_rows * copies).to(device),
             num_train_rows=len(whole),
             negatives=negatives,
         )
@@ -251,7 +252,7 @@ class TimedTrainer:
         if time.perf_counter() > self.deadline:
             raise Enough
 
-    def judged(self, trained: Trained) -> float:
+    def metric_of(self, trained: Trained) -> float:
         """The metric of the valid split."""
         valid, schema, device = self.experiment.valid, self.experiment.schema, self.experiment.device
         if self.metric == "logloss":

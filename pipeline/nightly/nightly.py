@@ -30,7 +30,7 @@ from gigabatch.pipeline.embedding.embed_write import EmbedSettings
 from gigabatch.pipeline.evaluation.evaluate import choose_metric, evaluate
 from gigabatch.pipeline.reports.report import ReportData, write_report
 from gigabatch.pipeline.stages.run import Run
-from gigabatch.pipeline.stages.stages import Features, Pipeline, judged_frame
+from gigabatch.pipeline.stages.stages import Features, Pipeline, evaluation_table_of
 from gigabatch.pipeline.store.artifacts import ArtifactError, atomic_symlink, folder_lock
 
 log = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ def compare(pipeline: Pipeline, features: Features, current: Bundle, candidate: 
         if reason:
             link = pipeline.config.runs / pipeline.config.name / "current"
             raise ConfigError(f"the current model {reason}. Remove the link {link} to start anew.")
-        table = judged_frame(bundle, features, frame)
+        table = evaluation_table_of(bundle, features, frame)
         outputs.append(evaluate(bundle.model, table, bundle.schema, pipeline.device).predictions[0].cpu())
     batch = table.unpack(table.words)
     labels, group = batch.targets[0].cpu(), None if batch.group is None else batch.group.cpu()

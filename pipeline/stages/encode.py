@@ -22,7 +22,7 @@ from gigabatch.pipeline.stages.cluster import Cluster
 
 def pack(preprocessor: Preprocessor, frame: Any) -> PackedTable:
     """A features-stage frame as a packed table in host memory."""
-    rows = torch.from_dlpack(preprocessor.weave(frame))
+    rows = torch.from_dlpack(preprocessor.pack(frame))
     return PackedTable.from_rows(preprocessor.tensor_schema, rows.cpu())
 
 
@@ -32,8 +32,8 @@ def fit(preprocessor: Preprocessor, engine: str, parts: Sequence[Path], cluster:
     if len(found) > 1 or cluster.distributed:
         preprocessor.fit(found, scheduler=cluster.scheduler)
         return []
-    woven = preprocessor.fit_weave(found)
-    return [PackedTable.from_rows(preprocessor.tensor_schema, torch.from_dlpack(rows).cpu()) for rows in woven]
+    packed = preprocessor.fit_pack(found)
+    return [PackedTable.from_rows(preprocessor.tensor_schema, torch.from_dlpack(rows).cpu()) for rows in packed]
 
 
 class GroupNumbers:

@@ -98,7 +98,8 @@ def stage_rows(summary: Mapping[str, Any], skipped: Collection[str]) -> list[dic
 class RunData:
     """What a trained model is evaluated on, and what led to it.
 
-    tables: by split; judged: valid and test as their metrics are measured, with negatives where the run draws them.
+    tables: by split; evaluation_tables: valid and test as their metrics are measured, with negatives where the run
+    draws them.
     rank: how high a model ranks the choices of the test split; None where the configuration asks for none. stages: the
     artifacts before the evaluation.
     """
@@ -109,7 +110,7 @@ class RunData:
     rows: dict[str, int]
     notes: list[str]
     tables: dict[str, PackedTable]
-    judged: dict[str, PackedTable]
+    evaluation_tables: dict[str, PackedTable]
     rank: Callable[[Model], dict[str, Any]] | None
     stages: dict[str, Artifact]
 
@@ -120,7 +121,7 @@ def write_run(folder: Path, run_id: str, data: RunData) -> dict[str, Any]:
     trained = data.stages["train"].path
     shutil.copytree(trained / "model", folder / "model")
     shutil.copy(trained / "metrics.jsonl", folder / "metrics.jsonl")
-    results = judge(load_bundle(folder / "model", data.device, data.engine), data)
+    results = evaluate_bundle(load_bundle(folder / "model", data.device, data.engine), data)
     seconds = {name: float(artifact.manifest["seconds"]) for name, artifact in data.stages.items()}
     seconds["evaluate"] = time.perf_counter() - started
     summary = summarise(run_id, data, results, seconds)
@@ -129,11 +130,11 @@ def write_run(folder: Path, run_id: str, data: RunData) -> dict[str, Any]:
     return summary
 
 
-def judge(bundle: Bundle, data: RunData) -> dict[str, Any]:
+def evaluate_bundle(bundle: Bundle, data: RunData) -> dict[str, Any]:
     """Metrics on valid and test, and what the report draws of test."""
-    settings, schema, model, test = data.config.evaluate, bundle.schema, bundle.model, data.judged["test"]
+    settings, schema, model, test = data.config.evaluate, bundle.schema, bundle.model, data.evaluation_tables["test"]
     bins, device = settings.calibration_bins, data.device
-    found = {split: evaluate(model, table, schema, device, bins) for split, table in data.judged.items()}
+    found = {split: evaluate(model, table, schema, device, bins) for split, table in data.evaluation_tables.items()}
     metric: str | None = None
     importance: list[dict[str, Any]] = []
     if settings.importance:

@@ -15,7 +15,7 @@ from gigabatch.pipeline.display import render_table
 from gigabatch.pipeline.evaluation.evaluate import evaluate, quality
 from gigabatch.pipeline.reports.report import ReportData, write_report
 from gigabatch.pipeline.stages.run import RunError, find_run
-from gigabatch.pipeline.stages.stages import Pipeline, judged_frame
+from gigabatch.pipeline.stages.stages import Pipeline, evaluation_table_of
 from gigabatch.pipeline.store.artifacts import write_json
 
 
@@ -28,7 +28,7 @@ def evaluate_run(
     bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)
     features = pipeline.features()
     started = time.perf_counter()
-    table = judged_frame(bundle, features, features.frame(split))
+    table = evaluation_table_of(bundle, features, features.frame(split))
     bins = pipeline.config.evaluate.calibration_bins
     found = evaluate(bundle.model, table, bundle.schema, pipeline.device, bins)
     summary = {

@@ -223,7 +223,7 @@ class Encoded:
         """A split's packed table, memory-mapped."""
         return PackedTable.load(self.artifact.path / split)
 
-    def judged(self, split: str) -> PackedTable:
+    def evaluation_table(self, split: str) -> PackedTable:
         """A split as its loss and metrics are measured: with negatives where the run draws them, else its table."""
         tables = {name: self.table(name) for name in SPLITS}
         config, preprocessor = self.features.pipeline.config, self.preprocessor
@@ -247,7 +247,7 @@ class Encoded:
         """Batches of the train split from where `train.residency` wants its rows, which the log says."""
         config, device = self.features.pipeline.config, self.features.pipeline.device
         stored, valid = (PackedShards(self.artifact.path / split) for split in ("train", "valid"))
-        # Beside the train split lies valid as it is judged, which has rows of negatives too.
+        # Beside the train split lies valid as it is evaluated, which has rows of negatives too.
         copies = 1 if config.train.negatives is None else 1 + config.train.negatives.per_positive
         residency = residency_here([stored, *[valid] * copies], device, available_memory(), config.train.residency)
         table = PackedShards(self.shuffled().path) if residency.kind == "stream" else stored
@@ -292,7 +292,7 @@ class Encoded:
         negatives = None
         if settings.negatives is not None:
             negatives = implicit_batches(preprocessor, spec.inputs, rows, settings.negatives, config.seed, device)
-        valid = self.judged("valid").to(device)
+        valid = self.evaluation_table("valid").to(device)
         with torch.random.fork_rng(range(torch.cuda.device_count()) if device != "cpu" else []):
             trained = train_model(
                 new_model(spec, rows, config.seed),
@@ -316,7 +316,9 @@ class Encoded:
         """Evaluate a trained artifact and put the run's folder in place, then point runs/<name>/latest at it."""
         features, pipeline, config = self.features, self.features.pipeline, self.features.pipeline.config
         settings = {"evaluate": config.to_dict()["evaluate"], "name": config.name}
-        key = artifact_key("evaluate", {"train": trained.key}, settings, source_hash(["pipeline", "gigabatch.models"]))
+        key = artifact_key(
+            "evaluate", {"train": trained.key}, settings, source_hash(["gigabatch.pipeline", "gigabatch.models"])
+        )
         artifacts = {"features": features.artifact, "encode": self.artifact, "train": trained}
 
         def write(folder: Path) -> dict[str, Any]:
@@ -327,7 +329,7 @@ class Encoded:
                 rows=features.rows,
                 notes=features.notes,
                 tables={split: self.table(split) for split in SPLITS},
-                judged={split: self.judged(split) for split in ("valid", "test")},
+                evaluation_tables={split: self.evaluation_table(split) for split in ("valid", "test")},
                 rank=self.ranking(model_inputs(self.preprocessor)),
                 stages=artifacts,
             )
@@ -366,7 +368,7 @@ class Encoded:
         return html_table(rows, f"Packed rows of {schema.num_words} words")
 
 
-def judged_frame(bundle: Bundle, features: Features, frame: Any) -> PackedTable:
+def evaluation_table_of(bundle: Bundle, features: Features, frame: Any) -> PackedTable:
     """Rows of the features stage as a bundle's metrics are measured on them: with negatives where the run draws them.
 
     These are drawn from the bundle's own vocabulary, and pairs of today's splits are known.

@@ -106,7 +106,7 @@ def with_negatives(
     config: RunConfig,
     device: str,
 ) -> PackedTable:
-    """tables[place] as it is judged: with negatives where `train.negatives` is set, the same each time, else as it is.
+    """tables[place] as it is evaluated: where `train.negatives` is set, with negatives that are the same each time.
 
     tables: the train split's first; the pairs of all of them are known. On `device` where negatives are drawn.
     """

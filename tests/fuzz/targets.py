@@ -63,7 +63,7 @@ def folder() -> Path:
     preprocessor = Preprocessor(SCHEMA).fit([ROWS])
     preprocessor.save(found / "preprocessor")
     Workflow([JoinGroupby(["name"], ["price"], ["mean"]), Categorify("name")]).fit([ROWS]).save(found / "workflow")
-    PackedTable(torch.from_numpy(preprocessor.weave(ROWS)), preprocessor.tensor_schema).save(found / "packed")
+    PackedTable(torch.from_numpy(preprocessor.pack(ROWS)), preprocessor.tensor_schema).save(found / "packed")
     (found / "nvtabular").mkdir()
     return found
 

@@ -49,7 +49,7 @@ def scores(bundle, many) -> np.ndarray:
 @pytest.fixture(scope="module")
 def words(bundle, many) -> np.ndarray:
     """What the model is given of each row: ids and the bits of floats."""
-    return bundle.preprocessor.weave(many, targets=False)
+    return bundle.preprocessor.pack(many, targets=False)
 
 
 @pytest.fixture
@@ -97,8 +97,8 @@ def test_a_score_is_the_same_alone_among_seven_and_among_many(bundle, many, scor
 def test_a_models_inputs_are_the_same_bits_alone_among_seven_and_among_many(bundle, many, words, position):
     start = min(position, MANY - 7)
     alone, seven = many.iloc[[position]], many.iloc[start : start + 7]
-    assert np.array_equal(bundle.preprocessor.weave(alone, targets=False), words[[position]])
-    assert np.array_equal(bundle.preprocessor.weave(seven, targets=False), words[start : start + 7])
+    assert np.array_equal(bundle.preprocessor.pack(alone, targets=False), words[[position]])
+    assert np.array_equal(bundle.preprocessor.pack(seven, targets=False), words[start : start + 7])
     ids, floats = bundle.online()(alone.to_dict("records")[0])
     assert np.array_equal(np.concatenate([ids, floats.view(np.int32)]), words[position])
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gigabatch.features.columns.categories import TEXT, same_kind, settle
+from gigabatch.features.columns.categories import TEXT, canonicalize, same_kind
 from gigabatch.features.columns.lists import list_column, list_entries
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError
@@ -118,11 +118,11 @@ class Categorify(FittedOperator):
         direct = None if self.is_list else engine.direct_counts(column)
         if direct is not None:
             return direct
-        settled = settle(self._entries(column)[0] if self.is_list else column, self._where)
-        if settled.kind is None:
+        canonical = canonicalize(self._entries(column)[0] if self.is_list else column, self._where)
+        if canonical.kind is None:
             return engine.frames.DataFrame({"value": engine.frames.Series([], dtype="str"),
                                             "count": engine.arrays.zeros(0, dtype="int64")})  # fmt: skip
-        return engine.value_counts(settled.values if settled.kind == TEXT else settled.known())
+        return engine.value_counts(canonical.values if canonical.kind == TEXT else canonical.known())
 
     def merge(self, left: Any, right: Any) -> Any:
         if isinstance(left, str):
@@ -182,7 +182,7 @@ class Categorify(FittedOperator):
         return found
 
     def _given(self, engine: Any) -> Vocabulary:
-        values = settle(self._read(engine), f"{self._where}, given vocabulary")
+        values = canonicalize(self._read(engine), f"{self._where}, given vocabulary")
         if values.kind is None or bool(values.null.any()):
             raise DataError(f"{self._where}: the given vocabulary is empty or holds a null. Remove the null.")
         known = values.values.astype("str") if str(values.values.dtype) == "category" else values.values

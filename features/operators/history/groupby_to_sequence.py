@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gigabatch.features.columns.categories import TEXT, WHOLE, settle
+from gigabatch.features.columns.categories import TEXT, WHOLE, canonicalize
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import Operator, WithinGroups
@@ -69,7 +69,7 @@ class GroupbyToSequence(WithinGroups, Operator):
         return out.sort_values(list(self.by)).reset_index(drop=True)
 
     def _text(self, column: Any) -> Any:
-        if settle(column, "GroupbyToSequence").kind not in (TEXT, WHOLE, None):
+        if canonicalize(column, "GroupbyToSequence").kind not in (TEXT, WHOLE, None):
             raise DataError(
                 f"GroupbyToSequence: column {column.name!r} is {column.dtype}, which engines write differently. Cast "
                 "it to whole numbers or text."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gigabatch.features.columns.categories import TEXT, settle
+from gigabatch.features.columns.categories import TEXT, canonicalize
 from gigabatch.features.columns.lists import list_column, list_entries
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
@@ -74,7 +74,7 @@ class ListSlice(ColumnOperator):
 
     def _entries(self, column: Any) -> tuple[Any, Any]:
         if self.separator is not None:
-            if settle(column, "ListSlice").kind not in (TEXT, None):
+            if canonicalize(column, "ListSlice").kind not in (TEXT, None):
                 raise DataError(
                     f"ListSlice: column {column.name!r} is {column.dtype}, not delimited text. Cast it to string, or "
                     "set separator=None for a column of lists."

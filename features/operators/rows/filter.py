@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gigabatch.features.columns.categories import TEXT, settle
+from gigabatch.features.columns.categories import TEXT, canonicalize
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import Operator
@@ -114,7 +114,7 @@ def _compare(column: Any, op: str, value: Any) -> Any:
         )
     engine = engine_of(column)
     if kind == "O":
-        text = settle(column, "Filter")
+        text = canonicalize(column, "Filter")
         if text.kind not in (TEXT, None):
             raise DataError(f"Filter: column {column.name!r} holds {text.kind}, not text. Cast it first.")
         return engine.array(COMPARISONS[op](text.values.astype("str"), value)).astype(bool)

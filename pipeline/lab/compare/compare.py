@@ -1,7 +1,7 @@
 """`gigabatch compare`: models of the shelf on one run's data under one budget, with intervals over seeds.
 
 Every model gets the same rows, epochs, batch size, optimizer and number of trials for its learning rate, which the
-valid split decides; then one training a seed, judged on the test split. docs/compare.md says how to read the result.
+valid split decides; then one training a seed, evaluated on the test split. docs/compare.md says how to read the result.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ LR_STEP = 3.0  # from one learning rate that is tried to the next
 
 
 class Trainer(TimedTrainer):
-    """Trains models of the shelf on a run's data and judges them on its splits."""
+    """Trains models of the shelf on a run's data and evaluates them on its splits."""
 
     def __init__(self, experiment: Experiment, deadline: float) -> None:
         super().__init__(experiment, deadline)
-        self.test = experiment.encoded.judged("test").to(experiment.device)
+        self.test = experiment.encoded.evaluation_table("test").to(experiment.device)
         self._ranking = experiment.encoded.ranking(experiment.spec.inputs)
 
     def valid_metric(self, spec: ModelSpec, settings: TrainSettings, seed: int) -> float:
         """The metric of the valid split after a training."""
-        return self.judged(self.fit(settings, seed, spec))
+        return self.metric_of(self.fit(settings, seed, spec))
 
     def outcome(self, spec: ModelSpec, settings: TrainSettings, seed: int) -> Outcome:
         """A training and all metrics of the test split."""

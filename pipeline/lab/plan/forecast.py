@@ -214,7 +214,7 @@ class Forecast:
 
     @property
     def _copies(self) -> int:
-        """Rows that a row of a split is judged as: with its negatives, where they are drawn."""
+        """Rows that a row of a split is evaluated as: with its negatives, where they are drawn."""
         negatives = self.config.train.negatives
         return 1 if negatives is None else 1 + negatives.per_positive
 
@@ -223,9 +223,9 @@ class Forecast:
         negatives = self.config.train.negatives
         if negatives is None:
             return 0
-        judged = self.rows["valid"] * self._copies * (self.found[-1]["num_words"] + 1) * FLOAT_BYTES
+        evaluated = self.rows["valid"] * self._copies * (self.found[-1]["num_words"] + 1) * FLOAT_BYTES
         pair = (2 + 2 * (negatives.kind == "popularity")) * FLOAT_BYTES * negatives.exclude_known
-        return judged - self.table_bytes(("valid",)) + self.rows["train"] * pair
+        return evaluated - self.table_bytes(("valid",)) + self.rows["train"] * pair
 
     def host_bytes(self, stage: str, rows_per_part: int | None = None) -> float:
         """Peak of the resident set; rows_per_part: other than configured, once `smaller` is known."""

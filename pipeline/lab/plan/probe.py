@@ -136,7 +136,7 @@ def run_stages(config: RunConfig, block_scale: float, whole_run: bool, watch: Wa
         watch.mark("evaluate")
         pipeline.config = config
         if config.evaluate.importance:
-            model, test = load_bundle(artifact.path / "model", pipeline.device).model, encoded.judged("test")
+            model, test = load_bundle(artifact.path / "model", pipeline.device).model, encoded.evaluation_table("test")
             settings, seed = config.evaluate, config.seed
             permutation_importance(model, test, features.schema, settings, seed, pipeline.device)
             watch.mark("importance")
@@ -203,7 +203,11 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
     pipeline = stages.Pipeline(config)
     encoded, device = pipeline.features().encode(), pipeline.device
     # On the host until they are needed: what the whole run's take of a GPU is known.
-    table, valid, positives = encoded.table("train"), encoded.judged("valid").to("cpu"), len(encoded.table("valid"))
+    table, valid, positives = (
+        encoded.table("train"),
+        encoded.evaluation_table("valid").to("cpu"),
+        len(encoded.table("valid")),
+    )
     preprocessor, drawing = encoded.preprocessor, config.train.negatives
     batch_size = config.train.batch_size
     copies = 1 if drawing is None else 1 + drawing.per_positive

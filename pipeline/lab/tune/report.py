@@ -68,7 +68,7 @@ class Tuned:
         texts = [f"Keep train.batch_size={self.batch_size}.", *(trial.text for trial in self.trials)]
         untried = self.candidates[len(self.trials) :]
         if untried:
-            texts.append(f"The time was up before batch {', '.join(f'{size:,}' for size in untried)} could be judged.")
+            texts.append(f"The time was up before batch {', '.join(f'{size:,}' for size in untried)} could be tried.")
         return " ".join(texts)
 
     def to_dict(self) -> dict[str, Any]:

@@ -172,7 +172,7 @@ class Trainer(TimedTrainer):
             trained = self.fit(settings, seed)
         except Enough:
             return None
-        return Outcome(self.judged(trained), valid_losses(trained))
+        return Outcome(self.metric_of(trained), valid_losses(trained))
 
     def relative_gain(self, large: Outcome, small: Outcome) -> float:
         """By how much `large` is better, as a share of `small`'s metric."""

@@ -7,7 +7,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gigabatch.features.columns.categories import FLAG, FLOAT, TEXT, WHOLE, nullable, same_kind, settle, settled_column
+from gigabatch.features.columns.categories import (
+    FLAG,
+    FLOAT,
+    TEXT,
+    WHOLE,
+    canonical_column,
+    canonicalize,
+    nullable,
+    same_kind,
+)
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.categories.categorify import Categorify
 
@@ -43,12 +52,12 @@ def fit(values, dtype=None):
     ids=str,
 )
 def test_every_type_is_one_of_four_kinds_and_nulls_are_kept(series, kind, dtype):
-    found = settle(series, "Test")
+    found = canonicalize(series, "Test")
     assert found.kind == kind
     assert str(found.values.dtype) == dtype
     assert found.null.tolist() == series.isna().tolist()
     if kind is not None:
-        assert settled_column(found).isna().tolist() == series.isna().tolist()
+        assert canonical_column(found).isna().tolist() == series.isna().tolist()
 
 
 @pytest.mark.parametrize(
@@ -76,8 +85,8 @@ def test_what_is_no_category_is_an_error_that_names_the_column(series):
 
 def test_unsigned_integers_beyond_int64_are_an_error():
     with pytest.raises(DataError, match=r"2\^63"):
-        settle(column([2**63], "uint64"), "Test")
-    assert settle(column([2**63 - 1], "uint64"), "Test").values.tolist() == [2**63 - 1]
+        canonicalize(column([2**63], "uint64"), "Test")
+    assert canonicalize(column([2**63 - 1], "uint64"), "Test").values.tolist() == [2**63 - 1]
 
 
 def test_large_integers_beside_nulls_stay_exact():

@@ -96,20 +96,20 @@ def test_fit_does_not_depend_on_the_partitions_or_their_order(rows, count, seed)
 
 @given(rows=st.lists(ROW, min_size=1, max_size=30), count=COUNTS, seed=st.integers(0, 99), min_count=st.integers(1, 3))
 @settings(max_examples=examples(40))
-def test_fit_weave_gives_the_states_of_fit_and_the_rows_of_weave(rows, count, seed, min_count):
+def test_fit_pack_gives_the_states_of_fit_and_the_rows_of_pack(rows, count, seed, min_count):
     frame = table([*rows, ("a", 1, 0.0, 0.0)])
     parts = cut(frame, count, seed)
     apart = Preprocessor(SCHEMA, PreprocessorSettings(min_count=min_count)).fit([frame])
     together = Preprocessor(SCHEMA, PreprocessorSettings(min_count=min_count))
-    woven = together.fit_weave(parts)
+    packed = together.fit_pack(parts)
     assert state(together) == state(apart)
-    for part, found in zip(parts, woven, strict=True):
-        assert np.array_equal(found, apart.weave(part))
+    for part, found in zip(parts, packed, strict=True):
+        assert np.array_equal(found, apart.pack(part))
 
 
 @given(st.data(), st.integers(1, 3))
 @settings(max_examples=examples(40))
-def test_rows_after_fit_weave_are_looked_up_as_after_loading(data, min_count):
+def test_rows_after_fit_pack_are_looked_up_as_after_loading(data, min_count):
     """Long and short text and far-apart integers, with values that were cut, that are new and that are null."""
     words = ["a", "", "a" * 20, "a" * 19 + "b", "ab", "äöü" * 7, "c"]
     numbers = [0, -5, 10**12, 10**12 + 1, 7, -(2**62)]
@@ -123,8 +123,8 @@ def test_rows_after_fit_weave_are_looked_up_as_after_loading(data, min_count):
     train, others = (frame(data.draw(st.lists(row, min_size=1, max_size=30))) for _ in range(2))
     chosen = PreprocessorSettings(min_count=min_count)
     fresh, kept = Preprocessor(schema, chosen).fit([train]), Preprocessor(schema, chosen)
-    kept.fit_weave([train])
-    np.testing.assert_array_equal(kept.weave(others), fresh.weave(others))
+    kept.fit_pack([train])
+    np.testing.assert_array_equal(kept.pack(others), fresh.pack(others))
 
 
 def test_the_columns_of_a_file_need_not_be_converted(tmp_path):
@@ -141,11 +141,11 @@ def test_the_columns_of_a_file_need_not_be_converted(tmp_path):
     frame = pd.read_parquet(tmp_path / "rows.parquet")
     plain = Preprocessor(SCHEMA).fit([frame])
     direct = Preprocessor(SCHEMA)
-    (woven,) = direct.fit_weave([part])
+    (packed,) = direct.fit_pack([part])
     assert isinstance(direct.read(part)["word"].dtype, pd.ArrowDtype)
     assert state(direct) == state(plain) == state(Preprocessor(SCHEMA).fit([part]))
-    assert np.array_equal(woven, plain.weave(frame))
-    assert np.array_equal(direct.weave(direct.read(part)), woven)
+    assert np.array_equal(packed, plain.pack(frame))
+    assert np.array_equal(direct.pack(direct.read(part)), packed)
 
 
 def test_columns_may_have_category_settings_of_their_own(tmp_path):
@@ -162,7 +162,7 @@ def test_columns_may_have_category_settings_of_their_own(tmp_path):
     again = Preprocessor.load(tmp_path)
     assert again.settings == chosen
     pd.testing.assert_frame_equal(again.transform(table(LITERAL)), found.transform(table(LITERAL)))
-    assert np.array_equal(Preprocessor(SCHEMA, chosen).fit_weave([table(LITERAL)])[0], found.weave(table(LITERAL)))
+    assert np.array_equal(Preprocessor(SCHEMA, chosen).fit_pack([table(LITERAL)])[0], found.pack(table(LITERAL)))
 
 
 def test_settings_of_a_column_that_is_not_categorical_are_refused():

@@ -120,10 +120,10 @@ def test_parquet_parts_update_like_frames(tmp_path):
     assert checksum(one.learned) == checksum(other.learned)
 
 
-def test_the_fit_that_weaves_learns_the_same():
+def test_the_fit_that_packs_learns_the_same():
     parts = [table(OLD[:2]), table(OLD[2:])]
     one, other = Preprocessor(SCHEMA, PreprocessorSettings(min_count=2)), fitted(min_count=2)
-    one.fit_weave(parts)
+    one.fit_pack(parts)
     assert checksum(one.learned) == checksum(other.learned)
 
 

@@ -1,4 +1,4 @@
-"""Weaving on CPU against columns filled, scaled and copied one by one with NumPy."""
+"""Packing on CPU against columns filled, scaled and copied one by one with NumPy."""
 
 import itertools
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gigabatch.features.engines.frame import FloatWord, IdWord
-from gigabatch.features.engines.row_loops import weave_rows
+from gigabatch.features.engines.row_loops import pack_rows
 from gigabatch.features.errors import DataError
 
 VALUE = st.one_of(st.none(), st.just(float("nan")), st.floats(-1e6, 1e6, width=32))
@@ -38,7 +38,7 @@ def test_floats_are_filled_flagged_and_scaled_as_numpy_does(values, cuts, scaled
     fill, mean, std = 0.1, 3.7, 2.9 if scaled else 0.0
     numbers = np.array([np.nan if value is None else value for value in values], np.float32)
     column = arrow_column(values, cuts) if arrow else pd.Series(numbers, name="x")
-    rows = weave_rows(len(values), 3, [], [FloatWord(column, fill, mean, std, 2, 0)])
+    rows = pack_rows(len(values), 3, [], [FloatWord(column, fill, mean, std, 2, 0)])
     filled, flags = by_hand(values, fill, mean, std)
     assert rows[:, 2].tobytes() == filled.tobytes()
     assert rows[:, 0].tobytes() == flags.tobytes()
@@ -48,14 +48,14 @@ def test_floats_are_filled_flagged_and_scaled_as_numpy_does(values, cuts, scaled
 def test_codes_go_through_their_table_and_null_takes_its_last(codes):
     table = np.array([30, 31, 32, 33, 34, 1], np.int32)
     plain = np.arange(len(codes), dtype=np.float32)
-    rows = weave_rows(len(codes), 2, [IdWord(np.array(codes, np.int32), 1, table), IdWord(plain, 0)], [])
+    rows = pack_rows(len(codes), 2, [IdWord(np.array(codes, np.int32), 1, table), IdWord(plain, 0)], [])
     assert rows[:, 1].tolist() == [int(table[code]) for code in codes]
     assert np.array_equal(rows[:, 0].copy().view(np.float32), plain)
 
 
 def test_more_rows_than_a_task_has_come_in_order():
     values = np.arange(200_003, dtype=np.float32)
-    rows = weave_rows(len(values), 2, [IdWord(np.arange(len(values), dtype=np.int32), 1)],
+    rows = pack_rows(len(values), 2, [IdWord(np.arange(len(values), dtype=np.int32), 1)],
                  [FloatWord(pd.Series(values, name="x"), 0.0, 0.0, 0.0, 0, -1)])  # fmt: skip
     assert np.array_equal(rows[:, 0].copy().view(np.float32), values)
     assert np.array_equal(rows[:, 1], np.arange(len(values)))
@@ -65,10 +65,10 @@ def test_more_rows_than_a_task_has_come_in_order():
 def test_an_infinity_is_an_error_that_names_the_column(infinity):
     column = pd.Series(np.array([1.0, infinity], np.float32), name="price")
     with pytest.raises(DataError, match="'price' holds an infinity"):
-        weave_rows(2, 1, [], [FloatWord(column, 0.0, 0.0, 1.0, 0, -1)])
+        pack_rows(2, 1, [], [FloatWord(column, 0.0, 0.0, 1.0, 0, -1)])
 
 
 def test_what_leaves_float32_by_scaling_is_an_error():
     column = pd.Series(np.array([1e30], np.float32), name="price")
     with pytest.raises(DataError, match=r"'price'.*leaves float32"):
-        weave_rows(1, 1, [], [FloatWord(column, 0.0, 0.0, 1e-20, 0, -1)])
+        pack_rows(1, 1, [], [FloatWord(column, 0.0, 0.0, 1e-20, 0, -1)])

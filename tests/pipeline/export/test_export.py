@@ -138,10 +138,10 @@ def test_rows_through_onnx_are_the_bundles(bundle, rows_session):
     """ids and floats bit for bit, predictions within the tolerance, for nulls, unseen values and NaN."""
     rows = unseen_and_null_rows()
     predictions, ids, floats = rows_session.run(["predictions", "ids", "floats"], by_hand(rows))
-    woven = bundle.preprocessor.weave(rows, targets=False)
+    packed = bundle.preprocessor.pack(rows, targets=False)
     assert ids.dtype == np.int32
-    assert np.array_equal(ids, woven[:, :4])
-    assert np.array_equal(floats.view(np.int32), woven[:, 4:])
+    assert np.array_equal(ids, packed[:, :4])
+    assert np.array_equal(floats.view(np.int32), packed[:, 4:])
     expected = bundle.predict(rows)
     assert list(expected.columns) == ["click", "kind_a", "kind_b", "kind_c", "v"]
     assert predictions.dtype == np.float32
@@ -171,9 +171,9 @@ def test_any_rows_have_the_ids_and_floats_of_the_preprocessor(bundle, rows_sessi
     feed = by_hand(rows)
     feed["count"] = np.array(rows["count"], np.int32).astype(np.float32)
     ids, floats = rows_session.run(["ids", "floats"], feed)
-    woven = bundle.preprocessor.weave(rows, targets=False)
-    assert np.array_equal(ids, woven[:, :4])
-    assert np.array_equal(floats.view(np.int32), woven[:, 4:])
+    packed = bundle.preprocessor.pack(rows, targets=False)
+    assert np.array_equal(ids, packed[:, :4])
+    assert np.array_equal(floats.view(np.int32), packed[:, 4:])
     ours = onnx_inputs(bundle.preprocessor, rows)
     assert list(ours) == list(feed)
     for name, values in feed.items():

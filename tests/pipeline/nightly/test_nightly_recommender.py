@@ -14,7 +14,7 @@ from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.config.config import ConfigError
 from gigabatch.pipeline.embedding.embeddings import StoredEmbeddings
 from gigabatch.pipeline.nightly.nightly import compare, rollback, run_nightly
-from gigabatch.pipeline.stages.stages import Pipeline, judged_frame
+from gigabatch.pipeline.stages.stages import Pipeline, evaluation_table_of
 from gigabatch.pipeline.training.negatives import first_id, implicit_batches
 from gigabatch.pipeline.training.train import model_inputs
 
@@ -116,7 +116,7 @@ def test_two_nights_are_compared_on_new_clicks_among_drawn_items(home):
     assert f"on {len(window):,} rows that neither model has seen, each among 4 drawn items" in night["decision"]
     for name, column in (("previous", "current"), ("current", "candidate")):
         bundle = load_bundle(home / "runs" / "clicks" / name / "model")
-        table = judged_frame(bundle, features, window)
+        table = evaluation_table_of(bundle, features, window)
         drawn = table.words[:, 1].reshape(-1, 5)[:, 1:]
         # of the bundle's own vocabulary: the new users and items are of the second night alone
         assert int(drawn.min()) >= first_id(bundle.preprocessor, "item")
@@ -142,7 +142,7 @@ def test_the_many_unseen_users_know_nothing_together(grown):
     folder, features = grown
     bundle = load_bundle(folder / "runs" / "clicks" / "current" / "model")
     preprocessor, first = bundle.preprocessor, first_id(bundle.preprocessor, "user")
-    table = judged_frame(bundle, features, features.frame("test"))
+    table = evaluation_table_of(bundle, features, features.frame("test"))
     labels = table.unpack(table.words).targets[0]
     positives = PackedTable(table.words[labels == 1], table.schema)
     assert int((positives.words[:, 0] < first).sum()) > 20

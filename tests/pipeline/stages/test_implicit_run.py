@@ -71,11 +71,11 @@ def test_a_run_learns_from_positives_alone(run):
     assert "Ranking of the test split" in (run.path / "report.html").read_text()
 
 
-def test_the_judged_split_has_each_positive_and_its_negatives(home):
+def test_the_evaluation_table_has_each_positive_and_its_negatives(home):
     encoded = Pipeline.from_config(home / "run.yaml").features().encode()
-    judged, table = encoded.judged("test"), encoded.table("test")
-    assert len(judged) == 5 * len(table)
-    rows, positives = judged.unpack(judged.words), table.unpack(table.words)
+    evaluated, table = encoded.evaluation_table("test"), encoded.table("test")
+    assert len(evaluated) == 5 * len(table)
+    rows, positives = evaluated.unpack(evaluated.words), table.unpack(table.words)
     assert torch.equal(rows.ids[::5], positives.ids)
     assert rows.targets[0].tolist() == [1.0, 0, 0, 0, 0] * len(table)
     inputs = encoded.preprocessor.schema.names("categorical")
@@ -84,7 +84,7 @@ def test_the_judged_split_has_each_positive_and_its_negatives(home):
         :, [user, item]].tolist()}  # fmt: skip
     drawn = rows.ids[rows.targets[0] == 0][:, [user, item]].tolist()
     assert not known & {tuple(pair) for pair in drawn}
-    assert torch.equal(encoded.judged("test").words, judged.words)
+    assert torch.equal(encoded.evaluation_table("test").words, evaluated.words)
 
 
 class Crash(Exception):
@@ -93,7 +93,7 @@ class Crash(Exception):
 
 def test_a_killed_training_draws_the_same_negatives_when_it_goes_on(home, tmp_path):
     encoded = Pipeline.from_config(home / "run.yaml").features().encode()
-    train, valid, preprocessor = encoded.table("train"), encoded.judged("valid"), encoded.preprocessor
+    train, valid, preprocessor = encoded.table("train"), encoded.evaluation_table("valid"), encoded.preprocessor
     sizes = tuple(column.num_ids for column in train.schema.ids)
     names = [column.name for column in train.schema.ids]
     user, item = names.index("user"), names.index("item")
@@ -178,7 +178,7 @@ def test_rows_without_a_user_have_nothing_to_leave_out():
     require_positives(free, Preprocessor(schema, free.preprocess))
 
 
-def test_users_that_train_does_not_have_are_judged_as_many(home, tmp_path):
+def test_users_that_train_does_not_have_are_evaluated_as_many(home, tmp_path):
     """By time, users of valid and test are new: all have the id of the unseen user, who has all items together."""
     random = np.random.default_rng(4)
     rows = [{"user": f"u{n // 20}", "item": f"i{random.integers(30)}", "at": n} for n in range(2000)]
@@ -186,8 +186,8 @@ def test_users_that_train_does_not_have_are_judged_as_many(home, tmp_path):
     features = f"features={{path: {tmp_path / 'rows.csv'}, time: at, split_by: time}}"
     encoded = Pipeline.from_config(home / "run.yaml", features).features().encode()
     names = [column.name for column in encoded.table("test").schema.ids]
-    judged = encoded.judged("test").words
-    assert set(judged[:, names.index("user")].tolist()) == {2}
-    items = judged[:, names.index("item")].view(-1, 5)
+    evaluated = encoded.evaluation_table("test").words
+    assert set(evaluated[:, names.index("user")].tolist()) == {2}
+    items = evaluated[:, names.index("item")].view(-1, 5)
     assert not (items[:, 1:] == items[:, :1]).any()
     assert set(items[:, 1:].flatten().tolist()) == set(range(3, 33))

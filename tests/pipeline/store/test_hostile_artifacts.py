@@ -87,7 +87,7 @@ def saved(tmp_path_factory):
     workflow = Workflow(steps, labels=["y"]).fit([ROWS])
     model = TabularModel(inputs, TabularSettings())
     Bundle(preprocessor, model, {"recipe": "none"}, workflow=workflow).save(folder / "bundle")
-    PackedTable(torch.from_numpy(preprocessor.weave(ROWS)), tensors).save(folder / "packed")
+    PackedTable(torch.from_numpy(preprocessor.pack(ROWS)), tensors).save(folder / "packed")
     export = json.loads((Path(__file__).parents[2] / "features" / "data" / "fastai_export.json").read_text())["export"]
     (folder / "fastai.json").write_text(json.dumps(export))
     nvtabular = Saved(folder / "nvtabular")

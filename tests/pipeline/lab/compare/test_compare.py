@@ -362,15 +362,15 @@ def test_scores_that_cannot_be_ranked_leave_their_model_out(shop, monkeypatch):
     assert "scores that are not finite" in found.left_out["lr"]
 
 
-def test_another_way_to_judge_has_a_folder_of_its_own(shop, monkeypatch):
+def test_another_way_to_evaluate_has_a_folder_of_its_own(shop, monkeypatch):
     monkeypatch.setattr("gigabatch.pipeline.lab.compare.compare.source_hash", lambda modules: "sources")
     ids = set()
-    judged = [
+    evaluated = [
         ("null", FakeTrainer()),
         ("{k: [3], negatives: null}", FakeTrainer()),
         ("null", FakeTrainer("logloss", -1)),
     ]
-    for ranking, trainer in judged:
+    for ranking, trainer in evaluated:
         experiment = Experiment.of(
             shop.pipeline("recipe=tiny_shop", *SMALL, f"evaluate.ranking={ranking}").features().encode(), 1000
         )

@@ -358,7 +358,7 @@ def test_ranking_takes_time_by_its_rows_and_candidates_and_drawing_takes_memory(
     assert forecast.steps is not None
     forecast.steps |= {"gpu_bytes": GIB}
     plain.steps |= {"gpu_bytes": GIB}
-    # 100,000 rows of valid are judged as 500,000 of eleven words instead of ten; 800,000 pairs are known, twice
+    # 100,000 rows of valid are evaluated as 500,000 of eleven words instead of ten; 800,000 pairs are known, twice
     more = 500_000 * 44 - 100_000 * 40 + 800_000 * 8
     assert forecast.gpu_bytes("train") - plain.gpu_bytes("train") == more
 

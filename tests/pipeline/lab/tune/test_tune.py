@@ -359,7 +359,7 @@ def test_what_time_did_not_allow_is_said(experiment, monkeypatch):
     monkeypatch.setattr("gigabatch.pipeline.lab.tune.tune.Trainer", lambda *_: trainer)
     found = tune(experiment, Bounds(seeds=3, seconds=600))
     assert found.verdict.startswith("Keep train.batch_size=32. The large batch loses: 128 has auc -1.250%")
-    assert found.verdict.endswith("The time was up before batch 64 could be judged.")
+    assert found.verdict.endswith("The time was up before batch 64 could be tried.")
 
 
 def test_a_page_escapes_what_it_shows():

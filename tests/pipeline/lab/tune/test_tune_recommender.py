@@ -1,4 +1,4 @@
-"""lr-range, tune and profile of runs whose negatives are drawn: they train and judge on what a run of them does."""
+"""lr-range, tune and profile of runs whose negatives are drawn: they train and evaluate on what a run of them does."""
 
 import json
 import math
@@ -122,7 +122,7 @@ def test_of_a_sample_the_known_pairs_are_the_whole_splits(home, encoded):
 
 
 @pytest.mark.parametrize("kind", ["ncf", "popular", "two_tower", "two_tower_bpr"])
-def test_a_trial_is_the_training_of_a_run_and_is_judged_on_its_valid_rows(home, kind):
+def test_a_trial_is_the_training_of_a_run_and_is_evaluated_on_its_valid_rows(home, kind):
     experiment = Experiment.of_run(home / "run.yaml", MODELS[kind])
     trained = experiment.fit(experiment.config.train, experiment.config.seed)
     run = Pipeline.from_config(home / "run.yaml", *MODELS[kind]).train()
