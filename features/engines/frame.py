@@ -20,7 +20,23 @@ ENGINES = ("auto", "cudf", "pandas")
 
 
 def resolve_engine(name: str) -> str:
-    """`auto` becomes `cudf` where cuDF is installed and a CUDA device answers, else `pandas`."""
+    """Say which engine a name stands for.
+
+    Parameters
+    ----------
+    name
+        `pandas`, `cudf`, or `auto`, which is `cudf` where cuDF is installed and a CUDA device answers, else `pandas`.
+
+    Returns
+    -------
+    str
+        `pandas` or `cudf`.
+
+    Raises
+    ------
+    DataError
+        An unknown name, or `cudf` where it is not installed.
+    """
     if name not in ENGINES:
         raise DataError(f"engine: unknown engine {name!r}. Known: {', '.join(ENGINES)}.")
     if name == "auto":
@@ -39,12 +55,52 @@ def _cudf_usable() -> bool:
 
 
 def load_engine(name: str) -> ModuleType:
-    """The engine module of that name; `auto` is resolved first."""
+    """Load the engine module of a name.
+
+    Parameters
+    ----------
+    name
+        `auto`, `cudf` or `pandas`, as in `resolve_engine`.
+
+    Returns
+    -------
+    Engine
+        The module.
+
+    Raises
+    ------
+    DataError
+        An unknown name, or `cudf` where it is not installed.
+
+    Examples
+    --------
+    >>> from gigabatch.features.engines.frame import load_engine
+    >>> load_engine("pandas").NAME
+    'pandas'
+    """
     return importlib.import_module(f"gigabatch.features.engines.{resolve_engine(name)}")
 
 
 def engine_of(frame: Any) -> ModuleType:
-    """The engine module that a frame or series belongs to."""
+    """Find the engine module that a frame or column belongs to.
+
+    Parameters
+    ----------
+    frame
+        Frame or column of pandas or cuDF.
+
+    Returns
+    -------
+    Engine
+        The module.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.engines.frame import engine_of
+    >>> engine_of(pd.DataFrame({"a": [1]})).NAME
+    'pandas'
+    """
     root = type(frame).__module__.partition(".")[0]
     return importlib.import_module(f"gigabatch.features.engines.{'cudf' if root == 'cudf' else 'pandas'}")
 

@@ -17,13 +17,29 @@ PART = IdLayout(padding=0, null=0, unseen=1)  # of the numbers that one column's
 
 @dataclass(frozen=True)
 class CombinedVocabulary:
-    """The known combinations, by descending frequency at the first fit, ties by their values, null before any value.
+    """The known combinations of several columns and their ids.
 
-    parts: a frame of the columns, one row a combination. counts: int64. buckets: ids of the unseen; `HashedCross` of
-    the row, modulo `buckets`, picks one.
+    Combinations stand by descending frequency at the first fit, ties by their values, null before any value. A row is
+    null if all of its columns are; a null in some of them is a value of its own. A combination not seen at fit is
+    unseen, whether or not each of its values is known.
 
-    A row is null if all of its columns are; a null in some of them is a value of its own. A combination not seen
-    at fit is unseen, whether or not each of its values is known.
+    Parameters
+    ----------
+    parts
+        Frame of the columns, one row a combination.
+    counts
+        int64 column: how often each was seen at fit.
+    buckets
+        How many ids the unseen share; `HashedCross` of the row, modulo `buckets`, picks one.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.vocabulary.combined import CombinedVocabulary
+    >>> parts = pd.DataFrame({"origin": ["JFK", "EWR"], "hour": [6, 7]})
+    >>> vocabulary = CombinedVocabulary(parts, pd.Series([3, 1]))
+    >>> vocabulary.encode(pd.DataFrame({"origin": ["EWR", "EWR"], "hour": [7, 6]})).tolist()
+    [4, 2]
     """
 
     parts: Any

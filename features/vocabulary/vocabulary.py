@@ -29,14 +29,31 @@ METADATA = b"gigabatch.vocabulary"
 
 @dataclass(frozen=True)
 class IdLayout:
-    """Ids: 0 padding, 1 null, 2 unseen, then the vocabulary. The only place where this order is written down.
+    """Which ids stand for padding, null and unseen; the known values follow after them.
 
-    buckets: how many ids unseen values share, from `unseen` on: XXH64 of the value modulo `buckets` picks one (the
-    hash of `HashBucket`). Other makers' layouts can be expressed: in fastai's, IdLayout(0, 0, 0), one id stands for
-    padding, null and unseen.
+    The usual layout is 0 padding, 1 null, 2 unseen. This is the only place where that order is written down. Layouts of
+    other libraries can be expressed too: in fastai's, `IdLayout(0, 0, 0)`, one id stands for padding, null and unseen.
 
-    Errors (`DataError`): ids that are no whole numbers from 0, buckets below 1, padding or null inside the ids of the
-    unseen but at their first.
+    Parameters
+    ----------
+    padding, null, unseen
+        Ids: whole numbers from 0.
+    buckets
+        How many ids unseen values share, from `unseen` on: XXH64 of the value modulo `buckets` picks one (the hash of
+        `HashBucket`).
+
+    Raises
+    ------
+    DataError
+        An id that is no whole number from 0, buckets below 1, padding or null inside the ids of the unseen but at their
+        first.
+
+    Examples
+    --------
+    >>> from gigabatch.features.vocabulary.vocabulary import IdLayout
+    >>> layout = IdLayout(buckets=4)
+    >>> layout.first, layout.num_ids(10)
+    (6, 16)
     """
 
     padding: int = 0
@@ -83,11 +100,29 @@ LAYOUT = IdLayout()
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The known values of one column, by descending frequency at the first fit, ties by ascending value.
+    """The known values of one column and their ids.
 
-    values: a column of the values, of string, int64, int32, bool or float64 type, each once. counts: int64, how often
-    each was seen at fit (0 where the values were given, not counted). layout: which id is the first, and the others.
-    What counts as the same value: see `gigabatch.features.columns.categories`.
+    Values stand by descending frequency at the first fit, ties by ascending value. What counts as the same value: see
+    `gigabatch.features.columns.categories`.
+
+    Parameters
+    ----------
+    values
+        Column of the values, each once, of string, int64, int32, bool or float64 type.
+    counts
+        int64 column: how often each was seen at fit, 0 where the values were given and not counted.
+    layout
+        Which id is the first one, and the ids of padding, null and unseen.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.vocabulary.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary(pd.Series(["Oslo", "Bonn"]), pd.Series([5, 2]))
+    >>> vocabulary.encode(pd.Series(["Bonn", "Rome", None])).tolist()
+    [4, 2, 1]
+    >>> vocabulary.decode([3, 4]).tolist()
+    ['Oslo', 'Bonn']
     """
 
     values: Any

@@ -21,10 +21,40 @@ class Words:
 
 
 class TextFlags(FittedOperator):
-    """float32 columns `<prefix><word>`: 1 where the word is in the row's list, else 0, also where the text is null.
+    """Make one 0/1 column for each word of delimited text.
 
-    max_words: at most so many words, the most frequent; None for all. Words unseen at fit are left out.
-    The names of the outputs follow from the fit: see `Words.columns`.
+    The float32 column `<prefix><word>` is 1 where the word is in the row's list, else 0, also where the text is null.
+    The words are those of the train rows, so the names of the outputs follow from the fit; words not seen at fit are
+    left out.
+
+    Parameters
+    ----------
+    column
+        Delimited text such as 'WiFi|Pool'.
+    prefix
+        Start of the new columns' names. The word follows in lower case with `_` for what is neither letter nor digit;
+        words that then are equal get a number.
+    max_words
+        At most so many words, the most frequent; None for all.
+    separator
+        What stands between two words.
+
+    Raises
+    ------
+    DataError
+        A negative `max_words`, or a column that holds no text.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import TextFlags
+    >>> frame = pd.DataFrame({"tags": ["WiFi|Pool", "WiFi", None]})
+    >>> operator = TextFlags("tags", "has_")
+    >>> operator.apply(frame, operator.fit([frame]))[["has_wifi", "has_pool"]]
+       has_wifi  has_pool
+    0       1.0       1.0
+    1       1.0       0.0
+    2       0.0       0.0
     """
 
     reads = ("column",)

@@ -46,12 +46,37 @@ class Last:
 
 
 class AsOf(ColumnOperator):
-    """Aggregations over the rows of the same group whose `known_at` lies strictly before a row's `at`.
+    """Aggregate what was known of a row's group before the row's own time.
 
-    A row never sees itself, even if its own outcome became known before its `at`. Needs every row of a group, so
-    the whole table. Rows whose `known_at` is null never become known to others.
+    Events are the rows of the same group whose `known_at` lies strictly before this row's `at`. A row never sees
+    itself, even if its own outcome became known before its `at`; rows whose `known_at` is null never become known to
+    others. Needs every row of a group, so the whole table.
 
-    by: key columns. at, known_at: int64 columns, same unit. order: unique int column that settles ties for Last.
+    Parameters
+    ----------
+    by
+        Key columns.
+    at, known_at
+        Whole-number times in one unit: when a row asks, and when its outcome is known. `at` holds no nulls.
+    aggregations
+        Any of `Count`, `Mean` and `Last`.
+    order
+        Whole-number column without nulls, unique, that settles ties for `Last`.
+
+    Raises
+    ------
+    DataError
+        A time or order that is null or no whole number; fractions in a column that is averaged.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators.history.asof import AsOf, Count, Mean
+    >>> frame = pd.DataFrame({"plane": ["a", "a"], "at": [10, 20], "landed": [15, 25], "delay": [7, 9], "row": [0, 1]})
+    >>> AsOf(["plane"], "at", "landed", [Count("flights"), Mean("delay", "mean_delay")], "row")(frame)
+      plane  at  landed  delay  row  flights  mean_delay
+    0     a  10      15      7    0        0         NaN
+    1     a  20      25      9    1        1         7.0
     """
 
     def __init__(

@@ -12,10 +12,39 @@ from gigabatch.features.operators.base import ColumnOperator, WithinGroups
 
 
 class RankWithinGroup(WithinGroups, ColumnOperator):
-    """float32 column `output`: 1 for the group's smallest number (largest with `descending`), 2 for the next, ...
+    """Rank each row's value among those of its group.
 
-    Equal values share the lowest of their ranks; a null value has a null rank and takes up none. Group-wise: needs
+    The group's smallest number has rank 1 (the largest, with `descending`), the next one 2, and so on. Equal values
+    share the lowest of their ranks. A null value, or a null key, has a null rank and takes up none. Group-wise: needs
     every row of a group.
+
+    Parameters
+    ----------
+    by
+        Key columns.
+    value
+        Column of numbers that are ranked.
+    output
+        Name of the new float32 column.
+    descending
+        Whether the largest value comes first.
+
+    Raises
+    ------
+    DataError
+        `value` holds something else than numbers.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import RankWithinGroup
+    >>> frame = pd.DataFrame({"session": [1, 1, 1, 2], "price": [30.0, 10.0, None, 5.0]})
+    >>> RankWithinGroup(["session"], "price", "rank")(frame)
+       session  price  rank
+    0        1   30.0   2.0
+    1        1   10.0   1.0
+    2        1    NaN   NaN
+    3        2    5.0   1.0
     """
 
     reads, writes = ("by", "value"), ("output",)

@@ -16,11 +16,41 @@ STATISTICS = ("count", "sum", "mean", "min", "max")
 
 
 class Rolling(WithinGroups, ColumnOperator):
-    """Column `output`: the statistic of `column` over the group's rows with time in [t - window, t), t the row's own.
+    """Take a statistic over the rows of the group in a window of time before each row.
 
-    Nulls of `column` take no part. count is int32 and 0 without rows; sum (0 without rows), mean, min and max (null
-    without rows) are float32. sum and mean need whole numbers, because running sums of fractions are not exact.
-    time: int64; rows with a null key find nothing. window: in units of `time`. Group-wise: needs every row of a group.
+    The window is [t - window, t), t the row's own time, so a row does not see itself. Nulls of `column` take no part.
+    count is int32 and 0 without rows; sum (0 without rows), mean, min and max (null without rows) are float32. sum and
+    mean need whole numbers, because running sums of fractions are not exact. Rows with a null key find nothing.
+    Group-wise: needs every row of a group.
+
+    Parameters
+    ----------
+    by
+        Key columns.
+    time
+        Whole-number time, without nulls.
+    column
+        Numbers.
+    window
+        Length of the window in units of `time`, at least 1.
+    statistic
+        count, sum, mean, min or max.
+    output
+        Name of the new column.
+
+    Raises
+    ------
+    DataError
+        An unknown statistic, a window below 1, a time that is null or no whole number, or fractions that are to be
+        summed.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import Rolling
+    >>> frame = pd.DataFrame({"shop": ["a", "a", "a"], "hour": [0, 5, 11], "sales": [1, 2, 3]})
+    >>> Rolling(["shop"], "hour", "sales", 10, "sum", "recent")(frame)["recent"].tolist()
+    [0.0, 1.0, 2.0]
     """
 
     reads, writes = ("by", "time", "column"), ("output",)

@@ -13,16 +13,47 @@ from gigabatch.features.operators.history.asof import ratio
 
 
 class TargetEncoding(ColumnOperator):
-    """float32 column `output` = (hits + smoothing * prior) / (trials + smoothing).
+    """Encode a key by the mean outcome of its earlier rows, out of each row's fold.
 
-    hits and trials are sums over the rows of the same key whose `at` lies strictly before this row's and whose `fold`
-    is another one; prior is the same quotient over all keys (additive smoothing, Micci-Barreca 2001, eq. 4). Null
-    where nothing at all is known yet. A row whose `hits` is null counts neither as hit nor as trial; a row with a null
-    key gets the prior. Sums are of integers, so the result does not depend on row order. Needs the whole table.
+    The new column is (hits + smoothing * prior) / (trials + smoothing). hits and trials are sums over the rows of the
+    same key whose `at` lies strictly before this row's and whose `fold` is another one; prior is the same quotient over
+    all keys (additive smoothing, Micci-Barreca 2001, eq. 4). It is null where nothing at all is known yet. A row whose
+    `hits` is null counts neither as hit nor as trial; a row with a null key gets the prior. Sums are of integers, so
+    the result does not depend on row order. Needs the whole table.
 
-    hits, trials: integer-valued columns; without `trials` every row is one trial.
-    fold: int column, or None to encode by time alone. Rows that share a label's fate (candidates of one list, lists
-    of one session) belong to one fold: with folds over rows a row is told its list's outcome by its siblings.
+    Parameters
+    ----------
+    by
+        Key columns.
+    hits
+        Whole-number column: the outcome.
+    output
+        Name of the new float32 column.
+    at
+        Whole-number time.
+    trials
+        Whole-number column; without it every row is one trial.
+    fold
+        Column of folds, or None to encode by time alone. Rows that share a label's fate (candidates of one list, lists
+        of one session) belong to one fold: with folds over rows a row is told its list's outcome by its siblings.
+    smoothing
+        Weight of the prior, above 0.
+
+    Raises
+    ------
+    DataError
+        A smoothing that is not positive; a time that is null or no whole number; fractions in `hits` or `trials`.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import TargetEncoding
+    >>> frame = pd.DataFrame({"user": ["a", "a", "b"], "at": [1, 2, 3], "clicked": [1, 0, 1]})
+    >>> TargetEncoding(["user"], "clicked", "rate", at="at", smoothing=1.0)(frame)
+      user  at  clicked  rate
+    0    a   1        1   NaN
+    1    a   2        0   1.0
+    2    b   3        1   0.5
     """
 
     reads, writes = ("by", "hits", "at", "trials", "fold"), ("output",)

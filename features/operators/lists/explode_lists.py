@@ -11,11 +11,37 @@ from gigabatch.features.operators.base import Operator
 
 
 class ExplodeLists(Operator):
-    """Rows with lists such as '12|7|31' become one row an entry, in row order and then list order, on a new index.
+    """Make one row for each entry of delimited lists.
 
-    lists: column -> (output name, dtype). The lists of a row must be of equal length; where all of them are null the
-    row yields nothing. position: int32 output, the entry's place from 1. keep: columns that are repeated.
-    Row-wise in the sense that a row's entries depend on that row alone; the number of rows changes.
+    Rows with lists such as '12|7|31' become one row an entry, in row order and then list order, on a new index. A row
+    whose lists are all null yields nothing. A row's entries depend on that row alone, but the number of rows changes.
+
+    Parameters
+    ----------
+    lists
+        (output name, dtype) by column. The lists of a row must be of equal length.
+    position
+        Name of the new int32 column with the entry's place, from 1.
+    keep
+        Columns that are repeated for each entry.
+    separator
+        What stands between two entries.
+
+    Raises
+    ------
+    DataError
+        Lists of different length, with the row; an entry that is not of its dtype.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import ExplodeLists
+    >>> frame = pd.DataFrame({"session": ["s1", "s2"], "items": ["7|9", "5"], "prices": ["1.5|2", "3"]})
+    >>> ExplodeLists({"items": ("item", "int64"), "prices": ("price", "float64")}, "place", ["session"])(frame)
+      session  place  item  price
+    0      s1      1     7    1.5
+    1      s1      2     9    2.0
+    2      s2      1     5    3.0
     """
 
     reads = ("keep", "lists")

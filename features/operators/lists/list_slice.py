@@ -13,19 +13,43 @@ from gigabatch.features.operators.lists.explode_lists import row_of_entry, split
 
 
 class ListSlice(ColumnOperator):
-    """Column `output` (default: `column`) with the entries start to stop of each list, as Python slices. Row-wise.
+    """Keep a part of each row's list, such as its last ten entries.
 
-    start, stop: places from 0, negative ones from the end, None for the end; bounds beyond a list are its ends. So
-    `ListSlice("items", -10)` keeps the last ten. The lists are delimited text such as '12|7|31' and stay so; empty text
-    is a list of one empty entry, as in `ExplodeLists`. With `separator=None` the column holds lists (see
-    `gigabatch.features.columns.lists`; on cuDF of numbers without nulls).
+    Lists are delimited text such as '12|7|31' and stay so; empty text is a list of one empty entry, as in
+    `ExplodeLists`. With `separator=None` the column holds lists (see `gigabatch.features.columns.lists`; on cuDF of
+    numbers without nulls). A slice without entries, and that of a null, is null in text, which has no other way to
+    write it, and an empty list in a column of lists. Row-wise.
 
-    A slice without entries, and that of a null, is null in text, which has no other way to write it, and an empty list
-    in a column of lists. With `pad` (text, or a number for lists of numbers) every row, also a null one, gets exactly
-    stop - start entries, what lacks at the end being `pad`; start and stop must count from the same side then.
+    Parameters
+    ----------
+    column
+        Delimited text, or lists.
+    start, stop
+        Places as in Python's slices: from 0, negative ones from the end, None for the end; bounds beyond a list are its
+        ends.
+    output
+        Name of the new column; `column` itself by default.
+    pad
+        Text, or a number for lists of numbers. With it every row, also a null one, gets exactly stop - start entries,
+        what lacks at the end being `pad`; start and stop must count from the same side then.
+    separator
+        What stands between two entries; None for a column of lists.
 
-    Errors (`DataError`): bounds that are no whole numbers; a pad without a fixed length or with the separator in it; a
-    column that is no text or holds no lists.
+    Raises
+    ------
+    DataError
+        Bounds that are no whole numbers; a pad without a fixed length or with the separator in it; a column that is no
+        text or holds no lists.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import ListSlice
+    >>> frame = pd.DataFrame({"items": ["12|7|31", "5"]})
+    >>> ListSlice("items", -2)(frame)["items"].tolist()
+    ['7|31', '5']
+    >>> ListSlice("items", 0, 2, pad="0")(frame)["items"].tolist()
+    ['12|7', '5|0']
     """
 
     reads, writes = ("column",), ("output",)

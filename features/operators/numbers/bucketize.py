@@ -14,12 +14,32 @@ from gigabatch.features.operators.base import ColumnOperator
 
 
 class Bucketize(ColumnOperator):
-    """int32 column `output` (default: `column` itself): which interval between `edges` the value lies in. Row-wise.
+    """Number the interval between given edges that a value lies in.
 
     Intervals are closed on the left and open on the right: 1 for x < edges[0], k + 1 for edges[k-1] <= x < edges[k],
-    len(edges) + 1 for x >= edges[-1]; 0 for null and NaN. Infinities fall in the outermost. Compared in float64.
+    len(edges) + 1 for x >= edges[-1]. Null and NaN are 0, infinities fall into the outermost intervals. Values are
+    compared in float64. Row-wise.
 
-    Errors (`DataError`): no edges, edges that are not finite or not strictly increasing, a column that is no number.
+    Parameters
+    ----------
+    column
+        Numbers or booleans.
+    edges
+        One or more finite numbers, each above the one before.
+    output
+        Name of the new int32 column; `column` itself by default.
+
+    Raises
+    ------
+    DataError
+        There are no edges, they are not finite or do not increase, or the column holds something else than numbers.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import Bucketize
+    >>> Bucketize("age", [18, 65])(pd.DataFrame({"age": [17, 18, 70, None]}))["age"].tolist()
+    [1, 2, 3, 0]
     """
 
     reads, writes = ("column",), ("output",)

@@ -24,11 +24,30 @@ class Range:
 
 
 class MinMax(FittedOperator):
-    """float32 (x - low) / (high - low), replacing the column, which may hold no nulls.
+    """Scale a column onto the range 0 to 1.
 
-    A column that is constant at fit, or spans less than SMALLEST_SPREAD, is divided by 1, so it becomes 0. Values
-    outside the range of the fit are not clipped and come out below 0 or above 1; one too large for float32 then is a
-    `DataError`.
+    A column that is constant at fit, or spans less than SMALLEST_SPREAD, becomes 0. Values outside the range of the fit
+    are not clipped and come out below 0 or above 1.
+
+    Parameters
+    ----------
+    column
+        Numbers without nulls. It is replaced by float32 (x - low) / (high - low).
+
+    Raises
+    ------
+    DataError
+        The column holds a null, an infinity or something else than numbers, there is no row to fit on, the range is
+        more than float64 can hold, or a scaled value leaves float32.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import MinMax
+    >>> operator = MinMax("price")
+    >>> state = operator.fit([pd.DataFrame({"price": [10, 30]})])
+    >>> operator.apply(pd.DataFrame({"price": [15, 30, 50]}), state)["price"].tolist()
+    [0.25, 1.0, 2.0]
     """
 
     reads, writes = ("column",), ("column",)

@@ -14,9 +14,33 @@ from gigabatch.features.operators.base import FittedOperator
 
 
 class Normalize(FittedOperator):
-    """float32 (x - mean) / std, replacing the column, which may hold no nulls.
+    """Scale a column to zero mean and unit standard deviation.
 
-    The state follows from exact sums, so it is the same for any partitioning.
+    Mean and (population) standard deviation follow from exact sums over the train rows, so they are the same for any
+    partitioning. A column that is constant at fit becomes 0.
+
+    Parameters
+    ----------
+    column
+        Numbers without nulls. It is replaced by float32 (x - mean) / std.
+
+    Raises
+    ------
+    DataError
+        The column holds a null, an infinity or something else than numbers, there is no row to fit on, or a scaled
+        value leaves float32.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import Normalize
+    >>> frame = pd.DataFrame({"price": [10.0, 20.0, 30.0, 40.0]})
+    >>> operator = Normalize("price")
+    >>> state = operator.fit([frame])
+    >>> state.mean
+    25.0
+    >>> operator.apply(frame, state)["price"].round(3).tolist()
+    [-1.3420000076293945, -0.44699999690055847, 0.44699999690055847, 1.3420000076293945]
     """
 
     reads, writes = ("column",), ("column",)

@@ -34,16 +34,39 @@ Value = str | float | bool
 
 
 class Filter(Operator):
-    """The rows where `column op value` is true, in their order and with their index. Row-wise; rows change.
+    """Keep only the rows for which a condition on one column is known to be true.
 
-    op: one of == != < <= > >=, with a number, text or boolean; `in` and `not_in`, with a list of those; `is_null` and
-    `not_null`, without a value. A null (NaN is one) satisfies `is_null` alone: neither `!=` nor `not_in` keeps it.
-    Numbers compare as numbers, without rounding: an integer is never below 2.5 by cutting the fraction off, and a
-    float32 is compared as the float64 that it equals, so that 0.1 is not found in a float32 column. Text compares by
-    code point, booleans only by equality, categories as their values.
+    Rows stay in their order and keep their index. A null (NaN is one) satisfies `is_null` alone: neither `!=` nor
+    `not_in` keeps it. Numbers compare as numbers, without rounding: an integer is never below 2.5 by cutting the
+    fraction off, and a float32 is compared as the float64 that it equals, so that 0.1 is not found in a float32 column.
+    Text compares by code point, booleans only by equality, categories as their values. Row-wise, but the number of rows
+    changes.
 
-    Errors (`DataError`): an unknown op, a value that does not suit the op or is not finite; a number asked of a text
-    column and the like; a whole number that a float column skips (above 2^53).
+    Parameters
+    ----------
+    column
+        Text, numbers, booleans or a category type of these.
+    op
+        One of == != < <= > >=, with a number, text or boolean; `in` and `not_in`, with a list of those; `is_null` and
+        `not_null`, without a value.
+    value
+        What the column is compared with.
+
+    Raises
+    ------
+    DataError
+        An unknown op, a value that does not suit the op or is not finite; a number asked of a text column and the like;
+        a whole number that a float column skips (above 2^53).
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import Filter
+    >>> frame = pd.DataFrame({"price": [5, 20, 80]})
+    >>> Filter("price", ">=", 10)(frame)
+       price
+    1     20
+    2     80
     """
 
     reads = ("column",)

@@ -52,13 +52,34 @@ def register_function(
 
 
 class LambdaFunction(Operator):
-    """Columns `outputs` of the function that was registered as `name`; row-wise, as the function promises.
+    """Run a registered Python function as a step.
 
     Only the name is kept, so a workflow with this step saves as JSON; who loads it registers the function first, for
     example by importing the module that calls `register_function`. Nothing is looked up in files or run from text.
+    Row-wise, as the function promises.
 
-    Errors (`DataError`): a name that is not registered, with what to do; a result that is no frame of the same kind,
-    lacks declared columns, has others, or does not keep the index.
+    Parameters
+    ----------
+    name
+        What the function was registered as.
+
+    Raises
+    ------
+    DataError
+        A name that is not registered, with what to do; a result that is no frame of the same kind, lacks declared
+        columns, has others, or does not keep the index.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import LambdaFunction
+    >>> from gigabatch.features.operators.rows.lambda_function import register_function
+    >>> def per_night(frame):
+    ...     return frame.assign(rate=frame["price"] / frame["nights"])[["rate"]]
+    >>> register_function("per_night", per_night, inputs=["price", "nights"], outputs=["rate"], replace=True)
+    >>> LambdaFunction("per_night")(pd.DataFrame({"price": [90.0], "nights": [3]}))
+       price  nights  rate
+    0   90.0       3  30.0
     """
 
     def __init__(self, name: str) -> None:

@@ -10,10 +10,27 @@ from gigabatch.features.operators.base import Operator
 
 
 class Rename(Operator):
-    """The frame with columns renamed by `{old: new}`, all at once (so two may swap); order and values stay. Row-wise.
+    """Rename columns, all at once.
 
-    Errors (`DataError`): an empty mapping, two columns that would get one name, a new name that a column which is not
-    renamed already has.
+    Two columns may swap their names. Order and values stay. Row-wise.
+
+    Parameters
+    ----------
+    mapping
+        New names by old ones.
+
+    Raises
+    ------
+    DataError
+        The mapping is empty, two columns would get one name, or a column that is not renamed has a new name already.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import Rename
+    >>> Rename({"a": "b", "b": "a"})(pd.DataFrame({"a": [1], "b": [2]}))
+       b  a
+    0  1  2
     """
 
     reads, writes = ("mapping",), ("mapping",)
