@@ -11,9 +11,9 @@ import importlib
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
+from gigabatch.features.engines.protocols import Array, Column, Engine, Frame
 from gigabatch.features.errors import DataError
 
 ENGINES = ("auto", "cudf", "pandas")
@@ -54,7 +54,7 @@ def _cudf_usable() -> bool:
     return torch.cuda.is_available()
 
 
-def load_engine(name: str) -> ModuleType:
+def load_engine(name: str) -> Engine:
     """Load the engine module of a name.
 
     Parameters
@@ -78,10 +78,10 @@ def load_engine(name: str) -> ModuleType:
     >>> load_engine("pandas").NAME
     'pandas'
     """
-    return importlib.import_module(f"gigabatch.features.engines.{resolve_engine(name)}")
+    return cast(Engine, importlib.import_module(f"gigabatch.features.engines.{resolve_engine(name)}"))
 
 
-def engine_of(frame: Any) -> ModuleType:
+def engine_of(frame: Frame | Column) -> Engine:
     """Find the engine module that a frame or column belongs to.
 
     Parameters
@@ -102,7 +102,7 @@ def engine_of(frame: Any) -> ModuleType:
     'pandas'
     """
     root = type(frame).__module__.partition(".")[0]
-    return importlib.import_module(f"gigabatch.features.engines.{'cudf' if root == 'cudf' else 'pandas'}")
+    return load_engine("cudf" if root == "cudf" else "pandas")
 
 
 @dataclass(frozen=True)
@@ -114,13 +114,13 @@ class CodedColumn:
     `engine.lookup` of so many values from the start of `counted`, or None, where it must be made from them.
     """
 
-    codes: Any
-    counted: Any
-    order: Any
+    codes: Array
+    counted: Frame
+    order: Array
     num_codes: int
     lookup: Callable[[int], Any] = lambda num_values: None
 
-    def ids(self, vocabulary: Any, single: bool) -> Any:
+    def ids(self, vocabulary: Any, single: bool) -> Array:
         """int32 [num_codes + 1]: the id of each code, and that of null last.
 
         single: the vocabulary was fitted on this column alone, so that it is the start of `counted`, and only what is
@@ -142,9 +142,9 @@ class IdWord:
     ids: int32 or float32 [N]. With a table (int32 by code), `ids` are codes into it; -1 takes the table's last.
     """
 
-    ids: Any
+    ids: Array
     place: int
-    table: Any = None
+    table: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class FloatWord:
     std: 0 leaves it unscaled. flag_place: the word of its indicator, or -1.
     """
 
-    column: Any
+    column: Column
     fill: float
     mean: float
     std: float

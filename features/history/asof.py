@@ -14,6 +14,7 @@ from typing import Any
 from gigabatch.features.columns.categories import TEXT, canonicalize, same_kind
 from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Frame
 from gigabatch.features.errors import DataError, require_columns
 
 
@@ -31,8 +32,8 @@ class AsOfJoin:
 
     def __init__(
         self,
-        queries: Any,
-        events: Any,
+        queries: Frame,
+        events: Frame,
         *,
         by: Sequence[str],
         query_time: str,
@@ -74,7 +75,7 @@ class AsOfJoin:
                 "times in a coarser unit, such as minutes."
             )
 
-    def _argsort(self, keys: Any, events: Any, rows: Any, order: str | None) -> Any:
+    def _argsort(self, keys: Any, events: Frame, rows: Any, order: str | None) -> Any:
         if order is None:
             return self.xp.argsort(keys)
         if events[order].isna().any():

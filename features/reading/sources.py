@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from gigabatch.features.engines.frame import engine_of, load_engine
+from gigabatch.features.engines.protocols import Column, Engine, Frame
 from gigabatch.features.errors import UNREADABLE, DataError, require_columns
 from gigabatch.features.exact.float_order import EXACT
 
@@ -150,7 +151,7 @@ def read_files(
 
 
 def read_bytes(
-    module: Any,
+    module: Engine,
     path: str,
     content: bytes,
     dtypes: Mapping[str, str],
@@ -186,7 +187,7 @@ def read_bytes(
 
 
 def _read_one(
-    module: Any,
+    module: Engine,
     path: str,
     dtypes: Mapping[str, str],
     null_values: list[str],
@@ -228,8 +229,8 @@ def _read_one(
 
 
 def _refuse_guesses(
-    module: Any,
-    frame: Any,
+    module: Engine,
+    frame: Frame,
     path: str,
     dtypes: Mapping[str, str],
     names: list[str] | None,
@@ -269,7 +270,7 @@ def _refuse_empty(path: str) -> None:
         raise DataError(f"input {path}: the file is empty (0 bytes).")
 
 
-def cast(frame: Any, dtypes: Mapping[str, str], where: str, nullable: Collection[str] = ()) -> Any:
+def cast(frame: Frame, dtypes: Mapping[str, str], where: str, nullable: Collection[str] = ()) -> Any:
     """Cast columns to declared types, where every value fits.
 
     bool takes booleans, the numbers 0 and 1, and the texts true, false, 0 and 1 in upper or lower case.
@@ -319,7 +320,7 @@ def cast(frame: Any, dtypes: Mapping[str, str], where: str, nullable: Collection
     return out
 
 
-def _cast_column(column: Any, dtype: str, nullable: bool) -> Any:
+def _cast_column(column: Column, dtype: str, nullable: bool) -> Any:
     column = _plain(column, dtype)
     if dtype == "string":
         return _cast_text(column)
@@ -344,7 +345,7 @@ def _cast_column(column: Any, dtype: str, nullable: bool) -> Any:
     return engine_of(column).with_nulls(narrow, column.isna()) if nulls else narrow
 
 
-def _require_whole(column: Any, whole: Any) -> None:
+def _require_whole(column: Column, whole: Any) -> None:
     """Raise `ValueError` unless the floats (nulls apart) are the integers `whole`, beyond doubt."""
     if bool((whole.astype("float64") != column.fillna(0).astype("float64")).any()):
         raise ValueError("some values have a fraction")
@@ -352,7 +353,7 @@ def _require_whole(column: Any, whole: Any) -> None:
         raise ValueError("some values reach 2^53, where floats skip whole numbers; read the column as a string")
 
 
-def _cast_text(column: Any) -> Any:
+def _cast_text(column: Column) -> Any:
     """Text of a whole float is that of the integer: 7.0 (an integer read with nulls) is "7", the same category as 7."""
     if str(column.dtype) == "category" and getattr(column.cat.categories.dtype, "kind", "O") == "f":
         column = column.astype("float64")
@@ -376,7 +377,7 @@ def _cast_text(column: Any) -> Any:
     return text.where(~null)
 
 
-def _plain(column: Any, dtype: str) -> Any:
+def _plain(column: Column, dtype: str) -> Any:
     """The column if it is of text, numbers or booleans, else `TypeError`; one of Python's numbers as their own type."""
     kind = str(column.dtype)
     if kind != "object" or engine_of(column).NAME != "pandas":
@@ -396,7 +397,7 @@ def _plain(column: Any, dtype: str) -> Any:
     return column.convert_dtypes() if dtype in ("int32", "int64") and types and not has_text else column
 
 
-def _cast_bool(column: Any, nullable: bool) -> Any:
+def _cast_bool(column: Column, nullable: bool) -> Any:
     null = column.isna()
     nulls = int(null.sum())
     if nulls and not nullable:

@@ -22,6 +22,7 @@ from gigabatch.features.columns.categories import (
 )
 from gigabatch.features.columns.hashing import buckets_of, hash_values
 from gigabatch.features.engines.frame import engine_of, load_engine
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 
 METADATA = b"gigabatch.vocabulary"
@@ -125,15 +126,15 @@ class Vocabulary:
     ['Oslo', 'Bonn']
     """
 
-    values: Any
-    counts: Any
+    values: Column
+    counts: Column
     layout: IdLayout = LAYOUT
 
     @property
     def num_ids(self) -> int:
         return self.layout.num_ids(len(self.values))
 
-    def encode(self, column: Any) -> Any:
+    def encode(self, column: Column) -> Any:
         """int32 ids, one a row. Values are looked up by value, never by a frame's own category codes.
 
         Errors (`DataError`): a column of another kind than the values, for example text where they are numbers.
@@ -174,10 +175,7 @@ class Vocabulary:
         return engine.arrays.where(missing, -1, positions)
 
     def _buckets(self, canonical: Canonical, unseen: Any) -> Any:
-        values = canonical.values[unseen]
-        if str(values.dtype) == "category":
-            values = values.astype("str")
-        hashes, _ = hash_values(values, "Vocabulary with several unseen ids")
+        hashes, _ = hash_values(canonical.values[unseen], "Vocabulary with several unseen ids")
         return buckets_of(hashes, self.layout.buckets)
 
     def decode(self, ids: Any) -> Any:
@@ -202,7 +200,7 @@ class Vocabulary:
             raise DataError(f"decode: ids must lie in [0, {self.num_ids}).")
         return positions
 
-    def update(self, counted: Any, min_count: int = 1, max_size: int | None = None) -> Vocabulary:
+    def update(self, counted: Frame, min_count: int = 1, max_size: int | None = None) -> Vocabulary:
         """This vocabulary after more rows: old ids stay, new values follow by descending count, ties by value.
 
         counted: columns value and count (as `engine.value_counts` gives them), each value once. min_count, max_size:

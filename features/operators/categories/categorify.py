@@ -9,6 +9,7 @@ from typing import Any
 from gigabatch.features.columns.categories import TEXT, canonicalize, same_kind
 from gigabatch.features.columns.lists import list_column, list_entries
 from gigabatch.features.engines.frame import engine_of, load_engine
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import FittedOperator
 from gigabatch.features.operators.lists.explode_lists import split_lists
@@ -132,7 +133,7 @@ class Categorify(FittedOperator):
     def outputs(self) -> tuple[str, ...]:
         return self.inputs if self.output is None else (self.output,)
 
-    def partial(self, frame: Any) -> Any:
+    def partial(self, frame: Frame) -> Any:
         """Columns value and count of this partition; of a combination its columns and count. With a given vocabulary
         only the engine's name."""
         if self.vocabulary is not None:
@@ -144,7 +145,7 @@ class Categorify(FittedOperator):
             parts.append(self.merge(parts.pop(), parts.pop()))
         return self._guarded(parts[0])
 
-    def _counted(self, column: Any) -> Any:
+    def _counted(self, column: Column) -> Any:
         engine = engine_of(column)
         direct = None if self.is_list else engine.direct_counts(column)
         if direct is not None:
@@ -189,24 +190,24 @@ class Categorify(FittedOperator):
         hold for the values that are new. A given vocabulary stays as it is."""
         return state if isinstance(partial, str) else state.update(partial, self.min_count, self.max_size)
 
-    def entries(self, column: Any, state: Vocabulary) -> tuple[Any, Any]:
+    def entries(self, column: Column, state: Vocabulary) -> tuple[Any, Any]:
         """(int32 ids of all lists one after the other, int64 number of ids of every row)."""
         entries, lengths = self._entries(column)
         return state.encode(entries), lengths
 
-    def _entries(self, column: Any) -> tuple[Any, Any]:
+    def _entries(self, column: Column) -> tuple[Any, Any]:
         if self.separator is not None:
             entries, lengths = split_lists(column, "string", self.separator)
             return entries.where(entries != "").rename(column.name), lengths
         return list_entries(column, self._where)
 
-    def columns(self, frame: Any, state: Vocabulary | CombinedVocabulary) -> dict[str, Any]:
+    def columns(self, frame: Frame, state: Vocabulary | CombinedVocabulary) -> dict[str, Column]:
         engine = engine_of(frame)
-        if self.combined is not None:
+        if isinstance(state, CombinedVocabulary):
             return {self.outputs[0]: engine.series(state.encode(frame), frame)}
         found = {}
         for name, output in zip(self.inputs, self.outputs, strict=True):
-            if self.is_list and isinstance(state, Vocabulary):
+            if self.is_list:
                 found[output] = list_column(*self.entries(frame[name], state), frame)
             else:
                 found[output] = engine.series(state.encode(frame[name]), frame)

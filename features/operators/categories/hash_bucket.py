@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gigabatch.features.columns.hashing import bucket_ids, hash_values, require_num_buckets
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.operators.base import ColumnOperator
 
 
@@ -48,6 +47,6 @@ class HashBucket(ColumnOperator):
         require_num_buckets(num_buckets, f"HashBucket of {column!r}")
         self.column, self.num_buckets, self.output = column, num_buckets, column if output is None else output
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         hashes, null = hash_values(frame[self.column], "HashBucket")
         return {self.output: engine_of(frame).series(bucket_ids(hashes, null, self.num_buckets), frame)}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from gigabatch.features.columns.hashing import bucket_ids, combined_hashes, require_num_buckets
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
 
@@ -50,6 +50,6 @@ class HashedCross(ColumnOperator):
             raise DataError(f"HashedCross into {output!r}: give two or more different columns, found {columns!r}.")
         self.columns, self.num_buckets, self.output = tuple(columns), num_buckets, output
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         hashes, all_null = combined_hashes([frame[name] for name in self.columns], "HashedCross")
         return {self.output: engine_of(frame).series(bucket_ids(hashes, all_null, self.num_buckets), frame)}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import FittedOperator
 from gigabatch.features.operators.lists.explode_lists import row_of_entry, split_lists
@@ -70,7 +71,7 @@ class TextFlags(FittedOperator):
     def may_make(self, name: str) -> bool:
         return name.startswith(self.prefix)
 
-    def partial(self, frame: Any) -> Any:
+    def partial(self, frame: Frame) -> Any:
         """Columns value and count of this partition's words; a word counts once a mention."""
         words, _ = split_lists(frame[self.column], "string", self.separator)
         return engine_of(frame).value_counts(words)
@@ -94,7 +95,7 @@ class TextFlags(FittedOperator):
             names.append(name if taken[name] == 1 else f"{name}_{taken[name]}")
         return tuple(names)
 
-    def matrix(self, frame: Any, state: Words) -> Any:
+    def matrix(self, frame: Frame, state: Words) -> Any:
         """int8 array [rows, words] of the same flags."""
         engine = engine_of(frame)
         xp = engine.arrays
@@ -106,6 +107,6 @@ class TextFlags(FittedOperator):
         flags[rows[known], positions[known]] = 1
         return flags
 
-    def columns(self, frame: Any, state: Words) -> dict[str, Any]:
+    def columns(self, frame: Frame, state: Words) -> dict[str, Column]:
         flags = self.matrix(frame, state).astype("float32")
         return {name: engine_of(frame).series(flags[:, k], frame) for k, name in enumerate(state.columns)}

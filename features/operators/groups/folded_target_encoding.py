@@ -12,6 +12,7 @@ import pandas as pd
 
 from gigabatch.features.columns.hashing import buckets_of, hash_values
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.history.grouped_sums import GroupedSums, row_of_key
 from gigabatch.features.operators.base import FittedOperator
@@ -109,7 +110,7 @@ class FoldedTargetEncoding(FittedOperator):
     def outputs(self) -> tuple[str, ...]:
         return tuple(f"{target}_encoded_by_{'_'.join(self.by)}" for target in self.targets)
 
-    def partial(self, frame: Any) -> tuple[GroupedSums, GroupedSums]:
+    def partial(self, frame: Frame) -> tuple[GroupedSums, GroupedSums]:
         """Sums by key and fold, and by fold."""
         folds = frame[[*self.by, *self.targets]].assign(**{_FOLD: engine_of(frame).series(self._folds(frame), frame)})
         where = type(self).__name__
@@ -145,16 +146,16 @@ class FoldedTargetEncoding(FittedOperator):
                 columns |= {f"{target}__{name}_{fold}": table[fold] for fold in range(self.num_folds)}
         return keys.assign(**columns)
 
-    def columns(self, frame: Any, state: FoldedMeans) -> dict[str, Any]:
+    def columns(self, frame: Frame, state: FoldedMeans) -> dict[str, Column]:
         """For rows that the fit did not see."""
         return self._encoded(frame, state, None)
 
-    def train_columns(self, frame: Any, state: FoldedMeans) -> dict[str, Any]:
+    def train_columns(self, frame: Frame, state: FoldedMeans) -> dict[str, Column]:
         """For the rows that the fit saw: what the other folds say."""
         require_columns(frame, (*self.by, self.fold_key), type(self).__name__)
         return self._encoded(frame, state, self._folds(frame))
 
-    def _folds(self, frame: Any) -> Any:
+    def _folds(self, frame: Frame) -> Any:
         """int64 array in [0, num_folds)."""
         hashes, null = hash_values(frame[self.fold_key], type(self).__name__)
         if bool(null.any()):
@@ -164,7 +165,7 @@ class FoldedTargetEncoding(FittedOperator):
             )
         return buckets_of(hashes, self.num_folds)
 
-    def _encoded(self, frame: Any, state: FoldedMeans, own: Any) -> dict[str, Any]:
+    def _encoded(self, frame: Frame, state: FoldedMeans, own: Any) -> dict[str, Any]:
         engine = engine_of(frame)
         xp = engine.arrays
         rows = row_of_key(frame, state.table, self.by)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.history.grouped_sums import row_of_key
 from gigabatch.features.operators.base import ColumnOperator
@@ -66,7 +67,7 @@ class JoinExternal(ColumnOperator):
             )
         self._lookup = table.rename(columns=self.columns)
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         engine = engine_of(frame)
         keys = row_of_key(frame, self._lookup, self.on, f"JoinExternal of {self.name}")
         left = engine.frames.DataFrame({_ROW: engine.arrays.arange(len(frame)), _KEY: keys})

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.grouped_sums import GroupedSums, GroupTotals, row_of_key
 from gigabatch.features.operators.base import FittedOperator
@@ -82,7 +83,7 @@ class JoinGroupby(FittedOperator):
     def _name(self, value: str, statistic: str) -> str:
         return f"{value}_{statistic}_by_{'_'.join(self.by)}"
 
-    def partial(self, frame: Any) -> GroupedSums:
+    def partial(self, frame: Frame) -> GroupedSums:
         return GroupedSums.of(frame, self.by, self.values, "JoinGroupby")
 
     def merge(self, left: GroupedSums, right: GroupedSums) -> GroupedSums:
@@ -95,7 +96,7 @@ class JoinGroupby(FittedOperator):
                 table[self._name(value, statistic)] = _statistic(total, statistic)
         return GroupTable(engine_of(partial.keys).from_pandas(table))
 
-    def columns(self, frame: Any, state: GroupTable) -> dict[str, Any]:
+    def columns(self, frame: Frame, state: GroupTable) -> dict[str, Column]:
         engine = engine_of(frame)
         xp = engine.arrays
         rows = row_of_key(frame, state.table, self.by)

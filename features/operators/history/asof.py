@@ -8,6 +8,7 @@ from typing import Any
 
 from gigabatch.features.columns.numbers import float_values
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Array, Column, Frame
 from gigabatch.features.history.asof import AsOfJoin
 from gigabatch.features.operators.base import ColumnOperator
 
@@ -104,7 +105,7 @@ class AsOf(ColumnOperator):
         smoothed = any(isinstance(item, Mean) and item.smoothing for item in self.aggregations)
         return () if smoothed else self.by  # the prior is over all groups
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         question = self._question(frame, self.by)
         everyone = None
         found = {}
@@ -120,7 +121,7 @@ class AsOf(ColumnOperator):
                     found[output] = take_rows(frame, source, question.last_row()).astype(item.dtype)
         return found
 
-    def _question(self, frame: Any, by: Sequence[str]) -> AsOfJoin:
+    def _question(self, frame: Frame, by: Sequence[str]) -> AsOfJoin:
         return AsOfJoin(
             frame,
             frame,
@@ -131,7 +132,7 @@ class AsOf(ColumnOperator):
             exclude_self=True,
         )
 
-    def _mean(self, frame: Any, question: AsOfJoin, everyone: AsOfJoin | None, item: Mean) -> Any:
+    def _mean(self, frame: Frame, question: AsOfJoin, everyone: AsOfJoin | None, item: Mean) -> Any:
         count = question.count(item.window, of=item.value).astype("float64")
         total = question.sum(item.value, item.window).astype("float64")
         if everyone is None:
@@ -142,17 +143,17 @@ class AsOf(ColumnOperator):
         return ratio(frame, total + item.smoothing * prior, (count + item.smoothing) * known)
 
 
-def ratio(frame: Any, numerator: Any, denominator: Any) -> Any:
+def ratio(frame: Frame, numerator: Any, denominator: Any) -> Any:
     """float32 column of numerator / denominator, null where the denominator is 0."""
     engine = engine_of(frame)
     values = numerator / engine.arrays.where(denominator > 0, denominator, 1)
     return engine.series(values.astype("float32"), frame, valid=denominator > 0)
 
 
-def take_rows(frame: Any, column: str, rows: Any, like: Any = None) -> Any:
+def take_rows(frame: Frame, column: str, rows: Array) -> Column:
     """float64 column: the value of `column` in row number `rows`, null where that is -1 or the value is null."""
     engine = engine_of(frame)
     values = float_values(frame[column], "as-of last value")
     known = ~engine.arrays.isnan(values)
     index = engine.arrays.clip(rows, 0, None)
-    return engine.series(values[index], frame if like is None else like, valid=(rows >= 0) & known[index])
+    return engine.series(values[index], frame, valid=(rows >= 0) & known[index])

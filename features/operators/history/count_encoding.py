@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import require_columns
 from gigabatch.features.history.asof import AsOfJoin
 from gigabatch.features.operators.base import ColumnOperator
@@ -54,7 +55,7 @@ class CountEncoding(ColumnOperator):
         self.events, self.by, self.output, self.at = events, tuple(by), output, at
         require_columns(events, [*by, at], f"events of {output!r}")
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         question = AsOfJoin(frame, self.events, by=self.by, query_time=self.at, event_time=self.at)
         return {self.output: engine_of(frame).series(question.count().astype("float32"), frame)}
 
@@ -104,7 +105,7 @@ class LastBefore(ColumnOperator):
         self.events, self.by, self.columns, self.at, self.order = events, tuple(by), dict(columns), at, order
         require_columns(events, [*by, at, order, *columns], f"events of {', '.join(columns.values())}")
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         engine = engine_of(frame)
         question = AsOfJoin(frame, self.events, by=self.by, query_time=self.at, event_time=self.at, order=self.order)
         rows = question.last_row()

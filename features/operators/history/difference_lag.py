@@ -7,6 +7,7 @@ from typing import Any
 
 from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import group_codes
 from gigabatch.features.operators.base import ColumnOperator, WithinGroups
@@ -56,7 +57,7 @@ class DifferenceLag(WithinGroups, ColumnOperator):
             raise DataError(f"DifferenceLag of {column!r}: lag must be at least 1, found {lag}.")
         self.by, self.order, self.column, self.output, self.lag = tuple(by), order, column, output, lag
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         engine = engine_of(frame)
         xp, lag = engine.arrays, self.lag
         groups, rows = sorted_groups(frame, self.by, self.order, "DifferenceLag")
@@ -70,7 +71,7 @@ class DifferenceLag(WithinGroups, ColumnOperator):
         return {self.output: engine.series(difference.astype("float32"), frame, valid=valid)}
 
 
-def sorted_groups(frame: Any, by: Sequence[str], order: str, operator: str) -> tuple[Any, Any]:
+def sorted_groups(frame: Frame, by: Sequence[str], order: str, operator: str) -> tuple[Any, Any]:
     """(int64 group of each row, -1 for a null key; int64 row numbers sorted by group and then `order`).
 
     `DataError` if `order` holds nulls, is not of whole numbers or repeats within a group.

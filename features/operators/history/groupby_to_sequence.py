@@ -7,6 +7,7 @@ from typing import Any
 
 from gigabatch.features.columns.categories import TEXT, WHOLE, canonicalize
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import Operator, WithinGroups
 from gigabatch.features.operators.history.difference_lag import sorted_groups
@@ -75,7 +76,7 @@ class GroupbyToSequence(WithinGroups, Operator):
     def columns_after(self, before: Sequence[str]) -> tuple[str, ...]:
         return (*self.by, *self.outputs)
 
-    def transform(self, frame: Any) -> Any:
+    def transform(self, frame: Frame) -> Frame:
         xp = engine_of(frame).arrays
         groups, rows = sorted_groups(frame, self.by, self.order, "GroupbyToSequence")
         rows = rows[groups[rows] >= 0]
@@ -97,7 +98,7 @@ class GroupbyToSequence(WithinGroups, Operator):
             out[name] = join_lists(text, counts, self.separator)
         return out.sort_values(list(self.by)).reset_index(drop=True)
 
-    def _text(self, column: Any) -> Any:
+    def _text(self, column: Column) -> Any:
         if canonicalize(column, "GroupbyToSequence").kind not in (TEXT, WHOLE, None):
             raise DataError(
                 f"GroupbyToSequence: column {column.name!r} is {column.dtype}, which engines write differently. Cast "

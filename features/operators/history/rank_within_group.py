@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from gigabatch.features.columns.numbers import float_values
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.history.asof import group_codes
 from gigabatch.features.operators.base import ColumnOperator, WithinGroups
 
@@ -52,7 +52,7 @@ class RankWithinGroup(WithinGroups, ColumnOperator):
     def __init__(self, by: Sequence[str], value: str, output: str, descending: bool = False) -> None:
         self.by, self.value, self.output, self.descending = tuple(by), value, output, descending
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         engine = engine_of(frame)
         groups = group_codes(frame, frame.head(0), self.by, "RankWithinGroup")[0]
         values = float_values(frame[self.value], "RankWithinGroup")

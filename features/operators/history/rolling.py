@@ -7,6 +7,7 @@ from typing import Any
 
 from gigabatch.features.columns.numbers import float_values
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin
 from gigabatch.features.operators.base import ColumnOperator, WithinGroups
@@ -63,10 +64,10 @@ class Rolling(WithinGroups, ColumnOperator):
         self.by, self.time, self.column, self.output = tuple(by), time, column, output
         self.window, self.statistic = window, statistic
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         return {self.output: self._extreme(frame) if self.statistic in ("min", "max") else self._running(frame)}
 
-    def _running(self, frame: Any) -> Any:
+    def _running(self, frame: Frame) -> Any:
         question = AsOfJoin(frame, frame, by=self.by, query_time=self.time, event_time=self.time)
         if self.statistic == "sum":
             total = question.sum(self.column, self.window)
@@ -76,7 +77,7 @@ class Rolling(WithinGroups, ColumnOperator):
             return question.engine.series(count.astype("int32"), frame)
         return ratio(frame, question.sum(self.column, self.window).astype("float64"), count.astype("float64"))
 
-    def _extreme(self, frame: Any) -> Any:
+    def _extreme(self, frame: Frame) -> Any:
         engine = engine_of(frame)
         events = frame[frame[self.column].notna()]
         question = AsOfJoin(frame, events, by=self.by, query_time=self.time, event_time=self.time)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin
 from gigabatch.features.operators.base import ColumnOperator
@@ -78,7 +79,7 @@ class TargetEncoding(ColumnOperator):
     def group_keys(self) -> tuple[str, ...]:
         return ()  # the prior is over all keys
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         events = frame[list(dict.fromkeys(self.inputs))][frame[self.hits].notna()]
         hits, trials = self._sums(frame, events, self.by)
         all_hits, all_trials = self._sums(frame, events, ())
@@ -87,7 +88,7 @@ class TargetEncoding(ColumnOperator):
         known = all_trials > 0
         return {self.output: ratio(frame, hits + self.smoothing * prior, (trials + self.smoothing) * known)}
 
-    def _sums(self, frame: Any, events: Any, by: Sequence[str]) -> tuple[Any, Any]:
+    def _sums(self, frame: Frame, events: Any, by: Sequence[str]) -> tuple[Any, Any]:
         """int64 hits and trials before each row of `frame`, those of its own fold taken away."""
         hits, trials = self._before(frame, events, by)
         if self.fold is None:
@@ -95,6 +96,6 @@ class TargetEncoding(ColumnOperator):
         own_hits, own_trials = self._before(frame, events, (*by, self.fold))
         return hits - own_hits, trials - own_trials
 
-    def _before(self, frame: Any, events: Any, by: Sequence[str]) -> tuple[Any, Any]:
+    def _before(self, frame: Frame, events: Any, by: Sequence[str]) -> tuple[Any, Any]:
         question = AsOfJoin(frame, events, by=by, query_time=self.at, event_time=self.at)
         return question.sum(self.hits), question.count() if self.trials is None else question.sum(self.trials)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from gigabatch.features.columns.numbers import whole_values
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin
 from gigabatch.features.operators.base import ColumnOperator, WithinGroups
@@ -56,7 +56,7 @@ class Waiting(WithinGroups, ColumnOperator):
     def outputs(self) -> tuple[str, ...]:
         return (self.output, f"{self.output}_min_mean")
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         whole_values(frame[self.happened_at], "Waiting")
         if str(frame[self.happened_at].dtype) == "object":  # without any value
             frame = frame.assign(**{self.happened_at: frame[self.happened_at].astype("float64")})

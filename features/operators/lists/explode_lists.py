@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Array, Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import Operator
 
@@ -60,7 +65,7 @@ class ExplodeLists(Operator):
     def columns_after(self, before: Sequence[str]) -> tuple[str, ...]:
         return (*self.keep, *self.outputs)
 
-    def transform(self, frame: Any) -> Any:
+    def transform(self, frame: Frame) -> Frame:
         xp = engine_of(frame).arrays
         flat = {
             output: (column, *split_lists(frame[column], dtype, self.separator))
@@ -89,7 +94,7 @@ class ExplodeLists(Operator):
         return lengths
 
 
-def split_lists(column: Any, dtype: str, separator: str = "|") -> tuple[Any, Any]:
+def split_lists(column: Column, dtype: str, separator: str = "|") -> tuple[Any, Array]:
     """(entries of all rows one after the other as `dtype`, int64 number of entries of every row; 0 for null).
 
     dtype `string` gives a column, other types an array.
@@ -110,11 +115,7 @@ def row_of_entry(xp: Any, lengths: Any) -> Any:
     return xp.searchsorted(ends, xp.arange(total), side="right")
 
 
-def _split_pandas(column: Any, dtype: str, separator: str) -> tuple[Any, Any]:
-    import pandas as pd
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+def _split_pandas(column: Column, dtype: str, separator: str) -> tuple[Any, Any]:
     # Arrow keeps the entries in one buffer; pandas' own str.split makes a Python list and strings a row.
     values = pa.array(column, type=pa.large_string(), from_pandas=True)
     if isinstance(values, pa.ChunkedArray):  # of frames that were put together
@@ -127,7 +128,7 @@ def _split_pandas(column: Any, dtype: str, separator: str) -> tuple[Any, Any]:
     return entries.cast(dtype.replace("float64", "double").replace("float32", "float")).to_numpy(), lengths
 
 
-def _split_cudf(column: Any, dtype: str, separator: str) -> tuple[Any, Any]:
+def _split_cudf(column: Column, dtype: str, separator: str) -> tuple[Any, Any]:
     lists = column.str.split(separator, regex=False)
     lengths = lists.list.len().fillna(0).astype("int64").to_cupy()
     entries = lists.dropna().explode().reset_index(drop=True)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from gigabatch.features.columns.categories import TEXT, canonicalize
 from gigabatch.features.columns.lists import list_column, list_entries
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Array, Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
 from gigabatch.features.operators.lists.explode_lists import row_of_entry, split_lists
@@ -86,7 +92,7 @@ class ListSlice(ColumnOperator):
             return max((self.stop or 0) - start, 0) if self.stop is None or self.stop < 0 else 0
         return max(self.stop - start, 0) if self.stop is not None and self.stop >= 0 else 0
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         entries, lengths = self._entries(frame[self.column])
         kept, new_lengths = self._slice(entries, lengths)
         if self.separator is None:
@@ -96,7 +102,7 @@ class ListSlice(ColumnOperator):
         text.index = frame.index
         return {self.output: text.where(engine_of(frame).series(new_lengths > 0, frame))}
 
-    def _entries(self, column: Any) -> tuple[Any, Any]:
+    def _entries(self, column: Column) -> tuple[Any, Any]:
         if self.separator is not None:
             if canonicalize(column, "ListSlice").kind not in (TEXT, None):
                 raise DataError(
@@ -106,7 +112,7 @@ class ListSlice(ColumnOperator):
             return split_lists(column.astype("str"), "string", self.separator)
         return list_entries(column, "ListSlice")
 
-    def _slice(self, entries: Any, lengths: Any) -> tuple[Any, Any]:
+    def _slice(self, entries: Column, lengths: Array) -> tuple[Any, Any]:
         """The entries that stay, padded, and how many each row has."""
         engine = engine_of(entries)
         xp = engine.arrays
@@ -128,25 +134,20 @@ class ListSlice(ColumnOperator):
         return xp.minimum(lengths, bound) if bound >= 0 else xp.maximum(lengths + bound, 0)
 
 
-def join_lists(entries: Any, lengths: Any, separator: str) -> Any:
+def join_lists(entries: Column, lengths: Array, separator: str) -> Any:
     """Text such as '12|7|31' of each row, on a new index, from a text column of all rows' entries, none of them null,
     and the number of entries of every row; the inverse of `split_lists`. Rows without entries give empty text."""
     join = _join_by_place if engine_of(entries).NAME == "cudf" else _join_pandas
     return join(entries, lengths, separator)
 
 
-def _join_pandas(entries: Any, lengths: Any, separator: str) -> Any:
-    import numpy as np
-    import pandas as pd
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
+def _join_pandas(entries: Column, lengths: Array, separator: str) -> Any:
+    offsets = np.concatenate([[0], lengths.cumsum()])
     lists = pa.LargeListArray.from_arrays(offsets, pa.array(entries, type=pa.large_string(), from_pandas=True))
     return pd.Series(pc.binary_join(lists, pa.scalar(separator, pa.large_string())).to_pandas(), dtype="str")
 
 
-def _join_by_place(entries: Any, lengths: Any, separator: str) -> Any:
+def _join_by_place(entries: Column, lengths: Array, separator: str) -> Any:
     """The first entry of every row, then the second, and so on: the order of a list collected by cuDF is its own."""
     engine = engine_of(entries)
     xp = engine.arrays

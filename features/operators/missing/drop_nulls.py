@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from gigabatch.features.engines.protocols import Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import Operator
 
@@ -44,8 +44,5 @@ class DropNulls(Operator):
             raise DataError(f"DropNulls: give a list of one or more columns, found {columns!r}.")
         self.columns = tuple(columns)
 
-    def transform(self, frame: Any) -> Any:
-        known = frame[self.columns[0]].notna()
-        for name in self.columns[1:]:
-            known = known & frame[name].notna()
-        return frame[known]
+    def transform(self, frame: Frame) -> Frame:
+        return frame.dropna(subset=list(self.columns))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gigabatch.features.columns.numbers import known_values, naming, ranked_values, require_finite, require_numbers
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.float_order import as_float32, rankable
 from gigabatch.features.exact.quantiles import RadixHistogram, Search, middle_ranks
@@ -120,7 +121,7 @@ class FillMissing(RankingOperator):
     def outputs_of(self, state: Fill) -> tuple[str, ...]:
         return self.outputs if state.indicator else self.outputs[:1]
 
-    def partial(self, frame: Any) -> Filling:
+    def partial(self, frame: Frame) -> Filling:
         rows = len(frame)
         if self.strategy == "median":
             ranked = ranked_values(frame[self.column], keep=self.method == "exact")
@@ -178,7 +179,7 @@ class FillMissing(RankingOperator):
             )
         return partial
 
-    def columns(self, frame: Any, state: Fill) -> dict[str, Any]:
+    def columns(self, frame: Frame, state: Fill) -> dict[str, Column]:
         column = frame[self.column]
         require_numbers(column)
         with np.errstate(over="ignore"):  # what leaves float32 is refused by name below

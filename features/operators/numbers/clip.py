@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from gigabatch.features.columns.numbers import is_empty
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
 
@@ -50,7 +50,7 @@ class Clip(ColumnOperator):
             )
         self.column, self.low, self.high = column, low, high
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         column = frame[self.column]
         low, high = (_bound_as(column, bound) for bound in (self.low, self.high))
         if low is None and high is None:
@@ -58,7 +58,7 @@ class Clip(ColumnOperator):
         return {self.column: column.clip(lower=low, upper=high).astype(column.dtype)}
 
 
-def _bound_as(column: Any, bound: float | None) -> float | None:
+def _bound_as(column: Column, bound: float | None) -> float | None:
     """The bound as a number of the column's type."""
     if is_empty(column, "iuf", "Clip") or bound is None:
         return None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gigabatch.features.columns.numbers import float_values
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.operators.base import ColumnOperator
 
 
@@ -45,7 +44,7 @@ class Difference(ColumnOperator):
     def __init__(self, left: str, right: str, output: str) -> None:
         self.left, self.right, self.output = left, right, output
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         left, right = (float_values(frame[name], "Difference") for name in (self.left, self.right))
         with np.errstate(all="ignore"):  # infinity less infinity is null
             difference = (left - right).astype("float32")

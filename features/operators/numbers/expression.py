@@ -12,6 +12,7 @@ import numpy as np
 
 from gigabatch.features.columns.numbers import float_values
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
 
@@ -108,7 +109,7 @@ class Expression(ColumnOperator):
     def _where(self) -> str:
         return f"Expression {self.output!r}"
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         engine = engine_of(frame)
         xp = engine.arrays
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from gigabatch.features.columns.numbers import filled_values
 from gigabatch.features.engines.frame import engine_of, load_engine
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.float_order import rankable
 from gigabatch.features.exact.quantiles import RadixHistogram
@@ -81,7 +82,7 @@ class GaussRank(FittedOperator):
             raise DataError(f"GaussRank of {column!r}: max_knots must be at least 2, found {max_knots}.")
         self.column, self.max_knots = column, max_knots
 
-    def partial(self, frame: Any) -> Partial:
+    def partial(self, frame: Frame) -> Partial:
         values = rankable(filled_values(frame, self.column, "GaussRank", wide=False))
         ends = (float(values.min()), float(values.max())) if len(values) else (math.inf, -math.inf)
         return Partial(RadixHistogram.distinct(values, "float64").limited(self.max_knots), *ends, engine_of(frame).NAME)
@@ -110,7 +111,7 @@ class GaussRank(FittedOperator):
         furthest = groups[1:-1] + np.maximum(groups[:-2], groups[2:]) / 2
         return Scores(table, min(float(furthest.max()) / max(total - 1, 1), 1.0))
 
-    def columns(self, frame: Any, state: Scores) -> dict[str, Any]:
+    def columns(self, frame: Frame, state: Scores) -> dict[str, Column]:
         engine = engine_of(frame)
         xp = engine.arrays
         values = filled_values(frame, self.column, "GaussRank")

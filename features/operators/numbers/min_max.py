@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-
-from gigabatch.features.columns.numbers import filled_values, require_finite
-from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.columns.numbers import filled_values, float32_column
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import SMALLEST_SPREAD
 from gigabatch.features.operators.base import FittedOperator
@@ -55,7 +52,7 @@ class MinMax(FittedOperator):
     def __init__(self, column: str) -> None:
         self.column = column
 
-    def partial(self, frame: Any) -> Range:
+    def partial(self, frame: Frame) -> Range:
         """The partition's range; from infinity to -infinity for a partition without rows."""
         values = filled_values(frame, self.column, "MinMax")
         return Range(float(values.min()), float(values.max())) if len(values) else Range(math.inf, -math.inf)
@@ -73,11 +70,8 @@ class MinMax(FittedOperator):
             )
         return partial
 
-    def columns(self, frame: Any, state: Range) -> dict[str, Any]:
+    def columns(self, frame: Frame, state: Range) -> dict[str, Column]:
         values = filled_values(frame, self.column, "MinMax")
         span = state.high - state.low
-        with np.errstate(over="ignore"):  # what leaves float32 is refused by name below
-            scaled = ((values - state.low) / (span if span >= SMALLEST_SPREAD else 1.0)).astype("float32")
-        found = engine_of(frame).series(scaled, frame).rename(self.column)
-        require_finite(found)
-        return {self.column: found}
+        scaled = (values - state.low) / (span if span >= SMALLEST_SPREAD else 1.0)
+        return {self.column: float32_column(scaled, frame, self.column)}

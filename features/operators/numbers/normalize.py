@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
-from gigabatch.features.columns.numbers import filled_values, require_finite
-from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.columns.numbers import filled_values, float32_column
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import Moments, Scale
 from gigabatch.features.operators.base import FittedOperator
@@ -48,7 +44,7 @@ class Normalize(FittedOperator):
     def __init__(self, column: str) -> None:
         self.column = column
 
-    def partial(self, frame: Any) -> Moments:
+    def partial(self, frame: Frame) -> Moments:
         return Moments.of(filled_values(frame, self.column, "Normalize"))
 
     def merge(self, left: Moments, right: Moments) -> Moments:
@@ -59,10 +55,6 @@ class Normalize(FittedOperator):
             raise DataError(f"Normalize: column {self.column!r} has no value to fit on.")
         return partial.scale()
 
-    def columns(self, frame: Any, state: Scale) -> dict[str, Any]:
+    def columns(self, frame: Frame, state: Scale) -> dict[str, Column]:
         values = filled_values(frame, self.column, "Normalize")
-        with np.errstate(over="ignore"):  # what leaves float32 is refused by name below
-            scaled = ((values - state.mean) / state.std).astype("float32")
-        found = engine_of(frame).series(scaled, frame).rename(self.column)
-        require_finite(found)
-        return {self.column: found}
+        return {self.column: float32_column((values - state.mean) / state.std, frame, self.column)}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gigabatch.features.columns.numbers import naming, ranked_values, require_numbers
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import Ranked
 from gigabatch.features.exact.quantiles import Search, interpolated, linear_place
@@ -72,7 +72,7 @@ class QuantileBuckets(RankingOperator):
         require_method(method, "QuantileBuckets")
         self.column, self.num_buckets, self.method = column, num_buckets, method
 
-    def partial(self, frame: Any) -> Ranked:
+    def partial(self, frame: Frame) -> Ranked:
         return ranked_values(frame[self.column], keep=self.method == "exact")
 
     def merge(self, left: Ranked, right: Ranked) -> Ranked:
@@ -114,7 +114,7 @@ class QuantileBuckets(RankingOperator):
         total = partial.histogram.total
         return [rank for fraction in self._fractions() for rank in linear_place(fraction, total)[:2]]
 
-    def columns(self, frame: Any, state: Edges) -> dict[str, Any]:
+    def columns(self, frame: Frame, state: Edges) -> dict[str, Column]:
         engine = engine_of(frame)
         column = frame[self.column]
         require_numbers(column)

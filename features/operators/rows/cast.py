@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
 from gigabatch.features.reading.sources import cast
@@ -57,7 +58,7 @@ class Cast(ColumnOperator):
             raise DataError(f"Cast of {', '.join(columns)}: {dtype} holds nulls anyway; leave nullable out.")
         self.columns, self.dtype, self.nullable = tuple(columns), dtype, nullable
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         if self.dtype == "string":
             for name in self.columns:
                 _require_writable(frame[name])
@@ -74,7 +75,7 @@ class Cast(ColumnOperator):
         return found
 
 
-def _require_writable(column: Any) -> None:
+def _require_writable(column: Column) -> None:
     kind = "O" if str(column.dtype) == "category" else column.dtype.kind
     if kind not in ("O", "U", "i", "u", "b") and bool(column.notna().any()):
         raise DataError(
@@ -83,7 +84,7 @@ def _require_writable(column: Any) -> None:
         )
 
 
-def _require_in_range(column: Any, before: Any) -> None:
+def _require_in_range(column: Column, before: Any) -> None:
     # Text may say "inf"; a number that became an infinity by rounding did not fit.
     infinite = column.abs() == float("inf")
     if bool(infinite.any()) and bool((before.astype("float64").abs() != float("inf"))[infinite].any()):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from gigabatch.features.columns.numbers import whole_values
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
 
@@ -61,7 +61,7 @@ class DateParts(ColumnOperator):
     def outputs(self) -> tuple[str, ...]:
         return tuple(f"{self.prefix}_{part}" for part in self.parts)
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         if frame[self.column].isna().any():
             raise DataError(f"DateParts: column {self.column!r} holds nulls. Drop or fill those rows first.")
         engine, unit = engine_of(frame), 60 if self.unit == "min" else 1

@@ -11,6 +11,7 @@ import numpy as np
 
 from gigabatch.features.columns.categories import TEXT, canonicalize
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import Operator
 
@@ -87,7 +88,7 @@ class Filter(Operator):
         self.column, self.op = column, op
         self.value: Any = list(value) if isinstance(value, list | tuple) else value
 
-    def transform(self, frame: Any) -> Any:
+    def transform(self, frame: Frame) -> Frame:
         column = frame[self.column]
         if self.op in NULL_TESTS:
             return frame[column.isna() if self.op == "is_null" else column.notna()]
@@ -98,7 +99,7 @@ class Filter(Operator):
             return frame.take(known)
         return frame.take(known[self._keeps(_plain(column.take(known)))])
 
-    def _keeps(self, column: Any) -> Any:
+    def _keeps(self, column: Column) -> Any:
         """Bool array: whether each value of the column, none of them null, satisfies the condition."""
         if self.op in COMPARISONS:
             return _compare(column, self.op, self.value)
@@ -118,7 +119,7 @@ def _require_plain(values: Any, where: str) -> None:
             )
 
 
-def _plain(column: Any) -> Any:
+def _plain(column: Column) -> Any:
     """The column, which has no nulls, without its category or masked type."""
     if str(column.dtype) == "category":
         column = column.astype(column.dtype.categories.dtype)
@@ -127,7 +128,7 @@ def _plain(column: Any) -> Any:
     return column.astype("bool" if str(column.dtype) == "boolean" else str(column.dtype).lower()) if masked else column
 
 
-def _compare(column: Any, op: str, value: Any) -> Any:
+def _compare(column: Column, op: str, value: Any) -> Any:
     kind = "O" if column.dtype.kind == "U" else column.dtype.kind  # of Arrow's text
     wanted = "b" if isinstance(value, bool) else "O" if isinstance(value, str) else "iuf"
     if kind not in wanted or (kind == "b" and op not in ("==", "!=")):

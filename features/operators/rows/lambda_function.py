@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gigabatch.features.engines.protocols import Frame
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.operators.base import Operator
 
@@ -100,7 +101,7 @@ class LambdaFunction(Operator):
     def outputs(self) -> tuple[str, ...]:
         return self._registered.outputs
 
-    def transform(self, frame: Any) -> Any:
+    def transform(self, frame: Frame) -> Frame:
         where = f"LambdaFunction {self.name!r}"
         found = self._registered.function(frame[list(self.inputs)].copy())
         if not isinstance(found, type(frame)):

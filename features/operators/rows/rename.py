@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from gigabatch.features.engines.protocols import Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import Operator
 
@@ -46,7 +46,7 @@ class Rename(Operator):
     def columns_after(self, before: Sequence[str]) -> tuple[str, ...]:
         return tuple(self.mapping.get(name, name) for name in before)
 
-    def transform(self, frame: Any) -> Any:
+    def transform(self, frame: Frame) -> Frame:
         staying = [name for name in frame.columns if name not in self.mapping]
         clash = [name for name in self.outputs if name in staying]
         if clash:

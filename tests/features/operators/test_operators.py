@@ -36,7 +36,8 @@ def test_the_registry_is_the_folder():
     assert len(set(operator_names())) == len(known) > 25
 
 
-def test_the_command_lists_every_operator_with_what_it_does(capsys):
+def test_the_command_lists_every_operator_with_what_it_does(capsys, monkeypatch):
+    monkeypatch.delitem(sys.modules, "gigabatch.features.operators.__main__", raising=False)
     runpy.run_module("gigabatch.features.operators", run_name="__main__")
     out = capsys.readouterr().out
     rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in out.splitlines()[2:]]

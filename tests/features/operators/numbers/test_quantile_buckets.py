@@ -29,14 +29,6 @@ def test_edges_equal_numpy_linear_quantiles(values, num_buckets):
     assert state.merged == num_buckets - 1 - len(state.edges)
 
 
-def test_distinct_values_fall_as_in_qcut():
-    frame = frame_of(np.random.default_rng(0).normal(size=1003))
-    operator = QuantileBuckets("x", 7)
-    found = operator.apply(frame, operator.fit([frame]))["x"]
-    assert str(found.dtype) == "int32"
-    np.testing.assert_array_equal(found, 1 + pd.qcut(frame["x"], 7, labels=False))
-
-
 def test_null_is_bucket_zero_and_an_edge_belongs_to_the_bucket_below():
     frame = frame_of([-9, 1, 1.5, 2, 99, None]).set_axis([3, 3, 0, 1, 2, 8])
     found = QuantileBuckets("x", 3).apply(frame, Edges((1.0, 2.0), 0))
