@@ -9,7 +9,7 @@ from typing import Any
 from gigabatch.features.columns.categories import canonical_column, canonicalize, same_kind
 from gigabatch.features.columns.hashing import buckets_of, combined_hashes
 from gigabatch.features.engines.frame import engine_of
-from gigabatch.features.engines.protocols import Column, Frame
+from gigabatch.features.engines.protocols import Frame
 from gigabatch.features.errors import require_columns
 from gigabatch.features.vocabulary.vocabulary import IdLayout, Vocabulary
 
@@ -43,8 +43,8 @@ class CombinedVocabulary:
     [4, 2]
     """
 
-    parts: Frame
-    counts: Column
+    parts: Any  # a frame and a column; what a workflow saves as a table is annotated with Any
+    counts: Any
     buckets: int = 1
 
     @property

@@ -126,8 +126,8 @@ class Vocabulary:
     ['Oslo', 'Bonn']
     """
 
-    values: Column
-    counts: Column
+    values: Any  # a column; what a workflow saves as a table is annotated with Any
+    counts: Any
     layout: IdLayout = LAYOUT
 
     @property

@@ -15,7 +15,15 @@ from gigabatch.features.operators.base import ColumnOperator
 
 @dataclass(frozen=True)
 class Count:
-    """int32 number of earlier events; `window` in units of the time column, None for all the past."""
+    """Count the earlier events.
+
+    Parameters
+    ----------
+    output
+        Name of the new int32 column.
+    window
+        How far back, in units of the time column; None for all the past.
+    """
 
     output: str
     window: int | None = None
@@ -23,10 +31,21 @@ class Count:
 
 @dataclass(frozen=True)
 class Mean:
-    """float32 mean of an integer column over earlier events; null where there is none.
+    """Average a whole-number column over the earlier events; null where there is none.
 
-    With `smoothing` k > 0 it is (sum + k * prior) / (count + k), the prior being the mean over all groups as known
-    at the same time (additive smoothing, Micci-Barreca 2001, eq. 4 with lambda = n / (n + k)).
+    With `smoothing` k > 0 it is (sum + k * prior) / (count + k), the prior being the mean over all groups as known at
+    the same time (additive smoothing, Micci-Barreca 2001, eq. 4 with lambda = n / (n + k)).
+
+    Parameters
+    ----------
+    value
+        The column.
+    output
+        Name of the new float32 column.
+    window
+        How far back, in units of the time column; None for all the past.
+    smoothing
+        Weight of the prior; 0 for none.
     """
 
     value: str
@@ -37,9 +56,14 @@ class Mean:
 
 @dataclass(frozen=True)
 class Last:
-    """The named columns of the last earlier event under new names; null where there is none.
+    """Take columns of the last earlier event; null where there is none.
 
-    dtype: float32, or float64 for numbers above 2^24 such as minutes since 1970, which float32 rounds.
+    Parameters
+    ----------
+    columns
+        New names by those of the columns to take.
+    dtype
+        float32, or float64 for numbers above 2^24 such as minutes since 1970, which float32 rounds.
     """
 
     columns: dict[str, str]

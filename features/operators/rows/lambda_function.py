@@ -31,14 +31,28 @@ def register_function(
     outputs: Sequence[str],
     replace: bool = False,
 ) -> None:
-    """Make `function` known under `name`, in this process, to `LambdaFunction(name)`.
+    """Make a function known to `LambdaFunction(name)`, in this process.
 
-    function: takes a frame of exactly the columns `inputs` and returns one of exactly the columns `outputs`, with the
-    same index in the same order. It must be pure (the same for the same rows; no global state, no random numbers), give
-    each row from that row alone, and use what pandas and cuDF share, for it gets frames of either.
+    The function must be pure (the same for the same rows; no global state, no random numbers), give each row from that
+    row alone, and use what pandas and cuDF share, for it gets frames of either.
 
-    A name that is taken is a `DataError`, unless by the very same function or with `replace`, as in a notebook's cell
-    that runs again.
+    Parameters
+    ----------
+    name
+        What workflows call it.
+    function
+        Takes a frame of exactly the columns `inputs` and returns one of exactly the columns `outputs`, with the same
+        index in the same order.
+    inputs, outputs
+        Lists of one or more column names.
+    replace
+        Whether a name that is taken is given anew, as in a notebook's cell that runs again.
+
+    Raises
+    ------
+    DataError
+        The name belongs to another function and `replace` is not set, the function cannot be called, or there are no
+        columns.
     """
     if isinstance(inputs, str) or isinstance(outputs, str) or not inputs or not outputs:
         raise DataError(f"register_function {name!r}: inputs and outputs are lists of one or more column names.")
