@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Array, Column
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.float_order import EXACT
 
@@ -30,8 +31,8 @@ class Canonical:
     kinds hold an arbitrary value there. null: bool array. kind: one of KINDS, None where every row is null.
     """
 
-    values: Any
-    null: Any
+    values: Column
+    null: Array
     kind: str | None
 
     def known(self) -> Any:
@@ -39,7 +40,7 @@ class Canonical:
         return self.values[~self.null].reset_index(drop=True)
 
 
-def canonicalize(column: Any, where: str) -> Canonical:
+def canonicalize(column: Column, where: str) -> Canonical:
     """The column as one of the four kinds.
 
     where: who asks, for messages. Errors (`DataError`): dates, lists, bytes, decimals, mixed objects and other types;
@@ -70,19 +71,19 @@ def canonicalize(column: Any, where: str) -> Canonical:
     raise unknown_type(column, where)
 
 
-def category_kind(column: Any) -> str | None:
+def category_kind(column: Column) -> str | None:
     """The kind that a column's type stands for, None for a type that holds no categories (dates, lists)."""
     return KINDS.get(getattr(column.dtype, "kind", "?"))
 
 
-def unknown_type(column: Any, where: str) -> DataError:
+def unknown_type(column: Column, where: str) -> DataError:
     return DataError(
         f"{where}: column {column.name!r} is {column.dtype}. Types that can be categories: text, integers, floats, "
         "booleans, and a category type of these. Make dates text, or seconds since 1970, and cast others."
     )
 
 
-def _unboxed(column: Any, where: str) -> Any:
+def _unboxed(column: Column, where: str) -> Any:
     """A pandas column of Python objects as the type that all of them have."""
     try:
         typed = column.convert_dtypes()
@@ -97,7 +98,7 @@ def _unboxed(column: Any, where: str) -> Any:
     return typed
 
 
-def _whole(column: Any, where: str) -> Any:
+def _whole(column: Column, where: str) -> Any:
     filled = column.fillna(0) if bool(column.isna().any()) else column
     if str(filled.dtype) in ("int64", "int32"):
         return filled
@@ -120,8 +121,7 @@ def comparable(column: Canonical, known: Any, where: str) -> tuple[Any, Any, Any
         return values, known, None
     if column.kind == FLOAT and kind == WHOLE:
         array = engine.array(values)
-        _require_exact(values, ~column.null & (array >= EXACT) & (array < float("inf")), where)
-        _require_exact(values, ~column.null & (array <= -EXACT) & (array > -float("inf")), where)
+        _require_exact(values, ~column.null & (abs(array) >= EXACT) & (abs(array) < float("inf")), where)
         whole = (array == engine.arrays.floor(array)) & (abs(array) < EXACT)
         return engine.frames.Series(engine.arrays.where(whole, array, 0).astype("int64")), known.astype("int64"), ~whole
     if column.kind == WHOLE and kind == FLOAT:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column
 
 TEXT = "text"
 
@@ -23,7 +23,7 @@ def hash_of(parts: Iterable[bytes]) -> bytes:
     return digest.digest()
 
 
-def plain_values(column: Any) -> tuple[str, tuple[np.ndarray, ...]]:
+def plain_values(column: Column) -> tuple[str, tuple[np.ndarray, ...]]:
     """A column of N values without nulls as arrays of settled types, and its kind.
 
     `text`: lengths in bytes int64 [N], and the UTF-8 of all uint8. Otherwise NumPy's letter, and the values [N]: `i` or

@@ -7,6 +7,7 @@ from typing import Any
 
 from gigabatch.features.columns.categories import FLOAT, TEXT, Canonical, canonicalize
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Array, Column
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.float_order import EXACT
 
@@ -17,7 +18,7 @@ GAMMA, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111E
 NULL_HASH = 0xD6E8FEB86659FD93
 
 
-def hash_values(column: Any, where: str) -> tuple[Any, Any]:
+def hash_values(column: Column, where: str) -> tuple[Any, Any]:
     """(uint64 XXH64 of every value, bool array of nulls); the hash of a null means nothing."""
     engine = engine_of(column)
     canonical = canonicalize(column, where)
@@ -35,7 +36,7 @@ def _hashable(canonical: Canonical, where: str) -> Any:
     return canonical.values.astype("int64")
 
 
-def _require_whole(column: Any, where: str) -> None:
+def _require_whole(column: Column, where: str) -> None:
     wrong = ~((column == column.round()) & (column.abs() < EXACT))  # an infinity equals its own rounding
     if bool(wrong.any()):
         raise DataError(
@@ -68,9 +69,9 @@ def splitmix64(values: Any) -> Any:
     return values ^ (values >> word(31))
 
 
-def unit_interval(hashes: Any) -> Any:
+def unit_interval(hashes: Array) -> Any:
     """float64 in [0, 1) of uint64 hashes."""
-    return (hashes >> hashes.dtype.type(11)).astype("float64") / 2.0**53
+    return (hashes >> hashes.dtype.type(11)).astype("float64") / EXACT
 
 
 def require_num_buckets(num_buckets: int, where: str) -> None:
@@ -79,12 +80,12 @@ def require_num_buckets(num_buckets: int, where: str) -> None:
         raise DataError(f"{where}: num_buckets must be a whole number from 1 to 2147483647, found {num_buckets!r}.")
 
 
-def buckets_of(hashes: Any, num_buckets: int) -> Any:
+def buckets_of(hashes: Array, num_buckets: int) -> Any:
     """int64 array: hash mod num_buckets of uint64 hashes."""
     return (hashes % hashes.dtype.type(num_buckets)).astype("int64")
 
 
-def bucket_ids(hashes: Any, null: Any, num_buckets: int) -> Any:
+def bucket_ids(hashes: Array, null: Any, num_buckets: int) -> Any:
     """int32 array: 1 + hash mod num_buckets of uint64 hashes, 0 where `null`."""
     ids = buckets_of(hashes, num_buckets) + 1
     ids[null] = 0

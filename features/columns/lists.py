@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column
 from gigabatch.features.errors import DataError
 
 
-def list_entries(column: Any, where: str = "list column") -> tuple[Any, Any]:
+def list_entries(column: Column, where: str = "list column") -> tuple[Any, Any]:
     """(a column of the entries of all lists one after the other, int64 array of the entries of every row; 0 for null).
 
     On pandas a list may be anything that Arrow takes for one: Python lists, NumPy arrays, Arrow's own type.
@@ -28,11 +33,7 @@ def list_column(entries: Any, lengths: Any, like: Any) -> Any:
     return (_column_cudf if engine_of(like).NAME == "cudf" else _column_pandas)(entries, lengths, like)
 
 
-def _entries_pandas(column: Any) -> tuple[Any, Any]:
-    import numpy as np
-    import pandas as pd
-    import pyarrow as pa
-
+def _entries_pandas(column: Column) -> tuple[Any, Any]:
     lists = pa.Array.from_pandas(column)
     lists = lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists
     if lists.null_count == len(lists):
@@ -45,16 +46,12 @@ def _entries_pandas(column: Any) -> tuple[Any, Any]:
 
 
 def _column_pandas(entries: Any, lengths: Any, like: Any) -> Any:
-    import numpy as np
-    import pandas as pd
-    import pyarrow as pa
-
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     lists = pa.LargeListArray.from_arrays(offsets, pa.array(entries)).to_pandas()
     return pd.Series(lists.to_numpy(), index=like.index, dtype=object)
 
 
-def _entries_cudf(column: Any) -> tuple[Any, Any]:
+def _entries_cudf(column: Column) -> tuple[Any, Any]:
     import cudf
 
     if not isinstance(column.dtype, cudf.ListDtype):

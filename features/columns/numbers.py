@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Array, Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import Ranked
 from gigabatch.features.exact.float_order import EXACT, InfinityFound, rankable
 
 
-def float_values(column: Any, where: str) -> Any:
+def float_values(column: Column, where: str) -> Any:
     """The numeric or boolean column as a float64 array with NaN for null; a column of nulls alone may be of any type.
 
     where: who asks, for the `DataError` about another type.
@@ -23,7 +24,7 @@ def float_values(column: Any, where: str) -> Any:
     return engine_of(column).array(column.astype("float64"))
 
 
-def whole_values(column: Any, where: str) -> Any:
+def whole_values(column: Column, where: str) -> Any:
     """The column of whole numbers, whatever their type, as an int64 array with 0 for null.
 
     Errors (`DataError`): text, dates, durations, decimals and other types; fractions, infinities, floats of 2^53 and
@@ -44,7 +45,7 @@ def whole_values(column: Any, where: str) -> Any:
     return engine.array(known.astype("int64"))
 
 
-def is_empty(column: Any, kinds: str, where: str) -> bool:
+def is_empty(column: Column, kinds: str, where: str) -> bool:
     """Whether a column of another type than these is without any value; `DataError` if it has one."""
     kind = "category" if str(column.dtype) == "category" else column.dtype.kind
     if kind in kinds and len(kind) == 1:
@@ -54,7 +55,7 @@ def is_empty(column: Any, kinds: str, where: str) -> bool:
     return True
 
 
-def known_values(column: Any) -> Any:
+def known_values(column: Column) -> Any:
     """The column's values without nulls and NaN, as an array of its own type; an infinity is an error."""
     require_numbers(column)
     engine = engine_of(column)
@@ -65,7 +66,7 @@ def known_values(column: Any) -> Any:
     return engine.array(known)
 
 
-def filled_values(frame: Any, column: str, operator: str, wide: bool = True) -> Any:
+def filled_values(frame: Frame, column: str, operator: str, wide: bool = True) -> Any:
     """The known values of a column that must have no other; as float64, unless not `wide`."""
     if frame[column].isna().any():
         raise DataError(f"{operator}: column {column!r} holds nulls. Fill them first.")
@@ -73,7 +74,15 @@ def filled_values(frame: Any, column: str, operator: str, wide: bool = True) -> 
     return values.astype("float64") if wide else values
 
 
-def rankable_values(column: Any) -> Any:
+def float32_column(values: Array, frame: Frame, name: str) -> Column:
+    """A float64 array as a float32 column of the frame; `DataError` by the column's name for what leaves float32."""
+    with np.errstate(over="ignore"):
+        found = engine_of(frame).series(values.astype("float32"), frame).rename(name)
+    require_finite(found)
+    return found
+
+
+def rankable_values(column: Column) -> Any:
     """The column as a float32 array if it is of that type, else as float64; its nulls are NaN or left out.
 
     A NumPy column of floats comes as it is, without a copy.
@@ -83,18 +92,18 @@ def rankable_values(column: Any) -> Any:
     return rankable(known_values(column))
 
 
-def ranked_values(column: Any, keep: bool) -> Ranked:
+def ranked_values(column: Column, keep: bool) -> Ranked:
     """`Ranked` of the column; an infinity is an error."""
     return naming(column.name, Ranked.of, rankable_values(column), keep)
 
 
-def require_numbers(column: Any) -> None:
+def require_numbers(column: Column) -> None:
     """Raise `DataError` if the column holds values that are neither numbers nor booleans."""
     if column.dtype.kind not in "biuf" and bool(column.notna().any()):
         raise DataError(f"column {column.name!r} is {column.dtype}, not numbers. Cast or encode it before this stage.")
 
 
-def require_finite(column: Any) -> None:
+def require_finite(column: Column) -> None:
     """Raise `DataError` if the column, which has no nulls, holds an infinity."""
     engine = engine_of(column)
     if not bool(engine.arrays.isfinite(engine.array(column)).all()):

@@ -11,16 +11,32 @@ import importlib
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
+from gigabatch.features.engines.protocols import Array, Column, Engine, Frame
 from gigabatch.features.errors import DataError
 
 ENGINES = ("auto", "cudf", "pandas")
 
 
 def resolve_engine(name: str) -> str:
-    """`auto` becomes `cudf` where cuDF is installed and a CUDA device answers, else `pandas`."""
+    """Say which engine a name stands for.
+
+    Parameters
+    ----------
+    name
+        `pandas`, `cudf`, or `auto`, which is `cudf` where cuDF is installed and a CUDA device answers, else `pandas`.
+
+    Returns
+    -------
+    str
+        `pandas` or `cudf`.
+
+    Raises
+    ------
+    DataError
+        An unknown name, or `cudf` where it is not installed.
+    """
     if name not in ENGINES:
         raise DataError(f"engine: unknown engine {name!r}. Known: {', '.join(ENGINES)}.")
     if name == "auto":
@@ -38,15 +54,55 @@ def _cudf_usable() -> bool:
     return torch.cuda.is_available()
 
 
-def load_engine(name: str) -> ModuleType:
-    """The engine module of that name; `auto` is resolved first."""
-    return importlib.import_module(f"gigabatch.features.engines.{resolve_engine(name)}")
+def load_engine(name: str) -> Engine:
+    """Load the engine module of a name.
+
+    Parameters
+    ----------
+    name
+        `auto`, `cudf` or `pandas`, as in `resolve_engine`.
+
+    Returns
+    -------
+    Engine
+        The module.
+
+    Raises
+    ------
+    DataError
+        An unknown name, or `cudf` where it is not installed.
+
+    Examples
+    --------
+    >>> from gigabatch.features.engines.frame import load_engine
+    >>> load_engine("pandas").NAME
+    'pandas'
+    """
+    return cast(Engine, importlib.import_module(f"gigabatch.features.engines.{resolve_engine(name)}"))
 
 
-def engine_of(frame: Any) -> ModuleType:
-    """The engine module that a frame or series belongs to."""
+def engine_of(frame: Frame | Column) -> Engine:
+    """Find the engine module that a frame or column belongs to.
+
+    Parameters
+    ----------
+    frame
+        Frame or column of pandas or cuDF.
+
+    Returns
+    -------
+    Engine
+        The module.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.engines.frame import engine_of
+    >>> engine_of(pd.DataFrame({"a": [1]})).NAME
+    'pandas'
+    """
     root = type(frame).__module__.partition(".")[0]
-    return importlib.import_module(f"gigabatch.features.engines.{'cudf' if root == 'cudf' else 'pandas'}")
+    return load_engine("cudf" if root == "cudf" else "pandas")
 
 
 @dataclass(frozen=True)
@@ -58,13 +114,13 @@ class CodedColumn:
     `engine.lookup` of so many values from the start of `counted`, or None, where it must be made from them.
     """
 
-    codes: Any
-    counted: Any
-    order: Any
+    codes: Array
+    counted: Frame
+    order: Array
     num_codes: int
     lookup: Callable[[int], Any] = lambda num_values: None
 
-    def ids(self, vocabulary: Any, single: bool) -> Any:
+    def ids(self, vocabulary: Any, single: bool) -> Array:
         """int32 [num_codes + 1]: the id of each code, and that of null last.
 
         single: the vocabulary was fitted on this column alone, so that it is the start of `counted`, and only what is
@@ -86,9 +142,9 @@ class IdWord:
     ids: int32 or float32 [N]. With a table (int32 by code), `ids` are codes into it; -1 takes the table's last.
     """
 
-    ids: Any
+    ids: Array
     place: int
-    table: Any = None
+    table: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -98,7 +154,7 @@ class FloatWord:
     std: 0 leaves it unscaled. flag_place: the word of its indicator, or -1.
     """
 
-    column: Any
+    column: Column
     fill: float
     mean: float
     std: float

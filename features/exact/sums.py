@@ -41,7 +41,9 @@ class ExactSum:
         if kind != "f":
             return cls(_sum_integers(values) << -UNIT_EXPONENT)
         if isinstance(values, np.ndarray):
-            return cls.of_bins(_compiled().sum_bins(_for_kernel(values)))
+            from gigabatch.features.exact.loops import sum_bins
+
+            return cls.of_bins(sum_bins(_for_kernel(values)))
         return cls(sum_by_extraction(values))
 
     @classmethod
@@ -80,7 +82,9 @@ def sum_of_squares(values: Any) -> ExactSum:
     holds (Dekker 1971, section 5), unless they fall below 2^-1074.
     """
     if isinstance(values, np.ndarray):
-        return ExactSum.of_bins(_compiled().square_bins(_for_kernel(values)))
+        from gigabatch.features.exact.loops import square_bins
+
+        return ExactSum.of_bins(square_bins(_for_kernel(values)))
     return squares_by_extraction(values)
 
 
@@ -105,12 +109,6 @@ def leading_sums32(moments: np.ndarray) -> tuple[ExactSum, ExactSum]:
     return ExactSum(total), ExactSum(square)
 
 
-def _compiled() -> Any:
-    from gigabatch.features.exact import loops as kernels
-
-    return kernels
-
-
 def _for_kernel(values: np.ndarray) -> np.ndarray:
     """Contiguous float32 or float64; the kernels are compiled for these."""
     return np.ascontiguousarray(values, dtype=np.float32 if values.dtype == np.float32 else np.float64)
@@ -130,13 +128,18 @@ def sum_by_extraction(values: Any, bits: int = CHUNK_BITS) -> int:
 
 def squares_by_extraction(wide: Any) -> ExactSum:
     """`sum_of_squares` of a float64 array in vector arithmetic only."""
-    large = wide * 134217729.0  # 2^27 + 1
-    high = large - (large - wide)
-    low = wide - high
+    high, low = halves(wide)
     units = sum_by_extraction(high * high)
     if bool((low != 0).any()):
         units += 2 * sum_by_extraction(high * low) + sum_by_extraction(low * low)
     return ExactSum(units)
+
+
+def halves(values: Any) -> tuple[Any, Any]:
+    """Two float64 arrays of at most 26 bits a value that add up to the float64 array (Dekker 1971, section 5)."""
+    large = values * 134217729.0  # 2^27 + 1
+    high = large - (large - values)
+    return high, values - high
 
 
 def exact_pieces(values: Any, bits: int, grid: int = 1) -> Iterator[tuple[int, Any]]:

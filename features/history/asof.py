@@ -14,25 +14,49 @@ from typing import Any
 from gigabatch.features.columns.categories import TEXT, canonicalize, same_kind
 from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Frame
 from gigabatch.features.errors import DataError, require_columns
 
 
 class AsOfJoin:
-    """Questions about events strictly before each query's time, within the query's group.
+    """Answer questions about events strictly before each query's time, within the query's group.
 
-    queries, events: frames (they may be the same one). by: key columns found in both; none means one group of all.
-    query_time, event_time: int64 columns, same unit; an event whose time is null never becomes known, a query may
-    not have a null time. A null in any key column belongs to no group: such queries find nothing, such events are
-    never found. order: a column of `events` unique within equal times, which settles what comes last there.
-    exclude_self: queries and events are the same rows, and a row must not find itself.
+    Answers are arrays of one entry a query, in query order. Ties in time are excluded: "before" is strict. A null in
+    any key column belongs to no group: such queries find nothing, such events are never found.
 
-    Results are arrays of one entry a query, in query order. Ties in time are excluded: "before" is strict.
+    Parameters
+    ----------
+    queries, events
+        Frames; they may be the same one.
+    by
+        Key columns, in both frames; none means one group of all.
+    query_time, event_time
+        Whole-number columns in one unit. An event whose time is null never becomes known; a query may not have a null
+        time.
+    order
+        Column of `events`, unique within equal times, which settles what comes last there.
+    exclude_self
+        Whether queries and events are the same rows, so that a row must not find itself.
+
+    Raises
+    ------
+    DataError
+        A missing column, a time or order that is null or no whole number, times too far apart for int64.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.history.asof import AsOfJoin
+    >>> frame = pd.DataFrame({"user": ["a", "a", "a"], "at": [10, 20, 25], "clicks": [1, 2, 4]})
+    >>> question = AsOfJoin(frame, frame, by=["user"], query_time="at", event_time="at")
+    >>> question.count().tolist(), question.sum("clicks", window=6).tolist()
+    ([0, 1, 2], [0, 0, 2])
     """
 
     def __init__(
         self,
-        queries: Any,
-        events: Any,
+        queries: Frame,
+        events: Frame,
         *,
         by: Sequence[str],
         query_time: str,
@@ -74,7 +98,7 @@ class AsOfJoin:
                 "times in a coarser unit, such as minutes."
             )
 
-    def _argsort(self, keys: Any, events: Any, rows: Any, order: str | None) -> Any:
+    def _argsort(self, keys: Any, events: Frame, rows: Any, order: str | None) -> Any:
         if order is None:
             return self.xp.argsort(keys)
         if events[order].isna().any():

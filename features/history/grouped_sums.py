@@ -14,8 +14,10 @@ import numpy as np
 
 from gigabatch.features.columns.numbers import float_values
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
-from gigabatch.features.exact.sums import exact_pieces
+from gigabatch.features.exact.float_order import EXACT
+from gigabatch.features.exact.sums import exact_pieces, halves
 from gigabatch.features.history.asof import group_codes
 
 COUNT, SUM, SQUARES = range(3)
@@ -33,12 +35,14 @@ class GroupedSums:
     known value, float64 arrays [G], infinities where there is none.
     """
 
-    keys: Any
+    keys: Frame
     sums: Mapping[tuple[int, int, int], Any]
     extremes: Mapping[int, tuple[Any, Any]]
 
     @classmethod
-    def of(cls, frame: Any, by: Sequence[str], values: Sequence[str], where: str, squares: bool = True) -> GroupedSums:
+    def of(
+        cls, frame: Frame, by: Sequence[str], values: Sequence[str], where: str, squares: bool = True
+    ) -> GroupedSums:
         """The sums over a partition. Rows with a null key are left out, and nulls of a column for that column.
 
         squares: whether to sum them too, for deviations; half of the work.
@@ -147,7 +151,7 @@ class GroupTotals:
         exponent = min(square_unit, 2 * unit)
         up, square_up = 2 * unit - exponent, square_unit - exponent
         fits = max(_largest(total) ** 2 << up, _largest(count) * max(_largest(squares) << square_up, _largest(count)))
-        if fits >= 2**53:
+        if fits >= EXACT:
             count, total, squares = count.astype(object), total.astype(object), squares.astype(object)
         spread = (count * (squares << square_up)) - (total * total << up)
         return np.sqrt(_quotient(spread, exponent, count * (count - 1)))
@@ -157,7 +161,7 @@ class GroupTotals:
         return np.concatenate([np.empty(0), *(function(slice(start, start + CHUNK)) for start in starts)])
 
 
-def row_of_key(frame: Any, table: Any, by: Sequence[str], where: str = "key") -> Any:
+def row_of_key(frame: Frame, table: Any, by: Sequence[str], where: str = "key") -> Any:
     """int64 array: for each row of `frame`, the row of `table`, unique in `by`, with its key; -1 for none and null."""
     xp = engine_of(frame).arrays
     asked, there = group_codes(frame, table, by, where)
@@ -199,7 +203,7 @@ class _Rows:
         return low, high
 
 
-def _numbers(column: Any, where: str) -> Any:
+def _numbers(column: Column, where: str) -> Any:
     """The column, which has no nulls, as a float64 array of values that can be summed."""
     values = float_values(column, where) + 0.0  # -0.0 becomes 0.0
     if not bool(engine_of(column).arrays.isfinite(values).all()):
@@ -218,9 +222,7 @@ def _whole_numbers(values: Any, squares: bool) -> Any:
     if not squares:
         return
     # Dekker 1971: the square is `square + error` exactly (down to squares of 2^-969, far below any sum's last bit).
-    big = values * 134217729.0
-    high = big - (big - values)
-    low = values - high
+    high, low = halves(values)
     square = values * values
     error = ((high * high - square) + 2.0 * high * low) + low * low
     yield from _in_units(SQUARES, square)
@@ -251,7 +253,7 @@ def _whole(parts: Mapping[int, np.ndarray], rows: slice, size: int) -> tuple[np.
         else:
             total = total + (held.astype(object) << (unit - base))
             unit, held, bound = next_unit, part, _largest(part)
-    if unit == base and bound < 2**53:
+    if unit == base and bound < EXACT:
         return held, base
     return total + (held.astype(object) << (unit - base)), base
 

@@ -43,8 +43,12 @@ def operator_class(name: str) -> type[Configured]:
 def operator_name(kind: type[Configured]) -> str:
     """The name that `operator_class` knows the class by."""
     module = kind.__module__.rpartition(".")[2]
-    spelled = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+    spelled = _snake(kind.__name__)
     return module if module.replace("_", "") == spelled.replace("_", "") else spelled
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 @cache
@@ -73,7 +77,7 @@ def _operators_of(module: str) -> dict[str, type[Configured]]:
 
 def __getattr__(name: str) -> Any:
     if name[:1].isupper():  # a module of this package is asked for in the same way
-        spelled = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+        spelled = _snake(name)
         for module in (spelled,) if spelled in _modules() else _modules():
             for kind in _operators_of(module).values():
                 if kind.__name__ == name:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError, require_columns
 
 
@@ -87,10 +88,10 @@ class Operator(Configured, ABC):
     """
 
     @abstractmethod
-    def transform(self, frame: Any) -> Any:
+    def transform(self, frame: Frame) -> Frame:
         """The frame with `outputs` added; same rows, same order, same index, unless the docstring says otherwise."""
 
-    def __call__(self, frame: Any) -> Any:
+    def __call__(self, frame: Frame) -> Frame:
         require_columns(frame, self.inputs, type(self).__name__)
         return self.transform(frame)
 
@@ -99,10 +100,10 @@ class ColumnOperator(Operator):
     """An operator that adds or replaces columns and leaves the rows as they are."""
 
     @abstractmethod
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         """The output columns by name."""
 
-    def transform(self, frame: Any) -> Any:
+    def transform(self, frame: Frame) -> Frame:
         out = frame.copy(deep=False)
         for name, column in self.compute(frame).items():
             out[name] = column
@@ -131,7 +132,7 @@ class FittedOperator(Configured, ABC):
         return self.outputs
 
     @abstractmethod
-    def partial(self, frame: Any) -> Any:
+    def partial(self, frame: Frame) -> Any:
         """What one partition contributes to the state."""
 
     @abstractmethod
@@ -151,24 +152,24 @@ class FittedOperator(Configured, ABC):
         """The state: everything `apply` needs."""
 
     @abstractmethod
-    def columns(self, frame: Any, state: Any) -> dict[str, Any]:
+    def columns(self, frame: Frame, state: Any) -> dict[str, Column]:
         """The output columns by name, a pure function of the partition and the state."""
 
-    def apply(self, frame: Any, state: Any) -> Any:
+    def apply(self, frame: Frame, state: Any) -> Frame:
         """The frame with the output columns added or replaced."""
         require_columns(frame, self.applied_inputs, type(self).__name__)
         return frame.assign(**self.columns(frame, state))
 
-    def train_columns(self, frame: Any, state: Any) -> dict[str, Any]:
+    def train_columns(self, frame: Frame, state: Any) -> dict[str, Column]:
         """`columns` for rows that the fit saw; override where those must not be told their own label."""
         return self.columns(frame, state)
 
-    def apply_to_train(self, frame: Any, state: Any) -> Any:
+    def apply_to_train(self, frame: Frame, state: Any) -> Frame:
         """`apply` for rows that the fit saw."""
         require_columns(frame, self.applied_inputs, type(self).__name__)
         return frame.assign(**self.train_columns(frame, state))
 
-    def fit(self, partitions: Any) -> Any:
+    def fit(self, partitions: Iterable[Frame]) -> Any:
         """The state over an iterable of partitions; `pipeline` fits many operators at once through Dask instead."""
         partitions = list(partitions)
         merged = None

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from typing import Any
 
 from gigabatch.features.columns.numbers import rankable_values
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.quantiles import RadixHistogram, Search
 from gigabatch.features.operators.base import FittedOperator
@@ -22,7 +23,7 @@ class RankingOperator(FittedOperator):
     def state_of(self, partial: Any, search: Search) -> Any:
         """The state, given the first pass's merged partial and the resolved search."""
 
-    def count(self, frame: Any, search: Search) -> RadixHistogram:
+    def count(self, frame: Frame, search: Search) -> RadixHistogram:
         """Of the next pass: `search.count` of the partition's values."""
         return search.count(rankable_values(frame[self.column]))
 
@@ -39,7 +40,7 @@ class NextPass(FittedOperator):
     def inputs(self) -> tuple[str, ...]:
         return self.operator.inputs
 
-    def partial(self, frame: Any) -> RadixHistogram:
+    def partial(self, frame: Frame) -> RadixHistogram:
         return self.operator.count(frame, self.search)
 
     def merge(self, left: RadixHistogram, right: RadixHistogram) -> RadixHistogram:
@@ -52,7 +53,7 @@ class NextPass(FittedOperator):
     def finish(self, partial: RadixHistogram) -> Any:
         return self.operator.state_of(self.first, self.search.narrowed(partial))
 
-    def columns(self, frame: Any, state: Any) -> dict[str, Any]:
+    def columns(self, frame: Frame, state: Any) -> dict[str, Column]:
         return {}
 
 

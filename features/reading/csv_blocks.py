@@ -40,10 +40,39 @@ class CsvBlock:
 
 
 def csv_blocks(pattern: str, block_bytes: int) -> list[CsvBlock]:
-    """The files of `pattern` in blocks of about `block_bytes`, in order. A line break within quotes ends no record.
+    """Cut the files of a pattern into blocks that can be read apart from each other.
 
-    The files are scanned once for quotes, at the speed of the disk: RFC 4180 doubles a quote inside a quoted field,
-    so a line break ends a record exactly where the number of quotes before it is even.
+    The files are scanned once for quotes, at the speed of the disk: RFC 4180 doubles a quote inside a quoted field, so
+    a line break ends a record exactly where the number of quotes before it is even.
+
+    Parameters
+    ----------
+    pattern
+        What `expand` takes.
+    block_bytes
+        A block ends at the first end of a record after so many bytes. Compressed files, Parquet and URLs are one block
+        each.
+
+    Returns
+    -------
+    list of CsvBlock
+        In the order of the files and their rows, with absolute paths.
+
+    Raises
+    ------
+    DataError
+        A `block_bytes` below 1, or no file.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from gigabatch.features.reading.csv_blocks import csv_blocks
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.csv").write_text("n\\n1\\n2\\n3\\n")
+    ...     blocks = csv_blocks(f"{folder}/a.csv", block_bytes=4)
+    ...     [block.read("pandas", {"n": "int64"})["n"].tolist() for block in blocks]
+    [[1, 2, 3]]
     """
     if block_bytes < 1:
         raise DataError(f"csv blocks: block_bytes must be at least 1, found {block_bytes}.")

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from gigabatch.features.engines.frame import engine_of, load_engine
+from gigabatch.features.engines.protocols import Column, Engine, Frame
 from gigabatch.features.errors import UNREADABLE, DataError, require_columns
 from gigabatch.features.exact.float_order import EXACT
 
@@ -31,9 +32,23 @@ class FileCache(Protocol):
 
 
 def expand(pattern: str) -> list[str]:
-    """The files that a path, glob, folder or fsspec URL names, sorted.
+    """List the files that a path names.
 
-    `package://NAME/PATH` is a file shipped inside an installed Python package, found without importing it.
+    Parameters
+    ----------
+    pattern
+        Path, glob, folder or fsspec URL. `package://NAME/PATH` is a file shipped inside an installed Python package,
+        found without importing it.
+
+    Returns
+    -------
+    list of str
+        Paths or URLs, sorted; of a folder those with the ending of a data file.
+
+    Raises
+    ------
+    DataError
+        Nothing is found, or the package is not installed.
     """
     if pattern.startswith("package://"):
         pattern = _in_package(pattern)
@@ -72,11 +87,50 @@ def read_files(
     nullable: Collection[str] = (),
     cache: FileCache | None = None,
 ) -> Any:
-    """Every file of `pattern` as one frame holding exactly the columns of `dtypes`, in that order and those types.
+    """Read files as one frame of declared columns and types.
 
-    dtypes: int32, int64, float32, float64, string or bool a column. Integer columns with nulls must be asked for as
-    float64, or be named in `nullable`. names: column names for CSV files without a header row. cache: asked for the
-    rows of each file first; recipes pass their own.
+    Parameters
+    ----------
+    engine
+        `auto`, `pandas` or `cudf`.
+    pattern
+        What `expand` takes: CSV (also compressed) and Parquet files.
+    dtypes
+        Type by column: int32, int64, float32, float64, string or bool. The frame holds exactly these columns, in this
+        order.
+    null_values
+        Fields of CSV files that are null.
+    separator
+        What stands between two fields of CSV files.
+    names
+        Column names for CSV files without a header row.
+    nullable
+        Integer and bool columns that may hold nulls.
+    cache
+        Asked for the rows of each file first; recipes pass their own.
+
+    Returns
+    -------
+    Frame
+        The rows of all files, in the files' order, on a new index.
+
+    Raises
+    ------
+    DataError
+        No file, an empty or broken one, a missing column, a value that does not fit its type. Each names the file, and
+        the column where there is one.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from gigabatch.features.reading.sources import read_files
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "planes.csv").write_text("tail,seats\\nN1,50\\nN2,180\\n")
+    ...     read_files("pandas", f"{folder}/*.csv", {"tail": "string", "seats": "int64"})
+      tail  seats
+    0   N1     50
+    1   N2    180
     """
     module = load_engine(engine)
     nulls, header = list(null_values), None if names is None else list(names)
@@ -97,7 +151,7 @@ def read_files(
 
 
 def read_bytes(
-    module: Any,
+    module: Engine,
     path: str,
     content: bytes,
     dtypes: Mapping[str, str],
@@ -105,13 +159,35 @@ def read_bytes(
     null_values: Sequence[str] = ("", "NA"),
     nullable: Collection[str] = (),
 ) -> Any:
-    """What `read_files` gives for a CSV file of these bytes, a header among them; `path` is named in errors."""
+    """Read the bytes of a CSV file, a header among them, as `read_files` reads the file.
+
+    Parameters
+    ----------
+    module
+        The engine.
+    path
+        What errors call the file.
+    content
+        The bytes.
+    dtypes, null_values, nullable
+        As in `read_files`.
+
+    Returns
+    -------
+    Frame
+        The rows.
+
+    Raises
+    ------
+    DataError
+        As `read_files`.
+    """
     frame = _read_one(module, path, dtypes, list(null_values), ",", None, content)
     return cast(frame, dtypes, f"input {path}", nullable)
 
 
 def _read_one(
-    module: Any,
+    module: Engine,
     path: str,
     dtypes: Mapping[str, str],
     null_values: list[str],
@@ -153,8 +229,8 @@ def _read_one(
 
 
 def _refuse_guesses(
-    module: Any,
-    frame: Any,
+    module: Engine,
+    frame: Frame,
     path: str,
     dtypes: Mapping[str, str],
     names: list[str] | None,
@@ -194,11 +270,38 @@ def _refuse_empty(path: str) -> None:
         raise DataError(f"input {path}: the file is empty (0 bytes).")
 
 
-def cast(frame: Any, dtypes: Mapping[str, str], where: str, nullable: Collection[str] = ()) -> Any:
-    """The frame with each column of `dtypes` as that type; a value that does not fit is an error naming the column.
+def cast(frame: Frame, dtypes: Mapping[str, str], where: str, nullable: Collection[str] = ()) -> Any:
+    """Cast columns to declared types, where every value fits.
 
-    nullable: integer and bool columns that may hold nulls; others that do are an error. bool takes booleans, the
-    numbers 0 and 1, and the texts true, false, 0 and 1 in upper or lower case; anything else does not fit.
+    bool takes booleans, the numbers 0 and 1, and the texts true, false, 0 and 1 in upper or lower case.
+
+    Parameters
+    ----------
+    frame
+        The frame; it is not changed.
+    dtypes
+        Type by column: int32, int64, float32, float64, string or bool.
+    where
+        Who asks, for messages.
+    nullable
+        Integer and bool columns that may hold nulls; others that do are an error.
+
+    Returns
+    -------
+    Frame
+        The frame with these columns replaced.
+
+    Raises
+    ------
+    DataError
+        A value does not fit; the message names the column.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.reading.sources import cast
+    >>> cast(pd.DataFrame({"id": [3.0, 4.0]}), {"id": "int64"}, "here")["id"].tolist()
+    [3, 4]
     """
     out = frame.copy(deep=False)
     for name, dtype in dtypes.items():
@@ -217,7 +320,7 @@ def cast(frame: Any, dtypes: Mapping[str, str], where: str, nullable: Collection
     return out
 
 
-def _cast_column(column: Any, dtype: str, nullable: bool) -> Any:
+def _cast_column(column: Column, dtype: str, nullable: bool) -> Any:
     column = _plain(column, dtype)
     if dtype == "string":
         return _cast_text(column)
@@ -242,7 +345,7 @@ def _cast_column(column: Any, dtype: str, nullable: bool) -> Any:
     return engine_of(column).with_nulls(narrow, column.isna()) if nulls else narrow
 
 
-def _require_whole(column: Any, whole: Any) -> None:
+def _require_whole(column: Column, whole: Any) -> None:
     """Raise `ValueError` unless the floats (nulls apart) are the integers `whole`, beyond doubt."""
     if bool((whole.astype("float64") != column.fillna(0).astype("float64")).any()):
         raise ValueError("some values have a fraction")
@@ -250,7 +353,7 @@ def _require_whole(column: Any, whole: Any) -> None:
         raise ValueError("some values reach 2^53, where floats skip whole numbers; read the column as a string")
 
 
-def _cast_text(column: Any) -> Any:
+def _cast_text(column: Column) -> Any:
     """Text of a whole float is that of the integer: 7.0 (an integer read with nulls) is "7", the same category as 7."""
     if str(column.dtype) == "category" and getattr(column.cat.categories.dtype, "kind", "O") == "f":
         column = column.astype("float64")
@@ -274,7 +377,7 @@ def _cast_text(column: Any) -> Any:
     return text.where(~null)
 
 
-def _plain(column: Any, dtype: str) -> Any:
+def _plain(column: Column, dtype: str) -> Any:
     """The column if it is of text, numbers or booleans, else `TypeError`; one of Python's numbers as their own type."""
     kind = str(column.dtype)
     if kind != "object" or engine_of(column).NAME != "pandas":
@@ -294,7 +397,7 @@ def _plain(column: Any, dtype: str) -> Any:
     return column.convert_dtypes() if dtype in ("int32", "int64") and types and not has_text else column
 
 
-def _cast_bool(column: Any, nullable: bool) -> Any:
+def _cast_bool(column: Column, nullable: bool) -> Any:
     null = column.isna()
     nulls = int(null.sum())
     if nulls and not nullable:

@@ -9,6 +9,7 @@ from typing import Any
 from gigabatch.features.columns.categories import canonical_column, canonicalize, same_kind
 from gigabatch.features.columns.hashing import buckets_of, combined_hashes
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Frame
 from gigabatch.features.errors import require_columns
 from gigabatch.features.vocabulary.vocabulary import IdLayout, Vocabulary
 
@@ -17,16 +18,32 @@ PART = IdLayout(padding=0, null=0, unseen=1)  # of the numbers that one column's
 
 @dataclass(frozen=True)
 class CombinedVocabulary:
-    """The known combinations, by descending frequency at the first fit, ties by their values, null before any value.
+    """The known combinations of several columns and their ids.
 
-    parts: a frame of the columns, one row a combination. counts: int64. buckets: ids of the unseen; `HashedCross` of
-    the row, modulo `buckets`, picks one.
+    Combinations stand by descending frequency at the first fit, ties by their values, null before any value. A row is
+    null if all of its columns are; a null in some of them is a value of its own. A combination not seen at fit is
+    unseen, whether or not each of its values is known.
 
-    A row is null if all of its columns are; a null in some of them is a value of its own. A combination not seen
-    at fit is unseen, whether or not each of its values is known.
+    Parameters
+    ----------
+    parts
+        Frame of the columns, one row a combination.
+    counts
+        int64 column: how often each was seen at fit.
+    buckets
+        How many ids the unseen share; `HashedCross` of the row, modulo `buckets`, picks one.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.vocabulary.combined import CombinedVocabulary
+    >>> parts = pd.DataFrame({"origin": ["JFK", "EWR"], "hour": [6, 7]})
+    >>> vocabulary = CombinedVocabulary(parts, pd.Series([3, 1]))
+    >>> vocabulary.encode(pd.DataFrame({"origin": ["EWR", "EWR"], "hour": [7, 6]})).tolist()
+    [4, 2]
     """
 
-    parts: Any
+    parts: Any  # a frame and a column; what a workflow saves as a table is annotated with Any
     counts: Any
     buckets: int = 1
 
@@ -42,7 +59,7 @@ class CombinedVocabulary:
     def num_ids(self) -> int:
         return self.layout.num_ids(len(self.parts))
 
-    def encode(self, frame: Any) -> Any:
+    def encode(self, frame: Frame) -> Any:
         """int32 ids, one a row of a frame that holds the columns."""
         require_columns(frame, self.names, "CombinedVocabulary")
         positions, null = self._positions(frame)
@@ -58,7 +75,7 @@ class CombinedVocabulary:
         rows = self.parts.take(engine.arrays.clip(positions, 0, None)).reset_index(drop=True)
         return engine.frames.DataFrame({name: rows[name].where(known) for name in self.names})
 
-    def update(self, counted: Any, min_count: int = 1, max_size: int | None = None) -> CombinedVocabulary:
+    def update(self, counted: Frame, min_count: int = 1, max_size: int | None = None) -> CombinedVocabulary:
         """As `Vocabulary.update`, of a frame of the columns and their `count`."""
         engine = engine_of(self.parts)
         if len(counted) == 0:
@@ -78,7 +95,7 @@ class CombinedVocabulary:
             self, parts=parts, counts=concat([engine.frames.Series(counts), fresh["count"]], ignore_index=True)
         )
 
-    def _positions(self, frame: Any) -> tuple[Any, Any]:
+    def _positions(self, frame: Frame) -> tuple[Any, Any]:
         """(position of each row's combination, -1 where it is not known; bool array of rows that are all null)."""
         xp = engine_of(self.parts).arrays
         numbers = xp.zeros(len(frame), dtype="int64")
@@ -109,7 +126,7 @@ class CombinedVocabulary:
             values = (
                 canonicalize(self.parts[name], "CombinedVocabulary").known().drop_duplicates().reset_index(drop=True)
             )
-            dictionary = Vocabulary(values, None, PART)
+            dictionary = Vocabulary(values, values, PART)  # its counts are never asked for
             numbers = numbers * dictionary.num_ids + dictionary.encode(self.parts[name])
             prefixes = xp.unique(numbers)
             numbers = xp.searchsorted(prefixes, numbers)
@@ -118,12 +135,12 @@ class CombinedVocabulary:
         positions[numbers] = xp.arange(len(self.parts))
         return steps, positions
 
-    def _bucket_numbers(self, frame: Any) -> Any:
+    def _bucket_numbers(self, frame: Frame) -> Any:
         columns = [frame[name] for name in self.names]
         return buckets_of(combined_hashes(columns, "CombinedVocabulary with several unseen ids")[0], self.buckets)
 
 
-def count_combinations(frame: Any, names: list[str], where: str) -> Any:
+def count_combinations(frame: Frame, names: list[str], where: str) -> Any:
     """Columns `names` and count of the frame's combinations, those that are all null left out."""
     engine = engine_of(frame)
     columns = {name: canonical_column(canonicalize(frame[name], where)) for name in names}
@@ -140,7 +157,7 @@ def merge_combinations(left: Any, right: Any, names: list[str], where: str) -> A
     return _summed(engine.frames.DataFrame(columns), names)
 
 
-def by_frequency(counted: Any, names: list[str]) -> Any:
+def by_frequency(counted: Frame, names: list[str]) -> Any:
     """Sorted by descending count, ties by the columns' values, null first; on a new index."""
     if names == ["value"]:
         return engine_of(counted).sort_counts(counted)
@@ -148,9 +165,6 @@ def by_frequency(counted: Any, names: list[str]) -> Any:
     return ordered.reset_index(drop=True)
 
 
-def _summed(counted: Any, names: list[str]) -> Any:
-    there = counted[names[0]].notna()
-    for name in names[1:]:
-        there = there | counted[name].notna()
-    summed = counted[there].groupby(names, dropna=False).agg({"count": "sum"}).reset_index()
-    return summed[[*names, "count"]]
+def _summed(counted: Frame, names: list[str]) -> Any:
+    known = counted.dropna(subset=names, how="all")
+    return known.groupby(names, dropna=False).agg({"count": "sum"}).reset_index()[[*names, "count"]]

@@ -22,6 +22,7 @@ from gigabatch.features.columns.categories import (
 )
 from gigabatch.features.columns.hashing import buckets_of, hash_values
 from gigabatch.features.engines.frame import engine_of, load_engine
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 
 METADATA = b"gigabatch.vocabulary"
@@ -29,14 +30,31 @@ METADATA = b"gigabatch.vocabulary"
 
 @dataclass(frozen=True)
 class IdLayout:
-    """Ids: 0 padding, 1 null, 2 unseen, then the vocabulary. The only place where this order is written down.
+    """Which ids stand for padding, null and unseen; the known values follow after them.
 
-    buckets: how many ids unseen values share, from `unseen` on: XXH64 of the value modulo `buckets` picks one (the
-    hash of `HashBucket`). Other makers' layouts can be expressed: in fastai's, IdLayout(0, 0, 0), one id stands for
-    padding, null and unseen.
+    The usual layout is 0 padding, 1 null, 2 unseen. This is the only place where that order is written down. Layouts of
+    other libraries can be expressed too: in fastai's, `IdLayout(0, 0, 0)`, one id stands for padding, null and unseen.
 
-    Errors (`DataError`): ids that are no whole numbers from 0, buckets below 1, padding or null inside the ids of the
-    unseen but at their first.
+    Parameters
+    ----------
+    padding, null, unseen
+        Ids: whole numbers from 0.
+    buckets
+        How many ids unseen values share, from `unseen` on: XXH64 of the value modulo `buckets` picks one (the hash of
+        `HashBucket`).
+
+    Raises
+    ------
+    DataError
+        An id that is no whole number from 0, buckets below 1, padding or null inside the ids of the unseen but at their
+        first.
+
+    Examples
+    --------
+    >>> from gigabatch.features.vocabulary.vocabulary import IdLayout
+    >>> layout = IdLayout(buckets=4)
+    >>> layout.first, layout.num_ids(10)
+    (6, 16)
     """
 
     padding: int = 0
@@ -83,14 +101,32 @@ LAYOUT = IdLayout()
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The known values of one column, by descending frequency at the first fit, ties by ascending value.
+    """The known values of one column and their ids.
 
-    values: a column of the values, of string, int64, int32, bool or float64 type, each once. counts: int64, how often
-    each was seen at fit (0 where the values were given, not counted). layout: which id is the first, and the others.
-    What counts as the same value: see `gigabatch.features.columns.categories`.
+    Values stand by descending frequency at the first fit, ties by ascending value. What counts as the same value: see
+    `gigabatch.features.columns.categories`.
+
+    Parameters
+    ----------
+    values
+        Column of the values, each once, of string, int64, int32, bool or float64 type.
+    counts
+        int64 column: how often each was seen at fit, 0 where the values were given and not counted.
+    layout
+        Which id is the first one, and the ids of padding, null and unseen.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.vocabulary.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary(pd.Series(["Oslo", "Bonn"]), pd.Series([5, 2]))
+    >>> vocabulary.encode(pd.Series(["Bonn", "Rome", None])).tolist()
+    [4, 2, 1]
+    >>> vocabulary.decode([3, 4]).tolist()
+    ['Oslo', 'Bonn']
     """
 
-    values: Any
+    values: Any  # a column; what a workflow saves as a table is annotated with Any
     counts: Any
     layout: IdLayout = LAYOUT
 
@@ -98,7 +134,7 @@ class Vocabulary:
     def num_ids(self) -> int:
         return self.layout.num_ids(len(self.values))
 
-    def encode(self, column: Any) -> Any:
+    def encode(self, column: Column) -> Any:
         """int32 ids, one a row. Values are looked up by value, never by a frame's own category codes.
 
         Errors (`DataError`): a column of another kind than the values, for example text where they are numbers.
@@ -139,10 +175,7 @@ class Vocabulary:
         return engine.arrays.where(missing, -1, positions)
 
     def _buckets(self, canonical: Canonical, unseen: Any) -> Any:
-        values = canonical.values[unseen]
-        if str(values.dtype) == "category":
-            values = values.astype("str")
-        hashes, _ = hash_values(values, "Vocabulary with several unseen ids")
+        hashes, _ = hash_values(canonical.values[unseen], "Vocabulary with several unseen ids")
         return buckets_of(hashes, self.layout.buckets)
 
     def decode(self, ids: Any) -> Any:
@@ -167,7 +200,7 @@ class Vocabulary:
             raise DataError(f"decode: ids must lie in [0, {self.num_ids}).")
         return positions
 
-    def update(self, counted: Any, min_count: int = 1, max_size: int | None = None) -> Vocabulary:
+    def update(self, counted: Frame, min_count: int = 1, max_size: int | None = None) -> Vocabulary:
         """This vocabulary after more rows: old ids stay, new values follow by descending count, ties by value.
 
         counted: columns value and count (as `engine.value_counts` gives them), each value once. min_count, max_size:

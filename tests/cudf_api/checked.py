@@ -22,6 +22,7 @@ from cudf.core.accessors.string import StringMethods
 from cudf.core.groupby.groupby import DataFrameGroupBy, SeriesGroupBy
 from cudf.core.series import DatetimeProperties
 
+OURS = ("gigabatch.features.", "gigabatch.pipeline.", "control")  # `control`: the check's own tests
 # These modules are pandas' own side of the engine and never see a cuDF frame.
 PANDAS_ONLY = ("gigabatch.features.engines.pandas",)
 # cuDF accepts any name and fails later, where no signature shows it.
@@ -35,7 +36,7 @@ class NotInCudf(AssertionError):
 def _asks(depth: int = 2) -> str | None:
     """Name of the module of ours that reads an attribute, None if the reader is a library."""
     name = sys._getframe(depth).f_globals.get("__name__", "")
-    return name if name.partition(".")[0] in ("features", "pipeline", "control") and name not in PANDAS_ONLY else None
+    return name if name.startswith(OURS) and name not in PANDAS_ONLY else None
 
 
 def check_call(where: str, function: Any, args: tuple, kwargs: dict, bound_to: bool = True) -> None:

@@ -3,15 +3,9 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("cudf", reason="the cuDF API check runs in its own environment: make test-cudf-api")
 from gigabatch.features.operators.categories.categorify import Categorify
 from gigabatch.features.vocabulary.vocabulary import Vocabulary
-from tests.cudf_api.checked import CheckedFrame, check_everything
-
-
-@pytest.fixture(autouse=True)
-def checks(monkeypatch):
-    check_everything(monkeypatch)
+from tests.cudf_api.checked import CheckedFrame
 
 
 def frame():

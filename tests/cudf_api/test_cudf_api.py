@@ -24,12 +24,7 @@ from gigabatch.features.recipes.flights.recipe import FlightsRecipe, FlightsSett
 from gigabatch.features.recipes.trivago.recipe import TrivagoRecipe, TrivagoSettings
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.features.synthetic.trivago import write_synthetic_log
-from tests.cudf_api.checked import CheckedFrame, CheckedSeries, NotInCudf, check_everything
-
-
-@pytest.fixture(autouse=True)
-def checks(monkeypatch):
-    check_everything(monkeypatch)
+from tests.cudf_api.checked import CheckedFrame, CheckedSeries, NotInCudf
 
 
 def frame() -> CheckedFrame:

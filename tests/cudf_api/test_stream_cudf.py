@@ -1,19 +1,11 @@
 """What runs part by part, on frames that refuse what cuDF lacks."""
 
 import pandas as pd
-import pytest
-
-pytest.importorskip("cudf", reason="the cuDF API check runs in its own environment: make test-cudf-api")
 
 from gigabatch.features.recipes.trivago.recipe import TrivagoRecipe, TrivagoSettings, run_here
 from gigabatch.features.synthetic.trivago import write_synthetic_log
 from gigabatch.pipeline.stages.encode import GroupNumbers
-from tests.cudf_api.checked import CheckedFrame, check_everything
-
-
-@pytest.fixture(autouse=True)
-def _everything_is_checked(monkeypatch):
-    check_everything(monkeypatch)
+from tests.cudf_api.checked import CheckedFrame
 
 
 def test_a_log_in_chunks_uses_only_what_cudf_has(tmp_path):

@@ -9,6 +9,7 @@ from typing import Any
 from gigabatch.features.columns.categories import TEXT, canonicalize, same_kind
 from gigabatch.features.columns.lists import list_column, list_entries
 from gigabatch.features.engines.frame import engine_of, load_engine
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import FittedOperator
 from gigabatch.features.operators.lists.explode_lists import split_lists
@@ -25,25 +26,56 @@ MAX_CARDINALITY = 200_000_000  # of int64 ids: some 5 GB while they are counted 
 
 
 class Categorify(FittedOperator):
-    """int32 ids by the layout of `gigabatch.features.vocabulary.vocabulary`: 0 padding, 1 null, 2 unseen, then the
-    known values.
+    """Number categories by descending frequency.
 
-    One of four forms:
-    - `column`: its ids, in `output` or in its place.
+    Ids follow the layout of `gigabatch.features.vocabulary.vocabulary`: 0 padding, 1 null, 2 unseen, then the known
+    values, ties by ascending value. What counts as the same value, and which types there are: see
+    `gigabatch.features.columns.categories`. There are four forms:
+
+    - `column`: its int32 ids, in `output` or in its place.
     - `column` of lists (`lists`, or text with a `separator`): a list of ids a row. A null row gives an empty list; a
       null in a list, and an empty entry of delimited text, is the null id. `entries` gives the same as flat arrays.
     - `shared`, several columns: ids of each, in its place, from one vocabulary; their values are counted together.
     - `combined`, several columns that are one category together, in `output`: null where all of them are null; a null
       in some is a value of its own (see `CombinedVocabulary`).
 
-    min_count: values counted fewer times at fit encode as unseen. max_size: so do all but the most frequent ones,
-    ties by ascending value. oov_buckets: ids 2..2+oov_buckets-1 share the unseen values by XXH64 of the value (as
-    `HashBucket`; of a combination as `HashedCross`) modulo oov_buckets; the vocabulary follows after them.
-    vocabulary: the values in id order instead of a fit, or the path of a file of them: Parquet or CSV with a column
-    `value`, one of the column's own name, or only one; or text with one value a line. max_cardinality: more distinct
-    values at fit are an error, because counting them would exhaust memory.
+    Parameters
+    ----------
+    column, shared, combined
+        The column, or two or more columns; exactly one of the three is given.
+    min_count
+        Values counted fewer times at fit encode as unseen.
+    output
+        Name of the new column; needed with `combined`, not taken with `shared`.
+    lists
+        Whether the column holds lists.
+    separator
+        What stands between two entries of delimited text.
+    max_size
+        How many values are kept; all but the most frequent ones encode as unseen.
+    oov_buckets
+        Ids 2 to 2 + oov_buckets - 1 share the unseen values by XXH64 of the value (as `HashBucket`; of a combination as
+        `HashedCross`) modulo `oov_buckets`; the vocabulary follows after them.
+    vocabulary
+        The values in id order instead of a fit, or the path of a file of them: Parquet or CSV with a column `value`,
+        one of the column's own name, or only one; or text with one value a line.
+    max_cardinality
+        More distinct values at fit are an error, because counting them would exhaust memory.
 
-    What counts as the same value, and which types there are: see `gigabatch.features.columns.categories`.
+    Raises
+    ------
+    DataError
+        Settings that do not go together; a column of a type that holds no categories, or of another kind than at fit;
+        too many distinct values; a vocabulary that cannot be read, is empty, or holds a null or a value twice.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import Categorify
+    >>> operator = Categorify("city")
+    >>> state = operator.fit([pd.DataFrame({"city": ["Bonn", "Oslo", "Oslo"]})])
+    >>> operator.apply(pd.DataFrame({"city": ["Oslo", "Bonn", "Rome", None]}), state)["city"].tolist()
+    [3, 4, 2, 1]
     """
 
     reads = ("column", "shared", "combined")
@@ -101,7 +133,7 @@ class Categorify(FittedOperator):
     def outputs(self) -> tuple[str, ...]:
         return self.inputs if self.output is None else (self.output,)
 
-    def partial(self, frame: Any) -> Any:
+    def partial(self, frame: Frame) -> Any:
         """Columns value and count of this partition; of a combination its columns and count. With a given vocabulary
         only the engine's name."""
         if self.vocabulary is not None:
@@ -113,7 +145,7 @@ class Categorify(FittedOperator):
             parts.append(self.merge(parts.pop(), parts.pop()))
         return self._guarded(parts[0])
 
-    def _counted(self, column: Any) -> Any:
+    def _counted(self, column: Column) -> Any:
         engine = engine_of(column)
         direct = None if self.is_list else engine.direct_counts(column)
         if direct is not None:
@@ -158,24 +190,24 @@ class Categorify(FittedOperator):
         hold for the values that are new. A given vocabulary stays as it is."""
         return state if isinstance(partial, str) else state.update(partial, self.min_count, self.max_size)
 
-    def entries(self, column: Any, state: Vocabulary) -> tuple[Any, Any]:
+    def entries(self, column: Column, state: Vocabulary) -> tuple[Any, Any]:
         """(int32 ids of all lists one after the other, int64 number of ids of every row)."""
         entries, lengths = self._entries(column)
         return state.encode(entries), lengths
 
-    def _entries(self, column: Any) -> tuple[Any, Any]:
+    def _entries(self, column: Column) -> tuple[Any, Any]:
         if self.separator is not None:
             entries, lengths = split_lists(column, "string", self.separator)
             return entries.where(entries != "").rename(column.name), lengths
         return list_entries(column, self._where)
 
-    def columns(self, frame: Any, state: Vocabulary | CombinedVocabulary) -> dict[str, Any]:
+    def columns(self, frame: Frame, state: Vocabulary | CombinedVocabulary) -> dict[str, Column]:
         engine = engine_of(frame)
-        if self.combined is not None:
+        if isinstance(state, CombinedVocabulary):
             return {self.outputs[0]: engine.series(state.encode(frame), frame)}
         found = {}
         for name, output in zip(self.inputs, self.outputs, strict=True):
-            if self.is_list and isinstance(state, Vocabulary):
+            if self.is_list:
                 found[output] = list_column(*self.entries(frame[name], state), frame)
             else:
                 found[output] = engine.series(state.encode(frame[name]), frame)

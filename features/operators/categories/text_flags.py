@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import FittedOperator
 from gigabatch.features.operators.lists.explode_lists import row_of_entry, split_lists
@@ -21,10 +22,40 @@ class Words:
 
 
 class TextFlags(FittedOperator):
-    """float32 columns `<prefix><word>`: 1 where the word is in the row's list, else 0, also where the text is null.
+    """Make one 0/1 column for each word of delimited text.
 
-    max_words: at most so many words, the most frequent; None for all. Words unseen at fit are left out.
-    The names of the outputs follow from the fit: see `Words.columns`.
+    The float32 column `<prefix><word>` is 1 where the word is in the row's list, else 0, also where the text is null.
+    The words are those of the train rows, so the names of the outputs follow from the fit; words not seen at fit are
+    left out.
+
+    Parameters
+    ----------
+    column
+        Delimited text such as 'WiFi|Pool'.
+    prefix
+        Start of the new columns' names. The word follows in lower case with `_` for what is neither letter nor digit;
+        words that then are equal get a number.
+    max_words
+        At most so many words, the most frequent; None for all.
+    separator
+        What stands between two words.
+
+    Raises
+    ------
+    DataError
+        A negative `max_words`, or a column that holds no text.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import TextFlags
+    >>> frame = pd.DataFrame({"tags": ["WiFi|Pool", "WiFi", None]})
+    >>> operator = TextFlags("tags", "has_")
+    >>> operator.apply(frame, operator.fit([frame]))[["has_wifi", "has_pool"]]
+       has_wifi  has_pool
+    0       1.0       1.0
+    1       1.0       0.0
+    2       0.0       0.0
     """
 
     reads = ("column",)
@@ -40,7 +71,7 @@ class TextFlags(FittedOperator):
     def may_make(self, name: str) -> bool:
         return name.startswith(self.prefix)
 
-    def partial(self, frame: Any) -> Any:
+    def partial(self, frame: Frame) -> Any:
         """Columns value and count of this partition's words; a word counts once a mention."""
         words, _ = split_lists(frame[self.column], "string", self.separator)
         return engine_of(frame).value_counts(words)
@@ -64,7 +95,7 @@ class TextFlags(FittedOperator):
             names.append(name if taken[name] == 1 else f"{name}_{taken[name]}")
         return tuple(names)
 
-    def matrix(self, frame: Any, state: Words) -> Any:
+    def matrix(self, frame: Frame, state: Words) -> Any:
         """int8 array [rows, words] of the same flags."""
         engine = engine_of(frame)
         xp = engine.arrays
@@ -76,6 +107,6 @@ class TextFlags(FittedOperator):
         flags[rows[known], positions[known]] = 1
         return flags
 
-    def columns(self, frame: Any, state: Words) -> dict[str, Any]:
+    def columns(self, frame: Frame, state: Words) -> dict[str, Column]:
         flags = self.matrix(frame, state).astype("float32")
         return {name: engine_of(frame).series(flags[:, k], frame) for k, name in enumerate(state.columns)}

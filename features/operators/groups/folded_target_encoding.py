@@ -12,6 +12,7 @@ import pandas as pd
 
 from gigabatch.features.columns.hashing import buckets_of, hash_values
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.history.grouped_sums import GroupedSums, row_of_key
 from gigabatch.features.operators.base import FittedOperator
@@ -31,21 +32,48 @@ class FoldedMeans:
 
 
 class FoldedTargetEncoding(FittedOperator):
-    """float32 columns `<target>_encoded_by_<key>_<key>` = (sum + smoothing * prior) / (count + smoothing).
+    """Encode a key by the mean target of the train split, out of fold for the rows that it was learnt from.
 
-    sum and count are over the train rows with the row's key whose target is known; prior is the mean of all known
-    targets (additive smoothing, Micci-Barreca 2001, eq. 4 with lambda = n / (n + smoothing)). A null or unseen key
-    gets the prior; without any known target the columns are null. With smoothing 0 a key that was seen gets its mean.
+    The float32 columns `<target>_encoded_by_<key>_<key>` are (sum + smoothing * prior) / (count + smoothing). sum and
+    count are over the train rows with the row's key whose target is known; prior is the mean of all known targets
+    (additive smoothing, Micci-Barreca 2001, eq. 4 with lambda = n / (n + smoothing)). A null or unseen key gets the
+    prior; without any known target the columns are null. With smoothing 0 a key that was seen gets its mean.
 
     A train row must not be told its own label, so there are two ways to apply the state, and the caller says which:
     `columns` (and `apply`) for new rows counts all folds and needs neither target nor fold key; `train_columns` (and
     `apply_to_train`), for the rows that the fit saw, leaves the row's own fold out of sum, count and prior. The fold is
-    XXH64(fold_key) mod num_folds, so a row has the same one in any partition, order and run. Rows that share a label's
-    fate (candidates of one list, lists of one session) need a fold key in common.
+    XXH64(fold_key) mod num_folds, so a row has the same one in any partition, order and run.
 
-    fold_key: column of text, integers or booleans, without nulls, not among `by` (else a key would have one fold, and
-    nothing to learn from outside it). targets: numbers or booleans; sums are exact, so that the state is the same for
-    any partitions in any order.
+    Parameters
+    ----------
+    by
+        Key columns.
+    targets
+        Columns of numbers or booleans. Sums are exact, so the state is the same for any partitions in any order.
+    fold_key
+        Column of text, integers or booleans, without nulls, not among `by` (else a key would have one fold, and nothing
+        to learn from outside it). Rows that share a label's fate (candidates of one list, lists of one session) need a
+        fold key in common.
+    num_folds
+        From 2 to 100.
+    smoothing
+        Weight of the prior: finite, not negative.
+
+    Raises
+    ------
+    DataError
+        A setting out of range, a column in two roles, a null fold key at train, a target that is no number.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import FoldedTargetEncoding
+    >>> train = pd.DataFrame({"user": ["a", "a", "b"], "clicked": [1, 0, 1], "session": [0, 1, 2]})
+    >>> operator = FoldedTargetEncoding(["user"], ["clicked"], "session", smoothing=1.0)
+    >>> operator.apply(pd.DataFrame({"user": ["a", "new"]}), operator.fit([train]))
+      user  clicked_encoded_by_user
+    0    a                 0.555556
+    1  new                 0.666667
     """
 
     reads = ("by", "targets", "fold_key")
@@ -82,7 +110,7 @@ class FoldedTargetEncoding(FittedOperator):
     def outputs(self) -> tuple[str, ...]:
         return tuple(f"{target}_encoded_by_{'_'.join(self.by)}" for target in self.targets)
 
-    def partial(self, frame: Any) -> tuple[GroupedSums, GroupedSums]:
+    def partial(self, frame: Frame) -> tuple[GroupedSums, GroupedSums]:
         """Sums by key and fold, and by fold."""
         folds = frame[[*self.by, *self.targets]].assign(**{_FOLD: engine_of(frame).series(self._folds(frame), frame)})
         where = type(self).__name__
@@ -118,16 +146,16 @@ class FoldedTargetEncoding(FittedOperator):
                 columns |= {f"{target}__{name}_{fold}": table[fold] for fold in range(self.num_folds)}
         return keys.assign(**columns)
 
-    def columns(self, frame: Any, state: FoldedMeans) -> dict[str, Any]:
+    def columns(self, frame: Frame, state: FoldedMeans) -> dict[str, Column]:
         """For rows that the fit did not see."""
         return self._encoded(frame, state, None)
 
-    def train_columns(self, frame: Any, state: FoldedMeans) -> dict[str, Any]:
+    def train_columns(self, frame: Frame, state: FoldedMeans) -> dict[str, Column]:
         """For the rows that the fit saw: what the other folds say."""
         require_columns(frame, (*self.by, self.fold_key), type(self).__name__)
         return self._encoded(frame, state, self._folds(frame))
 
-    def _folds(self, frame: Any) -> Any:
+    def _folds(self, frame: Frame) -> Any:
         """int64 array in [0, num_folds)."""
         hashes, null = hash_values(frame[self.fold_key], type(self).__name__)
         if bool(null.any()):
@@ -137,7 +165,7 @@ class FoldedTargetEncoding(FittedOperator):
             )
         return buckets_of(hashes, self.num_folds)
 
-    def _encoded(self, frame: Any, state: FoldedMeans, own: Any) -> dict[str, Any]:
+    def _encoded(self, frame: Frame, state: FoldedMeans, own: Any) -> dict[str, Any]:
         engine = engine_of(frame)
         xp = engine.arrays
         rows = row_of_key(frame, state.table, self.by)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.history.grouped_sums import row_of_key
 from gigabatch.features.operators.base import ColumnOperator
@@ -14,10 +15,38 @@ _ROW, _KEY = "__row__", "__key__"
 
 
 class JoinExternal(ColumnOperator):
-    """Left join that keeps every row, its order and its index; null where the key is not found.
+    """Look up columns of another table by key.
 
-    table: the other frame, unique in `on`. columns: what to take from it, `{name there: name here}`.
-    A row whose key is null finds nothing.
+    This is a left join that keeps every row, its order and its index. A row finds null where its key is null or not in
+    the table. Row-wise.
+
+    Parameters
+    ----------
+    table
+        The other frame; each key is there once. Rows of it with a null key are never found.
+    on
+        Key columns, in both frames.
+    columns
+        What to take from the table: new names by its own.
+    name
+        What errors call the table.
+
+    Raises
+    ------
+    DataError
+        A column is missing from the table, or a key is there twice; the message shows one.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import JoinExternal
+    >>> planes = pd.DataFrame({"tail": ["N1", "N2"], "seats": [50, 180]})
+    >>> flights = pd.DataFrame({"tail": ["N2", "N9", "N1"]})
+    >>> JoinExternal(planes, ["tail"], {"seats": "plane_seats"})(flights)
+      tail  plane_seats
+    0   N2        180.0
+    1   N9          NaN
+    2   N1         50.0
     """
 
     reads, writes = ("on",), ("columns",)
@@ -38,7 +67,7 @@ class JoinExternal(ColumnOperator):
             )
         self._lookup = table.rename(columns=self.columns)
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         engine = engine_of(frame)
         keys = row_of_key(frame, self._lookup, self.on, f"JoinExternal of {self.name}")
         left = engine.frames.DataFrame({_ROW: engine.arrays.arange(len(frame)), _KEY: keys})

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.grouped_sums import GroupedSums, GroupTotals, row_of_key
 from gigabatch.features.operators.base import FittedOperator
@@ -25,14 +26,40 @@ class GroupTable:
 
 
 class JoinGroupby(FittedOperator):
-    """float32 columns `<value>_<statistic>_by_<key>_<key>`: what the train rows of the row's group hold in `value`.
+    """Join the statistics of a row's group in the train split.
 
-    Nulls of `value` take no part; an unseen or null key, or a group without a known value, gives null. std is that of
-    a sample (n - 1) and null for one value. Sums are exact, so the state is the same for any partitioning; integers
-    beyond 2^53 are rounded to float64 first. `finish` reads the grouped sums (not the rows) on the host.
+    The float32 columns are called `<value>_<statistic>_by_<key>_<key>`. Nulls of a value take no part; an unseen or
+    null key, or a group without a known value, gives null. std is that of a sample (n - 1) and null for one value. Sums
+    are exact, so the state is the same for any partitioning; integers beyond 2^53 are rounded to float64 first.
 
-    A train row is part of its own group's statistic. If `value` is the target, or tells it, that leaks the answer
-    into the row: use TargetEncoding or AsOf there.
+    A train row is part of its own group's statistic. If a value is the target, or tells it, that leaks the answer into
+    the row: use TargetEncoding or AsOf there.
+
+    Parameters
+    ----------
+    by
+        Key columns.
+    values
+        Columns of numbers or booleans.
+    statistics
+        Any of count, sum, mean, min, max, std.
+
+    Raises
+    ------
+    DataError
+        No key, value or statistic, an unknown statistic; an infinity, a value beyond 1e30 or a column that is no
+        number.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import JoinGroupby
+    >>> operator = JoinGroupby(["city"], ["price"], ["mean", "count"])
+    >>> state = operator.fit([pd.DataFrame({"city": ["Oslo", "Bonn", "Oslo"], "price": [1, 5, 3]})])
+    >>> operator.apply(pd.DataFrame({"city": ["Oslo", "Rome"]}), state)
+       city  price_mean_by_city  price_count_by_city
+    0  Oslo                 2.0                  2.0
+    1  Rome                 NaN                  NaN
     """
 
     reads = ("by", "values")
@@ -56,7 +83,7 @@ class JoinGroupby(FittedOperator):
     def _name(self, value: str, statistic: str) -> str:
         return f"{value}_{statistic}_by_{'_'.join(self.by)}"
 
-    def partial(self, frame: Any) -> GroupedSums:
+    def partial(self, frame: Frame) -> GroupedSums:
         return GroupedSums.of(frame, self.by, self.values, "JoinGroupby")
 
     def merge(self, left: GroupedSums, right: GroupedSums) -> GroupedSums:
@@ -69,7 +96,7 @@ class JoinGroupby(FittedOperator):
                 table[self._name(value, statistic)] = _statistic(total, statistic)
         return GroupTable(engine_of(partial.keys).from_pandas(table))
 
-    def columns(self, frame: Any, state: GroupTable) -> dict[str, Any]:
+    def columns(self, frame: Frame, state: GroupTable) -> dict[str, Column]:
         engine = engine_of(frame)
         xp = engine.arrays
         rows = row_of_key(frame, state.table, self.by)

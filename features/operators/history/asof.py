@@ -8,13 +8,22 @@ from typing import Any
 
 from gigabatch.features.columns.numbers import float_values
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Array, Column, Frame
 from gigabatch.features.history.asof import AsOfJoin
 from gigabatch.features.operators.base import ColumnOperator
 
 
 @dataclass(frozen=True)
 class Count:
-    """int32 number of earlier events; `window` in units of the time column, None for all the past."""
+    """Count the earlier events.
+
+    Parameters
+    ----------
+    output
+        Name of the new int32 column.
+    window
+        How far back, in units of the time column; None for all the past.
+    """
 
     output: str
     window: int | None = None
@@ -22,10 +31,21 @@ class Count:
 
 @dataclass(frozen=True)
 class Mean:
-    """float32 mean of an integer column over earlier events; null where there is none.
+    """Average a whole-number column over the earlier events; null where there is none.
 
-    With `smoothing` k > 0 it is (sum + k * prior) / (count + k), the prior being the mean over all groups as known
-    at the same time (additive smoothing, Micci-Barreca 2001, eq. 4 with lambda = n / (n + k)).
+    With `smoothing` k > 0 it is (sum + k * prior) / (count + k), the prior being the mean over all groups as known at
+    the same time (additive smoothing, Micci-Barreca 2001, eq. 4 with lambda = n / (n + k)).
+
+    Parameters
+    ----------
+    value
+        The column.
+    output
+        Name of the new float32 column.
+    window
+        How far back, in units of the time column; None for all the past.
+    smoothing
+        Weight of the prior; 0 for none.
     """
 
     value: str
@@ -36,9 +56,14 @@ class Mean:
 
 @dataclass(frozen=True)
 class Last:
-    """The named columns of the last earlier event under new names; null where there is none.
+    """Take columns of the last earlier event; null where there is none.
 
-    dtype: float32, or float64 for numbers above 2^24 such as minutes since 1970, which float32 rounds.
+    Parameters
+    ----------
+    columns
+        New names by those of the columns to take.
+    dtype
+        float32, or float64 for numbers above 2^24 such as minutes since 1970, which float32 rounds.
     """
 
     columns: dict[str, str]
@@ -46,12 +71,37 @@ class Last:
 
 
 class AsOf(ColumnOperator):
-    """Aggregations over the rows of the same group whose `known_at` lies strictly before a row's `at`.
+    """Aggregate what was known of a row's group before the row's own time.
 
-    A row never sees itself, even if its own outcome became known before its `at`. Needs every row of a group, so
-    the whole table. Rows whose `known_at` is null never become known to others.
+    Events are the rows of the same group whose `known_at` lies strictly before this row's `at`. A row never sees
+    itself, even if its own outcome became known before its `at`; rows whose `known_at` is null never become known to
+    others. Needs every row of a group, so the whole table.
 
-    by: key columns. at, known_at: int64 columns, same unit. order: unique int column that settles ties for Last.
+    Parameters
+    ----------
+    by
+        Key columns.
+    at, known_at
+        Whole-number times in one unit: when a row asks, and when its outcome is known. `at` holds no nulls.
+    aggregations
+        Any of `Count`, `Mean` and `Last`.
+    order
+        Whole-number column without nulls, unique, that settles ties for `Last`.
+
+    Raises
+    ------
+    DataError
+        A time or order that is null or no whole number; fractions in a column that is averaged.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators.history.asof import AsOf, Count, Mean
+    >>> frame = pd.DataFrame({"plane": ["a", "a"], "at": [10, 20], "landed": [15, 25], "delay": [7, 9], "row": [0, 1]})
+    >>> AsOf(["plane"], "at", "landed", [Count("flights"), Mean("delay", "mean_delay")], "row")(frame)
+      plane  at  landed  delay  row  flights  mean_delay
+    0     a  10      15      7    0        0         NaN
+    1     a  20      25      9    1        1         7.0
     """
 
     def __init__(
@@ -79,7 +129,7 @@ class AsOf(ColumnOperator):
         smoothed = any(isinstance(item, Mean) and item.smoothing for item in self.aggregations)
         return () if smoothed else self.by  # the prior is over all groups
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         question = self._question(frame, self.by)
         everyone = None
         found = {}
@@ -95,7 +145,7 @@ class AsOf(ColumnOperator):
                     found[output] = take_rows(frame, source, question.last_row()).astype(item.dtype)
         return found
 
-    def _question(self, frame: Any, by: Sequence[str]) -> AsOfJoin:
+    def _question(self, frame: Frame, by: Sequence[str]) -> AsOfJoin:
         return AsOfJoin(
             frame,
             frame,
@@ -106,7 +156,7 @@ class AsOf(ColumnOperator):
             exclude_self=True,
         )
 
-    def _mean(self, frame: Any, question: AsOfJoin, everyone: AsOfJoin | None, item: Mean) -> Any:
+    def _mean(self, frame: Frame, question: AsOfJoin, everyone: AsOfJoin | None, item: Mean) -> Any:
         count = question.count(item.window, of=item.value).astype("float64")
         total = question.sum(item.value, item.window).astype("float64")
         if everyone is None:
@@ -117,17 +167,17 @@ class AsOf(ColumnOperator):
         return ratio(frame, total + item.smoothing * prior, (count + item.smoothing) * known)
 
 
-def ratio(frame: Any, numerator: Any, denominator: Any) -> Any:
+def ratio(frame: Frame, numerator: Any, denominator: Any) -> Any:
     """float32 column of numerator / denominator, null where the denominator is 0."""
     engine = engine_of(frame)
     values = numerator / engine.arrays.where(denominator > 0, denominator, 1)
     return engine.series(values.astype("float32"), frame, valid=denominator > 0)
 
 
-def take_rows(frame: Any, column: str, rows: Any, like: Any = None) -> Any:
+def take_rows(frame: Frame, column: str, rows: Array) -> Column:
     """float64 column: the value of `column` in row number `rows`, null where that is -1 or the value is null."""
     engine = engine_of(frame)
     values = float_values(frame[column], "as-of last value")
     known = ~engine.arrays.isnan(values)
     index = engine.arrays.clip(rows, 0, None)
-    return engine.series(values[index], frame if like is None else like, valid=(rows >= 0) & known[index])
+    return engine.series(values[index], frame, valid=(rows >= 0) & known[index])

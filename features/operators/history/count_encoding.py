@@ -6,15 +6,45 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import require_columns
 from gigabatch.features.history.asof import AsOfJoin
 from gigabatch.features.operators.base import ColumnOperator
 
 
 class CountEncoding(ColumnOperator):
-    """float32 column `output`: how many rows of `events` share the key and have a strictly smaller `at`.
+    """Count the earlier events of a row's key in another table.
 
-    events: a frame that holds `by` and `at` too. A row with a null key counts 0. Exact up to 2^24.
+    The new column says how many rows of `events` share the key and have a strictly smaller `at`. A row with a null key
+    counts 0. Exact up to 2^24. Row-wise, given the events.
+
+    Parameters
+    ----------
+    events
+        A frame that holds `by` and `at` too.
+    by
+        Key columns, in both frames.
+    output
+        Name of the new float32 column.
+    at
+        Whole-number time, in both frames and in one unit.
+
+    Raises
+    ------
+    DataError
+        A column is missing, or a time is null or no whole number.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import CountEncoding
+    >>> events = pd.DataFrame({"user": [1, 1, 2], "at": [10, 20, 15]})
+    >>> frame = pd.DataFrame({"user": [1, 1, 2], "at": [15, 30, 15]})
+    >>> CountEncoding(events, ["user"], "visits", at="at")(frame)
+       user  at  visits
+    0     1  15     1.0
+    1     1  30     2.0
+    2     2  15     0.0
     """
 
     reads, writes = ("by", "at"), ("output",)
@@ -25,7 +55,7 @@ class CountEncoding(ColumnOperator):
         self.events, self.by, self.output, self.at = events, tuple(by), output, at
         require_columns(events, [*by, at], f"events of {output!r}")
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         question = AsOfJoin(frame, self.events, by=self.by, query_time=self.at, event_time=self.at)
         return {self.output: engine_of(frame).series(question.count().astype("float32"), frame)}
 
@@ -33,8 +63,38 @@ class CountEncoding(ColumnOperator):
 class LastBefore(ColumnOperator):
     """Columns of the latest row of `events` with the same key and a strictly smaller `at`; null where there is none.
 
-    columns: {name in events: output name}, types as there (integers come as float64, so that they can be null).
-    order: a column of `events` that settles which of several rows of one `at` is the latest.
+    Row-wise, given the events.
+
+    Parameters
+    ----------
+    events
+        A frame that holds `by`, `at`, `order` and the columns to take.
+    by
+        Key columns, in both frames.
+    columns
+        What to take: new names by those in `events`. Types stay, but integers come as float64, so that they can be
+        null.
+    at
+        Whole-number time, in both frames and in one unit.
+    order
+        Column of `events` that settles which of several rows of one `at` is the latest.
+
+    Raises
+    ------
+    DataError
+        A column is missing, or a time is null or no whole number.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import LastBefore
+    >>> events = pd.DataFrame({"user": [1, 1], "at": [10, 20], "page": ["home", "cart"], "row": [0, 1]})
+    >>> frame = pd.DataFrame({"user": [1, 1, 2], "at": [15, 30, 30]})
+    >>> LastBefore(events, ["user"], {"page": "last_page"}, at="at", order="row")(frame)
+       user  at last_page
+    0     1  15      home
+    1     1  30      cart
+    2     2  30       NaN
     """
 
     reads, writes = ("by", "at"), ("columns",)
@@ -45,7 +105,7 @@ class LastBefore(ColumnOperator):
         self.events, self.by, self.columns, self.at, self.order = events, tuple(by), dict(columns), at, order
         require_columns(events, [*by, at, order, *columns], f"events of {', '.join(columns.values())}")
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         engine = engine_of(frame)
         question = AsOfJoin(frame, self.events, by=self.by, query_time=self.at, event_time=self.at, order=self.order)
         rows = question.last_row()

@@ -7,16 +7,47 @@ from typing import Any
 
 from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import group_codes
 from gigabatch.features.operators.base import ColumnOperator, WithinGroups
 
 
 class DifferenceLag(WithinGroups, ColumnOperator):
-    """float32 column `output`: the row's value less that of the row `lag` places earlier in its group, in float64.
+    """Subtract the value of an earlier row of the group.
 
-    order: integer column, unique within a group, that says what is earlier. Null where there is no such row, where
-    either value is null and where a key is null. Group-wise: needs every row of a group; row order is kept.
+    The difference to the row `lag` places earlier is taken in float64 and rounded to float32. It is null where there is
+    no such row, where either value is null and where a key is null. Row order is kept. Group-wise: needs every row of a
+    group.
+
+    Parameters
+    ----------
+    by
+        Key columns.
+    order
+        Integer column, unique within a group, that says what is earlier.
+    column
+        Numbers.
+    output
+        Name of the new float32 column.
+    lag
+        How many places earlier, at least 1.
+
+    Raises
+    ------
+    DataError
+        A lag below 1; an order that holds nulls, is of another type than integers or repeats within a group.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import DifferenceLag
+    >>> frame = pd.DataFrame({"shop": ["a", "b", "a"], "day": [1, 1, 2], "sales": [5, 9, 7]})
+    >>> DifferenceLag(["shop"], "day", "sales", "change")(frame)
+      shop  day  sales  change
+    0    a    1      5     NaN
+    1    b    1      9     NaN
+    2    a    2      7     2.0
     """
 
     reads, writes = ("by", "order", "column"), ("output",)
@@ -26,7 +57,7 @@ class DifferenceLag(WithinGroups, ColumnOperator):
             raise DataError(f"DifferenceLag of {column!r}: lag must be at least 1, found {lag}.")
         self.by, self.order, self.column, self.output, self.lag = tuple(by), order, column, output, lag
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         engine = engine_of(frame)
         xp, lag = engine.arrays, self.lag
         groups, rows = sorted_groups(frame, self.by, self.order, "DifferenceLag")
@@ -40,7 +71,7 @@ class DifferenceLag(WithinGroups, ColumnOperator):
         return {self.output: engine.series(difference.astype("float32"), frame, valid=valid)}
 
 
-def sorted_groups(frame: Any, by: Sequence[str], order: str, operator: str) -> tuple[Any, Any]:
+def sorted_groups(frame: Frame, by: Sequence[str], order: str, operator: str) -> tuple[Any, Any]:
     """(int64 group of each row, -1 for a null key; int64 row numbers sorted by group and then `order`).
 
     `DataError` if `order` holds nulls, is not of whole numbers or repeats within a group.

@@ -7,6 +7,7 @@ from typing import Any
 
 from gigabatch.features.columns.categories import TEXT, WHOLE, canonicalize
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import Operator, WithinGroups
 from gigabatch.features.operators.history.difference_lag import sorted_groups
@@ -15,11 +16,40 @@ from gigabatch.features.operators.lists.list_slice import join_lists
 
 
 class GroupbyToSequence(WithinGroups, Operator):
-    """One row a group, sorted by key on a new index: the keys, and per column the last values as text like '12|7|31'.
+    """Make one row of delimited lists from the rows of each group.
 
-    order: integer column, unique within a group; the latest comes last. max_length: how many values are kept at most.
-    columns: of text or whole numbers; a null becomes an empty entry, so lists of one row stay equally long, as
+    The result has one row a group, sorted by key on a new index: the keys, and per column the last values as text like
+    '12|7|31', the latest at the end. A null becomes an empty entry, so lists of one row stay equally long, as
     `ExplodeLists` wants them. Rows with a null key are left out. Group-wise: needs every row of a group.
+
+    Parameters
+    ----------
+    by
+        Key columns.
+    order
+        Integer column, unique within a group, that says what is earlier.
+    columns
+        Columns of text or whole numbers, none of them a key.
+    max_length
+        How many values are kept at most.
+    separator
+        What stands between two values.
+
+    Raises
+    ------
+    DataError
+        No key or no column, a column that is both, a `max_length` below 1, an empty separator or one that a text holds;
+        an order that holds nulls, is of another type than integers or repeats within a group; a column of fractions.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import GroupbyToSequence
+    >>> frame = pd.DataFrame({"user": [2, 1, 2, 2], "at": [3, 0, 1, 2], "item": [30, 5, 10, 20]})
+    >>> GroupbyToSequence(["user"], "at", ["item"], max_length=2)(frame)
+       user   item
+    0     1      5
+    1     2  20|30
     """
 
     reads, writes = ("by", "order", "columns"), ("columns",)
@@ -46,7 +76,7 @@ class GroupbyToSequence(WithinGroups, Operator):
     def columns_after(self, before: Sequence[str]) -> tuple[str, ...]:
         return (*self.by, *self.outputs)
 
-    def transform(self, frame: Any) -> Any:
+    def transform(self, frame: Frame) -> Frame:
         xp = engine_of(frame).arrays
         groups, rows = sorted_groups(frame, self.by, self.order, "GroupbyToSequence")
         rows = rows[groups[rows] >= 0]
@@ -68,7 +98,7 @@ class GroupbyToSequence(WithinGroups, Operator):
             out[name] = join_lists(text, counts, self.separator)
         return out.sort_values(list(self.by)).reset_index(drop=True)
 
-    def _text(self, column: Any) -> Any:
+    def _text(self, column: Column) -> Any:
         if canonicalize(column, "GroupbyToSequence").kind not in (TEXT, WHOLE, None):
             raise DataError(
                 f"GroupbyToSequence: column {column.name!r} is {column.dtype}, which engines write differently. Cast "

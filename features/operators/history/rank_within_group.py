@@ -3,19 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from gigabatch.features.columns.numbers import float_values
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.history.asof import group_codes
 from gigabatch.features.operators.base import ColumnOperator, WithinGroups
 
 
 class RankWithinGroup(WithinGroups, ColumnOperator):
-    """float32 column `output`: 1 for the group's smallest number (largest with `descending`), 2 for the next, ...
+    """Rank each row's value among those of its group.
 
-    Equal values share the lowest of their ranks; a null value has a null rank and takes up none. Group-wise: needs
+    The group's smallest number has rank 1 (the largest, with `descending`), the next one 2, and so on. Equal values
+    share the lowest of their ranks. A null value, or a null key, has a null rank and takes up none. Group-wise: needs
     every row of a group.
+
+    Parameters
+    ----------
+    by
+        Key columns.
+    value
+        Column of numbers that are ranked.
+    output
+        Name of the new float32 column.
+    descending
+        Whether the largest value comes first.
+
+    Raises
+    ------
+    DataError
+        `value` holds something else than numbers.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import RankWithinGroup
+    >>> frame = pd.DataFrame({"session": [1, 1, 1, 2], "price": [30.0, 10.0, None, 5.0]})
+    >>> RankWithinGroup(["session"], "price", "rank")(frame)
+       session  price  rank
+    0        1   30.0   2.0
+    1        1   10.0   1.0
+    2        1    NaN   NaN
+    3        2    5.0   1.0
     """
 
     reads, writes = ("by", "value"), ("output",)
@@ -23,7 +52,7 @@ class RankWithinGroup(WithinGroups, ColumnOperator):
     def __init__(self, by: Sequence[str], value: str, output: str, descending: bool = False) -> None:
         self.by, self.value, self.output, self.descending = tuple(by), value, output, descending
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         engine = engine_of(frame)
         groups = group_codes(frame, frame.head(0), self.by, "RankWithinGroup")[0]
         values = float_values(frame[self.value], "RankWithinGroup")

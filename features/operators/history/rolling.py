@@ -7,6 +7,7 @@ from typing import Any
 
 from gigabatch.features.columns.numbers import float_values
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin
 from gigabatch.features.operators.base import ColumnOperator, WithinGroups
@@ -16,11 +17,41 @@ STATISTICS = ("count", "sum", "mean", "min", "max")
 
 
 class Rolling(WithinGroups, ColumnOperator):
-    """Column `output`: the statistic of `column` over the group's rows with time in [t - window, t), t the row's own.
+    """Take a statistic over the rows of the group in a window of time before each row.
 
-    Nulls of `column` take no part. count is int32 and 0 without rows; sum (0 without rows), mean, min and max (null
-    without rows) are float32. sum and mean need whole numbers, because running sums of fractions are not exact.
-    time: int64; rows with a null key find nothing. window: in units of `time`. Group-wise: needs every row of a group.
+    The window is [t - window, t), t the row's own time, so a row does not see itself. Nulls of `column` take no part.
+    count is int32 and 0 without rows; sum (0 without rows), mean, min and max (null without rows) are float32. sum and
+    mean need whole numbers, because running sums of fractions are not exact. Rows with a null key find nothing.
+    Group-wise: needs every row of a group.
+
+    Parameters
+    ----------
+    by
+        Key columns.
+    time
+        Whole-number time, without nulls.
+    column
+        Numbers.
+    window
+        Length of the window in units of `time`, at least 1.
+    statistic
+        count, sum, mean, min or max.
+    output
+        Name of the new column.
+
+    Raises
+    ------
+    DataError
+        An unknown statistic, a window below 1, a time that is null or no whole number, or fractions that are to be
+        summed.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import Rolling
+    >>> frame = pd.DataFrame({"shop": ["a", "a", "a"], "hour": [0, 5, 11], "sales": [1, 2, 3]})
+    >>> Rolling(["shop"], "hour", "sales", 10, "sum", "recent")(frame)["recent"].tolist()
+    [0.0, 1.0, 2.0]
     """
 
     reads, writes = ("by", "time", "column"), ("output",)
@@ -33,10 +64,10 @@ class Rolling(WithinGroups, ColumnOperator):
         self.by, self.time, self.column, self.output = tuple(by), time, column, output
         self.window, self.statistic = window, statistic
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         return {self.output: self._extreme(frame) if self.statistic in ("min", "max") else self._running(frame)}
 
-    def _running(self, frame: Any) -> Any:
+    def _running(self, frame: Frame) -> Any:
         question = AsOfJoin(frame, frame, by=self.by, query_time=self.time, event_time=self.time)
         if self.statistic == "sum":
             total = question.sum(self.column, self.window)
@@ -46,7 +77,7 @@ class Rolling(WithinGroups, ColumnOperator):
             return question.engine.series(count.astype("int32"), frame)
         return ratio(frame, question.sum(self.column, self.window).astype("float64"), count.astype("float64"))
 
-    def _extreme(self, frame: Any) -> Any:
+    def _extreme(self, frame: Frame) -> Any:
         engine = engine_of(frame)
         events = frame[frame[self.column].notna()]
         question = AsOfJoin(frame, events, by=self.by, query_time=self.time, event_time=self.time)

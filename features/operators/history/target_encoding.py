@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin
 from gigabatch.features.operators.base import ColumnOperator
@@ -13,16 +14,47 @@ from gigabatch.features.operators.history.asof import ratio
 
 
 class TargetEncoding(ColumnOperator):
-    """float32 column `output` = (hits + smoothing * prior) / (trials + smoothing).
+    """Encode a key by the mean outcome of its earlier rows, out of each row's fold.
 
-    hits and trials are sums over the rows of the same key whose `at` lies strictly before this row's and whose `fold`
-    is another one; prior is the same quotient over all keys (additive smoothing, Micci-Barreca 2001, eq. 4). Null
-    where nothing at all is known yet. A row whose `hits` is null counts neither as hit nor as trial; a row with a null
-    key gets the prior. Sums are of integers, so the result does not depend on row order. Needs the whole table.
+    The new column is (hits + smoothing * prior) / (trials + smoothing). hits and trials are sums over the rows of the
+    same key whose `at` lies strictly before this row's and whose `fold` is another one; prior is the same quotient over
+    all keys (additive smoothing, Micci-Barreca 2001, eq. 4). It is null where nothing at all is known yet. A row whose
+    `hits` is null counts neither as hit nor as trial; a row with a null key gets the prior. Sums are of integers, so
+    the result does not depend on row order. Needs the whole table.
 
-    hits, trials: integer-valued columns; without `trials` every row is one trial.
-    fold: int column, or None to encode by time alone. Rows that share a label's fate (candidates of one list, lists
-    of one session) belong to one fold: with folds over rows a row is told its list's outcome by its siblings.
+    Parameters
+    ----------
+    by
+        Key columns.
+    hits
+        Whole-number column: the outcome.
+    output
+        Name of the new float32 column.
+    at
+        Whole-number time.
+    trials
+        Whole-number column; without it every row is one trial.
+    fold
+        Column of folds, or None to encode by time alone. Rows that share a label's fate (candidates of one list, lists
+        of one session) belong to one fold: with folds over rows a row is told its list's outcome by its siblings.
+    smoothing
+        Weight of the prior, above 0.
+
+    Raises
+    ------
+    DataError
+        A smoothing that is not positive; a time that is null or no whole number; fractions in `hits` or `trials`.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import TargetEncoding
+    >>> frame = pd.DataFrame({"user": ["a", "a", "b"], "at": [1, 2, 3], "clicked": [1, 0, 1]})
+    >>> TargetEncoding(["user"], "clicked", "rate", at="at", smoothing=1.0)(frame)
+      user  at  clicked  rate
+    0    a   1        1   NaN
+    1    a   2        0   1.0
+    2    b   3        1   0.5
     """
 
     reads, writes = ("by", "hits", "at", "trials", "fold"), ("output",)
@@ -47,7 +79,7 @@ class TargetEncoding(ColumnOperator):
     def group_keys(self) -> tuple[str, ...]:
         return ()  # the prior is over all keys
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         events = frame[list(dict.fromkeys(self.inputs))][frame[self.hits].notna()]
         hits, trials = self._sums(frame, events, self.by)
         all_hits, all_trials = self._sums(frame, events, ())
@@ -56,7 +88,7 @@ class TargetEncoding(ColumnOperator):
         known = all_trials > 0
         return {self.output: ratio(frame, hits + self.smoothing * prior, (trials + self.smoothing) * known)}
 
-    def _sums(self, frame: Any, events: Any, by: Sequence[str]) -> tuple[Any, Any]:
+    def _sums(self, frame: Frame, events: Any, by: Sequence[str]) -> tuple[Any, Any]:
         """int64 hits and trials before each row of `frame`, those of its own fold taken away."""
         hits, trials = self._before(frame, events, by)
         if self.fold is None:
@@ -64,6 +96,6 @@ class TargetEncoding(ColumnOperator):
         own_hits, own_trials = self._before(frame, events, (*by, self.fold))
         return hits - own_hits, trials - own_trials
 
-    def _before(self, frame: Any, events: Any, by: Sequence[str]) -> tuple[Any, Any]:
+    def _before(self, frame: Frame, events: Any, by: Sequence[str]) -> tuple[Any, Any]:
         question = AsOfJoin(frame, events, by=by, query_time=self.at, event_time=self.at)
         return question.sum(self.hits), question.count() if self.trials is None else question.sum(self.trials)

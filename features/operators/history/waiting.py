@@ -3,23 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from gigabatch.features.columns.numbers import whole_values
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin
 from gigabatch.features.operators.base import ColumnOperator, WithinGroups
 
 
 class Waiting(WithinGroups, ColumnOperator):
-    """int32 `<output>`: rows of the group planned before this row's time that had not happened by then; float32
-    `<output>_min_mean`: how long, on average, they have waited (0 where none waits).
+    """Count the planned events of a group that have not happened yet.
 
-    That an event is overdue is known; when, or whether, it will happen is not, and does not enter. Needs every row of
-    a group, so the whole table.
+    For each row, at its own planned time: how many rows of the group were planned before and had not happened by then,
+    and how long they have waited on average. That an event is overdue is known; when, or whether, it will happen is
+    not, and does not enter. Group-wise: needs every row of a group.
 
-    by: key columns. planned_at: int64 time at which a row is due and at which it asks. happened_at: int64 time at
-    which it happened, null if never; same unit.
+    Parameters
+    ----------
+    by
+        Key columns.
+    planned_at
+        Whole-number time at which a row is due and at which it asks; no nulls.
+    happened_at
+        Whole-number time, in the same unit, at which it happened; null if never.
+    output
+        Name of the new int32 column. The mean wait stands in the float32 column `<output>_min_mean`, 0 where none
+        waits.
+
+    Raises
+    ------
+    DataError
+        A time that is no whole number, or a null planned time.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import Waiting
+    >>> frame = pd.DataFrame({"gate": ["a", "a", "a"], "planned": [10, 15, 20], "left": [25.0, 12.0, None]})
+    >>> Waiting(["gate"], "planned", "left", "queue")(frame)
+      gate  planned  left  queue  queue_min_mean
+    0    a       10  25.0      0             0.0
+    1    a       15  12.0      1             5.0
+    2    a       20   NaN      1            10.0
     """
 
     reads = ("by", "planned_at", "happened_at")
@@ -31,7 +56,7 @@ class Waiting(WithinGroups, ColumnOperator):
     def outputs(self) -> tuple[str, ...]:
         return (self.output, f"{self.output}_min_mean")
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         whole_values(frame[self.happened_at], "Waiting")
         if str(frame[self.happened_at].dtype) == "object":  # without any value
             frame = frame.assign(**{self.happened_at: frame[self.happened_at].astype("float64")})

@@ -5,17 +5,48 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Array, Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import Operator
 
 
 class ExplodeLists(Operator):
-    """Rows with lists such as '12|7|31' become one row an entry, in row order and then list order, on a new index.
+    """Make one row for each entry of delimited lists.
 
-    lists: column -> (output name, dtype). The lists of a row must be of equal length; where all of them are null the
-    row yields nothing. position: int32 output, the entry's place from 1. keep: columns that are repeated.
-    Row-wise in the sense that a row's entries depend on that row alone; the number of rows changes.
+    Rows with lists such as '12|7|31' become one row an entry, in row order and then list order, on a new index. A row
+    whose lists are all null yields nothing. A row's entries depend on that row alone, but the number of rows changes.
+
+    Parameters
+    ----------
+    lists
+        (output name, dtype) by column. The lists of a row must be of equal length.
+    position
+        Name of the new int32 column with the entry's place, from 1.
+    keep
+        Columns that are repeated for each entry.
+    separator
+        What stands between two entries.
+
+    Raises
+    ------
+    DataError
+        Lists of different length, with the row; an entry that is not of its dtype.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import ExplodeLists
+    >>> frame = pd.DataFrame({"session": ["s1", "s2"], "items": ["7|9", "5"], "prices": ["1.5|2", "3"]})
+    >>> ExplodeLists({"items": ("item", "int64"), "prices": ("price", "float64")}, "place", ["session"])(frame)
+      session  place  item  price
+    0      s1      1     7    1.5
+    1      s1      2     9    2.0
+    2      s2      1     5    3.0
     """
 
     reads = ("keep", "lists")
@@ -34,7 +65,7 @@ class ExplodeLists(Operator):
     def columns_after(self, before: Sequence[str]) -> tuple[str, ...]:
         return (*self.keep, *self.outputs)
 
-    def transform(self, frame: Any) -> Any:
+    def transform(self, frame: Frame) -> Frame:
         xp = engine_of(frame).arrays
         flat = {
             output: (column, *split_lists(frame[column], dtype, self.separator))
@@ -63,7 +94,7 @@ class ExplodeLists(Operator):
         return lengths
 
 
-def split_lists(column: Any, dtype: str, separator: str = "|") -> tuple[Any, Any]:
+def split_lists(column: Column, dtype: str, separator: str = "|") -> tuple[Any, Array]:
     """(entries of all rows one after the other as `dtype`, int64 number of entries of every row; 0 for null).
 
     dtype `string` gives a column, other types an array.
@@ -84,11 +115,7 @@ def row_of_entry(xp: Any, lengths: Any) -> Any:
     return xp.searchsorted(ends, xp.arange(total), side="right")
 
 
-def _split_pandas(column: Any, dtype: str, separator: str) -> tuple[Any, Any]:
-    import pandas as pd
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+def _split_pandas(column: Column, dtype: str, separator: str) -> tuple[Any, Any]:
     # Arrow keeps the entries in one buffer; pandas' own str.split makes a Python list and strings a row.
     values = pa.array(column, type=pa.large_string(), from_pandas=True)
     if isinstance(values, pa.ChunkedArray):  # of frames that were put together
@@ -101,7 +128,7 @@ def _split_pandas(column: Any, dtype: str, separator: str) -> tuple[Any, Any]:
     return entries.cast(dtype.replace("float64", "double").replace("float32", "float")).to_numpy(), lengths
 
 
-def _split_cudf(column: Any, dtype: str, separator: str) -> tuple[Any, Any]:
+def _split_cudf(column: Column, dtype: str, separator: str) -> tuple[Any, Any]:
     lists = column.str.split(separator, regex=False)
     lengths = lists.list.len().fillna(0).astype("int64").to_cupy()
     entries = lists.dropna().explode().reset_index(drop=True)

@@ -4,28 +4,58 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from gigabatch.features.columns.categories import TEXT, canonicalize
 from gigabatch.features.columns.lists import list_column, list_entries
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Array, Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
 from gigabatch.features.operators.lists.explode_lists import row_of_entry, split_lists
 
 
 class ListSlice(ColumnOperator):
-    """Column `output` (default: `column`) with the entries start to stop of each list, as Python slices. Row-wise.
+    """Keep a part of each row's list, such as its last ten entries.
 
-    start, stop: places from 0, negative ones from the end, None for the end; bounds beyond a list are its ends. So
-    `ListSlice("items", -10)` keeps the last ten. The lists are delimited text such as '12|7|31' and stay so; empty text
-    is a list of one empty entry, as in `ExplodeLists`. With `separator=None` the column holds lists (see
-    `gigabatch.features.columns.lists`; on cuDF of numbers without nulls).
+    Lists are delimited text such as '12|7|31' and stay so; empty text is a list of one empty entry, as in
+    `ExplodeLists`. With `separator=None` the column holds lists (see `gigabatch.features.columns.lists`; on cuDF of
+    numbers without nulls). A slice without entries, and that of a null, is null in text, which has no other way to
+    write it, and an empty list in a column of lists. Row-wise.
 
-    A slice without entries, and that of a null, is null in text, which has no other way to write it, and an empty list
-    in a column of lists. With `pad` (text, or a number for lists of numbers) every row, also a null one, gets exactly
-    stop - start entries, what lacks at the end being `pad`; start and stop must count from the same side then.
+    Parameters
+    ----------
+    column
+        Delimited text, or lists.
+    start, stop
+        Places as in Python's slices: from 0, negative ones from the end, None for the end; bounds beyond a list are its
+        ends.
+    output
+        Name of the new column; `column` itself by default.
+    pad
+        Text, or a number for lists of numbers. With it every row, also a null one, gets exactly stop - start entries,
+        what lacks at the end being `pad`; start and stop must count from the same side then.
+    separator
+        What stands between two entries; None for a column of lists.
 
-    Errors (`DataError`): bounds that are no whole numbers; a pad without a fixed length or with the separator in it; a
-    column that is no text or holds no lists.
+    Raises
+    ------
+    DataError
+        Bounds that are no whole numbers; a pad without a fixed length or with the separator in it; a column that is no
+        text or holds no lists.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import ListSlice
+    >>> frame = pd.DataFrame({"items": ["12|7|31", "5"]})
+    >>> ListSlice("items", -2)(frame)["items"].tolist()
+    ['7|31', '5']
+    >>> ListSlice("items", 0, 2, pad="0")(frame)["items"].tolist()
+    ['12|7', '5|0']
     """
 
     reads, writes = ("column",), ("output",)
@@ -62,7 +92,7 @@ class ListSlice(ColumnOperator):
             return max((self.stop or 0) - start, 0) if self.stop is None or self.stop < 0 else 0
         return max(self.stop - start, 0) if self.stop is not None and self.stop >= 0 else 0
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         entries, lengths = self._entries(frame[self.column])
         kept, new_lengths = self._slice(entries, lengths)
         if self.separator is None:
@@ -72,7 +102,7 @@ class ListSlice(ColumnOperator):
         text.index = frame.index
         return {self.output: text.where(engine_of(frame).series(new_lengths > 0, frame))}
 
-    def _entries(self, column: Any) -> tuple[Any, Any]:
+    def _entries(self, column: Column) -> tuple[Any, Any]:
         if self.separator is not None:
             if canonicalize(column, "ListSlice").kind not in (TEXT, None):
                 raise DataError(
@@ -82,7 +112,7 @@ class ListSlice(ColumnOperator):
             return split_lists(column.astype("str"), "string", self.separator)
         return list_entries(column, "ListSlice")
 
-    def _slice(self, entries: Any, lengths: Any) -> tuple[Any, Any]:
+    def _slice(self, entries: Column, lengths: Array) -> tuple[Any, Any]:
         """The entries that stay, padded, and how many each row has."""
         engine = engine_of(entries)
         xp = engine.arrays
@@ -104,25 +134,20 @@ class ListSlice(ColumnOperator):
         return xp.minimum(lengths, bound) if bound >= 0 else xp.maximum(lengths + bound, 0)
 
 
-def join_lists(entries: Any, lengths: Any, separator: str) -> Any:
+def join_lists(entries: Column, lengths: Array, separator: str) -> Any:
     """Text such as '12|7|31' of each row, on a new index, from a text column of all rows' entries, none of them null,
     and the number of entries of every row; the inverse of `split_lists`. Rows without entries give empty text."""
     join = _join_by_place if engine_of(entries).NAME == "cudf" else _join_pandas
     return join(entries, lengths, separator)
 
 
-def _join_pandas(entries: Any, lengths: Any, separator: str) -> Any:
-    import numpy as np
-    import pandas as pd
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
+def _join_pandas(entries: Column, lengths: Array, separator: str) -> Any:
+    offsets = np.concatenate([[0], lengths.cumsum()])
     lists = pa.LargeListArray.from_arrays(offsets, pa.array(entries, type=pa.large_string(), from_pandas=True))
     return pd.Series(pc.binary_join(lists, pa.scalar(separator, pa.large_string())).to_pandas(), dtype="str")
 
 
-def _join_by_place(entries: Any, lengths: Any, separator: str) -> Any:
+def _join_by_place(entries: Column, lengths: Array, separator: str) -> Any:
     """The first entry of every row, then the second, and so on: the order of a list collected by cuDF is its own."""
     engine = engine_of(entries)
     xp = engine.arrays

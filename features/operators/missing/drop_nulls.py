@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from gigabatch.features.engines.protocols import Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import Operator
 
 
 class DropNulls(Operator):
-    """The rows without null (or NaN) in any of `columns`, in their order and with their index; nothing else changes.
+    """Keep only the rows that are known in the given columns.
 
-    Row-wise, but the number of rows changes. Empty text is not null. No columns are a `DataError`.
+    Rows stay in their order and keep their index; nothing else changes. NaN counts as null, empty text does not.
+
+    Parameters
+    ----------
+    columns
+        One or more columns. A row goes if any of them is null.
+
+    Raises
+    ------
+    DataError
+        No column is given.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import DropNulls
+    >>> frame = pd.DataFrame({"price": [1.0, None, 3.0], "city": ["Oslo", "Bonn", None]})
+    >>> DropNulls(["price"])(frame)
+       price  city
+    0    1.0  Oslo
+    2    3.0   NaN
     """
 
     reads = ("columns",)
@@ -24,8 +44,5 @@ class DropNulls(Operator):
             raise DataError(f"DropNulls: give a list of one or more columns, found {columns!r}.")
         self.columns = tuple(columns)
 
-    def transform(self, frame: Any) -> Any:
-        known = frame[self.columns[0]].notna()
-        for name in self.columns[1:]:
-            known = known & frame[name].notna()
-        return frame[known]
+    def transform(self, frame: Frame) -> Frame:
+        return frame.dropna(subset=list(self.columns))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gigabatch.features.columns.numbers import known_values, naming, ranked_values, require_finite, require_numbers
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.float_order import as_float32, rankable
 from gigabatch.features.exact.quantiles import RadixHistogram, Search, middle_ranks
@@ -44,16 +45,46 @@ class Filling:
 
 
 class FillMissing(RankingOperator):
-    """float32 column with nulls (and NaN, which counts as null) replaced by one number that the fit finds.
+    """Replace the nulls of a column by one number that the fit finds, and say where.
 
-    indicator: `auto` adds the float32 column `<column>_na` (1 where filled, else 0) if there was a null at fit, `all`
-    always, `none` never. The choice is part of the state, so a null that first appears tomorrow is filled without
+    NaN counts as null. Any column of numbers or booleans will do; integers above 2^53 are ranked as the nearest
+    float64. Whether there is an indicator is part of the state, so a null that first appears tomorrow is filled without
     changing the columns.
-    strategy: `median`; `mean`, both of them exact and rounded once, to float64; `mode`, the most frequent value, the
-    smallest of equally frequent ones, for up to 1,048,576 distinct values; `constant`, the given `value`.
-    method: `sketch` settles for a median from counts by leading bits, after one pass however many rows there are. It
-    is within 2^-8 of the larger of the two middle values (2^-7 where it is given as 0); the state says how near it is.
-    Any column of numbers or booleans will do; integers above 2^53 are ranked as the nearest float64.
+
+    Parameters
+    ----------
+    column
+        Numbers or booleans. It is replaced by a float32 column without nulls.
+    indicator
+        `auto` adds the float32 column `<column>_na` (1 where filled, else 0) if there was a null at fit, `all` always,
+        `none` never.
+    strategy
+        `median` or `mean`, both exact and rounded once, to float64; `mode`, the most frequent value, the smallest of
+        equally frequent ones, for up to 1,048,576 distinct values; `constant`, the given `value`.
+    value
+        What fills the nulls with strategy `constant`; a finite float32.
+    method
+        `exact`, or `sketch`, which settles for a median from counts by leading bits, after one pass however many rows
+        there are. It is within 2^-8 of the larger of the two middle values (2^-7 where it is given as 0); the state's
+        `error` says how near it is.
+
+    Raises
+    ------
+    DataError
+        Settings that do not go together; a column without any known value, unless it is filled with a constant; an
+        infinity; a column that is no number.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import FillMissing
+    >>> frame = pd.DataFrame({"price": [1.0, None, 4.0]})
+    >>> operator = FillMissing("price")
+    >>> operator.apply(frame, operator.fit([frame]))
+       price  price_na
+    0    1.0       0.0
+    1    2.5       1.0
+    2    4.0       0.0
     """
 
     reads = ("column",)
@@ -90,7 +121,7 @@ class FillMissing(RankingOperator):
     def outputs_of(self, state: Fill) -> tuple[str, ...]:
         return self.outputs if state.indicator else self.outputs[:1]
 
-    def partial(self, frame: Any) -> Filling:
+    def partial(self, frame: Frame) -> Filling:
         rows = len(frame)
         if self.strategy == "median":
             ranked = ranked_values(frame[self.column], keep=self.method == "exact")
@@ -148,7 +179,7 @@ class FillMissing(RankingOperator):
             )
         return partial
 
-    def columns(self, frame: Any, state: Fill) -> dict[str, Any]:
+    def columns(self, frame: Frame, state: Fill) -> dict[str, Column]:
         column = frame[self.column]
         require_numbers(column)
         with np.errstate(over="ignore"):  # what leaves float32 is refused by name below

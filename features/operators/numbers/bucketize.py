@@ -5,21 +5,41 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 from gigabatch.features.columns.numbers import float_values
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
 
 
 class Bucketize(ColumnOperator):
-    """int32 column `output` (default: `column` itself): which interval between `edges` the value lies in. Row-wise.
+    """Number the interval between given edges that a value lies in.
 
     Intervals are closed on the left and open on the right: 1 for x < edges[0], k + 1 for edges[k-1] <= x < edges[k],
-    len(edges) + 1 for x >= edges[-1]; 0 for null and NaN. Infinities fall in the outermost. Compared in float64.
+    len(edges) + 1 for x >= edges[-1]. Null and NaN are 0, infinities fall into the outermost intervals. Values are
+    compared in float64. Row-wise.
 
-    Errors (`DataError`): no edges, edges that are not finite or not strictly increasing, a column that is no number.
+    Parameters
+    ----------
+    column
+        Numbers or booleans.
+    edges
+        One or more finite numbers, each above the one before.
+    output
+        Name of the new int32 column; `column` itself by default.
+
+    Raises
+    ------
+    DataError
+        There are no edges, they are not finite or do not increase, or the column holds something else than numbers.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import Bucketize
+    >>> Bucketize("age", [18, 65])(pd.DataFrame({"age": [17, 18, 70, None]}))["age"].tolist()
+    [1, 2, 3, 0]
     """
 
     reads, writes = ("column",), ("output",)
@@ -34,7 +54,7 @@ class Bucketize(ColumnOperator):
             )
         self.column, self.edges, self.output = column, edges, column if output is None else output
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         engine = engine_of(frame)
         xp = engine.arrays
         values = float_values(frame[self.column], "Bucketize")

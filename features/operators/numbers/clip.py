@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from gigabatch.features.columns.numbers import is_empty
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
 
 
 class Clip(ColumnOperator):
-    """The numeric column with values below `low` raised to it and above `high` lowered to it; same dtype. Row-wise.
+    """Hold the values of a column between two bounds.
 
-    None is no bound. Nulls stay null, infinities become the bound.
+    Values below `low` become `low`, those above `high` become `high`; the column keeps its type. Nulls stay null,
+    infinities become the bound. Row-wise.
 
-    Errors (`DataError`): no bound at all, a bound that is not finite, low above high; a column that is no number; a
-    bound that the column's type cannot hold (a fraction for an integer column, 300 for int8).
+    Parameters
+    ----------
+    column
+        Numbers.
+    low, high
+        Finite bounds; None is no bound, but one of the two must be given.
+
+    Raises
+    ------
+    DataError
+        No bound, a bound that is not finite, low above high, a column that holds no numbers, or a bound that the
+        column's type cannot hold (a fraction for an integer column, 300 for int8).
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import Clip
+    >>> Clip("delay", -30, 180)(pd.DataFrame({"delay": [-45, 12, 999]}))["delay"].tolist()
+    [-30, 12, 180]
     """
 
     reads, writes = ("column",), ("column",)
@@ -32,7 +50,7 @@ class Clip(ColumnOperator):
             )
         self.column, self.low, self.high = column, low, high
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         column = frame[self.column]
         low, high = (_bound_as(column, bound) for bound in (self.low, self.high))
         if low is None and high is None:
@@ -40,7 +58,7 @@ class Clip(ColumnOperator):
         return {self.column: column.clip(lower=low, upper=high).astype(column.dtype)}
 
 
-def _bound_as(column: Any, bound: float | None) -> float | None:
+def _bound_as(column: Column, bound: float | None) -> float | None:
     """The bound as a number of the column's type."""
     if is_empty(column, "iuf", "Clip") or bound is None:
         return None

@@ -2,24 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gigabatch.features.columns.numbers import float_values
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.operators.base import ColumnOperator
 
 
 class Difference(ColumnOperator):
-    """float32 column `output` = left - right, taken in float64; null where either is null. Row-wise."""
+    """Subtract one column from another, row by row.
+
+    The difference is taken in float64 and then rounded to float32, so that times in minutes keep their digits. It is
+    null where either number is null.
+
+    Parameters
+    ----------
+    left, right
+        Columns of numbers or booleans.
+    output
+        Name of the new float32 column, left - right.
+
+    Raises
+    ------
+    DataError
+        A column holds something else than numbers.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import Difference
+    >>> frame = pd.DataFrame({"actual": [65, 70], "planned": [60, None]})
+    >>> Difference("actual", "planned", "delay")(frame)
+       actual  planned  delay
+    0      65     60.0    5.0
+    1      70      NaN    NaN
+    """
 
     reads, writes = ("left", "right"), ("output",)
 
     def __init__(self, left: str, right: str, output: str) -> None:
         self.left, self.right, self.output = left, right, output
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         left, right = (float_values(frame[name], "Difference") for name in (self.left, self.right))
         with np.errstate(all="ignore"):  # infinity less infinity is null
             difference = (left - right).astype("float32")

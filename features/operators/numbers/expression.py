@@ -12,6 +12,7 @@ import numpy as np
 
 from gigabatch.features.columns.numbers import float_values
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
 
@@ -55,7 +56,7 @@ Value = tuple[Any, str]  # a float64 array, NaN where null, and what it is; one 
 
 
 class Expression(ColumnOperator):
-    """float64 column `output`: the formula's value for each row; 1, 0 or null where it is a condition. Row-wise.
+    """Compute a column from others by a formula.
 
     The formula is written in a small part of Python: numbers, True and False, columns by name (`col("two words")` for
     names that Python would not take), + - * / // % **, comparisons (also chained), and / or / not (or & | ~), and the
@@ -64,13 +65,31 @@ class Expression(ColumnOperator):
     parsed, checked against this list and never run as Python.
 
     All is arithmetic of float64, so integers round beyond 2^53; a condition counts as 1 or 0 in arithmetic. Null (and
-    NaN) in gives null out everywhere, in **, comparisons, `and` and `or` too; only `is_null` and `fill` see nulls,
-    and `where` heeds only the side that it takes. What has no value is null: division by zero, also by // and %, and
-    0 to a negative power; the logarithm of 0 or less; the root of a negative number. // and % round towards minus
-    infinity, as in Python. What grows beyond float64 is an infinity, which later stages refuse by name.
+    NaN) in gives null out everywhere, in **, comparisons, `and` and `or` too; only `is_null` and `fill` see nulls, and
+    `where` heeds only the side that it takes. What has no value is null: division by zero, also by // and %, and 0 to a
+    negative power; the logarithm of 0 or less; the root of a negative number. // and % round towards minus infinity, as
+    in Python. What grows beyond float64 is an infinity, which later stages refuse by name. Row-wise.
 
-    Errors (`DataError`): anything else in the formula; more than 1000 characters or 100 nested operations; a number
-    where a condition belongs; at `transform`, a column that is no number.
+    Parameters
+    ----------
+    output
+        Name of the new float64 column; 1, 0 or null where the formula is a condition.
+    expression
+        The formula: at most 1000 characters and 100 nested operations.
+
+    Raises
+    ------
+    DataError
+        Anything else in the formula, a number where a condition belongs, or, when it is applied, a column that is no
+        number.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import Expression
+    >>> frame = pd.DataFrame({"price": [90.0, 50.0], "nights": [3, 0]})
+    >>> Expression("rate", "price / maximum(nights, 1)")(frame)["rate"].tolist()
+    [30.0, 50.0]
     """
 
     reads, writes = ("_columns",), ("output",)
@@ -90,7 +109,7 @@ class Expression(ColumnOperator):
     def _where(self) -> str:
         return f"Expression {self.output!r}"
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         engine = engine_of(frame)
         xp = engine.arrays
 

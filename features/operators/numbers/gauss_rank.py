@@ -10,6 +10,7 @@ import numpy as np
 
 from gigabatch.features.columns.numbers import filled_values
 from gigabatch.features.engines.frame import engine_of, load_engine
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.float_order import rankable
 from gigabatch.features.exact.quantiles import RadixHistogram
@@ -42,16 +43,36 @@ class Partial:
 
 
 class GaussRank(FittedOperator):
-    """float32 normal score of the value's rank, replacing the column, which may hold no nulls.
+    """Map a column onto the shape of the normal distribution by the ranks of its values.
 
     Ranks at fit run from 0 to n - 1, equal values share their mean; rank / (n - 1) is clipped to [1e-6, 1 - 1e-6] and
-    goes through the inverse normal distribution function (Jahrer 2017, "RankGauss", first place of Porto Seguro's
-    Safe Driver Prediction). A value not seen at fit is interpolated linearly between its neighbours' scores, which
-    keeps the order; beyond the ends it takes the end's score. A constant column becomes 0.
+    goes through the inverse normal distribution function (Jahrer 2017, "RankGauss", first place of Porto Seguro's Safe
+    Driver Prediction). A value not seen at fit is interpolated linearly between its neighbours' scores, which keeps the
+    order; beyond the ends it takes the end's score. A constant column becomes 0.
 
-    max_knots: of a column with more distinct values, those that share their leading bits also share a mean rank, with
-    as many bits as make no more than `max_knots` groups; so the fit takes bounded memory and one pass over the
-    partitions. The state says what that costs. Integers above 2^53 are taken as the nearest float64.
+    Parameters
+    ----------
+    column
+        Numbers without nulls. It is replaced by a float32 score. Integers above 2^53 are taken as the nearest float64.
+    max_knots
+        Of a column with more distinct values, those that share their leading bits also share a mean rank, with as many
+        bits as make no more than `max_knots` groups. So the fit takes bounded memory and one pass over the partitions;
+        the state's `rank_error` says what that costs.
+
+    Raises
+    ------
+    DataError
+        A `max_knots` below 2; a null, an infinity or something else than numbers; no row to fit on; a range that is
+        more than float64 can hold.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import GaussRank
+    >>> frame = pd.DataFrame({"income": [10.0, 20.0, 5000.0]})
+    >>> operator = GaussRank("income")
+    >>> operator.apply(frame, operator.fit([frame]))["income"].round(2).tolist()
+    [-4.75, 0.0, 4.75]
     """
 
     reads, writes = ("column",), ("column",)
@@ -61,7 +82,7 @@ class GaussRank(FittedOperator):
             raise DataError(f"GaussRank of {column!r}: max_knots must be at least 2, found {max_knots}.")
         self.column, self.max_knots = column, max_knots
 
-    def partial(self, frame: Any) -> Partial:
+    def partial(self, frame: Frame) -> Partial:
         values = rankable(filled_values(frame, self.column, "GaussRank", wide=False))
         ends = (float(values.min()), float(values.max())) if len(values) else (math.inf, -math.inf)
         return Partial(RadixHistogram.distinct(values, "float64").limited(self.max_knots), *ends, engine_of(frame).NAME)
@@ -90,7 +111,7 @@ class GaussRank(FittedOperator):
         furthest = groups[1:-1] + np.maximum(groups[:-2], groups[2:]) / 2
         return Scores(table, min(float(furthest.max()) / max(total - 1, 1), 1.0))
 
-    def columns(self, frame: Any, state: Scores) -> dict[str, Any]:
+    def columns(self, frame: Frame, state: Scores) -> dict[str, Column]:
         engine = engine_of(frame)
         xp = engine.arrays
         values = filled_values(frame, self.column, "GaussRank")

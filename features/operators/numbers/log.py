@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from gigabatch.features.columns.numbers import float_values
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
 
@@ -16,10 +16,37 @@ INVALID = ("error", "null")
 
 
 class Log(ColumnOperator):
-    """float32 column `output` (default: `column` itself) = natural log of (x + offset), taken in float64. Row-wise.
+    """Take the natural logarithm of a column plus an offset.
 
-    Null (and NaN) gives null. Where x + offset is not above 0: `invalid="error"` raises `DataError` with the number of
-    such rows, `invalid="null"` makes them null. Plus infinity stays one, for `FillMissing` to refuse by name.
+    It is computed in float64 and rounded to float32. Null (and NaN) stays null; plus infinity stays one, for
+    `FillMissing` to refuse by name. Row-wise.
+
+    Parameters
+    ----------
+    column
+        Numbers or booleans.
+    output
+        Name of the new float32 column; `column` itself by default.
+    offset
+        Finite number that is added first.
+    invalid
+        What happens where x + offset is not above 0: `error` refuses the column, `null` makes those rows null.
+
+    Raises
+    ------
+    DataError
+        An unknown `invalid`, an offset that is not finite, a column that holds something else than numbers, or, with
+        `invalid="error"`, rows without a logarithm; the message says how many.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import Log
+    >>> Log("fare", "log_fare")(pd.DataFrame({"fare": [0.0, 99.0, None]}))
+       fare  log_fare
+    0   0.0   0.00000
+    1  99.0   4.60517
+    2   NaN       NaN
     """
 
     reads, writes = ("column",), ("output",)
@@ -32,7 +59,7 @@ class Log(ColumnOperator):
         self.column, self.output = column, column if output is None else output
         self.offset, self.invalid = offset, invalid
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         engine = engine_of(frame)
         xp = engine.arrays
         values = float_values(frame[self.column], "Log")

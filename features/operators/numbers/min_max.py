@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-
-from gigabatch.features.columns.numbers import filled_values, require_finite
-from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.columns.numbers import filled_values, float32_column
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import SMALLEST_SPREAD
 from gigabatch.features.operators.base import FittedOperator
@@ -24,11 +21,30 @@ class Range:
 
 
 class MinMax(FittedOperator):
-    """float32 (x - low) / (high - low), replacing the column, which may hold no nulls.
+    """Scale a column onto the range 0 to 1.
 
-    A column that is constant at fit, or spans less than SMALLEST_SPREAD, is divided by 1, so it becomes 0. Values
-    outside the range of the fit are not clipped and come out below 0 or above 1; one too large for float32 then is a
-    `DataError`.
+    A column that is constant at fit, or spans less than SMALLEST_SPREAD, becomes 0. Values outside the range of the fit
+    are not clipped and come out below 0 or above 1.
+
+    Parameters
+    ----------
+    column
+        Numbers without nulls. It is replaced by float32 (x - low) / (high - low).
+
+    Raises
+    ------
+    DataError
+        The column holds a null, an infinity or something else than numbers, there is no row to fit on, the range is
+        more than float64 can hold, or a scaled value leaves float32.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import MinMax
+    >>> operator = MinMax("price")
+    >>> state = operator.fit([pd.DataFrame({"price": [10, 30]})])
+    >>> operator.apply(pd.DataFrame({"price": [15, 30, 50]}), state)["price"].tolist()
+    [0.25, 1.0, 2.0]
     """
 
     reads, writes = ("column",), ("column",)
@@ -36,7 +52,7 @@ class MinMax(FittedOperator):
     def __init__(self, column: str) -> None:
         self.column = column
 
-    def partial(self, frame: Any) -> Range:
+    def partial(self, frame: Frame) -> Range:
         """The partition's range; from infinity to -infinity for a partition without rows."""
         values = filled_values(frame, self.column, "MinMax")
         return Range(float(values.min()), float(values.max())) if len(values) else Range(math.inf, -math.inf)
@@ -54,11 +70,8 @@ class MinMax(FittedOperator):
             )
         return partial
 
-    def columns(self, frame: Any, state: Range) -> dict[str, Any]:
+    def columns(self, frame: Frame, state: Range) -> dict[str, Column]:
         values = filled_values(frame, self.column, "MinMax")
         span = state.high - state.low
-        with np.errstate(over="ignore"):  # what leaves float32 is refused by name below
-            scaled = ((values - state.low) / (span if span >= SMALLEST_SPREAD else 1.0)).astype("float32")
-        found = engine_of(frame).series(scaled, frame).rename(self.column)
-        require_finite(found)
-        return {self.column: found}
+        scaled = (values - state.low) / (span if span >= SMALLEST_SPREAD else 1.0)
+        return {self.column: float32_column(scaled, frame, self.column)}

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
-from gigabatch.features.columns.numbers import filled_values, require_finite
-from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.columns.numbers import filled_values, float32_column
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import Moments, Scale
 from gigabatch.features.operators.base import FittedOperator
 
 
 class Normalize(FittedOperator):
-    """float32 (x - mean) / std, replacing the column, which may hold no nulls.
+    """Scale a column to zero mean and unit standard deviation.
 
-    The state follows from exact sums, so it is the same for any partitioning.
+    Mean and (population) standard deviation follow from exact sums over the train rows, so they are the same for any
+    partitioning. A column that is constant at fit becomes 0.
+
+    Parameters
+    ----------
+    column
+        Numbers without nulls. It is replaced by float32 (x - mean) / std.
+
+    Raises
+    ------
+    DataError
+        The column holds a null, an infinity or something else than numbers, there is no row to fit on, or a scaled
+        value leaves float32.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import Normalize
+    >>> frame = pd.DataFrame({"price": [10.0, 20.0, 30.0, 40.0]})
+    >>> operator = Normalize("price")
+    >>> state = operator.fit([frame])
+    >>> state.mean
+    25.0
+    >>> operator.apply(frame, state)["price"].round(3).tolist()
+    [-1.3420000076293945, -0.44699999690055847, 0.44699999690055847, 1.3420000076293945]
     """
 
     reads, writes = ("column",), ("column",)
@@ -24,7 +44,7 @@ class Normalize(FittedOperator):
     def __init__(self, column: str) -> None:
         self.column = column
 
-    def partial(self, frame: Any) -> Moments:
+    def partial(self, frame: Frame) -> Moments:
         return Moments.of(filled_values(frame, self.column, "Normalize"))
 
     def merge(self, left: Moments, right: Moments) -> Moments:
@@ -35,10 +55,6 @@ class Normalize(FittedOperator):
             raise DataError(f"Normalize: column {self.column!r} has no value to fit on.")
         return partial.scale()
 
-    def columns(self, frame: Any, state: Scale) -> dict[str, Any]:
+    def columns(self, frame: Frame, state: Scale) -> dict[str, Column]:
         values = filled_values(frame, self.column, "Normalize")
-        with np.errstate(over="ignore"):  # what leaves float32 is refused by name below
-            scaled = ((values - state.mean) / state.std).astype("float32")
-        found = engine_of(frame).series(scaled, frame).rename(self.column)
-        require_finite(found)
-        return {self.column: found}
+        return {self.column: float32_column((values - state.mean) / state.std, frame, self.column)}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gigabatch.features.columns.numbers import naming, ranked_values, require_numbers
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import Ranked
 from gigabatch.features.exact.quantiles import Search, interpolated, linear_place
@@ -28,15 +28,40 @@ class Edges:
 
 
 class QuantileBuckets(RankingOperator):
-    """int32 bucket, replacing the column: 0 for null, 1 up to the first edge inclusive, 2 above it, and so on.
+    """Number the quantile bucket that a value lies in.
 
-    Edges are the exact quantiles i / num_buckets of the known values at fit, i from 1 to num_buckets - 1, by NumPy's
-    `linear` definition (Hyndman and Fan 1996, definition 7). Equal edges are merged, so a column with few distinct
-    values has fewer buckets; the state's `merged` says by how many. Integers above 2^53 are taken as the nearest
-    float64.
-    method: `sketch` settles for quantiles from counts by leading bits, after one pass however many rows there are. Each
-    is within 2^-8 of the larger of the two values that it lies between (2^-7 where it is given as 0); the state's
-    `errors` say how near they are.
+    Edges are the quantiles i / num_buckets of the known train values, i from 1 to num_buckets - 1, by NumPy's `linear`
+    definition (Hyndman and Fan 1996, definition 7). Equal edges are merged, so a column with few distinct values has
+    fewer buckets; the state's `merged` says by how many. Integers above 2^53 are taken as the nearest float64.
+
+    Parameters
+    ----------
+    column
+        Numbers or booleans. It is replaced by an int32 bucket: 0 for null, 1 up to the first edge inclusive, 2 above
+        it, and so on.
+    num_buckets
+        How many buckets, at least 2.
+    method
+        `exact`, or `sketch`, which settles for quantiles from counts by leading bits, after one pass however many rows
+        there are. Each is within 2^-8 of the larger of the two values that it lies between (2^-7 where it is given as
+        0); the state's `errors` say how near they are.
+
+    Raises
+    ------
+    DataError
+        Fewer than 2 buckets, an unknown method; no known value at fit, an infinity at fit, a column that is no number.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import QuantileBuckets
+    >>> frame = pd.DataFrame({"price": [1.0, 2.0, 3.0, 4.0, None]})
+    >>> operator = QuantileBuckets("price", 2)
+    >>> state = operator.fit([frame])
+    >>> state.edges
+    (2.5,)
+    >>> operator.apply(frame, state)["price"].tolist()
+    [1, 1, 2, 2, 0]
     """
 
     reads, writes = ("column",), ("column",)
@@ -47,7 +72,7 @@ class QuantileBuckets(RankingOperator):
         require_method(method, "QuantileBuckets")
         self.column, self.num_buckets, self.method = column, num_buckets, method
 
-    def partial(self, frame: Any) -> Ranked:
+    def partial(self, frame: Frame) -> Ranked:
         return ranked_values(frame[self.column], keep=self.method == "exact")
 
     def merge(self, left: Ranked, right: Ranked) -> Ranked:
@@ -89,7 +114,7 @@ class QuantileBuckets(RankingOperator):
         total = partial.histogram.total
         return [rank for fraction in self._fractions() for rank in linear_place(fraction, total)[:2]]
 
-    def columns(self, frame: Any, state: Edges) -> dict[str, Any]:
+    def columns(self, frame: Frame, state: Edges) -> dict[str, Column]:
         engine = engine_of(frame)
         column = frame[self.column]
         require_numbers(column)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
 from gigabatch.features.reading.sources import cast
@@ -15,15 +16,35 @@ NULLABLE = ("int32", "int64", "bool")
 
 
 class Cast(ColumnOperator):
-    """The columns as `dtype`: int32, int64, float32, float64, string or bool. Row-wise.
+    """Cast columns to another type, where every value fits.
 
     Integers take whole numbers and text of whole numbers; bool takes booleans, 0 and 1, and the texts true, false, 0
     and 1 in upper or lower case; floats take numbers and text of numbers and round to nearest; string takes text,
-    integers and booleans. Null stays null in floats and strings. In integers and bool a null is an error, unless
-    `nullable`: then the columns always are of the engine's nullable type (Int64, boolean), with or without a null.
+    integers and booleans. Null stays null in floats and strings. Row-wise.
 
-    Errors (`DataError`, each naming the column): a value that does not fit, such as a fraction, a number outside the
-    type's range, text that is no number; a float as string, which engines write differently; an unknown dtype.
+    Parameters
+    ----------
+    columns
+        One or more columns, each replaced.
+    dtype
+        int32, int64, float32, float64, string or bool.
+    nullable
+        Whether integers and bool may hold nulls, which are an error otherwise. The columns are then always of the
+        engine's nullable type (Int64, boolean), with or without a null.
+
+    Raises
+    ------
+    DataError
+        A value that does not fit, such as a fraction, a number outside the type's range or text that is no number; a
+        float as string, which engines write differently; an unknown dtype. Each names the column.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import Cast
+    >>> frame = pd.DataFrame({"clicks": ["1", "20"]})
+    >>> Cast(["clicks"], "int64")(frame)["clicks"].tolist()
+    [1, 20]
     """
 
     reads, writes = ("columns",), ("columns",)
@@ -37,7 +58,7 @@ class Cast(ColumnOperator):
             raise DataError(f"Cast of {', '.join(columns)}: {dtype} holds nulls anyway; leave nullable out.")
         self.columns, self.dtype, self.nullable = tuple(columns), dtype, nullable
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         if self.dtype == "string":
             for name in self.columns:
                 _require_writable(frame[name])
@@ -54,7 +75,7 @@ class Cast(ColumnOperator):
         return found
 
 
-def _require_writable(column: Any) -> None:
+def _require_writable(column: Column) -> None:
     kind = "O" if str(column.dtype) == "category" else column.dtype.kind
     if kind not in ("O", "U", "i", "u", "b") and bool(column.notna().any()):
         raise DataError(
@@ -63,7 +84,7 @@ def _require_writable(column: Any) -> None:
         )
 
 
-def _require_in_range(column: Any, before: Any) -> None:
+def _require_in_range(column: Column, before: Any) -> None:
     # Text may say "inf"; a number that became an infinity by rounding did not fit.
     infinite = column.abs() == float("inf")
     if bool(infinite.any()) and bool((before.astype("float64").abs() != float("inf"))[infinite].any()):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from gigabatch.features.columns.numbers import whole_values
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
 
@@ -15,11 +15,36 @@ FIRST, LAST = -62_135_596_800, 253_402_300_799  # seconds since 1970 of the firs
 
 
 class DateParts(ColumnOperator):
-    """int32 columns `<prefix>_<part>` of an int64 column of minutes (or seconds) since 1970-01-01.
+    """Split a time column into calendar parts.
 
-    Parts: year, month (1-12), day (1-31), weekday (0 is Monday), day_of_year (1-366), hour, minute, minute_of_day.
-    The column is taken as it is: give local time to get local parts. Nulls are an error: an event has a time. So are
-    dates, which come in many units and zones, and numbers outside the years 1 to 9999.
+    The column is taken as it is: give local time to get local parts. Row-wise.
+
+    Parameters
+    ----------
+    column
+        Whole minutes (or seconds) since 1970-01-01 00:00.
+    parts
+        Any of year, month (1-12), day (1-31), weekday (0 is Monday), day_of_year (1-366), hour, minute, minute_of_day.
+    prefix
+        The new int32 columns are called `<prefix>_<part>`.
+    unit
+        `min` or `s`.
+
+    Raises
+    ------
+    DataError
+        An unknown part or unit; a null, because an event has a time; dates, which come in many units and zones; a
+        number outside the years 1 to 9999.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import DateParts
+    >>> frame = pd.DataFrame({"at": [0, 60 * 24 * 31 + 90]})
+    >>> DateParts("at", ["month", "weekday", "minute_of_day"], "dep")(frame)
+          at  dep_month  dep_weekday  dep_minute_of_day
+    0      0          1            3                  0
+    1  44730          2            6                 90
     """
 
     reads = ("column",)
@@ -36,7 +61,7 @@ class DateParts(ColumnOperator):
     def outputs(self) -> tuple[str, ...]:
         return tuple(f"{self.prefix}_{part}" for part in self.parts)
 
-    def compute(self, frame: Any) -> dict[str, Any]:
+    def compute(self, frame: Frame) -> dict[str, Column]:
         if frame[self.column].isna().any():
             raise DataError(f"DateParts: column {self.column!r} holds nulls. Drop or fill those rows first.")
         engine, unit = engine_of(frame), 60 if self.unit == "min" else 1

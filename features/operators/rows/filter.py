@@ -11,6 +11,7 @@ import numpy as np
 
 from gigabatch.features.columns.categories import TEXT, canonicalize
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import Operator
 
@@ -34,16 +35,39 @@ Value = str | float | bool
 
 
 class Filter(Operator):
-    """The rows where `column op value` is true, in their order and with their index. Row-wise; rows change.
+    """Keep only the rows for which a condition on one column is known to be true.
 
-    op: one of == != < <= > >=, with a number, text or boolean; `in` and `not_in`, with a list of those; `is_null` and
-    `not_null`, without a value. A null (NaN is one) satisfies `is_null` alone: neither `!=` nor `not_in` keeps it.
-    Numbers compare as numbers, without rounding: an integer is never below 2.5 by cutting the fraction off, and a
-    float32 is compared as the float64 that it equals, so that 0.1 is not found in a float32 column. Text compares by
-    code point, booleans only by equality, categories as their values.
+    Rows stay in their order and keep their index. A null (NaN is one) satisfies `is_null` alone: neither `!=` nor
+    `not_in` keeps it. Numbers compare as numbers, without rounding: an integer is never below 2.5 by cutting the
+    fraction off, and a float32 is compared as the float64 that it equals, so that 0.1 is not found in a float32 column.
+    Text compares by code point, booleans only by equality, categories as their values. Row-wise, but the number of rows
+    changes.
 
-    Errors (`DataError`): an unknown op, a value that does not suit the op or is not finite; a number asked of a text
-    column and the like; a whole number that a float column skips (above 2^53).
+    Parameters
+    ----------
+    column
+        Text, numbers, booleans or a category type of these.
+    op
+        One of == != < <= > >=, with a number, text or boolean; `in` and `not_in`, with a list of those; `is_null` and
+        `not_null`, without a value.
+    value
+        What the column is compared with.
+
+    Raises
+    ------
+    DataError
+        An unknown op, a value that does not suit the op or is not finite; a number asked of a text column and the like;
+        a whole number that a float column skips (above 2^53).
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import Filter
+    >>> frame = pd.DataFrame({"price": [5, 20, 80]})
+    >>> Filter("price", ">=", 10)(frame)
+       price
+    1     20
+    2     80
     """
 
     reads = ("column",)
@@ -64,7 +88,7 @@ class Filter(Operator):
         self.column, self.op = column, op
         self.value: Any = list(value) if isinstance(value, list | tuple) else value
 
-    def transform(self, frame: Any) -> Any:
+    def transform(self, frame: Frame) -> Frame:
         column = frame[self.column]
         if self.op in NULL_TESTS:
             return frame[column.isna() if self.op == "is_null" else column.notna()]
@@ -75,7 +99,7 @@ class Filter(Operator):
             return frame.take(known)
         return frame.take(known[self._keeps(_plain(column.take(known)))])
 
-    def _keeps(self, column: Any) -> Any:
+    def _keeps(self, column: Column) -> Any:
         """Bool array: whether each value of the column, none of them null, satisfies the condition."""
         if self.op in COMPARISONS:
             return _compare(column, self.op, self.value)
@@ -95,7 +119,7 @@ def _require_plain(values: Any, where: str) -> None:
             )
 
 
-def _plain(column: Any) -> Any:
+def _plain(column: Column) -> Any:
     """The column, which has no nulls, without its category or masked type."""
     if str(column.dtype) == "category":
         column = column.astype(column.dtype.categories.dtype)
@@ -104,7 +128,7 @@ def _plain(column: Any) -> Any:
     return column.astype("bool" if str(column.dtype) == "boolean" else str(column.dtype).lower()) if masked else column
 
 
-def _compare(column: Any, op: str, value: Any) -> Any:
+def _compare(column: Column, op: str, value: Any) -> Any:
     kind = "O" if column.dtype.kind == "U" else column.dtype.kind  # of Arrow's text
     wanted = "b" if isinstance(value, bool) else "O" if isinstance(value, str) else "iuf"
     if kind not in wanted or (kind == "b" and op not in ("==", "!=")):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gigabatch.features.engines.protocols import Frame
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.operators.base import Operator
 
@@ -30,14 +31,28 @@ def register_function(
     outputs: Sequence[str],
     replace: bool = False,
 ) -> None:
-    """Make `function` known under `name`, in this process, to `LambdaFunction(name)`.
+    """Make a function known to `LambdaFunction(name)`, in this process.
 
-    function: takes a frame of exactly the columns `inputs` and returns one of exactly the columns `outputs`, with the
-    same index in the same order. It must be pure (the same for the same rows; no global state, no random numbers), give
-    each row from that row alone, and use what pandas and cuDF share, for it gets frames of either.
+    The function must be pure (the same for the same rows; no global state, no random numbers), give each row from that
+    row alone, and use what pandas and cuDF share, for it gets frames of either.
 
-    A name that is taken is a `DataError`, unless by the very same function or with `replace`, as in a notebook's cell
-    that runs again.
+    Parameters
+    ----------
+    name
+        What workflows call it.
+    function
+        Takes a frame of exactly the columns `inputs` and returns one of exactly the columns `outputs`, with the same
+        index in the same order.
+    inputs, outputs
+        Lists of one or more column names.
+    replace
+        Whether a name that is taken is given anew, as in a notebook's cell that runs again.
+
+    Raises
+    ------
+    DataError
+        The name belongs to another function and `replace` is not set, the function cannot be called, or there are no
+        columns.
     """
     if isinstance(inputs, str) or isinstance(outputs, str) or not inputs or not outputs:
         raise DataError(f"register_function {name!r}: inputs and outputs are lists of one or more column names.")
@@ -52,13 +67,34 @@ def register_function(
 
 
 class LambdaFunction(Operator):
-    """Columns `outputs` of the function that was registered as `name`; row-wise, as the function promises.
+    """Run a registered Python function as a step.
 
     Only the name is kept, so a workflow with this step saves as JSON; who loads it registers the function first, for
     example by importing the module that calls `register_function`. Nothing is looked up in files or run from text.
+    Row-wise, as the function promises.
 
-    Errors (`DataError`): a name that is not registered, with what to do; a result that is no frame of the same kind,
-    lacks declared columns, has others, or does not keep the index.
+    Parameters
+    ----------
+    name
+        What the function was registered as.
+
+    Raises
+    ------
+    DataError
+        A name that is not registered, with what to do; a result that is no frame of the same kind, lacks declared
+        columns, has others, or does not keep the index.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import LambdaFunction
+    >>> from gigabatch.features.operators.rows.lambda_function import register_function
+    >>> def per_night(frame):
+    ...     return frame.assign(rate=frame["price"] / frame["nights"])[["rate"]]
+    >>> register_function("per_night", per_night, inputs=["price", "nights"], outputs=["rate"], replace=True)
+    >>> LambdaFunction("per_night")(pd.DataFrame({"price": [90.0], "nights": [3]}))
+       price  nights  rate
+    0   90.0       3  30.0
     """
 
     def __init__(self, name: str) -> None:
@@ -79,7 +115,7 @@ class LambdaFunction(Operator):
     def outputs(self) -> tuple[str, ...]:
         return self._registered.outputs
 
-    def transform(self, frame: Any) -> Any:
+    def transform(self, frame: Frame) -> Frame:
         where = f"LambdaFunction {self.name!r}"
         found = self._registered.function(frame[list(self.inputs)].copy())
         if not isinstance(found, type(frame)):

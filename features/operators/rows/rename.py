@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from gigabatch.features.engines.protocols import Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import Operator
 
 
 class Rename(Operator):
-    """The frame with columns renamed by `{old: new}`, all at once (so two may swap); order and values stay. Row-wise.
+    """Rename columns, all at once.
 
-    Errors (`DataError`): an empty mapping, two columns that would get one name, a new name that a column which is not
-    renamed already has.
+    Two columns may swap their names. Order and values stay. Row-wise.
+
+    Parameters
+    ----------
+    mapping
+        New names by old ones.
+
+    Raises
+    ------
+    DataError
+        The mapping is empty, two columns would get one name, or a column that is not renamed has a new name already.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.operators import Rename
+    >>> Rename({"a": "b", "b": "a"})(pd.DataFrame({"a": [1], "b": [2]}))
+       b  a
+    0  1  2
     """
 
     reads, writes = ("mapping",), ("mapping",)
@@ -29,7 +46,7 @@ class Rename(Operator):
     def columns_after(self, before: Sequence[str]) -> tuple[str, ...]:
         return tuple(self.mapping.get(name, name) for name in before)
 
-    def transform(self, frame: Any) -> Any:
+    def transform(self, frame: Frame) -> Frame:
         staying = [name for name in frame.columns if name not in self.mapping]
         clash = [name for name in self.outputs if name in staying]
         if clash:

@@ -89,16 +89,6 @@ def test_unsigned_integers_beyond_int64_are_an_error():
     assert canonicalize(column([2**63 - 1], "uint64"), "Test").values.tolist() == [2**63 - 1]
 
 
-@pytest.mark.parametrize(
-    "dtype", ["int8", "uint16", "int32", "int64", "Int64", "float32", "float64", "category", "object"]
-)
-def test_integers_are_found_however_they_arrive(dtype):
-    vocabulary = fit([7, 7, 7, -3, -3, 100])
-    values = [100, 7, 5] if dtype == "uint16" else [100, -3, 5]
-    expected = {100: 5, 7: 3, -3: 4, 5: 2}
-    assert vocabulary.encode(column(values, dtype)).tolist() == [expected[value] for value in values]
-
-
 def test_large_integers_beside_nulls_stay_exact():
     large = [2**60 + 1, None, 2**60]
     vocabulary = fit(large, "Int64")

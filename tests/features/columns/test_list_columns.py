@@ -43,9 +43,3 @@ def test_large_integers_beside_nulls_stay_exact_in_any_kind_of_list(column):
 def test_what_holds_no_lists_is_an_error(values):
     with pytest.raises((ValueError, TypeError)):
         list_entries(pd.Series(values, name="c"))
-
-
-def test_no_rows_and_only_nulls():
-    for rows in ([], [None, None]):
-        entries, lengths = list_entries(pd.Series(rows, dtype=object))
-        assert (len(entries), lengths.tolist()) == (0, [0] * len(rows))

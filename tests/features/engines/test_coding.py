@@ -13,11 +13,9 @@ from tests.examples import examples
 # Few letters make ties and common beginnings; the zero byte is what missing bytes are taken as.
 TEXT = st.text(alphabet="ab\0é", max_size=28)
 WHOLE = st.one_of(st.integers(-3, 3), st.integers(-(2**63), 2**63 - 1))
-LARGE = st.booleans()
-
-
-def arrow(values, large=False):
-    return pa.array(values, pa.large_string() if large else pa.string())
+NARROW = st.integers(-128, 127)  # within 2^16 of each other: by a direct table
+FORMS = {"text": (TEXT, pa.string()), "large text": (TEXT, pa.large_string()), "whole": (WHOLE, pa.int64()),
+         "narrow": (NARROW, pa.int8())}  # fmt: skip
 
 
 def numbered(values):
@@ -26,27 +24,38 @@ def numbered(values):
     return codes, list(seen)
 
 
-@given(st.lists(st.one_of(st.none(), TEXT), max_size=200), LARGE, st.integers(0, 3))
-def test_strings_are_numbered_in_order_of_appearance(values, large, skip):
-    array = arrow(values, large).slice(skip)  # a slice begins inside its buffers
-    found = columns.distinct(array)
-    codes, distinct = numbered(values[skip:])
-    assert found.codes.tolist() == codes
-    assert found.values.to_pylist() == distinct
+@pytest.mark.parametrize("form", FORMS)
+@given(data=st.data(), skip=st.integers(0, 3))
+def test_values_are_numbered_in_order_of_appearance(form, data, skip):
+    drawn, kind = FORMS[form]
+    values = data.draw(st.lists(st.none() | drawn, max_size=200))
+    found = columns.distinct(pa.array(values, kind).slice(skip))  # a slice begins inside its buffers
+    assert (found.codes.tolist(), found.values.to_pylist()) == numbered(values[skip:])
 
 
-@given(st.lists(st.one_of(st.none(), WHOLE), max_size=200))
-def test_integers_are_numbered_in_order_of_appearance(values):
-    found = columns.distinct(pa.array(values, pa.int64()))
-    codes, distinct = numbered(values)
-    assert found.codes.tolist() == codes
-    assert found.values.to_pylist() == distinct
+@pytest.mark.parametrize("form", FORMS)
+@given(data=st.data())
+def test_values_are_found_by_value(form, data):
+    drawn, kind = FORMS[form]
+    known = data.draw(st.lists(drawn, unique=True, max_size=60))
+    asked = data.draw(st.lists(st.none() | drawn, max_size=100))
+    lookup = columns.Lookup(pa.array(known, kind))
+    expected = [known.index(value) if value in known else -1 for value in asked]
+    for other in (pa.string(), pa.large_string()) if "text" in form else (kind,):
+        column = pa.array(asked, other)
+        assert lookup.positions(column).tolist() == lookup.positions(column.dictionary_encode()).tolist() == expected
 
 
-@given(st.lists(st.integers(-128, 127), max_size=300))
-def test_narrow_integers_take_the_direct_table_and_give_the_same_codes(values):
-    found = columns.distinct(pa.array(values, pa.int8()))
-    assert (found.codes.tolist(), found.values.to_pylist()) == numbered(values)
+@pytest.mark.parametrize("form", FORMS)
+@settings(max_examples=examples(200))
+@given(data=st.data())
+def test_frequency_order_is_by_falling_count_then_by_value_or_bytes(form, data):
+    drawn, kind = FORMS[form]
+    values = data.draw(st.lists(drawn, unique=True, max_size=60))
+    counts = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(values), max_size=len(values))), np.int64)
+    key = str.encode if "text" in form else int
+    expected = sorted(range(len(values)), key=lambda i: (-counts[i], key(values[i])))
+    assert columns.frequency_order(pa.array(values, kind), counts).tolist() == expected
 
 
 @pytest.mark.parametrize("kind", ["text", "whole"])
@@ -54,43 +63,11 @@ def test_a_table_that_has_grown_many_times_still_finds_everything(kind):
     rng = np.random.default_rng(3)
     numbers = rng.integers(0, 10**12, 60_000)
     values = [f"value {n} of many" for n in numbers] if kind == "text" else numbers.tolist()
-    array = arrow(values) if kind == "text" else pa.array(values)
+    array = pa.array(values)
     found = columns.distinct(array)
     assert (found.codes.tolist(), found.values.to_pylist()) == numbered(values)
     lookup = columns.Lookup(found.values)
     assert lookup.positions(array).tolist() == found.codes.tolist()
-
-
-@given(st.lists(TEXT, unique=True, max_size=60), st.lists(st.one_of(st.none(), TEXT), max_size=100), LARGE)
-def test_strings_are_found_by_value(known, asked, large):
-    lookup = columns.Lookup(arrow(known))
-    expected = [known.index(value) if value in known else -1 for value in asked]
-    assert lookup.positions(arrow(asked, large)).tolist() == expected
-    assert lookup.positions(arrow(asked).dictionary_encode()).tolist() == expected
-
-
-@given(st.lists(WHOLE, unique=True, max_size=60), st.lists(st.one_of(st.none(), WHOLE), max_size=100))
-def test_integers_are_found_by_value(known, asked):
-    lookup = columns.Lookup(pa.array(known, pa.int64()))
-    expected = [known.index(value) if value in known else -1 for value in asked]
-    assert lookup.positions(pa.array(asked, pa.int64())).tolist() == expected
-
-
-@settings(max_examples=examples(300))
-@given(st.data())
-def test_frequency_order_of_strings_is_that_of_their_bytes(data):
-    values = data.draw(st.lists(TEXT, unique=True, max_size=60))
-    counts = np.array(data.draw(st.lists(st.integers(1, 3), min_size=len(values), max_size=len(values))), np.int64)
-    expected = sorted(range(len(values)), key=lambda i: (-counts[i], values[i].encode()))
-    assert columns.frequency_order(arrow(values), counts).tolist() == expected
-
-
-@given(st.data())
-def test_frequency_order_of_integers(data):
-    values = data.draw(st.lists(WHOLE, unique=True, max_size=60))
-    counts = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(values), max_size=len(values))), np.int64)
-    expected = sorted(range(len(values)), key=lambda i: (-counts[i], values[i]))
-    assert columns.frequency_order(pa.array(values, pa.int64()), counts).tolist() == expected
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=100))

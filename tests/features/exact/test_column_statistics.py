@@ -54,6 +54,7 @@ def test_a_bitmap_says_what_is_null(dtype, offset):
 def test_pieces_are_one_column():
     values = np.random.default_rng(2).normal(size=1000).astype("float32")
     bitmap = np.packbits(values[300:] > 0, bitorder="little")
+    values.flags.writeable = False
     found = ColumnStatistics.of_pieces([(values[:300], ALL_VALID), (values[300:], (bitmap, 0))])
     assert found == ColumnStatistics.of(np.concatenate([values[:300], np.where(values > 0, values, np.nan)[300:]]))
 

@@ -1,6 +1,5 @@
-"""ExactSum against math.fsum and fractions.Fraction."""
+"""ExactSum against math.fsum and fractions.Fraction; float32 and merging are those of test_column_statistics."""
 
-import itertools
 import math
 from fractions import Fraction
 
@@ -41,25 +40,6 @@ def test_units_equal_the_rational_sum_of_any_finite_floats(values):
     assert Fraction(ExactSum.of(np.array(values, dtype="float64")).units, 2**1074) == exactly(values)
 
 
-@given(values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=60))
-@settings(max_examples=examples(100), deadline=None)
-def test_float32_equals_fsum(values):
-    assert ExactSum.of(np.array(values, dtype="float32")).value() == math.fsum(values)
-
-
-@given(values=st.lists(FINITE, max_size=60), cuts=st.lists(st.integers(0, 60), max_size=15), seed=st.integers(0, 999))
-@settings(max_examples=examples(150), deadline=None)
-def test_any_split_and_order_gives_the_same_object(values, cuts, seed):
-    rng = np.random.default_rng(seed)
-    array = np.array(values, dtype="float64")
-    shuffled = rng.permutation(array)
-    bounds = [0, *sorted(min(cut, len(array)) for cut in cuts), len(array)]
-    merged = ExactSum()
-    for start, stop in rng.permutation(list(itertools.pairwise(bounds))):
-        merged = merged.merge(ExactSum.of(shuffled[start:stop]))
-    assert merged == ExactSum.of(array)
-
-
 @given(values=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=40))
 @settings(max_examples=examples(60), deadline=None)
 def test_int64_sums_do_not_overflow(values):
@@ -70,14 +50,6 @@ def test_int64_sums_do_not_overflow(values):
 def test_whole_number_types_sum_exactly(dtype):
     top = 1 if dtype == "bool" else np.iinfo(dtype).max
     assert ExactSum.of(np.full(1000, top, dtype=dtype)).units == (1000 * int(top)) << 1074
-
-
-@pytest.mark.parametrize("spread", [0, 3, 60])
-def test_long_arrays_of_many_chunks_equal_fsum(spread):
-    rng = np.random.default_rng(5)
-    values = np.ldexp(rng.normal(size=50_001), rng.integers(-spread, spread + 1, 50_001))
-    assert ExactSum.of(values).value() == math.fsum(values)
-    assert ExactSum.of(values[::-1]) == ExactSum.of(values)
 
 
 def test_a_full_chunk_of_the_largest_numbers_is_exact():
@@ -147,21 +119,6 @@ def test_squares_below_float64_are_the_same_by_both_ways(values):
 def test_a_square_beyond_float64_is_an_error():
     with pytest.raises(ValueError, match=r"NaN or an infinity"):
         sum_of_squares(np.array([1e200]))
-
-
-@given(
-    values=st.lists(
-        st.floats(width=32, allow_nan=False, allow_infinity=False)
-        | st.sampled_from([0.0, -0.0, 2.0**-149, -(2.0**-126)]),
-        max_size=60,
-    )
-)
-@settings(max_examples=examples(150), deadline=None)
-def test_float32_sum_and_squares_from_their_leading_bits(values):
-    array = np.array([*values, np.nan], dtype="float32")
-    total, squares = leading_sums32(kernels.leading_moments32(array.view(np.uint32), np.empty(0, np.uint8), 0))
-    assert Fraction(total.units, 2**1074) == exactly(values)
-    assert Fraction(squares.units, 2**1074) == exactly(Fraction(value) ** 2 for value in values)
 
 
 def test_float32_sums_do_not_overflow_when_all_bits_are_set():

@@ -1,6 +1,5 @@
 """Order statistics by radix counting, against sorting and numpy.quantile."""
 
-import itertools
 import math
 import struct
 import sys
@@ -149,30 +148,6 @@ def test_the_histogram_counts_leading_bits_whatever_the_partitions(kind, data):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@given(data=st.data())
-@settings(max_examples=examples(60), deadline=None)
-def test_few_values_and_many_are_counted_alike(kind, data):
-    values = np.concatenate(data.draw(partitions(kind)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(quantiles, "FEW_VALUES", -1)
-        counted = RadixHistogram.of(values)
-    assert counted == RadixHistogram.of(values)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@given(data=st.data())
-@settings(max_examples=examples(60), deadline=None)
-def test_distinct_values_and_their_counts(kind, data):
-    parts = data.draw(partitions(kind, min_values=0))
-    found = RadixHistogram.distinct(parts[0])
-    for part in parts[1:]:
-        found = found.merge(RadixHistogram.distinct(part))
-    expected = Counter(known(parts).tolist())
-    assert found.edges()[0].tolist() == found.edges()[1].tolist() == sorted(expected)
-    assert found.counts.tolist() == [expected[value] for value in sorted(expected)]
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data(), most=st.integers(1, 20))
 @settings(max_examples=examples(80), deadline=None)
 def test_a_limited_histogram_has_as_many_bits_as_fit_and_merges_in_any_order(kind, data, most):
@@ -206,29 +181,8 @@ def test_one_pass_bounds_every_quantile(kind, data, fraction):
         assert error <= largest * 2.0**-7
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@given(data=st.data())
-@settings(max_examples=examples(80), deadline=None)
-def test_a_normal_value_is_within_a_256th_of_the_middle_of_its_bin(kind, data):
-    value = data.draw(st.floats(2.0**-126, 2.0**127, width=WIDTHS[kind])) * data.draw(st.sampled_from([-1, 1]))
-    histogram = RadixHistogram.of(np.array([value], dtype=kind))
-    (low,), (high,) = histogram.bounds([0])
-    assert low <= value <= high
-    assert abs(low / 2 + high / 2 - value) <= abs(value) * 2.0**-8
-    middle, error = histogram.sketched_quantile(0.5)
-    assert abs(middle - value) <= error <= abs(value) * 2.0**-8 * (1 + 1e-12)
-
-
 def test_a_sketch_of_zeros_is_zero():
     assert RadixHistogram.of(np.array([0.0, -0.0, 0.0], dtype="float32")).sketched_quantile(0.5)[0] == 0.0
-
-
-@given(values=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), fraction=st.floats(0, 1))
-@settings(max_examples=examples(200), deadline=None)
-def test_interpolation_is_numpys_linear_quantile_bit_for_bit(values, fraction):
-    ordered = sorted(values)
-    below, above, part = linear_place(fraction, len(values))
-    assert interpolated(ordered[below], ordered[above], part) == np.quantile(np.array(values), fraction)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -305,37 +259,9 @@ def test_arrays_of_any_layout():
     assert select([values], range(len(values))).tolist() == sorted(values.tolist())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_median_of_many_partitions_equals_numpys(kind):
-    rng = np.random.default_rng(3)
-    values = np.exp(3 * rng.normal(size=300_000)).astype(kind) * rng.choice([-1, 1], 300_000).astype(kind)
-    values[::20] = np.nan
-    parts = np.array_split(values, 7)
-    total = int((~np.isnan(values)).sum())
-    low, high = select(parts, [(total - 1) // 2, total // 2]).tolist()
-    assert (low + high) / 2 == np.nanmedian(values.astype("float64"))
-
-
-def test_ranks_of_one_search_keep_their_order_and_repeat():
-    values = np.array([5.0, 1.0, 3.0, 3.0])
-    search = selected(Search.start(RadixHistogram.of(values), [3, 0, 1, 1]), [values])
-    assert search.values().tolist() == [5.0, 1.0, 3.0, 3.0]
-    assert search.offsets.tolist() == [0, 0, 0, 0]
-    assert search.counts.tolist() == [1, 1, 2, 2]
-
-
 def test_no_value_has_no_quantile():
     with pytest.raises(ValueError, match="no value"):
         RadixHistogram.empty().quantile_bounds(0.5)
-
-
-def test_merging_is_associative_and_commutative():
-    rng = np.random.default_rng(0)
-    parts = [RadixHistogram.of(rng.normal(size=n)) for n in (0, 3, 50)]
-    merged = [a.merge(b.merge(c)) for a, b, c in itertools.permutations(parts)]
-    merged += [a.merge(b).merge(c) for a, b, c in itertools.permutations(parts)]
-    assert all(found == merged[0] for found in merged)
-    assert merged[0] != parts[1]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -112,22 +112,23 @@ def hashed_text(frame, column):
     return [1 + xxhash.xxh64_intdigest(value.encode()) % 10 for value in frame[column]]
 
 
+def combination_bucket(values, buckets):
+    """HashedCross of one row in plain Python; see its docstring."""
+    state = 0
+    for value in values:
+        part = 0xD6E8FEB86659FD93
+        if not pd.isna(value):
+            data = value.encode() if isinstance(value, str) else int(value).to_bytes(8, "little", signed=True)
+            part = xxhash.xxh64_intdigest(data)
+        state = ((state ^ part) + 0x9E3779B97F4A7C15) % 2**64
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        state = (state ^ state >> 27) * 0x94D049BB133111EB % 2**64
+        state ^= state >> 31
+    return 0 if all(pd.isna(value) for value in values) else 1 + state % buckets
+
+
 def crossed(frame, _):
-    """HashedCross of city and user in plain Python; see its docstring."""
-    found = []
-    for city, user in zip(frame["city"], frame["user"], strict=True):
-        state = 0
-        for value in (city, user):
-            part = 0xD6E8FEB86659FD93
-            if not pd.isna(value):
-                data = value.encode() if isinstance(value, str) else int(value).to_bytes(8, "little")
-                part = xxhash.xxh64_intdigest(data)
-            state = ((state ^ part) + 0x9E3779B97F4A7C15) % 2**64
-            state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-            state = (state ^ state >> 27) * 0x94D049BB133111EB % 2**64
-            state ^= state >> 31
-        found.append(0 if pd.isna(city) and pd.isna(user) else 1 + state % 10)
-    return found
+    return [combination_bucket(row, 10) for row in zip(frame["city"], frame["user"], strict=True)]
 
 
 def sequences(value):

@@ -14,10 +14,13 @@ import pyarrow as pa
 FORMS = {}
 
 
+def forms(*kinds, **functions):
+    FORMS.update({(kind, name): function for kind in kinds for name, function in functions.items()})
+
+
 def form(*kinds):
     def keep(function):
-        for kind in kinds:
-            FORMS[kind, function.__name__] = function
+        forms(*kinds, **{function.__name__: function})
         return function
 
     return keep
@@ -31,29 +34,6 @@ def objects(values, like):
 
 
 # Whole numbers.
-@form("whole")
-def whole_as_float(column):
-    return column.astype("float64"), column
-
-
-@form("whole")
-def whole_as_text(column):
-    return column.astype("str"), column
-
-
-@form("whole")
-def whole_as_objects(column):
-    return column.astype(object), column
-
-
-@form("whole")
-def whole_as_int16(column):
-    return column.astype("int16"), column
-
-
-@form("whole")
-def whole_as_uint64(column):
-    return column.astype("uint64"), column
 
 
 @form("whole")
@@ -67,11 +47,6 @@ def objects_with_none(column):
     null = np.arange(len(column)) % 4 == 1
     hostile = objects([None if n else int(v) for v, n in zip(column, null, strict=True)], column)
     return hostile, column.astype("float64").mask(null)
-
-
-@form("whole")
-def whole_as_arrow(column):
-    return column.astype("int64[pyarrow]"), column
 
 
 @form("whole")
@@ -93,29 +68,9 @@ def floats_beyond_2_53(column):
 
 
 @form("whole")
-def decimals(column):
-    return objects([Decimal(int(v)) for v in column], column), None
-
-
-@form("whole")
-def decimals_with_fraction(column):
-    return objects([Decimal(int(v)) + Decimal("0.5") for v in column], column), None
-
-
-@form("whole")
 def whole_category_reversed(column):
     values = sorted(set(column), reverse=True)
     return pd.Series(pd.Categorical(column, categories=values), index=column.index, name=column.name), column
-
-
-@form("whole")
-def moments_ns(column):
-    return pd.to_datetime(column, unit="s").astype("datetime64[ns]"), None
-
-
-@form("whole")
-def moments_s_in_zone(column):
-    return pd.to_datetime(column, unit="s").dt.tz_localize("UTC").dt.tz_convert("America/New_York"), None
 
 
 @form("whole")
@@ -124,33 +79,8 @@ def moments_of_mixed_zones(column):
     return objects([datetime.fromtimestamp(int(v), zones[k % 2]) for k, v in enumerate(column)], column), None
 
 
-@form("whole")
-def durations(column):
-    return pd.to_timedelta(column, unit="s"), None
-
-
-@form("whole", "number")
-def complex_numbers(column):
-    return column.astype("complex128"), None
-
-
-@form("whole", "number")
-def lists_of_numbers(column):
-    return objects([[v] for v in column], column), None
-
-
 # Numbers. Where an infinity is allowed it counts like a number beyond all others, HUGE.
 HUGE = 1e30
-
-
-@form("number")
-def infinity(column):
-    return column.where(column.index != 3, np.inf), column.where(column.index != 3, HUGE)
-
-
-@form("number")
-def minus_infinity(column):
-    return column.where(column.index != 3, -np.inf), column.where(column.index != 3, -HUGE)
 
 
 @form("number")
@@ -168,30 +98,10 @@ def denormals(column):
 
 
 @form("number")
-def masked_floats(column):
-    return column.astype("Float64"), column
-
-
-@form("number")
 def masked_holding_nan(column):
     hostile = pd.Series(pd.arrays.FloatingArray(column.fillna(0).to_numpy(), np.zeros(len(column), bool)),
                         index=column.index, name=column.name)  # fmt: skip
     return hostile.mask(column.isna()), column
-
-
-@form("number")
-def number_objects_nan_and_none(column):
-    return objects([(None if k % 2 else float("nan")) if v != v else v for k, v in enumerate(column)], column), column
-
-
-@form("number")
-def number_text(column):
-    return column.astype("str"), column
-
-
-@form("number")
-def arrow_floats(column):
-    return column.astype("double[pyarrow]"), column
 
 
 @form("number")
@@ -201,41 +111,13 @@ def flags_with_null(column):
     return (column > 0).astype("boolean").mask(null), plain
 
 
-@form("whole", "number")
-def mixed_objects(column):
-    return objects([(v, str(v), 2.5)[k % 3] for k, v in enumerate(column)], column), None
-
-
-@form("whole", "number")
-def all_nan(column):
-    return column.astype("float64") * np.nan, column.astype("float64") * np.nan
-
-
 @form("whole", "number", "text")
 def all_none(column):
     plain = column.astype("str" if str(column.dtype) == "str" else "float64").mask(column.notna())
     return objects([None] * len(column), column), plain
 
 
-@form("whole", "number")
-def all_masked(column):
-    return pd.Series(pd.NA, index=column.index, name=column.name, dtype="Int64"), column * np.nan
-
-
 # Text.
-@form("text")
-def text_objects(column):
-    return objects([None if v != v else v for v in column], column), column
-
-
-@form("text")
-def text_none_and_nan(column):
-    return objects([(None if k % 2 else float("nan")) if v != v else v for k, v in enumerate(column)], column), column
-
-
-@form("text")
-def text_arrow(column):
-    return column.astype(pd.ArrowDtype(pa.large_string())), column
 
 
 @form("text")
@@ -262,46 +144,65 @@ def _with(column, value):
     return hostile
 
 
-@form("text")
-def empty_text(column):
-    return _with(column, ""), _with(column, "").astype("str")
+forms(
+    "whole",
+    whole_as_float=lambda c: (c.astype("float64"), c),
+    whole_as_text=lambda c: (c.astype("str"), c),
+    whole_as_objects=lambda c: (c.astype(object), c),
+    whole_as_int16=lambda c: (c.astype("int16"), c),
+    whole_as_uint64=lambda c: (c.astype("uint64"), c),
+    whole_as_arrow=lambda c: (c.astype("int64[pyarrow]"), c),
+    decimals=lambda c: (objects([Decimal(int(v)) for v in c], c), None),
+    decimals_with_fraction=lambda c: (objects([Decimal(int(v)) + Decimal("0.5") for v in c], c), None),
+    moments_ns=lambda c: (pd.to_datetime(c, unit="s").astype("datetime64[ns]"), None),
+    moments_s_in_zone=lambda c: (
+        pd.to_datetime(c, unit="s").dt.tz_localize("UTC").dt.tz_convert("America/New_York"),
+        None,
+    ),
+    durations=lambda c: (pd.to_timedelta(c, unit="s"), None),
+)
 
+forms(
+    "whole",
+    "number",
+    complex_numbers=lambda c: (c.astype("complex128"), None),
+    lists_of_numbers=lambda c: (objects([[v] for v in c], c), None),
+    mixed_objects=lambda c: (objects([(v, str(v), 2.5)[k % 3] for k, v in enumerate(c)], c), None),
+    all_nan=lambda c: (c.astype("float64") * np.nan, c.astype("float64") * np.nan),
+    all_masked=lambda c: (pd.Series(pd.NA, index=c.index, name=c.name, dtype="Int64"), c * np.nan),
+)
 
-@form("text")
-def nul_bytes(column):
-    return _with(column, "Os\0lo"), _with(column, "Os\0lo").astype("str")
+forms(
+    "number",
+    infinity=lambda c: (c.where(c.index != 3, np.inf), c.where(c.index != 3, HUGE)),
+    minus_infinity=lambda c: (c.where(c.index != 3, -np.inf), c.where(c.index != 3, -HUGE)),
+    masked_floats=lambda c: (c.astype("Float64"), c),
+    number_objects_nan_and_none=lambda c: (
+        objects([(None if k % 2 else float("nan")) if v != v else v for k, v in enumerate(c)], c),
+        c,
+    ),
+    number_text=lambda c: (c.astype("str"), c),
+    arrow_floats=lambda c: (c.astype("double[pyarrow]"), c),
+)
 
-
-@form("text")
-def very_long_text(column):
-    return _with(column, "x" * 100_000), _with(column, "x" * 100_000).astype("str")
-
-
-@form("text")
-def lone_surrogate(column):
-    return _with(column, "\ud800"), None
-
-
-@form("text")
-def bytes_of_bad_utf8(column):
-    return objects([b"\xff\xfe"] * len(column), column), None
-
-
-@form("text")
-def a_list_among_text(column):
-    return _with(column, [1]), None
-
-
-@form("text")
-def a_number_among_text(column):
-    return _with(column, 7), None
-
-
-@form("text")
-def numbers_for_text(column):
-    return pd.Series(np.arange(len(column)) % 3, index=column.index, name=column.name), None
-
-
-@form("text")
-def moments_for_text(column):
-    return pd.Series(pd.to_datetime(np.arange(len(column)), unit="D"), index=column.index, name=column.name), None
+forms(
+    "text",
+    text_objects=lambda c: (objects([None if v != v else v for v in c], c), c),
+    text_none_and_nan=lambda c: (
+        objects([(None if k % 2 else float("nan")) if v != v else v for k, v in enumerate(c)], c),
+        c,
+    ),
+    text_arrow=lambda c: (c.astype(pd.ArrowDtype(pa.large_string())), c),
+    empty_text=lambda c: (_with(c, ""), _with(c, "").astype("str")),
+    nul_bytes=lambda c: (_with(c, "Os\0lo"), _with(c, "Os\0lo").astype("str")),
+    very_long_text=lambda c: (_with(c, "x" * 100_000), _with(c, "x" * 100_000).astype("str")),
+    lone_surrogate=lambda c: (_with(c, "\ud800"), None),
+    bytes_of_bad_utf8=lambda c: (objects([b"\xff\xfe"] * len(c), c), None),
+    a_list_among_text=lambda c: (_with(c, [1]), None),
+    a_number_among_text=lambda c: (_with(c, 7), None),
+    numbers_for_text=lambda c: (pd.Series(np.arange(len(c)) % 3, index=c.index, name=c.name), None),
+    moments_for_text=lambda c: (
+        pd.Series(pd.to_datetime(np.arange(len(c)), unit="D"), index=c.index, name=c.name),
+        None,
+    ),
+)

@@ -119,27 +119,16 @@ def test_a_parquet_file_without_rows_is_an_error(tmp_path):
         read(tmp_path / "a.parquet")
 
 
-@pytest.mark.parametrize("pattern", ["nowhere.csv", "nowhere/*.csv", "/nowhere/a.csv", "file:///nowhere/a.csv"])
-def test_a_path_that_finds_nothing_is_an_error(pattern):
+@pytest.mark.parametrize("pattern", [".", "nowhere.csv", "nowhere/*.csv", "/nowhere/a.csv", "file:///nowhere/a.csv"])
+def test_a_path_that_finds_nothing_is_an_error(pattern, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=r"no such file"):
         expand(pattern)
-
-
-def test_an_empty_folder_is_an_error(tmp_path):
-    with pytest.raises(DataError, match=r"no such file"):
-        expand(str(tmp_path))
 
 
 def test_a_package_that_is_not_installed_is_an_error():
     with pytest.raises(DataError, match=r"package 'no_such_package_here' is not installed"):
         expand("package://no_such_package_here/data.csv")
-
-
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_whole_floats_become_integers_and_others_do_not(dtype):
-    assert cast(pd.DataFrame({"id": [3.0, 4.0]}), {"id": dtype}, "here")["id"].tolist() == [3, 4]
-    with pytest.raises(DataError, match=f"here: column 'id' is declared {dtype} but holds float64.*fraction"):
-        cast(pd.DataFrame({"id": [3.0, 3.5]}), {"id": dtype}, "here")
 
 
 @pytest.mark.parametrize("value", [2**31, -(2**31) - 1, float(2**31)])
@@ -148,39 +137,14 @@ def test_an_integer_too_large_for_int32_is_an_error(value):
         cast(pd.DataFrame({"id": [1, value]}), {"id": "int32"}, "here")
 
 
-@pytest.mark.parametrize("value", [np.inf, 1e300])
-def test_a_float_beyond_int64_is_an_error(value):
-    with pytest.raises(DataError, match=r"column 'id' is declared int64"):
-        cast(pd.DataFrame({"id": [1.0, value]}), {"id": "int64"}, "here")
-
-
-def test_nullable_integers_keep_their_nulls():
-    found = cast(pd.DataFrame({"id": [3.0, None]}), {"id": "int64"}, "here", nullable={"id"})
-    assert found["id"].isna().tolist() == [False, True]
-    assert found["id"][0] == 3
-
-
-def test_cast_leaves_its_input_alone():
-    frame = pd.DataFrame({"id": [3.0]})
-    cast(frame, {"id": "int64"}, "here")
-    assert str(frame["id"].dtype) == "float64"
-
-
 @pytest.mark.parametrize(
     "column",
-    [
-        pd.Series([True, False, True]),
-        pd.Series([1, 0, 1]),
-        pd.Series([1.0, 0.0, 1.0], dtype="float32"),
-        pd.Series(["True", "FALSE", "true"]),
-        pd.Series(["1", "0", "1"]),
-        pd.Series([True, False, True], dtype="object"),
-        pd.Series([True, False, True], dtype="boolean"),
-        pd.Series([1, 0, 1], dtype="Int64"),
-        pd.Series(["true", "false", "true"], dtype="category"),
-    ],
+    [pd.Series([True, False, True]), pd.Series([1, 0, 1]), pd.Series([1.0, 0.0, 1.0], dtype="float32"),
+     pd.Series(["True", "FALSE", "true"]), pd.Series(["1", "0", "1"]), pd.Series([True, False, True], dtype="object"),
+     pd.Series([True, False, True], dtype="boolean"), pd.Series([1, 0, 1], dtype="Int64"),
+     pd.Series(["true", "false", "true"], dtype="category")],
     ids=lambda column: f"{column.dtype}-{column[1]}",
-)
+)  # fmt: skip
 def test_bool_takes_booleans_zero_and_one_and_their_texts(column):
     found = cast(pd.DataFrame({"b": column}), {"b": "bool"}, "here")["b"]
     assert str(found.dtype) == "bool"
@@ -210,22 +174,12 @@ def test_a_null_is_no_bool_unless_nulls_may_stay(values):
     assert found[[0, 2]].tolist() == [True, False]
 
 
-def test_an_unsigned_integer_beyond_int64_is_an_error_not_a_negative_number():
-    frame = pd.DataFrame({"id": np.array([1, 2**63], dtype="uint64")})
-    with pytest.raises(DataError, match=r"column 'id' is declared int64 .*outside the range of int64"):
-        cast(frame, {"id": "int64"}, "here")
-
-
 @pytest.mark.parametrize(
     "column",
-    [
-        pd.Series([7.0, None, -2.0]),
-        pd.Series([7, None, -2], dtype="Int64"),
-        pd.Series([7.0, None, -2.0], dtype="category"),
-        pd.Series([7.0, None, "-2"], dtype="object"),
-        pd.Series([7.0, np.nan, -2], dtype="float32"),
-    ],
-)
+    [pd.Series([7.0, None, -2.0]), pd.Series([7, None, -2], dtype="Int64"),
+     pd.Series([7.0, np.nan, -2], dtype="float32"),
+     pd.Series([7.0, None, -2.0], dtype="category"), pd.Series([7.0, None, "-2"], dtype="object")],
+)  # fmt: skip
 def test_the_text_of_whole_floats_is_that_of_integers(column):
     found = cast(pd.DataFrame({"id": column}), {"id": "string"}, "here")["id"]
     assert [None if pd.isna(value) else value for value in found] == ["7", None, "-2"]

@@ -67,24 +67,11 @@ def test_ids_equal_a_slow_loop_in_any_partitions(train, rows, count, seed, min_c
     assert fitted.num_ids == 3 + len(known)
 
 
-@given(train=ROWS)
-@settings(max_examples=examples(40), deadline=None)
-def test_decode_gives_each_part_back(train):
-    fitted = operator().fit([frame_of(train)])
-    assert tuples(fitted.decode(fitted.encode(frame_of(train)))) == train
-
-
 def test_decode_of_padding_null_and_unseen_is_all_null_and_ids_outside_are_refused():
     fitted = operator().fit([frame_of([("a", 1, True)])])
     assert tuples(fitted.decode([0, 1, 2, 3])) == [(None,) * 3] * 3 + [("a", 1, True)]
     with pytest.raises(DataError, match=r"ids must lie in \[0, 4\)"):
         fitted.decode([4])
-
-
-def test_known_values_in_an_unknown_combination_are_unseen():
-    fitted = operator().fit([frame_of([("a", 1, True), ("b", 2, False)])])
-    rows = [("a", 2, True), ("b", 1, False), ("b", 2, False), ("z", 1, True), (None, 1, True)]
-    assert fitted.encode(frame_of(rows)).tolist() == [2, 2, 4, 2, 2]
 
 
 @given(train=ROWS, rows=ROWS, buckets=st.integers(2, 5))

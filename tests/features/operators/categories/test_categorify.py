@@ -1,6 +1,5 @@
 """Categorify: the fit does not depend on partitions, and rare values encode as unseen."""
 
-import json
 from collections import Counter
 
 import numpy as np
@@ -210,19 +209,6 @@ def test_a_given_vocabulary_that_is_none_is_an_error(vocabulary, message, tmp_pa
 def test_settings_that_make_no_sense_are_refused_at_once(arguments, message):
     with pytest.raises(DataError, match=message):
         Categorify(**arguments)
-
-
-@pytest.mark.parametrize(
-    "operator",
-    [Categorify("a"), Categorify("a", 3), Categorify(shared=["a", "b"], max_size=4), Categorify("a", output="b"),
-     Categorify(combined=["a", "b"], output="ab", oov_buckets=3), Categorify("a", lists=True),
-     Categorify("a", separator="|"), Categorify("a", vocabulary=["x", "y"]), Categorify("a", vocabulary="file.txt")],
-    ids=repr,
-)  # fmt: skip
-def test_settings_rebuild_the_operator_through_json(operator):
-    again = Categorify(**json.loads(json.dumps(operator.settings())))
-    assert again.settings() == operator.settings()
-    assert (again.inputs, again.outputs) == (operator.inputs, operator.outputs)
 
 
 def test_too_many_distinct_values_are_an_error_that_names_hash_bucket():

@@ -31,12 +31,6 @@ def test_published_hashes_of_text():
     assert found["word"].tolist()[0] == ""
 
 
-def test_without_an_output_the_column_is_replaced():
-    found = HashBucket("word", 5)(pd.DataFrame({"word": pd.Series(["x"], dtype="str")}))
-    assert list(found.columns) == ["word"]
-    assert found["word"].tolist() == [text_bucket("x", 5)]
-
-
 @given(
     words=st.lists(st.one_of(st.none(), st.text(st.characters(codec="utf-8"), max_size=6)), max_size=12),
     buckets=st.one_of(st.integers(1, 9), st.just(2**31 - 1)),

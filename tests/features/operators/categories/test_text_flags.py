@@ -26,18 +26,6 @@ def table(texts):
     return frame
 
 
-def test_flags_are_one_where_the_word_is_in_the_list():
-    frame = table([["Beach", "5 Star"], None, ["5 Star", "Wi-Fi!"]])
-    operator = TextFlags("text", "has_")
-    state = operator.fit([frame])
-    assert state.words == ("5 Star", "Beach", "Wi-Fi!")
-    assert state.columns == ("has_5_star", "has_beach", "has_wi_fi")
-    found = operator.apply(frame, state)
-    assert found["has_5_star"].tolist() == [1.0, 0.0, 1.0]
-    assert found["has_beach"].tolist() == [1.0, 0.0, 0.0]
-    assert found["has_wi_fi"].dtype == "float32"
-
-
 @given(texts=TEXTS, cuts=st.lists(st.integers(0, 8), max_size=3))
 @settings(max_examples=examples(50), deadline=None)
 def test_any_partitioning_gives_the_flags_of_a_loop(texts, cuts):

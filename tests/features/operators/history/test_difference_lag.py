@@ -17,21 +17,14 @@ ROWS = st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 1), 
 @settings(max_examples=examples(80), deadline=None)
 def test_equals_the_difference_from_a_shift_within_sorted_groups(rows, lag, seed):
     frame = pd.DataFrame(rows, columns=["k", "j", "x"]).astype({"k": "str", "j": "int64", "x": "float64"})
+    frame.index = np.arange(len(frame))[::-1] * 2
     frame["at"] = np.random.default_rng(seed).permutation(len(frame)).astype("int64")
     found = DifferenceLag(("k", "j"), "at", "x", "d", lag)(frame)
     grouped = frame.sort_values("at").groupby(["k", "j"])["x"]
     expected = (frame["x"] - grouped.shift(lag)).reindex(frame.index).astype("float32")
-    np.testing.assert_array_equal(found["d"].astype("float32"), expected)
-    pd.testing.assert_frame_equal(found[["k", "j", "x", "at"]], frame)
-
-
-def test_literal_rows_keep_their_order_and_index():
-    frame = pd.DataFrame({"k": ["a", "b", "a", "a"], "at": [30, 1, 10, 20], "x": [7, 5, 1, 3]}, index=[5, 5, 0, 2])
-    found = DifferenceLag(("k",), "at", "x", "d")(frame)
-    np.testing.assert_array_equal(found["d"], [4, np.nan, np.nan, 2])
+    np.testing.assert_array_equal(found["d"], expected)
     assert str(found["d"].dtype) == "float32"
-    assert found.index.tolist() == [5, 5, 0, 2]
-    assert "d" not in frame
+    pd.testing.assert_frame_equal(found[["k", "j", "x", "at"]], frame)
 
 
 def test_a_repeated_order_within_a_group_is_an_error_across_groups_it_is_not():
@@ -39,12 +32,6 @@ def test_a_repeated_order_within_a_group_is_an_error_across_groups_it_is_not():
     assert DifferenceLag(("k",), "at", "x", "d")(frame)["d"].tolist()[2] == 2
     with pytest.raises(DataError, match=r"'at' is not unique within groups of \['k'\]: 1 repeat\(s\), for example 1"):
         DifferenceLag(("k",), "at", "x", "d")(frame.assign(k="a"))
-
-
-@pytest.mark.parametrize(("order", "problem"), [([1, None], "holds nulls"), ([1.5, 2.0], "is float64; cast it")])
-def test_an_order_that_is_not_whole_numbers_is_an_error(order, problem):
-    with pytest.raises(DataError, match=problem):
-        DifferenceLag(("k",), "at", "x", "d")(pd.DataFrame({"k": ["a", "a"], "at": order, "x": [1, 2]}))
 
 
 def test_a_lag_of_zero_is_an_error():

@@ -77,13 +77,6 @@ def test_output_names_and_types_are_as_declared():
     assert OPERATOR.inputs == ("key", "at", "known_at", "row", "value", "at")
 
 
-def test_own_outcome_does_not_enter_even_if_known_before_the_row_asks():
-    frame = table([("a", 10, 2, 40), ("a", 11, 3, 2)])
-    found = OPERATOR(frame)
-    assert found["n"].tolist() == [1, 1]
-    assert found["mean"].tolist() == [2, 40]
-
-
 def test_a_last_value_keeps_minutes_since_1970_exact_when_asked_for_float64():
     frame = table([("a", 22_600_001, 22_600_001, 22_600_001), ("a", 22_600_100, None, None)])
     assert 22_600_001 % 2 == 1  # float32 holds only even numbers there

@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import roc_auc_score
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.history.target_encoding import TargetEncoding
@@ -53,43 +52,6 @@ def test_equals_a_loop_over_earlier_rows_of_other_folds(rows, trials, fold):
     found = operator(frame)["mean"]
     assert found.dtype == "float32"
     np.testing.assert_allclose(found, expected(frame, 2.5, trials, fold), rtol=1e-6)
-
-
-def test_a_row_and_its_own_fold_never_enter():
-    frame = table([("a", 1, 1, 1, 0), ("a", 2, 0, 1, 1), ("a", 3, 1, 1, 0)])
-    changed = frame.assign(hit=[0.0, 0.0, 0.0])
-    operator = TargetEncoding(("key",), "hit", "mean", at="at", fold="fold", smoothing=1.0)
-    # Row 2 (fold 0) knows row 1 (fold 1) alone, so its own label and that of row 0 leave it as it is.
-    assert operator(frame)["mean"][2] == operator(changed)["mean"][2] == 0.0
-    assert operator(frame)["mean"][1] == 1.0
-    assert operator(changed)["mean"][1] == 0.0
-
-
-def noise_pairs(lists=3_000, length=20, users=600, seed=5):
-    rng = np.random.default_rng(seed)
-    target = np.arange(length) == rng.integers(length, size=lists)[:, None]
-    return pd.DataFrame({
-        "user": np.repeat(rng.integers(users, size=lists), length),
-        "session": np.repeat(np.arange(lists), length),
-        "at": np.repeat(rng.permutation(lists), length),
-        "target": target.ravel().astype("int64"),
-        "row_fold": rng.integers(5, size=lists * length),
-        "fold": np.repeat(rng.integers(5, size=lists), length),
-    })  # fmt: skip
-
-
-def test_on_noise_labels_the_encoding_is_at_chance_where_folds_over_rows_are_not():
-    pairs = noise_pairs()
-    encoded = TargetEncoding(("user",), "target", "mean", at="at", fold="fold")(pairs)
-    known = encoded["mean"].notna()
-    honest = roc_auc_score(pairs["target"][known], encoded["mean"][known])
-    # Constant within a list and each list has one positive among twenty, so it cannot tell candidates apart at all.
-    assert abs(honest - 0.5) < 0.005
-    sums = pairs.groupby("user")["target"].agg(["sum", "count"]).reindex(pairs["user"]).to_numpy()
-    own = pairs.groupby(["user", "row_fold"])["target"].agg(["sum", "count"])
-    own = own.reindex(pd.MultiIndex.from_frame(pairs[["user", "row_fold"]])).to_numpy()
-    row_folds = (sums - own)[:, 0] / np.maximum((sums - own)[:, 1], 1)
-    assert abs(roc_auc_score(pairs["target"], row_folds) - 0.5) > 0.15
 
 
 def test_smoothing_must_be_positive():

@@ -23,18 +23,6 @@ def table(rows):
     })  # fmt: skip
 
 
-def test_one_row_an_entry_in_list_order():
-    found = OPERATOR(table([[(5, 10), (4, 20)], None, [(9, 30)]]))
-    expected = pd.DataFrame({
-        "row": [0, 0, 2],
-        "who": pd.Series(["u0", "u0", "u2"], dtype="str"),
-        "place": np.array([1, 2, 1], dtype="int32"),
-        "item": [5, 4, 9],
-        "price": [10.0, 20.0, 30.0],
-    })  # fmt: skip
-    pd.testing.assert_frame_equal(found, expected)
-
-
 @given(rows=st.lists(st.one_of(st.none(), PAIRS), max_size=8), start=st.integers(0, 50))
 @settings(max_examples=examples(60), deadline=None)
 def test_any_lists_come_apart_as_by_a_loop(rows, start):

@@ -20,15 +20,11 @@ def table(rows):
     })  # fmt: skip
 
 
-def test_rows_with_a_null_in_the_named_columns_go():
-    frame = table([(1.0, "a", None), (None, "b", 1), (2.0, None, 2), (3.0, "", 3)])
-    found = DropNulls(["x", "word"])(frame)
-    assert found.index.tolist() == [0, 3]
-    assert found["word"].tolist() == ["a", ""]
-    assert list(found.columns) == ["x", "word", "n"]
-
-
-@given(rows=st.lists(st.tuples(*[st.none() | s for s in (st.just(1.5), st.just("w"), st.just(7))]), max_size=9))
+@given(
+    rows=st.lists(
+        st.tuples(*[st.none() | s for s in (st.just(1.5), st.sampled_from(["w", ""]), st.just(7))]), max_size=9
+    )
+)
 @settings(max_examples=examples(50), deadline=None)
 def test_any_rows_as_by_a_loop_row_by_row(rows):
     found = assert_row_wise(DropNulls(("n", "word", "x")), table(rows))

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gigabatch.features.columns.numbers import filled_values, known_values, require_numbers
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.missing import fill_missing
 from gigabatch.features.operators.missing.fill_missing import Fill, FillMissing
@@ -49,13 +48,6 @@ def test_the_indicator_setting_decides_the_columns(indicator, values, columns):
     operator = FillMissing("x", indicator)
     frame = frame_of(values)
     assert list(operator.apply(frame, operator.fit([frame])).columns) == columns
-
-
-def test_integer_columns_fill_nothing_and_become_float32():
-    operator = FillMissing("x")
-    frame = frame_of([1, 2, 3, 10], "int64")
-    assert operator.fit([frame]) == Fill(2.5, False, 0.0)
-    assert str(operator.apply(frame, operator.fit([frame]))["x"].dtype) == "float32"
 
 
 WILD = st.floats(allow_nan=False, allow_infinity=False, width=32) | st.sampled_from([0.0, -0.0, 2.0**-149, 1.0, 2.0])
@@ -182,14 +174,3 @@ def test_partitions_of_two_float_types_are_refused_by_name():
 def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(DataError, match=message):
         FillMissing("x", **settings)
-
-
-def test_known_and_filled_values():
-    column = pd.Series([1.5, None, np.nan, 2.0], name="x")
-    assert known_values(column).tolist() == [1.5, 2.0]
-    assert known_values(pd.Series([None], dtype=object)).tolist() == []
-    found = filled_values(frame_of([3, 1], "int64"), "x", "Op")
-    assert (found.tolist(), found.dtype) == ([3.0, 1.0], np.float64)
-    with pytest.raises(DataError, match=r"Op: column 'x' holds nulls"):
-        filled_values(frame_of([3, None]), "x", "Op")
-    require_numbers(pd.Series([], dtype="str"))

@@ -29,14 +29,6 @@ def test_edges_equal_numpy_linear_quantiles(values, num_buckets):
     assert state.merged == num_buckets - 1 - len(state.edges)
 
 
-def test_distinct_values_fall_as_in_qcut():
-    frame = frame_of(np.random.default_rng(0).normal(size=1003))
-    operator = QuantileBuckets("x", 7)
-    found = operator.apply(frame, operator.fit([frame]))["x"]
-    assert str(found.dtype) == "int32"
-    np.testing.assert_array_equal(found, 1 + pd.qcut(frame["x"], 7, labels=False))
-
-
 def test_null_is_bucket_zero_and_an_edge_belongs_to_the_bucket_below():
     frame = frame_of([-9, 1, 1.5, 2, 99, None]).set_axis([3, 3, 0, 1, 2, 8])
     found = QuantileBuckets("x", 3).apply(frame, Edges((1.0, 2.0), 0))
@@ -49,10 +41,6 @@ def test_one_bucket_and_an_unknown_method_are_errors():
         QuantileBuckets("x", 1)
     with pytest.raises(DataError, match=r"unknown method 'x'. Known: exact, sketch"):
         QuantileBuckets("x", 2, "x")
-
-
-def test_equal_edges_are_merged_and_counted():
-    assert QuantileBuckets("x", 4).fit([frame_of([0, 0, 0, 0, 0, 0, 0, 8])]) == Edges((0.0,), 2)
 
 
 def edges_by_sorting(values, num_buckets):
@@ -100,24 +88,3 @@ def test_sketched_edges_are_as_near_as_they_say_and_do_not_depend_on_partitions(
     for fraction in np.arange(1, num_buckets) / num_buckets:
         exact = np.quantile([value for value in values if value is not None], fraction)
         assert any(abs(edge - exact) <= error for edge, error in zip(found.edges, found.errors, strict=True))
-
-
-def test_sketched_edges_of_many_values_are_within_a_128th():
-    frame = frame_of(np.random.default_rng(0).gamma(2, 50, 20_000))
-    found = QuantileBuckets("x", 10, method="sketch").fit([frame])
-    exact = np.quantile(frame["x"], np.arange(1, 10) / 10)
-    np.testing.assert_allclose(found.edges, exact, rtol=2.0**-7)
-    assert max(found.errors) <= max(exact) * 2.0**-7
-
-
-@pytest.mark.parametrize(
-    ("dtype", "values"), [("int64", [1, 2, 3, 9]), ("Int64", [1, None, 2, 3, 9]), ("bool", [0, 1, 1])]
-)
-def test_whole_numbers_and_booleans(dtype, values):
-    frame = pd.DataFrame({"x": pd.Series(values, dtype=dtype)})
-    operator = QuantileBuckets("x", 2)
-    median = float(np.median([value for value in values if value is not None]))
-    state = operator.fit([frame])
-    assert state.edges == (median,)
-    expected = [0 if value is None else 1 + (value > median) for value in values]
-    assert operator.apply(frame, state)["x"].tolist() == expected

@@ -1,7 +1,5 @@
 """Cast on literal columns and against Python's own conversions."""
 
-import math
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -50,6 +48,7 @@ def test_values_that_fit(values, dtype, expected):
         ([2**31], "int32", "declared int32 .*range of int32"),
         ([2.0**60], "int64", "declared int64 .*2\\^53"),
         ([np.inf], "int64", "declared int64"),
+        ([1e300], "int64", "declared int64"),
         (["1.5"], "int64", "declared int64"),
         (["seven"], "float64", "declared float64"),
         ([1.0, None], "int64", r"declared int64 .*1 null\(s\)"),
@@ -87,25 +86,6 @@ def test_nullable_integers_as_by_a_loop(values, dtype):
         found = assert_row_wise(operator, frame)["x"]
         assert [None if pd.isna(v) else int(v) for v in found] == values
         assert str(found.dtype) == {"int32": "Int32", "int64": "Int64"}.get(dtype, dtype)
-
-
-@given(values=st.lists(st.none() | st.booleans(), max_size=12))
-@settings(max_examples=examples(15), deadline=None)
-def test_nullable_booleans_as_by_a_loop(values):
-    frame = pd.DataFrame({"x": pd.array([None if v is None else str(v) for v in values], dtype="str")})
-    operator = Cast(["x"], "bool", nullable=True)
-    found = assert_row_wise(operator, frame)["x"]
-    assert str(found.dtype) == "boolean"
-    assert [None if pd.isna(v) else bool(v) for v in found] == values
-
-
-@given(values=st.lists(st.floats(width=64, allow_nan=False, min_value=-3e38, max_value=3e38), max_size=9))
-@settings(max_examples=examples(40), deadline=None)
-def test_float32_is_the_nearest(values):
-    found = only(np.array(values, dtype="float64"), "float32")
-    for value, rounded in zip(values, found, strict=True):
-        down, up = (float(np.nextafter(np.float32(rounded), np.float32(side))) for side in (-math.inf, math.inf))
-        assert abs(value - float(rounded)) <= min(abs(value - down), abs(value - up))
 
 
 def test_several_columns_and_settings():
