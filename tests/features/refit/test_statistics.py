@@ -156,15 +156,6 @@ def test_the_preprocessors_own_operators_know_the_statistics():
     assert median(state.statistics).value == state.fill.value == 4.5
 
 
-def test_a_value_keeps_the_last_version_that_held_it():
-    old = CategoryStatistics.of(words(["a", "a", "b"]))
-    new = CategoryStatistics.of(words(["b", "c", None])).at_version(2)
-    found = old.merge(new)
-    assert (found.rows, found.nulls) == (6, 1)
-    assert found.counts.to_dict("list") == {"value": ["a", "b", "c"], "count": [2, 2, 1], "last_version": [1, 2, 2]}
-    assert old.at_version(5).counts["last_version"].tolist() == [5, 5]
-
-
 def test_tables_of_different_columns_do_not_merge():
     one = Statistics(1, {"a": CategoryStatistics.of(words(["x"]))}, {})
     other = Statistics(1, {"b": CategoryStatistics.of(words(["x"]))}, {})

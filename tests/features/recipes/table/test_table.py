@@ -351,14 +351,6 @@ def test_steps_are_fitted_on_the_train_split_and_their_columns_have_roles(saved,
     assert tables.workflow.labels == ("late",)
 
 
-def test_without_steps_the_table_is_as_it_was(saved):
-    settings = {key: value for key, value in WITH_STEPS.items() if key not in ("steps", "inputs")}
-    settings |= {"categorical": ("shop",), "continuous": ("x",)}
-    found = build(path=saved, **settings)
-    assert found.workflow.steps == ()
-    assert list(found.splits["test"].columns) == ["shop", "x", "late", "id"]
-
-
 def test_rows_may_go_and_a_step_may_read_the_label_to_fit(saved, table):
     steps = ({"clip": {"column": "x", "low": 0}}, {"drop_nulls": {"columns": ["price"]}})
     settings = WITH_STEPS | {"steps": steps, "categorical": ("shop",), "continuous": ("x",)}
