@@ -131,26 +131,20 @@ def _pickled(folder: Path, where: str) -> str:
 
 
 def _in_order(graph: dict[str, Any], where: str) -> list[dict[str, Any]]:
-    """The nodes, parents first, else by id."""
+    """The nodes, parents first."""
     nodes = {field(node, "id", int, where): node for node in field(graph, "nodes", list, where)}
     if len(nodes) != len(graph["nodes"]):
         raise DataError(f"{where}: a node's id is there twice.")
-    sorter: TopologicalSorter[int] = TopologicalSorter()
-    for number_, node in nodes.items():
+    parents = {}
+    for number_, node in sorted(nodes.items()):
         before = field(node, "parent_ids", list, where) + field(node, "dependency_ids", list, where)
         if not all(isinstance(parent, int) and parent in nodes for parent in before):
             raise DataError(f"{where}: node {number_} follows nodes {before}, which are not all there.")
-        sorter.add(number_, *before)
+        parents[number_] = before
     try:
-        sorter.prepare()
+        return [nodes[number_] for number_ in TopologicalSorter(parents).static_order()]
     except CycleError as error:
         raise DataError(f"{where}: nodes follow each other in a circle.") from error
-    ordered: list[int] = []
-    while sorter.is_active():
-        ready = sorted(sorter.get_ready())
-        ordered += ready
-        sorter.done(*ready)
-    return [nodes[number_] for number_ in ordered]
 
 
 @dataclass

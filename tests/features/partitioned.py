@@ -5,7 +5,9 @@ import itertools
 import numpy as np
 from hypothesis import strategies as st
 
-COUNTS = st.integers(1, 64)
+from tests.examples import THOROUGH
+
+COUNTS = st.integers(1, 64 if THOROUGH else 12)
 
 
 def cut(frame, count, seed):

@@ -43,7 +43,7 @@ def streamed(folder, out, chunk_weight, block_bytes, run=run_here):
 def folder(tmp_path_factory):
     """A log with what real ones have: rows in any order, nulls, clickouts that cannot be used, rows of one moment."""
     path = tmp_path_factory.mktemp("log")
-    write_synthetic_log(path, rows=5_000, seed=5)
+    write_synthetic_log(path, rows=3_000, seed=5)
     rng = np.random.default_rng(3)
     log = pd.read_csv(path / "train.csv", dtype="str", keep_default_na=False)
     for column in ("city", "platform", "device"):
@@ -87,14 +87,14 @@ def assert_same(found, expected):
         pd.testing.assert_frame_equal(found[name], expected[name], check_exact=True)
 
 
-@pytest.mark.parametrize(("chunk_weight", "block_bytes"), [(10**9, 10**9), (4_000, 10**9), (400, 30_000)])
+@pytest.mark.parametrize(("chunk_weight", "block_bytes"), [(10**9, 10**9), (4_000, 10**9), (700, 40_000)])
 def test_blocks_and_chunks_change_neither_a_bit_nor_the_order_of_rows(
     folder, in_memory, tmp_path, chunk_weight, block_bytes
 ):
     found, parts = streamed(folder, tmp_path, chunk_weight, block_bytes)
     assert_same(found, in_memory)
     assert (parts == 1) == (chunk_weight == 10**9)
-    assert parts > 10 or chunk_weight > 400
+    assert parts > 5 or chunk_weight > 700
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(SPLITS)
     assert all(path.name.startswith("part-") for name in SPLITS for path in (tmp_path / name).iterdir())
 
@@ -110,7 +110,7 @@ def test_tasks_may_run_at_once_and_twice(folder, in_memory, tmp_path):
                 return first
             return list(pool.map(function, tasks))
 
-    found, _ = streamed(folder, tmp_path, 4_000, 100_000, twice)
+    found, _ = streamed(folder, tmp_path, 2_500, 100_000, twice)
     assert_same(found, in_memory)
 
 
@@ -142,13 +142,13 @@ def test_a_task_holds_rows_and_pairs_of_about_the_weight_asked_for(folder, tmp_p
             sizes.extend(sum(len(pd.read_parquet(task.path(name))) for name in ("rows", "pairs")) for task in tasks)
         return results
 
-    streamed(folder, tmp_path, 2_000, 100_000, watched)
+    streamed(folder, tmp_path, 1_000, 100_000, watched)
     heaviest = (
         raw_log(folder)
         .groupby("timestamp")["impressions"]
         .agg(lambda lists: len(lists) + sum(text.count("|") + 1 for text in lists.dropna()))
     )
-    assert max(sizes) < 2_000 + heaviest.max()
+    assert max(sizes) < 1_000 + heaviest.max()
     assert len(sizes) > 5
 
 
