@@ -24,11 +24,24 @@ def _is_count(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the features stage.
+    """Describe one column of the features stage.
 
-    role: `categorical` and `continuous` feed the model; `target` is what it learns; `weight` scales a row's loss;
-    `group` gathers rows that are ranked together; `time` orders rows; `key` is carried along for reports and scores.
-    dtype: pandas/cuDF name after casting, one of int32, int64, float32, float64, string, bool.
+    Parameters
+    ----------
+    name
+        Name of the column.
+    role
+        `categorical` and `continuous` feed the model; `target` is what it learns; `weight` scales a row's loss;
+        `group` gathers rows that are ranked together; `time` orders rows; `key` is carried along for reports and
+        scores.
+    dtype
+        pandas/cuDF name after casting, one of int32, int64, float32, float64, string, bool.
+
+    Examples
+    --------
+    >>> from gigabatch.features.schema import Column
+    >>> Column("price", "continuous", "float32")
+    Column(name='price', role='continuous', dtype='float32')
     """
 
     name: str
@@ -42,9 +55,29 @@ class Column:
 
 @dataclass(frozen=True)
 class Target:
-    """One label. `num_outputs` is how many model outputs it takes: its classes for multiclass, else 1.
+    """Describe one label that the model learns.
 
-    classes: for multiclass, the names of the codes 0, 1, ... of its int32 column, for reports and predictions.
+    Parameters
+    ----------
+    name
+        Name of the column of role `target`.
+    task
+        `binary` (float32 labels 0 and 1), `multiclass` (int32 codes) or `regression` (float32 numbers).
+    num_outputs
+        How many outputs of the model it takes: the number of classes for multiclass, else 1.
+    classes
+        For multiclass, the names of the codes 0, 1, ... for reports and predictions.
+
+    Raises
+    ------
+    DataError
+        If the task is unknown or the number of outputs fits neither the task nor the classes.
+
+    Examples
+    --------
+    >>> from gigabatch.features.schema import Target
+    >>> Target("kind", "multiclass", num_outputs=3, classes=("egg", "ham", "spam")).num_outputs
+    3
     """
 
     name: str
@@ -66,10 +99,17 @@ class Target:
 
 @dataclass(frozen=True)
 class Entity:
-    """Which columns are about the user of a row, or about its item; those of neither are its context.
+    """Name the columns that are about the user of a row, or about its item; those of neither are its context.
 
-    name: `user` or `item`. key: the categorical column that says which one. columns: all its feature columns, the key
-    among them; the same for every row of one user or item, or as of the row's time.
+    Parameters
+    ----------
+    name
+        `user` or `item`.
+    key
+        The categorical column that says which one.
+    columns
+        All its feature columns, the key among them; the same for every row of one user or item, or as of the row's
+        time.
     """
 
     name: str
@@ -86,9 +126,33 @@ class Entity:
 
 @dataclass(frozen=True)
 class Schema:
-    """Columns of a features-stage table, in file order, and its targets (one entry per column of role `target`).
+    """Describe a features-stage table: its columns in file order, and what is learnt from them.
 
-    entities: what rows are about, for recommenders; see `Entity`.
+    Parameters
+    ----------
+    columns
+        The columns, each name once; at most one each of the roles `weight`, `group` and `time`.
+    targets
+        One entry for each column of role `target`, in the order of the columns.
+    entities
+        What rows are about, for recommenders; see `Entity`.
+
+    Raises
+    ------
+    DataError
+        If a name is there twice, or targets and entities name columns that are not there.
+
+    Examples
+    --------
+    >>> from gigabatch.features.schema import Column, Schema, Target
+    >>> schema = Schema(
+    ...     (Column("city", "categorical", "string"), Column("late", "target", "float32")),
+    ...     (Target("late", "binary"),),
+    ... )
+    >>> schema.names("categorical")
+    ['city']
+    >>> Schema.from_json(schema.to_json()) == schema
+    True
     """
 
     columns: tuple[Column, ...]

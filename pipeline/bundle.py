@@ -77,7 +77,7 @@ class Bundle:
 
     def online(self) -> OnlineTransformer:
         """For a service: one row of the features stage to ids and floats, bit-equal to those that `predict` uses."""
-        return OnlineTransformer.of(self.preprocessor)
+        return OnlineTransformer(self.preprocessor)
 
     def _named(self, outputs: Tensor, frame: Any) -> Any:
         engine = engine_of(frame)

@@ -36,16 +36,37 @@ Row = Mapping[str, Any] | Sequence[Any]
 
 
 class OnlineTransformer:
-    """`transformer(row)` gives ids int32 [C] and floats float32 [F], in the order of the preprocessor's tensor schema.
+    """Encode single rows: ids int32 [C] and floats float32 [F], in the order of the preprocessor's tensor schema.
 
     A row is a mapping of column names, whose other keys are ignored, or a list or tuple in the order of `columns`.
     Values are str, bool, int, float, their NumPy kinds, or null: None, NaN, pd.NA or pd.NaT. They are cast to the
     schema's types by the rules of `gigabatch.features.reading.sources.cast`. What a data frame would guess at is
     refused: bytes, dates, decimals and lists.
 
-    Errors (`DataError`) name the column: one that is missing, a value that does not fit its type, an infinity.
-
     Arrays are new at each call and nothing is changed after construction, so threads may share a transformer.
+
+    Parameters
+    ----------
+    preprocessor
+        Fitted or loaded, of any engine.
+
+    Raises
+    ------
+    DataError
+        If it is not fitted. A call raises one that names the column that is missing, holds an infinity or does not fit
+        its type.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch import Preprocessor
+    >>> from gigabatch.features.encoding.online import OnlineTransformer
+    >>> from gigabatch.features.schema import Column, Schema
+    >>> schema = Schema((Column("city", "categorical", "string"), Column("price", "continuous", "float32")), ())
+    >>> train = pd.DataFrame({"city": ["Oslo", "Bonn"], "price": [1.0, 3.0]})
+    >>> ids, floats = OnlineTransformer(Preprocessor(schema).fit([train]))({"city": "Oslo", "price": 3.0})
+    >>> ids.tolist(), floats.tolist()
+    ([4], [1.0])
     """
 
     def __init__(self, preprocessor: Preprocessor) -> None:
@@ -71,11 +92,6 @@ class OnlineTransformer:
         self._means = np.array([scale.mean for scale in scales], np.float64)
         self._stds = np.array([scale.std for scale in scales], np.float64)
         self._indicated = np.array([i for i, fill in enumerate(fills) if fill.indicator], np.intp)
-
-    @classmethod
-    def of(cls, preprocessor: Preprocessor) -> OnlineTransformer:
-        """Of a fitted or loaded preprocessor of any engine."""
-        return cls(preprocessor)
 
     @classmethod
     def load(cls, folder: str | Path) -> OnlineTransformer:
@@ -249,9 +265,7 @@ def _as_text(value: Any, dtype: str) -> str:
         value.encode()  # half of a surrogate pair is no text
         return value
     _require_plain(value)
-    if isinstance(
-        value, (float, np.floating)
-    ):  # as in `gigabatch.features.reading.sources.cast`: a whole one is the integer's text
+    if isinstance(value, (float, np.floating)):  # as in `sources.cast`: a whole one is the integer's text
         number = float(value)
         if not abs(number) < EXACT:
             raise ValueError("it reaches 2^53, where floats skip whole numbers; give an integer or text")

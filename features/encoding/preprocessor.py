@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,39 @@ from gigabatch.features.workflow.fit import fit_together
 
 @dataclass
 class Preprocessor:
-    """Categories to ids, medians for nulls, z-scores; the same function for training, scoring and serving.
+    """Turn a features-stage table into what a model reads: ids of categories, filled and scaled floats.
 
-    States are empty until `fit` or `load`. `transform` needs no label.
+    It is fitted on the train split, and is then the same function of a row for training, scoring and serving: the row
+    gets the same bits alone and among others. Id 0 is padding, 1 null, 2 unseen (as many as `oov_buckets`), then
+    come the known values, the most frequent first.
+
+    Parameters
+    ----------
+    schema
+        Columns, roles and types of the tables.
+    settings
+        How columns are encoded.
+    vocabularies, fills, scales, statistics, version
+        What was fitted, by column; left out until `fit` or `load`.
+
+    Raises
+    ------
+    DataError
+        If the settings name a column that is not categorical in the schema.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch import Preprocessor
+    >>> from gigabatch.features.schema import Column, Schema
+    >>> schema = Schema((Column("city", "categorical", "string"), Column("price", "continuous", "float32")), ())
+    >>> train = pd.DataFrame({"city": ["Oslo", "Oslo", "Bonn"], "price": [1.0, 2.0, 3.0]})
+    >>> preprocessor = Preprocessor(schema).fit([train])
+    >>> preprocessor.transform(pd.DataFrame({"city": ["Bonn", None, "Rome"], "price": [2.0, None, 3.0]}))
+       city     price
+    0     4  0.000000
+    1     1  0.000000
+    2     2  1.224745
     """
 
     schema: Schema
@@ -64,26 +94,44 @@ class Preprocessor:
         )
 
     def fit(self, parts: Sequence[Any], scheduler: Any = "threads") -> Preprocessor:
-        """Learn from the train split.
+        """Learn vocabularies, fills and scales from the train split.
 
-        parts: frames, or Parquet paths paired with an engine as `(engine, path)`; each is one partition. One pass over
-        all columns, and another over the continuous ones for their medians. scheduler: where parts are read, as Dask's
-        `compute` takes it.
+        It takes one pass over all columns, and another over the continuous ones for their medians. The state does not
+        depend on how the rows are cut into partitions.
+
+        Parameters
+        ----------
+        parts
+            Data frames, or Parquet paths paired with an engine as `(engine, path)`; each is one partition.
+        scheduler
+            Where parts are read, as Dask's `compute` takes it.
+
+        Returns
+        -------
+        Preprocessor
+            This one, fitted.
+
+        Raises
+        ------
+        DataError
+            If there is no partition, a column is missing or of another type, or a continuous column is all null.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> from gigabatch import Preprocessor
+        >>> from gigabatch.features.schema import Column, Schema
+        >>> schema = Schema((Column("city", "categorical", "string"),), ())
+        >>> parts = [pd.DataFrame({"city": ["Oslo"]}), pd.DataFrame({"city": ["Bonn", "Oslo"]})]
+        >>> Preprocessor(schema).fit(parts).vocabularies["city"].values.tolist()
+        ['Oslo', 'Bonn']
         """
-        if not parts:
-            raise DataError("Preprocessor: nothing to fit on, no partition was given.")
         categorical, continuous = self.schema.names("categorical"), self.schema.names("continuous")
         operators: dict[tuple[str, str], FittedOperator] = {
             **{("id", name): FitCategory(self.settings.category(name)) for name in categorical},
             **{("float", name): self._filling(name) for name in continuous},
         }
-        states = fit_together(
-            operators,
-            parts,
-            lambda frame: self._typed(frame, list(frame.columns)),
-            read=self._read_columns,
-            scheduler=scheduler,
-        )
+        states = self._states(operators, parts, scheduler, "fit on")
         self._keep(
             {name: states["id", name] for name in categorical}, {name: states["float", name] for name in continuous}
         )
@@ -96,29 +144,43 @@ class Preprocessor:
         thresholds: Thresholds | None = None,
         scheduler: Any = "threads",
     ) -> Churn:
-        """Learn from new data too, without the old: no id moves (see `gigabatch.features.refit.update`). One pass over
-        the new data.
+        """Learn from new data too, without reading the old: no id moves (see `gigabatch.features.refit.update`).
 
-        parts, scheduler: as for `fit`. refresh_scales: medians and scales become those of all data so far, for a model
-        that is trained anew; without it, for one that goes on from its weights, they stay. Returns how the new data
-        differs from that of all versions before.
+        Parameters
+        ----------
+        parts, scheduler
+            As for `fit`; one pass over the new data.
+        refresh_scales
+            Whether medians and scales become those of all data so far, for a model that is trained anew. Without it,
+            for one that goes on from its weights, they stay.
+        thresholds
+            From when on a difference is flagged.
+
+        Returns
+        -------
+        Churn
+            How the new data differs from that of all versions before.
+
+        Raises
+        ------
+        DataError
+            If there are no rows, or no statistics of the fit (as after an import); nothing has changed then.
         """
-        if not parts:
-            raise DataError("Preprocessor: nothing to update with, no partition was given.")
         learned = self.learned
-        states = fit_together(
-            statistics_operators(self.schema),
-            parts,
-            lambda frame: self._typed(frame, list(frame.columns)),
-            read=self._read_columns,
-            scheduler=scheduler,
-        )
-        new = Statistics.from_states(states)
+        new = Statistics.from_states(self._states(statistics_operators(self.schema), parts, scheduler, "update with"))
         after = updated(learned, new, category=self.settings.category, refresh_scales=refresh_scales)
         report = churn(learned.statistics, new, learned.vocabularies, learned.version.number, thresholds)
         self.vocabularies, self.fills, self.scales = after.vocabularies, after.fills, after.scales
         self.statistics, self.version = after.statistics, after.version
         return report
+
+    def _states(
+        self, operators: Mapping[tuple[str, str], FittedOperator], parts: Sequence[Any], scheduler: Any, use: str
+    ) -> dict[tuple[str, str], Any]:
+        """What each operator learns from the parts; use: what the parts are for, in an error."""
+        _require_parts(parts, use)
+        prepare = lambda frame: self._typed(frame, list(frame.columns))  # noqa: E731
+        return fit_together(operators, parts, prepare, read=self._read_columns, scheduler=scheduler)
 
     @property
     def learned(self) -> Learned:
@@ -132,12 +194,21 @@ class Preprocessor:
         return Learned(self.vocabularies, self.fills, self.scales, self.statistics, self.version)
 
     def fit_pack(self, parts: Sequence[Any]) -> list[Any]:
-        """`fit`, and then `pack` of each of the parts, which are read once and stay in memory meanwhile.
+        """Call `fit`, and then `pack` for each of the parts, which are read once and stay in memory meanwhile.
 
-        The same states and rows; faster, because distinct values are found once.
+        States and rows are those of the two calls; it is faster, because distinct values are found once.
+
+        Parameters
+        ----------
+        parts
+            As for `fit`.
+
+        Returns
+        -------
+        list of int32 arrays [N, W]
+            What `pack` gives for each part.
         """
-        if not parts:
-            raise DataError("Preprocessor: nothing to fit on, no partition was given.")
+        _require_parts(parts, "fit on")
         frames = [self._typed(self.read(part), self._needed(True)) for part in parts]
         engine = engine_of(frames[0])
         tasks = [("id", name) for name in self.schema.names("categorical")]
@@ -202,10 +273,36 @@ class Preprocessor:
         return names + [f"{name}_na" for name in names if self.fills[name].indicator]
 
     def pack(self, frame: Any, targets: bool = True) -> Any:
-        """Rows as they lie in a packed table: int32 [N, W] of the frame's engine (NumPy or CuPy).
+        """Encode rows as they lie in a packed table, a word of four bytes a column.
 
-        A row is ids, float32 continuous and `_na` columns (their bits), and with `targets` also targets, weight and
-        group (int32 numbers, equal for equal groups of this frame), in the order of `tensor_schema`.
+        Parameters
+        ----------
+        frame
+            N rows with the columns of the schema; columns that are not needed are ignored.
+        targets
+            Whether rows get targets, weight and group too; without it the frame needs none of them.
+
+        Returns
+        -------
+        int32 array [N, W]
+            Of the frame's engine (NumPy or CuPy), in the order of `tensor_schema`: ids, the bits of float32 continuous
+            and `_na` columns, then targets, weight (float32 bits) and group (numbers, equal for equal groups of this
+            frame).
+
+        Raises
+        ------
+        DataError
+            If it is not fitted, a column is missing or of another type, or a float is infinite.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> from gigabatch import Preprocessor
+        >>> from gigabatch.features.schema import Column, Schema
+        >>> schema = Schema((Column("city", "categorical", "string"),), ())
+        >>> frame = pd.DataFrame({"city": ["Oslo", "Bonn", "Oslo"]})
+        >>> Preprocessor(schema).fit([frame]).pack(frame).tolist()
+        [[3], [4], [3]]
         """
         self._require_fitted()
         frame = self._typed(frame, self._needed(targets))
@@ -214,7 +311,36 @@ class Preprocessor:
         return self._packed(frame, {name: (ids, None) for name, ids in zip(names, encoded, strict=True)}, targets)
 
     def transform(self, frame: Any, targets: bool = True) -> Any:
-        """What `pack` gives as a frame: int32 ids, float32 continuous and `_na` columns, targets, weight, group."""
+        """Encode rows as a data frame; its values are those of `pack`.
+
+        Parameters
+        ----------
+        frame, targets
+            As for `pack`.
+
+        Returns
+        -------
+        data frame
+            int32 ids, float32 continuous and `_na` columns, then targets, weight and group, on the frame's index.
+
+        Raises
+        ------
+        DataError
+            As `pack`.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> from gigabatch import Preprocessor
+        >>> from gigabatch.features.schema import Column, Schema
+        >>> schema = Schema((Column("price", "continuous", "float32"),), ())
+        >>> train = pd.DataFrame({"price": [1.0, None, 3.0]})
+        >>> Preprocessor(schema).fit([train]).transform(train)
+              price  price_na
+        0 -1.224745       0.0
+        1  0.000000       1.0
+        2  1.224745       0.0
+        """
         rows, engine = self.pack(frame, targets), engine_of(frame)
         columns = {}
         for place, (name, dtype) in enumerate(self._words(targets)):
@@ -299,8 +425,33 @@ class Preprocessor:
         if not self.fitted:
             raise DataError("Preprocessor: not fitted. Call fit with the train split, or load a saved one.")
 
-    def save(self, folder: Path) -> None:
-        """`preprocessor.json`, one Parquet file a vocabulary, numbered in schema order, and the fit statistics."""
+    def save(self, folder: str | Path) -> None:
+        """Write the fitted state to a folder, without pickle.
+
+        Parameters
+        ----------
+        folder
+            Where `preprocessor.json`, one Parquet file a vocabulary, numbered in schema order, and the statistics of
+            the fit go; made if it is not there.
+
+        Raises
+        ------
+        DataError
+            If it is not fitted.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import pandas as pd
+        >>> from gigabatch import Preprocessor
+        >>> from gigabatch.features.schema import Column, Schema
+        >>> frame = pd.DataFrame({"city": ["Oslo", "Bonn"]})
+        >>> preprocessor = Preprocessor(Schema((Column("city", "categorical", "string"),), ())).fit([frame])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     preprocessor.save(folder)
+        ...     Preprocessor.load(folder).transform(frame)["city"].tolist()
+        [4, 3]
+        """
         self._require_fitted()
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -312,8 +463,26 @@ class Preprocessor:
         SavedState(self.schema, self.settings, self.fills, self.scales, version).write(folder)
 
     @classmethod
-    def load(cls, folder: Path, engine: str = "pandas") -> Preprocessor:
-        """What `save` wrote, ready to transform frames of `engine`; a damaged folder is an error."""
+    def load(cls, folder: str | Path, engine: str = "pandas") -> Preprocessor:
+        """Read what `save` wrote; see there for an example.
+
+        Parameters
+        ----------
+        folder
+            The folder that was given to `save`.
+        engine
+            Library of the frames to be transformed, `pandas` or `cudf`.
+
+        Returns
+        -------
+        Preprocessor
+            One that encodes every row to the same bits as the one that was saved.
+
+        Raises
+        ------
+        DataError
+            If the folder is damaged or of another format.
+        """
         folder = Path(folder)
         with damage(folder):
             state = SavedState.read(folder)
@@ -333,3 +502,8 @@ class Preprocessor:
         if sum(version.rows) != statistics.rows:
             raise ValueError(f"the statistics are of {statistics.rows} rows, the versions of {sum(version.rows)}")
         self.version, self.statistics = version, statistics
+
+
+def _require_parts(parts: Sequence[Any], use: str) -> None:
+    if not parts:
+        raise DataError(f"Preprocessor: nothing to {use}, no partition was given.")

@@ -18,7 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CategorySettings:
-    """min_count, max_size, oov_buckets: see `Categorify`."""
+    """Set how one categorical column is encoded.
+
+    Parameters
+    ----------
+    min_count
+        Values that the train split holds in fewer rows are unseen.
+    max_size
+        At most so many values get an id of their own, the most frequent; None for no bound.
+    oov_buckets
+        Ids that unseen values share by their hash.
+    """
 
     min_count: int = 1
     max_size: int | None = None
@@ -35,8 +45,32 @@ class CategorySettings:
 
 @dataclass(frozen=True)
 class PreprocessorSettings:
-    """min_count, max_size, oov_buckets: of every categorical column, see `Categorify`; `columns` says otherwise for
-    some of them. indicator: see `FillMissing`. scale: z-score continuous columns."""
+    """Set how a `Preprocessor` encodes the columns of a table.
+
+    Parameters
+    ----------
+    min_count, max_size, oov_buckets
+        Of every categorical column that `columns` does not name; see `CategorySettings`.
+    columns
+        Settings of single categorical columns, by name.
+    indicator
+        Which continuous columns get a float32 column `<name>_na`, 1 where a null was filled: `auto` for those that
+        hold a null in the train split, `all` or `none`.
+    scale
+        Whether continuous columns become z-scores (mean 0 and standard deviation 1 on the train split).
+
+    Raises
+    ------
+    DataError
+        If a count is no whole number from 1, or `columns` is no mapping.
+
+    Examples
+    --------
+    >>> from gigabatch.features.encoding.settings import CategorySettings, PreprocessorSettings
+    >>> chosen = PreprocessorSettings(min_count=2, columns={"city": CategorySettings(oov_buckets=10)})
+    >>> chosen.columns["city"].oov_buckets
+    10
+    """
 
     min_count: int = 1
     max_size: int | None = None

@@ -19,21 +19,40 @@ from gigabatch.features.operators.missing.fill_missing import Fill, FillMissing
 from gigabatch.features.operators.numbers.normalize import Normalize
 from gigabatch.features.schema import Schema
 from gigabatch.features.vocabulary.vocabulary import Vocabulary
+from gigabatch.features.workflow.workflow import Workflow
 
 PICKLE_ENDINGS = (".pkl", ".pickle", ".pth", ".pt", ".joblib")
 
 
 @dataclass(frozen=True)
 class Imported:
-    """workflow: fitted, ready to transform and save. notes: what differs from where it came from, a line each."""
+    """Hold what an importer found.
 
-    workflow: Any
+    Parameters
+    ----------
+    workflow
+        The fitted `Workflow`, ready to transform and save.
+    notes
+        What differs from where it came from, a sentence each.
+    """
+
+    workflow: Workflow
     notes: tuple[str, ...] = ()
 
     def save(self, folder: Path, schema: Schema | None = None) -> None:
-        """`Workflow.load(folder)` reads it back; with a schema also `Preprocessor.load(folder / "preprocessor")`.
+        """Write the workflow, for `Workflow.load(folder)`; the folder appears when it is whole.
 
-        The folder appears when it is whole. Errors (`DataError`): there is something in it already.
+        Parameters
+        ----------
+        folder
+            A new or empty folder.
+        schema
+            With it the state is also written for `Preprocessor.load(folder / "preprocessor")`.
+
+        Raises
+        ------
+        DataError
+            If there is something in the folder already.
         """
         folder = Path(folder)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -47,11 +66,18 @@ class Imported:
             written.replace(folder)
 
     def preprocessor(self, schema: Schema) -> Preprocessor:
-        """The same state for `gigabatch train`: a vocabulary for each categorical column of the schema, a fill and a
-        scale for each continuous one.
+        """Give the same state for `gigabatch train`.
 
-        Errors (`DataError`): a column of the schema whose state is not there; a continuous column without a scale
-        where another has one.
+        Parameters
+        ----------
+        schema
+            Each categorical column needs an imported vocabulary, each continuous one a fill, and a scale if another
+            has one.
+
+        Raises
+        ------
+        DataError
+            If the state of a column is not there.
         """
         states: dict[tuple[type, str], Any] = {}
         for position, step in enumerate(self.workflow.steps):

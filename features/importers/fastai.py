@@ -35,11 +35,42 @@ NA = "#na#"
 LAYOUT = IdLayout(padding=0, null=0, unseen=0)  # one id for whatever is not in `classes`
 
 
-def import_fastai(path: Path) -> Imported:
-    """The workflow in an exported file, fitted; an id is the value's index in fastai's `classes`, 0 for the rest.
+def import_fastai(path: str | Path) -> Imported:
+    """Import fastai's fitted tabular procs; an id is the value's index in fastai's `classes`, 0 for the rest.
 
-    Errors (`DataError`): a pickle (`learn.export`), which is not read; a file that is not of the format; classes that
-    do not begin with '#na#', hold a value twice or values of different types.
+    Parameters
+    ----------
+    path
+        The JSON file that the snippet of docs/migrating.md wrote.
+
+    Returns
+    -------
+    Imported
+        The fitted workflow, and what differs from fastai.
+
+    Raises
+    ------
+    DataError
+        If the file is a pickle (`learn.export`), which is not read, or not of the format, or if classes do not begin
+        with '#na#', hold a value twice or values of different types.
+
+    Examples
+    --------
+    >>> import json, pathlib, tempfile
+    >>> import pandas as pd
+    >>> from gigabatch.features.importers.fastai import import_fastai
+    >>> export = {
+    ...     "format": "gigabatch-fastai-1", "classes": {"city": ["#na#", "Bonn", "Oslo"]}, "continuous": ["price"],
+    ...     "fills": {"price": 2.0}, "indicators": False, "means": {"price": 3.0}, "stds": {"price": 2.0},
+    ... }
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder) / "export.json"
+    ...     _ = path.write_text(json.dumps(export))
+    ...     workflow = import_fastai(path).workflow
+    >>> workflow.transform(pd.DataFrame({"city": ["Oslo", None], "price": [5.0, None]}))
+       city  price
+    0     2    1.0
+    1     0   -0.5
     """
     path = Path(path)
     where = f"fastai export {path}"

@@ -50,12 +50,45 @@ EQUIVALENTS = {
 }
 
 
-def import_nvtabular(folder: Path) -> Imported:
-    """The workflow in a folder, fitted; every id, fill and scale as NVTabular would give it.
+def import_nvtabular(folder: str | Path) -> Imported:
+    """Import a fitted NVTabular workflow; every id, fill and scale is as NVTabular would give it.
 
-    Errors (`DataError`): a folder without `graph.json` (with one of a pickle: what can be read of it); operators that
-    are not taken over, all of them in one message with ours; a graph that reads a column after changing it in
-    another branch; anything damaged.
+    Parameters
+    ----------
+    folder
+        What NVTabular's `Workflow.save` wrote: `graph.json` and `artifacts/`.
+
+    Returns
+    -------
+    Imported
+        The fitted workflow, and what differs from NVTabular.
+
+    Raises
+    ------
+    DataError
+        If there is no `graph.json` (beside a pickle the message says what can be read), operators are not taken over
+        (all of them in one message, with ours), a graph reads a column after changing it in another branch, or
+        anything is damaged.
+
+    Examples
+    --------
+    >>> import json, pathlib, tempfile
+    >>> import pandas as pd
+    >>> from gigabatch.features.importers.nvtabular import import_nvtabular
+    >>> columns = [{"name": "price", "tags": [], "properties": {}, "dtype": {"name": "float64"}, "is_list": False}]
+    >>> common = {"dependency_ids": [], "selector": {"names": ["price"], "tags": []}, "op_state": {},
+    ...           "input_schema": columns, "output_schema": columns}
+    >>> nodes = [
+    ...     {"id": 0, "op_class": "merlin.dag.ops.selection.SelectionOp", "parent_ids": [], "op_params": {}, **common},
+    ...     {"id": 1, "op_class": "nvtabular.ops.clip.Clip", "parent_ids": [0],
+    ...      "op_params": {"min_value": 0, "max_value": 9}, **common},
+    ... ]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     graph = {"format_version": 1, "output_node_id": 1, "nodes": nodes}
+    ...     _ = (pathlib.Path(folder) / "graph.json").write_text(json.dumps(graph))
+    ...     workflow = import_nvtabular(folder).workflow
+    >>> workflow.transform(pd.DataFrame({"price": [-1.0, 20.0]}))["price"].tolist()
+    [0.0, 9.0]
     """
     folder = Path(folder)
     where = f"NVTabular workflow {folder}"
@@ -98,26 +131,20 @@ def _pickled(folder: Path, where: str) -> str:
 
 
 def _in_order(graph: dict[str, Any], where: str) -> list[dict[str, Any]]:
-    """The nodes, parents first, else by id."""
+    """The nodes, parents first."""
     nodes = {field(node, "id", int, where): node for node in field(graph, "nodes", list, where)}
     if len(nodes) != len(graph["nodes"]):
         raise DataError(f"{where}: a node's id is there twice.")
-    sorter: TopologicalSorter[int] = TopologicalSorter()
-    for number_, node in nodes.items():
+    parents = {}
+    for number_, node in sorted(nodes.items()):
         before = field(node, "parent_ids", list, where) + field(node, "dependency_ids", list, where)
         if not all(isinstance(parent, int) and parent in nodes for parent in before):
             raise DataError(f"{where}: node {number_} follows nodes {before}, which are not all there.")
-        sorter.add(number_, *before)
+        parents[number_] = before
     try:
-        sorter.prepare()
+        return [nodes[number_] for number_ in TopologicalSorter(parents).static_order()]
     except CycleError as error:
         raise DataError(f"{where}: nodes follow each other in a circle.") from error
-    ordered: list[int] = []
-    while sorter.is_active():
-        ready = sorted(sorter.get_ready())
-        ordered += ready
-        sorter.done(*ready)
-    return [nodes[number_] for number_ in ordered]
 
 
 @dataclass

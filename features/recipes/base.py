@@ -17,10 +17,23 @@ from gigabatch.features.workflow.workflow import Workflow
 
 @dataclass(frozen=True)
 class FeatureTables:
-    """What a recipe makes. splits: `train`, `valid`, `test` and any further named frame, all with the schema's columns.
+    """Hold what a recipe makes.
 
-    notes: plain sentences for the report, such as rows left out and why.
-    workflow: the fitted steps from raw rows to these columns, for recipes whose models can be given raw rows.
+    Parameters
+    ----------
+    splits
+        `train`, `valid`, `test` and any further named frame, all with the schema's columns.
+    schema
+        Columns, roles and types of the splits.
+    notes
+        Plain sentences for the report, such as rows left out and why.
+    workflow
+        The fitted steps from raw rows to these columns, for recipes whose models can be given raw rows.
+
+    Raises
+    ------
+    DataError
+        If one of the three splits is missing or empty.
     """
 
     splits: dict[str, Any]
@@ -34,8 +47,17 @@ class FeatureTables:
 
 @dataclass(frozen=True)
 class FeatureParts:
-    """What a recipe wrote by itself, part by part: `<split>/part-*.parquet` with the schema's columns and types, no
-    null in a target but in further splits. rows: by split, checked as in `FeatureTables`."""
+    """Describe what a recipe wrote by itself, part by part, as `<split>/part-*.parquet`.
+
+    The parts have the schema's columns and types; targets hold no null but in splits beyond the three.
+
+    Parameters
+    ----------
+    rows
+        Number of rows by split, checked as in `FeatureTables`.
+    schema, notes
+        As of `FeatureTables`.
+    """
 
     rows: dict[str, int]
     schema: Schema
@@ -55,7 +77,32 @@ def require_splits(rows: Mapping[str, int]) -> None:
 
 
 class Recipe(ABC):
-    """One data set's way from files to features. Subclasses carry a frozen dataclass `Settings` of what can be set."""
+    """Lead one data set from its files to features, split and typed.
+
+    A subclass carries a frozen dataclass `Settings` of what can be set under `features` of a configuration, and is
+    named in `gigabatch.features.recipes.RECIPES`.
+
+    Parameters
+    ----------
+    settings
+        An instance of the class's `Settings`.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.recipes.base import FeatureTables, Recipe
+    >>> from gigabatch.features.schema import Column, Schema, Target
+    >>> class Coins(Recipe):
+    ...     def inputs(self):
+    ...         return []
+    ...     def build(self, engine):
+    ...         frame = pd.DataFrame({"side": ["heads", "tails"], "won": [1.0, 0.0]})
+    ...         columns = (Column("side", "categorical", "string"), Column("won", "target", "float32"))
+    ...         splits = {"train": frame, "valid": frame, "test": frame}
+    ...         return FeatureTables(splits, Schema(columns, (Target("won", "binary"),)))
+    >>> len(Coins(None).build("pandas").splits["train"])
+    2
+    """
 
     Settings: ClassVar[type]
 
@@ -72,12 +119,40 @@ class Recipe(ABC):
 
     @abstractmethod
     def build(self, engine: str) -> FeatureTables:
-        """Read, compute, split. engine: `pandas` or `cudf`."""
+        """Read the files, compute the features and split the rows.
+
+        Parameters
+        ----------
+        engine
+            Library of the frames, `pandas` or `cudf`.
+
+        Raises
+        ------
+        DataError
+            If a file is missing, damaged or does not fit the settings.
+        """
 
     def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:
-        """Rows to be scored, from files as the recipe reads them: these columns and the key columns, no label.
+        """Read rows to be scored, from files as the recipe reads them.
 
-        `DataError` where scores need more than the row itself, such as the history that flights are scored with.
+        Parameters
+        ----------
+        engine
+            As for `build`.
+        pattern
+            Path, folder, glob or URL of the files.
+        columns
+            Raw columns that are needed.
+
+        Returns
+        -------
+        data frame
+            These columns and the key columns, no label.
+
+        Raises
+        ------
+        DataError
+            If scores need more than the row itself, such as the history that flights are scored with.
         """
         raise DataError(
             f"recipe {type(self).__name__}: has no way from raw rows alone to predictions, because its features need "
@@ -87,15 +162,24 @@ class Recipe(ABC):
     def write_parts(
         self, engine: str, folder: Path, rows_per_part: int, run: Callable[[Callable[[Any], Any], Sequence[Any]], list]
     ) -> FeatureParts | None:
-        """The splits as files in `folder`, for data larger than memory. None, the default, has `build` called instead.
+        """Write the splits as files, for data larger than memory. None, the default, has `build` called instead.
 
-        rows_per_part: about how many rows a part is to hold; the rows must not depend on it. run: calls a function
-        on each of a list of tasks, in any process that sees the folder, and gives the results in order.
+        Parameters
+        ----------
+        engine
+            As for `build`.
+        folder
+            Where the parts go.
+        rows_per_part
+            About how many rows a part is to hold; the rows must not depend on it.
+        run
+            Calls a function on each of a list of tasks, in any process that sees the folder, and gives the results in
+            order.
         """
         return None
 
     def submission(self, rows: Any, predictions: Any) -> Any | None:
-        """The frame that `gigabatch score` writes as CSV, from feature rows and their predictions (same length).
+        """Make the frame that `gigabatch score` writes as CSV, from N feature rows and their N predictions.
 
         None, the default, has it write the key columns and the predictions instead.
         """
@@ -104,7 +188,13 @@ class Recipe(ABC):
 
 @dataclass(frozen=True)
 class SplitFractions:
-    """Shares of the rows, in time order; they sum to 1."""
+    """Set the shares of the rows that the splits get, in time order where there is one; they sum to 1.
+
+    Raises
+    ------
+    DataError
+        If a share is not above 0, or they do not sum to 1.
+    """
 
     train: float = 0.8
     valid: float = 0.1
@@ -132,12 +222,21 @@ def cut_by_place(frame: Any, place: Any, cuts: Mapping[str, tuple[float, float]]
 
 
 def split_by_time(frame: Any, time: str, order: str, fractions: SplitFractions) -> dict[str, Any]:
-    """Three frames cut at moments of `time`: rows of one moment stay together, in the earlier split.
+    """Cut a frame into train, valid and test at moments of `time`.
 
-    order: a unique column that settles the order of rows within a moment.
+    The cut falls on the moment of the row at that fraction, and rows of one moment stay together in the earlier split,
+    so every row of a later split has a later time than every row of an earlier one.
 
-    The cut falls on the moment of the row at that fraction, so every row of a later split has a later time than
-    every row of an earlier one.
+    Parameters
+    ----------
+    frame
+        The rows, in any order.
+    time
+        Column of the times.
+    order
+        A unique column that says which of two rows of one moment comes first.
+    fractions
+        Shares of the rows.
     """
     ordered = frame.sort_values([time, order]).reset_index(drop=True)
     times = ordered[time]

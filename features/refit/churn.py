@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+from scipy.special import chdtri
 
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
@@ -256,15 +257,8 @@ def stability(old: Sequence[int], new: Sequence[int]) -> Stability:
     for before, after in kept:
         expected, actual = (before + 0.5) / (totals[0] + 0.5 * cells), (after + 0.5) / (totals[1] + 0.5 * cells)
         psi += (actual - expected) * math.log(actual / expected)
-    return Stability(psi, cells, (1 / totals[0] + 1 / totals[1]) * _chi_square_95(cells - 1))
-
-
-def _chi_square_95(freedom: int) -> float:
-    """The 95th percentile (Wilson and Hilferty 1931, "The distribution of chi-square"; within 3 %)."""
-    if freedom == 0:
-        return 0.0
-    spread = 2 / (9 * freedom)
-    return freedom * (1 - spread + 1.6448536269514722 * math.sqrt(spread)) ** 3
+    percentile = float(chdtri(cells - 1, 0.05)) if cells > 1 else 0.0  # the 95th of the chi-square distribution
+    return Stability(psi, cells, (1 / totals[0] + 1 / totals[1]) * percentile)
 
 
 def decile_counts(old: ColumnStatistics, new: ColumnStatistics) -> tuple[list[int], list[int]]:

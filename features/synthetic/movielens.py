@@ -2,7 +2,8 @@
 without a network.
 
 `python -m gigabatch.features.synthetic.movielens --format ml-1m --users 1000 --out data/movielens` writes the files of
-that format: `ml-100k`, `ml-1m`, `ml-latest` (see `movielens_files`) or `frappe` (frappe.csv, tab-separated).
+that format: `ml-100k`, `ml-1m`, `ml-latest` (see `gigabatch.features.recipes.movielens.files`) or `frappe` (frappe.csv,
+tab-separated).
 
 Users and items have latent factors. What a user takes up follows the items' popularity and the product of the factors;
 ratings follow the product too. A movie's factors follow its genres, a user's their age group and gender. In Frappe

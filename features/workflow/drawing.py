@@ -21,6 +21,7 @@ COLOURS = {
     "fitted": ("#d3f9d8", "#2b8a3e"),
 }
 MOST_NAMES = 4
+ESCAPES = str.maketrans({"#": "#35;", '"': "#quot;", "<": "#lt;", ">": "#gt;"})  # what Mermaid would read as its own
 
 
 @dataclass(frozen=True)
@@ -82,21 +83,14 @@ def to_mermaid(steps: Sequence[Configured], states: Mapping[int, Any], labels: C
     nodes, edges = graph(steps, states, labels)
     lines = ["flowchart LR"]
     for node in nodes:
-        text = "<br/>".join(map(_mermaid_text, (f"<b>{node.title}</b>" if node.lines else node.title, *node.lines)))
+        title, *rest = (text.translate(ESCAPES) for text in (node.title, *node.lines))
+        text = "<br/>".join([f"<b>{title}</b>" if rest else title, *rest])
         left, right = ("[", "]") if node.lines else ("([", "])")
         lines.append(f'    {node.name}{left}"{text}"{right}:::{node.kind.replace("-", "")}')
     lines += [f"    {edge.start} {'-.->' if edge.only_to_fit else '-->'} {edge.end}" for edge in _merged(edges)]
     for kind, (fill, border) in COLOURS.items():
         lines.append(f"    classDef {kind.replace('-', '')} fill:{fill},stroke:{border},color:#212529")
     return "\n".join(lines) + "\n"
-
-
-def _mermaid_text(text: str) -> str:
-    bold = text.startswith("<b>")
-    inside = text.removeprefix("<b>").removesuffix("</b>") if bold else text
-    for sign, code in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;")):
-        inside = inside.replace(sign, code)
-    return f"<b>{inside}</b>" if bold else inside
 
 
 def _merged(edges: Sequence[Edge]) -> list[Edge]:

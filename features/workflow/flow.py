@@ -49,12 +49,14 @@ def raw_inputs(
         raw |= dict.fromkeys(missing)
 
 
-def require_inputs(steps: Sequence[Configured], columns: Collection[str], reads: Reads = to_fit) -> None:
+def require_inputs(steps: Sequence[Configured], columns: Collection[str]) -> None:
     """Raise `DataError`, naming the step, if one reads a column that neither `columns` nor an earlier step provides."""
-    found = _first_missing(steps, columns, reads)
+    found = _first_missing(steps, columns)
     if found is not None:
         position, missing = found
-        known = _columns_before(steps, position, columns)
+        known = tuple(columns)
+        for operator in steps[:position]:
+            known = operator.columns_after(known)
         close = difflib.get_close_matches(missing[0], known, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise DataError(
@@ -66,7 +68,7 @@ def require_inputs(steps: Sequence[Configured], columns: Collection[str], reads:
 def _first_missing(
     steps: Sequence[Configured],
     columns: Iterable[str],
-    reads: Reads,
+    reads: Reads = to_fit,
     made: Sequence[tuple[str, ...]] | None = None,
 ) -> tuple[int, list[str]] | None:
     there = tuple(columns)
@@ -85,26 +87,19 @@ def _by_pattern(steps: Iterable[Configured], name: str) -> bool:
     return any(name not in operator.outputs and operator.may_make(name) for operator in steps)
 
 
-def _columns_before(steps: Sequence[Configured], position: int, columns: Iterable[str]) -> tuple[str, ...]:
-    there = tuple(columns)
-    for operator in steps[:position]:
-        there = operator.columns_after(there)
-    return there
-
-
 def maker(steps: Sequence[Configured], position: int, name: str) -> int | None:
     """The last step before `position` that makes or replaces the column; None where it is still the raw one."""
     makers = [k for k in range(position) if steps[k].may_make(name)]
     return makers[-1] if makers else None
 
 
-def dependencies(steps: Sequence[Configured], reads: Reads = to_fit) -> list[frozenset[int]]:
+def dependencies(steps: Sequence[Configured]) -> list[frozenset[int]]:
     """For each step, all the steps that must be applied before it: makers of what it reads, and the last that changes
     the rows; and those that they depend on themselves."""
     found: list[frozenset[int]] = []
     last_change: int | None = None
     for position, operator in enumerate(steps):
-        direct = {maker(steps, position, name) for name in reads(operator)} | {last_change}
+        direct = {maker(steps, position, name) for name in to_fit(operator)} | {last_change}
         needed = {k for k in direct if k is not None}
         found.append(frozenset(needed.union(*(found[k] for k in needed))))
         if operator.changes_rows:

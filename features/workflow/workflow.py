@@ -31,10 +31,44 @@ DTYPES = ("int32", "int64", "float32", "float64", "string", "bool")
 
 
 class Workflow:
-    """An ordered list of operators.
+    """Apply operators one after the other: fitted together, saved without pickle, served without labels.
 
-    labels: columns that rows to be served do not have. dtypes: types of raw columns, one of `DTYPES`, for `typed`.
-    outputs: what `transform` gives; None for every column. states: of fitted steps, by position.
+    Steps find each other by column names: a step reads what an earlier one made, or else a column of the table.
+
+    Parameters
+    ----------
+    steps
+        The operators, in order.
+    labels
+        Columns that rows to be served do not have.
+    dtypes
+        Types of raw columns, each one of `DTYPES`, for `typed`.
+    outputs
+        The columns that `transform` gives; None for every column.
+
+    Attributes
+    ----------
+    states
+        What was fitted, by the position of the step.
+    inputs
+        Raw columns that `fit` needs.
+
+    Raises
+    ------
+    DataError
+        If a step reads a column that an earlier one drops or renames, or a type is unknown.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch import Workflow
+    >>> workflow = Workflow.from_steps([{"fill_missing": {"column": "price"}}, {"min_max": {"column": "price"}}])
+    >>> workflow
+    Workflow([FillMissing(column='price'), MinMax(column='price')])
+    >>> workflow.fit([pd.DataFrame({"price": [0.0, 2.0, 4.0]})]).transform(pd.DataFrame({"price": [1.0, None]}))
+       price
+    0   0.25
+    1   0.50
     """
 
     def __init__(
@@ -55,7 +89,22 @@ class Workflow:
 
     @classmethod
     def from_steps(cls, steps: Any, labels: Iterable[str] = (), engine: str = "pandas") -> Workflow:
-        """From a list as written in YAML; see `features.steps`."""
+        """Make a workflow from a list of steps as written in YAML; see `gigabatch.features.workflow.steps`.
+
+        Parameters
+        ----------
+        steps
+            A list of mappings, each of one operator's name to its arguments.
+        labels
+            As of the class.
+        engine
+            Library of arguments that are tables, `pandas` or `cudf`.
+
+        Raises
+        ------
+        DataError
+            If a step is misspelt or misses an argument; the message names it by its number.
+        """
         return cls(parse_steps(steps, engine), labels)
 
     def to_steps(self) -> list[dict[str, dict[str, Any]]]:
@@ -98,9 +147,32 @@ class Workflow:
     def fit(self, parts: Iterable[Any], scheduler: Any = "threads") -> Workflow:
         """Learn from the train split, in as few passes over it as the steps' dependence on each other allows.
 
-        parts: frames, or Parquet paths paired with an engine as `(engine, path)`; each is one partition. Where a fit
-        needs group-wise steps, several partitions are gathered into one frame, so that groups are whole.
-        scheduler: where the passes are computed, as Dask's `compute` takes it.
+        Parameters
+        ----------
+        parts
+            Data frames, or Parquet paths paired with an engine as `(engine, path)`; each is one partition, and the
+            state does not depend on where they are cut. Where a fit needs group-wise steps, several partitions are
+            gathered into one frame, so that groups are whole.
+        scheduler
+            Where the passes are computed, as Dask's `compute` takes it.
+
+        Returns
+        -------
+        Workflow
+            This one, fitted.
+
+        Raises
+        ------
+        DataError
+            If there is no partition or a column is missing, or from a step, which is then named.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> from gigabatch import Workflow
+        >>> parts = [pd.DataFrame({"price": [0.0, 2.0]}), pd.DataFrame({"price": [8.0]})]
+        >>> Workflow.from_steps([{"min_max": {"column": "price"}}]).fit(parts).states[0]
+        Range(low=0.0, high=8.0)
         """
         parts = list(parts)
         if not parts:
@@ -153,13 +225,62 @@ class Workflow:
             raise
 
     def transform(self, frame: Any) -> Any:
-        """The frame after every step; only `outputs` where those were named. Group-wise steps see this frame's rows."""
+        """Apply every step to a frame.
+
+        Parameters
+        ----------
+        frame
+            Rows with the columns `applied_inputs`. Group-wise steps see these rows alone.
+
+        Returns
+        -------
+        data frame
+            The frame after the steps; only `outputs` where those were named. The one that was given is unchanged.
+
+        Raises
+        ------
+        DataError
+            If it is not fitted or a column is missing, or from a step, which is then named.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> from gigabatch import Workflow
+        >>> train = pd.DataFrame({"price": [0.0, 4.0]})
+        >>> Workflow.from_steps([{"min_max": {"column": "price"}}]).fit([train]).transform(train)["price"].tolist()
+        [0.0, 1.0]
+        """
         self._require_fitted()
         require_columns(frame, self.applied_inputs, "workflow")
         return self._through(frame, train=False)
 
     def transform_train(self, frame: Any) -> Any:
-        """`transform` for rows that the fit saw: an encoding of the label leaves the row's own out. Needs `inputs`."""
+        """Apply every step to rows that the fit saw: an encoding of the label leaves a row's own label out.
+
+        Parameters
+        ----------
+        frame
+            Rows with the columns `inputs`, labels among them.
+
+        Returns
+        -------
+        data frame
+            As `transform` gives.
+
+        Examples
+        --------
+        The mean label of a city, for a row from the rows of other folds alone:
+
+        >>> import pandas as pd
+        >>> from gigabatch import Workflow
+        >>> arguments = {"by": ["city"], "targets": ["late"], "fold_key": "day", "smoothing": 0.0, "num_folds": 2}
+        >>> workflow = Workflow.from_steps([{"folded_target_encoding": arguments}], labels=["late"])
+        >>> train = pd.DataFrame({"city": ["Oslo"] * 4, "day": [1, 1, 2, 2], "late": [0, 0, 1, 1]})
+        >>> workflow.fit([train]).transform(train)["late_encoded_by_city"].tolist()
+        [0.5, 0.5, 0.5, 0.5]
+        >>> workflow.transform_train(train)["late_encoded_by_city"].tolist()
+        [1.0, 1.0, 0.0, 0.0]
+        """
         self._require_fitted()
         require_columns(frame, self.inputs, "workflow")
         return self._through(frame, train=True)
@@ -173,7 +294,27 @@ class Workflow:
         return frame[list(self.outputs)]
 
     def fit_transform(self, parts: Iterable[Any]) -> list[Any]:
-        """`fit`, then `transform_train` of every partition."""
+        """Call `fit`, then `transform_train` for every partition.
+
+        Parameters
+        ----------
+        parts
+            As for `fit`.
+
+        Returns
+        -------
+        list of data frames
+            One a partition.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> from gigabatch import Workflow
+        >>> parts = [pd.DataFrame({"price": [0.0, 2.0]}), pd.DataFrame({"price": [8.0]})]
+        >>> found = Workflow.from_steps([{"min_max": {"column": "price"}}]).fit_transform(parts)
+        >>> [part["price"].tolist() for part in found]
+        [[0.0, 0.25], [1.0]]
+        """
         parts = list(parts)
         self.fit(parts)
         return [self.transform_train(read_part(part)) for part in parts]
@@ -185,10 +326,18 @@ class Workflow:
         return cast(frame, known, "workflow", nullable=set(known))
 
     def serving(self, outputs: Iterable[str] | None = None) -> Workflow:
-        """The steps that make the output columns for rows without labels, as a workflow of its own.
+        """Keep the steps that make the output columns for rows without labels, as a workflow of its own.
 
-        outputs: columns to make, steps' or raw ones; default every column that a step makes and that is no label. Steps
-        that change the rows are left out. `DataError`, naming the step, where an output needs a label or such a step.
+        Parameters
+        ----------
+        outputs
+            Columns to make, steps' or raw ones; by default every column that a step makes and that is no label. Steps
+            that change the rows are left out.
+
+        Raises
+        ------
+        DataError
+            If an output needs a label or a step that changes the rows; the message names the step.
         """
         self._require_fitted()
         wanted = self._own_columns() if outputs is None else tuple(outputs)
@@ -226,8 +375,32 @@ class Workflow:
     def __repr__(self) -> str:
         return f"Workflow([{', '.join(map(repr, self.steps))}])"
 
-    def save(self, folder: Path) -> None:
-        """`workflow.json`, and one Parquet file for each table in a state or among the arguments."""
+    def save(self, folder: str | Path) -> None:
+        """Write steps and states to a folder, without pickle.
+
+        Parameters
+        ----------
+        folder
+            Where `workflow.json` and one Parquet file for each table in a state or among the arguments go; made if it
+            is not there.
+
+        Raises
+        ------
+        DataError
+            If it is not fitted, or a state holds what is neither JSON nor a table.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import pandas as pd
+        >>> from gigabatch import Workflow
+        >>> train = pd.DataFrame({"price": [0.0, 4.0]})
+        >>> workflow = Workflow.from_steps([{"min_max": {"column": "price"}}]).fit([train])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     workflow.save(folder)
+        ...     Workflow.load(folder).transform(train)["price"].tolist()
+        [0.0, 1.0]
+        """
         self._require_fitted()
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -251,8 +424,27 @@ class Workflow:
         (folder / "workflow.json").write_text(json.dumps(content | {"sha256": _checksum(content)}, indent=1))
 
     @classmethod
-    def load(cls, folder: Path, engine: str = "pandas") -> Workflow:
-        """What `save` wrote, ready to transform frames of `engine`; a damaged folder is a `DataError`."""
+    def load(cls, folder: str | Path, engine: str = "pandas") -> Workflow:
+        """Read what `save` wrote; see there for an example.
+
+        Parameters
+        ----------
+        folder
+            The folder that was given to `save`.
+        engine
+            Library of the frames to be transformed, `pandas` or `cudf`.
+
+        Returns
+        -------
+        Workflow
+            One that gives the same bits as the one that was saved.
+
+        Raises
+        ------
+        DataError
+            If the folder is damaged, was changed after it was written, or is of another format. No code is run that
+            the folder names.
+        """
         folder = Path(folder)
         try:
             return cls._read(folder, engine)

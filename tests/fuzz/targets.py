@@ -9,7 +9,7 @@ memory or more than 20 seconds is a finding: the input is written to tests/fuzz/
 `python tests/fuzz/run.py TARGET FILE` plays it again and `tests/fuzz/test_targets.py` keeps it from coming back.
 
 The fuzzer starts from small valid files (`SEEDS`), which libFuzzer cuts, joins and changes where that reaches code that
-it has not seen. It sees our own Python (`features`, `loaders`), not the C++ of Arrow, pandas and torch.
+it has not seen. It sees our own Python (`gigabatch`), not the C++ of Arrow, pandas and torch.
 The same targets run on a few hundred random inputs in the test suite, without atheris.
 """
 

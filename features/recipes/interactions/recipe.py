@@ -1,7 +1,7 @@
 """Anyone's interactions of users with items, by settings alone: clicks, purchases, plays or ratings, with or without
 contexts, for ranking from positives alone or for telling high ratings from low ones.
 
-`interaction_splits` says what counts as a positive and how rows are split, `side_tables` how what is known of users and
+`splits` says what counts as a positive and how rows are split, `side_tables` how what is known of users and
 items comes along.
 """
 
@@ -28,15 +28,46 @@ from gigabatch.features.schema import ENTITIES
 
 @dataclass(frozen=True)
 class InteractionsSettings(InteractionRules):
-    """What can be set in YAML, beside `InteractionRules`.
+    """Set how interactions are read; what `features` may hold under `recipe: interactions` with `InteractionRules`.
 
-    path: file, folder, glob, `package://` or fsspec URL. column_names: for CSV files without a header row.
-    user, item: the columns of their ids, which are of `id_type`. time: a column of numbers or ISO 8601 times.
-    rating: a column of numbers, for task rating and for a threshold.
-    contexts: categorical columns, names (read as text) or `{name: int64}` for whole numbers. continuous: names of
-    columns of numbers, float32. user_columns, item_columns: those of contexts and continuous that describe the user or
-    the item of a row and are thus no context. side_tables: what describes them in files of its own,
-    `{item: {path: ..., categorical: [...]}}`, see `SideTable`. null_values: what stands for null.
+    Parameters
+    ----------
+    path
+        File, folder, glob, `package://` or fsspec URL of the interactions.
+    user, item
+        Columns of their ids.
+    id_type
+        Type of the ids, `string` or `int64`.
+    time
+        Column of numbers or ISO 8601 times.
+    rating
+        Column of numbers, for task rating and for a threshold.
+    contexts
+        Categorical columns: names, read as text, or `{name: int64}` for whole numbers.
+    continuous
+        Names of columns of numbers, read as float32.
+    user_columns, item_columns
+        Those of `contexts` and `continuous` that describe the user or the item of a row and are thus no context.
+    side_tables
+        What describes them in files of its own, `{item: {path: ..., categorical: [...]}}`; see `SideTable`.
+    null_values
+        Texts that stand for null.
+    separator
+        Between the fields of CSV files.
+    column_names
+        For CSV files without a header row.
+
+    Raises
+    ------
+    DataError
+        If a column has two roles, or a task or split needs a column that is not named; no file is read.
+
+    Examples
+    --------
+    >>> from gigabatch.features.recipes.interactions.recipe import InteractionsSettings
+    >>> chosen = InteractionsSettings(path="plays.csv", user="listener", item="song", time="at", contexts=("device",))
+    >>> chosen.layout.identity
+    ['listener', 'song', 'device']
     """
 
     path: str | None = None
@@ -98,7 +129,7 @@ class InteractionsSettings(InteractionRules):
 
 
 class InteractionsRecipe(Recipe):
-    """See `InteractionsSettings` and `InteractionRules`."""
+    """Read anyone's interactions of users with items; see `InteractionsSettings` and `InteractionRules`."""
 
     Settings = InteractionsSettings
     settings: InteractionsSettings

@@ -18,11 +18,27 @@ FOUND = "__found__"
 
 @dataclass(frozen=True)
 class SideTable:
-    """What can be set in YAML about a table of users or items.
+    """Set how a table of users or items is read.
 
-    path: file, glob, folder, `package://` or URL. key: its column of ids, by default named as in the interactions.
-    categorical: names (read as text), or `{name: int64}` for whole numbers. continuous: names, float32.
-    flags: columns of words parted by `|`; each word becomes a column of 0 and 1, `<column>_<word>`.
+    Parameters
+    ----------
+    path
+        File, glob, folder, `package://` or fsspec URL.
+    key
+        Its column of ids, by default named as in the interactions.
+    categorical
+        Names of columns read as text, or `{name: int64}` for whole numbers.
+    continuous
+        Names of columns of numbers, read as float32.
+    flags
+        Columns of words parted by `|`; each word becomes a column of 0 and 1, `<column>_<word>`.
+    separator, column_names
+        As of the interactions.
+
+    Raises
+    ------
+    DataError
+        If no column is named, or one in two places.
     """
 
     path: str

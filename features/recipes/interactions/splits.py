@@ -27,20 +27,40 @@ FEWEST = 3  # interactions of a user that leave-one-out splits: one for each of 
 
 @dataclass(frozen=True)
 class InteractionRules:
-    """What can be set in YAML about any interactions.
+    """Set what counts as a positive among interactions, and how they are split.
 
-    task: `ranking`, where every row is a positive (target 1) and training draws the negatives, or `rating`, where the
-    target is 1 for a rating of at least `threshold` and 0 for a lower one.
-    threshold: with task rating 4 by default; with task ranking every row is a positive by default, and with a
-    threshold those rated lower are left out.
-    split_by: `leave_one_out`: of each user the last interaction is in test, the one before in valid, the others in
-    train; users with fewer than three stay in train. `time`: shares in time order. `random`: shares by a hash of user,
-    item, contexts and `seed`. By default leave_one_out for ranking and random for rating.
-    split: the shares. Where there is no time column, leave_one_out takes the order of the same hash for time; rows of
-    one moment are in the order of the file.
-    repeats: what is done about several rows of the same user, item and contexts: `last` keeps the last in time (without
-    a time column, in the file), `all` keeps every one, `error` refuses them.
-    seed: of the hash.
+    Parameters
+    ----------
+    task
+        `ranking`, where every row is a positive (target 1) and training draws the negatives, or `rating`, where the
+        target is 1 for a rating of at least `threshold` and 0 for a lower one.
+    threshold
+        In the unit of the ratings. With task rating it is 4 by default; with task ranking every row is a positive by
+        default, and with a threshold those rated lower are left out.
+    split_by
+        `leave_one_out`: of each user the last interaction is in test, the one before in valid, the others in train;
+        users with fewer than three stay in train. `time`: shares in time order. `random`: shares by a hash of user,
+        item, contexts and `seed`. By default leave_one_out for ranking and random for rating.
+    split
+        The shares. Where there is no time column, leave_one_out takes the order of the same hash for time; rows of one
+        moment are in the order of the file.
+    repeats
+        What is done about several rows of the same user, item and contexts: `last` keeps the last in time (without a
+        time column, in the file), `all` keeps every one, `error` refuses them.
+    seed
+        Of the hash, a whole number.
+
+    Raises
+    ------
+    DataError
+        If a word is unknown or the threshold is no finite number.
+
+    Examples
+    --------
+    >>> from gigabatch.features.recipes.interactions.splits import InteractionRules
+    >>> rules = InteractionRules(task="rating")
+    >>> rules.least_positive, rules.way
+    (4.0, 'random')
     """
 
     task: Literal["ranking", "rating"] = "ranking"

@@ -34,12 +34,31 @@ LAYOUT = Layout(USER, ITEM, {USER: "int64", ITEM: "int64"}, time=TIME, rating=RA
 
 @dataclass(frozen=True)
 class MovieLensSettings(InteractionRules):
-    """What can be set in YAML, beside `InteractionRules`.
+    """Set which MovieLens files are read; what `features` may hold under `recipe: movielens` with `InteractionRules`.
 
-    path: folder of the unpacked files. format: ml-100k, ml-1m (also ml-10m) or ml-latest (also ml-20m and later); auto
-    finds it by the names of the files.
-    genres: each genre is a feature of the item, 0 or 1. demographics: age group, gender and occupation are features of
-    the user (ml-100k and ml-1m). Without both, a row is its user and its item, as in the published comparisons.
+    Parameters
+    ----------
+    path
+        Folder of the unpacked files.
+    format
+        `ml-100k`, `ml-1m` (also ml-10m) or `ml-latest` (also ml-20m and later); `auto` finds it by the names of the
+        files.
+    genres
+        Whether each genre is a feature of the item, 0 or 1.
+    demographics
+        Whether age group (years), gender and occupation are features of the user (ml-100k and ml-1m). Without both, a
+        row is its user and its item, as in the published comparisons.
+
+    Raises
+    ------
+    DataError
+        If the format is unknown.
+
+    Examples
+    --------
+    >>> from gigabatch.features.recipes.movielens.recipe import MovieLensSettings
+    >>> MovieLensSettings(path="data/ml-1m", genres=True).way
+    'leave_one_out'
     """
 
     path: str = "data/movielens"
@@ -54,7 +73,7 @@ class MovieLensSettings(InteractionRules):
 
 
 class MovieLensRecipe(Recipe):
-    """Columns user_id, item_id and those asked for, target, timestamp and row_number; entities user and item."""
+    """Read MovieLens as it is downloaded: user_id, item_id, what is asked for, target, timestamp and row_number."""
 
     Settings = MovieLensSettings
     settings: MovieLensSettings

@@ -17,8 +17,17 @@ ISO_8601 = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?)?$"
 
 @dataclass(frozen=True)
 class TargetSettings:
-    """task: binary, multiclass or regression. positive: which of two labels is 1. label_strip: characters to take off
-    both ends of a label."""
+    """Set how one label is read.
+
+    Parameters
+    ----------
+    task
+        `binary`, `multiclass` or `regression`.
+    positive
+        Which of two labels is 1; for binary targets.
+    label_strip
+        Characters to take off both ends of a label.
+    """
 
     task: Task
     positive: str | None = None

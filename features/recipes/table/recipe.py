@@ -30,24 +30,65 @@ ENTITY_KEYS = ("key", "columns")
 
 @dataclass(frozen=True)
 class TableSettings:
-    """What can be set in YAML.
+    """Set how a table of one's own is read, split and used; what `features` may hold under `recipe: table`.
 
-    Files: either `path`, which is split, or `train_path` and `test_path` with or without `valid_path`; without it the
-    valid split is cut off the train file. Each is a path, folder, glob, `package://` or fsspec URL.
-    categorical: names (read as strings), or `{name: int64}` for whole numbers. continuous: names, float32.
-    targets: `{name: {task: binary | multiclass | regression}}`. A binary label is 0 or 1, or any two values of which
-    `positive` names one; `label_strip` takes these characters off both ends of a label. Multiclass labels are text.
-    weight: float column of at least 0, scales a row's loss. group: rows that are ranked together.
-    time: a column of numbers or ISO 8601 times; rows are then split in time order. Without it they are split by a
-    hash of `split_key` (default: group, else the row number) and `seed`, so that equal keys share a split.
-    keys: columns carried along to predictions, as text; without any it is `row_number`, int64.
-    null_values: what stands for null. column_names: for CSV files without a header row.
-    steps: operators as in `features.steps`, fitted on the train split; roles may name the columns that they make.
-    inputs: `{name: type}` of columns in the files that only steps read, or that steps read as another type than their
-    role's: int32, int64, float32, float64, string or bool.
-    entities: what rows are about, for recommenders: `{user: {key: user_id, columns: [age, gender]}, item: {key:
-    item_id, columns: [genre]}}`. A key is a categorical column; columns are features, by default the key alone. What
-    belongs to neither is the row's context.
+    Parameters
+    ----------
+    path
+        The file or files that are split: a path, folder, glob, `package://` or fsspec URL.
+    train_path, valid_path, test_path
+        In place of `path`, files that are splits already; without `valid_path` that split is cut off the train file.
+    categorical
+        Names of columns read as text, or `{name: int64}` for whole numbers.
+    continuous
+        Names of columns of numbers, read as float32.
+    targets
+        `{name: {task: binary | multiclass | regression}}`. A binary label is 0 or 1, or any two values of which
+        `positive` names one; `label_strip` takes these characters off both ends of a label. Multiclass labels are
+        text.
+    weight
+        Column of numbers of at least 0 that scale a row's loss.
+    group
+        Column whose equal values are ranked together.
+    time
+        Column of numbers or ISO 8601 times; rows are then split in its order.
+    split_key
+        Without `time` rows are split by a hash of this column (by default `group`, else the row number) and `seed`, so
+        that equal keys share a split.
+    keys
+        Columns carried along to predictions, as text; without any it is `row_number`, int64.
+    seed
+        Of the hash, a whole number.
+    split
+        Shares of the rows.
+    null_values
+        Texts that stand for null.
+    separator
+        Between the fields of CSV files.
+    column_names
+        For CSV files without a header row.
+    steps
+        Operators as in `gigabatch.features.workflow.steps`, fitted on the train split; roles may name the columns that
+        they make.
+    inputs
+        `{name: type}` of columns that only steps read, or that steps read as another type than their role's: int32,
+        int64, float32, float64, string or bool.
+    entities
+        What rows are about, for recommenders: `{user: {key: user_id, columns: [age]}, item: {key: item_id}}`. A key is
+        a categorical column; columns are features, by default the key alone. What belongs to neither is the row's
+        context.
+
+    Raises
+    ------
+    DataError
+        If files, columns, targets, steps or entities do not fit together; no file is read to find that out.
+
+    Examples
+    --------
+    >>> from gigabatch.features.recipes.table.recipe import TableSettings
+    >>> chosen = TableSettings(path="shop.csv", categorical=("city",), targets={"sold": {"task": "binary"}})
+    >>> chosen.categories
+    {'city': 'string'}
     """
 
     path: str | None = None
@@ -146,7 +187,20 @@ class TableSettings:
 
 
 class TableRecipe(Recipe):
-    """One table, no feature engineering; see `TableSettings`."""
+    """Read one table of anyone's own; see `TableSettings` for all that can be set.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import pandas as pd
+    >>> from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
+    >>> with tempfile.NamedTemporaryFile(suffix=".csv") as file:
+    ...     pd.DataFrame({"x": range(200), "late": [0, 1] * 100}).to_csv(file.name, index=False)
+    ...     chosen = TableSettings(path=file.name, continuous=("x",), targets={"late": {"task": "binary"}})
+    ...     tables = TableRecipe(chosen).build("pandas")
+    >>> sum(len(split) for split in tables.splits.values())
+    200
+    """
 
     Settings = TableSettings
     settings: TableSettings

@@ -1,7 +1,8 @@
 """trivago, RecSys Challenge 2019: which hotel of the list shown will be clicked?
 
 Reads the official files (train.csv, test.csv, item_metadata.csv) or a synthetic log in their format
-(`trivago_synthetic`). One row is one (clickout, candidate) pair; `trivago_features` states the time discipline.
+(`gigabatch.features.synthetic.trivago`). One row is one (clickout, candidate) pair; `features` states the time
+discipline.
 
 Splits are by session, in time: a session belongs to the split in which its last log row falls, so that one which
 crosses a boundary goes to the later split. Clickouts without a reference form the further split `score`.
@@ -31,11 +32,34 @@ CHUNK_WEIGHT = 1_000_000  # log rows and pairs of a chunk together; what a worke
 
 @dataclass(frozen=True)
 class TrivagoSettings:
-    """path: folder or URL of the files. train, test, item_metadata: their names or globs; item_metadata may be null.
+    """Set which files of the challenge are read and how features are smoothed; under `recipe: trivago`.
 
-    max_properties: at most so many item properties become columns, the most frequent. num_folds: of sessions, for the
-    out-of-fold target means. ctr_smoothing, target_smoothing: pairs that the prior weighs as much as, in the
-    click-through of an item and in the target means of filters, city, device and user. split: shares of clickouts.
+    Parameters
+    ----------
+    path
+        Folder or URL of the files.
+    train, test, item_metadata
+        Their names or globs; `item_metadata` may be null.
+    max_properties
+        At most so many item properties become columns, the most frequent.
+    num_folds
+        Folds of sessions for the out-of-fold target means, at least 2.
+    ctr_smoothing, target_smoothing
+        How many pairs the prior weighs as much as, in the click-through of an item and in the target means of filters,
+        city, device and user.
+    split
+        Shares of the clickouts, in time order.
+
+    Raises
+    ------
+    DataError
+        If there are fewer than two folds.
+
+    Examples
+    --------
+    >>> from gigabatch.features.recipes.trivago.recipe import TrivagoSettings
+    >>> TrivagoSettings(path="data/trivago", item_metadata=None).num_folds
+    5
     """
 
     path: str = "data/trivago"

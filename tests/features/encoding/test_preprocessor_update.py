@@ -6,17 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.errors import DataError
-from gigabatch.features.refit.statistics import Statistics
-from gigabatch.features.refit.update import Version, checksum
+from gigabatch.features.refit.update import checksum
 from gigabatch.features.schema import Column, Schema, Target
-from tests.examples import examples
-from tests.features.partitioned import COUNTS, cut
 
 SCHEMA = Schema(
     (
@@ -26,11 +21,6 @@ SCHEMA = Schema(
         Column("y", "target", "float32"),
     ),
     (Target("y", "binary"),),
-)
-ROW = st.tuples(
-    st.one_of(st.none(), st.sampled_from(["a", "b", "cc", "d"])),
-    st.one_of(st.none(), st.integers(-3, 3)),
-    st.one_of(st.none(), st.integers(-200, 200)),
 )
 OLD = [("a", 1, 1), ("a", 2, 3), ("b", 2, None), (None, 2, 5)]
 NEW = [("c", 2, 7), ("a", None, 9), ("c", 9, 11), ("e", 2, 13)]
@@ -44,39 +34,6 @@ def table(rows):
 
 def fitted(rows=OLD, **chosen):
     return Preprocessor(SCHEMA, PreprocessorSettings(**chosen)).fit([table(rows)])
-
-
-@given(
-    old=st.lists(ROW, min_size=1, max_size=20),
-    new=st.lists(ROW, min_size=1, max_size=20),
-    count=COUNTS,
-    seed=st.integers(0, 99),
-    refresh=st.booleans(),
-)
-@settings(max_examples=examples(25), deadline=None)
-def test_the_new_datas_partitions_do_not_matter(old, new, count, seed, refresh):
-    one, many = fitted([*old, *OLD]), fitted([*old, *OLD])
-    report = one.update([table(new)], refresh_scales=refresh)
-    parts = cut(table(new).sample(frac=1, random_state=seed), count, seed)
-    assert many.update(parts, refresh_scales=refresh) == report
-    assert checksum(many.learned) == checksum(one.learned)
-
-
-@given(chunks=st.lists(st.lists(ROW, min_size=1, max_size=12), min_size=1, max_size=3))
-@settings(max_examples=examples(25), deadline=None)
-def test_everything_seen_decodes_and_known_rows_are_encoded_as_before(chunks):
-    preprocessor = fitted()
-    before = preprocessor.transform(table(OLD))
-    seen = list(OLD)
-    for chunk in chunks:
-        preprocessor.update([table(chunk)])
-        seen += chunk
-    pd.testing.assert_frame_equal(preprocessor.transform(table(OLD)), before, check_exact=True)
-    frame = table(seen)
-    encoded = preprocessor.transform(frame)
-    for name in ("word", "number"):
-        decoded = preprocessor.vocabularies[name].decode(encoded[name].to_numpy())
-        assert [None if pd.isna(v) else v for v in decoded] == [None if pd.isna(v) else v for v in frame[name]]
 
 
 def test_an_update_reports_and_extends():
@@ -117,13 +74,6 @@ def test_parquet_parts_update_like_frames(tmp_path):
     one, other = fitted(), fitted()
     report = one.update([("pandas", tmp_path / f"{position}.parquet") for position in range(2)])
     assert report == other.update([table(NEW)])
-    assert checksum(one.learned) == checksum(other.learned)
-
-
-def test_the_fit_that_packs_learns_the_same():
-    parts = [table(OLD[:2]), table(OLD[2:])]
-    one, other = Preprocessor(SCHEMA, PreprocessorSettings(min_count=2)), fitted(min_count=2)
-    one.fit_pack(parts)
     assert checksum(one.learned) == checksum(other.learned)
 
 
@@ -199,9 +149,3 @@ def test_a_refused_update_changes_nothing():
     assert checksum(preprocessor.learned) == before
     with pytest.raises(DataError, match=r"not fitted"):
         Preprocessor(SCHEMA).update([table(NEW)])
-
-
-def test_states_have_their_defaults_before_a_fit():
-    preprocessor = Preprocessor(SCHEMA)
-    assert (preprocessor.statistics, preprocessor.version) == (None, Version())
-    assert isinstance(preprocessor.fit([table(OLD)]).statistics, Statistics)

@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import ColumnStatistics
-from gigabatch.features.operators.categories.categorify import Categorify
 from gigabatch.features.refit.statistics import (
     CategoryStatistics,
-    FillAndScale,
     FitCategoryStatistics,
     FitContinuousStatistics,
     Statistics,
@@ -140,29 +138,6 @@ def test_many_columns_are_fitted_in_one_pass_and_name_their_kind():
     found = Statistics.from_states(states)
     assert passes == [1]
     assert (found.rows, list(found.categories), list(found.numbers)) == (2, ["word", "number"], ["x"])
-
-
-def test_the_preprocessors_own_operators_know_the_statistics():
-    frame = pd.DataFrame({"word": words([*"abacca", None]), "x": numbers([1, 2, 2, None, 7, 9, 100])})
-    category = CategoryStatistics.of(frame["word"])
-    vocabulary = Categorify("word", 2).fit([frame])
-    again = Categorify("word", 2).finish(category.counts[["value", "count"]])
-    assert again.values.tolist() == vocabulary.values.tolist() == ["a", "c"]
-    assert category.unseen(vocabulary).to_dict("list") == {"value": ["b"], "count": [1], "last_version": [1]}
-    counted = Categorify("word", 2).partial(frame)
-    assert plain(CategoryStatistics.of_counts(7, counted)) == plain(category)
-    state = FillAndScale("x").fit([frame])
-    assert state.statistics == FitContinuousStatistics("x").fit([frame])
-    assert median(state.statistics).value == state.fill.value == 4.5
-
-
-def test_a_value_keeps_the_last_version_that_held_it():
-    old = CategoryStatistics.of(words(["a", "a", "b"]))
-    new = CategoryStatistics.of(words(["b", "c", None])).at_version(2)
-    found = old.merge(new)
-    assert (found.rows, found.nulls) == (6, 1)
-    assert found.counts.to_dict("list") == {"value": ["a", "b", "c"], "count": [2, 2, 1], "last_version": [1, 2, 2]}
-    assert old.at_version(5).counts["last_version"].tolist() == [5, 5]
 
 
 def test_tables_of_different_columns_do_not_merge():

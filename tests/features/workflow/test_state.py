@@ -105,14 +105,6 @@ def test_tables_come_back_with_their_types(tmp_path):
     assert (array.dtype, array.tolist()) == (np.dtype("int64"), [1, 2**40])
 
 
-def test_a_vocabulary_comes_back(tmp_path):
-    state = Categorify("c").fit([pd.DataFrame({"c": ["x", "y", "x", None]})])
-    found = there_and_back(state, tmp_path, Categorify)
-    column = pd.Series(["y", "x", "z", None], dtype="str")
-    assert found.encode(column).tolist() == state.encode(column).tolist()
-    assert same(found, state)
-
-
 def test_what_cannot_be_saved_is_an_error(tmp_path):
     for value in ({1, 2}, object(), np.zeros((2, 2)), b"bytes", Fill):
         with pytest.raises(DataError, match=r"step-001: a value of type .* cannot be saved"):

@@ -42,6 +42,9 @@ def test_yaml_and_python_give_the_same_operators():
     ]  # fmt: skip
     assert [type(item) for item in found] == [type(item) for item in expected]
     assert to_steps(found) == to_steps(expected)
+    again = io.StringIO()
+    YAML(typ="safe", pure=True).dump(to_steps(found), again)
+    assert described(from_yaml(again.getvalue())) == described(found)
 
 
 def test_dataclasses_among_the_arguments_are_mappings_of_their_name():
@@ -58,15 +61,6 @@ def test_dataclasses_among_the_arguments_are_mappings_of_their_name():
     """)
     parts = [Count("n", 60), Mean("clicked", "rate", smoothing=20), Last({"price": "last_price"})]
     assert described(found) == described([AsOf(["user"], "at", "done", parts, "row")])
-
-
-@pytest.mark.parametrize("text", ["- log: {column: [a, b]}", "- clip: {columns: [a], high: 2.5}",
-                                  "- hashed_cross: {columns: [a, b], num_buckets: 10, output: c}"])  # fmt: skip
-def test_to_steps_is_the_inverse_and_plain_enough_for_yaml(text):
-    found = from_yaml(text)
-    out = io.StringIO()
-    YAML(typ="safe", pure=True).dump(to_steps(found), out)
-    assert described(from_yaml(out.getvalue())) == described(found)
 
 
 def test_a_table_among_the_arguments_is_a_file(tmp_path):

@@ -1,6 +1,5 @@
 """Workflows: the same as the operators by hand, in any partitions; saved, damaged, and served without labels."""
 
-import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -86,12 +85,6 @@ def test_any_partitions_in_any_order_give_the_same(rows, whole, count, seed):
     # The rows that are transformed may be cut as well.
     transformed = pd.concat([found.transform(part) for part in parts]).loc[expected.index]
     pd.testing.assert_frame_equal(transformed, expected, check_exact=True)
-
-
-def test_a_row_alone_gives_what_it_gives_among_many(rows, whole):
-    expected = whole.transform(rows)
-    for k in expected.index[:25]:
-        pd.testing.assert_frame_equal(whole.transform(rows.loc[[k]]), expected.loc[[k]], check_exact=True)
 
 
 def test_partitions_may_be_parquet_files(rows, whole, tmp_path):
@@ -194,20 +187,6 @@ def test_a_raw_column_may_look_like_one_that_a_step_makes(rows):
     assert serving.transform(raw[["kinds", "kind_of_row"]])["kind_of_row"].tolist() == pytest.approx(
         np.linspace(0, 1, 400)
     )
-
-
-def test_what_comes_in_is_not_changed(rows, whole):
-    before = rows.copy(deep=True)
-    Workflow.from_steps(STEPS).fit_transform([rows])
-    pd.testing.assert_frame_equal(rows, before)
-
-
-def test_yaml_and_python_give_equal_settings():
-    found = Workflow.from_steps([{"log": {"column": ["a", "b"]}}, {"min_max": {"column": "a"}}])
-    expected = Workflow([Log("a"), Log("b"), MinMax("a")])
-    assert found.to_steps() == expected.to_steps()
-    assert Workflow.from_steps(found.to_steps()).to_steps() == expected.to_steps()
-    assert repr(expected) == "Workflow([Log(column='a', output='a'), Log(column='b', output='b'), MinMax(column='a')])"
 
 
 def test_inputs_are_the_raw_columns(whole):
@@ -426,24 +405,25 @@ def copied(workflow, tmp_path_factory):
 VALUES = st.sampled_from([None, True, 0, -1, 2**70, 0.5, float("nan"), "", "x", "../x", [], {}, [[]], {"frame": "x"}])
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(240), deadline=None)
 @given(st.data())
-def test_any_damage_is_refused_or_without_effect(rows, whole, tmp_path_factory, data):
+def test_any_damage_is_refused_or_without_effect_unless_it_was_signed_anew(rows, whole, tmp_path_factory, data):
     folder = copied(whole, tmp_path_factory)
     path = data.draw(st.sampled_from(sorted(folder.iterdir())))
     content = path.read_bytes()
-    kind = data.draw(st.sampled_from(["bytes", "remove", "replace"]))
+    kind = data.draw(st.sampled_from(["bytes", "remove", "replace", "replace and sign anew"]))
     if kind == "bytes":
         path.write_bytes(data.draw(damaged(content)))
     elif kind == "remove":
         path.unlink()
     else:
-        replace_a_value(folder, data, signed=False)
+        replace_a_value(folder, data, signed=kind != "replace")
     try:
         found = Workflow.load(folder)
     except DataError:
         return
-    pd.testing.assert_frame_equal(found.transform(rows), whole.transform(rows), check_exact=True)
+    if kind != "replace and sign anew":  # whoever knows the format may write another workflow
+        pd.testing.assert_frame_equal(found.transform(rows), whole.transform(rows), check_exact=True)
 
 
 def replace_a_value(folder, data, signed):
@@ -460,12 +440,3 @@ def replace_a_value(folder, data, signed):
         content.pop("sha256", None)
         content["sha256"] = _checksum(content)
     (folder / "workflow.json").write_text(json.dumps(content))
-
-
-@settings(max_examples=examples(150), deadline=None)
-@given(st.data())
-def test_damage_that_was_signed_anew_raises_nothing_but_dataerror(rows, whole, tmp_path_factory, data):
-    folder = copied(whole, tmp_path_factory)
-    replace_a_value(folder, data, signed=True)
-    with contextlib.suppress(DataError):
-        Workflow.load(folder)

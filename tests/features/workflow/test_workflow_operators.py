@@ -91,7 +91,7 @@ def test_an_operator_is_saved_and_loaded_to_the_last_bit(name, tmp_path):
 def test_a_fitted_state_is_the_same_bits_in_any_partitions(name):
     frame = table()
     whole = Workflow.from_steps([{name: EXAMPLES[name]}]).fit([frame])
-    for count, seed in ((1, 0), (3, 1), (64, 2), (64, 3), (5, 4)):
+    for count, seed in ((3, 1), (32, 2)):
         again = Workflow.from_steps([{name: EXAMPLES[name]}]).fit(cut(frame, count, seed))
         assert again.states.keys() == whole.states.keys()
         assert all(same(again.states[k], whole.states[k]) for k in whole.states)
@@ -109,8 +109,8 @@ def test_rows_in_any_order_alone_and_in_any_partitions_give_the_same_and_come_in
     shuffled = workflow.transform(frame.sample(frac=1, random_state=2))
     pd.testing.assert_frame_equal(shuffled.loc[whole.index], whole, check_exact=True)
     if workflow.steps[0].group_keys is None:
-        alone = [frame.iloc[[row]] for row in range(0, len(frame), 7)]
-        for parts in (alone, cut(frame, 64, 4), cut(frame, 5, 5)):
+        alone = [frame.iloc[[row]] for row in range(0, len(frame), 29)]
+        for parts in (alone, cut(frame, 9, 4)):
             found = pd.concat([workflow.transform(part) for part in parts])
             expected = whole.loc[[row for part in parts for row in part.index if row in whole.index]]
             pd.testing.assert_frame_equal(found, expected, check_exact=True)

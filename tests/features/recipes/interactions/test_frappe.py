@@ -54,15 +54,9 @@ def test_every_row_of_the_file_is_a_positive_with_its_context(folder, raw):
     for name in ("user", "item", *CONTEXT_COLUMNS):
         assert rows[name].tolist() == raw[name].tolist()
     assert (rows["target"] == 1).all()
+    assert sorted(tables.splits["valid"]["user"]) == sorted(set(raw["user"]))  # the configuration leaves one out
     assert tables.schema.names("categorical") == ["user", "item", *CONTEXT_COLUMNS]
     assert [entity.columns for entity in tables.schema.entities] == [("user",), ("item",)]
-
-
-def test_one_row_of_each_user_is_left_out_for_valid_and_one_for_test(folder, raw):
-    tables = build(folder)
-    for name in ("valid", "test"):
-        assert sorted(tables.splits[name]["user"]) == sorted(set(raw["user"]))
-    assert len(tables.splits["train"]) == len(raw) - 2 * raw["user"].nunique()
 
 
 def test_the_published_shares_are_a_setting(folder, raw):

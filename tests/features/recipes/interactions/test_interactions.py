@@ -141,12 +141,6 @@ def test_a_split_by_time_has_no_earlier_row_in_a_later_split(log, tmp_path, task
     assert len(frames["train"]) / len(log) == pytest.approx(0.8, abs=0.01)
 
 
-def test_ranking_by_random_shares_keeps_every_row(log, tmp_path):
-    tables = build(tmp_path, log, split_by="random")
-    assert sorted(all_rows(tables)["row_number"]) == list(range(len(log)))
-    assert all_rows(tables)["target"].unique().tolist() == [1.0]
-
-
 def test_times_may_be_text(log, tmp_path):
     moments = pd.Timestamp("2013-05-06") + pd.to_timedelta(log["when"], unit="min")
     text = log.assign(when=moments.dt.strftime("%Y-%m-%dT%H:%M:%S"))

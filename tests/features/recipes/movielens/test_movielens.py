@@ -166,7 +166,7 @@ def test_raw_rows_are_users_and_items_with_what_is_known_of_them(folders, tmp_pa
 @pytest.mark.parametrize(
     ("files", "given_settings", "message"),
     [
-        ({}, {}, r"holds no MovieLens ratings.*ml-1m: ratings\.dat, movies\.dat.*grouplens\.org.*movielens_synthetic"),
+        ({}, {}, r"holds no MovieLens ratings.*ml-1m: ratings\.dat, movies\.dat.*grouplens\.org.*synthetic\.movielens"),
         ({"u.data": "1\t2\t3\t4\n", "ratings.csv": "userId\n"}, {}, r"several formats \(ml-100k, ml-latest\)"),
         ({"ratings.dat": "1:2:3:4\n"}, {}, r"ratings\.dat: column 'timestamp' is declared int64"),
         ({"ratings.dat": "1::2::3::4\n1:x:2::3::4\n"}, {}, r"ratings\.dat: not every row is of the form UserID::Movie"),
@@ -177,6 +177,7 @@ def test_raw_rows_are_users_and_items_with_what_is_known_of_them(folders, tmp_pa
         ({"ratings.csv": "userId,movieId,rating\n1,2,3\n"}, {}, r"column\(s\) 'timestamp' not found"),
         ({"u.data": ""}, {}, r"u\.data: the file is empty"),
         ({"u.data": "1\t2\t3\t4\n"}, {}, r"no user has 3 interactions"),
+        ({}, {"format": "ml-1b"}, r"format is 'ml-1b'. Known: auto, ml-100k, ml-1m, ml-latest"),
         ({"u.data": "1\t2\t3\t4\n"}, {"format": "ml-1m"}, r"ratings\.dat': no such file"),
         ({"ratings.csv": "userId,movieId,rating,timestamp\n1,2,3,4\n"}, {"demographics": True},
          r"ml-latest says nothing about its users"),
@@ -224,11 +225,6 @@ def test_a_damaged_file_of_movies_or_users_is_refused_or_read_line_by_line(tmp_p
     lines = [line for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n") if line.rstrip(b"\r")]
     assert len(found) == len(lines)
     assert str(found.dtypes.iloc[0]) == "int64"
-
-
-def test_an_unknown_format_is_an_error():
-    with pytest.raises(DataError, match=r"format is 'ml-1b'. Known: auto, ml-100k, ml-1m, ml-latest"):
-        MovieLensSettings(format="ml-1b")
 
 
 def test_synthetic_ratings_hold_the_planted_preferences(folders, ratings):

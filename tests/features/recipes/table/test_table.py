@@ -25,8 +25,11 @@ ADULT = {
 KIND = {"kind": {"task": "multiclass"}}
 
 
+LATE = {"late": {"task": "binary"}}
+
+
 def build(**settings):
-    return TableRecipe(TableSettings(**settings)).build("pandas")
+    return TableRecipe(TableSettings(**({"targets": LATE} | settings))).build("pandas")
 
 
 @pytest.fixture
@@ -80,7 +83,7 @@ def test_adult_without_label_strip_says_what_it_found(shared_data):
 
 
 def test_one_path_is_split_by_rows_in_the_given_shares(table, saved):
-    tables = build(path=saved, categorical=("shop",), targets={"late": {"task": "binary"}})
+    tables = build(path=saved, categorical=("shop",))
     parts = [tables.splits[name] for name in ("train", "valid", "test")]
     rows = pd.concat(parts)["row_number"]
     assert sorted(rows) == list(range(len(table)))
@@ -92,8 +95,7 @@ def test_one_path_is_split_by_rows_in_the_given_shares(table, saved):
 
 def test_the_seed_decides_the_split_and_the_features_do_not(saved):
     def test_rows(**more):
-        settings = {"path": saved, "targets": {"late": {"task": "binary"}}} | more
-        return build(**settings).splits["test"]["row_number"].tolist()
+        return build(path=saved, **more).splits["test"]["row_number"].tolist()
 
     assert test_rows(categorical=("shop",)) == test_rows(continuous=("x",))
     assert test_rows(categorical=("shop",)) != test_rows(categorical=("shop",), seed=1)
@@ -101,7 +103,7 @@ def test_the_seed_decides_the_split_and_the_features_do_not(saved):
 
 @pytest.mark.parametrize("settings", [{"split_key": "visit"}, {"group": "visit"}])
 def test_equal_keys_share_a_split_whatever_the_order_of_rows(table, tmp_path, settings):
-    settings |= {"continuous": ("x",), "targets": {"late": {"task": "binary"}}, "keys": ("id", *settings.get("k", ()))}
+    settings |= {"continuous": ("x",), "keys": ("id", *settings.get("k", ()))}
     one = build(path=write(tmp_path, table), **settings).splits
     two = build(path=write(tmp_path, table.sample(frac=1, random_state=1), "u.csv"), **settings).splits
     where = table.set_index("id")["visit"]
@@ -128,7 +130,7 @@ def test_a_time_column_splits_in_time_order(table, tmp_path, change, dtype, endi
     changed = table.assign(at=change(table["at"]))
     path = str(tmp_path / f"t.{ending}")
     changed.to_csv(path, index=False) if ending == "csv" else changed.to_parquet(path)
-    tables = build(path=path, continuous=("x",), targets={"late": {"task": "binary"}}, time="at", keys=("id",))
+    tables = build(path=path, continuous=("x",), time="at", keys=("id",))
     parts = [tables.splits[name] for name in ("train", "valid", "test")]
     assert {str(part["at"].dtype) for part in parts} == {dtype}
     original = table.set_index("id")["at"]
@@ -193,23 +195,21 @@ def test_several_labels_weight_group_and_integer_categories_at_once(table, saved
 def test_large_integer_ids_stay_exact_and_nulls_stay_null(table, tmp_path):
     big = 2**53 + 1
     frame = table.assign(code=big)
-    targets = {"late": {"task": "binary"}}
-    tables = build(path=write(tmp_path, frame), categorical={"code": "int64"}, targets=targets)
+    tables = build(path=write(tmp_path, frame), categorical={"code": "int64"})
     assert set(tables.splits["train"]["code"]) == {big}
     small = table.assign(code=table["code"].astype("Int64").mask(table["code"] == 7))
-    tables = build(path=write(tmp_path, small), categorical={"code": "int64"}, targets=targets)
+    tables = build(path=write(tmp_path, small), categorical={"code": "int64"})
     rows = pd.concat(list(tables.splits.values()))
     assert int(rows["code"].isna().sum()) == int((table["code"] == 7).sum())
     holes = frame.assign(code=frame["code"].astype("Int64").mask(table["code"] == 7))
     with pytest.raises(DataError, match=r"column 'code'.*2\^53.*read the column as a string"):
-        build(path=write(tmp_path, holes), categorical={"code": "int64"}, targets=targets)
+        build(path=write(tmp_path, holes), categorical={"code": "int64"})
 
 
 def test_files_without_a_header_take_the_given_names(table, tmp_path):
     table[["shop", "late"]].to_csv(tmp_path / "t.tsv", index=False, header=False, sep="\t")
     tables = build(
-        path=str(tmp_path / "t.tsv"), separator="\t", column_names=("shop", "late"), categorical=("shop",),
-        targets={"late": {"task": "binary"}},
+        path=str(tmp_path / "t.tsv"), separator="\t", column_names=("shop", "late"), categorical=("shop",)
     )  # fmt: skip
     assert sum(map(len, tables.splits.values())) == len(table)
 
@@ -278,34 +278,25 @@ def test_settings_that_make_no_sense_are_an_error(settings, message):
         TableSettings(**({"continuous": ("x",), "targets": {"y": {"task": "binary"}}} | settings))
 
 
-def test_a_missing_column_is_named_with_the_alternatives(saved):
-    with pytest.raises(DataError, match=r"column.* 'y' not found. Columns there: 'shop', 'code'"):
-        build(path=saved, continuous=("y",), targets={"late": {"task": "binary"}})
-
-
-def test_a_negative_weight_is_an_error(table, tmp_path):
-    with pytest.raises(DataError, match=r"weight 'w' holds negative"):
-        build(
-            path=write(tmp_path, table.assign(w=-1.0)), continuous=("x",), weight="w",
-            targets={"late": {"task": "binary"}},
-        )  # fmt: skip
-
-
-def test_a_column_in_two_roles_is_an_error(saved):
-    with pytest.raises(DataError, match=r"shop listed twice"):
-        build(path=saved, categorical=("shop",), keys=("shop",), targets={"late": {"task": "binary"}})
-
-
-def test_too_few_rows_for_three_splits_are_an_error(table, tmp_path):
-    with pytest.raises(DataError, match=r"split 'valid' is empty|split 'test' is empty"):
-        build(path=write(tmp_path, table.head(2)), continuous=("x",), targets={"late": {"task": "binary"}})
+@pytest.mark.parametrize(
+    ("change", "settings", "message"),
+    [
+        ({}, {"continuous": ("y",)}, r"column.* 'y' not found. Columns there: 'shop', 'code'"),
+        ({"w": -1.0}, {"continuous": ("x",), "weight": "w"}, r"weight 'w' holds negative"),
+        ({}, {"categorical": ("shop",), "keys": ("shop",)}, r"shop listed twice"),
+        ("two rows", {"continuous": ("x",)}, r"split 'valid' is empty|split 'test' is empty"),
+    ],
+)
+def test_files_that_do_not_fit_the_settings_are_an_error(table, tmp_path, change, settings, message):
+    frame = table.head(2) if change == "two rows" else table.assign(**change)
+    with pytest.raises(DataError, match=message):
+        build(path=write(tmp_path, frame), **settings)
 
 
 def test_inputs_are_the_files_of_every_split(tmp_path, table):
     paths = [write(tmp_path, table, name) for name in ("a.csv", "b.csv", "c.csv")]
     settings = TableSettings(
-        train_path=paths[0], valid_path=paths[1], test_path=paths[2], continuous=("x",),
-        targets={"late": {"task": "binary"}},
+        train_path=paths[0], valid_path=paths[1], test_path=paths[2], continuous=("x",), targets=LATE
     )  # fmt: skip
     assert TableRecipe(settings).inputs() == paths
     assert recipe_class("table") is TableRecipe
@@ -331,7 +322,7 @@ STEPS = (
 )
 WITH_STEPS = {
     "steps": STEPS, "inputs": {"price": "float64", "code": "int64"}, "categorical": ("shop", "shop_code"),
-    "continuous": ("x", "log_price"), "targets": {"late": {"task": "binary"}}, "keys": ("id",),
+    "continuous": ("x", "log_price"), "keys": ("id",),
 }  # fmt: skip
 
 
@@ -349,14 +340,6 @@ def test_steps_are_fitted_on_the_train_split_and_their_columns_have_roles(saved,
         np.testing.assert_allclose(frame["log_price"], expected, rtol=1e-5, atol=1e-6)
     assert tables.workflow.inputs == ("price", "shop", "code", "x")
     assert tables.workflow.labels == ("late",)
-
-
-def test_without_steps_the_table_is_as_it_was(saved):
-    settings = {key: value for key, value in WITH_STEPS.items() if key not in ("steps", "inputs")}
-    settings |= {"categorical": ("shop",), "continuous": ("x",)}
-    found = build(path=saved, **settings)
-    assert found.workflow.steps == ()
-    assert list(found.splits["test"].columns) == ["shop", "x", "late", "id"]
 
 
 def test_rows_may_go_and_a_step_may_read_the_label_to_fit(saved, table):
@@ -393,7 +376,7 @@ def test_mistakes_in_steps_are_errors(saved, change, message):
 
 def test_raw_rows_hold_what_is_asked_for_and_the_keys(saved, table, tmp_path):
     unlabelled = write(tmp_path, table.drop(columns=["late", "kind", "w"]), "new.csv")
-    recipe = TableRecipe(TableSettings(path=saved, **WITH_STEPS))
+    recipe = TableRecipe(TableSettings(path=saved, targets=LATE, **WITH_STEPS))
     found = recipe.raw_rows("pandas", unlabelled, ("price", "shop", "code", "x"))
     assert list(found.columns) == ["id", "shop", "x", "price", "code", "row_number"]
     assert found["id"].tolist() == table["id"].tolist()
@@ -406,7 +389,7 @@ def test_a_table_that_a_step_reads_is_an_input_of_the_stage(saved, tmp_path):
     shops = write(tmp_path, pd.DataFrame({"shop": ["a", "b"], "size": [3.0, 4.0]}), "shops.csv")
     steps = ({"join_external": {"table": shops, "on": ["shop"], "columns": {"size": "shop_size"}}},)
     settings = WITH_STEPS | {"steps": steps, "categorical": ("shop",), "continuous": ("shop_size",)}
-    assert TableRecipe(TableSettings(path=saved, **settings)).inputs() == [saved, shops]
+    assert TableRecipe(TableSettings(path=saved, targets=LATE, **settings)).inputs() == [saved, shops]
     frame = build(path=saved, **settings).splits["test"]
     assert frame.groupby("shop")["shop_size"].max().to_dict() == {
         "a": 3.0,

@@ -237,12 +237,11 @@ def scramble_after(log, at, seed):
     return out[~gone].reset_index(drop=True)
 
 
-@pytest.mark.parametrize("quantile", [0.2, 0.6, 0.9])
-def test_altering_the_reference_or_any_later_row_changes_no_feature(raw, pairs_and_names, quantile):
+def test_altering_the_reference_or_any_later_row_changes_no_feature(raw, pairs_and_names):
     (log, metadata), (pairs, names) = raw, pairs_and_names
     asked = log[(log["action_type"] == "clickout item") & log["reference"].notna()].sort_values(["timestamp", "step"])
-    row = asked.iloc[int(len(asked) * quantile)]
-    altered = scramble_after(log, (row["timestamp"], row["step"]), seed=int(quantile * 10))
+    row = asked.iloc[int(len(asked) * 0.6)]
+    altered = scramble_after(log, (row["timestamp"], row["step"]), seed=6)
     other = next(item for item in row["impressions"].split("|") if item != row["reference"])
     here = (altered["session_id"] == row["session_id"]) & (altered["step"] == row["step"])
     assert here.sum() == 1
@@ -353,7 +352,7 @@ def test_clickouts_that_cannot_be_used_are_left_out_and_counted(folder, raw):
 
 
 def test_noise_labels_leave_every_feature_and_a_trained_model_at_chance(tmp_path):
-    write_synthetic_log(tmp_path, rows=20_000, seed=2, noise_labels=True)
+    write_synthetic_log(tmp_path, rows=10_000, seed=2, noise_labels=True)
     found = TrivagoRecipe(TrivagoSettings(path=str(tmp_path))).build("pandas")
     names = found.schema.names("continuous")
     whole = pd.concat([found.splits[name] for name in ("train", "valid", "test")])
