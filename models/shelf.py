@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from gigabatch.models.errors import ModelError, require_known
 
 if TYPE_CHECKING:
-    from gigabatch.models.model import Model, ModelInputs
+    from gigabatch.models.inputs import ModelInputs
+    from gigabatch.models.model import Model
 
 MODELS = {
     "tabular": "gigabatch.models.tabular.tabular:TabularModel",
@@ -71,7 +72,7 @@ class ModelSpec:
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> ModelSpec:
         """What `to_dict` gave; unknown settings and missing keys are a `ModelError`."""
-        from gigabatch.models.model import ModelInputs
+        from gigabatch.models.inputs import ModelInputs
 
         if missing := [key for key in ("name", "inputs", "settings") if key not in raw]:
             raise ModelError(f"a model's description lacks {', '.join(missing)}.")

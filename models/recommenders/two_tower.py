@@ -28,10 +28,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gigabatch.models.errors import ModelError, require
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width
 from gigabatch.models.layers.fields import check_settings, float_norm, mlp, one_of, positive_number
 from gigabatch.models.losses import TargetLoss
-from gigabatch.models.model import Model, ModelInputs, Rows
+from gigabatch.models.model import Model, Rows
 from gigabatch.models.recommenders.in_batch import (
     beside,
     pair_bpr,
@@ -48,20 +49,52 @@ PLACES = ("auto", "devices")
 
 @dataclass(frozen=True)
 class TwoTowerSettings:
-    """What can be set of the two towers.
+    """Settings of the two towers.
 
-    embedding_dim: numbers in the vector of a column's value; None takes the rule `embedding_width`, larger for larger
-        tables. layers: widths of the hidden layers of both towers; user_layers, item_layers: of one of them instead.
-    vector_dim: d, numbers in the vector that a tower gives. dropout, batch_norm: in hidden layers, of the top too.
-    normalise: vectors of length 1, so that the inner product is a cosine. temperature: divides it.
-    top: `dot` or `mlp`, as in the module's docstring. top_layers: widths of the MLP's hidden layers.
-    loss: `bce`, the target's own loss of the output (squared error for regression); `softmax`, an item among the others
-        of its batch; `bpr`, an item above others of its batch. See `TwoTower.training_loss`.
-    softmax_rows: positives of the batch among whose items one is to be found, its own among them (softmax, top dot).
-    negatives: rows whose items it is compared with (bpr, and softmax where top is mlp).
-    log_q: softmax takes the logarithm of an item's share of the train split's positives off its score.
-    towers: where they are trained. `auto`: both on the model's device, one after the other; `devices`: each on a GPU of
-        its own, at the same time.
+    Parameters
+    ----------
+    embedding_dim : int or None, default 16
+        Numbers in the vector of a column's value; None takes the rule `embedding_width`, larger for larger tables.
+    layers : tuple of int, default (128,)
+        Widths of the hidden layers of both towers.
+    user_layers, item_layers : tuple of int or None, default None
+        Those of one tower, in place of `layers`.
+    vector_dim : int, default 64
+        Numbers in the vector that a tower gives.
+    dropout : float, default 0.0
+        Of hidden layers, those of the top too, in training.
+    batch_norm : bool, default False
+        In hidden layers, those of the top too.
+    normalise : bool, default True
+        Give vectors the length 1, so that the inner product is a cosine.
+    temperature : float, default 0.1
+        Divides the inner product.
+    top : {'dot', 'mlp'}, default 'dot'
+        How two vectors make a score, as in the module's docstring.
+    top_layers : tuple of int, default (64,)
+        Widths of the hidden layers of the top's MLP.
+    loss : {'bce', 'softmax', 'bpr'}, default 'bce'
+        `bce`: the target's own loss of the output (squared error for regression). `softmax`: an item among the others
+        of its batch. `bpr`: an item above others of its batch. See `TwoTower.training_loss`.
+    softmax_rows : int, default 1024
+        Positives of the batch among whose items one is to be found, its own among them (`softmax`, top `dot`).
+    negatives : int, default 8
+        Rows whose items it is compared with (`bpr`, and `softmax` where top is `mlp`).
+    log_q : bool, default True
+        `softmax` takes the logarithm of an item's share of the train split's positives off its score.
+    towers : {'auto', 'devices'}, default 'auto'
+        Where they are trained. `auto`: both on the model's device, one after the other. `devices`: each on a GPU of its
+        own, at the same time.
+
+    Raises
+    ------
+    ModelError
+        For a value that cannot be.
+
+    Examples
+    --------
+    >>> TwoTowerSettings(layers=[64, 32], user_layers=[8]).tower_layers
+    ((8,), (64, 32))
     """
 
     embedding_dim: int | None = 16
@@ -139,7 +172,28 @@ class Tower(nn.Module):
 
 
 class TwoTower(Model):
-    """A tower for user and context, a tower for the item, and their score."""
+    """Two towers: a tower for user and context, a tower for the item, and their score.
+
+    Parameters
+    ----------
+    inputs : ModelInputs
+        Sizes of the id tables, number of floats and of outputs; which columns are the user's and the item's.
+    settings : TwoTowerSettings
+        What a user may set.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import ModelInputs, TwoTower
+    >>> from gigabatch.models.inputs import EntityColumns
+    >>> user, item = EntityColumns(key=0, ids=(0,)), EntityColumns(key=1, ids=(1,))
+    >>> inputs = ModelInputs((5, 7), num_floats=0, num_outputs=1, user=user, item=item)
+    >>> model = TwoTower(inputs, TwoTower.Settings(layers=(8,), vector_dim=4))
+    >>> ids, floats = torch.tensor([[1, 6], [4, 0], [2, 3]]), torch.empty(3, 0)
+    >>> users, items = model.user_vectors(ids, floats), model.item_vectors(ids, floats)  # to be stored
+    >>> users.shape, model.score(users, items).shape
+    (torch.Size([3, 4]), torch.Size([3, 1]))
+    """
 
     Settings = TwoTowerSettings
     entities = ("user", "item")

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import sklearn.metrics
 import torch
-from torch.nn import functional
 
 from gigabatch.models.errors import ModelError
 from gigabatch.models.losses import TargetLoss
@@ -38,14 +37,6 @@ def test_loss_is_the_sum_of_scikit_learns(batch, weighted):
     loss = TargetLoss(TASKS)(outputs, targets, weight)
     assert loss.shape == ()
     assert loss.item() == pytest.approx(sum(sklearn_losses(outputs, targets, weight)), rel=1e-5)
-
-
-@pytest.mark.parametrize("position", [0, 1, 2])
-def test_a_single_target_has_its_own_loss(batch, position):
-    outputs, targets, weight = batch
-    columns = (slice(0, 1), slice(1, 4), slice(4, 5))[position]
-    loss = TargetLoss([TASKS[position]])(outputs[:, columns], (targets[position],), weight)
-    assert loss.item() == pytest.approx(sklearn_losses(outputs, targets, weight)[position], rel=1e-5)
 
 
 def test_predictions_are_probabilities_and_values(batch):
@@ -110,14 +101,6 @@ def test_half_precision_outputs_are_computed_in_float32(batch):
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, loss(outputs.bfloat16().float(), targets), rtol=0, atol=0)
     assert {prediction.dtype for prediction in loss.predict(outputs.bfloat16())} == {torch.float32}
-
-
-def test_class_numbers_may_be_int32_or_int64(batch):
-    outputs, (_, classes, _), _ = batch
-    loss = TargetLoss([("multiclass", 5)])
-    expected = functional.cross_entropy(outputs, classes.long())
-    torch.testing.assert_close(loss(outputs, (classes,)), expected)
-    torch.testing.assert_close(loss(outputs, (classes.long(),)), expected)
 
 
 @pytest.mark.parametrize(

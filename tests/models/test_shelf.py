@@ -3,9 +3,10 @@
 from dataclasses import fields
 
 import pytest
+import torch
 
 from gigabatch.models.errors import ModelError
-from gigabatch.models.model import EntityColumns, ModelInputs
+from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.shelf import MODELS, model_class
 from tests.models.shelf_helpers import (
     BINARY,
@@ -16,10 +17,11 @@ from tests.models.shelf_helpers import (
     build,
     check_gradients,
     check_round_trip,
-    check_row_optimizers,
+    check_row_optimizer,
     check_rows_alone,
     random_rows,
     spec,
+    stir,
 )
 
 # ids item, context, user, item, user; floats context, item, user
@@ -91,8 +93,27 @@ def test_it_learns_scores_each_row_alone_and_is_built_again_from_json(name, sett
 
 
 @pytest.mark.parametrize(("name", "settings"), [*FORMS, *TOWER_FORMS])
-def test_row_optimizers_lower_the_loss(name, settings):
-    check_row_optimizers(name, SCATTERED if name == "two_tower" else INPUTS, **settings)
+def test_a_row_optimizer_lowers_the_loss(name, settings):
+    check_row_optimizer(name, SCATTERED if name == "two_tower" else INPUTS, **settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "dropout"),
+    [
+        ("autoint", "attention_dropout"),
+        ("deepfm", "dropout"),
+        ("ft_transformer", "attention_dropout"),
+        ("ft_transformer", "hidden_dropout"),
+        ("ft_transformer", "residual_dropout"),
+    ],
+)
+def test_dropout_is_for_training_alone(name, dropout):
+    others = {field.name: 0.0 for field in fields(model_class(name).Settings) if field.name.endswith("dropout")}
+    model, rows = build(name, **(others | {dropout: 0.5})), random_rows(INPUTS)
+    stir(model)
+    for training in (True, False):
+        first, second = (model.train(training)(rows.ids, rows.floats) for _ in range(2))
+        assert torch.equal(first, second) != training
 
 
 def test_several_outputs_are_built_again_from_json():

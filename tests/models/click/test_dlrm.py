@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gigabatch.models.click.dlrm import PairDots
 from gigabatch.models.errors import ModelError
-from gigabatch.models.model import ModelInputs
+from gigabatch.models.inputs import ModelInputs
 from tests.models.shelf_helpers import (
     INPUTS,
     NO_IDS,
@@ -20,7 +20,6 @@ from tests.models.shelf_helpers import (
     check_gradients,
     mlp_by_hand,
     normed_by_hand,
-    planted_rows,
     random_rows,
     signs,
     stirred,
@@ -88,14 +87,6 @@ def test_it_learns_a_product_of_a_float_and_two_ids_that_pairs_do_not_hold():
     reached = {name: auc(model, fresh) for name, model in models.items()}
     assert reached["dlrm"] > 0.85, reached
     assert reached["fm"] < 0.6, reached
-
-
-def test_it_learns_pairs_of_ids_without_floats():
-    inputs, rows = planted_rows({(0, 1): 2.5}, 4000, seed=1)
-    _, fresh = planted_rows({(0, 1): 2.5}, 2000, seed=2)
-    model = build("dlrm", inputs, **SMALL)
-    train(model, rows, steps=200)
-    assert auc(model, fresh) > 0.85
 
 
 @pytest.mark.parametrize("inputs", [NO_IDS, ModelInputs((5,), 0)], ids=["only_floats", "one_id_column"])

@@ -122,11 +122,6 @@ def test_learning_rate_and_momentum_on_the_device(triton_device):
     check(triton_device, np.random.default_rng(6), 60, rule)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_plain_rules_without_extras(triton_device, method):
-    check(triton_device, np.random.default_rng(7), 60, RowRule(method, lr=0.05, trust_clip=None))
-
-
 @pytest.mark.parametrize("shape", [(3, 4), (60, 20)])
 def test_lamb_where_a_norm_is_zero(triton_device, shape):
     """A row of zeros moves with ratio 1; a row whose update is 0 stays."""

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from gigabatch.models.errors import ModelError
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import (
     FieldEmbeddings,
     InputRow,
@@ -21,10 +22,7 @@ from gigabatch.models.layers.fields import (
     positive,
     probability,
 )
-from gigabatch.models.model import ModelInputs
-from tests.models.shelf_helpers import INPUTS, NO_FLOATS, NO_IDS, by_hand, mlp_by_hand, normed_by_hand, random_rows
-
-ALL_INPUTS = pytest.mark.parametrize("inputs", [INPUTS, NO_FLOATS, NO_IDS], ids=["both", "no_floats", "no_ids"])
+from tests.models.shelf_helpers import ALL_INPUTS, NO_IDS, by_hand, mlp_by_hand, normed_by_hand, random_rows
 
 
 @ALL_INPUTS
@@ -122,11 +120,6 @@ def test_logits_are_not_rounded_to_bfloat16(num_out, training):
         assert nn.Linear(7, num_out)(rows).dtype == torch.bfloat16
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-5)
-
-
-def test_dropout_is_active_in_training_only():
-    network, x = mlp(3, (50,), None, dropout=0.5), torch.ones(1, 3)
-    assert (network.train()(x) == 0).sum() > (network.eval()(x) == 0).sum()
 
 
 nested = st.recursive(st.integers(), lambda inner: st.lists(inner, max_size=3), max_leaves=8)

@@ -62,15 +62,6 @@ def test_the_model_that_is_trained_is_left_alone_and_the_average_is_ready_to_eva
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_a_constant_model_is_its_own_average():
-    model = model_of(2)
-    average = WeightAverage(model, 0.99)
-    for _ in range(5):
-        average.begin_update()
-        average.update()
-    assert all(torch.equal(value, average.model.state_dict()[name]) for name, value in model.state_dict().items())
-
-
 def test_it_goes_on_bit_for_bit_from_its_state():
     def go(average, model, random, count):
         for _ in range(count):

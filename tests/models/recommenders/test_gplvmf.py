@@ -15,8 +15,8 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from gigabatch.loaders.tables.packed import Batch
 from gigabatch.models.errors import ModelError
+from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.losses import TargetLoss
-from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL, EntityColumns, ModelInputs
 from gigabatch.models.optimizers.registry import build_optimizer
 from gigabatch.models.recommenders.gplvmf import GPLVMFSettings
 from gigabatch.models.shelf import ModelSpec, model_class
@@ -232,26 +232,6 @@ def test_a_user_without_rows_gets_the_mean_and_new_ids_their_prior():
     assert unseen.variance[0, 0].tolist() == pytest.approx([0.25, 0.25])
 
 
-def test_without_rows_a_new_model_predicts_zero():
-    torch.manual_seed(0)
-    model = ModelSpec("gplvmf", INPUTS, GPLVMFSettings()).build().eval()
-    ids, floats, _ = table()
-    assert torch.equal(model(ids, floats), torch.zeros(len(ids), 1))
-
-
-def test_a_rows_output_depends_on_that_row_alone():
-    model = build().eval()
-    ids, floats, _ = table(counts=(40, 30, 20, 60, 70, 36), seed=3)
-    assert len(ids) == 256
-    outputs = model(ids, floats)
-    order = torch.randperm(256)
-    close = {"rtol": SCORE_RTOL, "atol": SCORE_ATOL}
-    torch.testing.assert_close(model(ids[order], floats[order]), outputs[order], **close)
-    for place in (0, 100, 255):
-        alone = slice(place, place + 1)
-        torch.testing.assert_close(model(ids[alone], floats[alone]), outputs[alone], **close)
-
-
 def test_predictions_follow_the_weights():
     model = build().eval()
     ids, floats, target = table()
@@ -436,6 +416,13 @@ def factorization_machine(inputs, ids, floats, target):
             model.training_loss(batch_of(ids[places], floats[places], target[places].float()), VALUES).backward()
             optimizer.step()
     return lambda *rows: model.eval()(*rows)[:, 0].detach()
+
+
+def test_without_rows_a_new_model_predicts_zero():
+    torch.manual_seed(0)
+    model = ModelSpec("gplvmf", INPUTS, GPLVMFSettings()).build().eval()
+    ids, floats, _ = table()
+    assert torch.equal(model(ids, floats), torch.zeros(len(ids), 1))
 
 
 @pytest.mark.gpu

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.metrics.pointwise import roc_auc
-from gigabatch.models.model import EntityColumns, ModelInputs
 from gigabatch.models.optimizers.registry import build_optimizer
 from gigabatch.models.recommenders.ncf import NCF, NCFSettings
 

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from gigabatch.models.model import ModelInputs
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.tabular.ft_transformer import Block, FTTransformerSettings
 from tests.models.shelf_helpers import INPUTS, Rows, auc, build, random_rows, stir, train
 
@@ -78,16 +78,6 @@ def test_the_first_block_has_no_norm_before_its_attention_and_weights_start_as_t
     for parameter in (*model.tokenizer.parameters(), model.cls):
         assert parameter.abs().max() <= 8**-0.5
     assert torch.cat([table.flatten() for table in model.tokenizer.tables.tables]).std() > 0.15  # uniform's is 0.204
-
-
-def test_dropout_is_for_training_alone():
-    model = build("ft_transformer", token_dim=8, num_heads=2, residual_dropout=0.2)
-    rows = random_rows(INPUTS)
-    torch.manual_seed(0)
-    first, second = (model.train()(rows.ids, rows.floats) for _ in range(2))
-    assert not torch.equal(first, second)
-    first, second = (model.eval()(rows.ids, rows.floats) for _ in range(2))
-    assert torch.equal(first, second)
 
 
 def checkerboard(num_rows: int, seed: int) -> tuple[ModelInputs, Rows]:
