@@ -31,6 +31,9 @@ MODELS = {
     "gplvmf": "gigabatch.models.recommenders.gplvmf:GPLVMF",
 }
 
+# Settings that are gone, with the value at which leaving them out changes nothing: bundles saved before hold them.
+RETIRED = {"two_tower": {"towers": "auto"}}
+
 
 def model_class(name: str) -> type[Model]:
     """The model of that name; `ModelError` lists those there are."""
@@ -77,9 +80,10 @@ class ModelSpec:
         if missing := [key for key in ("name", "inputs", "settings") if key not in raw]:
             raise ModelError(f"a model's description lacks {', '.join(missing)}.")
         kind = model_class(str(raw["name"]))
-        known = [field.name for field in fields(kind.Settings)]
-        require_known(f"setting of the model {raw['name']}", raw["settings"], known)
-        return cls(str(raw["name"]), ModelInputs.from_dict(raw["inputs"]), kind.Settings(**raw["settings"]))
+        retired = RETIRED.get(str(raw["name"]), {})
+        settings = {key: value for key, value in raw["settings"].items() if retired.get(key) != value}
+        require_known(f"setting of the model {raw['name']}", settings, [field.name for field in fields(kind.Settings)])
+        return cls(str(raw["name"]), ModelInputs.from_dict(raw["inputs"]), kind.Settings(**settings))
 
 
 def spec_of(model: Model) -> ModelSpec:

@@ -61,15 +61,6 @@ def test_gradients_pass_a_numerical_check(batch):
         assert outputs.grad[row, column].item() == pytest.approx((high - low) / (2 * step), rel=1e-3, abs=1e-6)
 
 
-def test_rows_of_weight_zero_do_not_count(batch):
-    outputs, targets, weight = batch
-    weight = weight.clone()
-    weight[25:] = 0
-    loss = TargetLoss(TASKS)
-    kept = loss(outputs[:25], tuple(target[:25] for target in targets), weight[:25])
-    torch.testing.assert_close(loss(outputs, targets, weight), kept)
-
-
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_only_the_proportions_of_weights_matter(batch, scale):
     outputs, targets, weight = batch

@@ -7,7 +7,7 @@ import torch
 
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import EntityColumns, ModelInputs
-from gigabatch.models.shelf import MODELS, model_class
+from gigabatch.models.shelf import MODELS, ModelSpec, model_class
 from tests.models.shelf_helpers import (
     BINARY,
     INPUTS,
@@ -116,6 +116,15 @@ def test_dropout_is_for_training_alone(name, dropout):
         assert torch.equal(first, second) != training
 
 
+def test_a_retired_setting_of_a_saved_model_is_left_out_at_its_default():
+    described = spec("two_tower").to_dict()
+    assert ModelSpec.from_dict(described | {"settings": described["settings"] | {"towers": "auto"}}) == spec(
+        "two_tower"
+    )
+    with pytest.raises(ModelError, match="unknown setting of the model two_tower 'towers'"):
+        ModelSpec.from_dict(described | {"settings": described["settings"] | {"towers": "devices"}})
+
+
 def test_several_outputs_are_built_again_from_json():
     for name in MODELS:
         if not model_class(name).single_output and not model_class(name).entities:
@@ -187,7 +196,6 @@ def test_values_that_do_not_fit_a_settings_type_are_refused(name):
         ("two_tower", {"softmax_rows": 1}, "softmax_rows must be at least 2"),
         ("two_tower", {"top": "max"}, r"unknown top of two_tower 'max'. Known: dot, mlp"),
         ("two_tower", {"loss": "hinge"}, r"unknown loss of two_tower 'hinge'. Known: bce, softmax, bpr"),
-        ("two_tower", {"towers": "threads"}, r"'threads' is not there; .* Set model.towers to auto, or to devices"),
         ("wide_deep", {"layers": []}, "layers is empty"),
         ("wide_deep", {"cross_buckets": 2**31}, "cross_buckets must be at most 2147483647"),
         ("wide_deep", {"crosses": 3}, "crosses must be a list of lists"),

@@ -47,21 +47,6 @@ def test_outputs_and_attention_are_those_of_the_equations(scaled):
 
 
 @torch.no_grad()
-def test_the_attention_is_torchs_multi_head_attention():
-    """Weights copied; its output projection is the identity."""
-    model = build("autoint", **(SMALL | {"embedding_dim": 6}))
-    stir(model)
-    layer = model.interacting[0]
-    peer = torch.nn.MultiheadAttention(6, 2, bias=False, batch_first=True)
-    peer.in_proj_weight.copy_(layer.queries_keys_values.weight)
-    peer.out_proj.weight.copy_(torch.eye(6))
-    vectors = torch.randn(7, 5, 6)
-    mixed, shares = peer(vectors, vectors, vectors, average_attn_weights=False)
-    torch.testing.assert_close(layer(vectors), torch.relu(mixed + layer.residual(vectors)), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(layer.attention(vectors), shares, rtol=1e-5, atol=1e-5)
-
-
-@torch.no_grad()
 def test_autoint_plus_adds_a_perceptron_over_the_same_vectors():
     model, plain = build("autoint", **PLUS, batch_norm=False), build("autoint", **SMALL)
     stir(model)

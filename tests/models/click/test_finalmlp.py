@@ -136,8 +136,8 @@ def test_products_of_two_streams_are_learnt_better_than_by_one_perceptron_of_as_
     peer = build("tabular", inputs, layers=(20,), batch_norm=False)
     left = []
     for model in (ours, peer):
-        train(model, rows, steps=600, loss=loss, lr=0.02, weight_decay=0.0)
-        train(model, rows, steps=200, loss=loss, lr=0.004, weight_decay=0.0)
+        train(model, rows, steps=400, loss=loss, lr=0.02, weight_decay=0.0)
+        train(model, rows, steps=150, loss=loss, lr=0.004, weight_decay=0.0)
         left.append(unexplained(model, held_out))
     size, peer_size = (sum(parameter.numel() for parameter in model.parameters()) for model in (ours, peer))
     assert size < peer_size

@@ -96,14 +96,6 @@ def test_floats_are_scaled_and_the_rest_is_zero(lookup, dtype):
 
 
 @VERSIONS
-def test_floats_without_scales_are_copied(lookup):
-    random = np.random.default_rng(3)
-    tables, ids, floats = cases.tables(random), cases.ids(random, 50), cases.gradient(random, 50, 3)
-    found = run(lookup, ids, tables, sum(table.shape[1] for table in tables) + 3, floats=floats)
-    assert same_bits(found, torch.cat([expected_rows(ids, tables), floats], 1))
-
-
-@VERSIONS
 @pytest.mark.parametrize("num_rows", [0, 1, 20, 128, 129])
 def test_floats_alone(lookup, num_rows):
     floats = cases.gradient(np.random.default_rng(4), num_rows, 3)

@@ -315,17 +315,6 @@ def test_the_same_bits_every_time_and_on_any_number_of_threads():
         assert all(map(torch.equal, one, other))
 
 
-def test_a_table_among_others_moves_as_it_does_alone(small):
-    tables, ((ids, gradient),) = make(np.random.default_rng(13), 200, cases.SHAPES, "zipf", 1)
-    rule = RowRule("adam", lr=0.1)
-    together, _ = run(row_update_cpu.update_rows, tables, [(ids, gradient)], rule)
-    starts = np.cumsum([0] + [table.shape[1] for table in tables])
-    for column, table in enumerate(tables):
-        part = gradient[:, starts[column] : starts[column + 1]]
-        (alone,), _ = run(row_update_cpu.update_rows, [table], [(ids[:, column : column + 1], part)], rule)
-        assert torch.equal(alone, together[column])
-
-
 def test_learning_rate_and_momentum_as_tensors_do_what_numbers_do():
     tables, batches = make(np.random.default_rng(15), 60, cases.SHAPES)
     rule = RowRule("lamb", lr=0.0625, beta1=0.875)

@@ -176,18 +176,6 @@ def test_the_same_bits_every_time(triton_device):
     assert all(map(torch.equal, first, second))
 
 
-def test_a_table_among_others_moves_as_it_does_alone(triton_device):
-    random = np.random.default_rng(12)
-    tables, ids = cases.tables(random), cases.ids(random, 80)
-    starts = np.cumsum([0] + [table.shape[1] for table in tables])
-    gradient = cases.gradient(random, 80, starts[-1])
-    together, _ = run(triton_device, tables, [(ids, gradient)], SGD)
-    for column, table in enumerate(tables):
-        part = gradient[:, starts[column] : starts[column + 1]].contiguous()
-        (alone,), _ = run(triton_device, [table], [(ids[:, column : column + 1], part)], SGD)
-        assert torch.equal(alone, together[column])
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_rows", [300, 20_000])
 @pytest.mark.parametrize("kind", cases.KINDS)

@@ -195,12 +195,8 @@ def test_inputs_that_cannot_be():
         build(PAIRS, margins=(0.1, 0.2, 0.3))
     with pytest.raises(ModelError, match="relation none has no use for the 2 columns"):
         build(INPUTS, relation="none")
-    with pytest.raises(ModelError, match="which columns are those of item"):
-        build(ModelInputs((7, 9), 0, 2, user=EntityColumns(0, (0,))))
     with pytest.raises(ModelError, match="must be binary; found regression"):
         build(PAIRS).training_loss(rows(PAIRS), TargetLoss([("binary", 1), ("regression", 1)]))
-    with pytest.raises(ModelError, match=r"ids must be \[rows, 2\]"):
-        build(PAIRS)(torch.zeros(3, 4, dtype=torch.int32), torch.zeros(3, 0))
 
 
 def planted(num_rows, seed):

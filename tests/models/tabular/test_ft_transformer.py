@@ -4,7 +4,7 @@ import torch
 from torch.nn import functional
 
 from gigabatch.models.inputs import ModelInputs
-from gigabatch.models.tabular.ft_transformer import Block, FTTransformerSettings
+from gigabatch.models.tabular.ft_transformer import Block
 from tests.models.shelf_helpers import INPUTS, Rows, auc, build, random_rows, stir, train
 
 SMALL = {
@@ -49,26 +49,6 @@ def test_outputs_are_those_of_the_equations_with_torchs_attention():
     cls = functional.layer_norm(state[:, -1], (8,), model.norm.weight, model.norm.bias)
     expected = cls.clamp(min=0) @ model.output.weight.t() + model.output.bias
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-
-
-@torch.no_grad()
-def test_with_plain_relu_a_block_is_torchs_transformer_layer():
-    """ReGLU whose linear half is 1 everywhere is ReLU; then torch's own pre-norm layer computes the same."""
-    settings = FTTransformerSettings(**(SMALL | {"hidden_factor": 2.0}))
-    torch.manual_seed(0)
-    block = Block(settings, first=False, last=False).eval()
-    for parameter in block.parameters():
-        parameter.normal_().mul_(0.4)
-    block.widen.weight[:16], block.widen.bias[:16] = 0.0, 1.0
-    peer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, norm_first=True).eval()
-    peer.self_attn.load_state_dict(torch_attention(block, 8, 2).state_dict())
-    peer.norm1.load_state_dict(block.attention_norm.state_dict())
-    peer.norm2.load_state_dict(block.hidden_norm.state_dict())
-    peer.linear1.weight.copy_(block.widen.weight[16:])
-    peer.linear1.bias.copy_(block.widen.bias[16:])
-    peer.linear2.load_state_dict(block.narrow.state_dict())
-    tokens = torch.randn(5, 4, 8)
-    torch.testing.assert_close(block(tokens), peer(tokens), rtol=1e-4, atol=1e-5)
 
 
 def test_the_first_block_has_no_norm_before_its_attention_and_weights_start_as_the_authors():
