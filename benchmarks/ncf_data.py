@@ -15,7 +15,7 @@ from benchmarks.pairs import zipf_ranks
 from gigabatch.features.schema import IdColumn, Target, TensorSchema
 from gigabatch.features.vocabulary.vocabulary import LAYOUT
 from gigabatch.loaders.tables.packed import PackedTable
-from gigabatch.models.model import EntityColumns, ModelInputs
+from gigabatch.models.inputs import EntityColumns, ModelInputs
 
 POSITIVES, USERS, ITEMS, CONTEXTS = 3_647_614, 211_000, 100_000, 21
 PLANTED_SHARE, LATENT = 20, 8

@@ -30,8 +30,29 @@ class EntityColumns:
 class ModelInputs:
     """What the data ask of a model; a model's own settings say the rest.
 
-    num_ids: size of each id column's table. num_floats: float columns. num_outputs: width of the output.
-    user, item: the columns of either, where the schema names them; all others are context.
+    Parameters
+    ----------
+    num_ids : tuple of int
+        Size of each id column's table.
+    num_floats : int
+        Float columns.
+    num_outputs : int, default 1
+        Width of the output.
+    user, item : EntityColumns or None, default None
+        The columns of either, where the schema names them; all others are context.
+
+    Raises
+    ------
+    ModelError
+        For a size below 1, no column at all, or an entity's column that is not there.
+
+    Examples
+    --------
+    >>> from gigabatch import ModelInputs
+    >>> from gigabatch.models.inputs import EntityColumns
+    >>> inputs = ModelInputs(num_ids=(100, 7), num_floats=2, user=EntityColumns(key=0, ids=(0,), floats=(1,)))
+    >>> inputs.context_ids, inputs.context_floats
+    ((1,), (0,))
     """
 
     num_ids: tuple[int, ...]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor, nn
 
 from gigabatch.models.errors import ModelError
-from gigabatch.models.inputs import EntityColumns, ModelInputs
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.losses import TargetLoss
 
 # How far two scores (outputs or predictions) of one row may be apart in float32, alone, among any others or by another
@@ -21,7 +21,6 @@ from gigabatch.models.losses import TargetLoss
 # every path. tests/models/test_scores.py holds both numbers for every model of the shelf.
 SCORE_RTOL = 1e-5
 SCORE_ATOL = 1e-5
-__all__ = ["EntityColumns", "Model", "ModelInputs", "Rows", "require_fit"]
 
 
 class Rows(Protocol):
@@ -41,12 +40,30 @@ class Rows(Protocol):
 
 
 class Model(nn.Module):
-    """Base of the models on the shelf (`models/shelf.py`), built as `Kind(inputs, settings)`, with weights from torch's
-    global generator.
+    """Base of the models on the shelf (`models/shelf.py`); weights come from torch's global generator.
 
-    Settings: a frozen dataclass of what a user may set, which refuses what cannot be (`ModelError`).
-    entities: which of `user` and `item` the schema must name for this model.
-    single_output: the model gives one number a row, so it takes one binary or regression target.
+    Class attributes: `Settings`, a frozen dataclass of what a user may set, which refuses what cannot be
+    (`ModelError`); `entities`, which of `user` and `item` the schema must name for this model; `single_output`, the
+    model gives one number a row, so it takes one binary or regression target.
+
+    Parameters
+    ----------
+    inputs : ModelInputs
+        What the data ask of the model.
+    settings : Settings
+        What a user may set.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import Model, ModelInputs
+    >>> class FirstFloat(Model):
+    ...     def forward(self, ids, floats):
+    ...         self.require_inputs(ids, floats)
+    ...         return floats[:, :1]
+    >>> model = FirstFloat(ModelInputs(num_ids=(5,), num_floats=2), settings=None)
+    >>> model(torch.tensor([[3]]), torch.tensor([[0.5, 7.0]])).item()
+    0.5
     """
 
     Settings: ClassVar[type]

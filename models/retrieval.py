@@ -49,15 +49,41 @@ class TopK(NamedTuple):
 def top_k(queries: Tensor, items: Tensor, k: int, exclude: Tensor | None = None, block_rows: int | None = None) -> TopK:
     """The k items of greatest dot product with each query, every item compared, in float32.
 
-    queries [Q, d] and items [N, d]: float32, float16 or bfloat16. Items may lie on the host while queries are on a GPU;
-    blocks are then copied. exclude: [Q, E] int64 rows that are left out of each query's answer; negative numbers fill
-    up what is not needed. block_rows: items compared at once.
-
     Scores may differ in their last bits with `block_rows` and with the number of queries, as in any matrix product, and
-    with them the order of items whose scores differ by no more than that.
+    with them the order of items whose scores differ by no more than that. Items of equal scores are ordered by their
+    rows.
 
-    Raises:
-        ModelError: for shapes that do not fit, k below 1, or products that are NaN or infinite.
+    Parameters
+    ----------
+    queries : Tensor
+        [Q, d] float32, float16 or bfloat16.
+    items : Tensor
+        [N, d] of these dtypes. They may lie on the host while queries are on a GPU; blocks are then copied.
+    k : int
+        Items a query, at least 1.
+    exclude : Tensor or None, default None
+        [Q, E] int64 rows that are left out of each query's answer; negative numbers fill up what is not needed.
+    block_rows : int or None, default None
+        Items compared at once.
+
+    Returns
+    -------
+    TopK
+        scores [Q, k] float32, descending, and rows [Q, k] int64; -inf and -1 where there are fewer than k items.
+
+    Raises
+    ------
+    ModelError
+        For shapes that do not fit, k below 1, or products that are NaN or infinite.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch.models.retrieval import top_k
+    >>> items = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    >>> found = top_k(torch.tensor([[2.0, 1.0]]), items, k=2)
+    >>> found.rows.tolist(), found.scores.tolist()
+    ([[2, 0]], [[3.0, 2.0]])
     """
     _require_shapes(queries, items, k, exclude)
     if block_rows is None:

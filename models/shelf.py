@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from gigabatch.models.errors import ModelError, require_known
 
 if TYPE_CHECKING:
-    from gigabatch.models.model import Model, ModelInputs
+    from gigabatch.models.inputs import ModelInputs
+    from gigabatch.models.model import Model
 
 MODELS = {
     "tabular": "gigabatch.models.tabular.tabular:TabularModel",
@@ -29,6 +30,9 @@ MODELS = {
     "mrmn": "gigabatch.models.recommenders.mrmn:MRMN",
     "gplvmf": "gigabatch.models.recommenders.gplvmf:GPLVMF",
 }
+
+# Settings that are gone, with the value at which leaving them out changes nothing: bundles saved before hold them.
+RETIRED = {"two_tower": {"towers": "auto"}}
 
 
 def model_class(name: str) -> type[Model]:
@@ -71,14 +75,15 @@ class ModelSpec:
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> ModelSpec:
         """What `to_dict` gave; unknown settings and missing keys are a `ModelError`."""
-        from gigabatch.models.model import ModelInputs
+        from gigabatch.models.inputs import ModelInputs
 
         if missing := [key for key in ("name", "inputs", "settings") if key not in raw]:
             raise ModelError(f"a model's description lacks {', '.join(missing)}.")
         kind = model_class(str(raw["name"]))
-        known = [field.name for field in fields(kind.Settings)]
-        require_known(f"setting of the model {raw['name']}", raw["settings"], known)
-        return cls(str(raw["name"]), ModelInputs.from_dict(raw["inputs"]), kind.Settings(**raw["settings"]))
+        retired = RETIRED.get(str(raw["name"]), {})
+        settings = {key: value for key, value in raw["settings"].items() if retired.get(key) != value}
+        require_known(f"setting of the model {raw['name']}", settings, [field.name for field in fields(kind.Settings)])
+        return cls(str(raw["name"]), ModelInputs.from_dict(raw["inputs"]), kind.Settings(**settings))
 
 
 def spec_of(model: Model) -> ModelSpec:

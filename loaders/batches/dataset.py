@@ -69,12 +69,42 @@ class BatchSource(ABC):
 class BatchDataset(BatchSource):
     """Maps a step's number to the whole `Batch`: one gather of packed rows, on the table's device.
 
-    With `shuffle`, the rows of a step are those at its positions (`RankBatches.positions`) of
-    `SampleOrder(num_rows, seed, epoch)`; without it, the rows at these positions of the table itself. On one rank that
-    is batch i = positions [i batch_size, (i+1) batch_size), the last one smaller where batch_size does not divide the
-    rows, or left out with `drop_last`. A batch never shares memory with the table.
+    With `shuffle`, the rows of a step are those at its positions (`RankBatches.positions`) of `SampleOrder(num_rows,
+    seed, epoch)`; without it, the rows at these positions of the table itself. On one rank that is batch i = positions
+    [i batch_size, (i+1) batch_size), the last one smaller where batch_size does not divide the rows, or left out with
+    `drop_last`. A batch never shares memory with the table.
 
-    batch_size: rows of a batch of this rank. rank, num_ranks: this process among those that train together.
+    Parameters
+    ----------
+    table : PackedTable
+        The rows.
+    batch_size : int
+        Rows of a batch of this rank.
+    shuffle : bool, default True
+        Give the rows of each epoch in a random order of its own.
+    seed : int, default 0
+        Of the order.
+    drop_last : bool, default False
+        Leave out a last step that is not full.
+    rank, num_ranks : int, default 0 and 1
+        This process among those that train together.
+
+    Raises
+    ------
+    LoaderError
+        For settings that give no batches.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import BatchDataset, PackedTable
+    >>> from gigabatch.features.schema import IdColumn, Target, TensorSchema
+    >>> schema = TensorSchema(ids=(IdColumn("item", 9),), floats=("price",), targets=(Target("clicked", "binary"),))
+    >>> items, clicked = torch.arange(9, dtype=torch.int32), torch.zeros(9)
+    >>> table = PackedTable.from_columns(schema, ids=[items], floats=[items / 2], targets=[clicked])
+    >>> dataset = BatchDataset(table, batch_size=4, shuffle=False)
+    >>> len(dataset), dataset[2].ids.tolist()
+    (3, [[8]])
     """
 
     def __init__(

@@ -19,22 +19,50 @@ BATCHES_OUT = 2
 
 
 class BatchLoader:
-    """Iterates over the batches of the current epoch of `source`, each on `device` (the source's own by default).
+    """Iterates over the batches of the current epoch of `source`, each on `device`.
 
     Iterating continues at `step`, the number of batches of this epoch that were handed out; after the last one the
     loader stands at step 0 of the next epoch, which the next `for` runs. A batch counts as handed out before its
-    consumer works on it, so a state saved after a training step resumes with the next one. A state saved after the
-    last batch gives an epoch with no batches left, so that what follows an epoch (evaluation, say) is not skipped.
+    consumer works on it, so a state saved after a training step resumes with the next one. A state saved after the last
+    batch gives an epoch with no batches left, so that what follows an epoch (evaluation, say) is not skipped.
 
     Batches lie in a ring of buffers that are filled again: a batch is valid until the one after the next one is asked
-    for. `copy=True` gives every batch memory of its own, for those who keep batches (`list(loader)`).
-
-    prefetch: batches that a background thread gathers ahead while the device works; 0 for none. By default 1 from
-    host memory to a GPU and 0 otherwise: on CPU the thread would take the cores from the training.
+    for.
 
     From the CPU to a GPU a batch is gathered into page-locked memory and copied as one block on a stream of its own,
     beside the work on the batch before; the consumer's current stream waits for it, the host does not. Where rows
     already lie on the GPU, everything is queued on the consumer's current stream: use the batches on that one.
+
+    Parameters
+    ----------
+    source : BatchSource
+        A `BatchDataset` or a `StreamedDataset`.
+    device : torch.device or str or None, default None
+        Where batches are handed out; by default where the source makes them.
+    prefetch : int or None, default None
+        Batches that a background thread gathers ahead while the device works; 0 for none. By default 1 from host memory
+        to a GPU and 0 otherwise: on CPU the thread would take the cores from the training.
+    copy : bool, default False
+        Give every batch memory of its own, for those who keep batches (`list(loader)`).
+
+    Raises
+    ------
+    LoaderError
+        For a `prefetch` that is negative, or not 0 for rows that lie on a GPU.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import BatchDataset, BatchLoader, PackedTable
+    >>> from gigabatch.features.schema import IdColumn, Target, TensorSchema
+    >>> schema = TensorSchema(ids=(IdColumn("item", 9),), floats=("price",), targets=(Target("clicked", "binary"),))
+    >>> items, clicked = torch.arange(9, dtype=torch.int32), torch.zeros(9)
+    >>> table = PackedTable.from_columns(schema, ids=[items], floats=[items / 2], targets=[clicked])
+    >>> loader = BatchLoader(BatchDataset(table, batch_size=4, shuffle=False))
+    >>> [batch.num_rows for batch in loader]
+    [4, 4, 1]
+    >>> loader.state_dict()["epoch"]  # the next one to run
+    1
     """
 
     def __init__(

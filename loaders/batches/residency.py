@@ -106,14 +106,44 @@ def open_source(
     rank: int = 0,
     num_ranks: int = 1,
 ) -> BatchSource:
-    """The batches of a packed table from where `residency` wants its rows; wrap it in a `BatchLoader`.
+    """Open the batches of a packed table from where `residency` wants its rows; wrap it in a `BatchLoader`.
 
-    table: a folder, an fsspec URL, or a table that is in memory already (which cannot be streamed).
-    residency: of `choose_residency`, or its kind. device: the one that trains.
+    Parameters
+    ----------
+    table : PackedTable or PackedShards or Path or str
+        A folder, an fsspec URL, or a table that is in memory already (which cannot be streamed).
+    residency : Residency or str
+        Of `choose_residency`, or its kind: device, host or stream.
+    batch_size : int
+        Rows of a batch of this rank.
+    device : str, default 'cpu'
+        The one that trains.
+    shuffle, seed, drop_last, rank, num_ranks
+        As of `BatchDataset`.
 
-    Raises:
-        LoaderError: for a damaged table, an unknown residency, `device` without a GPU, or a table that cannot be
-            streamed in this way; see `StreamedDataset`.
+    Returns
+    -------
+    BatchSource
+        A `BatchDataset`, or a `StreamedDataset` for `stream`.
+
+    Raises
+    ------
+    LoaderError
+        For a damaged table, an unknown residency, `device` without a GPU, or a table that cannot be streamed in this
+        way; see `StreamedDataset`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import PackedTable
+    >>> from gigabatch.features.schema import IdColumn, Target, TensorSchema
+    >>> schema = TensorSchema(ids=(IdColumn("item", 9),), floats=("price",), targets=(Target("clicked", "binary"),))
+    >>> items, clicked = torch.arange(9, dtype=torch.int32), torch.zeros(9)
+    >>> table = PackedTable.from_columns(schema, ids=[items], floats=[items / 2], targets=[clicked])
+    >>> from gigabatch.loaders.batches.residency import open_source
+    >>> source = open_source(table, "host", batch_size=4, shuffle=False)
+    >>> len(source), source[0].num_rows
+    (3, 4)
     """
     kind = residency.kind if isinstance(residency, Residency) else residency
     if kind not in SETTINGS[1:]:

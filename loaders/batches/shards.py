@@ -176,7 +176,7 @@ def write_shuffled(
     seed: int,
     shard_rows: int | None = None,
 ) -> None:
-    """Write the rows of `parts` (host tables of one schema, `num_rows` in all) to `folder` in a global random order.
+    """Write the rows of `parts` to `folder` in a global random order, as streaming needs them.
 
     A pure function of the rows' order in the source, (num_rows, shard_rows, seed): how the source is cut into parts
     does not matter. First each row is appended to the shard that `SampleOrder` deals it to, then each shard is permuted
@@ -184,10 +184,43 @@ def write_shuffled(
     They do not depend on `seed` in the way that a loader's order does, so the same seed may serve both.
 
     In memory at a time: one shard and about three blocks of `storage.WRITE_BYTES`, whatever the table's size. On disk:
-    the table once. shard_rows: rows of every shard but the last; by default `SHARD_BYTES` of them.
+    the table once.
 
-    Raises:
-        LoaderError: for parts of another schema or another number of rows. The folder is then left unfinished.
+    Parameters
+    ----------
+    parts : iterable of PackedTable
+        Host tables of one schema.
+    folder : Path or str
+        Where to; a packed table that is there is replaced.
+    schema : TensorSchema
+        Of all parts.
+    num_rows : int
+        Of all parts together.
+    seed : int
+        Of the order.
+    shard_rows : int or None, default None
+        Rows of every shard but the last; by default `SHARD_BYTES` of them.
+
+    Raises
+    ------
+    LoaderError
+        For parts of another schema or another number of rows. The folder is then left unfinished.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import torch
+    >>> from gigabatch import PackedTable
+    >>> from gigabatch.features.schema import IdColumn, Target, TensorSchema
+    >>> schema = TensorSchema(ids=(IdColumn("item", 9),), floats=("price",), targets=(Target("clicked", "binary"),))
+    >>> items, clicked = torch.arange(9, dtype=torch.int32), torch.zeros(9)
+    >>> table = PackedTable.from_columns(schema, ids=[items], floats=[items / 2], targets=[clicked])
+    >>> from gigabatch.loaders.batches.shards import write_shuffled
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_shuffled([table], folder, schema, num_rows=9, seed=1, shard_rows=5)
+    ...     shuffled = PackedTable.load(folder, mmap=False)
+    >>> sorted(shuffled.unpack(shuffled.words).ids[:, 0].tolist())
+    [0, 1, 2, 3, 4, 5, 6, 7, 8]
     """
     folder = Path(folder)
     shard_rows = max(1, SHARD_BYTES // (4 * schema.num_words)) if shard_rows is None else shard_rows

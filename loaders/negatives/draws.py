@@ -91,14 +91,43 @@ class NegativeSampler:
 
 
 class UniformNegatives(NegativeSampler):
-    """Each id of `item_ids` that is not a known positive of the row's user is equally likely.
+    """Draws ids for each row, each id that is not a known positive of the row's user as likely as any other.
 
-    The r-th id that is not a positive is found by binary search, so there is no rejection and no round to bound.
-    item_ids: the ids to draw from, `range(LAYOUT.first, num_ids)` for the vocabulary of a column. replacement: whether
-    an id may come twice in a row; without, each set of K ids is equally likely, and log_q is that of one draw.
+    The r-th id that is not a positive is found by binary search, so there is no rejection and no round to bound. Draws
+    are a pure function of (seed, epoch, a row's position).
 
-    Raises:
-        LoaderError: naming the first user with no allowed id, or without replacement fewer than `num_negatives`.
+    Parameters
+    ----------
+    item_ids : range
+        The ids to draw from, `range(LAYOUT.first, num_ids)` for the vocabulary of a column.
+    num_negatives : int
+        K, draws for each row.
+    known : KnownPositives or None, default None
+        What is not drawn for each user; None where nothing is known.
+    replacement : bool, default True
+        Whether an id may come twice in a row; without, each set of K ids is equally likely, and log_q is that of one
+        draw.
+    seed : int, default 0
+        Of the draws.
+    device : torch.device or str, default 'cpu'
+        Where the batches lie.
+    version : {'reference', 'cpu', 'cuda'} or None, default None
+        Of the kernel; the device's own by default. All give the same ids.
+
+    Raises
+    ------
+    LoaderError
+        Naming the first user with no allowed id, or without replacement fewer than `num_negatives`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch.loaders.negatives.draws import KnownPositives, UniformNegatives
+    >>> known = KnownPositives.from_pairs(users=torch.tensor([0, 0, 1]), items=torch.tensor([3, 4, 5]), num_users=2)
+    >>> sampler = UniformNegatives(range(3, 6), num_negatives=4, known=known)
+    >>> drawn = sampler(positions=torch.arange(2), users=torch.tensor([0, 1], dtype=torch.int32))
+    >>> drawn.ids[0].tolist(), drawn.ids.shape  # user 0 knows 3 and 4
+    ([5, 5, 5, 5], torch.Size([2, 4]))
     """
 
     def __init__(

@@ -62,9 +62,6 @@ class EntityRows:
 
         Each id must be in [0, num_ids), which a GPU does not check.
         """
-        if len(self.words[0]) == 1:  # the key alone
-            ids[:, self.key_column] = entity_ids
-            return
         rows = self.words[entity_ids.long()]
         for place, column in enumerate(self.id_columns):
             ids[:, column] = rows[:, place]

@@ -91,7 +91,33 @@ def unpack(schema: TensorSchema, words: Tensor) -> Batch:
 
 @dataclass(frozen=True, eq=False)
 class PackedTable:
-    """`words` [N, W] int32, row-major, and the schema that says what each word is."""
+    """A table as one matrix of 4-byte words, and the schema that says what each word is.
+
+    Parameters
+    ----------
+    words : Tensor
+        [N, W] int32, contiguous: ids, floats, targets, weight and group of each row, those that are floats by their
+        bits.
+    schema : TensorSchema
+        Names and kinds of the columns.
+
+    Raises
+    ------
+    LoaderError
+        For words of another dtype, shape or width than the schema asks for.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import PackedTable
+    >>> from gigabatch.features.schema import IdColumn, Target, TensorSchema
+    >>> schema = TensorSchema(ids=(IdColumn("item", 9),), floats=("price",), targets=(Target("clicked", "binary"),))
+    >>> items, clicked = torch.arange(9, dtype=torch.int32), torch.zeros(9)
+    >>> table = PackedTable.from_columns(schema, ids=[items], floats=[items / 2], targets=[clicked])
+    >>> batch = table.unpack(table.words[[4, 7]])
+    >>> batch.ids.tolist(), batch.floats.tolist()
+    ([[4], [7]], [[2.0], [3.5]])
+    """
 
     words: Tensor
     schema: TensorSchema
@@ -119,15 +145,36 @@ class PackedTable:
         group: Tensor | None = None,
         device: torch.device | str | None = None,
     ) -> "PackedTable":
-        """Pack 1-d columns of N rows, all on one device, into a table on `device` (the columns' own by default).
+        """Pack 1-d columns into a table. Checking values waits for the device once.
 
-        Columns may be views of a frame's memory; they are only read. Dtypes are exact: int32 for ids, group and
-        multiclass targets, float32 for the rest.
+        Parameters
+        ----------
+        schema : TensorSchema
+            Names and kinds of the columns.
+        ids : sequence of Tensor
+            [N] int32 each, in [0, num_ids) of their column. Columns may be views of a frame's memory; they are only
+            read.
+        floats : sequence of Tensor
+            [N] float32 each, finite.
+        targets : sequence of Tensor
+            [N] float32 each; int32 for multiclass.
+        weight : Tensor or None, default None
+            [N] float32, finite and not negative.
+        group : Tensor or None, default None
+            [N] int32.
+        device : torch.device or str or None, default None
+            Where the table is made; by default where the columns are.
 
-        Raises:
-            LoaderError: naming the column, for a wrong count, dtype, length or device; an id or class out of range; a
-                float, regression target or weight that is NaN or infinite; a binary target outside [0, 1]; a negative
-                weight. Checking values waits for the device once.
+        Returns
+        -------
+        PackedTable
+            The rows in the order of the columns.
+
+        Raises
+        ------
+        LoaderError
+            Naming the column, for a wrong count, dtype, length or device; an id or class out of range; a float,
+            regression target or weight that is NaN or infinite; a binary target outside [0, 1]; a negative weight.
         """
         specs = column_specs(schema)
         columns = [*ids, *floats, *targets]
@@ -181,14 +228,25 @@ class PackedTable:
 
     @classmethod
     def load(cls, folder: Path | str, mmap: bool = True) -> "PackedTable":
-        """The packed table in `folder`, on the CPU.
+        """Open the packed table in `folder`, on the CPU.
 
-        With `mmap` its words are mapped read-only: pages are read when rows are, and writing into `words` crashes the
-        process, so copy before changing anything. Without, they are read into memory, as a table in several shards
-        must be.
+        Parameters
+        ----------
+        folder : Path or str
+            Where `save` or `write_shuffled` wrote it.
+        mmap : bool, default True
+            Map the words read-only: pages are read when rows are, and writing into `words` crashes the process, so copy
+            before changing anything. Without, they are read into memory, as a table in several shards must be.
 
-        Raises:
-            LoaderError: for a missing, truncated or foreign file, or one that does not fit its layout.
+        Returns
+        -------
+        PackedTable
+            The table that was saved.
+
+        Raises
+        ------
+        LoaderError
+            For a missing, truncated or foreign file, or one that does not fit its layout.
         """
         layout = Layout.read(Path(folder))
         return cls(_read_words(Path(folder), layout, mmap), layout.schema)

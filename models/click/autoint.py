@@ -22,18 +22,45 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import FieldEmbeddings, OutputLinear, check_settings, mlp
-from gigabatch.models.model import Model, ModelInputs
+from gigabatch.models.model import Model
 
 
 @dataclass(frozen=True)
 class AutoIntSettings:
-    """What can be set of AutoInt.
+    """Settings of AutoInt.
 
-    embedding_dim: d, numbers in the vector of a value. num_layers: attention layers, at least 1. num_heads: H.
-    head_dim: a, numbers in a head's queries, keys and values. scaled: divide attention logits by sqrt(a), as the
-        authors' code does and the paper's equation does not. attention_dropout: of attention weights.
-    layers: hidden layers of AutoInt+'s perceptron, empty for AutoInt; dropout: after each of them; batch_norm: in them.
+    Parameters
+    ----------
+    embedding_dim : int, default 16
+        Numbers in the vector of a value.
+    num_layers : int, default 3
+        Attention layers.
+    num_heads : int, default 2
+        Heads of each layer.
+    head_dim : int, default 32
+        Numbers in a head's queries, keys and values.
+    scaled : bool, default True
+        Divide attention logits by the root of `head_dim`, as the authors' code does and the paper's equation does not.
+    attention_dropout : float, default 0.0
+        Of attention weights, in training.
+    layers : tuple of int, default ()
+        Widths of the hidden layers of AutoInt+'s perceptron; empty for AutoInt.
+    dropout : float, default 0.0
+        Of each hidden layer's outputs, in training.
+    batch_norm : bool, default True
+        In each hidden layer.
+
+    Raises
+    ------
+    ModelError
+        For a value that cannot be.
+
+    Examples
+    --------
+    >>> AutoIntSettings(layers=(64,)).layers  # AutoInt+
+    (64,)
     """
 
     embedding_dim: int = 16
@@ -81,7 +108,27 @@ class InteractingLayer(nn.Module):
 
 
 class AutoInt(Model):
-    """Attention layers over the fields' vectors, and a linear layer over all that comes out; AutoInt+ adds an MLP."""
+    """AutoInt: attention layers over the columns' vectors, then a linear layer; AutoInt+ adds a perceptron.
+
+    Parameters
+    ----------
+    inputs : ModelInputs
+        Sizes of the id tables, number of floats and of outputs.
+    settings : AutoIntSettings
+        What a user may set.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import AutoInt, ModelInputs
+    >>> inputs = ModelInputs(num_ids=(5, 7), num_floats=2)
+    >>> model = AutoInt(inputs, AutoInt.Settings(embedding_dim=4, num_layers=2))
+    >>> ids, floats = torch.tensor([[1, 6], [4, 0], [2, 3]]), torch.zeros(3, 2)
+    >>> model(ids, floats).shape
+    torch.Size([3, 1])
+    >>> model.attention(ids, floats).shape  # layers, rows, heads, columns, columns
+    torch.Size([2, 3, 2, 4, 4])
+    """
 
     Settings = AutoIntSettings
 

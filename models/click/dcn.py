@@ -20,22 +20,46 @@ import torch
 from torch import Tensor, nn
 
 from gigabatch.models.errors import require
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import InputRow, OutputLinear, check_settings, mlp, one_of
-from gigabatch.models.model import Model, ModelInputs
+from gigabatch.models.model import Model
 
 STRUCTURES = ("parallel", "stacked")
 
 
 @dataclass(frozen=True)
 class CrossNetworkSettings:
-    """embedding_dim: numbers in the vector of a value.
+    """Settings of DCN-V2. W is the width of the input row: all embedded ids and the floats.
 
-    cross_layers: how many; n of them reach products of n + 1 columns.
-    rank: None, W x W matrices; else r of their factors U, V [W, r].
-    experts: K low-rank pairs in each layer, weighed by a gate that sees the row; more than 1 needs a rank.
-    layers: widths of the deep network's hidden layers; none leaves the cross layers alone. dropout: after each of them.
-        batch_norm: in each of them.
-    structure: `parallel`, cross and deep network both see x_0; `stacked`, the deep one sees the cross layers' output.
+    Parameters
+    ----------
+    embedding_dim : int, default 16
+        Numbers in the vector of a value.
+    cross_layers : int, default 3
+        How many; n of them reach products of n + 1 columns.
+    rank : int or None, default None
+        None: W x W matrices. Else r, of their factors U, V [W, r].
+    experts : int, default 1
+        Low-rank pairs in each layer, weighed by a gate that sees the row; more than 1 needs a rank.
+    layers : tuple of int, default (400, 400, 400)
+        Widths of the deep network's hidden layers; none leaves the cross layers alone.
+    dropout : float, default 0.2
+        Of each hidden layer's outputs, in training.
+    batch_norm : bool, default True
+        In each hidden layer.
+    structure : {'parallel', 'stacked'}, default 'parallel'
+        `parallel`: cross and deep network both see the input row. `stacked`: the deep one sees the cross layers'
+        output.
+
+    Raises
+    ------
+    ModelError
+        For a value that cannot be.
+
+    Examples
+    --------
+    >>> CrossNetworkSettings(rank=8, experts=2).experts
+    2
     """
 
     embedding_dim: int = 16
@@ -98,7 +122,25 @@ class CrossLayers(nn.Module):
 
 
 class DCN(Model):
-    """Cross layers and deep network over embedded ids and batch-normed floats, and a linear layer to the outputs."""
+    """DCN-V2: cross layers and a deep network over embedded ids and batch-normed floats, then a linear layer.
+
+    Parameters
+    ----------
+    inputs : ModelInputs
+        Sizes of the id tables, number of floats and of outputs.
+    settings : CrossNetworkSettings
+        What a user may set.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import DCN, ModelInputs
+    >>> inputs = ModelInputs(num_ids=(5, 7), num_floats=2)
+    >>> model = DCN(inputs, DCN.Settings(embedding_dim=4, layers=(8,)))
+    >>> ids, floats = torch.tensor([[1, 6], [4, 0], [2, 3]]), torch.zeros(3, 2)
+    >>> model(ids, floats).shape
+    torch.Size([3, 1])
+    """
 
     Settings = CrossNetworkSettings
 

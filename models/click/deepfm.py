@@ -16,15 +16,35 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gigabatch.models.click.fm import PairTerms
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import FieldEmbeddings, LinearTerms, check_settings, float_norm, mlp
-from gigabatch.models.model import Model, ModelInputs
+from gigabatch.models.model import Model
 
 
 @dataclass(frozen=True)
 class DeepFMSettings:
-    """embedding_dim: d, numbers in the vector of a value.
+    """Settings of DeepFM.
 
-    layers: widths of the network's hidden layers. dropout: after each of them. batch_norm: in each of them.
+    Parameters
+    ----------
+    embedding_dim : int, default 16
+        Numbers in the vector of a value.
+    layers : tuple of int, default (400, 400, 400)
+        Widths of the network's hidden layers.
+    dropout : float, default 0.2
+        Of each hidden layer's outputs, in training.
+    batch_norm : bool, default True
+        In each hidden layer.
+
+    Raises
+    ------
+    ModelError
+        For a value that cannot be.
+
+    Examples
+    --------
+    >>> DeepFMSettings(layers=[64, 32]).layers  # as a YAML file gives them
+    (64, 32)
     """
 
     embedding_dim: int = 16
@@ -37,7 +57,25 @@ class DeepFMSettings:
 
 
 class DeepFM(Model):
-    """Linear terms, pair terms and network; floats are batch-normed, then take part in all three."""
+    """DeepFM: linear terms, pair terms and network; floats are batch-normed, then take part in all three.
+
+    Parameters
+    ----------
+    inputs : ModelInputs
+        Sizes of the id tables, number of floats and of outputs.
+    settings : DeepFMSettings
+        What a user may set.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import DeepFM, ModelInputs
+    >>> inputs = ModelInputs(num_ids=(5, 7), num_floats=2)
+    >>> model = DeepFM(inputs, DeepFM.Settings(embedding_dim=4, layers=(8,)))
+    >>> ids, floats = torch.tensor([[1, 6], [4, 0], [2, 3]]), torch.zeros(3, 2)
+    >>> model(ids, floats).shape
+    torch.Size([3, 1])
+    """
 
     Settings = DeepFMSettings
 

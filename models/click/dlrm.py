@@ -17,20 +17,42 @@ import torch
 from torch import Tensor, nn
 
 from gigabatch.models.errors import require
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import check_settings, float_norm, mlp, one_of
-from gigabatch.models.model import Model, ModelInputs
+from gigabatch.models.model import Model
 
 INTERACTIONS = ("dot", "cat")
 
 
 @dataclass(frozen=True)
 class DLRMSettings:
-    """embedding_dim: d, numbers in the vector of a value.
+    """Settings of DLRM.
 
-    bottom_layers: widths of the bottom network's hidden layers; a layer of width d follows. top_layers: those of the
-        top network. dropout, batch_norm: in the hidden layers of both; the paper has neither.
-    interaction: `dot`, the top network sees the bottom's output and the dots; `cat`, it sees all vectors side by side.
+    Parameters
+    ----------
+    embedding_dim : int, default 16
+        Numbers in the vector of a value.
+    bottom_layers : tuple of int, default (512, 256, 64)
+        Widths of the bottom network's hidden layers; a layer of width `embedding_dim` follows.
+    top_layers : tuple of int, default (512, 256)
+        Widths of the top network's hidden layers.
+    dropout : float, default 0.0
+        Of the hidden layers of both networks; the paper has none.
+    batch_norm : bool, default False
+        In the hidden layers of both networks; the paper has none.
+    interaction : {'dot', 'cat'}, default 'dot'
+        `dot`: the top network sees the bottom's output and the dot products. `cat`: it sees all vectors side by side.
+
+    Raises
+    ------
+    ModelError
+        For a value that cannot be.
+
+    Examples
+    --------
+    >>> DLRMSettings(interaction="cat").interaction
+    'cat'
     """
 
     embedding_dim: int = 16
@@ -62,7 +84,25 @@ class PairDots(nn.Module):
 
 
 class DLRM(Model):
-    """Bottom network, interactions, top network. Floats are batch-normed first; there may be none."""
+    """DLRM: bottom network, interactions, top network. Floats are batch-normed first; there may be none.
+
+    Parameters
+    ----------
+    inputs : ModelInputs
+        Sizes of the id tables, number of floats and of outputs.
+    settings : DLRMSettings
+        What a user may set.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import DLRM, ModelInputs
+    >>> inputs = ModelInputs(num_ids=(5, 7), num_floats=2)
+    >>> model = DLRM(inputs, DLRM.Settings(embedding_dim=4, bottom_layers=(8,), top_layers=(8,)))
+    >>> ids, floats = torch.tensor([[1, 6], [4, 0], [2, 3]]), torch.zeros(3, 2)
+    >>> model(ids, floats).shape
+    torch.Size([3, 1])
+    """
 
     Settings = DLRMSettings
 

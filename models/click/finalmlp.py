@@ -21,23 +21,45 @@ import torch
 from torch import Tensor, nn
 
 from gigabatch.models.errors import ModelError, require
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import FieldEmbeddings, OutputLinear, check_settings, mlp, one_of
-from gigabatch.models.model import Model, ModelInputs
+from gigabatch.models.model import Model
 
 GATES = ("auto", "user", "item", "context", "learned", "none")
 
 
 @dataclass(frozen=True)
 class FinalMLPSettings:
-    """What can be set of FinalMLP.
+    """Settings of FinalMLP.
 
-    embedding_dim: d, numbers in the vector of a value. first_layers, second_layers: hidden layers of the two streams;
-    first_dropout, second_dropout: after each of them; batch_norm: in them.
-    num_heads: H, parts of the fusion; divides the last width of both streams.
-    first_gate, second_gate: what the stream's feature selection looks at. `user`, `item`: the columns of that entity;
-        `context`: those of neither; `learned`: a vector that is the same for every row; `none`: no selection; `auto`:
-        the user's columns for the first and the item's for the second where the inputs name them, else `learned`.
-    gate_layers: hidden layers of the gates.
+    Parameters
+    ----------
+    embedding_dim : int, default 10
+        Numbers in the vector of a value.
+    first_layers, second_layers : tuple of int, default (400,) and (800,)
+        Widths of the hidden layers of the two streams.
+    first_dropout, second_dropout : float, default 0.2
+        Of each hidden layer's outputs, in training.
+    batch_norm : bool, default True
+        In the hidden layers of both streams.
+    num_heads : int, default 10
+        Parts of the fusion; divides the last width of both streams.
+    first_gate, second_gate : str, default 'auto'
+        What the stream's feature selection looks at. `user`, `item`: the columns of that entity. `context`: those of
+        neither. `learned`: a vector that is the same for every row. `none`: no selection. `auto`: the user's columns
+        for the first and the item's for the second where the inputs name them, else `learned`.
+    gate_layers : tuple of int, default (400,)
+        Widths of the hidden layers of the gates.
+
+    Raises
+    ------
+    ModelError
+        For a value that cannot be.
+
+    Examples
+    --------
+    >>> FinalMLPSettings(num_heads=4).num_heads
+    4
     """
 
     embedding_dim: int = 10
@@ -112,7 +134,25 @@ class BilinearFusion(nn.Module):
 
 
 class FinalMLP(Model):
-    """Gated vectors of all columns through two perceptrons, fused bilinearly."""
+    """FinalMLP: gated vectors of all columns through two perceptrons, fused bilinearly.
+
+    Parameters
+    ----------
+    inputs : ModelInputs
+        Sizes of the id tables, number of floats and of outputs; user and item for the gates.
+    settings : FinalMLPSettings
+        What a user may set.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import FinalMLP, ModelInputs
+    >>> inputs = ModelInputs(num_ids=(5, 7), num_floats=2)
+    >>> model = FinalMLP(inputs, FinalMLP.Settings(first_layers=(8,), second_layers=(8,), num_heads=2))
+    >>> ids, floats = torch.tensor([[1, 6], [4, 0], [2, 3]]), torch.zeros(3, 2)
+    >>> model(ids, floats).shape
+    torch.Size([3, 1])
+    """
 
     Settings = FinalMLPSettings
 

@@ -16,13 +16,30 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import FieldEmbeddings, LinearTerms, check_settings, float_norm
-from gigabatch.models.model import Model, ModelInputs
+from gigabatch.models.model import Model
 
 
 @dataclass(frozen=True)
 class FactorizationMachineSettings:
-    """embedding_dim: d, numbers in the vector of a value."""
+    """Settings of the factorization machine.
+
+    Parameters
+    ----------
+    embedding_dim : int, default 16
+        Numbers in the vector of a value.
+
+    Raises
+    ------
+    ModelError
+        For a value that cannot be.
+
+    Examples
+    --------
+    >>> FactorizationMachineSettings(embedding_dim=8)
+    FactorizationMachineSettings(embedding_dim=8)
+    """
 
     embedding_dim: int = 16
 
@@ -50,7 +67,25 @@ class PairTerms(nn.Module):
 
 
 class FactorizationMachine(Model):
-    """Linear and pair terms; floats are batch-normed, then take part in both."""
+    """Factorization machine: linear and pair terms; floats are batch-normed, then take part in both.
+
+    Parameters
+    ----------
+    inputs : ModelInputs
+        Sizes of the id tables, number of floats and of outputs.
+    settings : FactorizationMachineSettings
+        What a user may set.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import FactorizationMachine, ModelInputs
+    >>> inputs = ModelInputs(num_ids=(5, 7), num_floats=2)
+    >>> model = FactorizationMachine(inputs, FactorizationMachine.Settings(embedding_dim=4))
+    >>> ids, floats = torch.tensor([[1, 6], [4, 0], [2, 3]]), torch.zeros(3, 2)
+    >>> model(ids, floats).shape
+    torch.Size([3, 1])
+    """
 
     Settings = FactorizationMachineSettings
 

@@ -12,17 +12,42 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import LinearTerms
-from gigabatch.models.model import Model, ModelInputs
+from gigabatch.models.model import Model
 
 
 @dataclass(frozen=True)
 class LogisticRegressionSettings:
-    """There is nothing to set."""
+    """Settings of logistic regression: there is nothing to set.
+
+    Examples
+    --------
+    >>> LogisticRegressionSettings()
+    LogisticRegressionSettings()
+    """
 
 
 class LogisticRegression(Model):
-    """Linear terms of ids and batch-normed floats; all weights start at 0."""
+    """Logistic regression: linear terms of ids and batch-normed floats; all weights start at 0.
+
+    Parameters
+    ----------
+    inputs : ModelInputs
+        Sizes of the id tables, number of floats and of outputs.
+    settings : LogisticRegressionSettings
+        What a user may set.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import LogisticRegression, ModelInputs
+    >>> inputs = ModelInputs(num_ids=(5, 7), num_floats=2)
+    >>> model = LogisticRegression(inputs, LogisticRegression.Settings())
+    >>> ids, floats = torch.tensor([[1, 6], [4, 0], [2, 3]]), torch.zeros(3, 2)
+    >>> model.eval()(ids, floats).tolist()  # nothing is learnt yet
+    [[0.0], [0.0], [0.0]]
+    """
 
     Settings = LogisticRegressionSettings
 

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from gigabatch.models.errors import require
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import InputRow, check_settings, mlp, one_of
-from gigabatch.models.model import Model, ModelInputs
+from gigabatch.models.model import Model
 
 STRUCTURES = ("shared_bottom", "mmoe")
 NUM_EXPERTS = 8
@@ -29,12 +30,34 @@ NUM_EXPERTS = 8
 
 @dataclass(frozen=True)
 class MultiTaskSettings:
-    """What can be set of the multi-task model.
+    """Settings of the multi-task model.
 
-    structure: `shared_bottom` or `mmoe`. embedding_dim: numbers in the vector of an id.
-    layers: hidden layers of the shared bottom, or of each expert. num_experts: E of mmoe, 8 if it is not given; it is
-        not given for a shared bottom. tower_layers: hidden layers of each tower; empty for a linear one.
-    dropout: after each hidden layer; batch_norm: in the hidden layers of bottom or experts, and of towers.
+    Parameters
+    ----------
+    structure : {'shared_bottom', 'mmoe'}, default 'mmoe'
+        One network for all tasks, or experts that a gate of each task mixes.
+    embedding_dim : int, default 16
+        Numbers in the vector of a value.
+    layers : tuple of int, default (256, 128)
+        Widths of the hidden layers of the shared bottom, or of each expert.
+    num_experts : int or None, default None
+        Experts of `mmoe`, 8 if it is not given; it is not given for a shared bottom.
+    tower_layers : tuple of int, default (64,)
+        Widths of the hidden layers of each tower; empty for a linear one.
+    dropout : float, default 0.0
+        Of each hidden layer's outputs, in training.
+    batch_norm : bool, default True
+        In each hidden layer.
+
+    Raises
+    ------
+    ModelError
+        For a value that cannot be.
+
+    Examples
+    --------
+    >>> MultiTaskSettings(structure="shared_bottom", layers=[64]).layers
+    (64,)
     """
 
     structure: str = "mmoe"
@@ -55,10 +78,27 @@ class MultiTaskSettings:
 
 
 class MultiTask(Model):
-    """Embedded ids and floats through a shared bottom or gated experts, then a tower for each output.
+    """Multi-task model: embedded ids and floats through a shared bottom or gated experts, then a tower for each output.
 
     An output is a task: one a binary or regression target, in the order of the targets. The K outputs of a multiclass
     target have K towers (and gates), which the model cannot tell from K tasks.
+
+    Parameters
+    ----------
+    inputs : ModelInputs
+        Sizes of the id tables, number of floats and of outputs.
+    settings : MultiTaskSettings
+        What a user may set.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import ModelInputs, MultiTask
+    >>> inputs = ModelInputs(num_ids=(5, 7), num_floats=2, num_outputs=2)
+    >>> model = MultiTask(inputs, MultiTask.Settings(layers=(8,), num_experts=2, tower_layers=()))
+    >>> ids, floats = torch.tensor([[1, 6], [4, 0], [2, 3]]), torch.zeros(3, 2)
+    >>> model(ids, floats).shape
+    torch.Size([3, 2])
     """
 
     Settings = MultiTaskSettings

@@ -22,8 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from gigabatch.models.errors import require
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import InputRow, LinearTerms, check_settings, float_norm, mlp
-from gigabatch.models.model import Model, ModelInputs
+from gigabatch.models.model import Model
 
 PRIME = (1 << 31) - 1  # hashes are below it, so that a product of two fits in int64
 BASE = 1_103_515_245  # where the polynomial is evaluated: any number in (0, PRIME) without a pattern
@@ -31,11 +32,33 @@ BASE = 1_103_515_245  # where the polynomial is evaluated: any number in (0, PRI
 
 @dataclass(frozen=True)
 class WideDeepSettings:
-    """embedding_dim: d, numbers in the vector of a value.
+    """Settings of Wide & Deep.
 
-    layers: widths of the network's hidden layers. dropout: after each of them. batch_norm: in each of them.
-    crosses: lists of two or more id columns by their place among the ids, from 0. Each combination of their values has
-        a weight of its own; where there are more than cross_buckets, combinations share weights by a hash.
+    Parameters
+    ----------
+    embedding_dim : int, default 16
+        Numbers in the vector of a value.
+    layers : tuple of int, default (400, 400, 400)
+        Widths of the network's hidden layers.
+    dropout : float, default 0.2
+        Of each hidden layer's outputs, in training.
+    batch_norm : bool, default True
+        In each hidden layer.
+    crosses : tuple of tuple of int, default ()
+        Lists of two or more id columns by their place among the ids, from 0. Each combination of their values has a
+        weight of its own; where there are more than `cross_buckets`, combinations share weights by a hash.
+    cross_buckets : int, default 262144
+        The most weights of one cross.
+
+    Raises
+    ------
+    ModelError
+        For a value that cannot be.
+
+    Examples
+    --------
+    >>> WideDeepSettings(crosses=[[0, 1]]).crosses
+    ((0, 1),)
     """
 
     embedding_dim: int = 16
@@ -109,7 +132,25 @@ class Crosses(nn.Module):
 
 
 class WideDeep(Model):
-    """Linear terms of columns and crosses, and a network over embedded ids and batch-normed floats."""
+    """Wide & Deep: linear terms of columns and crosses, and a network over embedded ids and batch-normed floats.
+
+    Parameters
+    ----------
+    inputs : ModelInputs
+        Sizes of the id tables, number of floats and of outputs.
+    settings : WideDeepSettings
+        What a user may set.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import ModelInputs, WideDeep
+    >>> inputs = ModelInputs(num_ids=(5, 7), num_floats=2)
+    >>> model = WideDeep(inputs, WideDeep.Settings(layers=(8,), crosses=[[0, 1]]))
+    >>> ids, floats = torch.tensor([[1, 6], [4, 0], [2, 3]]), torch.zeros(3, 2)
+    >>> model(ids, floats).shape
+    torch.Size([3, 1])
+    """
 
     Settings = WideDeepSettings
 

@@ -74,14 +74,34 @@ class RowGradient(NamedTuple):
 
 
 class EmbeddingTables(nn.Module):
-    """One table [num_ids[c], widths[c]] float32 for each id column c.
+    """One embedding table for each id column; a lookup gives the columns' rows side by side.
 
-    Id 0 is the project's padding, yet its row is an ordinary one: it is initialised, looked up and trained.
-    Weights start as fastai's `Embedding` does: standard normal, folded into (-2, 2) by fmod, times 0.01.
+    Id 0 is the project's padding, yet its row is an ordinary one: it is initialised, looked up and trained. Weights
+    start as fastai's `Embedding` does: standard normal, folded into (-2, 2) by fmod, times 0.01.
 
-    gradients: `dense`, tensors as large as the tables, or `rows`: no gradient is built. The backward pass leaves what
-        it is given in `row_gradients`, from where `RowOptimizer` moves the rows. `build_optimizer` sets the one that
-        its optimizer takes.
+    Parameters
+    ----------
+    num_ids : sequence of int
+        Rows of each table.
+    widths : sequence of int
+        Columns of each table.
+    gradients : {'dense', 'rows'}, default 'dense'
+        `dense`: gradients are tensors as large as the tables. `rows`: no gradient is built; the backward pass leaves
+        what it is given in `row_gradients`, from where `RowOptimizer` moves the rows. `build_optimizer` sets the one
+        that its optimizer takes.
+
+    Raises
+    ------
+    ModelError
+        For another number of widths than of columns, or an unknown kind of gradients.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch.models.layers.embeddings import EmbeddingTables
+    >>> tables = EmbeddingTables(num_ids=[5, 7], widths=[3, 2])
+    >>> tables(torch.tensor([[1, 6], [4, 0]])).shape
+    torch.Size([2, 5])
     """
 
     def __init__(self, num_ids: Sequence[int], widths: Sequence[int], gradients: str = "dense") -> None:

@@ -38,7 +38,31 @@ class CalibrationCurve(NamedTuple):
 def roc_auc(scores: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
     """Area under the ROC curve: the chance that a positive outranks a negative, a tie counting half.
 
-    NaN if there is only one class, for which no area is defined.
+    Parameters
+    ----------
+    scores : Tensor
+        [n] floats; only their order counts.
+    labels : Tensor
+        [n] of 0 and 1, any dtype.
+    weight : Tensor or None, default None
+        [n], not negative; None weighs all rows alike.
+
+    Returns
+    -------
+    Tensor
+        0-d float64; NaN if there is only one class, for which no area is defined.
+
+    Raises
+    ------
+    ModelError
+        For no rows, other shapes, NaN, labels other than 0 and 1, or weights that are negative or all 0.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch.models.metrics.pointwise import roc_auc
+    >>> roc_auc(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([0, 0, 1, 1])).item()
+    0.75
     """
     _, false_positives, true_positives = _roc_counts("roc_auc", scores, labels, weight)
     twice_area = (false_positives.diff() * (true_positives[1:] + true_positives[:-1])).sum()
@@ -61,7 +85,36 @@ def roc_curve(scores: Tensor, labels: Tensor, weight: Tensor | None = None, *, m
 
 
 def log_loss(probabilities: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Mean negative log likelihood of labels 0 and 1 under P(1); see `PROBABILITY_CLIP`."""
+    """Mean negative log likelihood of labels 0 and 1 under P(1).
+
+    Probabilities are taken to be at least `PROBABILITY_CLIP` from 0 and 1.
+
+    Parameters
+    ----------
+    probabilities : Tensor
+        [n] floats in [0, 1].
+    labels : Tensor
+        [n] of 0 and 1, any dtype.
+    weight : Tensor or None, default None
+        [n], not negative; None weighs all rows alike.
+
+    Returns
+    -------
+    Tensor
+        0-d float64.
+
+    Raises
+    ------
+    ModelError
+        As `roc_auc`, and for probabilities outside [0, 1].
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch.models.metrics.pointwise import log_loss
+    >>> round(log_loss(torch.tensor([0.5, 0.5]), torch.tensor([0, 1])).item(), 6)
+    0.693147
+    """
     check_rows("log_loss", probabilities, labels, weight)
     _check_probabilities("log_loss", probabilities)
     positive = as_positives("log_loss", labels)

@@ -46,7 +46,37 @@ def gauc(scores: Tensor, labels: Tensor, groups: Tensor) -> GroupAuc:
 
 
 def grouped_mrr(scores: Tensor, labels: Tensor, groups: Tensor) -> Tensor:
-    """Mean reciprocal rank: the mean of `reciprocal_ranks`; NaN if no group has a positive."""
+    """Mean reciprocal rank of the best-ranked positive, over the groups that have one.
+
+    Tied rows have their mean rank.
+
+    Parameters
+    ----------
+    scores : Tensor
+        [n] floats; only their order within a group counts.
+    labels : Tensor
+        [n] of 0 and 1, any dtype.
+    groups : Tensor
+        [n] integers; rows of a group need not lie together.
+
+    Returns
+    -------
+    Tensor
+        0-d float64; NaN if no group has a positive.
+
+    Raises
+    ------
+    ModelError
+        As `RankedGroups`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch.models.metrics.ranking import grouped_mrr
+    >>> scores, labels = torch.tensor([0.9, 0.5, 0.7, 0.2]), torch.tensor([1, 0, 0, 1])
+    >>> grouped_mrr(scores, labels, groups=torch.tensor([1, 1, 2, 2])).item()
+    0.75
+    """
     return reciprocal_ranks(scores, labels, groups).mean()
 
 
@@ -92,8 +122,28 @@ class RankedGroups:
     By run, int64 [T]: group_of_run, start (rows of its group above it), size (rows), positives (among them). By group,
     int64 [G]: num_rows, num_positives.
 
-    Raises:
-        ModelError: for no rows, other shapes, scores that are NaN, labels other than 0 and 1, groups that are floats.
+    Parameters
+    ----------
+    scores : Tensor
+        [n] floats; only their order within a group counts.
+    labels : Tensor
+        [n] of 0 and 1, any dtype.
+    groups : Tensor
+        [n] integers; rows of a group need not lie together.
+
+    Raises
+    ------
+    ModelError
+        For no rows, other shapes, scores that are NaN, labels other than 0 and 1, groups that are floats.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch.models.metrics.ranking import RankedGroups
+    >>> scores, labels = torch.tensor([0.9, 0.5, 0.7, 0.2]), torch.tensor([1, 0, 0, 1])
+    >>> ranked = RankedGroups(scores, labels, groups=torch.tensor([1, 1, 2, 2]))
+    >>> ranked.hit_rate(1).tolist(), ranked.recall(2).tolist()
+    ([1.0, 0.0], [1.0, 1.0])
     """
 
     def __init__(self, scores: Tensor, labels: Tensor, groups: Tensor) -> None:

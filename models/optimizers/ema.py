@@ -17,8 +17,8 @@ class WeightAverage:
     (TensorFlow's `ExponentialMovingAverage` with `num_updates`). The floating-point buffers, that is the running mean
     and variance of batch norm, are averaged with the weights that they belong to; others are copied.
 
-    model: a second model that holds the average, each weight on the device of its original, in evaluation mode and
-        without gradients. It takes the memory of the weights once more, and an update reads and writes all of them.
+    model: a second model that holds the average, on the device of the first, in evaluation mode and without gradients.
+        It takes the memory of the weights once more, and an update reads and writes all of them.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -30,20 +30,18 @@ class WeightAverage:
         pairs = [(own[name], live[name]) for name in own]
         self._averaged = [pair for pair in pairs if pair[0].is_floating_point()]
         self._copied = [pair for pair in pairs if not pair[0].is_floating_point()]
-        # A rate on each device: a model may lie on two (two_tower with towers: devices), and no kernel reads across.
-        self._rates = {device: torch.zeros((), device=device) for device in {own.device for own, _ in self._averaged}}
+        self._rate = torch.zeros((), device=self._averaged[0][0].device if self._averaged else None)
 
     def begin_update(self) -> None:
         """The host's part of an update: count it and fill in its rate, a tensor for the sake of CUDA graphs."""
-        for rate in self._rates.values():
-            rate.fill_(1 - min(self.decay, (1 + self.num_updates) / (10 + self.num_updates)))
+        self._rate.fill_(1 - min(self.decay, (1 + self.num_updates) / (10 + self.num_updates)))
         self.num_updates += 1
 
     @torch.no_grad()
     def update(self) -> None:
         """The device's part, after `begin_update` and the optimizer's step; it does not wait for the device."""
         for average, weight in self._averaged:
-            average.lerp_(weight, self._rates[average.device].to(average.dtype))
+            average.lerp_(weight, self._rate.to(average.dtype))
         for own, live in self._copied:
             own.copy_(live)
 

@@ -32,16 +32,46 @@ class Lamb(Optimizer):
         u = (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) + weight_decay w
         w <- w - lr ratio u             ratio = min(|w| / |u|, trust_clip), or 1 where either norm is 0
 
-    max_grad_norm: the gradients of all parameters together are scaled down to this norm; None switches it off.
-        Gradients are left as they were.
-    trust_clip: upper bound of the ratio; None for none, as in apex.
-    always_adapt: groups without weight decay (biases, norms) have ratio 1 unless this is set.
+    All settings but max_grad_norm can differ by group. A step never syncs with the host, but for the first one and
+    those after a state was loaded or gradients came or went. When betas[0] moves, the bias correction uses its present
+    value, as torch's Adam does. Norms are taken in the parameter's dtype (for float32 on a CPU: 1e-5 off at a million
+    elements, 2e-3 at thirty).
 
-    lr, betas[0] and everything else but max_grad_norm can differ by group. Both may be 0-d tensors on the parameters'
-    device, for steps captured in a CUDA graph; a step never syncs with the host, but for the first one and those
-    after a state was loaded or gradients came or went. When betas[0] moves, the bias correction uses its present value,
-    as torch's Adam does. Parameters must be float32 or float64, all on one device; norms are taken in the parameter's
-    dtype (for float32 on a CPU: 1e-5 off at a million elements, 2e-3 at thirty).
+    Parameters
+    ----------
+    params : iterable of Tensor or of groups
+        float32 or float64, all on one device; `lamb_param_groups` makes groups of a model.
+    lr : float or 0-d Tensor, default 1e-3
+        Learning rate; a tensor on the parameters' device for steps captured in a CUDA graph.
+    betas : (float or 0-d Tensor, float), default (0.9, 0.999)
+        b1 and b2.
+    eps : float, default 1e-6
+        Added to the root of the second moment.
+    weight_decay : float, default 0.01
+        Of the weights, inside the ratio.
+    max_grad_norm : float or None, default 1.0
+        The gradients of all parameters together are scaled down to this norm; None switches it off. Gradients are left
+        as they were.
+    trust_clip : float or None, default 10.0
+        Upper bound of the ratio; None for none, as in apex.
+    always_adapt : bool, default False
+        Groups without weight decay (biases, norms) have ratio 1 unless this is set.
+
+    Raises
+    ------
+    ModelError
+        For an unknown setting of a group, one that is out of range, or a parameter of another dtype.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import Lamb
+    >>> weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    >>> optimizer = Lamb([weight], lr=0.1, weight_decay=0.0, always_adapt=True, trust_clip=None)
+    >>> weight.sum().backward()
+    >>> optimizer.step()  # |w| is 5, so the step has the length .1 x 5
+    >>> [round(value, 4) for value in weight.tolist()]
+    [2.6464, 3.6464]
     """
 
     def __init__(

@@ -15,10 +15,37 @@ from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer
 
 
 def build_optimizer(model: nn.Module, name: str, **settings: Any) -> Optimizer | Optimizers:
-    """The optimizer `name`, a key of `OPTIMIZERS`, over the model's trainable parameters.
+    """Build the optimizer `name` over the model's trainable parameters.
 
-    settings: keyword arguments of its builder below, of which `lr` is required; one that the optimizer does not have
-    is a `ModelError` that lists those it has. Biases and the parameters of normalisation layers never decay.
+    Biases and the parameters of normalisation layers never decay.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Its `EmbeddingTables` are told which gradients the optimizer takes.
+    name : str
+        A key of `OPTIMIZERS`: lamb, adamw, adagrad_lamb or cowclip.
+    **settings
+        Keyword arguments of its builder below, of which `lr` is required.
+
+    Returns
+    -------
+    Optimizer or Optimizers
+        One of torch's, or one for the rows of tables beside one for the rest.
+
+    Raises
+    ------
+    ModelError
+        For an unknown optimizer or setting, with those there are.
+
+    Examples
+    --------
+    >>> from gigabatch import DeepFM, ModelInputs
+    >>> from gigabatch.models.optimizers.registry import build_optimizer
+    >>> model = DeepFM(ModelInputs(num_ids=(5, 7), num_floats=2), DeepFM.Settings(layers=(8,)))
+    >>> optimizer = build_optimizer(model, "adagrad_lamb", lr=0.01)
+    >>> [group["lr"] for group in optimizer.param_groups]
+    [0.01, 0.01, 0.01]
     """
     require_known("optimizer", [name], OPTIMIZERS)
     build = OPTIMIZERS[name]

@@ -24,8 +24,33 @@ class Schedule(Protocol):
 class OneCycle:
     """fastai's `fit_one_cycle` (after Smith, arXiv 1803.09820): two half cosines for each of lr and momentum.
 
-    lr goes from lr_max / div up to lr_max over the first pct_start of the steps, then down to lr_max / div_final.
-    moms: momentum at the start, at the peak of lr, and at the end.
+    The learning rate goes from lr_max / div up to lr_max over the first pct_start of the steps, then down to
+    lr_max / div_final.
+
+    Parameters
+    ----------
+    lr_max : float
+        The peak of the learning rate.
+    num_steps : int
+        Updates of the whole run.
+    pct_start : float, default 0.25
+        Share of the steps before the peak.
+    div, div_final : float, default 25 and 1e5
+        lr_max over the learning rate at the start and at the end.
+    moms : (float, float, float), default (0.95, 0.85, 0.95)
+        Momentum at the start, at the peak of the learning rate, and at the end.
+
+    Raises
+    ------
+    ModelError
+        For a setting that is out of range.
+
+    Examples
+    --------
+    >>> from gigabatch.models.optimizers.schedule import OneCycle
+    >>> schedule = OneCycle(lr_max=0.1, num_steps=400)
+    >>> schedule.at(0), schedule.at(100)
+    ((0.004, 0.95), (0.1, 0.85))
     """
 
     lr_max: float

@@ -31,10 +31,11 @@ import torch
 from torch import Tensor, nn
 
 from gigabatch.models.errors import require
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import check_settings, one_of, positive_number
 from gigabatch.models.losses import TargetLoss
-from gigabatch.models.model import Model, ModelInputs, Rows
+from gigabatch.models.model import Model, Rows
 from gigabatch.models.recommenders.stored_rows import KEPT, StoredRows
 
 ELEMENTS_AT_ONCE = 1 << 22  # of the largest temporary of a prediction; 16 MB
@@ -43,14 +44,33 @@ PROBABILITY_FLOOR = 1e-3  # of a binary target's prediction, whose logit would b
 
 @dataclass(frozen=True)
 class GPLVMFSettings:
-    """What can be set of GPLVMF.
+    """Settings of GPLVMF.
 
-    dim: latent numbers of an id of each column. max_rows_per_user: rows of the train split kept of a user, and kept:
-        which, where there are more: `last` in the order of the split, or `random` ones (of a fixed seed).
-    users_per_step: rows of a batch whose users' processes are worked out in a step; batches are in random order, so
-        that those of its first rows stand for all.
-    bias_deviation: of the normal prior of biases, over the targets' standard deviation.
-    jitter: added to the kernel's diagonal, over s^2.
+    Parameters
+    ----------
+    dim : int, default 2
+        Latent numbers of an id of each column.
+    max_rows_per_user : int, default 64
+        Rows of the train split that are kept of a user.
+    kept : {'last', 'random'}, default 'last'
+        Which rows, where there are more: the last in the order of the split, or random ones (of a fixed seed).
+    users_per_step : int, default 256
+        Rows of a batch whose users' processes are worked out in a step; batches are in random order, so that those of
+        its first rows stand for all.
+    bias_deviation : float, default 1.0
+        Of the normal prior of biases, over the targets' standard deviation.
+    jitter : float, default 1e-4
+        Added to the kernel's diagonal, over its signal variance.
+
+    Raises
+    ------
+    ModelError
+        For a value that cannot be.
+
+    Examples
+    --------
+    >>> GPLVMFSettings(max_rows_per_user=32).kept
+    'last'
     """
 
     dim: int = 2
@@ -135,12 +155,32 @@ class UserRows(NamedTuple):
 
 
 class GPLVMF(Model):
-    """A Gaussian process a user; outputs are posterior means given the user's stored rows.
+    """GPLVMF: a Gaussian process a user; outputs are posterior means given the user's stored rows.
 
     Columns of the item and of the context enter the kernel; those of the user, which are constant for a user, the mean
     alone. A user without stored rows gets the mean m; an id that no stored row has takes its prior: latent mean 0,
     variance 1, bias 0. A binary target is regressed like any value (least-squares classification, Rasmussen and
     Williams, section 6.5), and the output is the logit of the value clipped to [0.001, 0.999].
+
+    Parameters
+    ----------
+    inputs : ModelInputs
+        Sizes of the id tables, number of floats and of outputs; which columns are the user's and the item's.
+    settings : GPLVMFSettings
+        What a user may set.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import GPLVMF, ModelInputs
+    >>> from gigabatch.models.inputs import EntityColumns
+    >>> user, item = EntityColumns(key=0, ids=(0,)), EntityColumns(key=1, ids=(1,))
+    >>> inputs = ModelInputs((5, 7), num_floats=0, num_outputs=1, user=user, item=item)
+    >>> model = GPLVMF(inputs, GPLVMF.Settings(dim=2))
+    >>> ids, floats = torch.tensor([[1, 6], [4, 0], [2, 3]]), torch.empty(3, 0)
+    >>> model.remember(ids, floats, [torch.tensor([3.0, 5.0, 4.0])])  # the train rows
+    >>> model.eval()(ids, floats).shape
+    torch.Size([3, 1])
     """
 
     Settings = GPLVMFSettings

@@ -26,10 +26,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gigabatch.models.errors import ModelError, require
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import check_settings, is_number, one_of
 from gigabatch.models.losses import TargetLoss
-from gigabatch.models.model import Model, ModelInputs, Rows
+from gigabatch.models.model import Model, Rows
 
 RELATIONS = ("per_type", "gated", "shared", "none")
 MAX_NORM = 1.0  # of user and item vectors, as in CML and LRML
@@ -37,15 +38,33 @@ MAX_NORM = 1.0  # of user and item vectors, as in CML and LRML
 
 @dataclass(frozen=True)
 class MRMNSettings:
-    """What can be set of MRMN.
+    """Settings of MRMN.
 
-    dim: length of user, item and relation vectors. memory_slots: rows of the memory.
-    relation: how types differ. `per_type`: each has its own memory M_t; `gated`: one memory M, whose relation each type
-        multiplies by a gate, r_t = (a M) * sigmoid(g_t); `shared`: one relation for all types, which then differ by
-        margin alone (LRML); `none`: no memory, r = 0 (CML, Hsieh et al., WWW 2017). The last two are ablations.
-    margins: how much farther than a positive another item has to be, in squared distance: one number, or one a type
-        (larger for stronger feedback). Vectors lie in the unit ball, so that p and q are never farther apart than 4.
-    negatives: other items that each positive is compared with, taken from other rows of the batch.
+    Parameters
+    ----------
+    dim : int, default 32
+        Length of user, item and relation vectors.
+    memory_slots : int, default 16
+        Rows of the memory.
+    relation : {'per_type', 'gated', 'shared', 'none'}, default 'per_type'
+        How types differ. `per_type`: each has its own memory M_t. `gated`: one memory M, whose relation each type
+        multiplies by a gate, r_t = (a M) * sigmoid(g_t). `shared`: one relation for all types, which then differ by
+        margin alone (LRML). `none`: no memory, r = 0 (CML, Hsieh et al., WWW 2017). The last two are ablations.
+    margins : tuple of float, default (0.5,)
+        How much farther than a positive another item has to be, in squared distance: one number, or one a type (larger
+        for stronger feedback). Vectors lie in the unit ball, so that two are never farther apart than 4.
+    negatives : int, default 4
+        Other items that each positive is compared with, taken from other rows of the batch.
+
+    Raises
+    ------
+    ModelError
+        For a value that cannot be.
+
+    Examples
+    --------
+    >>> MRMNSettings(margins=0.3).margins
+    (0.3,)
     """
 
     dim: int = 32
@@ -64,11 +83,30 @@ class MRMNSettings:
 
 
 class MRMN(Model):
-    """Users and items in the unit ball of a metric space, and a relation vector for each pair and type of feedback.
+    """MRMN: users and items in a metric space, and a relation vector for each pair and type of feedback.
 
-    Outputs [B, T]: logits scale_t (centre_t - d_t), which rank exactly as -d_t does. scale_t > 0 and centre_t are
-    learnt by cross-entropy with d_t held fixed, so that sigmoid(output) is a probability and yet the metric space is
-    the work of the hinge loss alone.
+    All vectors of users and items lie in the unit ball. Outputs [B, T]: logits scale_t (centre_t - d_t), which rank
+    exactly as -d_t does. scale_t > 0 and centre_t are learnt by cross-entropy with d_t held fixed, so that
+    sigmoid(output) is a probability and yet the metric space is the work of the hinge loss alone.
+
+    Parameters
+    ----------
+    inputs : ModelInputs
+        Sizes of the id tables, number of floats and of outputs; which columns are the user's and the item's.
+    settings : MRMNSettings
+        What a user may set.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import MRMN, ModelInputs
+    >>> from gigabatch.models.inputs import EntityColumns
+    >>> user, item = EntityColumns(key=0, ids=(0,)), EntityColumns(key=1, ids=(1,))
+    >>> inputs = ModelInputs((5, 7), num_floats=0, num_outputs=2, user=user, item=item)
+    >>> model = MRMN(inputs, MRMN.Settings(dim=4, memory_slots=3))
+    >>> ids, floats = torch.tensor([[1, 6], [4, 0], [2, 3]]), torch.empty(3, 0)
+    >>> model(ids, floats).shape
+    torch.Size([3, 2])
     """
 
     Settings = MRMNSettings

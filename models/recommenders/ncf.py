@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from gigabatch.models.errors import require
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import (
     OutputLinear,
@@ -37,17 +38,37 @@ from gigabatch.models.layers.fields import (
     positive_list,
     probability,
 )
-from gigabatch.models.model import Model, ModelInputs
+from gigabatch.models.model import Model
 
 CONTEXTS = ("mlp", "gmf", "both", "none")
 
 
 @dataclass(frozen=True)
 class NCFSettings:
-    """gmf_dim, mlp_dim: widths of the user's and the item's vectors in either half; 0 leaves the half out.
+    """Settings of contextual NCF.
 
-    layers: of the MLP, each followed by ReLU and dropout. context: where other columns enter. context_dim: width of the
-    vector of such an id column in the MLP.
+    Parameters
+    ----------
+    gmf_dim, mlp_dim : int, default 8 and 32
+        Widths of the user's and the item's vectors in either half; 0 leaves the half out.
+    layers : tuple of int, default (32, 16, 8)
+        Widths of the MLP's layers, each followed by ReLU and dropout.
+    context : {'mlp', 'gmf', 'both', 'none'}, default 'mlp'
+        Where columns of neither user nor item enter.
+    context_dim : int, default 8
+        Width of the vector of such an id column in the MLP.
+    dropout : float, default 0.0
+        Of each layer's outputs, in training.
+
+    Raises
+    ------
+    ModelError
+        For a value that cannot be.
+
+    Examples
+    --------
+    >>> NCFSettings(gmf_dim=16, context="both").gmf_dim
+    16
     """
 
     gmf_dim: int = 8
@@ -74,7 +95,27 @@ class NCFSettings:
 
 
 class NCF(Model):
-    """Scores [B, 1] of a user, an item and their context; see the module."""
+    """Contextual NCF: scores [B, 1] of a user, an item and their context; see the module.
+
+    Parameters
+    ----------
+    inputs : ModelInputs
+        Sizes of the id tables, number of floats and of outputs; which columns are the user's and the item's.
+    settings : NCFSettings
+        What a user may set.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import ModelInputs, NCF
+    >>> from gigabatch.models.inputs import EntityColumns
+    >>> user, item = EntityColumns(key=0, ids=(0,)), EntityColumns(key=1, ids=(1,))
+    >>> inputs = ModelInputs((5, 7), num_floats=0, num_outputs=1, user=user, item=item)
+    >>> model = NCF(inputs, NCF.Settings(gmf_dim=4, mlp_dim=4, layers=(8,)))
+    >>> ids, floats = torch.tensor([[1, 6], [4, 0], [2, 3]]), torch.empty(3, 0)
+    >>> model(ids, floats).shape
+    torch.Size([3, 1])
+    """
 
     Settings = NCFSettings
     entities = ("user", "item")

@@ -21,17 +21,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from gigabatch.models.errors import ModelError, require
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width
 from gigabatch.models.layers.fields import check_settings, float_norm, mlp, one_of, positive_number
 from gigabatch.models.losses import TargetLoss
-from gigabatch.models.model import Model, ModelInputs, Rows
+from gigabatch.models.model import Model, Rows
 from gigabatch.models.recommenders.in_batch import (
     beside,
     pair_bpr,
@@ -43,25 +44,53 @@ from gigabatch.models.recommenders.in_batch import (
 
 TOPS = ("dot", "mlp")
 LOSSES = ("bce", "softmax", "bpr")
-PLACES = ("auto", "devices")
 
 
 @dataclass(frozen=True)
 class TwoTowerSettings:
-    """What can be set of the two towers.
+    """Settings of the two towers.
 
-    embedding_dim: numbers in the vector of a column's value; None takes the rule `embedding_width`, larger for larger
-        tables. layers: widths of the hidden layers of both towers; user_layers, item_layers: of one of them instead.
-    vector_dim: d, numbers in the vector that a tower gives. dropout, batch_norm: in hidden layers, of the top too.
-    normalise: vectors of length 1, so that the inner product is a cosine. temperature: divides it.
-    top: `dot` or `mlp`, as in the module's docstring. top_layers: widths of the MLP's hidden layers.
-    loss: `bce`, the target's own loss of the output (squared error for regression); `softmax`, an item among the others
-        of its batch; `bpr`, an item above others of its batch. See `TwoTower.training_loss`.
-    softmax_rows: positives of the batch among whose items one is to be found, its own among them (softmax, top dot).
-    negatives: rows whose items it is compared with (bpr, and softmax where top is mlp).
-    log_q: softmax takes the logarithm of an item's share of the train split's positives off its score.
-    towers: where they are trained. `auto`: both on the model's device, one after the other; `devices`: each on a GPU of
-        its own, at the same time.
+    Parameters
+    ----------
+    embedding_dim : int or None, default 16
+        Numbers in the vector of a column's value; None takes the rule `embedding_width`, larger for larger tables.
+    layers : tuple of int, default (128,)
+        Widths of the hidden layers of both towers.
+    user_layers, item_layers : tuple of int or None, default None
+        Those of one tower, in place of `layers`.
+    vector_dim : int, default 64
+        Numbers in the vector that a tower gives.
+    dropout : float, default 0.0
+        Of hidden layers, those of the top too, in training.
+    batch_norm : bool, default False
+        In hidden layers, those of the top too.
+    normalise : bool, default True
+        Give vectors the length 1, so that the inner product is a cosine.
+    temperature : float, default 0.1
+        Divides the inner product.
+    top : {'dot', 'mlp'}, default 'dot'
+        How two vectors make a score, as in the module's docstring.
+    top_layers : tuple of int, default (64,)
+        Widths of the hidden layers of the top's MLP.
+    loss : {'bce', 'softmax', 'bpr'}, default 'bce'
+        `bce`: the target's own loss of the output (squared error for regression). `softmax`: an item among the others
+        of its batch. `bpr`: an item above others of its batch. See `TwoTower.training_loss`.
+    softmax_rows : int, default 1024
+        Positives of the batch among whose items one is to be found, its own among them (`softmax`, top `dot`).
+    negatives : int, default 8
+        Rows whose items it is compared with (`bpr`, and `softmax` where top is `mlp`).
+    log_q : bool, default True
+        `softmax` takes the logarithm of an item's share of the train split's positives off its score.
+
+    Raises
+    ------
+    ModelError
+        For a value that cannot be.
+
+    Examples
+    --------
+    >>> TwoTowerSettings(layers=[64, 32], user_layers=[8]).tower_layers
+    ((8,), (64, 32))
     """
 
     embedding_dim: int | None = 16
@@ -79,7 +108,6 @@ class TwoTowerSettings:
     softmax_rows: int = 1024
     negatives: int = 8
     log_q: bool = True
-    towers: str = "auto"
 
     def __post_init__(self) -> None:
         check_settings(self, may_be_empty=("layers", "user_layers", "item_layers", "top_layers"))
@@ -87,11 +115,6 @@ class TwoTowerSettings:
         positive_number("temperature", self.temperature)
         one_of("top of two_tower", self.top, TOPS)
         one_of("loss of two_tower", self.loss, LOSSES)
-        require(
-            self.towers in PLACES,
-            f"towers: {self.towers!r} is not there; streams, threads and batched gained nothing and were removed. Set "
-            "model.towers to auto, or to devices for a GPU each.",
-        )
 
     @property
     def tower_layers(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -128,18 +151,38 @@ class Tower(nn.Module):
 
     def embed(self, ids: Tensor, floats: Tensor) -> Tensor:
         """All columns of a batch, ids [B, C] and floats [B, F], to what the network takes of them."""
-        place = cast(Tensor, self.id_places).device
-        own_ids = ids.to(place, non_blocking=True).index_select(1, cast(Tensor, self.id_places))
-        own_floats = floats.to(place, non_blocking=True).index_select(1, cast(Tensor, self.float_places))
+        own_ids = ids.index_select(1, cast(Tensor, self.id_places))
+        own_floats = floats.index_select(1, cast(Tensor, self.float_places))
         return torch.cat([self.embeddings(own_ids), self.float_norm(own_floats)], dim=1)
 
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
-        """ids [B, C], floats [B, F], on any device -> [B, d] on the tower's own."""
+        """ids [B, C], floats [B, F] -> [B, d]."""
         return cast(Tensor, self.network(self.embed(ids, floats)))
 
 
 class TwoTower(Model):
-    """A tower for user and context, a tower for the item, and their score."""
+    """Two towers: a tower for user and context, a tower for the item, and their score.
+
+    Parameters
+    ----------
+    inputs : ModelInputs
+        Sizes of the id tables, number of floats and of outputs; which columns are the user's and the item's.
+    settings : TwoTowerSettings
+        What a user may set.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import ModelInputs, TwoTower
+    >>> from gigabatch.models.inputs import EntityColumns
+    >>> user, item = EntityColumns(key=0, ids=(0,)), EntityColumns(key=1, ids=(1,))
+    >>> inputs = ModelInputs((5, 7), num_floats=0, num_outputs=1, user=user, item=item)
+    >>> model = TwoTower(inputs, TwoTower.Settings(layers=(8,), vector_dim=4))
+    >>> ids, floats = torch.tensor([[1, 6], [4, 0], [2, 3]]), torch.empty(3, 0)
+    >>> users, items = model.user_vectors(ids, floats), model.item_vectors(ids, floats)  # to be stored
+    >>> users.shape, model.score(users, items).shape
+    (torch.Size([3, 4]), torch.Size([3, 1]))
+    """
 
     Settings = TwoTowerSettings
     entities = ("user", "item")
@@ -174,17 +217,6 @@ class TwoTower(Model):
         # No bias: softmax and BPR only see differences of scores, so an optimizer would move it by rounding errors.
         return hidden.append(nn.Linear((width, *settings.top_layers)[-1], 1, bias=False))
 
-    def _apply(self, fn: Any, recurse: bool = True) -> TwoTower:
-        """What `to` and `cuda` call; with `towers: devices` the item's tower goes on to a second GPU.
-
-        Where there is none it stays: the model can be evaluated on one GPU, and training refuses.
-        """
-        super()._apply(fn, recurse)
-        device = self.log_scale.device
-        if self.settings.towers == "devices" and device.type == "cuda" and (other := second_device(device)):
-            self.item_tower.to(other)
-        return self
-
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
         """ids [B, C], floats [B, F] -> [B, 1] float32; in evaluation mode the `score` of `user_vectors` and
         `item_vectors`."""
@@ -194,39 +226,20 @@ class TwoTower(Model):
         """The users' vectors [B, d] float32 from whole rows ids [B, C] and floats [B, F]; of these only the columns of
         user and context count."""
         self.require_inputs(ids, floats)
-        return self._finished(self.user_tower(ids, floats).to(ids.device))
+        return self._finished(self.user_tower(ids, floats))
 
     def item_vectors(self, ids: Tensor, floats: Tensor) -> Tensor:
         """The items' vectors [B, d] float32 from whole rows ids [B, C] and floats [B, F]; of these only the item's
         columns count."""
         self.require_inputs(ids, floats)
-        return self._finished(self.item_tower(ids, floats).to(ids.device))
+        return self._finished(self.item_tower(ids, floats))
 
     def score(self, user_vectors: Tensor, item_vectors: Tensor) -> Tensor:
         """Output [B, 1] float32 of the vectors of users [B, d], or [1, d] for one user, and of items [B, d]."""
         return self._output(self._similarity(user_vectors.expand_as(item_vectors), item_vectors))
 
     def _vectors(self, ids: Tensor, floats: Tensor) -> tuple[Tensor, Tensor]:
-        if not (self.training and self.settings.towers == "devices"):
-            return self.user_vectors(ids, floats), self.item_vectors(ids, floats)
-        self.require_inputs(ids, floats)
-        self._require_two_devices()
-        items = self.item_tower(ids, floats)
-        users = self.user_tower(ids, floats)
-        # Copies between GPUs wait for both, so this one comes after both towers are launched.
-        return self._finished(users.to(ids.device)), self._finished(items.to(ids.device))
-
-    def _require_two_devices(self) -> None:
-        places = [next(tower.network.parameters()).device for tower in (self.user_tower, self.item_tower)]
-        require(
-            places[0] != places[1] and all(place.type == "cuda" for place in places),
-            f"towers: devices needs the towers on two GPUs, they are on {places[0]} and {places[1]}. Set "
-            "model.towers=auto.",
-        )
-        require(
-            not torch.cuda.is_current_stream_capturing(),
-            "towers: a CUDA graph holds one device's work, so devices cannot be captured. Set train.cuda_graph=off.",
-        )
+        return self.user_vectors(ids, floats), self.item_vectors(ids, floats)
 
     def _finished(self, vectors: Tensor) -> Tensor:
         """In float32, of length 1 if so set."""
@@ -322,9 +335,3 @@ class TwoTower(Model):
             require(len(items) > 0, "two_tower: the train rows hold no positive, a row with target 1, to learn from.")
             counts = torch.bincount(items, minlength=len(table)).clamp_min(1).double()
             table.copy_((counts / counts.sum()).log())
-
-
-def second_device(first: torch.device) -> torch.device | None:
-    """A GPU beside `first`; None where there is none."""
-    others = [index for index in range(torch.cuda.device_count()) if index != first.index]
-    return torch.device("cuda", others[0]) if others else None

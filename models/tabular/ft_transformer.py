@@ -21,18 +21,42 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gigabatch.models.errors import require
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import OutputLinear, check_settings, positive_number
-from gigabatch.models.model import Model, ModelInputs
+from gigabatch.models.model import Model
 
 
 @dataclass(frozen=True)
 class FTTransformerSettings:
-    """What can be set of FT-Transformer; defaults are the authors'.
+    """Settings of FT-Transformer; defaults are the authors'.
 
-    token_dim: d, numbers in a token; num_heads divides it. num_blocks: Transformer blocks, at least 1.
-    hidden_factor: width of the ReGLU layer over d. attention_dropout: of attention weights; hidden_dropout: within the
-        ReGLU layer; residual_dropout: of what is added to the tokens.
+    Parameters
+    ----------
+    token_dim : int, default 192
+        Numbers in a token.
+    num_heads : int, default 8
+        Heads of the attention; divides `token_dim`.
+    num_blocks : int, default 3
+        Transformer blocks.
+    hidden_factor : float, default 4 / 3
+        Width of the ReGLU layer over `token_dim`.
+    attention_dropout : float, default 0.2
+        Of attention weights, in training.
+    hidden_dropout : float, default 0.1
+        Within the ReGLU layer, in training.
+    residual_dropout : float, default 0.0
+        Of what is added to the tokens, in training.
+
+    Raises
+    ------
+    ModelError
+        For a value that cannot be.
+
+    Examples
+    --------
+    >>> FTTransformerSettings(token_dim=64).num_heads
+    8
     """
 
     token_dim: int = 192
@@ -135,7 +159,25 @@ class Block(nn.Module):
 
 
 class FTTransformer(Model):
-    """Tokens of the columns and a CLS token through Transformer blocks; a linear layer reads the CLS token."""
+    """FT-Transformer: tokens of the columns and a CLS token through Transformer blocks, read off the CLS token.
+
+    Parameters
+    ----------
+    inputs : ModelInputs
+        Sizes of the id tables, number of floats and of outputs.
+    settings : FTTransformerSettings
+        What a user may set.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import FTTransformer, ModelInputs
+    >>> inputs = ModelInputs(num_ids=(5, 7), num_floats=2)
+    >>> model = FTTransformer(inputs, FTTransformer.Settings(token_dim=8, num_heads=2))
+    >>> ids, floats = torch.tensor([[1, 6], [4, 0], [2, 3]]), torch.zeros(3, 2)
+    >>> model(ids, floats).shape
+    torch.Size([3, 1])
+    """
 
     Settings = FTTransformerSettings
 

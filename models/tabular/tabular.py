@@ -13,23 +13,49 @@ import torch
 from torch import Tensor, nn
 
 from gigabatch.models.errors import require
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width
 from gigabatch.models.layers.fields import check_settings, probability
 from gigabatch.models.layers.folded import FoldedNetwork, folded_forward
-from gigabatch.models.model import Model, ModelInputs
+from gigabatch.models.model import Model
 
 
 @dataclass(frozen=True)
 class TabularSettings:
-    """What can be set of the tabular model.
+    """Settings of the tabular model.
 
-    layers: widths of the hidden layers. dropout: after each of them, one probability or one a layer.
-    embedding_dropout: on the concatenated embeddings.
-    embedding_widths: width of each id column's table; None takes `embedding_width`, but at most embedding_width_max.
-    batch_norm: in the hidden layers, which then have no bias; batch_norm_floats: on the float columns;
-        batch_norm_last: also in the output layer.
-    output_range: (low, high) that a sigmoid squeezes the outputs into, for bounded regression; None leaves them.
-    linear_first: linear, ReLU, batch norm, dropout; otherwise batch norm, dropout, linear, ReLU.
+    Parameters
+    ----------
+    layers : tuple of int, default (200, 100)
+        Widths of the hidden layers.
+    dropout : float or tuple of float, default 0.0
+        Of each hidden layer's outputs, in training; one probability, or one a layer.
+    embedding_dropout : float, default 0.0
+        Of the embeddings side by side, in training.
+    embedding_width_max : int, default 600
+        The widest that `embedding_width` may make a table.
+    embedding_widths : tuple of int or None, default None
+        Width of each id column's table; None takes `embedding_width`.
+    batch_norm : bool, default True
+        In the hidden layers, which then have no bias.
+    batch_norm_floats : bool, default True
+        On the float columns.
+    batch_norm_last : bool, default False
+        In the output layer too.
+    output_range : (float, float) or None, default None
+        (low, high) that a sigmoid squeezes the outputs into, for bounded regression.
+    linear_first : bool, default True
+        Linear, ReLU, batch norm, dropout; otherwise batch norm, dropout, linear, ReLU.
+
+    Raises
+    ------
+    ModelError
+        For a value that cannot be.
+
+    Examples
+    --------
+    >>> TabularSettings(layers=(64, 32), dropout=0.1).layers
+    (64, 32)
     """
 
     layers: tuple[int, ...] = (200, 100)
@@ -92,13 +118,28 @@ def linear_block(
 
 
 class TabularModel(Model):
-    """Ids and floats to outputs, with the semantics of fastai 2.8's `TabularModel`.
+    """Tabular network: ids and floats to outputs, with the semantics of fastai 2.8's `TabularModel`.
 
     tests/models/tabular/test_tabular_model.py compares its outputs and gradients with fastai's own, weights copied
-    over.
+    over. The attribute `folded` says whether to train through `models/layers/folded.py`, which computes the same in
+    fewer passes; it is the default where the model's form and its optimizer allow it (see `folding_obstacle`).
 
-    folded: train through `models/layers/folded.py`, which computes the same in fewer passes; the default where the
-        model's form and its optimizer allow it (see `folding_obstacle`).
+    Parameters
+    ----------
+    inputs : ModelInputs
+        Sizes of the id tables, number of floats and of outputs.
+    settings : TabularSettings
+        What a user may set.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import ModelInputs, TabularModel
+    >>> inputs = ModelInputs(num_ids=(5, 7), num_floats=2)
+    >>> model = TabularModel(inputs, TabularModel.Settings(layers=(8,)))
+    >>> ids, floats = torch.tensor([[1, 6], [4, 0], [2, 3]]), torch.zeros(3, 2)
+    >>> model(ids, floats).shape
+    torch.Size([3, 1])
     """
 
     Settings = TabularSettings

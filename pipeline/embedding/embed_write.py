@@ -15,7 +15,8 @@ from torch import Tensor
 
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.schema import Entity
-from gigabatch.models.model import EntityColumns, Model
+from gigabatch.models.inputs import EntityColumns
+from gigabatch.models.model import Model
 from gigabatch.models.retrieval import ApproximateIndex, choose_index
 from gigabatch.pipeline.bundle import BLOCK_ROWS, Bundle, model_outputs
 from gigabatch.pipeline.embedding.embeddings import (

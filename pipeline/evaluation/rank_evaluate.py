@@ -21,8 +21,8 @@ from gigabatch.loaders.negatives.draws import UniformNegatives
 from gigabatch.loaders.negatives.table import KnownPositives
 from gigabatch.loaders.tables.entity_rows import EntityRows
 from gigabatch.loaders.tables.packed import Batch, PackedTable
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.metrics.ranking import PositiveRanks, log_chance_of_absence
-from gigabatch.models.model import ModelInputs
 from gigabatch.pipeline.bundle import BLOCK_ROWS, model_outputs
 from gigabatch.pipeline.config.config import RankingSettings
 from gigabatch.pipeline.display import progress

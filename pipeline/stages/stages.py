@@ -33,7 +33,8 @@ from gigabatch.loaders.batches.dataset import BatchSource
 from gigabatch.loaders.batches.residency import open_source, residency_here
 from gigabatch.loaders.batches.shards import PackedShards, write_shuffled
 from gigabatch.loaders.tables.packed import PackedTable
-from gigabatch.models.model import Model, ModelInputs
+from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.model import Model
 from gigabatch.pipeline.bundle import Bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig, load_config
 from gigabatch.pipeline.display import html_table, progress

@@ -13,7 +13,7 @@ from gigabatch.loaders.negatives.implicit import ImplicitBatches
 from gigabatch.loaders.negatives.table import KnownPositives
 from gigabatch.loaders.tables.entity_rows import EntityRows
 from gigabatch.loaders.tables.packed import PackedTable
-from gigabatch.models.model import ModelInputs
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.pipeline.config.config import ConfigError, NegativeSettings, RunConfig
 
 EVALUATION = 0x5EED  # its negatives are others than those of training with the same seed

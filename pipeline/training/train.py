@@ -25,8 +25,9 @@ from gigabatch.loaders.batches.dataset import BatchDataset, BatchSource
 from gigabatch.loaders.batches.loader import BatchLoader
 from gigabatch.loaders.negatives.implicit import ImplicitBatches
 from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.losses import TargetLoss
-from gigabatch.models.model import EntityColumns, Model, ModelInputs
+from gigabatch.models.model import Model
 from gigabatch.models.optimizers.ema import WeightAverage
 from gigabatch.models.optimizers.precision import choose_precision
 from gigabatch.models.optimizers.registry import OPTIMIZERS, build_optimizer

@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
-from gigabatch.models.model import EntityColumns, Model, ModelInputs
+from gigabatch.models.model import Model
 from gigabatch.models.shelf import MODELS, ModelSpec, model_class
 from tests.models.shelf_helpers import Rows, random_rows
 

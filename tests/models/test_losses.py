@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import sklearn.metrics
 import torch
-from torch.nn import functional
 
 from gigabatch.models.errors import ModelError
 from gigabatch.models.losses import TargetLoss
@@ -40,14 +39,6 @@ def test_loss_is_the_sum_of_scikit_learns(batch, weighted):
     assert loss.item() == pytest.approx(sum(sklearn_losses(outputs, targets, weight)), rel=1e-5)
 
 
-@pytest.mark.parametrize("position", [0, 1, 2])
-def test_a_single_target_has_its_own_loss(batch, position):
-    outputs, targets, weight = batch
-    columns = (slice(0, 1), slice(1, 4), slice(4, 5))[position]
-    loss = TargetLoss([TASKS[position]])(outputs[:, columns], (targets[position],), weight)
-    assert loss.item() == pytest.approx(sklearn_losses(outputs, targets, weight)[position], rel=1e-5)
-
-
 def test_predictions_are_probabilities_and_values(batch):
     outputs, _, _ = batch
     binary, multiclass, regression = TargetLoss(TASKS).predict(outputs)
@@ -68,15 +59,6 @@ def test_gradients_pass_a_numerical_check(batch):
         moved[1][row, column] -= step
         high, low = (sum(sklearn_losses(o, targets, weight)) for o in moved)
         assert outputs.grad[row, column].item() == pytest.approx((high - low) / (2 * step), rel=1e-3, abs=1e-6)
-
-
-def test_rows_of_weight_zero_do_not_count(batch):
-    outputs, targets, weight = batch
-    weight = weight.clone()
-    weight[25:] = 0
-    loss = TargetLoss(TASKS)
-    kept = loss(outputs[:25], tuple(target[:25] for target in targets), weight[:25])
-    torch.testing.assert_close(loss(outputs, targets, weight), kept)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
@@ -110,14 +92,6 @@ def test_half_precision_outputs_are_computed_in_float32(batch):
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, loss(outputs.bfloat16().float(), targets), rtol=0, atol=0)
     assert {prediction.dtype for prediction in loss.predict(outputs.bfloat16())} == {torch.float32}
-
-
-def test_class_numbers_may_be_int32_or_int64(batch):
-    outputs, (_, classes, _), _ = batch
-    loss = TargetLoss([("multiclass", 5)])
-    expected = functional.cross_entropy(outputs, classes.long())
-    torch.testing.assert_close(loss(outputs, (classes,)), expected)
-    torch.testing.assert_close(loss(outputs, (classes.long(),)), expected)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,11 @@
 from dataclasses import fields
 
 import pytest
+import torch
 
 from gigabatch.models.errors import ModelError
-from gigabatch.models.model import EntityColumns, ModelInputs
-from gigabatch.models.shelf import MODELS, model_class
+from gigabatch.models.inputs import EntityColumns, ModelInputs
+from gigabatch.models.shelf import MODELS, ModelSpec, model_class
 from tests.models.shelf_helpers import (
     BINARY,
     INPUTS,
@@ -16,10 +17,11 @@ from tests.models.shelf_helpers import (
     build,
     check_gradients,
     check_round_trip,
-    check_row_optimizers,
+    check_row_optimizer,
     check_rows_alone,
     random_rows,
     spec,
+    stir,
 )
 
 # ids item, context, user, item, user; floats context, item, user
@@ -91,8 +93,35 @@ def test_it_learns_scores_each_row_alone_and_is_built_again_from_json(name, sett
 
 
 @pytest.mark.parametrize(("name", "settings"), [*FORMS, *TOWER_FORMS])
-def test_row_optimizers_lower_the_loss(name, settings):
-    check_row_optimizers(name, SCATTERED if name == "two_tower" else INPUTS, **settings)
+def test_a_row_optimizer_lowers_the_loss(name, settings):
+    check_row_optimizer(name, SCATTERED if name == "two_tower" else INPUTS, **settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "dropout"),
+    [
+        ("autoint", "attention_dropout"),
+        ("deepfm", "dropout"),
+        ("ft_transformer", "attention_dropout"),
+        ("ft_transformer", "hidden_dropout"),
+        ("ft_transformer", "residual_dropout"),
+    ],
+)
+def test_dropout_is_for_training_alone(name, dropout):
+    others = {field.name: 0.0 for field in fields(model_class(name).Settings) if field.name.endswith("dropout")}
+    model, rows = build(name, **(others | {dropout: 0.5})), random_rows(INPUTS)
+    stir(model)
+    for training in (True, False):
+        first, second = (model.train(training)(rows.ids, rows.floats) for _ in range(2))
+        assert torch.equal(first, second) != training
+
+
+def test_a_retired_setting_of_a_saved_model_is_left_out_at_its_default():
+    described = spec("two_tower").to_dict()
+    before, other = (described | {"settings": described["settings"] | {"towers": name}} for name in ("auto", "devices"))
+    assert ModelSpec.from_dict(before) == spec("two_tower")
+    with pytest.raises(ModelError, match="unknown setting of the model two_tower 'towers'"):
+        ModelSpec.from_dict(other)
 
 
 def test_several_outputs_are_built_again_from_json():
@@ -166,7 +195,6 @@ def test_values_that_do_not_fit_a_settings_type_are_refused(name):
         ("two_tower", {"softmax_rows": 1}, "softmax_rows must be at least 2"),
         ("two_tower", {"top": "max"}, r"unknown top of two_tower 'max'. Known: dot, mlp"),
         ("two_tower", {"loss": "hinge"}, r"unknown loss of two_tower 'hinge'. Known: bce, softmax, bpr"),
-        ("two_tower", {"towers": "threads"}, r"'threads' is not there; .* Set model.towers to auto, or to devices"),
         ("wide_deep", {"layers": []}, "layers is empty"),
         ("wide_deep", {"cross_buckets": 2**31}, "cross_buckets must be at most 2147483647"),
         ("wide_deep", {"crosses": 3}, "crosses must be a list of lists"),

@@ -21,7 +21,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from gigabatch.models.errors import ModelError
-from gigabatch.models.model import Model, ModelInputs
+from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.model import Model
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.config.config import ConfigError, ModelChoice, TrainSettings, model_choice
 from gigabatch.pipeline.display import progress, silence

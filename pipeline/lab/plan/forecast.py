@@ -15,7 +15,7 @@ from typing import Any
 
 from gigabatch.features.recipes.interactions.splits import FEWEST
 from gigabatch.features.vocabulary.vocabulary import LAYOUT
-from gigabatch.models.model import ModelInputs
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.config.config import RunConfig
 from gigabatch.pipeline.lab.plan.sample import PlanError, sample_files

@@ -74,27 +74,17 @@ def test_what_is_chosen_fits_and_a_setting_is_obeyed_or_refused(num_rows, device
 
 
 @pytest.mark.parametrize(
-    ("setting", "device", "message"),
+    ("setting", "device", "host_gib", "message"),
     [
-        (
-            "device",
-            "cuda",
-            "residency=device: .* do not fit in 70% of the 5.00 GiB .*Use residency=host or residency=st",
-        ),
-        ("device", "cpu", "residency=device: the run trains on cpu, not on a GPU. Use residency=host or auto"),
-        ("disk", "cpu", "residency 'disk' is unknown. Known: auto, device, host, stream"),
+        ("device", "cuda", 64, "=device: .* do not fit in 70% of the 5.00 GiB .*Use residency=host or residency=st"),
+        ("device", "cpu", 64, "residency=device: the run trains on cpu, not on a GPU. Use residency=host or auto"),
+        ("disk", "cpu", 64, "residency 'disk' is unknown. Known: auto, device, host, stream"),
+        ("host", "cpu", 1, "residency=host: .* do not fit in 80% of the 1.00 GiB.*Use residency=stream"),
     ],
 )
-def test_a_setting_that_does_not_fit_is_an_error_that_says_what_would(setting, device, message):
+def test_a_setting_that_does_not_fit_is_an_error_that_says_what_would(setting, device, host_gib, message):
     with pytest.raises(LoaderError, match=message):
-        choose_residency(ROWS, 100, device, 5 * GIB, 64 * GIB, setting)
-
-
-def test_host_that_does_not_fit_leaves_stream():
-    with pytest.raises(
-        LoaderError, match=r"residency=host: .* do not fit in 80% of the 1.00 GiB.*Use residency=stream"
-    ):
-        choose_residency(ROWS, 100, "cpu", 0, GIB, "host")
+        choose_residency(ROWS, 100, device, 5 * GIB, host_gib * GIB, setting)
 
 
 def test_the_choice_counts_all_tables_and_is_logged(saved, caplog):

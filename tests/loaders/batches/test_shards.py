@@ -65,18 +65,13 @@ def remote(shuffled):
 def test_the_same_rows_come_out_in_another_order(shuffled):
     source, folder = shuffled
     words = all_rows(folder)
-    assert [np.load(path).shape for path in sorted(folder.glob("*.npy"))] == [
-        (300, 10),
-        (300, 10),
-        (300, 10),
-        (100, 10),
-    ]
+    assert [len(np.load(path)) for path in sorted(folder.glob("*.npy"))] == [300, 300, 300, 100]
     by_row = words[:, -1].argsort()  # group is the row number
     assert torch.equal(words[by_row], source.words)
     assert (words[:, -1] == torch.arange(1000)).sum() < 10
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(
     num_rows=st.integers(1, 300),
     shard_rows=st.integers(1, 400),
@@ -131,7 +126,7 @@ def test_memory_does_not_grow_with_the_table(tmp_path):
     code = """
 import sys, torch
 from pathlib import Path
-from gigabatch.loaders import storage
+from gigabatch.loaders.tables import storage
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.loaders.batches.shards import write_shuffled
 from gigabatch.features.schema import IdColumn, TensorSchema
@@ -160,20 +155,17 @@ print(write(sys.argv[1] + "/large", 64) - before)
         ([5, 2], 6, r"5 \+ 2 rows are more than the 6"),
         ([], 6, "the source has 0 rows"),
         ([5], 0, "must be at least 1, found 0"),
+        ([None], 5, "ids differ"),  # of another schema
     ],
 )
-def test_another_number_of_rows_is_an_error_and_leaves_no_table(tmp_path, parts, num_rows, message):
+def test_other_rows_than_announced_are_an_error_and_leave_no_table(make_table, tmp_path, parts, num_rows, message):
     write_shuffled([numbered(3)], tmp_path, PAIR, 3, 0)
+    source = [make_table(5) if count is None else numbered(count) for count in parts]
     with pytest.raises(LoaderError, match=message):
-        write_shuffled([numbered(count) for count in parts], tmp_path, PAIR, num_rows, 0)
+        write_shuffled(source, tmp_path, PAIR, num_rows, 0)
     if num_rows:
         with pytest.raises(LoaderError, match="no finished packed table"):
             PackedShards(tmp_path)
-
-
-def test_parts_of_another_schema_are_an_error(make_table, tmp_path):
-    with pytest.raises(LoaderError, match="ids differ"):
-        write_shuffled([make_table(5)], tmp_path, PAIR, 5, 0)
 
 
 def test_a_smaller_table_replaces_a_larger_one(tmp_path):
@@ -192,7 +184,7 @@ def test_a_sharded_table_loads_into_memory_and_one_shard_can_be_mapped(shuffled,
         PackedTable.load(folder)
 
 
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(50))
 @given(data=st.data())
 def test_ranges_of_rows_are_read_across_shards(read_table, data):
     words, tables = read_table
@@ -267,18 +259,12 @@ def _shards(*named_rows):
     ("damage", "message"),
     [
         (lambda f: os.truncate(f / "words-00002.npy", 4000), r"words-00002.npy: 4000 bytes, expected \d+ for 300 rows"),
-        (lambda f: os.truncate(f / "words-00002.npy", 3), "words-00002.npy: damaged header"),
         (lambda f: os.truncate(f / "words-00002.npy", 0), "words-00002.npy: damaged header"),
         (lambda f: (f / "words-00001.npy").unlink(), "words-00001.npy: not found"),
-        (lambda f: np.save(f / "words-00001.npy", np.zeros((300, 9), np.int32)), r"words-00001.npy: .*\(300, 9\)"),
-        (lambda f: np.save(f / "words-00001.npy", np.zeros((300, 10))), "words-00001.npy: expected a row-major int32"),
         (lambda f: shutil.copy(f / "words-00003.npy", f / "words-00000.npy"), r"words-00000.npy: .*shape \(100, 10\)"),
         (lambda f: (f / "layout.json").unlink(), "layout.json: not found, so .* holds no finished packed table"),
-        (lambda f: (f / "layout.json").write_text("{"), "layout.json: damaged"),
-        (lambda f: _change_layout(f, version=3), "format version 3, this code reads 1 and 2"),
         (lambda f: _change_layout(f, num_rows=999), "shards of 1000 rows, num_rows is 999"),
         (lambda f: _change_layout(f, shards=[]), "shards of 0 rows"),
-        (lambda f: _change_layout(f, shards={}), "shards of 0 rows"),
         (lambda f: _change_layout(f, shards=_shards(("../words.npy", 1000))), "is not a file of this folder"),
         (lambda f: _change_layout(f, shards=_shards(("words.npy", True))), "is not a file of this folder"),
         (lambda f: _change_layout(f, shards=[7]), "shard 7 is not a file of this folder"),

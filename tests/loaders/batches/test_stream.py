@@ -64,8 +64,7 @@ def wait_for_no_threads() -> None:
     assert not stream_threads()
 
 
-@pytest.mark.parametrize("epoch", [0, 3])
-@pytest.mark.parametrize("batch_size", [1, 64, 299, NUM_ROWS, 5000])
+@pytest.mark.parametrize(("batch_size", "epoch"), [(64, 0), (299, 3), (NUM_ROWS, 3), (5000, 0)])
 def test_batches_are_the_rows_of_the_block_order(folder, stored, batch_size, epoch):
     dataset = StreamedDataset(folder, batch_size, seed=9, **SMALL)
     dataset.set_epoch(epoch)
@@ -76,7 +75,7 @@ def test_batches_are_the_rows_of_the_block_order(folder, stored, batch_size, epo
     assert all(map(torch.equal, batches, expected))
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(20))
 @given(
     batch_size=st.integers(10, 700),
     block_rows=st.integers(1, 600),
@@ -113,11 +112,6 @@ def test_ranks_share_every_step_and_the_rows_of_a_step_do_not_depend_on_them(
         assert torch.equal(found[found[:, -1].argsort()], step[step[:, -1].argsort()])
 
 
-def test_without_shuffle_batches_are_the_rows_as_they_lie(folder, stored):
-    dataset = StreamedDataset(folder, 300, shuffle=False, **SMALL)
-    assert torch.equal(torch.cat(epoch_words(dataset)), stored)
-
-
 def test_each_rank_reads_its_own_blocks_only(folder):
     table, read = PackedShards(folder), []
     original = table.read_rows
@@ -128,7 +122,7 @@ def test_each_rank_reads_its_own_blocks_only(folder):
     assert rows == list(range(NUM_ROWS))
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(30))
 @given(steps=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 20)), min_size=1, max_size=12))
 def test_any_step_of_any_epoch_can_be_asked_for_at_once(folder, whole_epochs, steps):
     dataset = StreamedDataset(folder, 97, seed=2, **SMALL)
@@ -194,15 +188,6 @@ def test_words_are_written_where_they_are_asked_for(folder):
     assert (out[100:] == 7).all()
     with pytest.raises(IndexError, match="batch 21 of 21"):
         dataset.words(21)
-
-
-def test_the_loader_walks_epochs_in_their_own_order(folder):
-    loader = BatchLoader(StreamedDataset(folder, 200, **SMALL), copy=True)
-    epochs = [torch.cat([batch.group for batch in loader]) for _ in range(3)]
-    for rows in epochs:
-        assert torch.equal(rows.sort().values, torch.arange(NUM_ROWS, dtype=torch.int32))
-    assert (epochs[0] == epochs[1]).sum() < 20
-    assert (epochs[1] == epochs[2]).sum() < 20
 
 
 def test_a_remote_table_gives_the_same_batches_as_a_local_one(folder, monkeypatch):

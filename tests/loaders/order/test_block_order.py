@@ -68,32 +68,24 @@ def order_in_python(num_rows, block_rows, window_blocks, num_lanes, seed, epoch)
     return [lanes[position % num_lanes][position // num_lanes] for position in range(num_rows)]
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(**SHAPES)
 def test_every_row_comes_exactly_once(num_rows, block_rows, window_blocks, num_lanes, seed, epoch):
     order = BlockOrder(num_rows, block_rows, window_blocks, num_lanes, seed, epoch)
     rows = order(torch.arange(num_rows))
     assert torch.equal(rows.sort().values, torch.arange(num_rows))
+    alone = torch.tensor([epoch % num_rows])
+    assert order(alone) == rows[alone]  # as among others
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(**{**SHAPES, "num_rows": st.integers(1, 400), "block_rows": st.integers(1, 60)})
 def test_the_order_is_the_one_described(num_rows, block_rows, window_blocks, num_lanes, seed, epoch):
     arguments = (num_rows, block_rows, window_blocks, num_lanes, seed, epoch)
     assert BlockOrder(*arguments)(torch.arange(num_rows)).tolist() == order_in_python(*arguments)
 
 
-@settings(max_examples=examples(25), deadline=None)
-@given(data=st.data(), **SHAPES)
-def test_a_position_alone_has_the_row_that_it_has_among_others(
-    data, num_rows, block_rows, window_blocks, num_lanes, seed, epoch
-):
-    order = BlockOrder(num_rows, block_rows, window_blocks, num_lanes, seed, epoch)
-    position = data.draw(st.integers(0, num_rows - 1))
-    assert order(torch.tensor([position])) == order(torch.arange(num_rows))[position]
-
-
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(50))
 @given(**SHAPES)
 def test_a_window_holds_no_more_blocks_than_asked_for(num_rows, block_rows, window_blocks, num_lanes, seed, epoch):
     order = BlockOrder(num_rows, block_rows, window_blocks, num_lanes, seed, epoch)
@@ -108,13 +100,6 @@ def test_a_window_holds_no_more_blocks_than_asked_for(num_rows, block_rows, wind
                 assert order.window_of(order.window_start(window) + count - 1) == window
 
 
-def test_epochs_and_seeds_differ():
-    orders = [BlockOrder(5000, 50, 4, 8, *key)(torch.arange(5000)) for key in ((0, 0), (0, 1), (1, 0), (1, 1))]
-    for i, one in enumerate(orders):
-        for other in orders[:i]:
-            assert (one == other).float().mean() < 0.01
-
-
 def test_the_permutation_of_a_window_is_uniform():
     """Of 24 permutations of four rows, 24,000 seeds give each about 1,000 times: chi-square with 23 degrees."""
     found: dict[tuple[int, ...], int] = {}
@@ -127,8 +112,7 @@ def test_the_permutation_of_a_window_is_uniform():
     assert chi_square < 49.7  # exceeded once in a thousand
 
 
-@pytest.mark.parametrize("size", [0, 1, 5, 13, 500])
-@pytest.mark.parametrize("num_words", [1, 16, 46])
+@pytest.mark.parametrize(("size", "num_words"), [(0, 16), (1, 1), (13, 46), (500, 1), (500, 16)])
 def test_rows_are_gathered_as_torch_does(size, num_words):
     window = torch.randint(-(2**31), 2**31, (300, num_words), dtype=torch.int32)
     places = torch.randint(0, 300, (size,), dtype=torch.int32)

@@ -36,7 +36,7 @@ def compiled_rows(order: SampleOrder, start: int, stop: int) -> torch.Tensor:
     epoch=st.integers(0, 2**40),
     data=st.data(),
 )
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 def test_the_compiled_order_is_bit_equal_to_the_one_in_torch(num_rows, seed, epoch, data):
     order = SampleOrder(num_rows, seed, epoch)
     start = data.draw(st.integers(0, num_rows - 1))
@@ -45,7 +45,7 @@ def test_the_compiled_order_is_bit_equal_to_the_one_in_torch(num_rows, seed, epo
 
 
 @given(num_rows=st.integers(2, 700), seed=st.integers(0, 2**32))
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 def test_the_compiled_network_is_the_same_on_tiny_sides(num_rows, seed):
     """Sides of 1 and 2, and many values outside, which walk."""
     with mock.patch.object(order_module, "SORTED_ROWS", 1):
@@ -54,24 +54,18 @@ def test_the_compiled_network_is_the_same_on_tiny_sides(num_rows, seed):
 
 
 @pytest.mark.parametrize("num_rows", [1, 100, SORTED_ROWS, SORTED_ROWS + 1, 30_011])
-@pytest.mark.parametrize("num_words", [1, 3, 16, 34, 47])
+@pytest.mark.parametrize("num_words", [1, 16, 47])
 def test_rows_are_those_of_index_select(num_rows, num_words):
     table, order = numbered_table(num_rows, num_words), SampleOrder(num_rows, 3, 1)
     for start, stop in ((0, num_rows), (0, 0), (num_rows // 3, num_rows // 2), (num_rows - 1, num_rows)):
-        out = torch.full((stop - start, num_words), -1, dtype=torch.int32)
+        room = torch.full((stop - start + 2, num_words), -7, dtype=torch.int32)
+        out = room[1:-1]
         assert gather_shuffled(table, order, start, stop, out) is out
         assert torch.equal(out, table[order(torch.arange(start, stop))])
+        assert (room[[0, -1]] == -7).all()  # nothing beside the batch is written
 
 
-def test_nothing_beside_the_batch_is_written():
-    table, order = numbered_table(10_000, 5), SampleOrder(10_000, 0, 0)
-    room = torch.full((3000, 5), -7, dtype=torch.int32)
-    gather_shuffled(table, order, 9000, 10_000, room[1000:2000])
-    assert (room[:1000] == -7).all()
-    assert (room[2000:] == -7).all()
-
-
-@pytest.mark.parametrize("num_threads", [1, 2, 3, 7])
+@pytest.mark.parametrize("num_threads", [1, 3])
 def test_the_number_of_threads_does_not_change_the_rows(num_threads, monkeypatch):
     monkeypatch.setattr(gather_module, "TASK_ROWS", 100)
     monkeypatch.setattr(torch, "get_num_threads", lambda: num_threads)
@@ -117,13 +111,3 @@ def test_a_forked_worker_of_a_torch_dataloader_gathers_too(make_table, monkeypat
     expected = [dataset[index].group.tolist() for index in range(2)]
     loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="fork")
     assert [batch.group.tolist() for batch in loader] == expected
-
-
-def test_weight_and_group_stay_with_their_row(make_columns, make_table):
-    columns = make_columns(9000)
-    dataset = BatchDataset(make_table(9000), 1000, seed=2)
-    for index in range(len(dataset)):
-        batch = dataset[index]
-        rows = batch.group.long()
-        assert torch.equal(batch.weight, columns["weight"][rows])
-        assert torch.equal(batch.ids, torch.stack(columns["ids"], 1)[rows])

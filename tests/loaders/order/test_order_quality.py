@@ -21,7 +21,7 @@ def freedom(num_rows: int, block_rows: int, batch_size: int) -> int:
 @given(
     num_rows=st.integers(20, 300), block_rows=st.integers(1, 19), batch_size=st.integers(1, 19), seed=st.integers(0, 99)
 )
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 def test_block_mixing_is_what_scipys_contingency_table_says(num_rows, block_rows, batch_size, seed):
     rows = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed))
     counts = torch.zeros(-(-num_rows // block_rows), -(-num_rows // batch_size))
@@ -40,21 +40,7 @@ def test_the_expected_statistic_is_the_mean_over_permutations():
     assert abs(mean - 1) < 4 * spread / math.sqrt(4000)
 
 
-@pytest.mark.parametrize("num_rows", [1000, 4097, 65_537, 300_007])
-@pytest.mark.parametrize("block_rows", [2, 64, 500])
-def test_blocks_mix_over_batches_as_with_randperm(num_rows, block_rows):
-    """Both within 4.5 sigma of a uniform permutation's mean; X^2 has a variance of about twice its freedom."""
-    batch_size = num_rows // 50
-    sigma = math.sqrt(2 / freedom(num_rows, block_rows, batch_size))
-    generator = torch.Generator().manual_seed(num_rows)
-    for seed in range(4):
-        ours = SampleOrder(num_rows, seed, epoch=seed)(torch.arange(num_rows))
-        randperm = torch.randperm(num_rows, generator=generator)
-        for rows in (ours, randperm):
-            assert abs(1 / block_mixing(rows, block_rows, batch_size) - 1) < 4.5 * sigma
-
-
-@pytest.mark.parametrize(("num_rows", "batch_size"), [(4097, 64), (50_000, 512), (200_000, 4096)])
+@pytest.mark.parametrize(("num_rows", "batch_size"), [(4097, 64), (50_000, 512)])
 def test_quality_is_near_one_for_our_order_and_for_randperm(num_rows, batch_size):
     for seed in range(3):
         generator = torch.Generator().manual_seed(seed)
@@ -75,18 +61,6 @@ def test_quality_of_the_order_of_storage_follows_from_its_counts():
     expected = math.exp(sum(logs) / len(logs))
     assert shuffle_quality(lambda positions: positions, num_rows, batch_size) == pytest.approx(expected, rel=1e-9)
     assert expected < 0.05
-
-
-def test_quality_grows_with_the_window_that_rows_are_shuffled_in():
-    num_rows, generator = 60_000, torch.Generator().manual_seed(0)
-
-    def quality(window: float) -> float:
-        rows = torch.argsort(torch.arange(num_rows) + window * torch.rand(num_rows, generator=generator))
-        return shuffle_quality(lambda positions: rows[positions], num_rows, 512)
-
-    qualities = [quality(window) for window in (0, 1000, 5000, 20_000, 1e12)]
-    assert qualities == sorted(qualities)
-    assert qualities[-2] < 0.7 < 0.95 < qualities[-1]
 
 
 @pytest.mark.parametrize(("num_rows", "batch_size"), [(10, 2), (5000, 5000), (1, 1)])

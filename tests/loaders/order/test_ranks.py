@@ -75,6 +75,7 @@ def test_of_fewer_rows_than_ranks_some_batches_are_empty_and_keep_their_form(mak
         ((10, 0, 0, 1), "batch_size must be at least 1, found 0"),
         ((0, 4, 0, 1), "has no rows"),
         ((10, 4, 0, 3, True), "10 rows and batch_size is 4 on each of 3 ranks"),
+        ((5, 6, 0, 1, True), "5 rows and batch_size is 6. Choose a smaller"),
     ],
 )
 def test_settings_that_give_no_batches_are_refused(arguments, message):

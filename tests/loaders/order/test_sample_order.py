@@ -73,7 +73,7 @@ def test_splitmix64_gives_its_published_numbers():
 @example(num_rows=1, seed=0, epoch=0)
 @example(num_rows=SORTED_ROWS, seed=0, epoch=0)
 @example(num_rows=SORTED_ROWS + 1, seed=0, epoch=0)
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 def test_every_row_stands_at_exactly_one_position(num_rows, seed, epoch):
     rows = whole_epoch(num_rows, seed, epoch)
     assert rows.dtype == torch.int64
@@ -81,14 +81,14 @@ def test_every_row_stands_at_exactly_one_position(num_rows, seed, epoch):
 
 
 @given(num_rows=st.integers(2, 700), seed=st.integers(0, 2**32))
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 def test_the_network_alone_is_a_bijection_at_any_size(num_rows, seed):
     """Small sizes have many values outside, among them walks that never come back, which must not hang."""
     with network_for_any_size():
         assert torch.equal(whole_epoch(num_rows, seed).sort().values, torch.arange(num_rows))
 
 
-@pytest.mark.parametrize("num_rows", [1, 2, 3, 100, SORTED_ROWS, 4099, 5003, 10_007, 1_000_003, 2**31 + 11, MAX_ROWS])
+@pytest.mark.parametrize("num_rows", [1, 2, 100, SORTED_ROWS, 4099, 1_000_003, 2**31 + 11, MAX_ROWS])
 def test_rows_are_those_of_a_slow_cycle_walk(num_rows):
     positions = torch.randint(0, num_rows, (300,), generator=torch.Generator().manual_seed(0))
     expected = [row_in_python(position, num_rows, seed=5, epoch=2) for position in positions.tolist()]
@@ -100,41 +100,30 @@ def test_positions_that_lead_outside_walk_back_in():
     num_rows, num_outside = 21_547, 13
     assert math.prod(nearly_square_sides(num_rows)) - num_rows == num_outside
     walked = 0
-    for seed in range(100):
+    for seed in range(20):
         order = SampleOrder(num_rows, seed, 0)
         rows = order._network(torch.arange(num_rows))
         for position in (rows >= num_rows).nonzero().flatten().tolist():
             walked += 1
             assert order(torch.tensor([position])).item() == row_in_python(position, num_rows, seed, 0)
-    assert 0.98 * 100 * num_outside < walked <= 100 * num_outside
+    assert 0.98 * 20 * num_outside < walked <= 20 * num_outside
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_long_walks_outside_end_in_a_row(seed):
+def test_long_walks_outside_end_in_a_row():
     """With sides chosen badly most values are outside, so walks are long and some go round outside for ever."""
     with network_for_any_size(), mock.patch.object(order_module, "nearly_square_sides", return_value=(25, 20)):
-        assert torch.equal(whole_epoch(100, seed).sort().values, torch.arange(100))
+        for seed in range(20):
+            assert torch.equal(whole_epoch(100, seed).sort().values, torch.arange(100))
 
 
 @given(num_rows=st.integers(2, 10**7))
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 def test_sides_hold_all_rows_and_leave_as_little_over_as_any_near_square(num_rows):
     a, b = nearly_square_sides(num_rows)
     root = math.isqrt(num_rows - 1) + 1
     assert root // 2 < a <= root
     multiples = [-(-num_rows // side) * side for side in range(root // 2 + 1, root + 1)]
     assert a * b == min(multiples) >= num_rows
-
-
-def test_the_order_depends_on_rows_seed_and_epoch_alone():
-    positions = torch.randint(0, 9999, (500,))
-    before = positions.clone()
-    first = SampleOrder(9999, 3, 4)(positions)
-    torch.manual_seed(123)
-    assert torch.equal(SampleOrder(9999, 3, 4)(positions), first)
-    assert torch.equal(positions, before)
-    one_by_one = [SampleOrder(9999, 3, 4)(position.reshape(1)).item() for position in positions[:20]]
-    assert one_by_one == first[:20].tolist()
 
 
 @pytest.mark.parametrize("num_rows", [100, 5000])
@@ -227,14 +216,6 @@ def test_an_epoch_passes_the_tests_that_randperm_passes(num_rows):
         for name, tolerance in {name: 5.0 if name == "fixed points" else 4.0 for name in ours}.items():
             assert abs(ours[name]) < tolerance, (name, ours)
             assert abs(randperm[name]) < tolerance, (name, randperm)
-
-
-def test_the_statistics_find_an_order_shuffled_only_nearby():
-    n = 65_536
-    nearby = torch.argsort(torch.arange(n) + 4000 * torch.rand(n, generator=torch.Generator().manual_seed(0)))
-    z = randomness_z(nearby)
-    assert abs(z["displacement"]) > 100
-    assert z["blocks"] > 100
 
 
 def test_memory_does_not_depend_on_the_number_of_rows():

@@ -53,17 +53,6 @@ def test_other_items_bring_their_own_features_and_nothing_else_changes(items, se
         assert batch.floats[place].tolist() == [float(before.floats[place, 0]), price, length]
 
 
-def test_an_item_that_is_only_its_key_needs_no_table():
-    table = table_of([1, 2, 3])
-    rows = EntityRows.of(table, 1, (1,))
-    ids, floats = table.unpack(table.words.clone())[:2]
-    before = ids.clone(), floats.clone()
-    rows.fill(ids, floats, torch.tensor([6, 0, 5], dtype=torch.int32))
-    assert ids[:, 1].tolist() == [6, 0, 5]
-    assert torch.equal(ids[:, [0, 2, 3]], before[0][:, [0, 2, 3]])
-    assert torch.equal(floats, before[1])
-
-
 @pytest.mark.parametrize(
     ("key", "ids", "floats", "message"),
     [

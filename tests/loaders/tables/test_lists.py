@@ -4,17 +4,16 @@ import itertools
 import json
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gigabatch.features.columns.lists import list_entries
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.tables.lists import ListColumn, ListTable, gather_reference, padded_reference
 from tests.examples import examples
 
+VALUES, OFFSETS = "list-000-values.npy", "list-000-offsets.npy"
 LISTS = st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=6), max_size=10)
 
 
@@ -31,7 +30,7 @@ def unpacked(values: torch.Tensor, offsets: torch.Tensor) -> list[list[int]]:
 
 
 @given(lists=LISTS, picks=st.lists(st.integers(0, 99), max_size=15), most=st.none() | st.integers(0, 7))
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 def test_gathered_lists_are_those_of_the_rows(lists, picks, most):
     rows = [pick % len(lists) for pick in picks] if lists else []
     expected = [lists[row] if most is None else lists[row][max(0, len(lists[row]) - most) :] for row in rows]
@@ -41,7 +40,7 @@ def test_gathered_lists_are_those_of_the_rows(lists, picks, most):
 
 
 @given(lists=LISTS, picks=st.lists(st.integers(0, 99), max_size=15), length=st.integers(1, 8))
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 def test_padded_lists_are_the_last_entries_and_then_zeros(lists, picks, length):
     rows = [pick % len(lists) for pick in picks] if lists else []
     kept = [lists[row][max(0, len(lists[row]) - length) :] for row in rows]
@@ -53,18 +52,8 @@ def test_padded_lists_are_the_last_entries_and_then_zeros(lists, picks, length):
         assert lengths.tolist() == [len(row) for row in kept]
 
 
-def test_an_embedding_bag_takes_the_lists():
-    lists = [[1, 2], [], [3], [4, 5, 6]]
-    weight = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
-    values, offsets = column_of(lists).gather(torch.tensor([3, 1, 0]))
-    bags = torch.nn.functional.embedding_bag(values.long(), weight, offsets, mode="sum", include_last_offset=True)
-    torch.testing.assert_close(
-        bags, torch.stack([weight[4] + weight[5] + weight[6], torch.zeros(3), weight[1:3].sum(0)])
-    )
-
-
 @given(parts=st.lists(LISTS, min_size=1, max_size=4))
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 def test_concat_puts_rows_one_after_another(parts):
     whole = ListTable.concat([ListTable({"a": column_of(part)}) for part in parts])
     expected = [row for part in parts for row in part]
@@ -72,19 +61,14 @@ def test_concat_puts_rows_one_after_another(parts):
     assert unpacked(whole.lists["a"].values, whole.lists["a"].offsets) == expected
 
 
-def test_lists_of_a_frame_become_a_column():
-    frame = pd.Series([[5, 3], None, [], [7]])
-    entries, lengths = list_entries(frame)
-    column = ListColumn.from_lengths(torch.from_numpy(entries.to_numpy("int32")), torch.from_numpy(lengths))
-    assert unpacked(*column.gather(torch.arange(4))) == [[5, 3], [], [], [7]]
-
-
 @given(lists=LISTS, mmap=st.booleans())
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 def test_saved_tables_come_back(lists, mmap, tmp_path_factory):
     folder = tmp_path_factory.mktemp("lists")
     reversed_lists = [row[::-1] for row in lists[::-1]]
     ListTable({"liked": column_of(lists), 'a "/b': column_of(reversed_lists)}).save(folder)
+    assert np.load(folder / VALUES).tolist() == [value for row in lists for value in row]  # files are plain arrays
+    assert np.load(folder / OFFSETS).tolist() == [0, *itertools.accumulate(map(len, lists))]
     loaded = ListTable.load(folder, mmap)
     assert list(loaded.lists) == ["liked", 'a "/b']
     rows = torch.arange(len(lists))
@@ -117,15 +101,11 @@ def damage_bytes(name, change):
     return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
 
 
-VALUES, OFFSETS = "list-000-values.npy", "list-000-offsets.npy"
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
         (lambda folder: (folder / "lists.json").unlink(), "holds no finished list columns"),
         (lambda folder: (folder / VALUES).unlink(), f"{VALUES}: not found"),
-        (damage_bytes("lists.json", lambda content: content[:-9]), "lists.json: damaged"),
         (damage_bytes("lists.json", lambda content: b"\xff" + content), "lists.json: damaged"),
         (damage_bytes("lists.json", lambda _: b"[]"), "not the layout of list columns"),
         (damage_json(lambda layout: layout.update(version=9)), "format version 9, this code reads 1"),
@@ -139,21 +119,19 @@ VALUES, OFFSETS = "list-000-values.npy", "list-000-offsets.npy"
             r"expected 5 numbers of int64, found int64 of shape \(4,",
         ),
         (damage_json(lambda layout: layout["columns"][0].update(num_values=2)), "expected 2 numbers of int32"),
-        (damage_json(lambda layout: layout["columns"][0].update(num_values=0)), "expected 0 numbers of int32"),
         (damage_bytes(VALUES, lambda content: content[:-1]), f"{VALUES}: damaged or truncated"),
         (damage_bytes(VALUES, lambda content: content + b"x"), "141 bytes, expected 140: overwritten"),
         (damage_bytes(VALUES, lambda content: b"x" + content[1:]), f"{VALUES}: damaged"),
         (damage_bytes(VALUES, lambda content: content.replace(b"<i4", b"<f4")), "found float32"),
         (damage_bytes(OFFSETS, lambda content: content[:-8] + b"\xff" * 8), "column 'liked': .* offsets must begin"),
-        (damage_bytes(OFFSETS, lambda content: content[:-16] + b"\x09" + content[-15:]), "offsets must begin with 0"),
     ],
 )
-@pytest.mark.parametrize("mmap", [True, False])
-def test_damaged_files_are_named(damage, message, mmap, tmp_path):
+def test_damaged_files_are_named(damage, message, tmp_path):
     ListTable({"liked": column_of([[1], [], [2, 3]])}).save(tmp_path)
     damage(tmp_path)
-    with pytest.raises(LoaderError, match=message):
-        ListTable.load(tmp_path, mmap)
+    for mmap in (True, False):
+        with pytest.raises(LoaderError, match=message):
+            ListTable.load(tmp_path, mmap)
 
 
 def int32(values):
@@ -193,12 +171,6 @@ def int32(values):
 def test_what_is_wrong_is_said(make, message):
     with pytest.raises(LoaderError, match=message):
         make()
-
-
-def test_files_are_plain_arrays(tmp_path):
-    ListTable({"liked": column_of([[1], [], [2, 3]])}).save(tmp_path)
-    assert np.load(tmp_path / VALUES).tolist() == [1, 2, 3]
-    assert np.load(tmp_path / OFFSETS).tolist() == [0, 1, 1, 3]
 
 
 @pytest.mark.gpu

@@ -25,14 +25,9 @@ def test_a_saved_table_loads_with_the_same_words_and_schema(make_table, tmp_path
     loaded = PackedTable.load(tmp_path / "train", mmap=mmap)
     assert loaded.schema == table.schema
     assert torch.equal(loaded.words, table.words)
-
-
-def test_numpy_reads_the_file_by_itself(make_table, tmp_path):
-    table = make_table(10)
-    table.save(tmp_path)
-    array = np.load(tmp_path / "words.npy")
-    assert array.dtype == np.int32
-    assert np.array_equal(array, table.words.numpy())
+    by_numpy = np.load(tmp_path / "train" / "words.npy")  # the file is a plain array
+    assert by_numpy.dtype == np.int32
+    assert np.array_equal(by_numpy, table.words.numpy())
 
 
 def test_a_mapped_table_is_not_read_into_memory(tmp_path):
@@ -121,7 +116,6 @@ def _change_layout(folder, **fields):
     [
         (_cut, r"words.npy: \d+ bytes, expected \d+ for 5 rows: truncated"),
         (_append, r"words.npy: \d+ bytes, expected \d+ for 5 rows: truncated or overwritten"),
-        (lambda f: os.truncate(f / "words.npy", 20), "words.npy: damaged header"),
         (lambda f: os.truncate(f / "words.npy", 0), "words.npy: damaged header"),
         (lambda f: (f / "words.npy").unlink(), "words.npy: not found"),
         (lambda f: np.save(f / "words.npy", np.zeros((5, 10))), "expected a row-major int32 matrix, found float64"),
@@ -132,18 +126,17 @@ def _change_layout(folder, **fields):
         (lambda f: _change_layout(f, format="other"), "not the layout of a packed table"),
         (lambda f: _change_layout(f, num_rows=None), "num_rows or schema is missing"),
         (lambda f: _change_layout(f, schema={"ids": []}), "layout.json: tensor schema is damaged"),
-        (lambda f: (f / "layout.json").write_text("{"), "layout.json: damaged"),
         (lambda f: (f / "layout.json").write_bytes(b"\xff\xfe{"), "layout.json: damaged"),
         (lambda f: (f / "layout.json").write_text("[]"), "not the layout of a packed table"),
         (lambda f: (f / "layout.json").unlink(), "no finished packed table. Run the encode stage"),
     ],
 )
-@pytest.mark.parametrize("mmap", [True, False])
-def test_a_damaged_folder_is_refused_with_its_file(make_table, tmp_path, damage, message, mmap):
+def test_a_damaged_folder_is_refused_with_its_file(make_table, tmp_path, damage, message):
     make_table(5).save(tmp_path)
     damage(tmp_path)
-    with pytest.raises(LoaderError, match=message):
-        PackedTable.load(tmp_path, mmap=mmap)
+    for mmap in (True, False):
+        with pytest.raises(LoaderError, match=message):
+            PackedTable.load(tmp_path, mmap=mmap)
 
 
 def _resident_bytes() -> int:

@@ -5,13 +5,10 @@ import struct
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gigabatch.features.schema import IdColumn, Target, TensorSchema
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.tables.packed import CPU_BLOCK_ROWS, Batch, PackedTable
-from tests.examples import examples
 
 SMALL = TensorSchema(ids=(IdColumn("item", 5),), floats=("price",), targets=(Target("clicked", "binary"),))
 
@@ -48,15 +45,6 @@ def test_unpacking_gives_back_the_columns(schema, make_columns, num_rows):
                      columns["weight"], columns["group"])  # fmt: skip
     assert [column.dtype for column in batch.targets] == [torch.float32, torch.int32, torch.float32]
     assert bits(batch) == bits(expected)
-
-
-@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=50))
-@settings(max_examples=examples(50), deadline=None)
-def test_every_finite_float_keeps_its_bits(values):
-    column = torch.tensor(values, dtype=torch.float32)
-    schema = TensorSchema(ids=(), floats=("x",), targets=())
-    table = PackedTable.from_columns(schema, [], [column], [])
-    assert table.words.flatten().tolist() == column.view(torch.int32).tolist()
 
 
 def test_every_field_of_a_batch_is_a_view_of_the_words(make_table):

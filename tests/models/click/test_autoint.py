@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.models.shelf_helpers import INPUTS, auc, build, planted_rows, random_rows, stir, train
+from tests.models.shelf_helpers import INPUTS, build, random_rows, stir
 
 SMALL = {"embedding_dim": 4, "num_layers": 2, "num_heads": 2, "head_dim": 3}
 PLUS = SMALL | {"layers": (6,)}
@@ -47,21 +47,6 @@ def test_outputs_and_attention_are_those_of_the_equations(scaled):
 
 
 @torch.no_grad()
-def test_the_attention_is_torchs_multi_head_attention():
-    """Weights copied; its output projection is the identity."""
-    model = build("autoint", **(SMALL | {"embedding_dim": 6}))
-    stir(model)
-    layer = model.interacting[0]
-    peer = torch.nn.MultiheadAttention(6, 2, bias=False, batch_first=True)
-    peer.in_proj_weight.copy_(layer.queries_keys_values.weight)
-    peer.out_proj.weight.copy_(torch.eye(6))
-    vectors = torch.randn(7, 5, 6)
-    mixed, shares = peer(vectors, vectors, vectors, average_attn_weights=False)
-    torch.testing.assert_close(layer(vectors), torch.relu(mixed + layer.residual(vectors)), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(layer.attention(vectors), shares, rtol=1e-5, atol=1e-5)
-
-
-@torch.no_grad()
 def test_autoint_plus_adds_a_perceptron_over_the_same_vectors():
     model, plain = build("autoint", **PLUS, batch_norm=False), build("autoint", **SMALL)
     stir(model)
@@ -71,26 +56,3 @@ def test_autoint_plus_adds_a_perceptron_over_the_same_vectors():
     hidden, last = model.deep[0], model.deep[-1]
     added = torch.relu(vectors @ hidden.weight.t() + hidden.bias) @ last.weight.t() + last.bias
     torch.testing.assert_close(model(rows.ids, rows.floats), plain.eval()(rows.ids, rows.floats) + added)
-
-
-def test_attention_dropout_is_for_training_alone():
-    model = build("autoint", **SMALL, attention_dropout=0.5)
-    stir(model)
-    rows = random_rows(INPUTS)
-    torch.manual_seed(0)
-    first, second = (model.train()(rows.ids, rows.floats) for _ in range(2))
-    assert not torch.equal(first, second)
-    first, second = (model.eval()(rows.ids, rows.floats) for _ in range(2))
-    assert torch.equal(first, second)
-
-
-def test_a_third_order_interaction_is_learnt_that_fm_and_lr_cannot_see():
-    inputs, rows = planted_rows({(0, 1, 2): 3.0}, 20_000, 0)
-    _, held_out = planted_rows({(0, 1, 2): 3.0}, 4000, 1)
-    model = build("autoint", inputs, embedding_dim=8, num_layers=2, head_dim=8)
-    train(model, rows, steps=300, lr=0.02, weight_decay=0.0)
-    assert auc(model, held_out) > 0.92
-    for name in ("lr", "fm"):
-        weaker = build(name, inputs)
-        train(weaker, rows, steps=200, lr=0.02, weight_decay=0.0)
-        assert auc(weaker, held_out) < 0.55

@@ -5,24 +5,18 @@ import pytest
 import torch
 
 from gigabatch.models.click.dcn import CrossLayers
-from gigabatch.models.model import ModelInputs
+from gigabatch.models.inputs import ModelInputs
 from tests.models.shelf_helpers import (
-    INPUTS,
-    NO_FLOATS,
-    NO_IDS,
-    auc,
+    ALL_INPUTS,
     build,
     by_hand,
     mlp_by_hand,
     normed_by_hand,
-    planted_rows,
     random_rows,
     stirred,
-    train,
 )
 
 SMALL = {"embedding_dim": 4, "layers": (16,), "dropout": 0.0}
-CROSS_ONLY = {"embedding_dim": 8, "layers": ()}
 FORMS = {
     "parallel": SMALL,
     "stacked": SMALL | {"structure": "stacked"},
@@ -31,7 +25,6 @@ FORMS = {
     "experts": SMALL | {"rank": 3, "experts": 2},
 }
 ALL_FORMS = pytest.mark.parametrize("form", FORMS)
-ALL_INPUTS = pytest.mark.parametrize("inputs", [INPUTS, NO_FLOATS, NO_IDS], ids=["both", "no_floats", "no_ids"])
 
 
 def cross_by_hand(cross_map, x0, x):
@@ -93,20 +86,3 @@ def test_n_cross_layers_are_a_polynomial_of_degree_n_plus_1(num_layers):
     highest = along.diff(n=num_layers + 1, dim=0)
     assert highest.abs().max() > 1e-2
     torch.testing.assert_close(along.diff(n=num_layers + 2, dim=0), torch.zeros(1, 5).double(), atol=1e-6, rtol=0)
-
-
-def test_it_learns_a_third_order_cross_that_pairs_cannot():
-    orders = {(0, 1, 2): 3.0}
-    inputs, rows = planted_rows(orders, 6000, seed=1)
-    _, fresh = planted_rows(orders, 2000, seed=2)
-    models = {
-        "two cross layers": build("dcn", inputs, **CROSS_ONLY, cross_layers=2),
-        "one cross layer": build("dcn", inputs, **CROSS_ONLY, cross_layers=1),
-        "fm": build("fm", inputs, embedding_dim=8),
-    }
-    for model in models.values():
-        train(model, rows, steps=200)
-    reached = {name: auc(model, fresh) for name, model in models.items()}
-    assert reached["two cross layers"] > 0.85, reached
-    assert reached["one cross layer"] < 0.6, reached
-    assert reached["fm"] < 0.6, reached

@@ -3,24 +3,19 @@
 import numpy as np
 import pytest
 
-from gigabatch.models.model import ModelInputs
+from gigabatch.models.inputs import ModelInputs
 from tests.models.shelf_helpers import (
+    ALL_INPUTS,
     INPUTS,
-    NO_FLOATS,
-    NO_IDS,
-    auc,
     build,
     by_hand,
     mlp_by_hand,
     normed_by_hand,
-    planted_rows,
     random_rows,
     stirred,
-    train,
 )
 
 SMALL = {"embedding_dim": 8, "layers": (32, 32), "dropout": 0.0}
-ALL_INPUTS = pytest.mark.parametrize("inputs", [INPUTS, NO_FLOATS, NO_IDS], ids=["both", "no_floats", "no_ids"])
 
 
 @pytest.mark.parametrize("num_outputs", [1, 2])
@@ -50,20 +45,3 @@ def test_network_and_factorization_machine_share_their_vectors():
     model = build("deepfm", **SMALL)
     tables = [tuple(table.shape) for name, table in model.named_parameters() if "tables" in name]
     assert sorted(tables) == sorted([(size, width) for size in INPUTS.num_ids for width in (1, 8)])
-
-
-def test_on_a_mix_of_orders_it_beats_the_machine_which_beats_linear_terms():
-    orders = {(0,): 1.0, (1, 2): 2.0, (0, 1, 3): 3.0}
-    inputs, rows = planted_rows(orders, 6000, seed=1)
-    _, fresh = planted_rows(orders, 2000, seed=2)
-    models = {
-        "deepfm": build("deepfm", inputs, **SMALL),
-        "fm": build("fm", inputs, embedding_dim=8),
-        "lr": build("lr", inputs),
-    }
-    for model in models.values():
-        train(model, rows, steps=200)
-    reached = {name: auc(model, fresh) for name, model in models.items()}
-    assert reached["deepfm"] > 0.9, reached
-    assert reached["deepfm"] - reached["fm"] > 0.1, reached
-    assert reached["fm"] - reached["lr"] > 0.08, reached

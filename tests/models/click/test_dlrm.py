@@ -3,12 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gigabatch.models.click.dlrm import PairDots
 from gigabatch.models.errors import ModelError
-from gigabatch.models.model import ModelInputs
+from gigabatch.models.inputs import ModelInputs
 from tests.models.shelf_helpers import (
     INPUTS,
     NO_IDS,
@@ -20,7 +17,6 @@ from tests.models.shelf_helpers import (
     check_gradients,
     mlp_by_hand,
     normed_by_hand,
-    planted_rows,
     random_rows,
     signs,
     stirred,
@@ -61,14 +57,6 @@ def test_the_bottom_network_ends_in_a_relu_of_the_fields_width():
     assert build("dlrm", bottom_layers=[]).bottom[0].out_features == 16
 
 
-@given(st.integers(1, 4), st.integers(2, 7), st.integers(1, 5), st.integers(0, 1000))
-def test_dots_are_those_of_all_pairs_in_order(rows, num_vectors, dim, seed):
-    vectors = torch.randn(rows, num_vectors, dim, generator=torch.Generator().manual_seed(seed))
-    got = PairDots(num_vectors)(vectors)
-    columns = [(vectors[:, i] * vectors[:, j]).sum(1) for i in range(num_vectors) for j in range(i + 1, num_vectors)]
-    torch.testing.assert_close(got, torch.stack(columns, dim=1), rtol=1e-4, atol=1e-5)
-
-
 def float_rows(num_rows, seed):
     """Labels by sign(id 0) x sign(id 1) x float: no pair of the three says anything."""
     inputs = ModelInputs((NUM_VALUES,) * 2, 1)
@@ -88,14 +76,6 @@ def test_it_learns_a_product_of_a_float_and_two_ids_that_pairs_do_not_hold():
     reached = {name: auc(model, fresh) for name, model in models.items()}
     assert reached["dlrm"] > 0.85, reached
     assert reached["fm"] < 0.6, reached
-
-
-def test_it_learns_pairs_of_ids_without_floats():
-    inputs, rows = planted_rows({(0, 1): 2.5}, 4000, seed=1)
-    _, fresh = planted_rows({(0, 1): 2.5}, 2000, seed=2)
-    model = build("dlrm", inputs, **SMALL)
-    train(model, rows, steps=200)
-    assert auc(model, fresh) > 0.85
 
 
 @pytest.mark.parametrize("inputs", [NO_IDS, ModelInputs((5,), 0)], ids=["only_floats", "one_id_column"])

@@ -5,9 +5,10 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
+from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.losses import TargetLoss
-from gigabatch.models.model import Model, ModelInputs
-from tests.models.shelf_helpers import INPUTS, Rows, build, random_rows, stir, train
+from gigabatch.models.model import Model
+from tests.models.shelf_helpers import INPUTS, Rows, build, by_hand, mlp_by_hand, random_rows, stir, train
 
 MMOE = {"structure": "mmoe", "embedding_dim": 3, "layers": (6, 4), "num_experts": 3, "tower_layers": (5,)}
 BOTTOM = {"structure": "shared_bottom", "embedding_dim": 3, "layers": (6, 4), "tower_layers": (5,)}
@@ -19,16 +20,6 @@ def with_outputs(num_outputs: int) -> ModelInputs:
     return ModelInputs(INPUTS.num_ids, INPUTS.num_floats, num_outputs)
 
 
-def perceptron(network: torch.nn.Sequential, row: np.ndarray) -> np.ndarray:
-    """Linear layers and ReLUs of one row, in float64."""
-    for part in network:
-        if isinstance(part, torch.nn.Linear):
-            row = part.weight.numpy().astype(np.float64) @ row + part.bias.numpy()
-        else:
-            row = np.maximum(row, 0)
-    return row
-
-
 @BOTH
 @torch.no_grad()
 def test_outputs_are_those_of_the_equations(settings):
@@ -37,18 +28,18 @@ def test_outputs_are_those_of_the_equations(settings):
     rows = random_rows(INPUTS, 7)
     model.train()(rows.ids, rows.floats)
     found, shares = model.eval()(rows.ids, rows.floats), model.shares(rows.ids, rows.floats)
-    x = model.row(rows.ids, rows.floats).numpy().astype(np.float64)
+    x = by_hand(model.row(rows.ids, rows.floats))
     num_experts = settings.get("num_experts", 1)
     assert shares.shape == (7, 4, num_experts)
     for row in range(7):
-        experts = [perceptron(expert, x[row]) for expert in model.experts]
+        experts = [mlp_by_hand(expert, x[row]) for expert in model.experts]
         for task in range(4):
             alpha = np.ones(1)
             if model.gates is not None:
                 gate = model.gates.weight.numpy()[task * num_experts : (task + 1) * num_experts]
                 alpha = np.exp(gate @ x[row]) / np.exp(gate @ x[row]).sum()
             mixed = sum(share * expert for share, expert in zip(alpha, experts, strict=True))
-            expected = perceptron(model.towers[task], mixed)[0]
+            expected = mlp_by_hand(model.towers[task], mixed)[0]
             assert found[row, task].item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
             np.testing.assert_allclose(shares[row, task].numpy(), alpha, atol=1e-5)
 

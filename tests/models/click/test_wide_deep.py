@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 
 from gigabatch.models.click.wide_deep import Crosses
 from gigabatch.models.errors import ModelError
-from gigabatch.models.model import ModelInputs
+from gigabatch.models.inputs import ModelInputs
 from tests.models.shelf_helpers import (
-    INPUTS,
-    NO_FLOATS,
-    NO_IDS,
+    ALL_INPUTS,
     Rows,
     auc,
     build,
@@ -28,7 +26,6 @@ from tests.models.shelf_helpers import (
 
 SMALL = {"embedding_dim": 4, "layers": (16,), "dropout": 0.0}
 CROSSED = SMALL | {"crosses": ((0, 1), (2, 0, 1)), "cross_buckets": 50}  # 35 combinations fit, 140 are hashed
-ALL_INPUTS = pytest.mark.parametrize("inputs", [INPUTS, NO_FLOATS, NO_IDS], ids=["both", "no_floats", "no_ids"])
 
 
 def all_combinations(sizes):

@@ -40,7 +40,15 @@ def gradient(random, num_rows, width, padding=0, dtype=torch.float32):
 
 RULES = [
     RowRule(
-        method, lr=0.03, weight_decay=0.01, l2=0.02, second_moment=second, step=step, clip_ratio=clip, clip_floor=0.1
+        method,
+        lr=0.03,
+        weight_decay=0.01,
+        l2=0.02,
+        second_moment=second,
+        step=step,
+        clip_ratio=clip,
+        clip_floor=0.1,
+        trust_clip=None if second == "full" else 10.0,
     )
     for (method, second, step), clip in zip(
         itertools.product(METHODS, ("scalar", "full"), ("global", "row")),

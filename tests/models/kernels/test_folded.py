@@ -34,7 +34,7 @@ def assert_sums(found, values):
 
 
 @VERSIONS
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(size=SIZES, seed=st.integers(0, 1000), dtype=st.sampled_from([SINGLE, HALF]))
 def test_moments_of_columns(passes, size, seed, dtype):
     values = draw(seed, *size, dtype=dtype)
@@ -59,7 +59,7 @@ def test_moments_of_columns_inside_packed_rows(passes):
 
 
 @VERSIONS
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(size=SIZES, seed=st.integers(0, 1000), dtype=st.sampled_from([SINGLE, HALF]), biased=st.booleans())
 def test_relu_with_bias_and_moments_of_its_result(passes, size, seed, dtype, biased):
     values, bias = draw(seed, *size, dtype=dtype), draw(seed + 1, size[1]) if biased else None
@@ -71,7 +71,7 @@ def test_relu_with_bias_and_moments_of_its_result(passes, size, seed, dtype, bia
 
 
 @VERSIONS
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(size=SIZES, seed=st.integers(0, 1000), dtype=st.sampled_from([SINGLE, HALF]))
 def test_gradient_through_norm_and_relu(passes, size, seed, dtype):
     gradient, hidden = draw(seed, *size, dtype=dtype), draw(seed + 1, *size, dtype=dtype).clamp(min=0)
@@ -112,7 +112,7 @@ def test_a_nan_that_reached_an_activation_reaches_its_gradient(passes):
 
 
 @VERSIONS
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(values=st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=20))
 def test_rounding_to_bfloat16_is_torchs(passes, values):
     """The values come as a bias, added to zeros: rounded to nearest even, and to infinity where they overflow."""

@@ -22,7 +22,7 @@ from gigabatch.models.kernels import KERNELS, kernel
     ],
 )
 def test_a_device_has_its_version_and_the_reference_runs_anywhere(name, device, version, found):
-    assert kernel(name, torch.device(device), version).__name__ == f"gigabatch.models.kernels.{name}_{found}"
+    assert kernel(name, torch.device(device), version).__name__ == f"gigabatch.models.kernels.{name}.{found}"
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -32,7 +32,7 @@ def test_cuda_tensors_go_to_triton(name, device):
     assert (
         kernel(name, device).__name__
         == kernel(name, device, "cuda").__name__
-        == f"gigabatch.models.kernels.{name}_cuda"
+        == f"gigabatch.models.kernels.{name}.cuda"
     )
 
 

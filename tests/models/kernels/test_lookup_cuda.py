@@ -61,14 +61,6 @@ def test_floats_are_scaled_and_the_rest_is_zero(triton_device, dtype):
     assert not found[:, width + 5 :].any()
 
 
-def test_floats_without_scales_are_copied(triton_device):
-    random = np.random.default_rng(2)
-    tables, ids, floats = cases.tables(random), cases.ids(random, 50), cases.gradient(random, 50, 3)
-    width = sum(table.shape[1] for table in tables) + 3
-    found = run(triton_device, ids, tables, width, floats=floats)
-    assert torch.equal(found, reference(ids, tables, width, floats=floats))
-
-
 def test_floats_alone(triton_device):
     floats = cases.gradient(np.random.default_rng(3), 20, 3)
     found = run(triton_device, torch.empty(20, 0, dtype=torch.int32), [], 5, floats=floats)

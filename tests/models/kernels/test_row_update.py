@@ -119,7 +119,7 @@ def small(monkeypatch):
         monkeypatch.setattr(row_update_cpu, name, value)
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 @given(
     method=st.sampled_from(METHODS),
     second_moment=st.sampled_from(SECOND_MOMENTS),
@@ -186,21 +186,10 @@ def test_a_row_of_zeros_learns(update):
     assert not table[[0, 1, 2, 4, 5]].any()
 
 
-def test_a_row_whose_update_is_zero_stays():
-    ids, tables = torch.tensor([[1], [1]], dtype=torch.int32), [torch.ones(3, 4)]
-    (table,), _ = run(row_update_cpu.update_rows, tables, [(ids, torch.zeros(2, 4))], RowRule("lamb", 0.1))
-    assert torch.equal(table, tables[0])
-
-
 @pytest.mark.parametrize("kind", cases.KINDS)
 @pytest.mark.parametrize("rule", cases.RULES, ids=cases.rule_name)
 def test_every_rule(small, rule, kind):
     check(*make(np.random.default_rng(1), 300, cases.SHAPES, kind), rule)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_plain_rules_without_extras(method):
-    check(*make(np.random.default_rng(2), 200, cases.SHAPES, "zipf"), RowRule(method, lr=0.05, trust_clip=None))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -265,12 +254,6 @@ def test_ids_may_have_any_strides(small, order):
     assert all(map(torch.equal, found, expected))
 
 
-@pytest.mark.parametrize("num_rows", [1, 2])
-@pytest.mark.parametrize("method", METHODS)
-def test_batches_of_a_row_or_two(method, num_rows):
-    check(*make(np.random.default_rng(8), num_rows, cases.SHAPES, num_batches=3), RowRule(method, lr=0.1))
-
-
 @pytest.mark.parametrize("update", [row_update_reference.update_rows, row_update_cpu.update_rows])
 def test_an_empty_batch_is_a_step_without_rows(update):
     tables = cases.tables(np.random.default_rng(9), [(70, 4), (3, 4)])
@@ -332,26 +315,6 @@ def test_the_same_bits_every_time_and_on_any_number_of_threads():
         assert all(map(torch.equal, one, other))
 
 
-def test_a_table_among_others_moves_as_it_does_alone(small):
-    tables, ((ids, gradient),) = make(np.random.default_rng(13), 200, cases.SHAPES, "zipf", 1)
-    rule = RowRule("adam", lr=0.1)
-    together, _ = run(row_update_cpu.update_rows, tables, [(ids, gradient)], rule)
-    starts = np.cumsum([0] + [table.shape[1] for table in tables])
-    for column, table in enumerate(tables):
-        part = gradient[:, starts[column] : starts[column + 1]]
-        (alone,), _ = run(row_update_cpu.update_rows, [table], [(ids[:, column : column + 1], part)], rule)
-        assert torch.equal(alone, together[column])
-
-
-def test_the_order_of_a_batch_matters_by_roundings_alone(small):
-    tables, ((ids, gradient),) = make(np.random.default_rng(14), 300, cases.SHAPES, "zipf", 1)
-    order = torch.randperm(300, generator=torch.Generator().manual_seed(0))
-    rule = RowRule("adagrad", lr=0.1)
-    one, _ = run(row_update_cpu.update_rows, tables, [(ids, gradient)], rule)
-    other, _ = run(row_update_cpu.update_rows, tables, [(ids[order], gradient[order])], rule)
-    torch.testing.assert_close(one, other, rtol=2e-5, atol=2e-6)
-
-
 def test_learning_rate_and_momentum_as_tensors_do_what_numbers_do():
     tables, batches = make(np.random.default_rng(15), 60, cases.SHAPES)
     rule = RowRule("lamb", lr=0.0625, beta1=0.875)
@@ -372,3 +335,9 @@ def test_a_state_has_what_the_method_needs_and_no_more(method):
     full = RowRule(method, 0.1, second_moment="full", step="row").new_state(table)
     shapes |= {"num_steps": (6, 1), "exp_avg_sq": (6, 3)}
     assert {name: tuple(value.shape) for name, value in full.items()} == {name: shapes[name] for name in names}
+
+
+def test_a_row_whose_update_is_zero_stays():
+    ids, tables = torch.tensor([[1], [1]], dtype=torch.int32), [torch.ones(3, 4)]
+    (table,), _ = run(row_update_cpu.update_rows, tables, [(ids, torch.zeros(2, 4))], RowRule("lamb", 0.1))
+    assert torch.equal(table, tables[0])

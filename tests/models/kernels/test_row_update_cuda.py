@@ -122,11 +122,6 @@ def test_learning_rate_and_momentum_on_the_device(triton_device):
     check(triton_device, np.random.default_rng(6), 60, rule)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_plain_rules_without_extras(triton_device, method):
-    check(triton_device, np.random.default_rng(7), 60, RowRule(method, lr=0.05, trust_clip=None))
-
-
 @pytest.mark.parametrize("shape", [(3, 4), (60, 20)])
 def test_lamb_where_a_norm_is_zero(triton_device, shape):
     """A row of zeros moves with ratio 1; a row whose update is 0 stays."""
@@ -179,18 +174,6 @@ def test_the_same_bits_every_time(triton_device):
     gradient = cases.gradient(random, 150, sum(table.shape[1] for table in tables))
     (first, _), (second, _) = (run(triton_device, tables, [(ids, gradient)], RowRule("lamb", lr=0.1)) for _ in range(2))
     assert all(map(torch.equal, first, second))
-
-
-def test_a_table_among_others_moves_as_it_does_alone(triton_device):
-    random = np.random.default_rng(12)
-    tables, ids = cases.tables(random), cases.ids(random, 80)
-    starts = np.cumsum([0] + [table.shape[1] for table in tables])
-    gradient = cases.gradient(random, 80, starts[-1])
-    together, _ = run(triton_device, tables, [(ids, gradient)], SGD)
-    for column, table in enumerate(tables):
-        part = gradient[:, starts[column] : starts[column + 1]].contiguous()
-        (alone,), _ = run(triton_device, [table], [(ids[:, column : column + 1], part)], SGD)
-        assert torch.equal(alone, together[column])
 
 
 @pytest.mark.gpu

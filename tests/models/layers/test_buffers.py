@@ -11,16 +11,6 @@ from gigabatch.models.layers.embeddings import MAX_FREE, BufferPool
 CPU = torch.device("cpu")
 
 
-def test_memory_given_back_is_used_for_any_dtype_that_fits():
-    pool = BufferPool()
-    first = pool.take((100, 4), torch.float32, CPU)
-    place = first.data_ptr()
-    pool.give(first)
-    second = pool.take((2, 300), torch.bfloat16, CPU)
-    assert (second.data_ptr(), second.shape, second.dtype) == (place, (2, 300), torch.bfloat16)
-    assert second.is_contiguous()
-
-
 def test_memory_in_use_is_not_handed_out_again():
     pool = BufferPool()
     pool.give(pool.take((10,), torch.float32, CPU))
@@ -68,6 +58,16 @@ def test_a_copy_is_empty(copied):
     pool.give(old)
     assert copied(pool).take((100,), torch.float32, CPU).data_ptr() != old.data_ptr()
     assert pool.take((100,), torch.float32, CPU).data_ptr() == old.data_ptr()
+
+
+def test_memory_given_back_is_used_for_any_dtype_that_fits():
+    pool = BufferPool()
+    first = pool.take((100, 4), torch.float32, CPU)
+    place = first.data_ptr()
+    pool.give(first)
+    second = pool.take((2, 300), torch.bfloat16, CPU)
+    assert (second.data_ptr(), second.shape, second.dtype) == (place, (2, 300), torch.bfloat16)
+    assert second.is_contiguous()
 
 
 @pytest.mark.gpu

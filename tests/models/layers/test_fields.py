@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -21,56 +20,7 @@ from gigabatch.models.layers.fields import (
     positive,
     probability,
 )
-from gigabatch.models.model import ModelInputs
-from tests.models.shelf_helpers import INPUTS, NO_FLOATS, NO_IDS, by_hand, mlp_by_hand, normed_by_hand, random_rows
-
-ALL_INPUTS = pytest.mark.parametrize("inputs", [INPUTS, NO_FLOATS, NO_IDS], ids=["both", "no_floats", "no_ids"])
-
-
-@ALL_INPUTS
-def test_fields_are_table_rows_then_floats_times_their_vectors(inputs):
-    fields, rows = FieldEmbeddings(inputs, 3), random_rows(inputs)
-    fields.train()(rows.ids, 2 * rows.floats + 1)  # running statistics other than 0 and 1
-    got = by_hand(fields.eval()(rows.ids, rows.floats))
-    assert got.shape == (len(rows), len(inputs.num_ids) + inputs.num_floats, 3)
-
-    normed = normed_by_hand(fields.float_norm, by_hand(rows.floats))
-    for b in range(len(rows)):
-        wanted = [by_hand(table)[rows.ids[b, column]] for column, table in enumerate(fields.tables.tables)]
-        wanted += [normed[b, f] * by_hand(fields.float_vectors)[f] for f in range(inputs.num_floats)]
-        np.testing.assert_allclose(got[b], wanted, rtol=1e-5, atol=1e-7)
-
-
-@ALL_INPUTS
-def test_an_input_row_is_table_rows_then_normed_floats(inputs):
-    row, rows = InputRow(inputs, 3), random_rows(inputs)
-    got = by_hand(row.train()(rows.ids, rows.floats))
-    assert got.shape == (len(rows), row.width)
-    floats = by_hand(rows.floats)
-    wanted = [by_hand(table)[rows.ids[:, column]] for column, table in enumerate(row.tables.tables)]
-    wanted.append((floats - floats.mean(0)) / np.sqrt(floats.var(0) + 1e-5))  # in training: the batch's statistics
-    np.testing.assert_allclose(got, np.concatenate(wanted, axis=1), rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("num_outputs", [1, 3])
-@ALL_INPUTS
-def test_linear_terms_add_one_weight_an_id_and_a_float(inputs, num_outputs):
-    inputs = ModelInputs(inputs.num_ids, inputs.num_floats, num_outputs)
-    linear, rows = LinearTerms(inputs), random_rows(inputs)
-    assert not linear(rows.ids, rows.floats).any()  # they start at 0
-    with torch.no_grad():
-        for parameter in linear.parameters():
-            parameter.normal_()
-    got = by_hand(linear.eval()(rows.ids, rows.floats))
-    normed = normed_by_hand(linear.float_norm, by_hand(rows.floats))
-    for b in range(len(rows)):
-        for output in range(num_outputs):
-            wanted = by_hand(linear.bias)[output]
-            for column, table in enumerate(linear.tables.tables):
-                wanted += by_hand(table)[rows.ids[b, column], output]
-            for f in range(inputs.num_floats):
-                wanted += normed[b, f] * by_hand(linear.float_weights)[f, output]
-            assert got[b, output] == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+from tests.models.shelf_helpers import NO_IDS, random_rows
 
 
 def test_linear_terms_stay_float32_under_autocast():
@@ -91,19 +41,6 @@ def test_parts_can_leave_normalising_to_the_model():
         assert not [key for key in part.state_dict() if "norm" in key]
 
 
-@pytest.mark.parametrize("batch_norm", [False, True])
-@pytest.mark.parametrize("layers", [(), (4,), (6, 5)])
-@pytest.mark.parametrize("num_out", [None, 2])
-def test_mlp_against_layers_written_out(layers, num_out, batch_norm):
-    torch.manual_seed(0)
-    network = mlp(3, layers, num_out, dropout=0.5, batch_norm=batch_norm)
-    x = torch.randn(40, 3)
-    network.train()(x + 1)
-    got = network.eval()(x)
-    assert got.shape == (40, num_out or (layers[-1] if layers else 3))
-    np.testing.assert_allclose(by_hand(got), mlp_by_hand(network, by_hand(x)), rtol=1e-4, atol=1e-6)
-
-
 def test_mlp_orders_a_hidden_layer_as_linear_norm_relu_dropout_and_ends_linear():
     kinds = [type(part) for part in mlp(3, (4,), 1, dropout=0.1, batch_norm=True)]
     assert kinds == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Dropout, OutputLinear]
@@ -122,11 +59,6 @@ def test_logits_are_not_rounded_to_bfloat16(num_out, training):
         assert nn.Linear(7, num_out)(rows).dtype == torch.bfloat16
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-5)
-
-
-def test_dropout_is_active_in_training_only():
-    network, x = mlp(3, (50,), None, dropout=0.5), torch.ones(1, 3)
-    assert (network.train()(x) == 0).sum() > (network.eval()(x) == 0).sum()
 
 
 nested = st.recursive(st.integers(), lambda inner: st.lists(inner, max_size=3), max_leaves=8)

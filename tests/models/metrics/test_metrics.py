@@ -24,7 +24,7 @@ from gigabatch.models.metrics.pointwise import (
 from gigabatch.models.metrics.ranking import grouped_mrr
 from tests.examples import examples
 
-QUICK = settings(max_examples=examples(50), deadline=None)
+QUICK = settings(max_examples=examples(50))
 
 
 @st.composite
@@ -63,29 +63,6 @@ def test_auc_equals_scikit_learns(batch):
     scores, labels, weight = batch
     expected = sklearn.metrics.roc_auc_score(labels, scores, sample_weight=weight)
     assert roc_auc(scores, labels, weight).item() == pytest.approx(expected, abs=1e-12)
-
-
-@QUICK
-@given(binary_rows())
-def test_auc_is_the_share_of_pairs_in_the_right_order(batch):
-    scores, labels, weight = batch
-    mass = np.ones(len(labels)) if weight is None else weight.double().numpy()
-    won = total = 0.0
-    for i in (labels == 1).nonzero()[:, 0].tolist():
-        for j in (labels == 0).nonzero()[:, 0].tolist():
-            pair = mass[i] * mass[j]
-            won += pair * (1.0 if scores[i] > scores[j] else 0.5 if scores[i] == scores[j] else 0.0)
-            total += pair
-    assert roc_auc(scores, labels, weight).item() == pytest.approx(won / total, abs=1e-12)
-
-
-@QUICK
-@given(binary_rows(), st.randoms(use_true_random=False))
-def test_auc_does_not_depend_on_row_order(batch, random):
-    scores, labels, _ = batch
-    order = list(range(len(labels)))
-    random.shuffle(order)
-    assert roc_auc(scores[order], labels[order]).item() == roc_auc(scores, labels).item()
 
 
 def test_auc_of_a_perfect_ranking_is_exactly_one():
@@ -250,20 +227,6 @@ def test_mrr_equals_a_slow_loop_in_any_row_order(batch, random):
         random.shuffle(batch)
 
 
-def test_mrr_equals_scikit_learns_ranking_precision_where_groups_have_one_positive():
-    """With one positive a group and no ties, average precision over labels is the reciprocal rank."""
-    random = np.random.default_rng(0)
-    scores, positive = random.random((50, 8)), np.eye(8)[random.integers(0, 8, 50)]
-    expected = sklearn.metrics.label_ranking_average_precision_score(positive, scores)
-    found = grouped_mrr(*map(torch.tensor, (scores.ravel(), positive.ravel(), np.repeat(np.arange(50), 8))))
-    assert found.item() == pytest.approx(expected, rel=1e-12)
-
-
-def test_a_constant_score_earns_the_middle_rank():
-    found = grouped_mrr(torch.zeros(5), torch.tensor([1, 0, 0, 0, 0]), torch.zeros(5, dtype=torch.int64))
-    assert found.item() == pytest.approx(1 / 3)
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 def test_regression_metrics_equal_scikit_learns(weighted):
     predictions, labels, weight = rows()
@@ -280,8 +243,8 @@ def test_regression_metrics_equal_scikit_learns(weighted):
 
 
 def test_sums_are_in_float64():
-    """In float32, the mean of ten million squares of 0.1 would be visibly off."""
-    predictions = torch.full((10_000_000,), 0.1)
+    """In float32, the mean of a million squares of 0.1 would be visibly off."""
+    predictions = torch.full((1_000_000,), 0.1)
     exact = float(np.float32(0.1))
     assert rmse(predictions, torch.zeros_like(predictions)).item() == pytest.approx(exact, rel=1e-10)
 
@@ -299,11 +262,6 @@ def test_nan_predictions_are_refused_and_counted(metric):
     predictions[2] = torch.nan
     with pytest.raises(ModelError, match="1 of 4 predictions are NaN"):
         metric(predictions, LABELS)
-
-
-def test_nan_scores_are_refused_by_mrr():
-    with pytest.raises(ModelError, match="ranking: 4 of 4 predictions are NaN"):
-        grouped_mrr(HALVES * torch.nan, LABELS, LABELS)
 
 
 @pytest.mark.parametrize("metric", [roc_auc, log_loss, accuracy, rmse, mae, r2])

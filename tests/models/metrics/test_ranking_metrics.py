@@ -22,7 +22,7 @@ from gigabatch.models.metrics.ranking import (
 )
 from tests.examples import examples
 
-QUICK = settings(max_examples=examples(40), deadline=None)
+QUICK = settings(max_examples=examples(40))
 AT_K = ("hit_rate", "recall", "precision", "ndcg")
 
 
@@ -112,19 +112,6 @@ def test_gauc_is_the_weighted_mean_of_scikit_learns_auc(rows):
 
 
 @QUICK
-@given(rows=grouped_rows(), k=st.integers(1, 8), random=st.randoms(use_true_random=False))
-def test_nothing_depends_on_the_order_of_rows_or_on_more_than_the_order_of_scores(rows, k, random):
-    scores, labels, groups = rows
-    order = list(range(len(scores)))
-    random.shuffle(order)
-    for other in ((scores[order], labels[order], groups[order]), (torch.exp(scores / 3000) - 7, labels, groups)):
-        for name in AT_K:
-            expected = at_k(name, *rows, k).item()
-            assert at_k(name, *other, k).item() == pytest.approx(expected, abs=1e-12, nan_ok=True), name
-        assert gauc(*other).auc.item() == pytest.approx(gauc(*rows).auc.item(), abs=1e-12, nan_ok=True)
-
-
-@QUICK
 @given(seed=st.integers(0, 2**31), levels=st.sampled_from([2, 3, 1000]), k=st.integers(1, 7))
 def test_coverage_is_its_mean_over_all_orders_of_tied_items(seed, levels, k):
     """Queries are independent, so all combinations of orders, one of each, are equally likely. Items with a score of
@@ -141,39 +128,6 @@ def test_coverage_is_its_mean_over_all_orders_of_tied_items(seed, levels, k):
             absence[item] *= 1 - found
     halves = log_chance_of_absence(scores[:2], k) + log_chance_of_absence(scores[2:], k)
     np.testing.assert_allclose(halves.exp().numpy(), absence, atol=1e-12)
-
-
-def test_a_scorer_that_tells_nothing_has_what_chance_gives():
-    groups = torch.arange(50).repeat_interleave(100)
-    labels = (torch.arange(5000) % 100) == 7
-    constant = torch.zeros(5000)
-    assert at_k("hit_rate", constant, labels, groups, 10).item() == pytest.approx(0.1)
-    assert at_k("precision", constant, labels, groups, 10).item() == pytest.approx(0.01)
-    expected = sum(1 / math.log2(1 + rank) for rank in range(1, 11)) / 100
-    assert at_k("ndcg", constant, labels, groups, 10).item() == pytest.approx(expected)
-    assert gauc(constant, labels, groups).auc.item() == 0.5
-    assert RankedGroups(constant, labels, groups).reciprocal_rank().mean().item() == pytest.approx(1 / 50.5)
-
-
-def test_a_perfect_scorer_has_one():
-    groups = torch.arange(50).repeat_interleave(20)
-    labels = torch.rand(1000, generator=torch.Generator().manual_seed(1)) < 0.2
-    labels[::20] = True
-    scores = labels.float() + torch.rand(1000, generator=torch.Generator().manual_seed(2)) * 0.5
-    for k in (1, 3, 20, 1000):
-        assert at_k("hit_rate", scores, labels, groups, k).item() == 1
-        assert at_k("ndcg", scores, labels, groups, k).item() == pytest.approx(1, abs=1e-15)
-    assert at_k("recall", scores, labels, groups, 20).item() == 1
-    assert gauc(scores, labels, groups).auc.item() == 1
-
-
-def test_groups_without_a_positive_are_left_out():
-    scores, labels = torch.tensor([1.0, 2, 3, 4]), torch.tensor([0, 1, 0, 0])
-    ranked = RankedGroups(scores, labels, torch.tensor([7, 7, 9, 9]))
-    for found in (ranked.hit_rate(1), ranked.recall(1), ranked.precision(1), ranked.ndcg(1)):
-        assert found[0].item() == 1
-        assert found[1].isnan()
-    assert at_k("recall", scores, torch.zeros(4), torch.tensor([7, 7, 9, 9]), 1).isnan()
 
 
 def test_hits_of_long_runs_are_hypergeometric():
@@ -232,11 +186,10 @@ def test_normalised_entropy_of_the_base_rate_is_one_and_of_one_class_nan():
         ({"scores": torch.zeros(0), "labels": torch.zeros(0), "groups": torch.zeros(0, dtype=torch.int32)}, "no rows"),
     ],
 )
-@pytest.mark.parametrize("name", AT_K)
-def test_wrong_arguments_are_refused(name, change, message):
+def test_wrong_arguments_are_refused(change, message):
     given = {"scores": torch.zeros(2), "labels": torch.tensor([0, 1]), "groups": torch.tensor([0, 0]), "k": 1}
     with pytest.raises(ModelError, match=message):
-        at_k(name, **given | change)
+        at_k("ndcg", **given | change)
 
 
 def test_what_coverage_and_ranks_refuse():

@@ -68,7 +68,7 @@ def random_problem(seed, num_steps=NUM_STEPS, shapes=((3, 4), (4,), (2, 3))):
     return weights, gradients
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     seed=st.integers(0, 2**31),
     max_grad_norm=st.sampled_from([None, 0.1, 1.0]),
@@ -144,16 +144,6 @@ def test_trajectory_equals_timms(case):
             np.testing.assert_allclose(parameter.detach().numpy(), wanted, rtol=1e-12, atol=1e-14)
 
 
-def test_float32_follows_float64():
-    weights, gradients = random_problem(3, num_steps=20)
-    results = []
-    for dtype in (np.float32, np.float64):
-        optimizer, parameters = make_optimizer([w.astype(dtype) for w in weights], (0.01, 0.0, 0.01), lr=0.01)
-        run(optimizer, parameters, gradients)
-        results.append([parameter.detach().double() for parameter in parameters])
-    torch.testing.assert_close(*results, rtol=2e-5, atol=2e-6)
-
-
 def test_first_step_is_accurate_in_float32():
     """u is g / |g| at the first step; corrections taken in float32 would be off by 1.5e-5."""
     optimizer, (parameter,) = make_optimizer([np.zeros(3, np.float32)], (0.0,), lr=1.0, max_grad_norm=None, eps=1e-12)
@@ -175,24 +165,6 @@ def test_gradients_are_left_as_they_were():
     optimizer, (parameter,) = make_optimizer([np.ones(3)], (0.01,), max_grad_norm=0.1)
     run(optimizer, [parameter], [[[3.0, 4.0, 0.0]]])
     assert parameter.grad.tolist() == [3.0, 4.0, 0.0]
-
-
-def test_a_parameter_without_gradient_is_skipped_and_counts_its_own_steps():
-    weights, gradients = random_problem(5, num_steps=4)
-    together, alone = (make_optimizer(weights[:2], (0.01, 0.01), max_grad_norm=None) for _ in range(2))
-    optimizer, (first, second) = together
-    second_steps = []
-    for step, (first_gradient, second_gradient, _) in enumerate(gradients):
-        first.grad = torch.tensor(first_gradient)
-        second.grad = torch.tensor(second_gradient) if step % 2 else None
-        before = second.detach().clone()
-        optimizer.step()
-        if step % 2:
-            second_steps.append(second_gradient)
-        else:
-            assert torch.equal(second.detach(), before)
-    run(alone[0], alone[1][1:], [[gradient] for gradient in second_steps])
-    torch.testing.assert_close(second, alone[1][1], rtol=1e-12, atol=0)
 
 
 def test_closure_is_evaluated_and_its_loss_returned():
@@ -249,24 +221,6 @@ def test_a_run_resumed_from_its_state_dicts_is_bit_equal_to_one_without_a_break(
 def test_a_copied_optimizer_keeps_its_clipping_norm():
     optimizer, _ = make_optimizer([np.ones(3)], (0.01,), max_grad_norm=0.25)
     assert copy.deepcopy(optimizer).max_grad_norm == 0.25
-
-
-def test_the_clipping_norm_is_taken_over_the_parameters_of_all_groups():
-    weights, gradients = random_problem(6)
-    decays = (0.01, 0.0, 0.3)
-    optimizer, parameters = make_optimizer(weights, decays, max_grad_norm=0.5)
-    run(optimizer, parameters, gradients)
-    expected = slow_lamb(list(zip(weights, decays, strict=True)), gradients, 1e-3, (0.9, 0.999), 1e-6, 0.5, 10.0, False)
-    for found, wanted in zip(parameters, expected, strict=True):
-        np.testing.assert_allclose(found.detach().numpy(), wanted, rtol=1e-10)
-
-
-def test_a_table_has_one_ratio():
-    random = np.random.default_rng(10)
-    table, gradient = random.normal(size=(2, 6, 3))
-    optimizer, (parameter,) = make_optimizer([table], (0.02,), lr=0.1, max_grad_norm=None, trust_clip=None)
-    run(optimizer, [parameter], [[gradient]])
-    assert np.linalg.norm(parameter.detach().numpy() - table) == pytest.approx(0.1 * np.linalg.norm(table))
 
 
 def test_a_sparse_gradient_is_an_error_that_says_what_to_use():

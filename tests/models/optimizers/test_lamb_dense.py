@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gigabatch.models.optimizers import lamb
-from gigabatch.models.optimizers.lamb import Lamb, make_bundles
+from gigabatch.models.optimizers.lamb import Lamb
 
 SHAPES = ((3, 4), (4,), (2, 3), ())
 
@@ -100,22 +100,6 @@ def test_the_state_of_each_parameter_has_its_shape_and_is_part_of_one_vector():
         assert state["exp_avg"].shape == state["exp_avg_sq"].shape == parameter.shape
         assert state["num_steps"].item() == 1
     assert len({state["exp_avg"].untyped_storage().data_ptr() for state in states}) == 1
-
-
-def test_bundles_hold_small_ones_of_a_dtype_and_count_and_each_large_one_alone(monkeypatch):
-    monkeypatch.setattr(lamb, "SMALL_ELEMENTS", 6)
-    parameters = [*parameters_of(0), *parameters_of(1, ((2,), (5,)), torch.float32)]
-    states = [{} for _ in parameters]
-    states[2] = {
-        "num_steps": torch.tensor(7.0, dtype=torch.float64),
-        "exp_avg": torch.ones(2, 3, dtype=torch.float64),
-        "exp_avg_sq": torch.full((2, 3), 2.0, dtype=torch.float64),
-    }
-    bundles = make_bundles(parameters, states)
-    place = {id(parameter): index for index, parameter in enumerate(parameters)}
-    assert [[place[id(p)] for p in bundle.parameters] for bundle in bundles] == [[0], [1, 3], [2], [4, 5]]
-    assert [bundle.num_steps.item() for bundle in bundles] == [0, 0, 7, 0]
-    assert bundles[2].exp_avg_sq.tolist() == [2.0] * 6
 
 
 def test_a_step_of_many_small_tensors_takes_few_calls():

@@ -66,16 +66,6 @@ def test_lamb_groups_hold_every_parameter_and_decay_weights_and_tables_only(mode
     assert sum(len(group["params"]) for group in groups.values()) == len(list(model.parameters()))
 
 
-def test_lamb_groups_leave_tables_out_when_asked(model):
-    split = split_parameters(model)
-    groups = {group["name"]: group["params"] for group in lamb_param_groups(model, 0.3, tables=False)}
-    assert groups == {"decayed": split.decayed, "undecayed": split.undecayed}
-
-
-def test_groups_without_parameters_are_left_out():
-    assert [group["name"] for group in lamb_param_groups(nn.Linear(2, 2, bias=False), 0.1)] == ["decayed"]
-
-
 def test_lamb_without_rowwise_treats_tables_as_dense_weights(model):
     optimizer = build_optimizer(model, "lamb", lr=0.1, rowwise=False)
     assert isinstance(optimizer, Lamb)
@@ -215,31 +205,6 @@ def test_settings_held_in_tensors_are_filled_in_place(model):
 
 
 @pytest.mark.parametrize(
-    ("name", "lr", "settings"),
-    [
-        ("lamb", 0.05, {}),
-        ("lamb", 0.05, {"rowwise": False}),
-        ("adamw", 0.05, {}),
-        ("adamw", 0.05, {"rowwise": True}),
-        ("adagrad_lamb", 0.05, {"table_lr": 0.2}),
-        ("cowclip", 0.05, {"clip_floor": 1.0}),
-    ],
-)
-def test_training_lowers_the_loss(model, name, lr, settings):
-    ids, floats = torch.randint(4, (64, 2), dtype=torch.int32), torch.randn(64, 2)
-    targets = floats[:, :1] + ids[:, :1] - 1
-    optimizer = build_optimizer(model, name, lr=lr, **settings)
-    losses = []
-    for _ in range(60):
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(ids, floats), targets)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.2 * losses[0]
-
-
-@pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
         ("adam", {"lr": 0.1}, "unknown optimizer 'adam'. Known: lamb, adamw, adagrad_lamb, cowclip"),
@@ -270,3 +235,32 @@ def test_rows_of_one_number_change_their_sign_under_lamb():
     mixed = nn.ModuleList([EmbeddingTables([2, 3], [1, 4]), EmbeddingTables([5], [1]), nn.Linear(1, 1)])
     kinds = [one.param_groups[0]["method"] for one in build_optimizer(mixed, "lamb", lr=0.1).optimizers[:-1]]
     assert kinds == ["lamb", "adam"]
+
+
+def test_groups_without_parameters_are_left_out():
+    assert [group["name"] for group in lamb_param_groups(nn.Linear(2, 2, bias=False), 0.1)] == ["decayed"]
+
+
+@pytest.mark.parametrize(
+    ("name", "lr", "settings"),
+    [
+        ("lamb", 0.05, {}),
+        ("lamb", 0.05, {"rowwise": False}),
+        ("adamw", 0.05, {}),
+        ("adamw", 0.05, {"rowwise": True}),
+        ("adagrad_lamb", 0.05, {"table_lr": 0.2}),
+        ("cowclip", 0.05, {"clip_floor": 1.0}),
+    ],
+)
+def test_training_lowers_the_loss(model, name, lr, settings):
+    ids, floats = torch.randint(4, (64, 2), dtype=torch.int32), torch.randn(64, 2)
+    targets = floats[:, :1] + ids[:, :1] - 1
+    optimizer = build_optimizer(model, name, lr=lr, **settings)
+    losses = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(ids, floats), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.2 * losses[0]

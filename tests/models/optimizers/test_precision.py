@@ -6,7 +6,7 @@ from torch import nn
 
 from gigabatch.models.errors import ModelError
 from gigabatch.models.optimizers import precision
-from gigabatch.models.optimizers.precision import choose_precision, cpu_flags
+from gigabatch.models.optimizers.precision import choose_precision
 
 CPUINFO = "processor\t: 0\nmodel name\t: some processor\nflags\t\t: fpu sse2 {flags} avx2\nbugs\t\t: spectre_v1\n\n"
 
@@ -61,11 +61,6 @@ def test_what_is_asked_for_is_taken_and_the_reason_names_the_hardware_too(machin
 def test_an_unknown_precision_lists_the_known_ones():
     with pytest.raises(ModelError, match=r"unknown precision 'half'\. Known: auto, float32, bfloat16"):
         choose_precision("half", "cpu")
-
-
-def test_the_flags_of_this_machine_are_those_of_the_first_processor(machine):
-    machine("one two")
-    assert cpu_flags() == {"fpu", "sse2", "one", "two", "avx2"}
 
 
 @pytest.mark.parametrize("setting", ["float32", "bfloat16"])

@@ -62,10 +62,6 @@ def test_warmup_polynomial_ends_at_its_final_rate():
     assert WarmupPolynomial(0.4, 30, 3, lr_final=0.1, mom=0.8).at(30) == pytest.approx((0.1, 0.8))
 
 
-def test_constant_never_moves():
-    assert {Constant(0.1, 5, mom=0.7).at(step) for step in range(6)} == {(0.1, 0.7)}
-
-
 @pytest.mark.parametrize(
     ("name", "settings", "expected"),
     [
@@ -121,3 +117,7 @@ def test_steps_outside_the_run_are_refused(schedule, step):
 def test_settings_of_a_schedule_out_of_range_are_refused(make, message):
     with pytest.raises(ModelError, match=message):
         make()
+
+
+def test_constant_never_moves():
+    assert {Constant(0.1, 5, mom=0.7).at(step) for step in range(6)} == {(0.1, 0.7)}

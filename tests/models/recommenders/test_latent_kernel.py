@@ -69,13 +69,6 @@ def test_expected_kernel_equals_quadrature():
     assert equal > 50
 
 
-def test_expected_kernel_of_known_inputs_is_the_kernel():
-    rows = inputs((2, 6))
-    known = rows._replace(variance=torch.zeros_like(rows.variance))
-    expected = KERNEL.at(rows.mean, rows.floats)
-    torch.testing.assert_close(KERNEL.expected(known.unsqueeze(2), known.unsqueeze(1)), expected)
-
-
 def test_draws_average_to_the_expected_kernel():
     rows = inputs((2, 6))
     torch.manual_seed(0)

@@ -3,18 +3,16 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gigabatch.loaders.tables.packed import Batch
 from gigabatch.models.errors import ModelError
+from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.metrics.pointwise import roc_auc
-from gigabatch.models.model import EntityColumns, ModelInputs
 from gigabatch.models.optimizers.registry import build_optimizer
 from gigabatch.models.recommenders.mrmn import RELATIONS, MRMNSettings
 from gigabatch.models.shelf import ModelSpec
-from tests.models.shelf_helpers import ROW_OPTIMIZERS, Rows, train
+from tests.models.shelf_helpers import Rows, train
 
 # id columns: user, user's country, item, weekday (context); floats: age (user), price (item), hour (context)
 INPUTS = ModelInputs((7, 3, 9, 4), 3, 2, user=EntityColumns(0, (0, 1), (0,)), item=EntityColumns(2, (2,), (1,)))
@@ -137,36 +135,6 @@ def test_a_positive_is_compared_with_the_negatives_that_were_drawn_for_it():
     torch.testing.assert_close(model.training_loss(moved, TWO_TYPES), model.training_loss(batch, TWO_TYPES))
 
 
-def test_gradients_equal_finite_differences():
-    model = build(INPUTS, margins=(0.4, 0.9), negatives=2).double()
-    batch = rows(INPUTS, dtype=torch.float64)
-    model.training_loss(batch, TargetLoss([("binary", 1)] * 2)).backward()
-    # TargetLoss works in float32: too coarse for differences of what it adds, so the metric space is compared alone.
-    labels = torch.stack(batch.targets, dim=1) * batch.weight[:, None]
-
-    def hinge():
-        user, item, context = model._vectors(batch.ids, batch.floats)
-        relation = model._relations(user, item, context)
-        distance = model._squared_distance(user, relation, item)
-        return model._hinge(user[:, None] + relation, item, distance, labels, batch.ids[:, 2]).item()
-
-    checked = 0
-    for name, parameter in model.named_parameters():
-        if name in ("log_scale", "centre"):
-            continue
-        flat, gradient = parameter.data.view(-1), parameter.grad.view(-1)
-        place = int(gradient.abs().argmax())
-        before = float(flat[place])
-        flat[place] = before + 1e-6
-        above = hinge()
-        flat[place] = before - 1e-6
-        slope = (above - hinge()) / 2e-6
-        flat[place] = before
-        assert float(gradient[place]) == pytest.approx(slope, rel=1e-4, abs=1e-7), name
-        checked += 1
-    assert checked == 10
-
-
 def test_cross_entropy_moves_scale_and_centre_only():
     model = build(PAIRS)
     batch = rows(PAIRS)
@@ -197,13 +165,6 @@ def test_the_loss_is_float32_under_autocast():
         assert torch.equal(model(batch.ids, batch.floats), model.eval()(batch.ids, batch.floats))
 
 
-@given(st.permutations(range(12)), st.sampled_from(RELATIONS[:3]))
-def test_outputs_follow_their_rows(order, relation):
-    model, batch = build(INPUTS, relation=relation).eval(), rows(INPUTS)
-    outputs = model(batch.ids, batch.floats)
-    torch.testing.assert_close(model(batch.ids[list(order)], batch.floats[list(order)]), outputs[list(order)])
-
-
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_logits_rank_as_distances(relation):
     model, batch = build(PAIRS, relation=relation), rows(PAIRS, num_rows=50)
@@ -215,28 +176,11 @@ def test_logits_rank_as_distances(relation):
     assert same == (relation in ("shared", "none"))
 
 
-def test_row_optimizer_and_dense_optimizer_agree():
-    """One SGD-like step of each: Adagrad's first step on rows equals that computed from dense gradients."""
-    dense, by_rows = build(INPUTS), build(INPUTS)
-    batch = rows(INPUTS)
-    build_optimizer(dense, "adamw", lr=0.1)
-    optimizer = build_optimizer(by_rows, "adagrad_lamb", lr=0.1)
-    dense.training_loss(batch, TWO_TYPES).backward()
-    before = [table.detach().clone() for table in by_rows.embeddings.tables]
-    by_rows.training_loss(batch, TWO_TYPES).backward()
-    optimizer.step()
-    for table, start, twin in zip(by_rows.embeddings.tables, before, dense.embeddings.tables, strict=True):
-        norm = twin.grad.square().mean(1, keepdim=True).sqrt()
-        expected = start - 0.1 * twin.grad / (norm + 1e-8)
-        torch.testing.assert_close(table.detach(), expected, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("optimizer", ROW_OPTIMIZERS)
-def test_optimizers_of_rows_lower_the_loss(optimizer):
+def test_a_row_optimizer_lowers_the_loss():
     """Over a few steps: once no hinge is left on so few rows, distances drift and the cross-entropy with them."""
     model, batch = build(INPUTS), rows(INPUTS, num_rows=32)
     kept = Rows(batch.ids, batch.floats, batch.targets)
-    losses = train(model, kept, steps=10, optimizer=optimizer, loss=TWO_TYPES, **ROW_OPTIMIZERS[optimizer])
+    losses = train(model, kept, steps=10, optimizer="adagrad_lamb", loss=TWO_TYPES, lr=0.05)
     assert losses[-1] < 0.9 * losses[0], losses
     assert all(table.grad is None for table in model.embeddings.tables)
 
@@ -251,12 +195,8 @@ def test_inputs_that_cannot_be():
         build(PAIRS, margins=(0.1, 0.2, 0.3))
     with pytest.raises(ModelError, match="relation none has no use for the 2 columns"):
         build(INPUTS, relation="none")
-    with pytest.raises(ModelError, match="which columns are those of item"):
-        build(ModelInputs((7, 9), 0, 2, user=EntityColumns(0, (0,))))
     with pytest.raises(ModelError, match="must be binary; found regression"):
         build(PAIRS).training_loss(rows(PAIRS), TargetLoss([("binary", 1), ("regression", 1)]))
-    with pytest.raises(ModelError, match=r"ids must be \[rows, 2\]"):
-        build(PAIRS)(torch.zeros(3, 4, dtype=torch.int32), torch.zeros(3, 0))
 
 
 def planted(num_rows, seed):

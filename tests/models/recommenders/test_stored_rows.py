@@ -6,7 +6,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gigabatch.models.errors import ModelError
 from gigabatch.models.recommenders.stored_rows import StoredRows
 
 NUM_IDS = (6, 4, 5)  # users are the second column
@@ -83,14 +82,6 @@ def test_places_of_users_are_padded_with_their_first_row():
     assert int(index.max()) < 11  # also of user 2, who has no rows
 
 
-def test_equal_targets_have_scale_one():
-    ids, floats, target = table()
-    rows = StoredRows(NUM_IDS, 1, user_column=1)
-    rows.store(ids, floats, torch.full_like(target, 2.5), 5, "last")
-    assert rows.target_scale.item() == 1
-    assert not rows.targets.any()
-
-
 def test_state_dict_brings_its_own_number_of_rows():
     rows, empty = stored(), StoredRows(NUM_IDS, 1, user_column=1)
     empty.load_state_dict(rows.state_dict())
@@ -108,9 +99,3 @@ def test_a_state_dict_that_does_not_fit_is_refused():
         StoredRows(NUM_IDS, 1, user_column=1).load_state_dict(state)
     with pytest.raises(RuntimeError, match="size mismatch for offsets"):
         StoredRows((6, 7, 5), 1, user_column=1).load_state_dict(stored().state_dict())
-
-
-def test_no_rows_are_refused():
-    ids, floats, target = table()
-    with pytest.raises(ModelError, match="no rows to remember"):
-        StoredRows(NUM_IDS, 1, user_column=1).store(ids[:0], floats[:0], target[:0], 5, "last")

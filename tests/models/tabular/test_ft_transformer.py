@@ -3,8 +3,8 @@
 import torch
 from torch.nn import functional
 
-from gigabatch.models.model import ModelInputs
-from gigabatch.models.tabular.ft_transformer import Block, FTTransformerSettings
+from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.tabular.ft_transformer import Block
 from tests.models.shelf_helpers import INPUTS, Rows, auc, build, random_rows, stir, train
 
 SMALL = {
@@ -51,26 +51,6 @@ def test_outputs_are_those_of_the_equations_with_torchs_attention():
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-@torch.no_grad()
-def test_with_plain_relu_a_block_is_torchs_transformer_layer():
-    """ReGLU whose linear half is 1 everywhere is ReLU; then torch's own pre-norm layer computes the same."""
-    settings = FTTransformerSettings(**(SMALL | {"hidden_factor": 2.0}))
-    torch.manual_seed(0)
-    block = Block(settings, first=False, last=False).eval()
-    for parameter in block.parameters():
-        parameter.normal_().mul_(0.4)
-    block.widen.weight[:16], block.widen.bias[:16] = 0.0, 1.0
-    peer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, norm_first=True).eval()
-    peer.self_attn.load_state_dict(torch_attention(block, 8, 2).state_dict())
-    peer.norm1.load_state_dict(block.attention_norm.state_dict())
-    peer.norm2.load_state_dict(block.hidden_norm.state_dict())
-    peer.linear1.weight.copy_(block.widen.weight[16:])
-    peer.linear1.bias.copy_(block.widen.bias[16:])
-    peer.linear2.load_state_dict(block.narrow.state_dict())
-    tokens = torch.randn(5, 4, 8)
-    torch.testing.assert_close(block(tokens), peer(tokens), rtol=1e-4, atol=1e-5)
-
-
 def test_the_first_block_has_no_norm_before_its_attention_and_weights_start_as_the_authors():
     model = build("ft_transformer", **SMALL)
     assert isinstance(model.blocks[0].attention_norm, torch.nn.Identity)
@@ -78,16 +58,6 @@ def test_the_first_block_has_no_norm_before_its_attention_and_weights_start_as_t
     for parameter in (*model.tokenizer.parameters(), model.cls):
         assert parameter.abs().max() <= 8**-0.5
     assert torch.cat([table.flatten() for table in model.tokenizer.tables.tables]).std() > 0.15  # uniform's is 0.204
-
-
-def test_dropout_is_for_training_alone():
-    model = build("ft_transformer", token_dim=8, num_heads=2, residual_dropout=0.2)
-    rows = random_rows(INPUTS)
-    torch.manual_seed(0)
-    first, second = (model.train()(rows.ids, rows.floats) for _ in range(2))
-    assert not torch.equal(first, second)
-    first, second = (model.eval()(rows.ids, rows.floats) for _ in range(2))
-    assert torch.equal(first, second)
 
 
 def checkerboard(num_rows: int, seed: int) -> tuple[ModelInputs, Rows]:

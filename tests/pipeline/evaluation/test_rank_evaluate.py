@@ -10,7 +10,7 @@ from torch import nn
 
 from gigabatch.features.schema import IdColumn, Target, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
-from gigabatch.models.model import EntityColumns, ModelInputs
+from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.pipeline.evaluation import rank_evaluate as module
 from gigabatch.pipeline.evaluation.rank_evaluate import (
     Catalogue,

@@ -17,8 +17,9 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Column, Schema, Target
+from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.layers.fields import LinearTerms
-from gigabatch.models.model import EntityColumns, Model, ModelInputs
+from gigabatch.models.model import Model
 from gigabatch.models.shelf import MODELS, ModelSpec, model_class
 from gigabatch.pipeline.bundle import Bundle, model_outputs
 from gigabatch.pipeline.commands.app import main

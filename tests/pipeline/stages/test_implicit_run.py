@@ -9,8 +9,8 @@ import torch
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.schema import Column, Entity, Schema, Target
+from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.losses import TargetLoss
-from gigabatch.models.model import EntityColumns, ModelInputs
 from gigabatch.models.recommenders.ncf import NCF, NCFSettings
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import ConfigError, NegativeSettings, TrainSettings, load_config, parse_config

@@ -13,7 +13,7 @@ import gigabatch.pipeline.lab.plan.plan as plan_module
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes import recipe_class
 from gigabatch.features.synthetic.trivago import write_synthetic_log
-from gigabatch.models.model import EntityColumns, ModelInputs
+from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import parse_config
 from gigabatch.pipeline.display import about_bytes, about_seconds

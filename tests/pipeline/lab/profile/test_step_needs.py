@@ -13,7 +13,7 @@ from gigabatch.loaders.negatives.draws import UniformNegatives
 from gigabatch.loaders.negatives.implicit import ImplicitBatches
 from gigabatch.loaders.negatives.table import KnownPositives
 from gigabatch.loaders.tables.entity_rows import EntityRows
-from gigabatch.models.model import EntityColumns, ModelInputs
+from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.recommenders.ncf import NCFSettings
 from gigabatch.models.recommenders.two_tower import TwoTowerSettings
 from gigabatch.models.shelf import ModelSpec
