@@ -37,15 +37,9 @@ from gigabatch.pipeline.embedding.embeddings import (
 from gigabatch.pipeline.embedding.entities import NewestRows, kept_columns
 from gigabatch.pipeline.stages.run import find_run
 from gigabatch.pipeline.stages.stages import Features, Pipeline
-from gigabatch.pipeline.store.artifacts import (
-    Artifact,
-    ArtifactStore,
-    artifact_key,
-    artifacts_newest_first,
-    atomic_symlink,
-    input_checksums,
-    source_hash,
-)
+from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore, artifacts_newest_first
+from gigabatch.pipeline.store.files import atomic_symlink
+from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
 
 SOURCES = [
     "gigabatch.features",

@@ -42,15 +42,10 @@ from gigabatch.pipeline.machine import available_memory, resolve_device
 from gigabatch.pipeline.stages.cluster import Cluster, open_cluster
 from gigabatch.pipeline.stages.encode import encode_split, fit, pack
 from gigabatch.pipeline.stages.run import SPLITS, Run, RunData, write_run
-from gigabatch.pipeline.store.artifacts import (
-    Artifact,
-    ArtifactStore,
-    artifact_key,
-    atomic_symlink,
-    folder_lock,
-    input_checksums,
-    source_hash,
-)
+from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore
+from gigabatch.pipeline.store.files import atomic_symlink
+from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
+from gigabatch.pipeline.store.locks import folder_lock
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives, with_negatives
 from gigabatch.pipeline.training.train import batch_size_for, model_inputs, model_spec, new_model, train_model

@@ -35,7 +35,7 @@ from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.bundle import model_outputs
 from gigabatch.pipeline.config.config import RunConfig, TrainSettings
 from gigabatch.pipeline.display import progress
-from gigabatch.pipeline.store.artifacts import atomic_write
+from gigabatch.pipeline.store.files import atomic_write
 from gigabatch.pipeline.training.checkpoint import (
     Progress,
     TrainingError,

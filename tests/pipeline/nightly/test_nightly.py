@@ -137,7 +137,7 @@ def test_a_damaged_current_model_fails_and_says_which(finished):
 
 def test_a_second_job_fails_at_once_and_the_lock_of_a_killed_one_is_free(tiny, capsys):
     holder = tiny.start(
-        "from pathlib import Path\nfrom gigabatch.pipeline.store.artifacts import folder_lock\nimport time\n"
+        "from pathlib import Path\nfrom gigabatch.pipeline.store.locks import folder_lock\nimport time\n"
         f"with folder_lock(Path({str(tiny.home / 'nightly.lock')!r})):\n"
         "    print('held', flush=True)\n    time.sleep(600)"
     )

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from gigabatch.features.errors import DataError
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.pipeline.stages.run import STAGES
-from gigabatch.pipeline.store.artifacts import ArtifactError
+from gigabatch.pipeline.store.files import ArtifactError
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
 KILL = """

@@ -16,20 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gigabatch.pipeline.store.artifacts as artifacts
-from gigabatch.pipeline.store.artifacts import (
-    ArtifactError,
-    ArtifactStore,
-    ChecksumCache,
-    artifact_key,
-    atomic_symlink,
-    atomic_write,
-    collect_garbage,
-    file_checksum,
-    folder_lock,
-    input_checksums,
-    source_hash,
-)
+from gigabatch.pipeline.store import artifacts, keys, locks
+from gigabatch.pipeline.store.artifacts import ArtifactStore
+from gigabatch.pipeline.store.files import ArtifactError, atomic_symlink, atomic_write
+from gigabatch.pipeline.store.garbage import collect_garbage
+from gigabatch.pipeline.store.keys import ChecksumCache, artifact_key, file_checksum, input_checksums, source_hash
+from gigabatch.pipeline.store.locks import folder_lock
 from tests.examples import examples
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -143,13 +135,14 @@ def test_a_damaged_artifact_is_put_aside_logged_and_made_again(store, damage, ca
 def hashed(monkeypatch) -> list[str]:
     """Names of the files that were really read for a checksum."""
     read: list[str] = []
-    original = artifacts.file_checksum
+    original = keys.file_checksum
 
     def counting(path: Path) -> str:
         read.append(Path(path).name)
         return original(path)
 
-    monkeypatch.setattr(artifacts, "file_checksum", counting)
+    for module in (keys, artifacts):
+        monkeypatch.setattr(module, "file_checksum", counting)
     return read
 
 
@@ -422,7 +415,7 @@ def test_two_processes_that_build_one_key_both_succeed(store):
 
 def test_a_leftover_is_known_by_its_lock_not_by_a_process_number(store):
     """The number in its name may belong to another process by now: here, to this one."""
-    left = artifacts.temporary_path(store.root / "encode" / "new")
+    left = locks.temporary_path(store.root / "encode" / "new")
     assert f"@{os.getpid()}-" in left.name
     left.mkdir(parents=True)
     left.with_name(left.name + ".lock").touch()
@@ -440,19 +433,19 @@ def test_the_folder_of_a_writer_on_another_machine_is_left_alone(store, monkeypa
 
 def test_a_writer_whose_lock_file_was_cleaned_away_before_it_was_locked_makes_another(tmp_path, monkeypatch):
     """Between opening and locking its lock file, a writer looks dead to `remove_leftovers`."""
-    path, flock = artifacts.temporary_path(tmp_path / "new"), artifacts.fcntl.flock
+    path, flock = locks.temporary_path(tmp_path / "new"), locks.fcntl.flock
     cleaned = []
 
     def clean_first(file, operation):
         if not cleaned:
             cleaned.append(True)
-            artifacts.remove_leftovers(tmp_path)
+            locks.remove_leftovers(tmp_path)
             assert names(tmp_path) == []
         flock(file, operation)
 
-    monkeypatch.setattr(artifacts.fcntl, "flock", clean_first)
-    with artifacts.own_folder(path):
-        assert artifacts.remove_leftovers(tmp_path) == {}
+    monkeypatch.setattr(locks.fcntl, "flock", clean_first)
+    with locks.own_folder(path):
+        assert locks.remove_leftovers(tmp_path) == {}
         assert names(tmp_path) == [path.name, path.name + ".lock"]
     assert names(tmp_path) == []
 
@@ -544,7 +537,7 @@ def test_a_second_holder_of_a_lock_is_told_who_holds_it(tmp_path):
 
 def test_a_lock_whose_holder_has_not_written_its_name_yet(tmp_path, monkeypatch):
     path = tmp_path / "train.lock"
-    monkeypatch.setattr(artifacts, "HOLDER_NAME_S", 60)
+    monkeypatch.setattr(locks, "HOLDER_NAME_S", 60)
     with open(path, "a+") as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)
         late = threading.Timer(0.1, lambda: path.write_text("pid 17 since today"))
@@ -553,14 +546,14 @@ def test_a_lock_whose_holder_has_not_written_its_name_yet(tmp_path, monkeypatch)
             pass
         late.join()
         path.write_text("")
-        monkeypatch.setattr(artifacts, "HOLDER_NAME_S", 0.05)
+        monkeypatch.setattr(locks, "HOLDER_NAME_S", 0.05)
         with pytest.raises(ArtifactError, match=r"held by another run \(unknown\)"), folder_lock(path):
             pass
 
 
 def test_a_lock_that_is_let_go_while_its_holder_is_asked_for_is_taken(tmp_path, monkeypatch):
     path = tmp_path / "train.lock"
-    monkeypatch.setattr(artifacts, "HOLDER_NAME_S", 60)
+    monkeypatch.setattr(locks, "HOLDER_NAME_S", 60)
     with open(path, "a+") as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)
         late = threading.Timer(0.1, lambda: fcntl.flock(holder, fcntl.LOCK_UN))
@@ -632,8 +625,8 @@ def test_gc_removes_old_checkpoints_but_none_that_is_written_to(tmp_path):
         folder.mkdir(parents=True)
         (folder / "checkpoint.pt").write_bytes(b"12345")
         os.utime(folder, (number, number))
-    with artifacts.folder_lock(tmp_path / "checkpoints" / "busy.lock"):
-        removed, freed = artifacts.collect_garbage(tmp_path, keep=1)
+    with folder_lock(tmp_path / "checkpoints" / "busy.lock"):
+        removed, freed = collect_garbage(tmp_path, keep=1)
     assert [path.name for path in removed] == ["old"]
     assert freed == 5
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir() if path.is_dir()) == ["busy", "new"]

@@ -39,7 +39,7 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.tabular.tabular import TabularModel, TabularSettings
 from gigabatch.pipeline.bundle import Bundle, BundleError, load_bundle
-from gigabatch.pipeline.store.artifacts import ArtifactError
+from gigabatch.pipeline.store.files import ArtifactError
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "features"))
 from tests.examples import examples
