@@ -43,7 +43,29 @@ def find_run(config: RunConfig, run: Path | None) -> Path:
 
 @dataclass
 class Run:
-    """The folder of a finished run."""
+    """Read a finished run from its folder.
+
+    Parameters
+    ----------
+    path
+        `runs/<name>/<id>/`, which holds summary.json, metrics.jsonl, model/ and report.html.
+    skipped
+        Stages that were not made again.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch import Pipeline
+    >>> rows = pd.DataFrame({"city": ["Oslo", "Bonn"] * 50, "price": range(100), "clicked": [1, 0] * 50})
+    >>> rows.to_csv("clicks.csv", index=False)
+    >>> columns = {"categorical": ["city"], "continuous": ["price"], "targets": {"clicked": {"task": "binary"}}}
+    >>> config = RunConfig(name="clicks", recipe="table", features={"path": "clicks.csv", **columns})
+    >>> run = Run(Pipeline(config).train().path)
+    >>> run.summary["rows"], run.curve[-1]["epoch"]
+    (100, 5.0)
+    >>> run.bundle().predict(rows).shape
+    (100, 1)
+    """
 
     path: Path
     skipped: tuple[str, ...] = ()

@@ -29,7 +29,19 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True)
 class Artifact:
-    """A finished folder. skipped: it was there already and was not made anew."""
+    """A finished folder.
+
+    Parameters
+    ----------
+    path
+        The folder.
+    key
+        Its name, which follows from what it was made of.
+    manifest
+        The content of its manifest.json: files, rows, seconds, versions.
+    skipped
+        Whether it was there already and was not made anew.
+    """
 
     path: Path
     key: str
@@ -38,7 +50,24 @@ class Artifact:
 
 
 class ArtifactStore:
-    """Artifacts under `<root>/<stage>/<key>/`."""
+    """Keep artifacts under `<root>/<stage>/<key>/`.
+
+    Parameters
+    ----------
+    root
+        Folder of the store; made when the first artifact is.
+
+    Examples
+    --------
+    >>> store = ArtifactStore("artifacts")
+    >>> def write(folder):
+    ...     (folder / "rows.txt").write_text("1 2 3")
+    ...     return {"rows": 3}
+    >>> store.build("numbers", "a1", write).manifest["rows"]
+    3
+    >>> store.build("numbers", "a1", write).skipped
+    True
+    """
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
@@ -46,7 +75,17 @@ class ArtifactStore:
     def build(self, stage: str, key: str, write: Callable[[Path], dict[str, Any]]) -> Artifact:
         """The artifact of that key: the one that is there if it checks out, else made by `write`.
 
-        write: fills an empty folder and returns entries for the manifest, such as rows and seconds.
+        Parameters
+        ----------
+        stage, key
+            Names of its folder and its parent.
+        write
+            Fills an empty folder and returns entries for the manifest, such as rows and seconds.
+
+        Raises
+        ------
+        ArtifactError
+            Where the disk is full. Nothing is left behind then, nor where `write` raises.
         """
         target = self.root / stage / key
         found = self.find(stage, key)
