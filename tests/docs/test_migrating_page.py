@@ -9,12 +9,11 @@ import pytest
 
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.pipeline.commands.app import main
+from tests.features.importers.nvtabular_saved import Saved, counted
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"(?:<!-- (?P<needs>.*?) -->\n)?```python\n(?P<code>.*?)```", re.S)
-
-from tests.features.importers.nvtabular_saved import Saved, counted
 
 
 def blocks(needs):
