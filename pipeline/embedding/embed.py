@@ -71,18 +71,14 @@ def run_embed(
         {
             "": folder_of(name),
             **{key: entry[key] for key in ("rows", "computed", "dim", "dtype")},
-            **_shown_index(entry),
+            "index": "approximate" if entry["index"] else "none",
+            "recall": entry["index"]["recall"] if entry["index"] else None,
         }
         for name, entry in artifact.manifest["entities"].items()
     ]
     render_table(shown, f"embeddings {'(skipped, unchanged)' if artifact.skipped else ''}")
     print(artifact.path)
     return 0
-
-
-def _shown_index(entry: dict[str, Any]) -> dict[str, Any]:
-    report = entry["index"]
-    return {"index": "approximate", "recall": report["recall"]} if report else {"index": "none", "recall": None}
 
 
 def embed(run: Path, bundle: Bundle, features: Features, settings: EmbedSettings) -> Artifact:
@@ -104,7 +100,8 @@ def update_embeddings(
     before = StoredEmbeddings.load(run / STAGE, bundle)
     engine = load_engine(pipeline.engine)
     for path in files:
-        _require_parquet(path)
+        if not path.endswith(PARQUET_ENDINGS):
+            raise DataError(f"embed: {path} is not a Parquet file. Give rows as `gigabatch features` writes them.")
 
     def rows() -> dict[str, Any]:
         known = {
@@ -114,11 +111,6 @@ def update_embeddings(
 
     inputs = {"before": before.key, "files": input_checksums(files, pipeline.store.root)}
     return _store(run, bundle, settings, inputs, rows, before)
-
-
-def _require_parquet(path: str) -> None:
-    if not path.endswith(PARQUET_ENDINGS):
-        raise DataError(f"embed: {path} is not a Parquet file. Give rows as `gigabatch features` writes them.")
 
 
 def _gather(schema: Schema, engine: Any, files: Sequence[str], known: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import shutil
-import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from gigabatch.pipeline.evaluation.evaluate import column_summary, evaluate, per
 from gigabatch.pipeline.evaluation.rank_evaluate import ranking_rows
 from gigabatch.pipeline.reports.report import ReportData, write_report
 from gigabatch.pipeline.store.artifacts import Artifact
+from gigabatch.pipeline.store.keys import versions
 
 SPLITS = ("train", "valid", "test")
 STAGES = ("features", "encode", "train", "evaluate")
@@ -208,19 +208,11 @@ def summarise(run_id: str, data: RunData, results: dict[str, Any], seconds: dict
 
 
 def environment(device: str) -> dict[str, Any]:
-    """Versions and machine, for summaries and benchmark results."""
-    import numpy
-    import pandas
-    import pyarrow
-
+    """Machine, versions and threads, for summaries and benchmark results."""
     return {
         "machine": platform.processor() or platform.machine(),
         "system": platform.platform(),
-        "python": sys.version.split()[0],
-        "torch": torch.__version__,
-        "pandas": pandas.__version__,
-        "pyarrow": pyarrow.__version__,
-        "numpy": numpy.__version__,
+        **versions(),
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu",
         "threads": torch.get_num_threads(),
     }
