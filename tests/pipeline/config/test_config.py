@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from gigabatch.features.recipes.flights.recipe import FlightsSettings
-from gigabatch.pipeline.config.config import ConfigError, RunConfig, load_config, parse_config
+from gigabatch.pipeline.config.config import ConfigError, RunConfig, Settings, TrainSettings, load_config, parse_config
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALLEST = "name: a\nrecipe: flights\n"
@@ -211,3 +211,12 @@ for mistake in {mistakes!r}:
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "\n" * len(mistakes))
+
+
+def test_every_setting_says_what_it_is_in_the_docstring_of_its_section():
+    sections = Settings.__subclasses__()
+    assert {RunConfig, TrainSettings} < set(sections)
+    for section in sections:
+        for name, field in section.model_fields.items():
+            assert field.description, f"{section.__name__}.{name}"
+            assert f"\n{name} : " in section.__doc__
