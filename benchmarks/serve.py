@@ -50,7 +50,7 @@ from gigabatch.pipeline.bundle import Bundle
 from gigabatch.pipeline.embedding.embed import embed
 from gigabatch.pipeline.embedding.embed_write import EmbedSettings
 from gigabatch.pipeline.serving.served import load_served
-from gigabatch.pipeline.store.artifacts import atomic_symlink
+from gigabatch.pipeline.store.files import atomic_symlink
 from gigabatch.pipeline.training.train import model_inputs
 
 CANDIDATES, RATE, BODIES = 100, 200, 4

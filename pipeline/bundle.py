@@ -33,9 +33,34 @@ class BundleError(ValueError):
 
 @dataclass
 class Bundle:
-    """A trained model with its preprocessor. info: name, id and period of the training data, versions.
+    """Predict with a trained model and the preprocessor that it was trained with.
 
-    workflow: the steps from raw rows to rows of the features stage, without labels; None where the recipe has none.
+    Parameters
+    ----------
+    preprocessor
+        Fitted; turns rows of the features stage into ids and floats.
+    model
+        Trained, on `device`.
+    info
+        What the model came from, as JSON types: name, recipe, seed, period of the train data.
+    device
+        Where the model computes, as torch names it.
+    workflow
+        The steps from raw rows to rows of the features stage, without labels; None where the recipe has none.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch import FactorizationMachine, ModelInputs, Preprocessor, Schema
+    >>> from gigabatch.features.schema import Column, Target
+    >>> columns = Column("city", "categorical", "string"), Column("clicked", "target", "float32")
+    >>> rows = pd.DataFrame({"city": ["Oslo", "Bonn"], "clicked": [1.0, 0.0]})
+    >>> preprocessor = Preprocessor(Schema(columns, (Target("clicked", "binary"),))).fit([rows])
+    >>> inputs = ModelInputs(num_ids=(preprocessor.tensor_schema.ids[0].num_ids,), num_floats=0)
+    >>> model = FactorizationMachine(inputs, FactorizationMachine.Settings())
+    >>> bundle = Bundle(preprocessor, model, {"name": "clicks"})
+    >>> bundle.predict(rows[["city"]]).dtypes.to_dict()
+    {'clicked': dtype('float32')}
     """
 
     preprocessor: Preprocessor
@@ -49,11 +74,24 @@ class Bundle:
         return self.preprocessor.schema
 
     def predict(self, frame: Any) -> Any:
-        """Predictions for rows of the features stage; targets need not be there.
+        """Predict rows of the features stage.
 
-        A frame of the same engine, index and length: one float32 column a binary target (probability) or regression
-        target (value), and one column `<target>_<class>` a class of a multiclass target (probability). A row's
-        predictions alone and among others are equal within `SCORE_RTOL` and `SCORE_ATOL` (models/model.py).
+        Parameters
+        ----------
+        frame
+            Rows with the categorical and continuous columns of the schema; targets need not be there.
+
+        Returns
+        -------
+        data frame of the same engine, index and length
+            One float32 column a binary target (probability) or regression target (value), and one column
+            `<target>_<class>` a class of a multiclass target (probability). A row's predictions alone and among others
+            are equal within `SCORE_RTOL` and `SCORE_ATOL` (models/model.py).
+
+        Raises
+        ------
+        DataError
+            Where a column is missing or holds what its type cannot; the message names it.
         """
         rows = torch.from_dlpack(self.preprocessor.pack(frame, targets=False)).to(self.device)
         num_ids = len(self.schema.names("categorical"))
@@ -87,7 +125,7 @@ class Bundle:
         return engine.frames.DataFrame(values, index=frame.index)
 
     def save(self, folder: Path) -> None:
-        """`bundle.json`, `weights.safetensors`, `preprocessor/`, and `workflow/` where there is one."""
+        """Write `bundle.json`, `weights.safetensors`, `preprocessor/`, and `workflow/` where there is one."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.preprocessor.save(folder / "preprocessor")
@@ -103,7 +141,37 @@ class Bundle:
 
 
 def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas") -> Bundle:
-    """What `Bundle.save` wrote; `bundle.predict(frame)` takes frames of `engine`."""
+    """Read what `Bundle.save` wrote.
+
+    Parameters
+    ----------
+    folder
+        The bundle's folder, such as runs/<name>/<id>/model.
+    device
+        Where the model is to compute, as torch names it.
+    engine
+        Library of the data frames that `predict` takes: pandas, cudf, or auto.
+
+    Raises
+    ------
+    BundleError
+        Where the folder is damaged or of another version; the message names it.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch import FactorizationMachine, ModelInputs, Preprocessor, Schema
+    >>> from gigabatch.features.schema import Column, Target
+    >>> columns = Column("city", "categorical", "string"), Column("clicked", "target", "float32")
+    >>> rows = pd.DataFrame({"city": ["Oslo", "Bonn"], "clicked": [1.0, 0.0]})
+    >>> preprocessor = Preprocessor(Schema(columns, (Target("clicked", "binary"),))).fit([rows])
+    >>> inputs = ModelInputs(num_ids=(preprocessor.tensor_schema.ids[0].num_ids,), num_floats=0)
+    >>> model = FactorizationMachine(inputs, FactorizationMachine.Settings())
+    >>> Bundle(preprocessor, model, {"name": "clicks"}).save("model")
+    >>> bundle = load_bundle("model")
+    >>> bundle.info, bundle.predict(rows).shape
+    ({'name': 'clicks'}, (2, 1))
+    """
     folder = Path(folder)
     try:
         content = json.loads((folder / "bundle.json").read_text())

@@ -18,7 +18,7 @@ def gc(
 ) -> int:
     """Remove old artifacts and runs, never those that current, previous and latest name."""
     from gigabatch.pipeline.config.config import load_config
-    from gigabatch.pipeline.store.artifacts import collect_garbage
+    from gigabatch.pipeline.store.garbage import collect_garbage
     from gigabatch.pipeline.store.parsed_files import parsed_in_use
 
     settings = load_config(config, overrides)

@@ -9,6 +9,7 @@ other sections are checked first, then those of `model` and `features`, whose se
 from __future__ import annotations
 
 import difflib
+import inspect
 import io
 import json
 import types
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -41,9 +43,27 @@ class ConfigError(ValueError):
 
 
 class Settings(BaseModel):
-    """Base of every part of a configuration: frozen, and without unknown keys."""
+    """Base of every section of a configuration: frozen, and without unknown keys.
+
+    The docstring of a section gets its `Parameters` from the descriptions of its fields.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        first, separator, rest = inspect.cleandoc(cls.__doc__ or "").partition("\n\nExamples\n")
+        fields = "\n".join(_field_text(name, field) for name, field in cls.model_fields.items())
+        cls.__doc__ = f"{first}\n\nParameters\n----------\n{fields}{separator}{rest}"
+
+
+def _field_text(name: str, field: FieldInfo) -> str:
+    """A field as numpydoc writes a parameter; the defaults of a section stand in the section."""
+    kind = field.annotation.__name__ if isinstance(field.annotation, type) else str(field.annotation)
+    default = field.get_default(call_default_factory=True)
+    is_shown = not (field.is_required() or isinstance(default, BaseModel) or is_dataclass(default))
+    shown = f", default {str(default) if isinstance(default, Path) else default!r}" if is_shown else ""
+    return f"{name} : {kind.replace('typing.', '')}{shown}\n    {field.description}."
 
 
 @dataclass(frozen=True)
@@ -75,22 +95,26 @@ def model_choice(raw: Any) -> ModelChoice:
 class NegativeSettings(Settings):
     """Rows are positives, and negatives are drawn for each of them, anew each epoch (docs/recommenders.md)."""
 
-    per_positive: int = Field(4, ge=1, le=1000)
-    kind: Literal["uniform", "popularity"] = "uniform"
-    power: float = Field(0.75, gt=0, le=4, description="popularity: of the counts that items are drawn by")
+    per_positive: int = Field(4, ge=1, le=1000, description="negatives drawn for each positive row")
+    kind: Literal["uniform", "popularity"] = Field(
+        "uniform", description="every item alike, or items by how often they are in the train split"
+    )
+    power: float = Field(0.75, gt=0, le=4, description="popularity: exponent of the counts that items are drawn by")
     exclude_known: bool = Field(True, description="never draw an item that the user has in the train split")
 
 
 class TrainSettings(Settings):
     """How the model is trained; docs/training.md says what each setting costs and when to use it."""
 
-    epochs: int = Field(5, ge=1)
-    batch_size: int = Field(4096, ge=2)
-    optimizer: Literal["lamb", "adamw", "adagrad_lamb", "cowclip"] = "lamb"
+    epochs: int = Field(5, ge=1, description="times that the train rows are gone through")
+    batch_size: int = Field(4096, ge=2, description="rows of a step")
+    optimizer: Literal["lamb", "adamw", "adagrad_lamb", "cowclip"] = Field("lamb", description="name of the optimizer")
     optimizer_settings: dict[str, Any] = Field(default_factory=dict, description="further arguments of the optimizer")
-    lr_max: float = Field(0.01, gt=0)
-    weight_decay: float = Field(0.01, ge=0)
-    schedule: Literal["one_cycle", "warmup_polynomial", "constant"] = "one_cycle"
+    lr_max: float = Field(0.01, gt=0, description="highest learning rate of the schedule")
+    weight_decay: float = Field(0.01, ge=0, description="share of a weight that a step at learning rate 1 takes away")
+    schedule: Literal["one_cycle", "warmup_polynomial", "constant"] = Field(
+        "one_cycle", description="learning rate and momentum by step"
+    )
     schedule_settings: dict[str, Any] = Field(default_factory=dict, description="further arguments of the schedule")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="of the matrix products in training; auto: bfloat16 where the hardware computes in it"
@@ -108,7 +132,9 @@ class TrainSettings(Settings):
     select: Literal["best", "last"] = Field(
         "best", description="keep the epoch with the lowest valid loss, or the last"
     )
-    checkpoint_every_steps: int = Field(1000, ge=1, description="checkpoints are also written after each epoch")
+    checkpoint_every_steps: int = Field(
+        1000, ge=1, description="steps from a checkpoint to the next; there is one after each epoch too"
+    )
     residency: Literal["auto", "device", "host", "stream"] = Field(
         "auto", description="where the train rows lie: in the training device's memory, in the host's, or on disk"
     )
@@ -198,10 +224,10 @@ class RankingSettings(Settings):
 class EvaluateSettings(Settings):
     """What the evaluation computes beside the metrics."""
 
-    importance: bool = True
+    importance: bool = Field(True, description="permutation importance of every feature on the test split")
     importance_rows: int = Field(20_000, ge=100, description="rows of the test split that are shuffled and scored")
-    importance_repeats: int = Field(3, ge=1)
-    calibration_bins: int = Field(15, ge=2, le=100)
+    importance_repeats: int = Field(3, ge=1, description="times that each feature is shuffled")
+    calibration_bins: int = Field(15, ge=2, le=100, description="bins of the calibration error and its chart")
     ranking: RankingSettings | None = Field(
         None, description="rank each choice of the test split among sampled items and among all; needs entities"
     )
@@ -214,8 +240,8 @@ class NightlySettings(Settings):
         None, description="None: mrr where rows have groups, auc for a binary target, else the loss"
     )
     tolerance: float = Field(0.001, ge=0, description="the lower bound of the gain must be above minus this")
-    confidence: float = Field(0.95, gt=0.5, lt=1)
-    num_bootstrap: int = Field(500, ge=50)
+    confidence: float = Field(0.95, gt=0.5, lt=1, description="of the one-sided lower bound of the gain")
+    num_bootstrap: int = Field(500, ge=50, description="samples of the bootstrap that the bound comes from")
     embed: Literal["auto", "off"] = Field(
         "auto", description="store users and items of a promoted recommender, as a running service needs them"
     )
@@ -234,30 +260,45 @@ class ClusterSettings(Settings):
 
 
 class RunConfig(Settings):
-    """One run."""
+    """The configuration of one run: what one YAML file holds.
 
-    name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
-    recipe: str
-    engine: Literal["auto", "cudf", "pandas"] = "auto"
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    Examples
+    --------
+    >>> config = RunConfig(name="clicks", recipe="flights", train={"epochs": 2, "lr_max": 0.02})
+    >>> config.train.epochs, config.train.batch_size
+    (2, 4096)
+    >>> RunConfig(name="clicks", recipe="flights", model={"layers": [64, 32]}).model.kind
+    'tabular'
+    """
+
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9_.-]+$", description="the run's folder under `runs`: letters, digits, _, . and -"
+    )
+    recipe: str = Field(description="where the rows come from: a name of `gigabatch.features.recipes.RECIPES`")
+    engine: Literal["auto", "cudf", "pandas"] = Field(
+        "auto", description="library of data frames; auto: cudf where it is installed and there is a GPU"
+    )
+    device: str = Field(
+        "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="of torch; auto: cuda where there is one"
+    )
     num_threads: int | None = Field(None, ge=1, description="CPU threads of torch; None leaves its default")
     cluster: str = Field(
         "none", pattern=r"^(none|local|cuda|tcp://[^/\s]+:\d+)$", description="none, local, cuda or tcp://HOST:PORT"
     )
-    cluster_settings: ClusterSettings = ClusterSettings()
-    seed: int = Field(1, ge=0)
-    artifacts: Path = Path("artifacts")
-    runs: Path = Path("runs")
+    cluster_settings: ClusterSettings = Field(ClusterSettings(), description="tasks, workers and their memory")
+    seed: int = Field(1, ge=0, description="of weights, order of rows, dropout and drawn negatives")
+    artifacts: Path = Field(Path("artifacts"), description="folder of what the stages made, by content")
+    runs: Path = Field(Path("runs"), description="folder of finished runs")
     rows_per_part: int = Field(
         1_000_000, ge=1, description="rows of a Parquet part of the features stage, and so of what is in memory at once"
     )
-    features: Any = None
-    preprocess: PreprocessorSettings = PreprocessorSettings()
+    features: Any = Field(None, description="settings of the recipe")
+    preprocess: PreprocessorSettings = Field(PreprocessorSettings(), description="ids, missing values and scaling")
     model: Any = Field({}, description="kind, and the settings of that model")
-    train: TrainSettings = TrainSettings()
-    evaluate: EvaluateSettings = EvaluateSettings()
-    nightly: NightlySettings = NightlySettings()
-    serve: ServeSettings = ServeSettings()
+    train: TrainSettings = Field(TrainSettings(), description="how the model is trained")
+    evaluate: EvaluateSettings = Field(EvaluateSettings(), description="what is measured beside the metrics")
+    nightly: NightlySettings = Field(NightlySettings(), description="when a new model replaces the current one")
+    serve: ServeSettings = Field(ServeSettings(), description="the service")
 
     @model_validator(mode="before")
     @classmethod
@@ -302,7 +343,26 @@ class RunConfig(Settings):
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """The YAML file with `dotted.key=value` overrides applied; values are YAML too (`model.layers=[64,32]`)."""
+    """Read a YAML file and check it as a whole.
+
+    Parameters
+    ----------
+    path
+        The file.
+    overrides
+        `dotted.key=value`, applied in order; values are YAML too (`model.layers=[64,32]`).
+
+    Raises
+    ------
+    ConfigError
+        Where the file cannot be read, a key is unknown or a value is out of bounds. The message names all of them.
+
+    Examples
+    --------
+    >>> _ = Path("run.yaml").write_text("name: clicks\\nrecipe: flights\\n")
+    >>> load_config("run.yaml", ["train.epochs=3"]).train.epochs
+    3
+    """
     path = Path(path)
     try:
         raw = YAML(typ="safe", pure=True).load(path.read_text())
@@ -321,7 +381,25 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def parse_config(raw: dict[str, Any], where: str = "config") -> RunConfig:
-    """A checked configuration from plain types."""
+    """Check a configuration of plain types.
+
+    Parameters
+    ----------
+    raw
+        Keys and values as YAML gives them.
+    where
+        What the message of an error begins with.
+
+    Raises
+    ------
+    ConfigError
+        Where a key is unknown or a value is out of bounds.
+
+    Examples
+    --------
+    >>> parse_config({"name": "clicks", "recipe": "flights", "seed": 7}).seed
+    7
+    """
     require_known_keys(RunConfig, raw, where)
     try:
         return RunConfig.model_validate(raw)

@@ -20,7 +20,7 @@ class ServeSettings(BaseModel):
     device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="where the model computes")
     threads: int = Field(1, ge=1, description="threads of torch; last bits of scores may depend on their number")
     poll_seconds: float = Field(5.0, gt=0, description="how often the run's link is looked at for a new bundle")
-    max_body_bytes: int = Field(1 << 20, ge=1 << 10)
+    max_body_bytes: int = Field(1 << 20, ge=1 << 10, description="longest body of a request")
     max_candidates: int = Field(1_000, ge=1, description="items of one request to /rank")
     max_k: int = Field(500, ge=1, description="items that /recommend may be asked for")
     max_exclude: int = Field(5_000, ge=0, description="items that one request to /recommend may exclude")

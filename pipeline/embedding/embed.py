@@ -37,15 +37,9 @@ from gigabatch.pipeline.embedding.embeddings import (
 from gigabatch.pipeline.embedding.entities import NewestRows, kept_columns
 from gigabatch.pipeline.stages.run import find_run
 from gigabatch.pipeline.stages.stages import Features, Pipeline
-from gigabatch.pipeline.store.artifacts import (
-    Artifact,
-    ArtifactStore,
-    artifact_key,
-    artifacts_newest_first,
-    atomic_symlink,
-    input_checksums,
-    source_hash,
-)
+from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore, artifacts_newest_first
+from gigabatch.pipeline.store.files import atomic_symlink
+from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
 
 SOURCES = [
     "gigabatch.features",
@@ -77,18 +71,14 @@ def run_embed(
         {
             "": folder_of(name),
             **{key: entry[key] for key in ("rows", "computed", "dim", "dtype")},
-            **_shown_index(entry),
+            "index": "approximate" if entry["index"] else "none",
+            "recall": entry["index"]["recall"] if entry["index"] else None,
         }
         for name, entry in artifact.manifest["entities"].items()
     ]
     render_table(shown, f"embeddings {'(skipped, unchanged)' if artifact.skipped else ''}")
     print(artifact.path)
     return 0
-
-
-def _shown_index(entry: dict[str, Any]) -> dict[str, Any]:
-    report = entry["index"]
-    return {"index": "approximate", "recall": report["recall"]} if report else {"index": "none", "recall": None}
 
 
 def embed(run: Path, bundle: Bundle, features: Features, settings: EmbedSettings) -> Artifact:
@@ -110,7 +100,8 @@ def update_embeddings(
     before = StoredEmbeddings.load(run / STAGE, bundle)
     engine = load_engine(pipeline.engine)
     for path in files:
-        _require_parquet(path)
+        if not path.endswith(PARQUET_ENDINGS):
+            raise DataError(f"embed: {path} is not a Parquet file. Give rows as `gigabatch features` writes them.")
 
     def rows() -> dict[str, Any]:
         known = {
@@ -120,11 +111,6 @@ def update_embeddings(
 
     inputs = {"before": before.key, "files": input_checksums(files, pipeline.store.root)}
     return _store(run, bundle, settings, inputs, rows, before)
-
-
-def _require_parquet(path: str) -> None:
-    if not path.endswith(PARQUET_ENDINGS):
-        raise DataError(f"embed: {path} is not a Parquet file. Give rows as `gigabatch features` writes them.")
 
 
 def _gather(schema: Schema, engine: Any, files: Sequence[str], known: dict[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,8 @@ from gigabatch.features.engines.arrow_columns import Lookup, one_array, to_arrow
 from gigabatch.features.errors import UNREADABLE
 from gigabatch.models.retrieval import ApproximateIndex
 from gigabatch.pipeline.bundle import Bundle
-from gigabatch.pipeline.store.artifacts import MANIFEST, file_checksum
+from gigabatch.pipeline.store.artifacts import MANIFEST
+from gigabatch.pipeline.store.keys import file_checksum
 
 FORMAT = 1
 STAGE, LATEST = "embeddings", "latest"

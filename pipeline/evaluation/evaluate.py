@@ -38,7 +38,17 @@ HISTOGRAM_BINS = 40
 
 @dataclass(frozen=True)
 class Evaluation:
-    """metrics: by target name, then by metric; headline: auc, logloss, ece, mrr, null where one does not apply."""
+    """What `evaluate` measured.
+
+    Parameters
+    ----------
+    metrics
+        By target name, then by metric; None where one cannot be computed.
+    headline
+        auc, logloss, ece and mrr; None where one does not apply.
+    predictions
+        Of each target: float32 [N], and [N, classes] for a multiclass target, on the host or the table's device.
+    """
 
     metrics: dict[str, dict[str, float | None]]
     headline: dict[str, float | None]
@@ -46,7 +56,40 @@ class Evaluation:
 
 
 def evaluate(model: Any, table: PackedTable, schema: Schema, device: str, bins: int = 15) -> Evaluation:
-    """Every metric of every target over the whole table. With several targets a headline metric is their mean."""
+    """Measure every metric of every target over a whole table.
+
+    Parameters
+    ----------
+    model
+        On `device`; evaluated in evaluation mode, its own mode is restored.
+    table
+        Rows with labels.
+    schema
+        Names and tasks of the targets.
+    device
+        Where the model computes, as torch names it.
+    bins
+        Bins of the calibration error.
+
+    Returns
+    -------
+    Evaluation
+        Metrics by target, predictions, and the headline: with several targets the mean of each metric.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import LogisticRegression, ModelInputs
+    >>> from gigabatch.features.schema import Column, TensorSchema
+    >>> target = Target("clicked", "binary")
+    >>> schema = Schema((Column("x", "continuous", "float32"), Column("clicked", "target", "float32")), (target,))
+    >>> x = torch.linspace(-1, 1, 64)
+    >>> table = PackedTable.from_columns(TensorSchema((), ("x",), (target,)), [], [x], [(x > 0).float()])
+    >>> model = LogisticRegression(ModelInputs(num_ids=(), num_floats=1), LogisticRegression.Settings())
+    >>> found = evaluate(model, table, schema, "cpu")
+    >>> sorted(found.headline), found.metrics["clicked"]["auc"] in (0.0, 0.5, 1.0)
+    (['auc', 'ece', 'logloss', 'mrr'], True)
+    """
     batch = table.unpack(table.words).to(device)
     predictions = target_loss(schema).predict(table_outputs(model, table, device))
     metrics = {

@@ -26,7 +26,7 @@ from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.export.export_check import ExportError, Sample, difference, sample_rows
 from gigabatch.pipeline.export.onnx_rows import OUTPUTS, onnx_inputs, rows_graph
-from gigabatch.pipeline.store.artifacts import write_json
+from gigabatch.pipeline.store.files import write_json
 
 TRACED_ROWS = 128
 ONNX_BYTES = 2**31 - 2**24  # a protobuf file holds at most 2 GiB

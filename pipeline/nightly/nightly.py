@@ -31,7 +31,8 @@ from gigabatch.pipeline.evaluation.evaluate import choose_metric, evaluate
 from gigabatch.pipeline.reports.report import ReportData, write_report
 from gigabatch.pipeline.stages.run import Run
 from gigabatch.pipeline.stages.stages import Features, Pipeline, evaluation_table_of
-from gigabatch.pipeline.store.artifacts import ArtifactError, atomic_symlink, folder_lock
+from gigabatch.pipeline.store.files import ArtifactError, atomic_symlink
+from gigabatch.pipeline.store.locks import folder_lock
 
 log = logging.getLogger(__name__)
 PROMOTED, KEPT, REFUSED, FAILED = 0, 10, 20, 40

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from gigabatch.pipeline.display import format_value, headings, is_missing, is_number, metric_label
 from gigabatch.pipeline.reports import charts
 from gigabatch.pipeline.reports.charts import Calibration, Chart, Histogram, Roc
-from gigabatch.pipeline.store.artifacts import atomic_write
+from gigabatch.pipeline.store.files import atomic_write
 
 MAX_CLASSES = 15  # of a confusion matrix; rarer ones share a row and a column
 SIGNED = ("difference", "lower_bound", "gain", "bound")  # headings of a comparison whose numbers get a sign

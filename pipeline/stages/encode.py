@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.loaders.tables.packed import PackedTable, PackedWriter
 from gigabatch.pipeline.stages.cluster import Cluster
+from gigabatch.pipeline.store.files import replacing
 
 
 def pack(preprocessor: Preprocessor, frame: Any) -> PackedTable:
@@ -79,10 +78,8 @@ def pack_part(task: PackTask) -> Path:
     """The words of the packed part as `task.out`; written whole or not at all, so that the task may run again."""
     preprocessor = _loaded(task.preprocessor, task.engine)
     words = pack(preprocessor, preprocessor.read((task.engine, task.part))).words
-    temporary = task.out.with_name(f".{task.out.name}-{os.getpid()}-{secrets.token_hex(4)}")
-    with open(temporary, "wb") as file:
+    with replacing(task.out) as temporary, open(temporary, "wb") as file:
         np.save(file, words.numpy())
-    temporary.replace(task.out)
     return task.out
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import shutil
-import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from gigabatch.pipeline.evaluation.evaluate import column_summary, evaluate, per
 from gigabatch.pipeline.evaluation.rank_evaluate import ranking_rows
 from gigabatch.pipeline.reports.report import ReportData, write_report
 from gigabatch.pipeline.store.artifacts import Artifact
+from gigabatch.pipeline.store.keys import versions
 
 SPLITS = ("train", "valid", "test")
 STAGES = ("features", "encode", "train", "evaluate")
@@ -43,7 +43,29 @@ def find_run(config: RunConfig, run: Path | None) -> Path:
 
 @dataclass
 class Run:
-    """The folder of a finished run."""
+    """Read a finished run from its folder.
+
+    Parameters
+    ----------
+    path
+        `runs/<name>/<id>/`, which holds summary.json, metrics.jsonl, model/ and report.html.
+    skipped
+        Stages that were not made again.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch import Pipeline
+    >>> rows = pd.DataFrame({"city": ["Oslo", "Bonn"] * 50, "price": range(100), "clicked": [1, 0] * 50})
+    >>> rows.to_csv("clicks.csv", index=False)
+    >>> columns = {"categorical": ["city"], "continuous": ["price"], "targets": {"clicked": {"task": "binary"}}}
+    >>> config = RunConfig(name="clicks", recipe="table", features={"path": "clicks.csv", **columns})
+    >>> run = Run(Pipeline(config).train().path)
+    >>> run.summary["rows"], run.curve[-1]["epoch"]
+    (100, 5.0)
+    >>> run.bundle().predict(rows).shape
+    (100, 1)
+    """
 
     path: Path
     skipped: tuple[str, ...] = ()
@@ -186,19 +208,11 @@ def summarise(run_id: str, data: RunData, results: dict[str, Any], seconds: dict
 
 
 def environment(device: str) -> dict[str, Any]:
-    """Versions and machine, for summaries and benchmark results."""
-    import numpy
-    import pandas
-    import pyarrow
-
+    """Machine, versions and threads, for summaries and benchmark results."""
     return {
         "machine": platform.processor() or platform.machine(),
         "system": platform.platform(),
-        "python": sys.version.split()[0],
-        "torch": torch.__version__,
-        "pandas": pandas.__version__,
-        "pyarrow": pyarrow.__version__,
-        "numpy": numpy.__version__,
+        **versions(),
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu",
         "threads": torch.get_num_threads(),
     }

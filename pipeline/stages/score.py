@@ -16,7 +16,7 @@ from gigabatch.pipeline.evaluation.evaluate import evaluate, quality
 from gigabatch.pipeline.reports.report import ReportData, write_report
 from gigabatch.pipeline.stages.run import RunError, find_run
 from gigabatch.pipeline.stages.stages import Pipeline, evaluation_table_of
-from gigabatch.pipeline.store.artifacts import write_json
+from gigabatch.pipeline.store.files import replacing, write_json
 
 
 def evaluate_run(
@@ -113,12 +113,8 @@ def write_frame(frame: Any, path: Path) -> None:
     """CSV or Parquet by the file's ending, whole or not at all."""
     if path.suffix not in (".csv", ".parquet"):
         raise DataError(f"output {path}: unknown ending. Known: .csv, .parquet.")
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
+    with replacing(path) as temporary:
         if path.suffix == ".csv":
             frame.to_csv(temporary, index=False)
         else:
             engine_of(frame).write_parquet(frame, temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

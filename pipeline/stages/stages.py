@@ -43,15 +43,10 @@ from gigabatch.pipeline.machine import available_memory, resolve_device
 from gigabatch.pipeline.stages.cluster import Cluster, open_cluster
 from gigabatch.pipeline.stages.encode import encode_split, fit, pack
 from gigabatch.pipeline.stages.run import SPLITS, Run, RunData, write_run
-from gigabatch.pipeline.store.artifacts import (
-    Artifact,
-    ArtifactStore,
-    artifact_key,
-    atomic_symlink,
-    folder_lock,
-    input_checksums,
-    source_hash,
-)
+from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore
+from gigabatch.pipeline.store.files import atomic_symlink
+from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
+from gigabatch.pipeline.store.locks import folder_lock
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives, with_negatives
 from gigabatch.pipeline.training.train import batch_size_for, model_inputs, model_spec, new_model, train_model
@@ -75,7 +70,36 @@ SOURCES = {
 
 
 class Pipeline:
-    """A checked configuration and the store where its artifacts lie."""
+    """Run a configuration's stages: features, encode, train, evaluate.
+
+    Each stage makes an artifact in the folder `config.artifacts`. One that is there for the same inputs, settings and
+    sources is not made again.
+
+    Parameters
+    ----------
+    config
+        The checked configuration. `num_threads` sets torch's threads for the whole process.
+
+    Raises
+    ------
+    DataError
+        Where the configuration asks for a device or a library of data frames that is not there.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> rows = pd.DataFrame({"city": ["Oslo", "Bonn"] * 50, "price": range(100), "clicked": [1, 0] * 50})
+    >>> rows.to_csv("clicks.csv", index=False)
+    >>> columns = {"categorical": ["city"], "continuous": ["price"], "targets": {"clicked": {"task": "binary"}}}
+    >>> config = RunConfig(name="clicks", recipe="table", features={"path": "clicks.csv", **columns})
+    >>> run = Pipeline(config).train()
+    >>> run.skipped, run.summary["rows_by_split"]["train"] > 50
+    ((), True)
+    >>> list(run.bundle().predict(rows.head(2)).columns)
+    ['clicked']
+    >>> Pipeline(config).train().skipped
+    ('features', 'encode', 'train', 'evaluate')
+    """
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -87,11 +111,23 @@ class Pipeline:
 
     @classmethod
     def from_config(cls, path: str | Path, *overrides: str) -> Pipeline:
-        """From a YAML file and `key=value` overrides."""
+        """Read a YAML file, with `key=value` overrides.
+
+        Raises
+        ------
+        ConfigError
+            Where the file or an override cannot be used.
+        """
         return cls(load_config(path, overrides))
 
     def features(self) -> Features:
-        """Raw files to Parquet features."""
+        """Read the raw files and write them as Parquet features.
+
+        Raises
+        ------
+        DataError
+            Where a file is not what the recipe expects; the message names file and column.
+        """
         config = self.config
         recipe = recipe_class(config.recipe)(config.features)
         settings = {"recipe": config.recipe, "features": config.to_dict()["features"], "engine": self.engine}
@@ -126,7 +162,7 @@ class Pipeline:
         return open_cluster(self.config.cluster, self.config.cluster_settings, folder)
 
     def train(self) -> Run:
-        """Every stage up to the evaluated model."""
+        """Run every stage, up to the evaluated model in `runs/<name>/<id>/`."""
         return self.features().train()
 
     def _repr_html_(self) -> str:
@@ -136,7 +172,28 @@ class Pipeline:
 
 @dataclass
 class Features:
-    """The features stage's Parquet files."""
+    """The result of the features stage: Parquet files by split.
+
+    Parameters
+    ----------
+    pipeline
+        What made it.
+    artifact
+        Its folder.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> rows = pd.DataFrame({"city": ["Oslo", "Bonn"] * 50, "price": range(100), "clicked": [1, 0] * 50})
+    >>> rows.to_csv("clicks.csv", index=False)
+    >>> columns = {"categorical": ["city"], "continuous": ["price"], "targets": {"clicked": {"task": "binary"}}}
+    >>> config = RunConfig(name="clicks", recipe="table", features={"path": "clicks.csv", **columns})
+    >>> features = Pipeline(config).features()
+    >>> sorted(features.rows), sum(features.rows.values())
+    (['test', 'train', 'valid'], 100)
+    >>> list(features.frame("train").columns)
+    ['city', 'price', 'clicked', 'row_number']
+    """
 
     pipeline: Pipeline
     artifact: Artifact
@@ -166,7 +223,13 @@ class Features:
         return {state: states.count(state) for state in ("read", "reused")}
 
     def parts(self, split: str) -> list[Path]:
-        """Parquet files of a split, in row order."""
+        """Parquet files of a split, in row order.
+
+        Raises
+        ------
+        DataError
+            For a split that does not exist; the message lists those that do.
+        """
         if split not in self.rows:
             raise DataError(f"split {split!r} does not exist. Known: {', '.join(self.rows)}.")
         return sorted((self.artifact.path / split).glob("part-*.parquet"))
@@ -211,7 +274,29 @@ class Features:
 
 @dataclass
 class Encoded:
-    """Packed tables and the preprocessor that made them."""
+    """The result of the encode stage: packed tables by split, and the preprocessor that made them.
+
+    Parameters
+    ----------
+    features
+        What was encoded.
+    artifact
+        Its folder.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> rows = pd.DataFrame({"city": ["Oslo", "Bonn"] * 50, "price": range(100), "clicked": [1, 0] * 50})
+    >>> rows.to_csv("clicks.csv", index=False)
+    >>> columns = {"categorical": ["city"], "continuous": ["price"], "targets": {"clicked": {"task": "binary"}}}
+    >>> config = RunConfig(name="clicks", recipe="table", features={"path": "clicks.csv", **columns})
+    >>> encoded = Pipeline(config).features().encode()
+    >>> table = encoded.table("train")
+    >>> [(column.name, column.num_ids) for column in table.schema.ids], table.schema.floats
+    ([('city', 5)], ('price',))
+    >>> len(encoded.evaluation_table("test")) == len(encoded.table("test"))
+    True
+    """
 
     features: Features
     artifact: Artifact
@@ -225,7 +310,14 @@ class Encoded:
         return PackedTable.load(self.artifact.path / split)
 
     def evaluation_table(self, split: str) -> PackedTable:
-        """A split as its loss and metrics are measured: with negatives where the run draws them, else its table."""
+        """A split as its loss and metrics are measured.
+
+        Returns
+        -------
+        PackedTable
+            The split's table. Where `train.negatives` is set, each of its rows with the negatives that are drawn for
+            it, the same each time.
+        """
         tables = {name: self.table(name) for name in SPLITS}
         config, preprocessor = self.features.pipeline.config, self.preprocessor
         inputs, device = model_inputs(preprocessor), self.features.pipeline.device

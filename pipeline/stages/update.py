@@ -17,7 +17,7 @@ from gigabatch.features.refit.churn import churn_text
 from gigabatch.features.refit.update import checksum
 from gigabatch.pipeline.stages.run import find_run
 from gigabatch.pipeline.stages.stages import Pipeline
-from gigabatch.pipeline.store.artifacts import artifact_key, input_checksums, source_hash
+from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
 
 PREPROCESSOR, CHURN_JSON, CHURN_TEXT = "preprocessor", "churn.json", "churn.txt"
 

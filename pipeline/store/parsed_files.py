@@ -18,16 +18,9 @@ from typing import Any
 
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.reading.sources import CSV_ENDINGS, PARQUET_ENDINGS
-from gigabatch.pipeline.store.artifacts import (
-    MANIFEST,
-    ArtifactError,
-    ArtifactStore,
-    artifact_key,
-    artifacts_newest_first,
-    input_checksums,
-    source_hash,
-    versions,
-)
+from gigabatch.pipeline.store.artifacts import MANIFEST, ArtifactStore, artifacts_newest_first
+from gigabatch.pipeline.store.files import ArtifactError
+from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash, versions
 
 STAGE = "parsed"
 ROWS = "rows.parquet"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from gigabatch.loaders.batches.loader import BatchLoader
 from gigabatch.models.optimizers.ema import WeightAverage
 from gigabatch.models.optimizers.precision import Precision
+from gigabatch.pipeline.store.files import replacing
 
 
 class TrainingError(ValueError):
@@ -60,15 +60,8 @@ def save_checkpoint(path: Path, state: TrainingState, progress: Progress) -> Non
         "random": torch.get_rng_state(),
         "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
-    temporary = path.with_suffix(".tmp")
-    try:
-        with open(temporary, "wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        torch.save(content, file)
 
 
 def load_checkpoint(path: Path, state: TrainingState) -> Progress:

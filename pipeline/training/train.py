@@ -36,7 +36,7 @@ from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.bundle import model_outputs
 from gigabatch.pipeline.config.config import RunConfig, TrainSettings
 from gigabatch.pipeline.display import progress
-from gigabatch.pipeline.store.artifacts import atomic_write
+from gigabatch.pipeline.store.files import atomic_write
 from gigabatch.pipeline.training.checkpoint import (
     Progress,
     TrainingError,
@@ -53,9 +53,18 @@ CURVE_POINTS_PER_EPOCH = 10
 
 @dataclass
 class Trained:
-    """The model with the selected weights, and the learning curve: dicts of step, epoch, train_loss, valid_loss, lr.
+    """A trained model.
 
-    best_epoch: from 0, the one whose weights these are. steps, rows: those trained on, all epochs together.
+    Parameters
+    ----------
+    model
+        With the selected weights.
+    curve
+        The learning curve: dicts of step, epoch, train_loss, lr, and valid_loss at the end of an epoch.
+    best_epoch
+        From 0, the one whose weights these are.
+    steps, rows
+        Those trained on, all epochs together.
     """
 
     model: Model
@@ -80,10 +89,52 @@ def train_model(
 ) -> Trained:
     """Train `model` (in place) and return it with the weights that `settings.select` asks for.
 
-    train: a packed table, shuffled by `seed` and cut into batches of settings.batch_size, or any source of batches.
-    folder: where checkpoints and metrics.jsonl go; if it holds a checkpoint of the same run, training goes on there.
-    after_step: called with the number of steps done, for tests and hooks.
-    negatives: drawn anew each epoch for the rows of `train`, which are positives then; `valid_table` has its own.
+    Parameters
+    ----------
+    model
+        On any device; moved to `device`.
+    train
+        A packed table, shuffled by `seed` and cut into batches of `settings.batch_size` rows, or any source of batches.
+    valid_table
+        Rows whose loss is measured after each epoch.
+    loss
+        Of the schema's targets.
+    settings
+        Epochs, optimizer, schedule and the rest.
+    seed
+        Of the order of rows. Weights and dropout follow torch's random state.
+    device
+        As torch names it.
+    folder
+        Where checkpoints and metrics.jsonl go. If it holds a checkpoint of the same run, training goes on there.
+    after_step
+        Called with the number of steps done.
+    negatives
+        Drawn anew each epoch for the rows of `train`, which are positives then; `valid_table` has its own.
+
+    Returns
+    -------
+    Trained
+        The model, its learning curve, and how much it was trained.
+
+    Raises
+    ------
+    TrainingError
+        Where a loss is not finite, a setting does not fit the device, or a checkpoint cannot be used.
+
+    Examples
+    --------
+    >>> from gigabatch import LogisticRegression
+    >>> from gigabatch.features.schema import Target, TensorSchema
+    >>> schema = TensorSchema((), ("x",), (Target("clicked", "binary"),))
+    >>> x = torch.linspace(-1, 1, 64)
+    >>> table = PackedTable.from_columns(schema, [], [x], [(x > 0).float()])
+    >>> model = LogisticRegression(ModelInputs(num_ids=(), num_floats=1), LogisticRegression.Settings())
+    >>> settings = TrainSettings(epochs=4, batch_size=16, lr_max=0.1)
+    >>> loss = TargetLoss([("binary", 1)])
+    >>> trained = train_model(model, table, table, loss, settings, seed=1, device="cpu", folder=Path("."))
+    >>> trained.steps, trained.curve[-1]["valid_loss"] < trained.curve[0]["train_loss"]
+    (16, True)
     """
     source = table_batches(train, settings, seed) if isinstance(train, PackedTable) else train
     loader, batch_size = BatchLoader(source, device=device), source.batch_size

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -10,13 +9,11 @@ import pytest
 
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.pipeline.commands.app import main
+from tests.features.importers.nvtabular_saved import Saved, counted
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"(?:<!-- (?P<needs>.*?) -->\n)?```python\n(?P<code>.*?)```", re.S)
-
-sys.path.insert(0, str(ROOT / "tests" / "features"))  # the hand-written NVTabular folder of the importer's tests
-from tests.features.importers.nvtabular_saved import Saved, counted  # noqa: E402
 
 
 def blocks(needs):
@@ -91,7 +88,7 @@ def test_import_nvtabular_from_the_command_line(folder, capsys):
 
 
 def test_import_fastai_from_the_command_line(folder, capsys):
-    reference = json.loads((ROOT / "tests/features/data/fastai_export.json").read_text(encoding="utf-8"))
+    reference = json.loads((ROOT / "tests/features/importers/data/fastai_export.json").read_text(encoding="utf-8"))
     Path("fastai.json").write_text(json.dumps(reference["export"]))
     assert main(["import-fastai", "fastai.json", "--out", "imported"]) == 0
     assert "Categorify(column='price_na')" in capsys.readouterr().out

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 
 from gigabatch.features.recipes import RECIPES
 from gigabatch.features.recipes.base import FeatureTables, Recipe
 from gigabatch.features.schema import Column, Entity, Schema, Target
+from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.stages.run import Run
 from gigabatch.pipeline.stages.stages import Pipeline
 
@@ -118,3 +120,13 @@ class Shop:
 
     def train(self, *overrides: str) -> Run:
         return self.pipeline(*overrides).train()
+
+
+def trained_shop(folder: Path) -> Shop:
+    """A shop with a run and its bundle, trained in one thread."""
+    made, threads = Shop(folder), torch.get_num_threads()
+    torch.set_num_threads(1)
+    made.run = made.train().path
+    torch.set_num_threads(threads)
+    made.bundle = load_bundle(made.run / "model")
+    return made

@@ -86,17 +86,13 @@ def test_predictions_are_the_models_outputs_on_the_packed_rows(bundle, many, sco
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, MANY - 1))
-def test_a_score_is_the_same_alone_among_seven_and_among_many(bundle, many, scores, position):
-    start = min(position, MANY - 7)
-    assert_scores(bundle.predict(many.iloc[[position]])["clicked"], scores[[position]])
-    assert_scores(bundle.predict(many.iloc[start : start + 7])["clicked"], scores[start : start + 7])
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(st.integers(0, MANY - 1))
-def test_a_models_inputs_are_the_same_bits_alone_among_seven_and_among_many(bundle, many, words, position):
+def test_a_row_has_the_same_input_bits_and_score_alone_among_seven_and_among_many(
+    bundle, many, scores, words, position
+):
     start = min(position, MANY - 7)
     alone, seven = many.iloc[[position]], many.iloc[start : start + 7]
+    assert_scores(bundle.predict(alone)["clicked"], scores[[position]])
+    assert_scores(bundle.predict(seven)["clicked"], scores[start : start + 7])
     assert np.array_equal(bundle.preprocessor.pack(alone, targets=False), words[[position]])
     assert np.array_equal(bundle.preprocessor.pack(seven, targets=False), words[start : start + 7])
     ids, floats = bundle.online()(alone.to_dict("records")[0])

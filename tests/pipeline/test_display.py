@@ -163,11 +163,6 @@ def test_html_table_escapes_and_aligns():
     assert [style for tag, style in page.tags if tag in ("td", "th")] == ["text-align:left", "text-align:right"] * 2
 
 
-def test_progress_passes_items_through():
-    assert list(progress([3, 1, 2], "work", file=io.StringIO())) == [3, 1, 2]
-    assert list(progress((i for i in range(3)), "work", file=Terminal())) == [0, 1, 2]
-
-
 def test_progress_writes_a_line_every_five_seconds_at_most_and_one_at_the_end():
     clock, file = Clock(), io.StringIO()
     for _ in progress(range(20), "encode", file=file, clock=clock):

@@ -32,7 +32,7 @@ from gigabatch.pipeline.lab.compare.report import Budget, Compared, Contender, O
 from gigabatch.pipeline.lab.experiment import NO_CHECKPOINTS, Enough, Experiment, TimedTrainer, valid_losses
 from gigabatch.pipeline.stages.run import environment
 from gigabatch.pipeline.stages.stages import Pipeline
-from gigabatch.pipeline.store.artifacts import artifact_key, source_hash
+from gigabatch.pipeline.store.keys import artifact_key, source_hash
 from gigabatch.pipeline.training.train import TrainingError, table_loss
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from scipy.special import stdtrit
 from gigabatch.pipeline.display import about_seconds, metric_label, render_table
 from gigabatch.pipeline.reports.charts import SERIES, Chart, intervals_chart, loss_chart, mean_curve
 from gigabatch.pipeline.reports.report import Section, write_page
-from gigabatch.pipeline.store.artifacts import atomic_write, write_json
+from gigabatch.pipeline.store.files import atomic_write, write_json
 from gigabatch.pipeline.training.train import TrainingError
 
 MOST_SEEDS = 30

@@ -21,7 +21,8 @@ from gigabatch.pipeline.display import about_bytes, about_seconds, render_table
 from gigabatch.pipeline.lab.plan.forecast import Forecast, Probes
 from gigabatch.pipeline.lab.plan.sample import Size, measure
 from gigabatch.pipeline.machine import Machine, this_machine
-from gigabatch.pipeline.store.artifacts import own_folder, remove_leftovers, temporary_path, without_nan
+from gigabatch.pipeline.store.files import without_nan
+from gigabatch.pipeline.store.locks import own_folder, remove_leftovers, temporary_path
 
 # Of the larger sample. Below some 100,000 rows what allocators keep has not settled, and memory seems to grow faster
 # with the rows than it does later; the smaller sample has a third of the larger one's rows.

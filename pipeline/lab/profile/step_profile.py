@@ -35,7 +35,7 @@ from gigabatch.pipeline.lab.profile.step_needs import (
 from gigabatch.pipeline.lab.profile.step_phases import PHASES, PHASES_WITH_DRAWS, Laps, PhasedStep, watched_lookup
 from gigabatch.pipeline.lab.tune.trials import time_steps
 from gigabatch.pipeline.stages.run import environment
-from gigabatch.pipeline.store.artifacts import write_json
+from gigabatch.pipeline.store.files import write_json
 from gigabatch.pipeline.training.train import TrainingError
 
 WARM_STEPS = 3

@@ -21,7 +21,7 @@ from gigabatch.pipeline.display import progress, render_table
 from gigabatch.pipeline.lab.experiment import Experiment, PlacedBatch
 from gigabatch.pipeline.reports.charts import Curves, curves_chart
 from gigabatch.pipeline.reports.report import Section, write_page
-from gigabatch.pipeline.store.artifacts import write_json
+from gigabatch.pipeline.store.files import write_json
 from gigabatch.pipeline.training.train import TrainingError, batch_size_for
 
 # fastai's: beta of the smoothed loss, and how often the least loss so far is divergence.

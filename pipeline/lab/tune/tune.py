@@ -26,7 +26,7 @@ from gigabatch.pipeline.lab.tune.report import Trial, Tuned, show, write_tune_pa
 from gigabatch.pipeline.lab.tune.trials import LEAST_STEPS, NoisePoint, Sweep, batch_sizes, noise_scales, sweep_batches
 from gigabatch.pipeline.reports.charts import mean_curve
 from gigabatch.pipeline.stages.run import environment
-from gigabatch.pipeline.store.artifacts import write_json
+from gigabatch.pipeline.store.files import write_json
 from gigabatch.pipeline.training.train import TrainingError
 
 MOST_SEEDS = 30

@@ -25,20 +25,14 @@ from gigabatch.pipeline.embedding.embed_write import EmbedSettings, Tower
 from gigabatch.pipeline.embedding.embeddings import LATEST, STAGE, EmbeddingsError, StoredEmbeddings
 from gigabatch.pipeline.embedding.entities import kept_columns
 from gigabatch.pipeline.store.artifacts import MANIFEST
-from tests.pipeline.shop_rows import FIRST_ITEM, SHOP, Shop, sales, without_null_times
+from tests.pipeline.shop_rows import FIRST_ITEM, SHOP, sales, trained_shop, without_null_times
 
 NULL = 1  # the id of null
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
-    made = Shop(tmp_path_factory.mktemp("shop"))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    made.run = made.train().path
-    torch.set_num_threads(threads)
-    made.bundle = load_bundle(made.run / "model")
-    return made
+    return trained_shop(tmp_path_factory.mktemp("shop"))
 
 
 @pytest.fixture
@@ -114,8 +108,7 @@ def test_the_score_of_stored_vectors_is_the_bundles_prediction(shop, run):
     assert len(set(expected.tolist())) > 10
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("seed", [10, 11])
+@pytest.mark.parametrize(("dtype", "seed"), [("float32", 10), ("float16", 11)])
 def test_an_update_equals_a_full_run_over_all_rows(shop, run, tmp_path, dtype, seed):
     """New items and users, changed ones, rows that are older than what is known, and rows that change nothing."""
     new = without_null_times(sales(seed, 60, num_items=75, num_users=50))
@@ -181,12 +174,11 @@ def test_a_file_of_items_alone_brings_items_and_one_of_neither_is_refused(shop, 
         update_embeddings(run, shop.bundle, shop.pipeline(), [str(tmp_path / "pale.parquet")], EmbedSettings())
 
 
-@pytest.mark.parametrize("rows_at_once", [1, 7, 128])
-def test_vectors_are_the_same_however_many_rows_are_computed_at_once(shop, run, tmp_path, monkeypatch, rows_at_once):
+def test_vectors_are_the_same_however_many_rows_are_computed_at_once(shop, run, tmp_path, monkeypatch):
     features = shop.pipeline().features()
     embed(run, shop.bundle, features, EmbedSettings())
     again = shutil.copytree(shop.run, tmp_path / "again", ignore=shutil.ignore_patterns(STAGE))
-    monkeypatch.setattr(embed_write, "ROWS_AT_ONCE", rows_at_once)
+    monkeypatch.setattr(embed_write, "ROWS_AT_ONCE", 7)
     embed(again, shop.bundle, features, EmbedSettings())
     require_equal(opened(again, shop), opened(run, shop))
 

@@ -23,7 +23,7 @@ from gigabatch.pipeline.embedding.embeddings import STAGE, EmbeddingsError, Stor
 from gigabatch.pipeline.store.artifacts import MANIFEST
 from gigabatch.pipeline.training.train import model_inputs
 from tests.examples import examples
-from tests.pipeline.shop_rows import FIRST_ITEM, Shop
+from tests.pipeline.shop_rows import FIRST_ITEM, trained_shop
 
 KINDS = {"word": "string", "number": "int64", "flag": "bool"}
 
@@ -31,13 +31,8 @@ KINDS = {"word": "string", "number": "int64", "flag": "bool"}
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
     """A trained run with stored embeddings, an index among them."""
-    made = Shop(tmp_path_factory.mktemp("shop"))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    made.run = made.train().path
-    made.bundle = load_bundle(made.run / "model")
+    made = trained_shop(tmp_path_factory.mktemp("shop"))
     embed(made.run, made.bundle, made.pipeline().features(), EmbedSettings(index="approximate"))
-    torch.set_num_threads(threads)
     return made
 
 

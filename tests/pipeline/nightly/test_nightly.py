@@ -42,36 +42,27 @@ def test_the_first_night_promotes_and_the_same_data_again_is_kept(finished, caps
     assert (pointer(finished, "current"), pointer(finished, "previous")) == (first, None)
     assert [night["exit_code"] for night in nights(finished)] == [0, 10]
     assert "nothing changed" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="previous does not exist; there is no model before"):
+        rollback(finished.config)
     assert "<html" in (finished.home / "nightly.html").read_text()
 
 
-def test_more_data_is_decided_by_the_bound_on_rows_that_neither_model_has_seen(finished):
-    run_nightly(finished.config)
-    write_day(finished.raw, 1)
-    code = run_nightly(finished.config)
-    night = nights(finished)[-1]
-    assert code == night["exit_code"] == (PROMOTED if night["bound"] > -0.001 else KEPT)
-    # The window: the last tenth of 6,000 rows. Both models scored on it again, by other code.
-    window = day_of_rows(1).tail(600)
-    labels = window["clicked"]
-    current = pointer(finished, "previous" if code == PROMOTED else "current")
-    found = [
-        sk.roc_auc_score(labels, load_bundle(finished.home / run / "model").predict(window)["clicked"])
-        for run in (current, night["run"])
-    ]
-    assert (night["metric"], night["rows"]) == ("AUC", 600)
-    assert [night["current"], night["candidate"]] == pytest.approx(found, abs=1e-9)
-    assert night["gain"] == pytest.approx(found[1] - found[0], abs=1e-9)
-
-
-def test_a_wide_tolerance_promotes_and_rollback_swaps_back_and_forth(finished, capsys):
+def test_a_wide_tolerance_promotes_by_rows_that_neither_model_has_seen_and_rollback_swaps_back_and_forth(
+    finished, capsys
+):
     run_nightly(finished.config)
     first = pointer(finished, "current")
     write_day(finished.raw, 1, 1500)
     assert run_nightly(finished.config, ["nightly.tolerance=1"]) == PROMOTED
-    second = pointer(finished, "current")
-    assert second != first
+    second, night = pointer(finished, "current"), nights(finished)[-1]
+    assert second == night["run"] != first
     assert pointer(finished, "previous") == first
+    window = day_of_rows(1, 1500).tail(450)  # the last tenth of 4,500 rows; both models scored on it by other code
+    models = [load_bundle(finished.home / name / "model") for name in ("previous", "current")]
+    found = [sk.roc_auc_score(window["clicked"], model.predict(window)["clicked"]) for model in models]
+    assert (night["metric"], night["rows"]) == ("AUC", 450)
+    assert [night["current"], night["candidate"]] == pytest.approx(found, abs=1e-9)
+    assert night["gain"] == pytest.approx(found[1] - found[0], abs=1e-9)
     assert rollback(finished.config) == 0
     assert (pointer(finished, "current"), pointer(finished, "previous")) == (first, second)
     assert f"{first} is current again" in capsys.readouterr().out
@@ -79,29 +70,14 @@ def test_a_wide_tolerance_promotes_and_rollback_swaps_back_and_forth(finished, c
     assert (pointer(finished, "current"), pointer(finished, "previous")) == (second, first)
 
 
-def test_rollback_without_an_older_model_is_an_error(finished):
-    run_nightly(finished.config)
-    with pytest.raises(ConfigError, match="previous does not exist; there is no model before"):
-        rollback(finished.config)
-
-
-@pytest.mark.parametrize("bad", ["features.shuffled=true", "train.lr_max=1e-9"])
-def test_a_bad_candidate_is_kept_out_and_current_stays(finished, bad):
+def test_a_bad_candidate_is_kept_out_and_current_stays(finished):
     run_nightly(finished.config)
     before = pointer(finished, "current")
     write_day(finished.raw, 1)
-    assert run_nightly(finished.config, [bad]) == KEPT
+    assert run_nightly(finished.config, ["features.shuffled=true"]) == KEPT
     assert (pointer(finished, "current"), pointer(finished, "previous")) == (before, None)
     assert nights(finished)[-1]["bound"] < -0.05
     assert nights(finished)[-1]["decision"].startswith("Kept: AUC ")
-
-
-def test_with_groups_mrr_decides(tiny):
-    group = "features.group=true"
-    run_nightly(tiny.config, [group])
-    write_day(tiny.raw, 1, 1500)
-    assert run_nightly(tiny.config, [group, "nightly.tolerance=1"]) == PROMOTED
-    assert nights(tiny)[-1]["metric"] == "MRR"
 
 
 def test_too_few_new_rows_are_refused_and_current_stays(finished):
@@ -161,7 +137,7 @@ def test_a_damaged_current_model_fails_and_says_which(finished):
 
 def test_a_second_job_fails_at_once_and_the_lock_of_a_killed_one_is_free(tiny, capsys):
     holder = tiny.start(
-        "from pathlib import Path\nfrom gigabatch.pipeline.store.artifacts import folder_lock\nimport time\n"
+        "from pathlib import Path\nfrom gigabatch.pipeline.store.locks import folder_lock\nimport time\n"
         f"with folder_lock(Path({str(tiny.home / 'nightly.lock')!r})):\n"
         "    print('held', flush=True)\n    time.sleep(600)"
     )
@@ -214,14 +190,15 @@ def made_up(rows: int, noise: float, seed: int = 0) -> tuple[torch.Tensor, torch
 
 def test_the_bound_of_log_loss_is_that_of_the_normal_approximation():
     labels, worse, better = made_up(2000, 1.0)
-    found = bootstrap("logloss", worse, better, labels, None, NightlySettings(num_bootstrap=2000), 1)
+    found = bootstrap("logloss", worse, better, labels, None, NightlySettings(confidence=0.9, num_bootstrap=2000), 1)
 
     def losses(p):
         return -torch.where(labels > 0, p.double().log(), (1 - p.double()).log())
 
     each = losses(worse) - losses(better)
     assert found.gain == pytest.approx(float(each.mean()), rel=1e-4)
-    assert found.bound == pytest.approx(float(each.mean() - 1.645 * each.std() / math.sqrt(2000)), abs=0.1 * found.gain)
+    wanted = float(each.mean() - 1.282 * each.std() / math.sqrt(2000))  # the tenth percentile
+    assert found.bound == pytest.approx(wanted, abs=0.05 * found.gain)
     assert (found.metric, found.rows) == ("log loss", 2000)
 
 
@@ -250,17 +227,6 @@ def test_the_bound_of_auc_lies_below_a_known_gain_and_above_nothing():
     back = bootstrap("auc", better, worse, labels, None, many, 1)
     assert back.bound < back.gain == -found.gain
     assert bootstrap("auc", better, better, labels, None, many, 1).bound == 0
-
-
-def test_more_confidence_and_fewer_rows_lower_the_bound():
-    labels, worse, better = made_up(2000, 1.0)
-    bounds = [
-        bootstrap("auc", worse, better, labels, None, NightlySettings(confidence=c, num_bootstrap=200), 1).bound
-        for c in (0.8, 0.95, 0.99)
-    ]
-    assert bounds == sorted(bounds, reverse=True)
-    few = bootstrap("auc", worse[:200], better[:200], labels[:200], None, NightlySettings(num_bootstrap=200), 1)
-    assert few.gain - few.bound > 2 * (sk.roc_auc_score(labels, better) - sk.roc_auc_score(labels, worse) - bounds[1])
 
 
 def test_the_bootstrap_repeats_itself_and_follows_its_seed():

@@ -1,6 +1,7 @@
 """Charts: what is drawn is the data, in colours that are variables of the page."""
 
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import matplotlib
@@ -86,12 +87,44 @@ def test_every_chart_names_itself_and_leaves_colours_and_fonts_to_the_page():
     assert set(used) == set(ids)
 
 
-def test_roc_curve_and_its_area_are_drawn():
-    fpr, tpr = np.array([0.0, 0.1, 0.5, 1.0]), np.array([0.0, 0.6, 0.9, 1.0])
-    chart = roc_chart(Roc(fpr, tpr, 0.8123456), "roc")
-    assert_draws(lines(chart)[0], fpr, tpr)
-    assert chart.note == "AUC 0.8123"
-    assert [roc_chart(Roc([0, 1], [0, 1], auc), "roc").note for auc in (None, NAN)] == ["", ""]
+LOG_X = Curves([1.0, 10.0, 100.0, 1000.0], {"loss": [4, 3, 2, NAN], "other": [1, 2, 3, 4]}, "lr", "loss", log_x=True)
+LOG_XY = Curves([-1.0, 1.0, 10.0, 100.0], {"y": [5.0, 0.0, 10.0, 100.0]}, "x", log_x=True, log_y=True)
+DIVERGED = [{"epoch": i, "train_loss": loss} for i, loss in enumerate([0.9, NAN, 0.5, float("inf"), 0.3])]
+
+
+@pytest.mark.parametrize(
+    ("draw", "x", "y", "note"),
+    [
+        (
+            lambda: roc_chart(Roc([0.0, 0.1, 1.0], [0.0, 0.6, 1.0], 0.8123456), "roc"),
+            [0, 0.1, 1],
+            [0, 0.6, 1],
+            "AUC 0.8123",
+        ),
+        (lambda: roc_chart(Roc([0.0, 1.0], [0.0, 1.0], NAN), "roc"), [0, 1], [0, 1], ""),
+        (
+            lambda: calibration_chart(Calibration([0.1, NAN, 0.9], [0.2, NAN, 0.8], [9, 0, 1]), "c"),
+            [0.1, 0.9],
+            [0.2, 0.8],
+            "area: rows of the bin",
+        ),
+        (lambda: learning_charts(DIVERGED)[0], [0, 2, 4], [0.9, 0.5, 0.3], "not finite: 2 of the values"),
+        (lambda: curves_chart(LOG_X, "Loss", "c"), [0, 1, 2], [4, 3, 2], ""),
+        (lambda: curves_chart(LOG_XY, "Few", "c"), [1, 2], [1, 2], ""),
+    ],
+    ids=["roc", "roc without an area", "calibration", "diverged", "log x", "log x and y"],
+)
+def test_what_is_finite_is_drawn_and_the_rest_left_out(draw, x, y, note):
+    chart = draw()
+    assert_draws(lines(chart)[0], x, y)
+    assert (chart.note or "") == note
+
+
+def test_curves_name_every_line_and_mark():
+    chart = curves_chart(replace(LOG_X, marks={"best": (10, 3)}), "Loss", "c")
+    assert [label for label, _ in chart.legend] == ["loss", "other", "best"]
+    assert num_markers(chart, 3) == 1
+    assert learning_charts([{"step": 1, "train_loss": NAN}]) == learning_charts([]) == []
 
 
 def test_learning_curve_has_a_chart_per_quantity_and_a_line_per_split():
@@ -102,23 +135,6 @@ def test_learning_curve_has_a_chart_per_quantity_and_a_line_per_split():
     assert [chart.title for chart in (loss, auc, rate)] == ["Loss by step", "AUC by step", "Learning rate by step"]
     assert [[label for label, _ in chart.legend] for chart in (loss, auc, rate)] == [["train", "valid"], ["valid"], []]
     assert_draws(lines(loss, 2)[0], [10, 20, 50], [2, 1, 0.4])
-
-
-def test_learning_curve_skips_what_was_not_measured_and_counts_what_diverged():
-    losses = [0.9, NAN, 0.5, float("inf"), 0.3]
-    rows = [{"epoch": i, "train_loss": loss, "valid_loss": None, "note": "text"} for i, loss in enumerate(losses)]
-    rows[0]["valid_loss"] = 0.8
-    (chart,) = learning_charts(rows)
-    assert_draws(lines(chart)[0], [0, 2, 4], [0.9, 0.5, 0.3])
-    assert num_markers(chart, series=2) == 1
-    assert chart.note == "not finite: 2 of the values"
-    assert learning_charts([{"step": 1, "train_loss": NAN}]) == learning_charts([]) == []
-
-
-def test_calibration_leaves_empty_bins_out():
-    chart = calibration_chart(Calibration([0.1, NAN, 0.5, 0.9], [0.2, NAN, 0.4, 0.8], [10, 0, 5, 1]), "c")
-    assert_draws(lines(chart)[0], [0.1, 0.5, 0.9], [0.2, 0.4, 0.8])
-    assert not num_markers(calibration_chart(Calibration([NAN], [NAN], [0]), "c"))
 
 
 def test_histogram_draws_shares_so_that_labels_of_different_size_compare():
@@ -139,14 +155,3 @@ def test_scatter_draws_at_most_a_thousand_finite_points_and_says_of_how_many():
         assert chart.note == f"{shown:,} of {num_rows:,} rows"
     assert num_markers(scatter_chart([1.0, NAN, 3.0], [1.0, 2.0, float("inf")], "s")) == 1
     assert scatter_chart([], [], "s").note == "0 of 0 rows"
-
-
-def test_curves_draw_every_line_and_mark_but_what_has_no_logarithm():
-    x = np.array([1.0, 10.0, 100.0, 1000.0])
-    curves = Curves(x, {"loss": [4, 3, 2, NAN], "other": [1, 2, 3, 4]}, "lr", "loss", {"best": (10, 3)}, log_x=True)
-    chart = curves_chart(curves, "Loss", "c")
-    assert_draws(lines(chart, 1)[0], np.log10(x[:3]), [4, 3, 2])
-    assert [label for label, _ in chart.legend] == ["loss", "other", "best"]
-    assert num_markers(chart, 3) == 1
-    few = Curves([-1.0, 1.0, 10.0, 100.0], {"y": [5.0, 0.0, 10.0, 100.0]}, "x", log_x=True, log_y=True)
-    assert_draws(lines(curves_chart(few, "Few", "c"))[0], [1, 2], [1, 2])

@@ -1,6 +1,5 @@
 """The report: one well-formed page, no outside reference, nothing unescaped, no empty section."""
 
-import os
 import re
 from dataclasses import replace
 from functools import cache
@@ -113,12 +112,9 @@ def test_every_section_of_full_data_is_there_once_and_linked():
     links = [value for tag, name, value in page.attributes if (tag, name) == ("a", "href")]
     assert links == [f"#{name}" for name in SECTIONS]
     assert page.tags.count("svg") == 2 + 3 + 2  # learning (loss, one more), binary target, regression target
-
-
-def test_a_name_alone_makes_a_page_without_sections():
-    page = Page(render_report(ReportData("tiny")))
-    assert page.inside["h1"] == "tiny"
-    assert not {"section", "svg", "table", "nav", "dl", "ul", "details"} & set(page.tags)
+    for text in ("0.7634", "228,344", "1,234,567", "617,284", "train (reused)"):
+        assert text in page.words
+    assert "2025-07-14 03:12:44 UTC" in page.words
 
 
 def test_a_section_without_data_is_left_out(monkeypatch):
@@ -181,8 +177,8 @@ def test_hostile_names_are_text_everywhere(hostile):
 
 
 def test_equal_data_give_equal_bytes(tmp_path):
-    write_report(tmp_path / "a.html", full())
-    write_report(tmp_path / "b.html", full())
+    for name in ("a.html", "b.html"):
+        write_report(tmp_path / name, full("\udc80"))  # a lone surrogate, as from a bad file name
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
@@ -192,13 +188,6 @@ def test_missing_and_odd_numbers_make_a_page(number):
     rows = [*data.importance, {"name": "c", "mean": NAN, "std": None}]
     words = "".join(Page(render_report(replace(data, importance=rows))).words)
     assert "nan" not in re.findall(r"\w+", words.lower())
-
-
-def test_numbers_are_written_for_people():
-    words = Page(render_report(full(number=0.2412))).words
-    for text in ("0.7634", "228,344", "24.1 %", "1,234,567", "617,284", "+0.2412", "2.00", "train (reused)"):
-        assert text in words
-    assert "2025-07-14 03:12:44 UTC" in words
 
 
 @pytest.mark.parametrize(
@@ -280,18 +269,3 @@ def test_five_hundred_columns_are_all_there_and_most_are_folded():
     assert all(name in page.inside["table"] for name in names)
     assert sum(name in page.inside["details"] for name in names) == 470
     assert page.inside["summary"] == "470 more" * 2
-
-
-def test_a_failed_write_leaves_the_old_report_and_nothing_else(tmp_path, monkeypatch):
-    path = tmp_path / "report.html"
-    write_report(path, ReportData("old \udc80"))  # a lone surrogate, as from a bad file name
-    before = path.read_bytes()
-
-    def fail(*_):
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        write_report(path, ReportData("new"))
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]

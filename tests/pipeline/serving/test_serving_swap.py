@@ -19,7 +19,7 @@ from gigabatch.pipeline.serving.errors import ServingError
 from gigabatch.pipeline.serving.metrics import Metrics
 from gigabatch.pipeline.serving.served import load_served
 from gigabatch.pipeline.serving.swap import Slot, Watcher
-from gigabatch.pipeline.store.artifacts import atomic_symlink
+from gigabatch.pipeline.store.files import atomic_symlink
 from tests.pipeline.serving.server_process import Server
 from tests.pipeline.serving.small_bundles import random_bundle, write_embeddings, write_run
 

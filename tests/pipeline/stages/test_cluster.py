@@ -27,7 +27,7 @@ SPLITS = ("train", "valid", "test")
 
 def pipeline_of(log, artifacts, *overrides):
     # Many more parts than workers.
-    settings = (f"features.path={log}", f"artifacts={artifacts}", "rows_per_part=4000", "engine=pandas", "device=cpu")
+    settings = (f"features.path={log}", f"artifacts={artifacts}", "rows_per_part=1600", "engine=pandas", "device=cpu")
     return Pipeline.from_config(ROOT / "conf" / "trivago.yaml", *settings, *overrides)
 
 
@@ -50,7 +50,7 @@ def contents(encoded):
 @pytest.fixture(scope="module")
 def log(tmp_path_factory):
     path = tmp_path_factory.mktemp("log")
-    write_synthetic_log(path, rows=10_000, seed=3)
+    write_synthetic_log(path, rows=4_000, seed=3)
     return path
 
 

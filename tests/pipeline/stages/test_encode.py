@@ -38,22 +38,9 @@ def table_of(rows, seed=0):
 
 @pytest.mark.parametrize("sizes", [[100], [1, 99], [30, 0, 30, 40], [7] * 14 + [2]])
 def test_parts_give_the_packed_table_of_the_whole_split(tmp_path, sizes):
+    """Packed after the fit, and with what the fit itself packed already."""
     whole = table_of(100)
-    preprocessor = Preprocessor(SCHEMA).fit([whole])
     paths, start = [], 0
-    for number, size in enumerate(sizes):
-        paths.append(tmp_path / f"part-{number}.parquet")
-        whole.iloc[start : start + size].to_parquet(paths[-1], index=False)
-        start += size
-    encode_split(preprocessor, "pandas", paths, 100, tmp_path / "out", Cluster())
-    found, expected = PackedTable.load(tmp_path / "out"), pack(preprocessor, whole)
-    assert (found.words == expected.words).all()
-    assert found.schema == expected.schema
-
-
-@pytest.mark.parametrize("sizes", [[100], [40, 60]])
-def test_what_the_fit_packed_already_is_what_packing_gives(tmp_path, sizes):
-    whole, paths, start = table_of(100), [], 0
     for number, size in enumerate(sizes):
         paths.append(tmp_path / f"part-{number}.parquet")
         whole.iloc[start : start + size].to_parquet(paths[-1], index=False)
@@ -61,9 +48,12 @@ def test_what_the_fit_packed_already_is_what_packing_gives(tmp_path, sizes):
     preprocessor = Preprocessor(SCHEMA)
     packed = fit(preprocessor, "pandas", paths, Cluster())
     assert len(packed) == (1 if len(sizes) == 1 else 0)  # several parts are read again, one at a time
-    encode_split(preprocessor, "pandas", paths, 100, tmp_path / "out", Cluster(), packed)
     expected = pack(Preprocessor(SCHEMA).fit([whole]), whole)
-    assert (PackedTable.load(tmp_path / "out").words == expected.words).all()
+    for name, ready in (("anew", []), ("ready", packed)):
+        encode_split(preprocessor, "pandas", paths, 100, tmp_path / name, Cluster(), ready)
+        found = PackedTable.load(tmp_path / name)
+        assert (found.words == expected.words).all()
+        assert found.schema == expected.schema
 
 
 @given(

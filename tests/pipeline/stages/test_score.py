@@ -13,7 +13,7 @@ from gigabatch.pipeline.bundle import BundleError, load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.stages.run import RunError
 from gigabatch.pipeline.stages.score import evaluate_run, score_run
-from tests.pipeline.tiny_recipe import day_of_rows
+from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
 
 def assert_scores(found, expected) -> None:
@@ -108,9 +108,11 @@ TABLE = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def stepped(tiny):
+@pytest.fixture(scope="module")
+def stepped(tiny_in, tmp_path_factory):
     """A run of the recipe `table` with steps, on the tiny data set."""
+    tiny = tiny_in(tmp_path_factory.mktemp("stepped") / "tiny")
+    write_day(tiny.raw, 0)
     content = json.loads(tiny.config.read_text())
     content |= {"recipe": "table", "name": "stepped", "features": TABLE | {"path": str(tiny.raw)}}
     tiny.config.write_text(json.dumps(content))

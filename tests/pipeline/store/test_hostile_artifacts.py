@@ -39,9 +39,7 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.tabular.tabular import TabularModel, TabularSettings
 from gigabatch.pipeline.bundle import Bundle, BundleError, load_bundle
-from gigabatch.pipeline.store.artifacts import ArtifactError
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "features"))
+from gigabatch.pipeline.store.files import ArtifactError
 from tests.examples import examples
 from tests.features.damage import damaged
 from tests.features.json_fuzz import JSON, places, replaced
@@ -88,7 +86,9 @@ def saved(tmp_path_factory):
     model = TabularModel(inputs, TabularSettings())
     Bundle(preprocessor, model, {"recipe": "none"}, workflow=workflow).save(folder / "bundle")
     PackedTable(torch.from_numpy(preprocessor.pack(ROWS)), tensors).save(folder / "packed")
-    export = json.loads((Path(__file__).parents[2] / "features" / "data" / "fastai_export.json").read_text())["export"]
+    export = json.loads(
+        (Path(__file__).parents[2] / "features" / "importers" / "data" / "fastai_export.json").read_text()
+    )["export"]
     (folder / "fastai.json").write_text(json.dumps(export))
     nvtabular = Saved(folder / "nvtabular")
     words = nvtabular.select("city", dtype="string")

@@ -15,7 +15,9 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import read_files
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.store import parsed_files as incremental
-from gigabatch.pipeline.store.artifacts import ArtifactError, ArtifactStore, collect_garbage
+from gigabatch.pipeline.store.artifacts import ArtifactStore
+from gigabatch.pipeline.store.files import ArtifactError
+from gigabatch.pipeline.store.garbage import collect_garbage
 from gigabatch.pipeline.store.parsed_files import ParsedFiles, parsed_in_use
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
 

@@ -62,20 +62,3 @@ def test_a_checkpoint_with_an_average_and_a_run_without_do_not_fit(tmp_path, sav
     save_checkpoint(tmp_path / "checkpoint.pt", make_state(ema_decay=saved), Progress())
     with pytest.raises(TrainingError, match=rf"saved {word} train\.ema_decay"):
         load_checkpoint(tmp_path / "checkpoint.pt", make_state(ema_decay=found))
-
-
-@pytest.mark.parametrize(
-    ("step", "best_epoch", "patience", "stalled"),
-    [
-        (0, -1, 1, False),  # before the first epoch
-        (10, 0, 1, False),
-        (15, 0, 1, False),  # in the middle of an epoch
-        (20, 0, 1, True),
-        (20, 1, 1, False),
-        (20, 0, 2, False),
-        (30, 0, 2, True),
-        (30, 0, None, False),
-    ],
-)
-def test_a_run_has_stalled_after_so_many_epochs_without_a_best_one(step, best_epoch, patience, stalled):
-    assert Progress(step, best_epoch=best_epoch).has_stalled(10, patience) is stalled

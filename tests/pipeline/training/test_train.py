@@ -134,8 +134,8 @@ def crash_at(*steps: int):
 )
 def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, settings):
     whole = run(tmp_path / "whole", settings)
-    # Before the first checkpoint (4), at it, after it, at the end of an epoch (10), mid-epoch 2, the last step.
-    for steps in ((1,), (4,), (5,), (10,), (11,), (13, 17), (20,)):
+    # Before the first checkpoint (4), at it, at the end of an epoch (10), twice in the middle, at the last step.
+    for steps in ((1,), (4,), (10,), (13, 17), (20,)) if settings == settings_of() else ((13, 17),):
         folder, hook = tmp_path / "-".join(map(str, steps)), crash_at(*steps)
         for step in steps:
             with pytest.raises(Crash, match=str(step)):
@@ -181,8 +181,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path, mon
     assert (tmp_path / "checkpoint.pt").read_bytes() == before
 
 
-@pytest.mark.parametrize("kind", list(TASKS))
-@pytest.mark.parametrize("optimizer", ["lamb", "adamw"])
+@pytest.mark.parametrize(("kind", "optimizer"), [*((kind, "lamb") for kind in TASKS), ("two", "adamw")])
 def test_the_loss_falls_on_learnable_data(tmp_path, kind, optimizer):
     trained = run(tmp_path, settings_of(epochs=8, optimizer=optimizer), kind)
     valid = [point["valid_loss"] for point in trained.curve if "valid_loss" in point]
@@ -312,10 +311,11 @@ def test_the_average_of_the_weights_is_what_is_measured_and_returned(tmp_path):
     assert table_loss(trained.model, table, loss_of("binary"), "cpu") == trained.curve[-1]["valid_loss"]
 
 
-@pytest.mark.parametrize("select", ["best", "last"])
-@pytest.mark.parametrize(("patience", "epochs", "best"), [(1, 3, 1), (2, 6, 3), (3, 10, 6)])
+@pytest.mark.parametrize(
+    ("patience", "epochs", "select", "best"), [(1, 3, "best", 1), (2, 6, "last", 5), (3, 10, "best", 6)]
+)
 def test_training_stops_when_the_valid_loss_has_not_improved_for_so_many_epochs(
-    tmp_path, monkeypatch, caplog, patience, epochs, best, select
+    tmp_path, monkeypatch, caplog, patience, epochs, select, best
 ):
     caplog.set_level(logging.INFO)
     losses = [0.9, 0.5, 0.6, 0.4, 0.45, 0.42, 0.3, 0.31, 0.32, 0.3, 0.2, 0.1]
@@ -327,7 +327,7 @@ def test_training_stops_when_the_valid_loss_has_not_improved_for_so_many_epochs(
     stopped = run(tmp_path / "stopped", settings_of(patience=patience, select=select, **changes))
     assert stopped.curve == whole.curve[: epochs * 10]
     assert (stopped.steps, stopped.rows) == (epochs * 10, epochs * 10 * BATCH)
-    assert stopped.best_epoch == (best if select == "best" else epochs - 1)
+    assert stopped.best_epoch == best
     again = run(tmp_path / "stopped", settings_of(patience=patience, select=select, **changes))
     assert again.steps == stopped.steps  # a run that was stopped does not go on
     assert f"stopped after epoch {epochs} of 12" in caplog.text
@@ -372,30 +372,23 @@ def test_every_optimizer_can_be_chosen():
 
 
 def test_a_cuda_graph_on_a_cpu_is_refused_before_any_step(tmp_path):
-    with pytest.raises(TrainingError, match=r"train\.cuda_graph=on: it needs a CUDA device"):
+    with pytest.raises(
+        TrainingError, match=r"train\.cuda_graph=on: it needs a CUDA device and this run is on cpu.*auto"
+    ):
         run(tmp_path, settings_of(cuda_graph="on"), after_step=lambda step: pytest.fail("a step was made"))
-
-
-def refused(**train) -> str:
-    with pytest.raises(ConfigError) as error:
-        parse_config({"name": "a", "recipe": "flights", "train": train})
-    return str(error.value)
-
-
-def test_an_unknown_setting_of_the_schedule_lists_the_known_ones():
-    found = refused(schedule_settings={"warmup": 3})
-    assert "schedule_settings: unknown setting of one_cycle 'warmup'. Known: pct_start, div, div_final, moms" in found
-
-
-def test_an_unknown_setting_of_the_optimizer_lists_the_known_ones():
-    found = refused(optimizer="adamw", optimizer_settings={"momentum": 0.9})
-    assert "optimizer_settings: unknown setting of adamw 'momentum'. Known: " in found
-    assert "betas" in found
 
 
 @pytest.mark.parametrize(
     ("train", "message"),
     [
+        (
+            {"schedule_settings": {"warmup": 3}},
+            "schedule_settings: unknown setting of one_cycle 'warmup'. Known: pct_start, div, div_final, moms",
+        ),
+        (
+            {"optimizer": "adamw", "optimizer_settings": {"momentum": 0.9}},
+            "optimizer_settings: unknown setting of adamw 'momentum'. Known: ",
+        ),
         ({"optimizer_settings": {"trust_clip": -1}}, "optimizer_settings: trust_clip must be positive"),
         ({"optimizer_settings": {"betas": 3}}, "optimizer_settings: "),
         ({"optimizer_settings": {"lr": 3}}, "optimizer_settings: lr is a setting of its own, train.lr_max"),
@@ -414,7 +407,9 @@ def test_an_unknown_setting_of_the_optimizer_lists_the_known_ones():
     ],
 )
 def test_settings_that_cannot_be_are_refused_before_any_work(train, message):
-    assert message in refused(**train)
+    with pytest.raises(ConfigError) as error:
+        parse_config({"name": "a", "recipe": "flights", "train": train})
+    assert message in str(error.value)
 
 
 @pytest.mark.gpu

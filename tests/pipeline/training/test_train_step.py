@@ -192,17 +192,6 @@ def test_packed_rows_are_found_again_behind_their_views():
         words_of(batch._replace(ids=batch.ids.contiguous()), schema.num_words)
 
 
-@pytest.mark.parametrize("setting", ["auto", "off", "on"])
-def test_a_cuda_graph_needs_cuda(setting):
-    optimizer, schedule = build_optimizer(make_model(), "lamb", lr=0.1), OneCycle(0.1, 10)
-    device = torch.device("cpu")
-    if setting == "on":
-        with pytest.raises(TrainingError, match=r"cuda_graph=on: it needs a CUDA device and this run is on cpu.*auto"):
-            use_cuda_graph(setting, device, optimizer, schedule)
-    else:
-        assert not use_cuda_graph(setting, device, optimizer, schedule)
-
-
 @pytest.mark.parametrize(
     ("name", "schedule", "possible"),
     [

@@ -1,0 +1,81 @@
+"""Single files and links, replaced whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+class ArtifactError(ValueError):
+    """An artifact cannot be written, read or shared; the message names the folder."""
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary name beside `path`, and give what was written there the name `path` at the end of the block.
+
+    A reader sees the old file or the new one. An error in the block leaves the old one and nothing else.
+    """
+    temporary = path.with_name(f".{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        yield temporary
+        if not temporary.is_symlink():
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+        fsync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def atomic_write(path: Path, content: bytes) -> None:
+    """Replace a file's content, whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Replace a file by `content` as JSON, indented, whole or not at all; `without_nan`."""
+    atomic_write(path, (json.dumps(without_nan(content), indent=1, default=str) + "\n").encode())
+
+
+def without_nan(value: Any) -> Any:
+    """Nested dicts and lists for JSON, which has no NaN and no infinity: None instead."""
+    if isinstance(value, dict):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def atomic_symlink(target: Path, link: Path) -> None:
+    """Point `link` at `target`; a reader sees the old or the new, never none."""
+    if link.is_dir() and not link.is_symlink():
+        raise ArtifactError(f"{link} is a folder, not a link to one. Move it away and run again.")
+    with replacing(link) as temporary:
+        temporary.symlink_to(target)
+
+
+def fsync_tree(folder: Path) -> None:
+    """Every file and folder below, and the folder itself, on disk."""
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir():
+            fsync_folder(path)
+        else:
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+    fsync_folder(folder)
+
+
+def fsync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

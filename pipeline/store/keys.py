@@ -1,0 +1,136 @@
+"""Keys of artifacts: hashes of inputs, settings and sources; checksums of files, kept while the files stay the same."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import logging
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from gigabatch.pipeline.store.files import ArtifactError, atomic_write
+
+log = logging.getLogger(__name__)
+CHECKSUMS = "checksums.json"
+SETTLED_NS = 2_000_000_000  # a file changed later than this ago may change again without its time showing it
+VERSIONS_OF = ("pandas", "pyarrow", "numpy", "torch", "dask", "cudf-cu13", "cupy-cuda13x")
+
+
+def artifact_key(stage: str, inputs: Mapping[str, Any], config: Mapping[str, Any], sources: str) -> str:
+    """32 hex digits; equal for equal content whatever the order of keys."""
+    text = json.dumps([stage, inputs, config, sources], sort_keys=True, default=_stable_text)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _stable_text(value: Any) -> str:
+    """Text of a setting that JSON has no form for; `str` of just anything may hold an address of this process."""
+    if isinstance(value, PurePath):
+        return str(value)
+    raise ArtifactError(f"artifact key: a {type(value).__name__} ({value!r}) has no stable text. Give JSON values.")
+
+
+def source_hash(modules: Sequence[str]) -> str:
+    """Hash of the source text of modules and whole packages, by name; never of a commit."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(modules):
+        try:
+            spec = importlib.util.find_spec(name)
+        except ModuleNotFoundError as error:
+            raise ArtifactError(f"module {name!r} has no source to take a hash of: {error}.") from error
+        if spec is None or spec.origin is None or not spec.has_location:
+            raise ArtifactError(f"module {name!r} has no source to take a hash of.")
+        origin = Path(spec.origin)
+        files = sorted(origin.parent.rglob("*.py")) if origin.name == "__init__.py" else [origin]
+        for file in files:
+            digest.update(f"{name}:{file.relative_to(origin.parent)}\0".encode() + file.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def file_checksum(path: Path) -> str:
+    """blake2b of a file's bytes, 32 hex digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+class ChecksumCache:
+    """Checksums of local files by path, size and modification time, kept in a JSON file.
+
+    As in git's index, a file changed within the last two seconds is not taken in: another change of the same size
+    within the same tick of the file system's clock could not be told from it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.known = self._read()
+        self._changed = False
+
+    def checksum(self, path: Path) -> str:
+        stat = path.stat()
+        entry = self.known.get(str(path.resolve()))
+        if entry is not None and entry[:2] == (stat.st_size, stat.st_mtime_ns):
+            return entry[2]
+        checksum = file_checksum(path)
+        self.remember(path, stat, checksum)
+        return checksum
+
+    def remember(self, path: Path, stat: os.stat_result, checksum: str) -> None:
+        """Take in a checksum of the file that had this `stat` before it was read."""
+        if time.time_ns() - stat.st_mtime_ns > SETTLED_NS:
+            self.known[str(path.resolve())] = (stat.st_size, stat.st_mtime_ns, checksum)
+            self._changed = True
+
+    def save(self) -> None:
+        """Keep what was computed; two writers at once lose a few entries, never the file."""
+        if not self._changed:
+            return
+        known = {name: entry for name, entry in (self._read() | self.known).items() if Path(name).exists()}
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write(self.path, json.dumps(known).encode())
+        except OSError as error:
+            log.warning("%s could not be written (%s); checksums will be computed again", self.path, error)
+
+    def _read(self) -> dict[str, tuple[int, int, str]]:
+        try:
+            found = json.loads(self.path.read_text())
+            return {name: (int(size), int(mtime_ns), str(text)) for name, (size, mtime_ns, text) in found.items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, AttributeError):
+            log.warning("%s is damaged; checksums are computed again", self.path)
+            return {}
+
+
+def input_checksums(paths: Sequence[str], root: Path) -> dict[str, str]:
+    """Checksum by file name of raw inputs; for a URL, what its file system says identifies the content."""
+    cache = ChecksumCache(root / CHECKSUMS)
+    found = {}
+    for position, path in enumerate(paths):
+        filesystem, inside = fsspec.url_to_fs(path)
+        try:
+            local = isinstance(filesystem, LocalFileSystem)
+            checksum = cache.checksum(Path(inside)) if local else str(filesystem.ukey(inside))
+        except FileNotFoundError as error:
+            raise ArtifactError(f"input {path} does not exist. Correct its path in the configuration.") from error
+        found[f"{position}:{Path(inside).name}"] = checksum
+    cache.save()
+    return found
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of the libraries that numbers may depend on."""
+    found = {"python": platform.python_version()}
+    for name in VERSIONS_OF:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found

@@ -1,0 +1,119 @@
+"""Locks of the kernel: one run at a time, and temporary folders whose writer is known to live or to be gone."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO
+
+from gigabatch.pipeline.store.files import ArtifactError
+
+HOLDER_NAME_S = 1.0  # how long a refused run waits for the holder of a lock to write its name
+
+
+def temporary_path(target: Path) -> Path:
+    """A name beside `target` that no other writer has: of this machine, this process and this call."""
+    return target.with_name(f".tmp-{target.name}@{_host()}@{os.getpid()}-{secrets.token_hex(4)}")
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())
+
+
+@contextlib.contextmanager
+def own_folder(path: Path) -> Iterator[None]:
+    """Make `path`, hold a lock beside it while it is written, and remove both at the end if they are still there.
+
+    The kernel drops the lock of a killed process, which is how `remove_leftovers` knows that nobody writes there.
+    """
+    lock = path.with_name(path.name + ".lock")
+    with _locked(lock):
+        try:
+            path.mkdir()
+            yield
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+            lock.unlink(missing_ok=True)
+
+
+# flock rather than the package filelock: both uses need the open file. A holder writes its name into the one that is
+# locked, and a lock on a file that a cleaner has removed meanwhile is taken again.
+def _locked(lock: Path) -> IO[str]:
+    """The lock file, open and locked; again where a cleaner removed it between the two steps."""
+    while True:
+        file = open(lock, "w")  # noqa: SIM115
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
+                return file
+        file.close()
+
+
+def remove_leftovers(folder: Path) -> dict[Path, int]:
+    """Remove temporary folders of this machine whose writer is gone; returns them with the bytes that they took.
+
+    Those of other machines that share the disk stay: whether their writers live is not to be seen from here.
+    """
+    removed = {}
+    for name in sorted({path.name.removesuffix(".lock") for path in folder.glob(f".tmp-*@{_host()}@*")}):
+        path, lock = folder / name, folder / f"{name}.lock"
+        with open(lock, "a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            if path.exists():
+                removed[path] = remove_folder(path)
+            lock.unlink(missing_ok=True)
+    return removed
+
+
+def remove_folder(folder: Path) -> int:
+    """Remove a folder; returns the bytes of its files."""
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    shutil.rmtree(folder)
+    return size
+
+
+@contextlib.contextmanager
+def folder_lock(path: Path) -> Iterator[None]:
+    """Hold the lock file `path`; a second holder gets an `ArtifactError` that names the first. Survives crashes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a+") as file:
+        if holder := _take_lock(file):
+            raise ArtifactError(f"{path} is held by another run ({holder}).")
+        file.truncate(0)
+        file.write(f"pid {os.getpid()} since {datetime.now(UTC).isoformat(timespec='seconds')}")
+        file.flush()
+        try:
+            yield
+        finally:
+            file.truncate(0)  # so that the next holder is not taken for this one before it has written its name
+
+
+def _take_lock(lock: IO[str]) -> str | None:
+    """Take the lock, or tell what its holder wrote of itself.
+
+    A holder without a name is about to write it, or has just let go; so both are tried again for a moment.
+    """
+    until = time.monotonic() + HOLDER_NAME_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            text = lock.read().strip()
+        else:
+            return None
+        if text or time.monotonic() > until:
+            return text or "unknown"
+        time.sleep(0.01)
