@@ -1,10 +1,8 @@
-"""The server as a process: loopback, tokens, limits on the wire, slow clients, shutdown, memory, the command line."""
+"""The server as a process: loopback, tokens, limits on the wire, slow clients, shutdown, the command line."""
 
 import json
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from http.client import HTTPConnection
@@ -14,8 +12,8 @@ import pytest
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.serving import ServeSettings
 from gigabatch.pipeline.serving.errors import ServingError
-from gigabatch.pipeline.serving.http.server import is_loopback, listen, read_token, require_safe, serve
-from tests.pipeline.serving.server_process import ROOT, Server
+from gigabatch.pipeline.serving.http.server import is_loopback, listen, read_token, require_safe
+from tests.pipeline.serving.server_process import Server
 
 JSON = {"content-type": "application/json"}
 TOKEN = "a-long-enough-token"
@@ -31,13 +29,13 @@ def ask(server, method="POST", path="/rank", body=RANK, headers=JSON):
     return found
 
 
-def raw(server, data: bytes, until: bytes | None = None) -> bytes:
-    """What comes back for these bytes until it holds `until`, the server closes, or nothing came for a minute."""
+def raw(server, data: bytes) -> bytes:
+    """What comes back for these bytes until the server closes, or nothing came for a minute."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(data)
         found = b""
         try:
-            while (until is None or until not in found) and (piece := connection.recv(65536)):
+            while piece := connection.recv(65536):
                 found += piece
         except TimeoutError:
             pass
@@ -80,16 +78,6 @@ def test_a_body_without_a_length_is_stopped_at_the_limit(server):
             answer = b" 413 "
     assert b" 413 " in answer
     assert ask(server)[0] == 200
-
-
-def test_a_length_beyond_the_limit_is_refused_before_the_body_comes(server):
-    answer = raw(
-        server,
-        b"POST /rank HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 99999\r\n\r\n",
-        until=b"too_large",
-    )
-    assert b" 413 " in answer
-    assert b"too_large" in answer
 
 
 def test_a_client_that_stops_in_its_body_is_told_so(server):
@@ -167,7 +155,7 @@ def test_overload_is_answered_by_200_or_503_and_ctrl_c_ends_it(run, tmp_path):
 
     def flood():
         connection = HTTPConnection("127.0.0.1", server.port, timeout=120)
-        for _ in range(60):
+        for _ in range(20):
             connection.request("POST", "/rank", RANK, JSON)
             response = connection.getresponse()
             content = json.loads(response.read())
@@ -185,9 +173,9 @@ def test_overload_is_answered_by_200_or_503_and_ctrl_c_ends_it(run, tmp_path):
         thread.join()
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(timeout=60) == 0
-    assert len(statuses) == 12 * 60
+    assert len(statuses) == 12 * 20
     assert set(statuses) <= {200, 503}
-    assert statuses.count(200) > 50
+    assert statuses.count(200) > 20
     assert not wrong
 
 
@@ -225,11 +213,6 @@ def test_beyond_this_machine_a_token_is_needed_or_insecure_said():
 def test_a_port_that_is_taken_is_an_error():
     with listen(ServeSettings(port=0)) as taken, pytest.raises(ServingError, match="cannot listen"):
         listen(ServeSettings(port=taken.getsockname()[1]))
-
-
-def test_without_a_run_there_is_nothing_to_serve(tmp_path):
-    with pytest.raises(ServingError, match="Train first"):
-        serve(ServeSettings(), [tmp_path / "current", tmp_path / "latest"])
 
 
 def test_settings_that_cannot_be_are_refused():
@@ -274,10 +257,3 @@ def test_errors_at_the_start_are_one_line(trained, capsys):
         error = capsys.readouterr().err
         assert text in error
         assert error.count("\n") == 1
-
-
-def test_importing_the_command_line_loads_no_server():
-    loaded = "[m for m in ('fastapi', 'uvicorn') if m in sys.modules]"
-    code = f"import sys, gigabatch.pipeline.commands.app, gigabatch.pipeline.config.serving; print({loaded})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout.strip() == "[]"

@@ -25,12 +25,10 @@ from gigabatch.pipeline.lab.tune.trials import (
     time_steps,
 )
 from gigabatch.pipeline.lab.tune.tune import (
-    MOST_SEEDS,
     Bounds,
     Outcome,
     choose_candidates,
     compare_batches,
-    lower_bound,
     overrides_of,
     scaled_settings,
     tune,
@@ -129,17 +127,6 @@ def test_the_sweep_ends_when_its_time_is_up(experiment, monkeypatch):
     assert ([time.batch_size for time in found.times], found.ended) == ([64], "--seconds")
 
 
-def test_bounds_are_those_of_students_t():
-    assert [lower_bound([0.0] * (n - 1) + [1.0]) for n in range(2, MOST_SEEDS + 1)] == pytest.approx(
-        [1 / n - scipy.stats.t.ppf(0.95, n - 1) * scipy.stats.sem([0.0] * (n - 1) + [1.0]) for n in range(2, 31)],
-        rel=1e-3,
-    )
-    differences = [0.01, -0.002, 0.004, 0.003]
-    interval = scipy.stats.ttest_1samp(differences, 0, alternative="greater").confidence_interval(0.95)
-    assert lower_bound(differences) == pytest.approx(interval.low, rel=1e-4)
-    assert lower_bound([0.5]) == -math.inf
-
-
 def noise_point(simple: float) -> NoisePoint:
     return NoisePoint(1, NoiseScale(1.0, simple))
 
@@ -189,12 +176,10 @@ def test_cowclips_tables_keep_their_learning_rate_and_their_l2_grows_with_the_ba
     "changes",
     [
         {},
-        {"schedule_settings": {"pct_start": 0.1, "div": 10}},
         {"schedule": "warmup_polynomial", "schedule_settings": {"warmup_steps": 90}},
-        {"schedule": "constant"},
         {"optimizer": "cowclip", "optimizer_settings": {"clip_ratio": 2.0}},
     ],
-    ids=["default", "one-cycle", "polynomial", "constant", "cowclip"],
+    ids=["one-cycle", "polynomial", "cowclip"],
 )
 def test_the_overrides_give_the_settings_that_were_tried(tmp_path, changes):
     before = settings_of(**changes)
@@ -243,9 +228,8 @@ def test_the_first_batch_that_holds_ends_the_comparison(experiment):
     assert sorted(trainer.calls) == [(size, seed) for size in (32, 128, 256) for seed in (1, 2, 3)]  # 32 only once
     gains = np.array(EQUAL) / np.array(BASE) - 1
     assert trials[1].difference == pytest.approx(gains.mean())
-    assert trials[1].bound == pytest.approx(
-        gains.mean() - scipy.stats.t.ppf(0.95, 2) * scipy.stats.sem(gains), rel=1e-3
-    )
+    interval = scipy.stats.ttest_1samp(gains, 0, alternative="greater").confidence_interval(0.95)
+    assert trials[1].bound == pytest.approx(interval.low, rel=1e-4)
     assert trials[0].text.startswith("The large batch loses: 256 has auc -1.250%")
     assert trials[1].overrides[:2] == ("train.batch_size=128", "train.lr_max=0.04")
     assert curves == {f"batch {size}": (0.5, 0.25) for size in (32, 256, 128)}
@@ -330,7 +314,6 @@ def test_the_command_decides_and_writes_what_it_found(tiny, capsys):
         (["--seeds", "1"], "--seeds must be from 2 to 30, not 1"),
         (["--seconds", "0"], "--seconds must be above 0"),
         (["--max-batch", "16"], "the run's batch of 32 rows leaves nothing to try: --max-batch is 16"),
-        (["--max-batch", "0"], "nothing to try: --max-batch is 0"),
         (["--rows", "-1"], "--rows must be at least 1, not -1"),
         (["--rows", "200"], "200 rows are fewer than 8 such batches"),
     ],
