@@ -1,7 +1,7 @@
 """The gate in front of the routes (ASGI), who may in and how many, bodies within bounds, and what was answered; and the
 line in which requests wait for the model.
 
-Every error leaves as the same JSON (`Refusal.body`), whatever raised it.
+Every error leaves as the same JSON (`Refusal.response`), whatever raised it.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Gate:
             self._admit(scope)
             await self.app(scope, receive, noting)
         except Refusal as refusal:
-            await answer(refusal, noting)
+            await refusal.response()(scope, receive, noting)
         except Exception:  # answered by the app (500), which raises it again for whoever keeps the log
             log.exception("%s %s", scope["method"], scope["path"])
         finally:
@@ -135,15 +135,6 @@ class Gate:
             raise Refusal.busy(f"{self.settings.max_in_flight} requests are in work already. Try again.")
         if scope["method"] == "POST":
             self.line.require_room()
-
-
-async def answer(refusal: Refusal, send: Any) -> None:
-    """The refusal as an answer."""
-    body = refusal.body()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), **refusal.headers}
-    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": encoded})
-    await send({"type": "http.response.body", "body": body})
 
 
 async def read_body(request: Request, settings: ServeSettings) -> bytes:

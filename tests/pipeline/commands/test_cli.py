@@ -106,7 +106,7 @@ def test_the_module_is_the_command_and_tells_its_version():
     assert (done.returncode, done.stderr) == (0, "")
     lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
     assert list(lines) == ["gigabatch", "from", "python", "libraries"]
-    assert lines["from"] == str(ROOT)
+    assert lines["from"] == str(ROOT / "gigabatch")
     assert lines["python"].startswith(f"{sys.version.split()[0]} ({sys.executable})")
     assert f"pandas {pd.__version__}" in lines["libraries"]
 

@@ -73,7 +73,7 @@ def test_what_cannot_be_used_is_422_and_names_the_field(kind, body, where):
     found = refusal(kind, body)
     assert (found.status, found.code) == (422, "invalid_request")
     assert found.fields[0][0] == where.partition(":")[0]
-    assert where in json.loads(found.body())["message"]
+    assert where in json.loads(found.response().body)["message"]
 
 
 def test_the_limits_themselves_are_taken():
@@ -89,7 +89,7 @@ def test_an_error_is_never_longer_than_some_lines():
     """Whoever sends a great wrong request does not get it back."""
     long = "k" * 500_000
     for body in ({"items": [1], long: 1}, {"items": [1], "context": {long: []}}, {"items": [long]}):
-        assert len(refusal(RankRequest, body).body()) < 2000
+        assert len(refusal(RankRequest, body).response().body) < 2000
 
 
 @pytest.mark.parametrize(
