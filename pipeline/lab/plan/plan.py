@@ -101,6 +101,7 @@ class Plan:
 
     def show(self) -> None:
         """Print the plan."""
+        parts: tuple[StagePlan | Plan, ...] = (*self.stages, self)
         rows = [
             {
                 "stage": getattr(part, "stage", "whole run"),
@@ -109,7 +110,7 @@ class Plan:
                 "peak GPU memory": about_bytes(part.gpu_bytes) if self.machine.gpu_bytes else "no GPU",
                 "disk by its end": about_bytes(part.disk_bytes),
             }
-            for part in (*self.stages, self)
+            for part in parts
         ]
         render_table(rows, f"Plan of {self.name}")
         print(f"from           {self.sample}")

@@ -90,6 +90,8 @@ def batch_sizes(reference: int, most: int) -> list[int]:
     >>> from gigabatch.pipeline.lab.tune.trials import batch_sizes
     >>> batch_sizes(1000, 5000)
     [256, 512, 1000, 1024, 2048, 4096]
+    >>> batch_sizes(50, 300)
+    [32, 50, 64, 128, 256]
     """
     first = 1 << (min(reference, 256).bit_length() - 1)
     return sorted({reference, *(first << k for k in range(64) if first << k <= most)})

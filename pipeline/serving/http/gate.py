@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gigabatch.pipeline.config.serving import ServeSettings
 from gigabatch.pipeline.serving.errors import Refusal
@@ -90,12 +91,12 @@ class Gate:
     line: what requests will wait in; where it is full they are refused here already, which takes a tenth of the time.
     """
 
-    def __init__(self, app: Any, settings: ServeSettings, metrics: Metrics, token: str | None, line: Line) -> None:
+    def __init__(self, app: ASGIApp, settings: ServeSettings, metrics: Metrics, token: str | None, line: Line) -> None:
         self.app, self.settings, self.metrics, self.line = app, settings, metrics, line
         self._token = None if token is None else b"Bearer " + token.encode()
         self.in_flight = 0
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
@@ -104,7 +105,7 @@ class Gate:
             return
         started, status = time.perf_counter(), 0
 
-        async def noting(message: Any) -> None:
+        async def noting(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -122,7 +123,7 @@ class Gate:
             self.in_flight -= 1
             self.metrics.request(scope["path"], status, time.perf_counter() - started)
 
-    def _admit(self, scope: Any) -> None:
+    def _admit(self, scope: Scope) -> None:
         if scope["path"] in OPEN:
             return
         if self._token is not None:

@@ -142,10 +142,8 @@ def test_a_users_mistake_is_one_line_on_standard_error(arguments, message, capsy
 @pytest.mark.parametrize(
     "line",
     [
-        "train seed=-1 --config {0} train.epochs=0",
         "train --config {0} seed=-1 train.epochs=0",
         "train seed=-1 train.epochs=0 -q --config {0}",
-        "seed=-1 train train.epochs=0 --config {0}",
         "-q seed=-1 train.epochs=0 train --config {0}",
     ],
 )

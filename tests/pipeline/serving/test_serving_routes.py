@@ -117,16 +117,6 @@ def test_unknown_items_get_null_and_are_listed(caller):
     assert caller.post("/rank", {"user": "u1", "items": [1]}).json()["scores"] == [None]
 
 
-def test_rows_score_as_the_batch_does(frame, bundle, caller):
-    rows = frame.drop(columns="clicked").head(300)
-    asked = json.loads(rows.to_json(orient="records", double_precision=15))
-    expected = bundle.predict(rows)["clicked"]
-    for start, stop in ((0, 1), (1, 130), (130, 300)):
-        answer = caller.post("/score", {"rows": asked[start:stop]})
-        assert answer.status_code == 200
-        assert_scores(answer.json()["predictions"]["clicked"], expected[start:stop])
-
-
 def test_a_bundle_without_entities_scores_rows_and_says_that_it_cannot_rank(trained, make_caller):
     run = trained[1].path
     caller = make_caller(load_served(run))

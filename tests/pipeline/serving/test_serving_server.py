@@ -17,6 +17,7 @@ from tests.pipeline.serving.server_process import Server
 
 JSON = {"content-type": "application/json"}
 TOKEN = "a-long-enough-token"
+HEAD = b"POST /rank HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 50\r\n"
 RANK = json.dumps({"user": "u1", "items": [1001, 1002]})
 
 
@@ -82,9 +83,7 @@ def test_a_body_without_a_length_is_stopped_at_the_limit(server):
 
 def test_a_client_that_stops_in_its_body_is_told_so(server):
     started = time.monotonic()
-    answer = raw(
-        server, b"POST /rank HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n{"
-    )
+    answer = raw(server, HEAD + b"\r\n{")
     assert b" 408 " in answer
     assert time.monotonic() - started < 50  # the connection was closed; otherwise `raw` waits for a minute
 
@@ -100,9 +99,7 @@ def test_what_is_no_http_is_400_and_the_server_goes_on(data, server):
 def test_clients_that_leave_early_do_no_harm(server):
     for _ in range(20):
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
-            connection.sendall(
-                b"POST /rank HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n{"
-            )
+            connection.sendall(HEAD + b"\r\n{")
     assert ask(server)[0] == 200
     assert "Traceback" not in server.log.read_text()
 
@@ -156,10 +153,7 @@ def test_a_guarded_server_refuses_what_it_has_no_room_for_and_ctrl_c_ends_it_at_
     assert all(more["retry-after"] == "1" for status, _, more in answers if status == 503)
     assert sum(status == 200 for status, _, _ in answers) > 20
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
-        connection.sendall(
-            b"POST /rank HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 50\r\n"
-            b"authorization: Bearer " + TOKEN.encode() + b"\r\n\r\n{"
-        )
+        connection.sendall(HEAD + b"authorization: Bearer " + TOKEN.encode() + b"\r\n\r\n{")
         wait_until_read(server)
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(timeout=100) == 0  # and not after the 300 s that a body may take

@@ -220,12 +220,6 @@ def test_when_the_time_is_up_what_there_is_is_compared(experiment, monkeypatch):
         compared_by(FakeTrainer(stops_after=4), experiment, monkeypatch)
 
 
-def test_models_that_do_not_fit_the_data_are_left_out(experiment, monkeypatch):
-    found = compared_by(FakeTrainer(), experiment, monkeypatch, models="lr,tabular,two_tower", trials=1, seeds=1)
-    assert list(found.left_out) == ["two_tower"]
-    assert "which columns are those of user and item" in found.left_out["two_tower"]
-
-
 def test_a_training_ends_when_the_time_is_up_and_leaves_no_trace(experiment, capsys):
     choices = parse_models("lr,tabular", OWN)
     random = torch.get_rng_state()
@@ -267,12 +261,6 @@ def test_the_command_prints_a_table_and_writes_page_drawing_and_numbers(tiny, ca
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     means = {f"{contender['intervals']['auc']['mean']:.4g}" for contender in found["contenders"]}
     assert {"lr", "tabular", "AUC"} | means <= {text.strip() for text in texts}
-
-
-def test_the_same_comparison_has_the_same_numbers(experiment):
-    choices = parse_models("lr,tabular", OWN)
-    one, same = (compare_models(experiment, choices, Budget(seeds=1, trials=1)) for _ in range(2))
-    assert [c.outcomes[0].metrics for c in one.contenders] == [c.outcomes[0].metrics for c in same.contenders]
 
 
 def test_choices_are_ranked_where_the_configuration_asks_for_it(shop):

@@ -143,24 +143,13 @@ def test_rows_are_counted_from_footers_or_estimated_from_lines(tmp_path):
     assert exact.num_bytes == (tmp_path / "a.parquet").stat().st_size
 
 
-def test_files_that_are_looked_up_stay_whole(tmp_path):
-    for name in ("flights-1.csv", "weather-1.csv", "planes.csv", "airports.csv"):
-        (tmp_path / name).write_text("a,b\n" + "1,2\n" * 4000)
-    config = parse_config({"name": "f", "recipe": "flights", "features": {"path": str(tmp_path)}})
-    settings, share = sample_files("flights", config.features, 0.1, tmp_path / "sample")
-    sizes = {p.parent.name: p.stat().st_size for p in Path(settings.path).glob("*/*")}
-    assert sizes["weather"] == sizes["planes"] == sizes["airports"] == (tmp_path / "planes.csv").stat().st_size
-    assert sizes["flights"] < 0.15 * sizes["planes"]
-    assert share == pytest.approx(sizes["flights"] / sizes["planes"], rel=0.05)
-
-
-@pytest.mark.parametrize("metadata", ["item_metadata.csv", None])
-def test_a_trivago_log_is_sampled_in_both_of_its_files(tmp_path, metadata):
+def test_a_trivago_log_is_sampled_in_both_of_its_files_and_its_metadata_stays_whole(tmp_path):
     write_synthetic_log(tmp_path / "log", 6000, seed=5)
-    raw = {"name": "t", "recipe": "trivago", "features": {"path": str(tmp_path / "log"), "item_metadata": metadata}}
+    raw = {"name": "t", "recipe": "trivago", "features": {"path": str(tmp_path / "log"), "item_metadata": "meta.csv"}}
+    (tmp_path / "log" / "item_metadata.csv").rename(tmp_path / "log" / "meta.csv")
     settings, share = sample_files("trivago", parse_config(raw).features, 0.25, tmp_path / "sample")
     paths = [Path(path) for path in recipe_class("trivago")(settings).inputs()]
-    names = ["train", "test"] + (["item_metadata"] if metadata else [])
+    names = ["train", "test", "item_metadata"]
     assert [path.parent.name for path in paths] == names
     taken = [pd.read_csv(path) for path in paths[:2]]
     whole = [pd.read_csv(tmp_path / "log" / f"{name}.csv") for name in names[:2]]
@@ -168,8 +157,7 @@ def test_a_trivago_log_is_sampled_in_both_of_its_files(tmp_path, metadata):
     for some, every in zip(taken, whole, strict=True):
         assert 0.15 * len(every) < len(some) < 0.35 * len(every)
         assert len(some.merge(every.drop_duplicates(), how="inner")) == len(some)
-    if metadata:
-        assert paths[2].read_bytes() == (tmp_path / "log" / metadata).read_bytes()
+    assert paths[2].read_bytes() == (tmp_path / "log" / "meta.csv").read_bytes()
 
 
 # --- refused before anything runs
@@ -224,22 +212,15 @@ def test_rows_and_vocabularies_are_near_those_of_the_whole(planned):
     plan, left = planned
     assert left == []
     assert not plan.exact
-    assert plan.fits
     assert plan.rows_by_split == pytest.approx({"train": 12_800, "valid": 1600, "test": 1600}, rel=0.1)
     # four shops, and people by Heaps' law: 16,000 rows over 4,000 people
     assert plan.id_sizes["shop"] == 3 + 4
     assert 2000 < plan.id_sizes["person"] < 12_000
-
-
-def test_a_plan_is_json_with_every_stage(planned):
-    plan = planned[0]
     told = json.loads(json.dumps(plan.to_dict()))
     assert [stage["stage"] for stage in told["stages"]] == ["features", "encode", "train", "evaluate"]
     assert all(stage["seconds"] > 0 and stage["host_bytes"] > 50 << 20 for stage in told["stages"])
     assert told["seconds"] > sum(stage["seconds"] for stage in told["stages"])
-    assert told["fits"] is True
-    assert told["residency"] == "host"
-    assert told["rows_per_part"] == 1_000_000
+    assert (told["fits"], told["residency"], told["rows_per_part"]) == (True, "host", 1_000_000)
 
 
 def test_of_few_rows_the_whole_is_run_and_that_is_said(tmp_path, capsys):

@@ -183,8 +183,3 @@ def test_the_command_prints_an_override_and_writes_the_page(tiny, capsys):
     assert "Loss by learning rate" in html
     assert html.count("<svg") == 1
     assert not (tiny.home / "latest").exists()  # no run was made
-
-
-def test_the_command_refuses_a_wrong_range_in_one_line(trained, capsys):
-    assert main(["lr-range", "--config", str(trained[0].config), "--start", "2", "--stop", "1"]) == 2
-    assert "gigabatch: lr range: it goes from a positive learning rate up" in capsys.readouterr().err

@@ -29,7 +29,6 @@ SOFTMAX = ["model={kind: two_tower, loss: softmax, layers: [8], vector_dim: 4, e
 MODELS = {
     "ncf": [],
     "popular": ["train.negatives.kind=popularity"],
-    "tabular": ["model={kind: tabular, layers: [8]}", "train.optimizer=lamb", "train.optimizer_settings={}"],
     "two_tower": SOFTMAX,
     "two_tower_bpr": ["model={kind: two_tower, loss: bpr, layers: [8], vector_dim: 4, embedding_dim: 4}"],
 }
@@ -199,7 +198,7 @@ def test_tune_counts_positives_and_decides_by_the_metric_of_a_run(home, capsys):
         assert trial["small"][0] == run.summary["metrics"]["valid"]["mrr"]
 
 
-@pytest.mark.parametrize(("kind", "rowwise"), [("ncf", True), ("popular", False), ("tabular", True)])
+@pytest.mark.parametrize(("kind", "rowwise"), [("ncf", True), ("popular", False)])
 def test_the_profiled_steps_are_those_of_training(home, kind, rowwise):
     """Bit for bit the weights that `TrainStep` gives, which training calls."""
     dense = ["train.optimizer=adamw", "train.optimizer_settings={rowwise: false}"]
@@ -266,7 +265,6 @@ def test_the_profile_command_says_what_is_drawn(home, capsys):
             "a batch of 1,081 rows is larger than the train split, which has 1,080",
         ),
         ("lr-range", ["train.accumulate_steps=100"], "100 pieces of a batch of 128 rows have fewer than 2 rows"),
-        ("tune", ["train.batch_size=136"], "1,080 rows are fewer than 8 such batches"),
         ("profile", ["train.batch_size=136"], "1,080 train rows are fewer than 8 batches of 136"),
         ("profile", SOFTMAX, "known of model.kind=tabular and ncf, and this run's is two_tower"),
         ("lr-range", ["model={kind: gplvmf}"], "not from drawn negatives (train.negatives); choose another model"),
