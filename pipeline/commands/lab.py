@@ -19,7 +19,7 @@ def plan(
         bool, typer.Option("--json", help="One JSON object for machines. Exit code 3: the run does not fit.")
     ] = False,
 ) -> int:
-    """What a run will take, memory, time and disk, and whether that fits, from a sample of its inputs."""
+    """Plan what a run will take (memory, time, disk) and whether that fits, from a sample of its inputs."""
     from gigabatch.pipeline.lab.plan.plan import run_plan
 
     return run_plan(config, overrides, as_json)
@@ -38,7 +38,7 @@ def tune(
     ] = SAMPLE_ROWS,
     tolerance: Annotated[float, typer.Option("--tolerance", help="Share of the metric that may be lost.")] = 0.001,
 ) -> int:
-    """The fastest batch that is as good as the run's own: step times, memory, noise scale, trainings in pairs."""
+    """Find the fastest batch that is as good as the run's own: step times, memory, noise scale, paired trainings."""
     from gigabatch.pipeline.lab.tune.tune import Bounds, run_tune
 
     return run_tune(config, overrides, Bounds(max_batch, seeds, seconds, rows, tolerance))
@@ -52,7 +52,7 @@ def compare(
         typer.Option(
             "--models",
             metavar="A,B,...",
-            help="By name, or {kind: fm, dim: 8} with settings; the first is the reference.",
+            help="By name, or {kind: fm, embedding_dim: 8} with settings; the first is the reference.",
         ),
     ],
     seeds: Annotated[int, typer.Option("--seeds", help="Trainings of each model, 1 to 30.")] = 3,
@@ -65,7 +65,7 @@ def compare(
     ] = None,
     rows: SampleRows = SAMPLE_ROWS,
 ) -> int:
-    """Models of the shelf on one run's data under one budget, with intervals over seeds (docs/compare.md)."""
+    """Compare models of the shelf on one run's data under one budget, with intervals over seeds (docs/compare.md)."""
     from gigabatch.pipeline.lab.compare.compare import Budget, run_compare
 
     return run_compare(config, overrides, models, Budget(seeds, epochs, trials, seconds, rows))
@@ -93,7 +93,7 @@ def profile(
         Path | None, typer.Option("--trace", metavar="FILE", help="Also write torch.profiler's trace of the steps.")
     ] = None,
 ) -> int:
-    """Where the time of a training step goes, beside the bytes and flops it needs and what this machine can do."""
+    """Time the phases of a training step, beside the bytes and flops they need and what this machine can do."""
     from gigabatch.pipeline.lab.profile.step_profile import run_profile
 
     return run_profile(config, overrides, steps, rows, trace)

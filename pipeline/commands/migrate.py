@@ -27,7 +27,7 @@ def nvtabular(
     out: Out,
     schema: SchemaFile = None,
 ) -> int:
-    """A saved NVTabular workflow as one of ours, ids kept (docs/migrating.md)."""
+    """Read a saved NVTabular workflow as one of ours, ids kept (docs/migrating.md)."""
     from gigabatch.features.importers.nvtabular import import_nvtabular
 
     return _write(import_nvtabular, source, out, schema)
@@ -38,7 +38,7 @@ def fastai(
     out: Out,
     schema: SchemaFile = None,
 ) -> int:
-    """fastai's tabular procs as a workflow of ours, ids kept (docs/migrating.md)."""
+    """Read fastai's tabular procs as a workflow of ours, ids kept (docs/migrating.md)."""
     from gigabatch.features.importers.fastai import import_fastai
 
     return _write(import_fastai, source, out, schema)

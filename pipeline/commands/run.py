@@ -16,7 +16,7 @@ Out = Annotated[
 
 
 def features(config: Config, overrides: Overrides) -> int:
-    """Raw files to Parquet features."""
+    """Turn raw files into Parquet features."""
     from gigabatch.pipeline.display import render_table
     from gigabatch.pipeline.stages.stages import Pipeline
 
@@ -32,7 +32,7 @@ def features(config: Config, overrides: Overrides) -> int:
 
 
 def train(config: Config, overrides: Overrides) -> int:
-    """Every stage up to the evaluated model and its report."""
+    """Run every stage up to the evaluated model and its report."""
     from gigabatch.pipeline.stages.stages import Pipeline
 
     Pipeline.from_config(config, *overrides).train().show()

@@ -8,7 +8,22 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class ServeSettings(BaseModel):
-    """Where the service listens, what it takes, and how much of it at once."""
+    """Settings of the service: where it listens, what it takes, and how much of it at once.
+
+    Every field is a key of the section `serve` of a run's YAML file; `model_fields` describes each.
+
+    Raises
+    ------
+    pydantic.ValidationError
+        For unknown keys, values out of bounds, and a `queue` that is longer than `max_in_flight`.
+
+    Examples
+    --------
+    >>> from gigabatch.pipeline.config.serving import ServeSettings
+    >>> settings = ServeSettings(port=0, max_k=100)
+    >>> settings.host, settings.max_k
+    ('127.0.0.1', 100)
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from scipy.special import stdtrit
 from torch import nn
 
 from gigabatch.features.schema import Schema
@@ -41,6 +44,7 @@ from gigabatch.pipeline.training.train import (
 )
 from gigabatch.pipeline.training.train_step import TrainStep
 
+MOST_SEEDS = 30  # of a comparison
 NO_CHECKPOINTS = 10**9  # steps between two, more than there are
 
 
@@ -225,11 +229,6 @@ class Experiment:
         """The run's train settings with these changed, checked as a configuration is."""
         return TrainSettings.model_validate(self.config.train.model_dump() | changes)
 
-    def wait(self) -> None:
-        """Until the device has done what was queued."""
-        if self.device != "cpu":
-            torch.cuda.synchronize(self.device)
-
 
 class TimedTrainer:
     """Trains models of an experiment until `deadline` (of time.perf_counter), when `Enough` is raised.
@@ -269,6 +268,17 @@ class TimedTrainer:
 def valid_losses(trained: Trained) -> tuple[float, ...]:
     """By epoch."""
     return tuple(point["valid_loss"] for point in trained.curve if "valid_loss" in point)
+
+
+def wait_for(device: str) -> None:
+    """Wait until the device has done what was queued."""
+    if device != "cpu":
+        torch.cuda.synchronize(device)
+
+
+def mean_margin(values: Sequence[float], share: float) -> float:
+    """How far the mean of N >= 2 values may be off by Student's t: the `share` quantile times the standard error."""
+    return float(stdtrit(len(values) - 1, share)) * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def sample_of(table: PackedTable, max_rows: int | None) -> PackedTable:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from starlette.responses import Response
+
 
 class ServingError(ValueError):
     """The service cannot start, or a bundle cannot be served; the message says why and what to do."""
@@ -35,7 +37,8 @@ class Refusal(Exception):
         """503: there is no room now."""
         return cls(503, "busy", message, headers={"retry-after": "1"})
 
-    def body(self) -> bytes:
-        """The JSON of the answer."""
+    def response(self) -> Response:
+        """The answer, in JSON."""
         fields = [{"field": field, "message": message} for field, message in self.fields]
-        return json.dumps({"error": self.code, "message": self.message, "fields": fields}).encode()
+        body = {"error": self.code, "message": self.message, "fields": fields}
+        return Response(json.dumps(body), self.status, self.headers, "application/json")

@@ -122,7 +122,11 @@ class Ranker:
         """Predictions [N] float32 of the first target. places: rows of the items, all of them known."""
         index = torch.from_numpy(places).to(self.bundle.device)
         with torch.inference_mode():
-            outputs = self._with_vectors(asker, index) if self._towers is not None else self._whole(asker, index)
+            if self._towers is not None and self._item_vectors is not None:
+                items = self._item_vectors.index_select(0, index).float()
+                outputs = self._towers.score(self.user_vector(asker), items)
+            else:
+                outputs = self.bundle.model(*self.whole_rows(asker, index))
             return self._loss.predict(outputs)[0].cpu()
 
     @property
@@ -137,14 +141,6 @@ class Ranker:
             if asker.as_stored and asker.row is not None and self.users.vectors is not None:
                 return self.users.vectors[asker.row : asker.row + 1].to(self.bundle.device).float()
             return self._towers.user_vectors(*self._rows(asker, 1))
-
-    def _with_vectors(self, asker: Asker, index: Tensor) -> Tensor:
-        assert self._towers is not None
-        assert self._item_vectors is not None
-        return self._towers.score(self.user_vector(asker), self._item_vectors.index_select(0, index).float())
-
-    def _whole(self, asker: Asker, index: Tensor) -> Tensor:
-        return self.bundle.model(*self.whole_rows(asker, index))
 
     def whole_rows(self, asker: Asker, index: Tensor) -> tuple[Tensor, Tensor]:
         """ids [N, C] and floats [N, F] of the user with each of these items. index: [N] int64, rows of items."""
@@ -167,9 +163,8 @@ class Ranker:
             return numbers(self.rank(asker, places)), []
         scores: list[float | None] = [None] * len(keys)
         if known.any():
-            for place, score in zip(
-                np.flatnonzero(known).tolist(), numbers(self.rank(asker, places[known])), strict=True
-            ):
+            found = numbers(self.rank(asker, places[known]))
+            for place, score in zip(np.flatnonzero(known).tolist(), found, strict=True):
                 scores[place] = score
         return scores, [key for key, there in zip(keys, known.tolist(), strict=True) if not there]
 

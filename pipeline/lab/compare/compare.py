@@ -90,12 +90,26 @@ def run_compare(path: str | Path, overrides: Sequence[str], models: str, budget:
 
 
 def parse_models(text: str, own: ModelChoice) -> dict[str, ModelChoice]:
-    """By label the models of `lr, fm, {kind: deepfm, layers: [64]}`, a YAML list without its brackets.
+    """Read models from a YAML list without its brackets.
 
     A name alone takes the model's defaults, or the run's own settings (`own`) where it is the run's model.
 
-    Raises:
-        ConfigError: for text that is no such list, unknown names and settings, fewer than two models, one twice.
+    Returns
+    -------
+    dict[str, ModelChoice]
+        By label, which is the model's name, numbered from its second settings on.
+
+    Raises
+    ------
+    ConfigError
+        For text that is no such list, unknown names and settings, fewer than two models, one twice.
+
+    Examples
+    --------
+    >>> from gigabatch.pipeline.config.config import model_choice
+    >>> from gigabatch.pipeline.lab.compare.compare import parse_models
+    >>> list(parse_models("lr, fm, {kind: fm, embedding_dim: 4}", model_choice({"kind": "lr"})))
+    ['lr', 'fm', 'fm (2)']
     """
     try:
         entries = YAML(typ="safe", pure=True).load(f"[{text}]")
@@ -121,8 +135,24 @@ def compare_models(experiment: Experiment, choices: Mapping[str, ModelChoice], b
 
     A model that does not fit the data, or fails in training, is left out with the reason.
 
-    Raises:
-        TrainingError: where none is left.
+    Parameters
+    ----------
+    experiment
+        The run's tables, loss and train settings, the same for every model.
+    choices
+        Models with their settings by label; differences are to the first that is left.
+    budget
+        Seeds, epochs, learning rates and time.
+
+    Returns
+    -------
+    Compared
+        The outcomes of every model on the test split, and which were left out.
+
+    Raises
+    ------
+    TrainingError
+        Where none is left.
     """
     started = time.perf_counter()
     config = experiment.config
@@ -152,11 +182,10 @@ def compare_models(experiment: Experiment, choices: Mapping[str, ModelChoice], b
         "seed": config.seed,
         "device": experiment.device,
     }
+    sources = source_hash(["gigabatch.models", "gigabatch.pipeline"])
     return Compared(
         name=config.name,
-        id=artifact_key(
-            "compare", {"encode": experiment.encoded.artifact.key}, asked, source_hash(["gigabatch.models", "pipeline"])
-        )[:12],
+        id=artifact_key("compare", {"encode": experiment.encoded.artifact.key}, asked, sources)[:12],
         created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
         metric=trainer.metric,
         budget=budget,
@@ -247,7 +276,14 @@ def _unless_it_fails(train: Callable[[], T]) -> tuple[T | None, str]:
 
 
 def learning_rates(centre: float, count: int) -> list[float]:
-    """`count` learning rates around the centre, each three times the one before; an even number has one more below."""
+    """List `count` learning rates around the centre, each three times the one before, an even number one more below.
+
+    Examples
+    --------
+    >>> from gigabatch.pipeline.lab.compare.compare import learning_rates
+    >>> learning_rates(0.01, 3)
+    [0.003333, 0.01, 0.03]
+    """
     return [float(f"{centre * LR_STEP ** (k - count // 2):.4g}") for k in range(count)]
 
 

@@ -9,15 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from scipy.special import stdtrit
-
 from gigabatch.pipeline.display import about_seconds, metric_label, render_table
+from gigabatch.pipeline.lab.experiment import MOST_SEEDS, mean_margin
 from gigabatch.pipeline.reports.charts import SERIES, Chart, intervals_chart, loss_chart, mean_curve
 from gigabatch.pipeline.reports.report import Section, write_page
 from gigabatch.pipeline.store.files import atomic_write, write_json
 from gigabatch.pipeline.training.train import TrainingError
 
-MOST_SEEDS = 30
 # compare.svg stands alone, so it takes the light colours of the page.
 COLORS = {"--ink": "#20262d", "--muted": "#626b75", "--grid": "#e2e3df", "--series-1": "#2f6cad", "--card": "#ffffff"}
 WORSE_IF_MORE = ("logloss", "ece", "rmse", "mae", "normalised_entropy")
@@ -36,16 +34,22 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Interval:
-    """mean, and half: half the width of its 95 % interval (Student's t), None of fewer than two values."""
+    """A mean and half the width of its 95 % interval (Student's t), None of fewer than two values.
+
+    Examples
+    --------
+    >>> from gigabatch.pipeline.lab.compare.report import Interval
+    >>> found = Interval.of([0.71, 0.73, 0.72])
+    >>> round(found.mean, 3), round(found.half, 3)
+    (0.72, 0.025)
+    """
 
     mean: float
     half: float | None
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Interval:
-        count = len(values)
-        spread = None if count < 2 else float(stdtrit(count - 1, 0.975)) * statistics.stdev(values) / math.sqrt(count)
-        return cls(statistics.fmean(values), spread)
+        return cls(statistics.fmean(values), None if len(values) < 2 else mean_margin(values, 0.975))
 
 
 @dataclass(frozen=True)

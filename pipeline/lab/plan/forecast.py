@@ -297,10 +297,16 @@ class Forecast:
 
 
 def predict(points: Sequence[tuple[float, float]], x: float = 1.0) -> float:
-    """The line through one or two points (size, amount) at `x`: a fixed part and one that grows with the size.
+    """Extrapolate one or two points (size, amount) to `x`, as a fixed part and one that grows with the size.
 
     Neither part can be negative: amounts that fall with the size are taken as fixed, at the largest, and a line that
-    starts below zero as one through the origin. Of one point, which is then at `x`, its amount.
+    starts below zero as one through the origin. Of one point, which is then at `x`, the amount is returned.
+
+    Examples
+    --------
+    >>> from gigabatch.pipeline.lab.plan.forecast import predict
+    >>> predict([(0.25, 3.0), (0.5, 4.0)])
+    6.0
     """
     if len(points) == 1:
         return points[0][1]
@@ -312,8 +318,16 @@ def predict(points: Sequence[tuple[float, float]], x: float = 1.0) -> float:
 
 
 def distinct_values(points: Sequence[tuple[int, int]], rows: int) -> int:
-    """How many distinct values `rows` rows will have, by Heaps' law, values = k rows^b (H. S. Heaps, Information
-    Retrieval, 1978, section 7.5), given (rows, values) of one or two samples. b is kept within 0 and 1."""
+    """Extrapolate how many distinct values `rows` rows will have, given (rows, values) of one or two samples.
+
+    By Heaps' law, values = k rows^b with b within 0 and 1 (H. S. Heaps, Information Retrieval, 1978, section 7.5).
+
+    Examples
+    --------
+    >>> from gigabatch.pipeline.lab.plan.forecast import distinct_values
+    >>> distinct_values([(100, 10), (400, 20)], 10_000)
+    100
+    """
     (n1, v1), (n2, v2) = min(points), max(points)
     if v1 == 0 or v2 <= v1 or n1 == n2:
         return v2

@@ -66,8 +66,11 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will take. seconds: with the start of the process. exact: all of it was run, nothing is estimated.
-    reasons: why it does not fit; advice: what would help."""
+    """What a run will take.
+
+    seconds: with the start of the process. exact: all of it was run, nothing is estimated. reasons: why it does not
+    fit; advice: what would help.
+    """
 
     name: str
     rows: int
@@ -99,20 +102,18 @@ class Plan:
 
     def show(self) -> None:
         """Print the plan."""
+        parts: tuple[StagePlan | Plan, ...] = (*self.stages, self)
         rows = [
             {
-                "stage": stage.stage,
-                "time": about_seconds(stage.seconds),
-                "peak host memory": about_bytes(stage.host_bytes),
-                "peak GPU memory": about_bytes(stage.gpu_bytes) if self.machine.gpu_bytes else "no GPU",
-                "disk by its end": about_bytes(stage.disk_bytes),
+                "stage": getattr(part, "stage", "whole run"),
+                "time": about_seconds(part.seconds),
+                "peak host memory": about_bytes(part.host_bytes),
+                "peak GPU memory": about_bytes(part.gpu_bytes) if self.machine.gpu_bytes else "no GPU",
+                "disk by its end": about_bytes(part.disk_bytes),
             }
-            for stage in self.stages
+            for part in parts
         ]
-        total = {"stage": "whole run", "time": about_seconds(self.seconds)}
-        total["peak host memory"] = about_bytes(self.host_bytes)
-        total["peak GPU memory"] = about_bytes(self.gpu_bytes) if self.machine.gpu_bytes else "no GPU"
-        render_table([*rows, total | {"disk by its end": about_bytes(self.disk_bytes)}], f"Plan of {self.name}")
+        render_table(rows, f"Plan of {self.name}")
         print(f"from           {self.sample}")
         print(f"this machine   {self.machine}")
         print(f"rows_per_part  {self.rows_per_part:,}: {self.rows_per_part_because}")
@@ -129,8 +130,20 @@ class Plan:
 def make_plan(config: RunConfig) -> Plan:
     """Plan a run of this configuration as if nothing of it had been made before.
 
-    Raises:
-        PlanError: where no sample can be taken of the inputs, or the stages fail on it.
+    Parameters
+    ----------
+    config
+        The run; its artifacts' folder holds the samples meanwhile, and is left as it was.
+
+    Returns
+    -------
+    Plan
+        Memory, time and disk of every stage, `rows_per_part` for this machine, and why the run does not fit, if so.
+
+    Raises
+    ------
+    PlanError
+        Where no sample can be taken of the inputs, or the stages fail on it.
     """
     started = time.perf_counter()
     size = measure(config.recipe, config.features)

@@ -9,6 +9,7 @@ by a real run.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import inspect
 import json
@@ -16,7 +17,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -26,11 +27,13 @@ import numpy as np
 import torch
 
 from gigabatch.features.engines.frame import load_engine
+from gigabatch.features.recipes.base import Recipe
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline import bundle
 from gigabatch.pipeline.bundle import load_bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig, parse_config
 from gigabatch.pipeline.evaluation.evaluate import permutation_importance
+from gigabatch.pipeline.lab.experiment import wait_for
 from gigabatch.pipeline.machine import reset_peak, resident_bytes, resolve_device
 from gigabatch.pipeline.stages import stages
 from gigabatch.pipeline.training.negatives import implicit_batches
@@ -166,33 +169,29 @@ def _histogram(counts: Any, engine: str) -> list[list[int]]:
     return [found.tolist(), number.tolist()]
 
 
-class _watched_recipe:
+@contextlib.contextmanager
+def _watched_recipe(known: type[Recipe], block_scale: float, watch: Watch) -> Iterator[None]:
     """Within the block, recipes of the pipeline mark their steps, and read in blocks `block_scale` times the usual."""
 
-    def __init__(self, known: Any, block_scale: float, watch: Watch) -> None:
-        class Watched(known):
-            @property
-            def report(self) -> Any:
-                return lambda step: watch.mark(f"features: {step}")
+    class Watched(known):  # type: ignore[valid-type, misc]
+        @property
+        def report(self) -> Any:
+            return lambda step: watch.mark(f"features: {step}")
 
-            @report.setter
-            def report(self, _: Any) -> None:
-                """The pipeline's progress bar is not needed here."""
+        @report.setter
+        def report(self, _: Any) -> None:
+            """The pipeline's progress bar is not needed here."""
 
-            def write_parts(self, engine: str, folder: Path, rows_per_part: int, run: Any) -> Any:
-                parameters = inspect.signature(known.write_parts).parameters
-                blocks = {}
-                if "block_bytes" in parameters:
-                    blocks["block_bytes"] = max(int(parameters["block_bytes"].default * block_scale), 1 << 12)
-                return super().write_parts(engine, folder, rows_per_part, run, **blocks)
+        def write_parts(self, *arguments: Any) -> Any:
+            block_bytes = inspect.signature(known.write_parts).parameters.get("block_bytes")
+            blocks = {"block_bytes": max(int(block_bytes.default * block_scale), 1 << 12)} if block_bytes else {}
+            return super().write_parts(*arguments, **blocks)
 
-        self.recipe, self.before = Watched, stages.recipe_class
-
-    def __enter__(self) -> None:
-        stages.recipe_class = lambda name: self.recipe
-
-    def __exit__(self, *_: Any) -> None:
-        stages.recipe_class = self.before
+    before, stages.recipe_class = stages.recipe_class, lambda name: Watched
+    try:
+        yield
+    finally:
+        stages.recipe_class = before
 
 
 def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> dict[str, Any]:
@@ -221,8 +220,7 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
     moments: list[float] = []
 
     def after_step(_: int) -> None:
-        if device != "cpu":
-            torch.cuda.synchronize(device)
+        wait_for(device)
         moments.append(time.perf_counter())
 
     for name, counts in (("sample", spec.inputs.num_ids), ("whole", tuple(sizes))):

@@ -105,7 +105,13 @@ def is_headless(recipe: str, settings: Any) -> bool:
 
 
 def measure(recipe: str, settings: Any) -> Size:
-    """Rows and bytes of the files that are sampled, from footers and from the first lines of CSV files."""
+    """Measure rows and bytes of the files that are sampled, from footers and from the first lines of CSV files.
+
+    Raises
+    ------
+    PlanError
+        Where the recipe has no sampler, or the files are elsewhere, cannot be read or hold no rows.
+    """
     paths = [path for found in paths_of(recipe, settings, input_files(recipe).rows).values() for path in found]
     if remote := [path for path in paths if "://" in path]:
         raise _not_here(remote[0])
@@ -118,7 +124,22 @@ def measure(recipe: str, settings: Any) -> Size:
 
 
 def sample_files(recipe: str, settings: Any, fraction: float, folder: Path) -> tuple[Any, float]:
-    """The settings with every path leading to a sample under `folder`, and the share of the rows that it holds."""
+    """Write samples of the input files under `folder`.
+
+    Parameters
+    ----------
+    recipe, settings
+        The recipe's name and its settings, whose paths lead to the whole files.
+    fraction
+        Of each file; 1 or more links to the files themselves.
+    folder
+        A folder for this sample alone.
+
+    Returns
+    -------
+    tuple[Any, float]
+        The settings with every path leading to the sample, and the share of the rows that it holds.
+    """
     files = input_files(recipe)
     headless = is_headless(recipe, settings)
     changed: dict[str, str] = {files.base: str(folder)} if files.base else {}

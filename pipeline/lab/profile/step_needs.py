@@ -24,6 +24,7 @@ from gigabatch.models.model import Model
 from gigabatch.models.recommenders.ncf import NCF
 from gigabatch.models.shelf import spec_of
 from gigabatch.models.tabular.tabular import TabularModel
+from gigabatch.pipeline.lab.experiment import wait_for
 from gigabatch.pipeline.lab.profile.step_phases import (
     BACKWARD,
     DENSE,
@@ -101,17 +102,12 @@ def seconds_of(work: Callable[[], object], device: str) -> float:
     work()
     seconds = []
     for _ in range(REPEATS):
-        _wait(device)
+        wait_for(device)
         started = time.perf_counter()
         work()
-        _wait(device)
+        wait_for(device)
         seconds.append(time.perf_counter() - started)
     return statistics.median(seconds)
-
-
-def _wait(device: str) -> None:
-    if device != "cpu":
-        torch.cuda.synchronize(device)
 
 
 @dataclass(frozen=True)

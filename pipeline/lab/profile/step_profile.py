@@ -94,10 +94,24 @@ def _row(name: str, seconds: float, total: float, need: Need, rates: Rates) -> d
 def profile_steps(experiment: Experiment, num_steps: int, trace: Path | None = None) -> Profile:
     """Time `num_steps` steps of the run by phase, after 3 that are not counted.
 
-    trace: where torch.profiler's trace of as many further steps goes, for chrome://tracing or https://ui.perfetto.dev.
+    Parameters
+    ----------
+    experiment
+        The run's tables, model and loss.
+    num_steps
+        Steps that are timed; medians are taken over them.
+    trace
+        Where torch.profiler's trace of as many further steps goes, for chrome://tracing or https://ui.perfetto.dev.
 
-    Raises:
-        TrainingError: for fewer than 1 step, or for a train split that is smaller than the batch.
+    Returns
+    -------
+    Profile
+        Seconds of each phase, beside what it needs and what this machine can do.
+
+    Raises
+    ------
+    TrainingError
+        For fewer than 1 step, a train split of fewer than 8 batches, or a model whose phases are not told apart.
     """
     settings, device, seed = experiment.config.train, experiment.device, experiment.config.seed
     model = experiment.new_model(seed).train()
@@ -147,7 +161,7 @@ def profile_steps(experiment: Experiment, num_steps: int, trace: Path | None = N
 
 
 def write_trace(path: Path, device: str, work: Callable[[], object]) -> None:
-    """torch.profiler's trace of `work`, as JSON for a trace viewer."""
+    """Write torch.profiler's trace of `work`, as JSON for a trace viewer."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device != "cpu":
         activities.append(torch.profiler.ProfilerActivity.CUDA)

@@ -47,10 +47,17 @@ class LrRange:
         return np.asarray(self.lrs[first:-5]), np.asarray(self.smoothed[first:-5])
 
     def suggestions(self) -> dict[str, float]:
-        """valley, steepest and minimum / 10, the three common readings of the curve; the first is our suggestion.
+        """Read the curve in the three common ways.
 
-        Raises:
-            TrainingError: for too few steps to read anything from.
+        Returns
+        -------
+        dict[str, float]
+            Learning rates by `valley`, which is our suggestion, `steepest` and `minimum / 10`.
+
+        Raises
+        ------
+        TrainingError
+            For too few steps to read anything from.
         """
         lrs, losses = self.trusted
         if len(lrs) < LEAST_POINTS:
@@ -66,10 +73,26 @@ class LrRange:
 
 
 def valley(losses: Sequence[float] | np.ndarray) -> int:
-    """Position in the middle of the longest valley: fastai's default suggestion, by ESRI.
+    """Find the middle of the longest valley of a loss curve: fastai's default suggestion, by ESRI.
 
     The valley is the longest subsequence of falling losses. Its end minus its length stands for its start, and the
     middle is a third and half a third of its length from there.
+
+    Parameters
+    ----------
+    losses
+        Smoothed losses [N], by rising learning rate.
+
+    Returns
+    -------
+    int
+        A position in `losses`.
+
+    Examples
+    --------
+    >>> from gigabatch.pipeline.lab.tune.lr_range import valley
+    >>> valley([0.7, 0.7, 0.6, 0.5, 0.4, 0.3, 0.3, 0.9])
+    1
     """
     y = np.asarray(losses, float)
     length = np.ones(len(y), dtype=np.int64)  # of the longest falling subsequence that ends at each position
@@ -83,7 +106,24 @@ def valley(losses: Sequence[float] | np.ndarray) -> int:
 
 
 def steepest(lrs: Sequence[float] | np.ndarray, losses: Sequence[float] | np.ndarray) -> int:
-    """Position of the step where the loss falls fastest by the logarithm of the learning rate (fastai's `steep`)."""
+    """Find where the loss falls fastest by the logarithm of the learning rate (fastai's `steep`).
+
+    Parameters
+    ----------
+    lrs, losses
+        Learning rates and smoothed losses [N].
+
+    Returns
+    -------
+    int
+        A position in both, below N - 1.
+
+    Examples
+    --------
+    >>> from gigabatch.pipeline.lab.tune.lr_range import steepest
+    >>> steepest([0.001, 0.01, 0.1, 1.0], [0.7, 0.6, 0.3, 0.4])
+    1
+    """
     return int(np.argmin(np.diff(np.asarray(losses, float)) / np.diff(np.log(np.asarray(lrs, float)))))
 
 
@@ -98,13 +138,49 @@ def lr_range_test(
 ) -> LrRange:
     """Train `model` for `num_steps` steps with a learning rate that grows from `start` to `stop` by a constant factor.
 
-    train_step: (batch, learning rate, momentum) to the batch's loss before the update of `model` that it makes. Ends
-    early once the smoothed loss is not finite or more than four times its least. Afterwards the weights, buffers, mode
-    and torch's random state are bit for bit what they were, and gradients are None; the optimizer within `train_step`
-    keeps its moments, so take a new one.
+    The test ends early once the smoothed loss is not finite or more than four times its least. Afterwards the weights,
+    buffers, mode and torch's random state are bit for bit what they were, and gradients are None; the optimizer within
+    `train_step` keeps its moments, so take a new one.
 
-    Raises:
-        TrainingError: for a range or a number of steps that is none, or too few batches.
+    Parameters
+    ----------
+    model
+        What `train_step` updates.
+    train_step
+        (batch, learning rate, momentum) to the batch's loss, a scalar, before the update that it makes.
+    batches
+        At least `num_steps`; each is given to `train_step` as it is.
+    start, stop
+        The first and the last learning rate.
+    num_steps
+        How many learning rates are tried, at least 20.
+
+    Returns
+    -------
+    LrRange
+        Learning rates, losses and smoothed losses, one a step that was taken.
+
+    Raises
+    ------
+    TrainingError
+        For a range or a number of steps that is none, or too few batches.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch.pipeline.lab.tune.lr_range import lr_range_test
+    >>> model = torch.nn.Linear(1, 1, bias=False)
+    >>> optimizer = torch.optim.SGD(model.parameters())
+    >>> def train_step(batch, lr, momentum):
+    ...     optimizer.param_groups[0].update(lr=lr, momentum=momentum)
+    ...     optimizer.zero_grad()
+    ...     loss = (model(batch) - 3).square().mean()
+    ...     loss.backward()
+    ...     optimizer.step()
+    ...     return loss.detach()
+    >>> found = lr_range_test(model, train_step, [torch.ones(8, 1)] * 40, start=1e-4, stop=0.5, num_steps=40)
+    >>> len(found.lrs), found.diverged, list(found.suggestions())
+    (40, False, ['valley', 'steepest', 'minimum / 10'])
     """
     if not 0 < start < stop < math.inf:
         raise TrainingError(f"lr range: it goes from a positive learning rate up, not from {start} to {stop}.")
@@ -144,7 +220,7 @@ def lr_range_test(
 
 
 def run_lr_range(path: str | Path, overrides: Sequence[str], start: float, stop: float, num_steps: int) -> int:
-    """The command: tests the run's model and optimizer on its train split, prints suggestions and draws the curve."""
+    """Test the run's model and optimizer on its train split, print suggestions and draw the curve: the command."""
     experiment = Experiment.of_run(path, overrides)
     settings, seed = experiment.config.train, experiment.config.seed
     batches = experiment.batches(settings.batch_size, seed)

@@ -15,7 +15,7 @@ from torch import nn
 
 from gigabatch.models.optimizers.noise_scale import NoiseScale, measure_noise_scale
 from gigabatch.pipeline.config.config import TrainSettings
-from gigabatch.pipeline.lab.experiment import NO_CHECKPOINTS, Enough, Experiment, PlacedBatch
+from gigabatch.pipeline.lab.experiment import NO_CHECKPOINTS, Enough, Experiment, PlacedBatch, wait_for
 from gigabatch.pipeline.machine import available_memory, reset_peak, resident_bytes
 from gigabatch.pipeline.training.train import TrainingError
 
@@ -83,7 +83,16 @@ def bytes_per_row(times: Sequence[StepTime]) -> float:
 
 
 def batch_sizes(reference: int, most: int) -> list[int]:
-    """Powers of 2 from at most 256 up to `most`, and the reference itself."""
+    """List powers of 2 from at most 256 up to `most`, and the reference itself.
+
+    Examples
+    --------
+    >>> from gigabatch.pipeline.lab.tune.trials import batch_sizes
+    >>> batch_sizes(1000, 5000)
+    [256, 512, 1000, 1024, 2048, 4096]
+    >>> batch_sizes(50, 300)
+    [32, 50, 64, 128, 256]
+    """
     first = 1 << (min(reference, 256).bit_length() - 1)
     return sorted({reference, *(first << k for k in range(64) if first << k <= most)})
 
@@ -148,7 +157,7 @@ def time_steps(experiment: Experiment, batch_size: int, seconds: float) -> StepT
     started = time.perf_counter()
 
     def hook(_: nn.Module, step: int) -> None:
-        experiment.wait()
+        wait_for(experiment.device)
         moments.append(time.perf_counter())
         measured = len(moments) - WARM_STEPS
         late = moments[-1] - started > seconds and measured >= MEASURED_STEPS

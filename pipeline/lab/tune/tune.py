@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from scipy.special import stdtrit
-
 from gigabatch.models.optimizers.registry import build_cowclip
 from gigabatch.models.optimizers.schedule import OneCycle, square_root_scaled_lr
 from gigabatch.pipeline.config.config import TrainSettings
 from gigabatch.pipeline.display import progress
-from gigabatch.pipeline.lab.experiment import Enough, Experiment, TimedTrainer, valid_losses
+from gigabatch.pipeline.lab.experiment import MOST_SEEDS, Enough, Experiment, TimedTrainer, mean_margin, valid_losses
 from gigabatch.pipeline.lab.tune.report import Trial, Tuned, show, write_tune_page
 from gigabatch.pipeline.lab.tune.trials import LEAST_STEPS, NoisePoint, Sweep, batch_sizes, noise_scales, sweep_batches
 from gigabatch.pipeline.reports.charts import mean_curve
@@ -29,7 +27,6 @@ from gigabatch.pipeline.stages.run import environment
 from gigabatch.pipeline.store.files import write_json
 from gigabatch.pipeline.training.train import TrainingError
 
-MOST_SEEDS = 30
 SWEEP_SHARE, NOISE_SHARE = 0.25, 0.1  # of --seconds; trainings take the rest
 MOST_WARMUP = 0.5  # of all steps
 
@@ -66,10 +63,24 @@ def run_tune(path: str | Path, overrides: Sequence[str], bounds: Bounds) -> int:
 
 
 def tune(experiment: Experiment, bounds: Bounds) -> Tuned:
-    """Measure, propose and compare, within `bounds`.
+    """Find the largest batch that is as good as the run's own: measure, propose and compare, within `bounds`.
 
-    Raises:
-        TrainingError: where the run's own batch leaves no room for a larger one, or is above --max-batch.
+    Parameters
+    ----------
+    experiment
+        The run's tables, model and loss; nothing of the run is changed.
+    bounds
+        Time, seeds, rows and tolerance.
+
+    Returns
+    -------
+    Tuned
+        Step times, noise scales, trials in pairs, and the trial that is recommended, if one holds.
+
+    Raises
+    ------
+    TrainingError
+        Where the run's own batch leaves no room for a larger one, or is above --max-batch.
     """
     started, settings = time.perf_counter(), experiment.config.train
     rows, small = len(experiment.train), settings.batch_size
@@ -122,11 +133,33 @@ def choose_candidates(sweep: Sweep, noise: Sequence[NoisePoint], small: int) -> 
 
 
 def scaled_settings(settings: TrainSettings, batch_size: int, rows: int) -> TrainSettings:
-    """Settings for `batch_size` by LAMB's rules (You et al., arXiv 1904.00962): the learning rate grows with the square
-    root of the batch and the share of warm-up steps with the batch, up to half of all steps.
+    """Scale settings to `batch_size` by LAMB's rules (You et al., arXiv 1904.00962).
 
-    rows: of the train split, from which the number of steps follows. A schedule without warm-up stays without. CowClip
-    has a rule of its own for its tables (Zheng et al., arXiv 2204.06240): their learning rate stays, l2 grows.
+    The learning rate grows with the square root of the batch and the share of warm-up steps with the batch, up to half
+    of all steps. A schedule without warm-up stays without. CowClip has a rule of its own for its tables (Zheng et al.,
+    arXiv 2204.06240): their learning rate stays, l2 grows.
+
+    Parameters
+    ----------
+    settings
+        Those of the run, for its own batch.
+    batch_size
+        Rows of the new batch.
+    rows
+        Of the train split, from which the number of steps follows.
+
+    Returns
+    -------
+    TrainSettings
+        Checked as a configuration is.
+
+    Examples
+    --------
+    >>> from gigabatch.pipeline.config.config import TrainSettings
+    >>> from gigabatch.pipeline.lab.tune.tune import overrides_of, scaled_settings
+    >>> own = TrainSettings(batch_size=512, lr_max=0.01, schedule="constant")
+    >>> overrides_of(scaled_settings(own, 2048, rows=100_000), own)
+    ('train.batch_size=2048', 'train.lr_max=0.02')
     """
     factor = batch_size / settings.batch_size
     schedule = dict(settings.schedule_settings)
@@ -147,7 +180,7 @@ def scaled_settings(settings: TrainSettings, batch_size: int, rows: int) -> Trai
 
 
 def overrides_of(settings: TrainSettings, before: TrainSettings) -> tuple[str, ...]:
-    """`key=value` for the command line, of what `settings` changes."""
+    """Write what `settings` changes as `key=value` for the command line; the inverse of reading them."""
     found = [f"train.batch_size={settings.batch_size}", f"train.lr_max={settings.lr_max:g}"]
     for section in ("schedule_settings", "optimizer_settings"):
         old = getattr(before, section)
@@ -180,12 +213,17 @@ class Trainer(TimedTrainer):
 
 
 def lower_bound(differences: Sequence[float]) -> float:
-    """One-sided 95 % bound of the mean of paired differences, by Student's t; minus infinity of fewer than two."""
-    count = len(differences)
-    if count < 2:
+    """Bound the mean of paired differences from below, one-sided at 95 %, by Student's t; fewer than two have none.
+
+    Examples
+    --------
+    >>> from gigabatch.pipeline.lab.tune.tune import lower_bound
+    >>> round(lower_bound([0.01, 0.02, 0.03]), 4), lower_bound([0.5])
+    (0.0031, -inf)
+    """
+    if len(differences) < 2:
         return -math.inf
-    error = statistics.stdev(differences) / math.sqrt(count)
-    return statistics.fmean(differences) - float(stdtrit(count - 1, 0.95)) * error
+    return statistics.fmean(differences) - mean_margin(differences, 0.95)
 
 
 def compare_batches(

@@ -126,17 +126,16 @@ def create_app(slot: Slot, settings: ServeSettings, metrics: Metrics, token: str
 
     @app.exception_handler(Refusal)
     async def refused(_: Request, refusal: Refusal) -> Response:
-        return Response(refusal.body(), refusal.status, refusal.headers, JSON)
+        return refusal.response()
 
     @app.exception_handler(Exception)
     async def failed(_: Request, error: Exception) -> Response:
-        refusal = Refusal(500, "internal_error", "the service failed; its log says why.")
-        return Response(refusal.body(), refusal.status, media_type=JSON)
+        return Refusal(500, "internal_error", "the service failed; its log says why.").response()
 
     @app.exception_handler(HTTPException)
     async def no_route(_: Request, error: HTTPException) -> Response:
         words = {404: "not_found", 405: "method_not_allowed"}
-        refusal = Refusal(error.status_code, words.get(error.status_code, "refused"), f"{error.detail}.")
-        return Response(refusal.body(), refusal.status, error.headers, JSON)
+        code = words.get(error.status_code, "refused")
+        return Refusal(error.status_code, code, f"{error.detail}.", headers=error.headers).response()
 
     return gate

@@ -1,7 +1,7 @@
 """The gate in front of the routes (ASGI), who may in and how many, bodies within bounds, and what was answered; and the
 line in which requests wait for the model.
 
-Every error leaves as the same JSON (`Refusal.body`), whatever raised it.
+Every error leaves as the same JSON (`Refusal.response`), whatever raised it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gigabatch.pipeline.config.serving import ServeSettings
 from gigabatch.pipeline.serving.errors import Refusal
@@ -90,12 +91,12 @@ class Gate:
     line: what requests will wait in; where it is full they are refused here already, which takes a tenth of the time.
     """
 
-    def __init__(self, app: Any, settings: ServeSettings, metrics: Metrics, token: str | None, line: Line) -> None:
+    def __init__(self, app: ASGIApp, settings: ServeSettings, metrics: Metrics, token: str | None, line: Line) -> None:
         self.app, self.settings, self.metrics, self.line = app, settings, metrics, line
         self._token = None if token is None else b"Bearer " + token.encode()
         self.in_flight = 0
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
@@ -104,7 +105,7 @@ class Gate:
             return
         started, status = time.perf_counter(), 0
 
-        async def noting(message: Any) -> None:
+        async def noting(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -115,14 +116,14 @@ class Gate:
             self._admit(scope)
             await self.app(scope, receive, noting)
         except Refusal as refusal:
-            await answer(refusal, noting)
+            await refusal.response()(scope, receive, noting)
         except Exception:  # answered by the app (500), which raises it again for whoever keeps the log
             log.exception("%s %s", scope["method"], scope["path"])
         finally:
             self.in_flight -= 1
             self.metrics.request(scope["path"], status, time.perf_counter() - started)
 
-    def _admit(self, scope: Any) -> None:
+    def _admit(self, scope: Scope) -> None:
         if scope["path"] in OPEN:
             return
         if self._token is not None:
@@ -135,15 +136,6 @@ class Gate:
             raise Refusal.busy(f"{self.settings.max_in_flight} requests are in work already. Try again.")
         if scope["method"] == "POST":
             self.line.require_room()
-
-
-async def answer(refusal: Refusal, send: Any) -> None:
-    """The refusal as an answer."""
-    body = refusal.body()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), **refusal.headers}
-    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": encoded})
-    await send({"type": "http.response.body", "body": body})
 
 
 async def read_body(request: Request, settings: ServeSettings) -> bytes:

@@ -12,7 +12,6 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -87,7 +86,7 @@ def serve(settings: ServeSettings, folders: Sequence[Path], insecure: bool = Fal
     )
     # uvicorn stops for these signals and raises them again when it has stopped; then nothing is left to be stopped.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _ignore)
+        signal.signal(number, lambda *_: None)
     with listen(settings) as listener:
         address, port = listener.getsockname()[:2]
         log.info("serving at http://%s:%d", f"[{address}]" if ":" in address else address, port)
@@ -151,7 +150,3 @@ def listen(settings: ServeSettings) -> socket.socket:
     # first to be acknowledged; asyncio sets it only on sockets whose protocol was named when they were made.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
-
-
-def _ignore(*_: Any) -> None:
-    """A signal that was obeyed already."""

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from gigabatch.pipeline.lab.experiment import Enough, Experiment
-from gigabatch.pipeline.training.train import TrainingError
 
 SMALL = ("train.batch_size=32", "train.epochs=1")
 
@@ -36,11 +35,6 @@ def test_batches_go_on_from_epoch_to_epoch_in_another_order(trained):
     assert not torch.equal(torch.cat(first), torch.cat(second))
     sums = [torch.cat(epoch).double().sum(0) for epoch in (first, second)]
     torch.testing.assert_close(sums[0], sums[1])  # the same 2,400 rows
-
-
-def test_a_batch_larger_than_the_train_split_is_refused(trained):
-    with pytest.raises(TrainingError, match=r"a batch of 2,401 rows is larger than the train split, which has 2,400\."):
-        Experiment.of_run(trained[0].config, SMALL).batches(2401, seed=3)
 
 
 def test_a_training_is_that_of_a_run_and_says_nothing(finished, capsys, caplog):

@@ -79,12 +79,12 @@ def test_neither_the_fixed_nor_the_growing_part_is_negative():
 
 
 def test_distinct_values_of_drawn_rows():
-    """Zipf-like draws: what the law says of 800,000 rows is near what they hold."""
+    """Zipf-like draws: what the law says of 80,000 rows is near what they hold."""
     random = np.random.default_rng(1)
-    weights = 1 / np.arange(1, 3_000_001) ** 1.0
-    drawn = np.searchsorted(np.cumsum(weights) / weights.sum(), random.random(800_000))
-    points = [(rows, len(np.unique(random.choice(drawn, rows, replace=False)))) for rows in (25_000, 100_000)]
-    assert distinct_values(points, 800_000) == pytest.approx(len(np.unique(drawn)), rel=0.25)
+    weights = 1 / np.arange(1, 300_001)
+    drawn = np.searchsorted(np.cumsum(weights) / weights.sum(), random.random(80_000))
+    points = [(rows, len(np.unique(drawn[:rows]))) for rows in (2_500, 10_000)]
+    assert distinct_values(points, 80_000) == pytest.approx(len(np.unique(drawn)), rel=0.25)
 
 
 def test_distinct_values_neither_fall_nor_outgrow_the_rows():
@@ -97,7 +97,7 @@ def test_distinct_values_neither_fall_nor_outgrow_the_rows():
 # --- samples
 
 
-@pytest.mark.parametrize("ending", [".csv", ".csv.gz", ".csv.zip", ".data", ".parquet"])
+@pytest.mark.parametrize("ending", [".csv", ".data.gz", ".csv.zip", ".parquet"])
 def test_a_sample_holds_whole_rows_of_the_file(tmp_path, ending):
     rows = rows_of(20_000)
     path = tmp_path / f"rows{ending}"
@@ -143,24 +143,13 @@ def test_rows_are_counted_from_footers_or_estimated_from_lines(tmp_path):
     assert exact.num_bytes == (tmp_path / "a.parquet").stat().st_size
 
 
-def test_files_that_are_looked_up_stay_whole(tmp_path):
-    for name in ("flights-1.csv", "weather-1.csv", "planes.csv", "airports.csv"):
-        (tmp_path / name).write_text("a,b\n" + "1,2\n" * 4000)
-    config = parse_config({"name": "f", "recipe": "flights", "features": {"path": str(tmp_path)}})
-    settings, share = sample_files("flights", config.features, 0.1, tmp_path / "sample")
-    sizes = {p.parent.name: p.stat().st_size for p in Path(settings.path).glob("*/*")}
-    assert sizes["weather"] == sizes["planes"] == sizes["airports"] == (tmp_path / "planes.csv").stat().st_size
-    assert sizes["flights"] < 0.15 * sizes["planes"]
-    assert share == pytest.approx(sizes["flights"] / sizes["planes"], rel=0.05)
-
-
-@pytest.mark.parametrize("metadata", ["item_metadata.csv", None])
-def test_a_trivago_log_is_sampled_in_both_of_its_files(tmp_path, metadata):
+def test_a_trivago_log_is_sampled_in_both_of_its_files_and_its_metadata_stays_whole(tmp_path):
     write_synthetic_log(tmp_path / "log", 6000, seed=5)
-    raw = {"name": "t", "recipe": "trivago", "features": {"path": str(tmp_path / "log"), "item_metadata": metadata}}
+    raw = {"name": "t", "recipe": "trivago", "features": {"path": str(tmp_path / "log"), "item_metadata": "meta.csv"}}
+    (tmp_path / "log" / "item_metadata.csv").rename(tmp_path / "log" / "meta.csv")
     settings, share = sample_files("trivago", parse_config(raw).features, 0.25, tmp_path / "sample")
     paths = [Path(path) for path in recipe_class("trivago")(settings).inputs()]
-    names = ["train", "test"] + (["item_metadata"] if metadata else [])
+    names = ["train", "test", "item_metadata"]
     assert [path.parent.name for path in paths] == names
     taken = [pd.read_csv(path) for path in paths[:2]]
     whole = [pd.read_csv(tmp_path / "log" / f"{name}.csv") for name in names[:2]]
@@ -168,8 +157,7 @@ def test_a_trivago_log_is_sampled_in_both_of_its_files(tmp_path, metadata):
     for some, every in zip(taken, whole, strict=True):
         assert 0.15 * len(every) < len(some) < 0.35 * len(every)
         assert len(some.merge(every.drop_duplicates(), how="inner")) == len(some)
-    if metadata:
-        assert paths[2].read_bytes() == (tmp_path / "log" / metadata).read_bytes()
+    assert paths[2].read_bytes() == (tmp_path / "log" / "meta.csv").read_bytes()
 
 
 # --- refused before anything runs
@@ -224,22 +212,15 @@ def test_rows_and_vocabularies_are_near_those_of_the_whole(planned):
     plan, left = planned
     assert left == []
     assert not plan.exact
-    assert plan.fits
     assert plan.rows_by_split == pytest.approx({"train": 12_800, "valid": 1600, "test": 1600}, rel=0.1)
     # four shops, and people by Heaps' law: 16,000 rows over 4,000 people
     assert plan.id_sizes["shop"] == 3 + 4
     assert 2000 < plan.id_sizes["person"] < 12_000
-
-
-def test_a_plan_is_json_with_every_stage(planned):
-    plan = planned[0]
     told = json.loads(json.dumps(plan.to_dict()))
     assert [stage["stage"] for stage in told["stages"]] == ["features", "encode", "train", "evaluate"]
     assert all(stage["seconds"] > 0 and stage["host_bytes"] > 50 << 20 for stage in told["stages"])
     assert told["seconds"] > sum(stage["seconds"] for stage in told["stages"])
-    assert told["fits"] is True
-    assert told["residency"] == "host"
-    assert told["rows_per_part"] == 1_000_000
+    assert (told["fits"], told["residency"], told["rows_per_part"]) == (True, "host", 1_000_000)
 
 
 def test_of_few_rows_the_whole_is_run_and_that_is_said(tmp_path, capsys):
@@ -382,18 +363,23 @@ class KnownProbes:
         return dict(STEP)
 
 
-def known_plan(tmp_path, monkeypatch, machine: Machine, **changes):
+@pytest.fixture
+def known_plan(tmp_path, monkeypatch):
+    """A plan, of known costs, for this machine."""
     rows_of(1).to_csv(tmp_path / "x.csv", index=False)
     monkeypatch.setattr(plan_module, "Probes", KnownProbes)
     monkeypatch.setattr(plan_module, "measure", lambda *_: plan_module.Size(ROWS, 1 << 30, False))
-    monkeypatch.setattr(plan_module, "this_machine", lambda *_: machine)
-    config = config_of(tmp_path, tmp_path / "x.csv", model={"embedding_width_max": 4}, **changes)
-    return make_plan(config)
+
+    def made(machine: Machine):
+        monkeypatch.setattr(plan_module, "this_machine", lambda *_: machine)
+        return make_plan(config_of(tmp_path, tmp_path / "x.csv", model={"embedding_width_max": 4}))
+
+    return made
 
 
-def test_parts_become_smaller_until_they_fit_with_a_margin(tmp_path, monkeypatch):
+def test_parts_become_smaller_until_they_fit_with_a_margin(known_plan):
     machine = Machine(2 * GIB, 0, 100 * GIB, 2)
-    plan = known_plan(tmp_path, monkeypatch, machine)
+    plan = known_plan(machine)
     parts = [800_000 >> halvings for halvings in range(5)]
     peaks = {rows: FIXED + A_ROW * ROWS + A_PART_ROW * rows for rows in parts}
     expected = max(rows for rows, peak in peaks.items() if 1.3 * peak <= machine.host_bytes)
@@ -404,8 +390,8 @@ def test_parts_become_smaller_until_they_fit_with_a_margin(tmp_path, monkeypatch
     assert "not 1,000,000 as configured" in plan.rows_per_part_because
 
 
-def test_what_cannot_fit_is_refused_with_stage_sizes_and_advice(tmp_path, monkeypatch, capsys):
-    plan = known_plan(tmp_path, monkeypatch, Machine(GIB // 2, 0, GIB // 2, 2))
+def test_what_cannot_fit_is_refused_with_stage_sizes_and_advice(known_plan, capsys):
+    plan = known_plan(Machine(GIB // 2, 0, GIB // 2, 2))
     assert not plan.fits
     assert plan.reasons[0].startswith("features: ")
     assert "of host memory, 510 MiB are free" in plan.reasons[0]
@@ -416,11 +402,8 @@ def test_what_cannot_fit_is_refused_with_stage_sizes_and_advice(tmp_path, monkey
     assert "REFUSED" in capsys.readouterr().out
 
 
-def test_a_refused_plan_ends_in_its_own_exit_code(tmp_path, monkeypatch, capsys):
-    rows_of(1).to_csv(tmp_path / "x.csv", index=False)
-    monkeypatch.setattr(plan_module, "Probes", KnownProbes)
-    monkeypatch.setattr(plan_module, "measure", lambda *_: plan_module.Size(ROWS, 1 << 30, False))
-    monkeypatch.setattr(plan_module, "this_machine", lambda *_: Machine(1 << 20, 0, GIB, 2))
+def test_a_refused_plan_ends_in_its_own_exit_code(known_plan, tmp_path, capsys):
+    known_plan(Machine(1 << 20, 0, GIB, 2))
     config = config_of(tmp_path, tmp_path / "x.csv", train={"epochs": 1})
     (tmp_path / "c.yaml").write_text(json.dumps(config.to_dict()))
     assert main(["plan", "--json", "--config", str(tmp_path / "c.yaml")]) == 3
@@ -431,21 +414,21 @@ def test_a_refused_plan_ends_in_its_own_exit_code(tmp_path, monkeypatch, capsys)
     assert any("no step could be tried" in text for text in told["unknown"])
 
 
-def test_residency_follows_from_memory(tmp_path, monkeypatch):
+def test_residency_follows_from_memory(known_plan, monkeypatch):
     wide = Machine(20 * GIB, 0, 100 * GIB, 2)
-    assert known_plan(tmp_path, monkeypatch, wide).residency == "host"
+    assert known_plan(wide).residency == "host"
     monkeypatch.setattr(plan_module, "MARGIN", 0.0)  # parts stay
     tables = dict(STEP) | {"more_host_bytes": 9 * GIB}
     monkeypatch.setattr(KnownProbes, "run_steps", lambda *_: tables)
     # 300 MiB held and 9 GiB of model fit, with 34 MiB of mapped tables they do not
-    tight = known_plan(tmp_path, monkeypatch, Machine(FIXED + 9 * GIB + (10 << 20), 0, 100 * GIB, 2))
+    tight = known_plan(Machine(FIXED + 9 * GIB + (10 << 20), 0, 100 * GIB, 2))
     assert tight.fits
     assert tight.residency == "stream"
     assert any("disk was not measured" in text for text in tight.unknown)
     tables["gpu_bytes"] = 2 * GIB
-    on_gpu = known_plan(tmp_path, monkeypatch, Machine(20 * GIB, 3 * GIB, 100 * GIB, 2))
+    on_gpu = known_plan(Machine(20 * GIB, 3 * GIB, 100 * GIB, 2))
     assert (on_gpu.residency, on_gpu.fits) == ("device", True)
-    too_small = known_plan(tmp_path, monkeypatch, Machine(20 * GIB, GIB, 100 * GIB, 2))
+    too_small = known_plan(Machine(20 * GIB, GIB, 100 * GIB, 2))
     assert (too_small.residency, too_small.fits) == ("host", False)
     assert "device=cpu" in too_small.advice
 

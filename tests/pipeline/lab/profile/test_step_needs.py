@@ -15,7 +15,6 @@ from gigabatch.loaders.negatives.table import KnownPositives
 from gigabatch.loaders.tables.entity_rows import EntityRows
 from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.recommenders.ncf import NCFSettings
-from gigabatch.models.recommenders.two_tower import TwoTowerSettings
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.models.tabular.tabular import TabularSettings
 from gigabatch.pipeline.lab.experiment import Experiment
@@ -41,7 +40,6 @@ from gigabatch.pipeline.lab.profile.step_phases import (
     Laps,
     PhasedStep,
 )
-from gigabatch.pipeline.training.train import TrainingError
 
 SMALL = ("train.batch_size=64",)
 RATES = Rates(copy=100.0, random=10.0, packed=20.0, packed_words=4, matmul=1000.0, dtype=torch.float32)
@@ -105,13 +103,6 @@ def test_the_shape_of_ncf_counted_by_hand(context, widths, weights, hidden, elem
     assert (found.columns, found.num_ids) == ((1, 0, 2, 3)[: len(widths)], (20, 30, 5, 7)[: len(widths)])
     assert (found.widths, found.weights, found.hidden, found.elementwise) == (widths, weights, hidden, elementwise)
     assert (found.num_outputs, found.num_floats) == (1, 2 if context == "both" else 0)
-
-
-def test_a_model_whose_needs_are_not_known_is_refused():
-    inputs = ModelInputs((30, 20), 0, user=EntityColumns(1, (1,)), item=EntityColumns(0, (0,)))
-    spec = ModelSpec("two_tower", inputs, TwoTowerSettings())
-    with pytest.raises(TrainingError, match=r"known of model.kind=tabular and ncf, and this run's is two_tower\."):
-        Network.of(spec.build())
 
 
 @given(

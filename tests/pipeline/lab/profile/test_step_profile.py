@@ -111,16 +111,9 @@ def test_a_machines_rates_are_positive_and_say_of_what():
     assert "of 40 bytes" in str(found)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--steps", "0"], "--steps must be at least 1, not 0"),
-        (["train.batch_size=512"], "2,400 train rows are fewer than 8 batches of 512"),
-    ],
-)
-def test_what_cannot_be_profiled_is_one_line(trained, capsys, arguments, message):
-    assert main(["profile", "--config", str(trained[0].config), *arguments]) == 2
-    assert message in capsys.readouterr().err.splitlines()[-1]
+def test_no_steps_to_profile_is_one_line(trained, capsys):
+    assert main(["profile", "--config", str(trained[0].config), "--steps", "0"]) == 2
+    assert "--steps must be at least 1, not 0" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.gpu

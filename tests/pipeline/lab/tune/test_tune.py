@@ -19,23 +19,19 @@ from gigabatch.pipeline.lab.tune.trials import (
     NoisePoint,
     StepTime,
     Sweep,
-    batch_sizes,
     noise_scales,
     sweep_batches,
     time_steps,
 )
 from gigabatch.pipeline.lab.tune.tune import (
-    MOST_SEEDS,
     Bounds,
     Outcome,
     choose_candidates,
     compare_batches,
-    lower_bound,
     overrides_of,
     scaled_settings,
     tune,
 )
-from gigabatch.pipeline.reports.report import render_page
 from gigabatch.pipeline.training.train import TrainingError
 
 SMALL = ("train.batch_size=32", "train.epochs=2")
@@ -52,13 +48,6 @@ def step_time(batch_size: int, row_seconds: float = 1e-6, peak_bytes: int = 0) -
 
 def sweep_of(*times: StepTime, **changes) -> Sweep:
     return Sweep(**{"times": times, "ended": "rows", "budget_bytes": 1 << 30} | changes)
-
-
-def test_batch_sizes_are_powers_of_two_and_the_runs_own():
-    assert batch_sizes(256, 2048) == [256, 512, 1024, 2048]
-    assert batch_sizes(1000, 5000) == [256, 512, 1000, 1024, 2048, 4096]
-    assert batch_sizes(50, 300) == [32, 50, 64, 128, 256]
-    assert batch_sizes(100, 100) == [64, 100]
 
 
 def test_the_fastest_is_the_smallest_batch_within_five_percent_of_the_least_time_per_row():
@@ -94,50 +83,34 @@ def test_on_cpu_the_sweep_stops_before_memory_is_used_up(experiment, monkeypatch
     assert (found.ended, found.largest_that_fits) == ("memory", 900)
 
 
-def test_on_a_gpu_the_sweep_ends_where_memory_does(experiment, monkeypatch):
-    def run_out(_, size, __):
-        if size > 256:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return step_time(size, peak_bytes=10 * size)
+def test_on_a_gpu_the_sweep_ends_where_memory_does_and_other_errors_end_the_command(experiment, monkeypatch):
+    def fails_above_256_by(error):
+        def steps(_, size, __):
+            if size > 256:
+                raise error
+            return step_time(size, peak_bytes=10 * size)
+
+        monkeypatch.setattr(tune_trials, "time_steps", steps)
 
     monkeypatch.setattr(tune_trials, "memory_budget", lambda _: 1)
-    monkeypatch.setattr(tune_trials, "time_steps", run_out)
     on_gpu = replace(experiment, device="cuda")
-    found = sweep_batches(on_gpu, [128, 256, 512, 1024], 60)
-    assert (found.ended, found.out_of_memory, found.largest_that_fits) == ("memory", 512, 256)
+    captured = TrainingError("train.cuda_graph: the step cannot be captured")
+    captured.__cause__ = torch.OutOfMemoryError("CUDA out of memory")
+    for error in (captured.__cause__, captured):
+        fails_above_256_by(error)
+        found = sweep_batches(on_gpu, [128, 256, 512, 1024], 60)
+        assert (found.ended, found.out_of_memory, found.largest_that_fits) == ("memory", 512, 256)
     with pytest.raises(TrainingError, match="a batch of 512 rows does not fit in GPU memory"):
         sweep_batches(on_gpu, [512, 1024], 60)
-
-
-def test_memory_that_ends_within_a_capture_ends_the_sweep_too_and_other_errors_do_not(experiment, monkeypatch):
-    def capture(_, size, __):
-        if size > 128:
-            raise TrainingError("train.cuda_graph: the step cannot be captured") from cause
-        return step_time(size)
-
-    monkeypatch.setattr(tune_trials, "time_steps", capture)
-    cause = torch.OutOfMemoryError("CUDA out of memory")
-    assert sweep_batches(experiment, [64, 128, 256], 60).out_of_memory == 256
-    cause = RuntimeError("operation not permitted when stream is capturing")
+    captured.__cause__ = RuntimeError("operation not permitted when stream is capturing")
     with pytest.raises(TrainingError, match="cannot be captured"):
-        sweep_batches(experiment, [64, 128, 256], 60)
+        sweep_batches(on_gpu, [128, 256, 512], 60)
 
 
 def test_the_sweep_ends_when_its_time_is_up(experiment, monkeypatch):
     monkeypatch.setattr(tune_trials, "time_steps", lambda _, size, __: step_time(size))
     found = sweep_batches(experiment, [64, 128, 256], 0.0)
     assert ([time.batch_size for time in found.times], found.ended) == ([64], "--seconds")
-
-
-def test_bounds_are_those_of_students_t():
-    assert [lower_bound([0.0] * (n - 1) + [1.0]) for n in range(2, MOST_SEEDS + 1)] == pytest.approx(
-        [1 / n - scipy.stats.t.ppf(0.95, n - 1) * scipy.stats.sem([0.0] * (n - 1) + [1.0]) for n in range(2, 31)],
-        rel=1e-3,
-    )
-    differences = [0.01, -0.002, 0.004, 0.003]
-    interval = scipy.stats.ttest_1samp(differences, 0, alternative="greater").confidence_interval(0.95)
-    assert lower_bound(differences) == pytest.approx(interval.low, rel=1e-4)
-    assert lower_bound([0.5]) == -math.inf
 
 
 def noise_point(simple: float) -> NoisePoint:
@@ -189,12 +162,10 @@ def test_cowclips_tables_keep_their_learning_rate_and_their_l2_grows_with_the_ba
     "changes",
     [
         {},
-        {"schedule_settings": {"pct_start": 0.1, "div": 10}},
         {"schedule": "warmup_polynomial", "schedule_settings": {"warmup_steps": 90}},
-        {"schedule": "constant"},
         {"optimizer": "cowclip", "optimizer_settings": {"clip_ratio": 2.0}},
     ],
-    ids=["default", "one-cycle", "polynomial", "constant", "cowclip"],
+    ids=["one-cycle", "polynomial", "cowclip"],
 )
 def test_the_overrides_give_the_settings_that_were_tried(tmp_path, changes):
     before = settings_of(**changes)
@@ -243,9 +214,8 @@ def test_the_first_batch_that_holds_ends_the_comparison(experiment):
     assert sorted(trainer.calls) == [(size, seed) for size in (32, 128, 256) for seed in (1, 2, 3)]  # 32 only once
     gains = np.array(EQUAL) / np.array(BASE) - 1
     assert trials[1].difference == pytest.approx(gains.mean())
-    assert trials[1].bound == pytest.approx(
-        gains.mean() - scipy.stats.t.ppf(0.95, 2) * scipy.stats.sem(gains), rel=1e-3
-    )
+    interval = scipy.stats.ttest_1samp(gains, 0, alternative="greater").confidence_interval(0.95)
+    assert trials[1].bound == pytest.approx(interval.low, rel=1e-4)
     assert trials[0].text.startswith("The large batch loses: 256 has auc -1.250%")
     assert trials[1].overrides[:2] == ("train.batch_size=128", "train.lr_max=0.04")
     assert curves == {f"batch {size}": (0.5, 0.25) for size in (32, 256, 128)}
@@ -330,7 +300,6 @@ def test_the_command_decides_and_writes_what_it_found(tiny, capsys):
         (["--seeds", "1"], "--seeds must be from 2 to 30, not 1"),
         (["--seconds", "0"], "--seconds must be above 0"),
         (["--max-batch", "16"], "the run's batch of 32 rows leaves nothing to try: --max-batch is 16"),
-        (["--max-batch", "0"], "nothing to try: --max-batch is 0"),
         (["--rows", "-1"], "--rows must be at least 1, not -1"),
         (["--rows", "200"], "200 rows are fewer than 8 such batches"),
     ],
@@ -360,10 +329,3 @@ def test_what_time_did_not_allow_is_said(experiment, monkeypatch):
     found = tune(experiment, Bounds(seeds=3, seconds=600))
     assert found.verdict.startswith("Keep train.batch_size=32. The large batch loses: 128 has auc -1.250%")
     assert found.verdict.endswith("The time was up before batch 64 could be tried.")
-
-
-def test_a_page_escapes_what_it_shows():
-    page = render_page("<b>", "2026-11-21T10:00:00+00:00", ["<i>"], [])
-    assert "<b>" not in page
-    assert "<i>" not in page
-    assert "2026-11-21 10:00:00 UTC" in page
