@@ -21,7 +21,7 @@ from tests.cudf_api.checked import CheckedFrame, NotInCudf, check_call
 MODULES = {"cudf": cudf, "cupy": cupy}
 CLASSES = (cudf.DataFrame, cudf.Series, DataFrameGroupBy, cupy.ndarray, np.dtype)
 PLAIN = ("torch", "np", "pd", "pq")
-OURS = ("ColumnStatistics", "search")  # names in the engine that stand for objects of this project
+OURS = ("ColumnStatistics", "search", "word")  # names in the engine that stand for objects of this project
 SOURCE = (Path(engines.__file__).parent / "cudf.py").read_text()
 
 
