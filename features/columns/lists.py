@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 
 from gigabatch.features.engines.frame import engine_of
@@ -34,6 +33,8 @@ def list_column(entries: Any, lengths: Any, like: Any) -> Any:
 
 
 def _entries_pandas(column: Column) -> tuple[Any, Any]:
+    import pandas as pd  # only here, since a row is encoded without it (features/encoding/online.py)
+
     lists = pa.Array.from_pandas(column)
     lists = lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists
     if lists.null_count == len(lists):
@@ -46,6 +47,8 @@ def _entries_pandas(column: Column) -> tuple[Any, Any]:
 
 
 def _column_pandas(entries: Any, lengths: Any, like: Any) -> Any:
+    import pandas as pd
+
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     lists = pa.LargeListArray.from_arrays(offsets, pa.array(entries)).to_pandas()
     return pd.Series(lists.to_numpy(), index=like.index, dtype=object)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -116,6 +115,8 @@ def row_of_entry(xp: Any, lengths: Any) -> Any:
 
 
 def _split_pandas(column: Column, dtype: str, separator: str) -> tuple[Any, Any]:
+    import pandas as pd  # only here, since a row is encoded without it (features/encoding/online.py)
+
     # Arrow keeps the entries in one buffer; pandas' own str.split makes a Python list and strings a row.
     values = pa.array(column, type=pa.large_string(), from_pandas=True)
     if isinstance(values, pa.ChunkedArray):  # of frames that were put together

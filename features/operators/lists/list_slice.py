@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -142,6 +141,8 @@ def join_lists(entries: Column, lengths: Array, separator: str) -> Any:
 
 
 def _join_pandas(entries: Column, lengths: Array, separator: str) -> Any:
+    import pandas as pd
+
     offsets = np.concatenate([[0], lengths.cumsum()])
     lists = pa.LargeListArray.from_arrays(offsets, pa.array(entries, type=pa.large_string(), from_pandas=True))
     return pd.Series(pc.binary_join(lists, pa.scalar(separator, pa.large_string())).to_pandas(), dtype="str")

@@ -305,7 +305,5 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_the_recipe_is_registered():
     assert recipe_class("flights") is FlightsRecipe
-    with pytest.raises(
-        DataError, match=r"unknown recipe 'fligths'. Known: flights, interactions, movielens, table, trivago"
-    ):
+    with pytest.raises(DataError, match=r"'fligths'. Known: flights, interactions, movielens, .*trivago"):
         recipe_class("fligths")
