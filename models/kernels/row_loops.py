@@ -1,7 +1,7 @@
 """Compiled on CPU by numba: instructions that the loops over rows share.
 
-numba's files on disk know only the file of the outermost function: after a change here, remove `__pycache__`. So what
-is likely to change stands beside its caller.
+numba's files on disk know only the file of the outermost function: after a change here, remove every `__pycache__`
+below `models/kernels/`. So what is likely to change stands beside its caller.
 """
 
 from __future__ import annotations

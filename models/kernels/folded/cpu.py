@@ -1,4 +1,4 @@
-"""Elementwise passes of the folded network on all cores of a CPU, compiled by numba; see `folded_reference.py`.
+"""Elementwise passes of the folded network on all cores of a CPU, compiled by numba; see `reference.py`.
 
 Sums are taken over blocks of fixed size in float32 and over the blocks in float64, so they do not depend on threads.
 Only those of raw values are in float64 throughout: far from zero their variance is a small difference of large numbers.

@@ -1,4 +1,4 @@
-"""Elementwise passes of the folded network for CUDA in Triton; see `folded_reference.py` for what they compute.
+"""Elementwise passes of the folded network for CUDA in Triton; see `reference.py` for what they compute.
 
 Each pass reads and writes every activation once. A program owns BLOCK_N columns and every `stride`-th tile of rows; the
 sums of a tile are taken in float32, those of its tiles and of the programs in float64, in a fixed order, so that the

@@ -1,4 +1,4 @@
-"""`lookup` on all cores of a CPU, compiled by numba; see `lookup_reference.py` for what it computes."""
+"""`lookup` on all cores of a CPU, compiled by numba; see `reference.py` for what it computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`update_rows` on all cores of a CPU, compiled by numba; see `row_update_reference.py` for what it computes.
+"""`update_rows` on all cores of a CPU, compiled by numba; see `reference.py` for what it computes.
 
 Each row's gradients are summed in two steps, and the row is moved where its sum lies in registers: there is no
 gradient table, no sort and no atomic operation, and the result does not depend on the number of threads.

@@ -1,7 +1,7 @@
 """`update_rows` for CUDA in Triton: gradients of equal ids are summed and the row moved in the same kernel.
 
-How the sums are taken is in `row_segments_cuda.py` for tables of many rows and `row_small_cuda.py` for those of a few,
-how a row moves in `row_move_cuda.py`. Tables are grouped by padded width, one launch a group, so that a table of 8
+How the sums are taken is in `segments_cuda.py` for tables of many rows and `small_cuda.py` for those of a few,
+how a row moves in `move_cuda.py`. Tables are grouped by padded width, one launch a group, so that a table of 8
 columns does not run in tiles made for 600. No step waits for the device and every grid follows from shapes, so the
 whole can be captured in a CUDA graph (after one call outside it, which compiles the kernels and copies the tables'
 addresses).

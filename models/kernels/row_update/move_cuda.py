@@ -1,6 +1,6 @@
-"""One step of a tile of rows by a `RowRule`, in Triton: what the kernels of `row_update_cuda.py` end in.
+"""One step of a tile of rows by a `RowRule`, in Triton: what the kernels of `cuda.py` end in.
 
-Its counterpart in plain torch is `row_update_reference._move`. Scalars reach the kernels as launch arguments, so that
+Its counterpart in plain torch is `reference._move`. Scalars reach the kernels as launch arguments, so that
 nothing is copied to the device; lr and beta1 given as 0-d tensors are read there, which lets a captured CUDA graph
 follow a schedule.
 """
