@@ -9,8 +9,6 @@ no time. The packages `features`, `loaders`, `models` and `pipeline` are links t
 checkout.
 """
 
-# ruff: noqa: F401  the imports under TYPE_CHECKING are for type checkers; `__getattr__` does the same
-
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
+_FOLDERS = ("features", "loaders", "models", "pipeline")
 _PLACES = {
     "Pipeline": "pipeline.stages.stages",
     "Bundle": "pipeline.bundle",
@@ -74,16 +73,47 @@ _PLACES = {
     "GPLVMF": "models.recommenders.gplvmf",
 }
 
-__all__ = [*_PLACES, "__version__"]
+__all__ = [
+    "DCN",
+    "DLRM",
+    "GPLVMF",
+    "MRMN",
+    "NCF",
+    "AutoInt",
+    "BatchDataset",
+    "BatchLoader",
+    "Bundle",
+    "DeepFM",
+    "FTTransformer",
+    "FactorizationMachine",
+    "FinalMLP",
+    "Lamb",
+    "LogisticRegression",
+    "Model",
+    "ModelInputs",
+    "MultiTask",
+    "PackedTable",
+    "Pipeline",
+    "Preprocessor",
+    "Schema",
+    "TabularModel",
+    "TwoTower",
+    "WideDeep",
+    "Workflow",
+    "__version__",
+    "load_bundle",
+]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module 'gigabatch' has no attribute {name!r}. It has: {', '.join(__all__)}.")
-    found = getattr(importlib.import_module(f"gigabatch.{_PLACES[name]}"), name)
-    globals()[name] = found
-    return found
+if not TYPE_CHECKING:  # who checks types finds every name above, and no other
+
+    def __getattr__(name: str) -> Any:
+        if name not in _PLACES:
+            raise AttributeError(f"module 'gigabatch' has no attribute {name!r}. It has: {', '.join(__all__)}.")
+        found = getattr(importlib.import_module(f"gigabatch.{_PLACES[name]}"), name)
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PLACES})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__")), *_FOLDERS})

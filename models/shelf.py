@@ -31,8 +31,8 @@ MODELS = {
     "gplvmf": "gigabatch.models.recommenders.gplvmf:GPLVMF",
 }
 
-# Settings that are gone, with the value at which leaving them out changes nothing: bundles saved before hold them.
-RETIRED = {"two_tower": {"towers": "auto"}}
+# Settings that are gone and changed no score (`towers`: how they ran in training). Bundles saved before hold them.
+RETIRED = {"two_tower": ("towers",)}
 
 
 def model_class(name: str) -> type[Model]:
@@ -80,8 +80,8 @@ class ModelSpec:
         if missing := [key for key in ("name", "inputs", "settings") if key not in raw]:
             raise ModelError(f"a model's description lacks {', '.join(missing)}.")
         kind = model_class(str(raw["name"]))
-        retired = RETIRED.get(str(raw["name"]), {})
-        settings = {key: value for key, value in raw["settings"].items() if retired.get(key) != value}
+        retired = RETIRED.get(str(raw["name"]), ())
+        settings = {key: value for key, value in raw["settings"].items() if key not in retired}
         require_known(f"setting of the model {raw['name']}", settings, [field.name for field in fields(kind.Settings)])
         return cls(str(raw["name"]), ModelInputs.from_dict(raw["inputs"]), kind.Settings(**settings))
 

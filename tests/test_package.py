@@ -120,11 +120,13 @@ def test_every_public_name_is_found_once_where_type_checkers_find_it():
     found = {name: f"gigabatch.{place}" for name, place in gigabatch._PLACES.items()}
     assert found == for_checkers
     assert all(getattr(gigabatch, name).__module__ == place for name, place in found.items())
+    assert sorted(gigabatch.__all__) == sorted([*found, "__version__"])
     assert set(gigabatch.__all__) <= set(dir(gigabatch))
+    assert not {"Any", "importlib", "_PLACES"} & set(dir(gigabatch))
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error_that_lists_those_that_are():
-    with pytest.raises(AttributeError, match=r"no attribute 'Pipelin'.*Pipeline, Bundle"):
+    with pytest.raises(AttributeError, match=r"no attribute 'Pipelin'.*PackedTable, Pipeline"):
         gigabatch.Pipelin  # noqa: B018
 
 

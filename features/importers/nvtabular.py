@@ -141,8 +141,14 @@ def _in_order(graph: dict[str, Any], where: str) -> list[dict[str, Any]]:
         if not all(isinstance(parent, int) and parent in nodes for parent in before):
             raise DataError(f"{where}: node {number_} follows nodes {before}, which are not all there.")
         parents[number_] = before
+    order = TopologicalSorter(parents)
+    ready: list[int] = []
     try:
-        return [nodes[number_] for number_ in TopologicalSorter(parents).static_order()]
+        order.prepare()
+        while order.is_active():  # of those that may come next the smaller id first, so that columns keep their order
+            ready += (found := sorted(order.get_ready()))
+            order.done(*found)
+        return [nodes[number_] for number_ in ready]
     except CycleError as error:
         raise DataError(f"{where}: nodes follow each other in a circle.") from error
 

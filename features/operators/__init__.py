@@ -75,11 +75,28 @@ def _operators_of(module: str) -> dict[str, type[Configured]]:
     }
 
 
+@cache
+def _classes() -> dict[str, type[Configured]]:
+    """Every operator by the name of its class."""
+    return {kind.__name__: kind for name in operator_names() for kind in (operator_class(name),)}
+
+
 def __getattr__(name: str) -> Any:
-    if name[:1].isupper():  # a module of this package is asked for in the same way
-        spelled = _snake(name)
-        for module in (spelled,) if spelled in _modules() else _modules():
-            for kind in _operators_of(module).values():
-                if kind.__name__ == name:
-                    return kind
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}.")
+    if not name[:1].isupper():  # a module of this package is asked for in the same way
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}.")
+    spelled = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+    own = _operators_of(spelled).values() if spelled in _modules() else ()
+    for kind in own:  # its file alone is imported
+        if kind.__name__ == name:
+            return kind
+    if name in _classes():
+        return _classes()[name]
+    close = difflib.get_close_matches(name, _classes(), n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    raise AttributeError(
+        f"module {__name__!r} has no operator {name!r}.{hint} It has: {', '.join(sorted(_classes()))}."
+    )
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_classes()})

@@ -45,13 +45,23 @@ class Configured:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Columns that must be there (to fit): those that `reads` says. Override where they follow otherwise."""
-        return tuple(name for attribute in self.reads for name in _names(getattr(self, attribute)))
+        return tuple(name for attribute in self.reads for name in _names(self._argument(attribute)))
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """Columns that are added or replaced: those that `writes` says. Override where they follow otherwise."""
-        given = [getattr(self, attribute) for attribute in self.writes]
+        given = [self._argument(attribute) for attribute in self.writes]
         return tuple(name for item in given for name in _names(item.values() if isinstance(item, Mapping) else item))
+
+    def _argument(self, attribute: str) -> Any:
+        """The argument; `DataError` for several columns where the constructor's annotation says one."""
+        value = getattr(self, attribute)
+        if value is None or isinstance(value, str):
+            return value
+        parameter = inspect.signature(type(self)).parameters.get(attribute)
+        if parameter is not None and str(parameter.annotation) in ("str", "str | None"):
+            raise DataError(f"{type(self).__name__}: {attribute} names one column, found {value!r}.")
+        return value
 
     @property
     def group_keys(self) -> tuple[str, ...] | None:

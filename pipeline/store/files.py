@@ -7,7 +7,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,9 @@ def atomic_write(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Replace a file by `content` as JSON, indented, whole or not at all; `without_nan`."""
-    atomic_write(path, (json.dumps(without_nan(content), indent=1, default=str) + "\n").encode())
+def write_json(path: Path, content: Any, default: Callable[[Any], Any] | None = None) -> None:
+    """Replace a file by `content` as JSON, indented, whole or not at all; `without_nan`. default: see `json.dumps`."""
+    atomic_write(path, (json.dumps(without_nan(content), indent=1, default=default) + "\n").encode())
 
 
 def without_nan(value: Any) -> Any:

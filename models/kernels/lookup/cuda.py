@@ -28,7 +28,7 @@ def lookup(
     scale: Tensor | None = None,
     shift: Tensor | None = None,
 ) -> None:
-    """See `lookup_reference.lookup`; an id outside its table gives NaN.
+    """See `reference.lookup`; an id outside its table gives NaN.
 
     Nothing is synchronised. The first call for a set of tables copies a little to the device, so make one before a
     CUDA graph is captured.

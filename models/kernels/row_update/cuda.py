@@ -44,7 +44,7 @@ _plans: dict[tuple, _Plan] = {}
 def update_rows(
     tables: Sequence[Tensor], states: Sequence[State], ids: Tensor, gradient: Tensor, rule: RowRule
 ) -> None:
-    """See `row_update_reference.update_rows`; an id outside its table moves nothing.
+    """See `reference.update_rows`; an id outside its table moves nothing.
 
     tables float32, gradient float32 or bfloat16. The result is the same bit for bit from run to run.
     """

@@ -150,7 +150,7 @@ def show(compared: Compared) -> None:
 
 def write_compared(folder: Path, compared: Compared) -> None:
     """compare.json, compare.svg and compare.html, each whole or not at all."""
-    write_json(folder / "compare.json", compared.to_dict())
+    write_json(folder / "compare.json", compared.to_dict(), default=str)
     chart = interval_chart(compared)
     drawing = str(chart.svg)
     for name, color in COLORS.items():

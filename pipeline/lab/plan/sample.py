@@ -200,6 +200,9 @@ def _footer(path: Path) -> pq.FileMetaData:
 def _opened(path: Path) -> Iterator[Any]:
     """The text of a CSV file as binary stream, unpacked."""
     try:
+        if path.name.endswith(".zip"):
+            with zipfile.ZipFile(path) as archive:
+                (_,) = archive.infolist()  # of several files fsspec would take the first
         with fsspec.open(str(path), "rb", compression="infer") as file:
             yield file
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:

@@ -97,7 +97,7 @@ def test_a_new_file_is_a_new_operator(tmp_path, monkeypatch):
         "    def compute(self, frame):\n        return {self.column: 2 * frame[self.column]}\n"
     )
     monkeypatch.setattr(operators, "__path__", [*operators.__path__, str(tmp_path)])
-    cached = (operators.operator_names, operators._modules, operators._operators_of)
+    cached = (operators.operator_names, operators._modules, operators._operators_of, operators._classes)
     for function in cached:
         function.cache_clear()
     try:
@@ -117,3 +117,31 @@ def test_an_operator_is_row_wise_unless_it_says_otherwise():
     grouped = {name for name in operator_names() if operator_class(name).group_keys is not Configured.group_keys}
     assert {"difference_lag", "rolling", "rank_within_group", "groupby_to_sequence", "asof", "waiting"} <= grouped
     assert not grouped & {"log", "clip", "categorify", "fill_missing", "join_external"}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("categorify", {}),
+        ("clip", {"low": 0}),
+        ("fill_missing", {}),
+        ("filter", {"op": "is_null"}),
+        ("hash_bucket", {"num_buckets": 8}),
+        ("log", {}),
+        ("normalize", {}),
+        ("text_flags", {"prefix": "is_"}),
+    ],
+)
+def test_several_names_where_an_argument_takes_one_are_refused(name, arguments):
+    operator = operator_class(name)(["a", "b"], **arguments)
+    with pytest.raises(DataError, match=rf"{type(operator).__name__}: column names one column, found \['a', 'b'\]"):
+        operator.inputs  # noqa: B018  what every call and every workflow asks first
+
+
+def test_operators_are_attributes_of_the_package_whatever_their_sub_folder():
+    for name in operator_names():
+        kind = operator_class(name)
+        assert getattr(operators, kind.__name__) is kind
+        assert kind.__name__ in dir(operators)
+    with pytest.raises(AttributeError, match=r"no operator 'Normlize'\. Did you mean 'Normalize'\? It has: AsOf, "):
+        operators.Normlize  # noqa: B018
