@@ -37,7 +37,7 @@ def find_run(config: RunConfig, run: Path | None) -> Path:
     """The run's folder: the one given, else runs/<name>/latest."""
     path = run if run is not None else config.runs / config.name / "latest"
     if not (path / "model" / "bundle.json").exists():
-        raise RunError(f"run {path}: no model there. Train first (make train), or give another folder with --run.")
+        raise RunError(f"run {path}: no model there. Train first (gigabatch train), or give another folder with --run.")
     return path.resolve()
 
 
