@@ -65,7 +65,9 @@ def serve(settings: ServeSettings, folders: Sequence[Path], insecure: bool = Fal
     require_safe(settings, token, insecure)
     if not any(os.path.lexists(folder) for folder in folders):
         names = " nor ".join(map(str, folders))
-        raise ServingError(f"serve: there is no run {names}. Train first (gigabatch train), or give a folder with --run.")
+        raise ServingError(
+            f"serve: there is no run {names}. Train first (gigabatch train), or give a folder with --run."
+        )
     torch.set_num_threads(settings.threads)
     sys.setswitchinterval(SWITCH_SECONDS)
     # What is imported stays for good, so no collection need look at it again. Bundles come later and can go.
