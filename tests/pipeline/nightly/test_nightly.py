@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gigabatch.features.schema import Column, Schema, Target
-from gigabatch.models.metrics.ranking import grouped_mrr
+from gigabatch.models.metrics.ranking import grouped_mrr, reciprocal_ranks
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.config.config import ConfigError, NightlySettings
 from gigabatch.pipeline.evaluation.evaluate import choose_metric
-from gigabatch.pipeline.nightly.nightly import bootstrap, reciprocal_ranks, rollback, run_nightly
+from gigabatch.pipeline.nightly.comparison import bootstrap
+from gigabatch.pipeline.nightly.nightly import rollback, run_nightly
 from gigabatch.pipeline.stages.run import write_report
 from tests.examples import examples
 from tests.pipeline.tiny_recipe import day_of_rows, write_day

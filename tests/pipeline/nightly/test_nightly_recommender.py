@@ -13,7 +13,8 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.config.config import ConfigError
 from gigabatch.pipeline.embedding.embeddings import StoredEmbeddings
-from gigabatch.pipeline.nightly.nightly import compare, rollback, run_nightly
+from gigabatch.pipeline.nightly.comparison import compare
+from gigabatch.pipeline.nightly.nightly import rollback, run_nightly
 from gigabatch.pipeline.stages.stages import Pipeline, evaluation_table_of
 from gigabatch.pipeline.training.negatives import first_id, implicit_batches
 from gigabatch.pipeline.training.train import model_inputs
