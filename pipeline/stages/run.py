@@ -18,8 +18,15 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.model import Model
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.config.config import RunConfig
-from gigabatch.pipeline.display import html_table, render_table
-from gigabatch.pipeline.evaluation.evaluate import column_summary, evaluate, permutation_importance, quality
+from gigabatch.pipeline.display import headings, html_table, render_table
+from gigabatch.pipeline.evaluation.evaluate import (
+    HEADLINE,
+    REGRESSION_HEADLINE,
+    column_summary,
+    evaluate,
+    permutation_importance,
+    quality,
+)
 from gigabatch.pipeline.evaluation.rank_evaluate import ranking_rows
 from gigabatch.pipeline.reports.report import ReportData, write_report
 from gigabatch.pipeline.store.artifacts import Artifact
@@ -72,7 +79,8 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """auc, logloss, ece, mrr (null where one does not apply), rows, seconds by stage, and the rest."""
+        """auc, logloss, ece and mrr (null where one does not apply), with a regression target rmse, mae and r2, rows,
+        seconds by stage, and the rest."""
         return json.loads((self.path / "summary.json").read_text())
 
     @property
@@ -87,8 +95,7 @@ class Run:
     def show(self) -> None:
         """Print the tables of metrics and stages."""
         summary = self.summary
-        metrics = [{"split": split, **values} for split, values in summary["metrics"].items()]
-        render_table(metrics, f"{summary['name']} {summary['id']}")
+        render_table(metric_rows(summary), f"{summary['name']} {summary['id']}")
         if summary.get("ranking"):
             render_table(ranking_rows(summary["ranking"]), "Ranking of the test split's choices")
         render_table(stage_rows(summary, self.skipped), "Stages")
@@ -96,10 +103,30 @@ class Run:
 
     def _repr_html_(self) -> str:
         summary = self.summary
-        metrics = [{"split": split, **values} for split, values in summary["metrics"].items()]
-        return html_table(metrics, f"Run {summary['name']} {summary['id']}") + html_table(
+        return html_table(metric_rows(summary), f"Run {summary['name']} {summary['id']}") + html_table(
             stage_rows(summary, self.skipped), "Stages"
         )
+
+
+def metric_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row a split with the headline metrics that apply, or a row a split and target where there are several."""
+    targets = summary["targets"]
+    if all(len(values) == 1 for values in targets.values()):
+        return applicable([{"split": split, **values} for split, values in summary["metrics"].items()])
+    names = (*HEADLINE, *REGRESSION_HEADLINE)
+    return applicable(
+        [
+            {"split": split, "target": target} | {name: metrics.get(name) for name in names}
+            for split, values in targets.items()
+            for target, metrics in values.items()
+        ]
+    )
+
+
+def applicable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows without columns that are None in all of them."""
+    names = [name for name in headings(rows) if any(row.get(name) is not None for row in rows)]
+    return [{name: row.get(name) for name in names} for row in rows]
 
 
 def stage_rows(summary: Mapping[str, Any], skipped: Collection[str]) -> list[dict[str, Any]]:
@@ -224,6 +251,7 @@ def report_data(
     """The report of one run."""
     means = summary["target_means"]
     notes = list(summary["notes"])
+    notes += [f"Loss: {kind}." for kind in sorted({row["loss"] for row in curve if "loss" in row})]
     if results["importance"]:
         notes.append(
             f"Importance: drop of {results['importance_metric']} on the test split when a feature is shuffled."
@@ -236,7 +264,7 @@ def report_data(
         metrics=summary["metrics"]["test"],
         splits=[{"split": name, "rows": rows} | means.get(name, {}) for name, rows in summary["rows_by_split"].items()],
         ranking=ranking_rows(results["ranking"]) if results["ranking"] else (),
-        learning_curve=curve,
+        learning_curve=[{name: value for name, value in row.items() if name != "loss"} for row in curve],
         quality=results["quality"],
         stages=[
             {
