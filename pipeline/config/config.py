@@ -272,7 +272,9 @@ class RunConfig(Settings):
     """
 
     name: str = Field(
-        pattern=r"^[A-Za-z0-9_.-]+$", description="the run's folder under `runs`: letters, digits, _, . and -"
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$",
+        max_length=200,
+        description="the run's folder under `runs`: letters, digits, _, . and -, the first one a letter, a digit or _",
     )
     recipe: str = Field(description="where the rows come from: a name of `gigabatch.features.recipes.RECIPES`")
     engine: Literal["auto", "cudf", "pandas"] = Field(
@@ -317,6 +319,12 @@ class RunConfig(Settings):
         if isinstance(raw, dict) and "recipe" in raw:
             require_recipe(str(raw["recipe"]))
         return raw
+
+    @model_validator(mode="after")
+    def _runs_apart_from_artifacts(self) -> RunConfig:
+        if self.runs.resolve() == self.artifacts.resolve():
+            raise ValueError(f"runs and artifacts are one folder, {self.runs}. Give each its own.")
+        return self
 
     @model_validator(mode="after")
     def _settings_of_model_and_recipe(self) -> RunConfig:
