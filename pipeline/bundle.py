@@ -137,7 +137,7 @@ class Bundle:
         content = {
             "format": FORMAT, "model": spec_of(self.model).to_dict(), "info": self.info, "workflow": has_workflow
         }  # fmt: skip
-        (folder / "bundle.json").write_text(json.dumps(content, indent=1))
+        (folder / "bundle.json").write_text(json.dumps(content, indent=1, allow_nan=False))
 
 
 def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas") -> Bundle:

@@ -28,7 +28,8 @@ VERSIONS_OF = ("pandas", "pyarrow", "numpy", "torch", "dask", "cudf-cu13", "cupy
 
 def artifact_key(stage: str, inputs: Mapping[str, Any], config: Mapping[str, Any], sources: str) -> str:
     """32 hex digits; equal for equal content whatever the order of keys."""
-    text = json.dumps([stage, inputs, config, sources], sort_keys=True, default=_stable_text)
+    # A bound of a step may be an infinity; this text is never written.
+    text = json.dumps([stage, inputs, config, sources], sort_keys=True, default=_stable_text, allow_nan=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -96,7 +97,7 @@ class ChecksumCache:
         known = {name: entry for name, entry in (self._read() | self.known).items() if Path(name).exists()}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(self.path, json.dumps(known).encode())
+            atomic_write(self.path, json.dumps(known, allow_nan=False).encode())
         except OSError as error:
             log.warning("%s could not be written (%s); checksums will be computed again", self.path, error)
 
