@@ -144,7 +144,7 @@ class Bundle:
             "files": {name: file_checksum(path) for name, path in _files(folder, has_workflow).items()},
         }  # fmt: skip
         content["checksum"] = _own_checksum(content)
-        (folder / "bundle.json").write_text(json.dumps(content, indent=1))
+        (folder / "bundle.json").write_text(json.dumps(content, indent=1, allow_nan=False))
 
 
 def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas") -> Bundle:

@@ -23,6 +23,7 @@ from gigabatch.pipeline.evaluation.evaluate import column_summary, evaluate, per
 from gigabatch.pipeline.evaluation.rank_evaluate import ranking_rows
 from gigabatch.pipeline.reports.report import ReportData, write_report
 from gigabatch.pipeline.store.artifacts import Artifact
+from gigabatch.pipeline.store.files import json_text
 from gigabatch.pipeline.store.keys import versions
 
 SPLITS = ("train", "valid", "test")
@@ -147,7 +148,7 @@ def write_run(folder: Path, run_id: str, data: RunData) -> dict[str, Any]:
     seconds = {name: float(artifact.manifest["seconds"]) for name, artifact in data.stages.items()}
     seconds["evaluate"] = time.perf_counter() - started
     summary = summarise(run_id, data, results, seconds)
-    (folder / "summary.json").write_text(json.dumps(summary, indent=1))
+    (folder / "summary.json").write_text(json_text(summary, indent=1))
     write_report(folder / "report.html", report_data(data.config, summary, results, Run(folder).curve))
     return summary
 

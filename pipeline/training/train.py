@@ -8,7 +8,6 @@ killed goes on bit for bit as if it had not been.
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import math
 from collections.abc import Callable
@@ -37,7 +36,7 @@ from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.bundle import model_outputs
 from gigabatch.pipeline.config.config import RunConfig, TrainSettings
 from gigabatch.pipeline.display import progress
-from gigabatch.pipeline.store.files import atomic_write
+from gigabatch.pipeline.store.files import atomic_write, json_text
 from gigabatch.pipeline.training.checkpoint import (
     Progress,
     TrainingError,
@@ -316,4 +315,4 @@ def table_loss(model: nn.Module, table: PackedTable, loss: TargetLoss, device: s
 
 def write_curve(path: Path, curve: list[dict[str, Any]]) -> None:
     """metrics.jsonl: one JSON object a line. Written whole each time, so a resumed run has no line twice."""
-    atomic_write(path, "".join(json.dumps(row) + "\n" for row in curve).encode())
+    atomic_write(path, "".join(json_text(row) + "\n" for row in curve).encode())
