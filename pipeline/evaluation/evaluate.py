@@ -28,6 +28,7 @@ from gigabatch.models.metrics.ranking import gauc, grouped_mrr, normalised_entro
 from gigabatch.pipeline.bundle import target_loss
 from gigabatch.pipeline.config.config import ConfigError, EvaluateSettings, NightlySettings
 from gigabatch.pipeline.display import progress
+from gigabatch.pipeline.evaluation.sample import spread_rows
 from gigabatch.pipeline.reports.charts import Calibration, Histogram, Roc
 from gigabatch.pipeline.reports.report import Confusion, Quality
 from gigabatch.pipeline.training.train import table_loss, table_outputs
@@ -191,7 +192,7 @@ def permutation_importance(
     A feature's indicator is shuffled with it. Returns the metric's name and rows of name, mean, std over the
     repeats, largest first. The metric is AUC for a binary target, MRR where its rows have groups, else minus the loss.
     """
-    rows = importance_rows(table, settings.importance_rows)
+    rows = spread_rows(table, settings.importance_rows)
     words = table.words[rows]
     binary = schema.targets[0].task == "binary"
     metric = "minus loss" if not binary else "MRR" if table.schema.has_group else "AUC"
@@ -216,20 +217,6 @@ def permutation_importance(
             drops.append(base - measure(shuffled))
         found.append({"name": name, "mean": float(np.mean(drops)), "std": float(np.std(drops))})
     return metric, sorted(found, key=lambda row: -row["mean"])
-
-
-def importance_rows(table: PackedTable, most: int) -> Tensor:
-    """Row numbers of an evenly spread sample of at most `most` rows; with groups, whole groups."""
-    if len(table) <= most:
-        return torch.arange(len(table))
-    if not table.schema.has_group:
-        return torch.linspace(0, len(table) - 1, most).long()
-    group = table.words[:, -1].long().cpu()
-    share = most / len(table)
-    count = int(group.max()) + 1
-    chosen = torch.zeros(count, dtype=torch.bool)
-    chosen[torch.linspace(0, count - 1, max(int(count * share), 1)).long()] = True
-    return chosen[group].nonzero()[:, 0]
 
 
 def column_summary(preprocessor: Any, train: PackedTable, test: PackedTable) -> list[dict[str, Any]]:

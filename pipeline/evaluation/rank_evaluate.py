@@ -26,6 +26,7 @@ from gigabatch.models.metrics.ranking import PositiveRanks, log_chance_of_absenc
 from gigabatch.pipeline.bundle import BLOCK_ROWS, model_outputs
 from gigabatch.pipeline.config.config import RankingSettings
 from gigabatch.pipeline.display import progress
+from gigabatch.pipeline.evaluation.sample import spread
 
 SCORES_AT_ONCE = 1 << 22  # of candidates; pairs are scored `BLOCK_ROWS` at a time
 
@@ -135,7 +136,7 @@ def rank_evaluate(
     inside = (positives.words[:, key] >= item_ids.start) & (positives.words[:, key] < item_ids.stop)
     rows = inside.nonzero()[:, 0]
     if settings.max_rows is not None and len(rows) > settings.max_rows:
-        rows = rows[torch.linspace(0, len(rows) - 1, settings.max_rows, dtype=torch.float64, device=rows.device).long()]
+        rows = rows[spread(len(rows), settings.max_rows).to(rows.device)]
     asked = positives.unpack(positives.words[rows]).to(device)
     cold = 1 - float(inside.double().mean()) if len(inside) else None
     found: dict[str, Any] = {"rows": len(rows), "cold_items": cold}

@@ -15,11 +15,11 @@ from gigabatch.pipeline.evaluation.evaluate import (
     column_summary,
     evaluate,
     feature_words,
-    importance_rows,
     permutation_importance,
     quality,
     target_metrics,
 )
+from gigabatch.pipeline.evaluation.sample import spread_rows
 from gigabatch.pipeline.stages.stages import pack
 
 ROWS = 3000
@@ -205,7 +205,7 @@ def test_importance_with_groups_takes_whole_groups_and_mrr():
     best = used.view(-1, 4).argmax(1)
     labels = torch.nn.functional.one_hot(best, 4).flatten().float()
     table = make_table([Target("label", "binary")], [labels], group)
-    rows = importance_rows(table, 400)
+    rows = spread_rows(table, 400)
     counts = group[rows].unique(return_counts=True)[1]
     assert len(rows) == 400
     assert bool((counts == 4).all())
@@ -219,8 +219,8 @@ def test_importance_with_groups_takes_whole_groups_and_mrr():
 
 
 def test_importance_rows_are_spread_over_the_whole_split(binary):
-    assert importance_rows(binary[0], ROWS).tolist() == list(range(ROWS))
-    rows = importance_rows(binary[0], 100)
+    assert spread_rows(binary[0], ROWS).tolist() == list(range(ROWS))
+    rows = spread_rows(binary[0], 100)
     assert (len(rows), int(rows[0]), int(rows[-1])) == (100, 0, ROWS - 1)
     assert bool((rows.diff() >= 29).all())
 
