@@ -278,7 +278,8 @@ def end_epoch(
                 f"training diverged in epoch {epoch}: the {split} loss is not finite. Lower train.lr_max or use a "
                 "longer warm-up."
             )
-    points = torch.linspace(0, per_epoch, min(CURVE_POINTS_PER_EPOCH, per_epoch) + 1).round().long().tolist()
+    number = min(CURVE_POINTS_PER_EPOCH, per_epoch)
+    points = [i * per_epoch // number for i in range(number + 1)]
     for start, stop in pairwise(points):
         step = (epoch - 1) * per_epoch + stop
         done.curve.append(
