@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import ColumnStatistics, Moments
-from gigabatch.features.exact.float_order import NOT_FINITE, WIDTHS, words_of
+from gigabatch.features.exact.float_order import NOT_FINITE, words_of
 from gigabatch.features.exact.quantiles import RadixHistogram
 from gigabatch.features.exact.sums import UNIT_EXPONENT, ExactSum
 from gigabatch.features.refit.statistics import CategoryStatistics, Statistics

@@ -19,7 +19,6 @@ from gigabatch.loaders.tables.packed import PackedTable, PackedWriter
 from gigabatch.pipeline.stages.cluster import Cluster
 from gigabatch.pipeline.store.files import replacing
 
-
 _LOADING = threading.Lock()
 
 
