@@ -66,9 +66,9 @@ class Workflow:
     >>> workflow
     Workflow([FillMissing(column='price'), MinMax(column='price')])
     >>> workflow.fit([pd.DataFrame({"price": [0.0, 2.0, 4.0]})]).transform(pd.DataFrame({"price": [1.0, None]}))
-       price
-    0   0.25
-    1   0.50
+       price  price_na
+    0   0.25       0.0
+    1   0.50       0.0
     """
 
     def __init__(

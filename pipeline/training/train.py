@@ -128,7 +128,7 @@ def train_model(
     Examples
     --------
     >>> from gigabatch import LogisticRegression
-    >>> from gigabatch.features.schema import Target, TensorSchema, indicator_name
+    >>> from gigabatch.features.schema import Target, TensorSchema
     >>> schema = TensorSchema((), ("x",), (Target("clicked", "binary"),))
     >>> x = torch.linspace(-1, 1, 64)
     >>> table = PackedTable.from_columns(schema, [], [x], [(x > 0).float()])
