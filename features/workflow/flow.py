@@ -65,6 +65,23 @@ def require_inputs(steps: Sequence[Configured], columns: Collection[str]) -> Non
         )
 
 
+def require_free(
+    steps: Sequence[Configured], columns: Iterable[str], made: Sequence[tuple[str, ...]] | None = None
+) -> None:
+    """Raise `DataError`, naming the step, if one would overwrite a column that nobody chose to have replaced.
+
+    made: the columns that each step makes, once they are fitted; without it, those that are known before.
+    """
+    there = tuple(columns)
+    for position, operator in enumerate(steps):
+        outputs = operator.outputs if made is None else made[position]
+        try:
+            operator.require_free(there, outputs)
+        except DataError as error:
+            raise DataError(f"{place(steps, position)}: {error}") from error
+        there = tuple(dict.fromkeys((*operator.columns_after(there), *outputs)))
+
+
 def _first_missing(
     steps: Sequence[Configured],
     columns: Iterable[str],

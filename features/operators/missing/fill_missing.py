@@ -87,7 +87,7 @@ class FillMissing(RankingOperator):
     2    4.0       0.0
     """
 
-    reads = ("column",)
+    reads, writes = ("column",), ("column",)
 
     def __init__(
         self,
@@ -116,10 +116,10 @@ class FillMissing(RankingOperator):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        return (self.column, f"{self.column}_na")
+        return (self.column,) if self.indicator == "none" else (self.column, f"{self.column}_na")
 
     def outputs_of(self, state: Fill) -> tuple[str, ...]:
-        return self.outputs if state.indicator else self.outputs[:1]
+        return self.outputs if state.indicator else (self.column,)
 
     def partial(self, frame: Frame) -> Filling:
         rows = len(frame)
