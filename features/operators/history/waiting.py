@@ -63,6 +63,9 @@ class Waiting(WithinGroups, ColumnOperator):
         if frame[self.planned_at].isna().any():
             raise DataError(f"Waiting: column {self.planned_at!r} holds nulls; every row needs a time.")
         whole_values(frame[self.planned_at], "Waiting")
+        if len(frame):  # from the first on, so that sums stay inside int64 in any unit
+            earliest = int(frame[self.planned_at].min())
+            frame = frame.assign(**{name: frame[name] - earliest for name in (self.planned_at, self.happened_at)})
         # An early event has happened before it was due: it only leaves the queue that it has joined.
         # Column-wise: cuDF's row-wise maximum may go through float32, which rounds minutes since 1970.
         happened = frame[self.happened_at].fillna(frame[self.planned_at])
