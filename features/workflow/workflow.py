@@ -22,7 +22,15 @@ from gigabatch.features.operators.base import Configured, FittedOperator, Operat
 from gigabatch.features.reading.sources import cast
 from gigabatch.features.workflow.drawing import to_mermaid
 from gigabatch.features.workflow.fit import fit_together, read_part
-from gigabatch.features.workflow.flow import dependencies, needed_for, place, raw_inputs, require_inputs, to_apply
+from gigabatch.features.workflow.flow import (
+    dependencies,
+    needed_for,
+    place,
+    raw_inputs,
+    require_free,
+    require_inputs,
+    to_apply,
+)
 from gigabatch.features.workflow.state import StateReader, StateWriter, check_state
 from gigabatch.features.workflow.steps import make_operator, parse_steps, to_steps
 
@@ -56,7 +64,8 @@ class Workflow:
     Raises
     ------
     DataError
-        If a step reads a column that an earlier one drops or renames, or a type is unknown.
+        If a step reads a column that an earlier one drops or renames, or would overwrite a label by a name that it puts
+        together, or a type is unknown.
 
     Examples
     --------
@@ -81,6 +90,7 @@ class Workflow:
         self.steps, self.labels, self.dtypes = tuple(steps), tuple(labels), dict(dtypes or {})
         self.outputs = None if outputs is None else tuple(outputs)
         self.states: dict[int, Any] = {}
+        require_free(self.steps, self.labels)
         self.inputs = raw_inputs(self.steps)
         """Columns that `fit` needs."""
         unknown = [dtype for dtype in self.dtypes.values() if dtype not in DTYPES]
@@ -112,8 +122,11 @@ class Workflow:
         return to_steps(self.steps)
 
     def check(self, columns: Iterable[str]) -> None:
-        """Raise `DataError`, naming the step, if one reads a column that is not among these and no step makes."""
-        require_inputs(self.steps, tuple(columns))
+        """Raise `DataError`, naming the step, if one reads a column that is not among these and no step makes, or would
+        overwrite one that is there by a name that it puts together."""
+        columns = tuple(columns)
+        require_inputs(self.steps, columns)
+        require_free(self.steps, columns)
 
     def columns_after(self, columns: Iterable[str]) -> tuple[str, ...]:
         """The columns that are there after the steps, from those before, as far as they are known before the fit."""
@@ -193,6 +206,7 @@ class Workflow:
                 scheduler=scheduler,
             )
             waiting = [k for k in waiting if k not in self.states]
+        require_free(self.steps, (*self.inputs, *self.labels), [self.made(k) for k in range(len(self.steps))])
         return self
 
     def _fitted_step(self, position: int) -> FittedOperator:

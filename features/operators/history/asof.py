@@ -125,6 +125,10 @@ class AsOf(ColumnOperator):
         return tuple(names)
 
     @property
+    def chosen(self) -> tuple[str, ...]:
+        return self.outputs
+
+    @property
     def group_keys(self) -> tuple[str, ...]:
         smoothed = any(isinstance(item, Mean) and item.smoothing for item in self.aggregations)
         return () if smoothed else self.by  # the prior is over all groups

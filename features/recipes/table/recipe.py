@@ -283,8 +283,13 @@ class TableRecipe(Recipe):
         dtypes |= {name: target.dtype for name, target in self.targets.items()}
         if chosen.weight:
             dtypes[chosen.weight] = "float32"
-        made = {name for name in dtypes if workflow.makes(name) and name not in workflow.inputs}
-        needed = {name: dtype for name, dtype in chosen.inputs.items() if name in workflow.inputs or name in dtypes}
+        # What the words of the train rows may make (text_flags) is a column of the files if inputs says so.
+        sure = {name for step in workflow.steps for name in step.outputs}
+        raw = {name for name in chosen.inputs if name not in sure and workflow.makes(name)}
+        made = {name for name in dtypes if workflow.makes(name) and name not in (*workflow.inputs, *raw)}
+        needed = {
+            name: dtype for name, dtype in chosen.inputs.items() if name in workflow.inputs or name in (*dtypes, *raw)
+        }
         return {name: dtype for name, dtype in (dtypes | needed).items() if name not in made and name != ROW}
 
     def _raw_types(self, frame: Any) -> dict[str, str]:

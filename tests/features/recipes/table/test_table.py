@@ -398,3 +398,20 @@ def test_a_table_that_a_step_reads_is_an_input_of_the_stage(saved, tmp_path):
         "b": 4.0,
         "c": pytest.approx(np.nan, nan_ok=True),
     }
+
+
+@pytest.mark.parametrize("role", ["continuous", "step"])
+def test_a_column_of_the_files_may_look_like_one_of_a_word(table, tmp_path, role):
+    tags = table.assign(tags=table["shop"], is_new=table["code"] + 1.5)
+    steps = ({"text_flags": {"column": "tags", "prefix": "is_"}},)
+    more = ({"log": {"column": "is_new", "output": "x", "invalid": "null"}},) if role == "step" else ()
+    settings = {
+        "path": write(tmp_path, tags), "steps": steps + more, "inputs": {"tags": "string", "is_new": "float64"},
+        "continuous": ("is_new", "is_a") if role == "continuous" else ("x", "is_a"),
+    }  # fmt: skip
+    train = build(**settings).splits["train"]
+    assert set(train["is_a"]) == {0.0, 1.0}
+    if role == "continuous":
+        assert set(train["is_new"]) <= set(table["code"] + 1.5)
+    with pytest.raises(DataError, match=r"step 1.*text_flags.*column 'is_new' would be overwritten"):
+        build(**settings | {"path": write(tmp_path, tags.assign(tags="new"), "more.csv")})
