@@ -102,7 +102,8 @@ def train(run: Run) -> dict[str, Any]:
         for batch in loader:
             losses[number] = step(batch, *schedule.at(number))
             number += 1
-    ends = torch.linspace(0, number, min(CURVE_POINTS, number) + 1).round().long().tolist()
+    points = min(CURVE_POINTS, number)
+    ends = [i * number // points for i in range(points + 1)]
     curve = [float(losses[a:b].mean()) for a, b in pairwise(ends)]
     model.eval()
     found: dict[str, Any] = {split: judge(model, split_table(run.folder, split, run.device)) for split in SPLITS[1:]}

@@ -285,7 +285,9 @@ class RunConfig(Settings):
     """
 
     name: str = Field(
-        pattern=r"^[A-Za-z0-9_.-]+$", description="the run's folder under `runs`: letters, digits, _, . and -"
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$",
+        max_length=200,
+        description="the run's folder under `runs`: letters, digits, _, . and -, the first one a letter, a digit or _",
     )
     recipe: str = Field(description="where the rows come from: a name of `gigabatch.features.recipes.RECIPES`")
     engine: Literal["auto", "cudf", "pandas"] = Field(
@@ -332,6 +334,12 @@ class RunConfig(Settings):
         return raw
 
     @model_validator(mode="after")
+    def _runs_apart_from_artifacts(self) -> RunConfig:
+        if self.runs.resolve() == self.artifacts.resolve():
+            raise ValueError(f"runs and artifacts are one folder, {self.runs}. Give each its own.")
+        return self
+
+    @model_validator(mode="after")
     def _settings_of_model_and_recipe(self) -> RunConfig:
         """Last, since importing a model or a recipe takes seconds."""
         model, features = model_choice(self.model), self.features or {}
@@ -356,7 +364,7 @@ class RunConfig(Settings):
         return out.getvalue()
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+def load_config(path: str | Path, overrides: Sequence[str | Mapping[str, Any]] = ()) -> RunConfig:
     """Read a YAML file and check it as a whole.
 
     Parameters
@@ -364,7 +372,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     path
         The file.
     overrides
-        `dotted.key=value`, applied in order; values are YAML too (`model.layers=[64,32]`).
+        `dotted.key=value`, applied in order; values are YAML too (`model.layers=[64,32]`). From Python also mappings
+        from dotted keys to values.
 
     Raises
     ------
@@ -376,6 +385,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     >>> _ = Path("run.yaml").write_text("name: clicks\\nrecipe: flights\\n")
     >>> load_config("run.yaml", ["train.epochs=3"]).train.epochs
     3
+    >>> load_config("run.yaml", [{"train.epochs": 4, "seed": 7}]).train.epochs
+    4
     """
     path = Path(path)
     try:
@@ -430,7 +441,18 @@ def _where_yaml(error: Exception) -> str:
     return text if mark is None else f"{text}, line {mark.line + 1}, column {mark.column + 1}"
 
 
-def _apply(raw: dict[str, Any], override: str) -> None:
+def _apply(raw: dict[str, Any], override: str | Mapping[str, Any]) -> None:
+    if isinstance(override, Mapping):
+        for key, value in override.items():
+            if not isinstance(key, str) or not key:
+                raise ConfigError(f"override {key!r}: expected a dotted key, for example train.epochs.")
+            _set(raw, key, value, f"{key}={value}")
+        return
+    if not isinstance(override, str):
+        raise ConfigError(
+            f"override {override!r}: expected key=value or a mapping from keys to values, found "
+            f"{type(override).__name__}."
+        )
     key, separator, text = override.partition("=")
     if not separator or not key:
         raise ConfigError(f"override {override!r}: expected key=value, for example train.epochs=3.")
@@ -438,6 +460,10 @@ def _apply(raw: dict[str, Any], override: str) -> None:
         value = YAML(typ="safe", pure=True).load(text)
     except YAMLError as error:
         raise ConfigError(f"override {override!r}: the value is not valid YAML ({_where_yaml(error)}).") from error
+    _set(raw, key, value, override)
+
+
+def _set(raw: dict[str, Any], key: str, value: Any, override: str) -> None:
     *parents, last = key.split(".")
     for name in parents:
         if raw.get(name) is None:

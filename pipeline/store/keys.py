@@ -78,10 +78,11 @@ def _digest_of(file: Any) -> str:
 
 
 class ChecksumCache:
-    """Checksums of local files by path, size and modification time, kept in a JSON file.
+    """Checksums of local files by path, size, inode and times of change, kept in a JSON file.
 
-    As in git's index, a file changed within the last two seconds is not taken in: another change of the same size
-    within the same tick of the file system's clock could not be told from it.
+    The inode and the time of its change tell a file that took another's place or whose time was set back. As in git's
+    index, a file changed within the last two seconds is not taken in: another change of the same size within the same
+    tick of the file system's clock could not be told from it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -92,16 +93,16 @@ class ChecksumCache:
     def checksum(self, path: Path) -> str:
         stat = path.stat()
         entry = self.known.get(str(path.resolve()))
-        if entry is not None and entry[:2] == (stat.st_size, stat.st_mtime_ns):
-            return entry[2]
+        if entry is not None and entry[:-1] == _signature(stat):
+            return entry[-1]
         checksum = file_checksum(path)
         self.remember(path, stat, checksum)
         return checksum
 
     def remember(self, path: Path, stat: os.stat_result, checksum: str) -> None:
         """Take in a checksum of the file that had this `stat` before it was read."""
-        if time.time_ns() - stat.st_mtime_ns > SETTLED_NS:
-            self.known[str(path.resolve())] = (stat.st_size, stat.st_mtime_ns, checksum)
+        if time.time_ns() - max(stat.st_mtime_ns, stat.st_ctime_ns) > SETTLED_NS:
+            self.known[str(path.resolve())] = (*_signature(stat), checksum)
             self._changed = True
 
     def save(self) -> None:
@@ -115,15 +116,23 @@ class ChecksumCache:
         except OSError as error:
             log.warning("%s could not be written (%s); checksums will be computed again", self.path, error)
 
-    def _read(self) -> dict[str, tuple[int, int, str]]:
+    def _read(self) -> dict[str, tuple[int, int, int, int, str]]:
         try:
             found = json.loads(self.path.read_text())
-            return {name: (int(size), int(mtime_ns), str(text)) for name, (size, mtime_ns, text) in found.items()}
+            entries = {name: entry for name, entry in found.items() if len(entry) != 3}  # 3: without inode, before 0.3
+            return {
+                name: (int(size), int(mtime_ns), int(ctime_ns), int(inode), str(text))
+                for name, (size, mtime_ns, ctime_ns, inode, text) in entries.items()
+            }
         except FileNotFoundError:
             return {}
         except (ValueError, TypeError, AttributeError):
             log.warning("%s is damaged; checksums are computed again", self.path)
             return {}
+
+
+def _signature(stat: os.stat_result) -> tuple[int, int, int, int]:
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
 def input_checksums(paths: Sequence[str], root: Path) -> dict[str, str]:

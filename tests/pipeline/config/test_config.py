@@ -168,6 +168,8 @@ def test_bytes_that_are_not_utf8_are_an_error(tmp_path):
         ("train.lr_max=.inf", r"train\.lr_max: .*finite"),
         ("device=gpu", r"device: .*found 'gpu'"),
         ("name=a/b", r"name: .*found 'a/b'"),
+        *((f"name={name}", rf"name: .*found '{name}'") for name in ("..", ".", ".hidden", "-x", "n" * 201)),
+        ("runs=artifacts", "runs and artifacts are one folder, artifacts"),
         ("recipe=flight", r"unknown recipe 'flight'\. Known: flights"),
         ("features.split.train=0.9", r"fractions must be positive and sum to 1"),
         ("features.path=3", r"features\.path: .*\(found 3\)"),

@@ -7,13 +7,16 @@ import shutil
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
+from gigabatch.pipeline.bundle import BundleError, load_bundle
 from gigabatch.pipeline.embedding.embeddings import STAGE
 from gigabatch.pipeline.serving.errors import ServingError
 from gigabatch.pipeline.serving.metrics import Metrics
@@ -77,18 +80,22 @@ def damaged_weights(second: Path) -> None:
     (second / "model" / "weights.safetensors").write_bytes(b"nothing")
 
 
+def save_with(folder: Path, change: Callable[[Tensor], object]) -> None:
+    """The bundle again, whole, its weights changed."""
+    bundle = load_bundle(folder)
+    with torch.no_grad():
+        for weight in bundle.model.parameters():
+            change(weight)
+    bundle.save(folder)
+
+
 def other_weights(second: Path) -> None:
-    path = second / "model" / "weights.safetensors"
-    save_file({name: tensor + 1e-3 for name, tensor in load_file(path).items()}, path)
+    save_with(second / "model", lambda weight: weight.add_(1e-3))
 
 
 def not_a_number(second: Path) -> None:
     shutil.rmtree(second / STAGE)
-    path = second / "model" / "weights.safetensors"
-    weights = load_file(path)
-    save_file(
-        {name: torch.full_like(t, float("nan")) if t.is_floating_point() else t for name, t in weights.items()}, path
-    )
+    save_with(second / "model", lambda weight: weight.fill_(float("nan")))
 
 
 def no_embeddings(second: Path) -> None:
@@ -120,6 +127,15 @@ def test_a_broken_bundle_is_refused_and_the_old_one_goes_on(harm, home, caplog, 
     assert "refused, first goes on" in caplog.text
     caller = make_caller(slot.served)
     assert caller.post("/rank", RANK).status_code == 200
+
+
+def test_weights_that_a_disk_has_changed_are_not_served(home):
+    """Without stored vectors nothing but their checksum tells."""
+    shutil.rmtree(home / "second" / STAGE)
+    path = home / "second" / "model" / "weights.safetensors"
+    save_file({name: tensor + 1e-3 for name, tensor in load_file(path).items()}, path)
+    with pytest.raises(BundleError, match=r"weights\.safetensors is not what was saved"):
+        load_served(home / "second")
 
 
 def test_a_passing_error_is_tried_again(home, caplog, monkeypatch):
