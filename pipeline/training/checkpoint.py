@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from gigabatch.models.optimizers.precision import Precision
 from gigabatch.pipeline.store.files import atomic_write, replacing
 from gigabatch.pipeline.store.keys import file_checksum
 
+log = logging.getLogger(__name__)
 MALFORMED = (
     OSError, RuntimeError, EOFError, pickle.UnpicklingError, LookupError, TypeError, AttributeError, ValueError
 )  # fmt: skip
@@ -81,6 +83,7 @@ def save_checkpoint(path: Path, state: TrainingState, progress: Progress) -> Non
         "losses": state.losses,
         "precision": state.precision.name,
         "progress": vars(progress),
+        "threads": torch.get_num_threads(),
         "random": torch.get_rng_state(),
         "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
@@ -137,6 +140,14 @@ def _put_back(path: Path, content: Any, state: TrainingState) -> Progress:
         raise TrainingError(
             f"checkpoint {path}: saved {'without' if content['average'] is None else 'with'} train.ema_decay. Resume "
             "with the saved setting, or remove it to train from the start."
+        )
+    if content["threads"] != torch.get_num_threads():
+        log.warning(
+            "checkpoint %s was written with %s thread(s) of torch and goes on with %s: the last bits of the weights "
+            "will be others than without the break",
+            path,
+            content["threads"],
+            torch.get_num_threads(),
         )
     state.model.load_state_dict(content["model"])
     if state.average is not None:

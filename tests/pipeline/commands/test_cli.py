@@ -328,3 +328,33 @@ def test_gc_counts_by_configuration(gigabatch, finished):
 
 def test_gc_of_a_negative_number_is_an_error(gigabatch):
     assert gigabatch("gc", "--keep", "-1")[0] == 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 3 GiB"),
+        OSError(12, "Cannot allocate memory"),
+        OSError("mapping failed"),
+        RuntimeError("could not create a primitive"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried ..."),
+        RuntimeError("can't start new thread"),
+    ],
+)
+def test_a_want_of_memory_is_one_line_in_whatever_words_it_comes(error, tiny, capsys, monkeypatch):
+    """R11: tracebacks under ulimit -v."""
+
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr("gigabatch.pipeline.stages.stages.Pipeline.features", fails)
+    assert main(["features", "--config", str(tiny.config)]) == 2
+    said = capsys.readouterr().err
+    assert f"gigabatch: out of memory ({type(error).__name__}: {error}). gigabatch plan tells" in said
+    assert said.count("\n") == 1
+
+
+def test_another_runtime_error_keeps_its_traceback(tiny, monkeypatch):
+    monkeypatch.setattr("gigabatch.pipeline.stages.stages.Pipeline.features", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["features", "--config", str(tiny.config)])

@@ -149,3 +149,16 @@ def test_a_checkpoint_with_one_crafted_part_is_a_named_error(tmp_path, part, val
         return  # nothing done yet
     with pytest.raises(TrainingError, match=r"checkpoint\.pt: damaged, or of another run \("):
         load_checkpoint(path, make_state())
+
+
+def test_a_checkpoint_of_another_number_of_threads_is_taken_and_said_so(tmp_path, caplog):
+    """R10: the order in which a BLAS adds depends on them."""
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, make_state(), Progress(step=1))
+    load_checkpoint(path, make_state())
+    assert not caplog.records
+    content = torch.load(path)
+    torch.save(content | {"threads": content["threads"] + 1}, path)
+    checksum_file(path).write_text(file_checksum(path))
+    assert load_checkpoint(path, make_state()).step == 1
+    assert "the last bits of the weights will be others" in caplog.text
