@@ -213,6 +213,12 @@ class Forecast:
         return predict(points, reach(self.rows, list(self.id_sizes.values())[item.key]))
 
     @property
+    def tables(self) -> tuple[int, int]:
+        """Rows of the train table and of the valid split as it is evaluated, together, and bytes of a row: what the
+        train stage chooses its residency by."""
+        return self.rows["train"] + self._copies * self.rows["valid"], self.found[-1]["num_words"] * FLOAT_BYTES
+
+    @property
     def _copies(self) -> int:
         """Rows that a row of a split is evaluated as: with its negatives, where they are drawn."""
         negatives = self.config.train.negatives
@@ -274,15 +280,16 @@ class Forecast:
         most = max(points[1][1] - points[0][1], 0) / (points[1][0] - points[0][0])
         return min(max(a_row, 0.0) * (self.part_rows - rows_per_part), most)
 
-    def gpu_bytes(self, stage: str) -> float:
-        """Peak of what the run adds to the GPU's memory in use."""
+    def gpu_bytes(self, stage: str, residency: str = "device") -> float:
+        """Peak of what the run adds to the GPU's memory in use. residency: of the train table."""
         if stage in ("features", "encode"):
             return max(self._at_whole(phase, "gpu_bytes") for phase in self._phases(stage))
         if stage == "train" and self.steps is not None:
             if not self.steps["gpu_bytes"]:
                 return 0.0
             held = self.steps["gpu_bytes"] - self.steps["table_bytes"]
-            return max(held, 0) + self.table_bytes(("train", "valid")) + self._drawing_bytes()
+            there = ("train", "valid") if residency == "device" else ("valid",)
+            return max(held, 0) + self.table_bytes(there) + self._drawing_bytes()
         return self._at_whole(stage, "gpu_bytes")
 
     def disk_bytes(self, stage: str) -> float:

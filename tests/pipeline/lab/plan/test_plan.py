@@ -370,9 +370,12 @@ def known_plan(tmp_path, monkeypatch):
     monkeypatch.setattr(plan_module, "Probes", KnownProbes)
     monkeypatch.setattr(plan_module, "measure", lambda *_: plan_module.Size(ROWS, 1 << 30, False))
 
-    def made(machine: Machine):
+    def made(machine: Machine, **train):
         monkeypatch.setattr(plan_module, "this_machine", lambda *_: machine)
-        return make_plan(config_of(tmp_path, tmp_path / "x.csv", model={"embedding_width_max": 4}))
+        config = config_of(
+            tmp_path, tmp_path / "x.csv", model={"embedding_width_max": 4}, **({"train": train} if train else {})
+        )
+        return make_plan(config)
 
     return made
 
@@ -429,8 +432,35 @@ def test_residency_follows_from_memory(known_plan, monkeypatch):
     on_gpu = known_plan(Machine(20 * GIB, 3 * GIB, 100 * GIB, 2))
     assert (on_gpu.residency, on_gpu.fits) == ("device", True)
     too_small = known_plan(Machine(20 * GIB, GIB, 100 * GIB, 2))
-    assert (too_small.residency, too_small.fits) == ("host", False)
+    assert (too_small.residency, too_small.fits) == ("device", False)  # the model alone takes 2 GiB
     assert "device=cpu" in too_small.advice
+
+
+@pytest.mark.parametrize(
+    ("words", "host", "setting", "residency", "fits"),
+    [
+        (1000, 20, "auto", "device", True),  # 3.4 GiB of tables in 8 GiB
+        (2500, 20, "auto", "host", True),  # 8.4 GiB, in page-locked memory
+        (10_000, 20, "auto", "stream", True),  # 34 GiB
+        (10_000, 20, "stream", "stream", True),
+        (10_000, 20, "device", "device", False),
+        (10_000, 120, "host", "host", True),
+    ],
+)
+def test_beside_a_gpu_the_plan_follows_the_train_stages_own_residency(
+    known_plan, monkeypatch, words, host, setting, residency, fits
+):
+    """P22: runs that residency streams were refused, for whole tables would not fit on the GPU."""
+    monkeypatch.setattr(plan_module, "MARGIN", 0.0)  # parts stay
+    monkeypatch.setattr(KnownProbes, "run", lambda self, share, rows_per_part=None: costs(share, ROWS, 1000, words))
+    monkeypatch.setattr(KnownProbes, "run_steps", lambda *_: STEP | {"gpu_bytes": GIB})
+    plan = known_plan(Machine(host * GIB, 8 * GIB, 100 * GIB, 2), residency=setting)
+    assert (plan.residency, plan.fits) == (residency, fits), plan.reasons
+    held = GIB - STEP["table_bytes"]
+    assert plan.stages[2].gpu_bytes == held + {"device": 900_000}.get(residency, 100_000) * words * 4
+    if not fits:
+        assert "residency=stream, or auto" in " ".join(plan.reasons)
+        assert "train.residency=auto" in plan.advice
 
 
 # --- the machine
