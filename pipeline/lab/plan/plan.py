@@ -159,7 +159,7 @@ def make_plan(config: RunConfig) -> Plan:
         forecast = Forecast(config, [probes.run(item) for item in shares])
         machine = this_machine(root, forecast.found[-1]["device"])
         trains = forecast.least_training_bytes() <= (machine.gpu_bytes or machine.host_bytes)
-        if trains and not forecast.exact:
+        if trains and not forecast.trained:
             forecast.steps = probes.run_steps(list(forecast.id_sizes.values()), forecast.batch_size)
         rows_per_part, because = config.rows_per_part, "as configured; its parts fit"
         if not forecast.exact and MARGIN * preparing_bytes(forecast) > machine.host_bytes:
@@ -219,7 +219,7 @@ def _assembled(
         name=config.name,
         rows=size.rows,
         sample=_sample_text(size, forecast),
-        exact=forecast.exact,
+        exact=forecast.trained,
         stages=stages,
         seconds=forecast.start_seconds + sum(stage.seconds for stage in stages),
         host_bytes=max(stage.host_bytes for stage in stages),
@@ -288,7 +288,8 @@ def verdict(
 def _sample_text(size: Size, forecast: Forecast) -> str:
     rows = f"{'' if size.exact_rows else 'about '}{size.rows:,} rows ({about_bytes(size.num_bytes)})"
     if forecast.exact:
-        return f"all of the {rows}: so few that the whole run was made and measured"
+        found = f"all of the {rows}: so few that the whole run was made and measured"
+        return found if forecast.trained else f"{found}, with {forecast.found[-1]['epochs']} epochs of training"
     shares = " and ".join(f"{result['share']:.2%}" for result in forecast.found)
     return f"{shares} of the {rows}, in pieces spread evenly over each file"
 
@@ -301,7 +302,7 @@ def _unknown(config: RunConfig, forecast: Forecast, residency: str) -> tuple[str
         found.append(
             f"what cluster={config.cluster} changes: the sample ran in one process, and workers hold their own parts."
         )
-    if not forecast.exact and forecast.steps is None:
+    if not forecast.trained and forecast.steps is None:
         found.append("the time of training, of which no step could be tried: its model does not fit.")
     if residency == "stream":
         found.append("the time of reading pages again: the disk was not measured.")

@@ -233,6 +233,20 @@ def test_of_few_rows_the_whole_is_run_and_that_is_said(tmp_path, capsys):
     assert "verdict it fits" in out
 
 
+def test_epochs_without_end_are_not_trained_to_be_counted(tmp_path, capsys):
+    """R14: so few rows that the whole run was made, and it did not end."""
+    rows_of(1500).to_csv(tmp_path / "rows.csv", index=False)
+    config = config_of(tmp_path, tmp_path / "rows.csv", train={"epochs": 10**9, "batch_size": 256})
+    (tmp_path / "c.yaml").write_text(json.dumps(config.to_dict()))
+    assert run_plan(tmp_path / "c.yaml", [], as_json=True) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["exact"] is False
+    assert told["sample"].endswith("was made and measured, with 3 epochs of training")
+    train = told["stages"][2]["seconds"]
+    assert train > 1e9 * 4 * 1e-5  # four steps an epoch, of no less than ten microseconds
+    assert told["seconds"] == pytest.approx(train, rel=1e-3)
+
+
 # --- from known costs: what a whole run must be said to take
 
 
@@ -262,6 +276,7 @@ def costs(share: float, rows: int, part_rows: int, words: int = 10) -> dict:
     times = [[1, 30], [taken // 10, taken // 20]]  # of values that occur once, and thirty times
     return {
         "share": share,
+        "epochs": 1,
         "rows": split,
         "num_words": words,
         "inputs": ModelInputs((10,), 3).to_dict(),
