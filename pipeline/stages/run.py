@@ -158,13 +158,13 @@ class RunData:
 def write_run(folder: Path, run_id: str, data: RunData) -> dict[str, Any]:
     """Evaluate the trained artifact into an empty folder; returns what summary.json holds."""
     started = time.perf_counter()
-    trained = data.stages["train"].path
-    shutil.copytree(trained / "model", folder / "model")
-    shutil.copy(trained / "metrics.jsonl", folder / "metrics.jsonl")
+    artifact = data.stages["train"]
+    shutil.copytree(artifact.path / "model", folder / "model")
+    shutil.copy(artifact.path / "metrics.jsonl", folder / "metrics.jsonl")
     results = evaluate_bundle(load_bundle(folder / "model", data.device, data.engine), data)
-    seconds = {name: float(artifact.manifest["seconds"]) for name, artifact in data.stages.items()}
+    seconds = {name: float(stage.manifest["seconds"]) for name, stage in data.stages.items()}
     seconds["evaluate"] = time.perf_counter() - started
-    manifest, curve = data.stages["train"].manifest, Run(folder).curve
+    manifest, curve = artifact.manifest, Run(folder).curve
     trained = {"epochs": round(curve[-1]["epoch"]), "steps": manifest["steps"], "rows": manifest["rows"]}
     summary = summarise(run_id, data, results, seconds, trained)
     (folder / "summary.json").write_text(json_text(summary, indent=1))
