@@ -30,7 +30,7 @@ from gigabatch.pipeline.evaluation.evaluate import (
 from gigabatch.pipeline.evaluation.rank_evaluate import ranking_rows
 from gigabatch.pipeline.reports.report import ReportData, write_report
 from gigabatch.pipeline.store.artifacts import Artifact
-from gigabatch.pipeline.store.files import json_text
+from gigabatch.pipeline.store.files import ArtifactError, json_text
 from gigabatch.pipeline.store.keys import versions
 
 SPLITS = ("train", "valid", "test")
@@ -82,12 +82,12 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """auc, logloss, ece and mrr (null where one does not apply), with a regression target rmse, mae and r2, rows,
         seconds by stage, and the rest."""
-        return json.loads((self.path / "summary.json").read_text())
+        return read_json_lines(self.path / "summary.json", lines=False)[0]
 
     @property
     def curve(self) -> list[dict[str, Any]]:
         """The learning curve: the lines of metrics.jsonl."""
-        return [json.loads(line) for line in (self.path / "metrics.jsonl").read_text().splitlines()]
+        return read_json_lines(self.path / "metrics.jsonl")
 
     def bundle(self, device: str = "cpu", engine: str = "pandas") -> Bundle:
         """The model, ready to predict."""
@@ -128,6 +128,21 @@ def applicable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows without columns that are None in all of them."""
     names = [name for name in headings(rows) if any(row.get(name) is not None for row in rows)]
     return [{name: row.get(name) for name in names} for row in rows]
+
+
+def read_json_lines(path: Path, lines: bool = True) -> list[dict[str, Any]]:
+    """The JSON objects of a run's file, one a line, or with lines False the one that it is; `ArtifactError` names a
+    file that is missing or damaged."""
+    try:
+        text = path.read_text()
+        found = [json.loads(part) for part in (text.splitlines() if lines else [text])]
+    except (OSError, ValueError, RecursionError) as error:
+        raise ArtifactError(
+            f"{path}: missing or damaged ({error}). Remove the run's folder and train again."
+        ) from error
+    if not all(isinstance(item, dict) for item in found):
+        raise ArtifactError(f"{path}: damaged, it holds no JSON object. Remove its folder and train again.")
+    return found
 
 
 def stage_rows(summary: Mapping[str, Any], skipped: Collection[str]) -> list[dict[str, Any]]:
