@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +71,9 @@ class TextFlags(FittedOperator):
 
     def may_make(self, name: str) -> bool:
         return name.startswith(self.prefix)
+
+    def tells(self, names: Collection[str]) -> tuple[str, ...]:
+        return (f"{self.prefix}*",) if self.column in names else ()
 
     def partial(self, frame: Frame) -> Any:
         """Columns value and count of this partition's words; a word counts once a mention."""
