@@ -409,7 +409,10 @@ class Encoded:
         info = {"name": config.name, "recipe": config.recipe, "seed": config.seed, "loss": loss.description, **period}
         workflow = self.features.workflow
         if workflow is not None:
-            workflow = workflow.serving(self.features.schema.names("categorical", "continuous"))
+            try:
+                workflow = workflow.serving(self.features.schema.names("categorical", "continuous"))
+            except DataError as error:  # the model is served from rows of the features stage alone, and says why
+                workflow, info["raw_refused"] = None, str(error)
         return trained, Bundle(preprocessor, trained.model, info, device, workflow)
 
     def publish(self, trained: Artifact) -> Run:

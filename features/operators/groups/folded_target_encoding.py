@@ -78,6 +78,8 @@ class FoldedTargetEncoding(FittedOperator):
 
     reads = ("by", "targets", "fold_key")
 
+    untold = ("targets",)
+
     def __init__(
         self,
         by: Sequence[str],

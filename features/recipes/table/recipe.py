@@ -218,10 +218,8 @@ class TableRecipe(Recipe):
     def build(self, engine: str) -> FeatureTables:
         splits = self._split({name: self._read(engine, pattern) for name, pattern in self._patterns().items()})
         splits, targets = encode_targets(splits, self.targets)
-        workflow = self.settings.workflow(engine, self._raw_types(splits["train"])).fit([splits["train"]])
-        for name, frame in splits.items():
-            transform = workflow.transform_train if name == "train" else workflow.transform
-            splits[name] = transform(frame).reset_index(drop=True)
+        workflow = self.settings.workflow(engine, self._raw_types(splits["train"]))
+        splits = {k: v.reset_index(drop=True) for k, v in workflow.fit_transform_splits(splits).items()}
         schema = Schema(tuple(self._columns(splits["train"])), targets, entity_settings(self.settings.entities))
         for frame in splits.values():
             require_columns(frame, schema.names(), "table, after the steps")
