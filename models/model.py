@@ -72,6 +72,13 @@ class Model(nn.Module):
 
     def __init__(self, inputs: ModelInputs, settings: Any) -> None:
         super().__init__()
+        name, known = type(self).__name__, getattr(type(self), "Settings", object)
+        for argument, value, kind in (("inputs", inputs, ModelInputs), ("settings", settings, known)):
+            if not isinstance(value, kind):
+                raise ModelError(
+                    f"{name}: {argument} must be {kind.__module__}.{kind.__qualname__}, found {type(value).__name__}. "
+                    f"Build it as {name}(ModelInputs(...), {name}.Settings(...))."
+                )
         self.inputs, self.settings = inputs, settings
 
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:

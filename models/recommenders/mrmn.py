@@ -78,7 +78,7 @@ class MRMNSettings:
         if is_number(self.margins):
             object.__setattr__(self, "margins", (self.margins,))
         one_of("relation of mrmn", self.relation, RELATIONS)
-        numbers = isinstance(self.margins, tuple) and all(is_number(m) and m > 0 for m in self.margins)
+        numbers = isinstance(self.margins, tuple) and all(is_number(m) and 0 < m < math.inf for m in self.margins)
         require(numbers and bool(self.margins), f"margins must be positive numbers, not {self.margins!r}.")
 
 
