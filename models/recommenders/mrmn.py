@@ -2,7 +2,7 @@
 
 After the multi-relational memory network of Zhou, Liu, Lian and Xie (IJCAI 2019, arXiv 1906.09882), which builds on
 LRML (Tay et al., WWW 2018). The exact equations of the paper were not at hand: what stands here is the form that
-shared/algorithms.md, section 8, derives from its abstract and from LRML's published code (docs/models/mrmn.md).
+follows from its abstract and from LRML's published code; docs/models/mrmn.md says what is whose.
 
     s   = p * q * f_t + c        what user p, item q and context c have in common, seen by feedback type t
     a   = softmax(s K)           attention over the slots of a memory

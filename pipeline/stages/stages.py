@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -45,6 +45,7 @@ from gigabatch.pipeline.stages.encode import encode_split, fit, pack
 from gigabatch.pipeline.stages.run import SPLITS, Run, RunData, write_run
 from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore
 from gigabatch.pipeline.store.files import atomic_symlink
+from gigabatch.pipeline.store.garbage import CHECKPOINTS
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
 from gigabatch.pipeline.store.locks import folder_lock
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
@@ -105,13 +106,13 @@ class Pipeline:
         self.config = config
         self.engine = resolve_engine(config.engine)
         self.device = resolve_device(config.device)
-        self.store = ArtifactStore(config.artifacts)
+        self.store = ArtifactStore(config.artifacts, config.name)
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
 
     @classmethod
-    def from_config(cls, path: str | Path, *overrides: str) -> Pipeline:
-        """Read a YAML file, with `key=value` overrides.
+    def from_config(cls, path: str | Path, *overrides: str | Mapping[str, Any]) -> Pipeline:
+        """Read a YAML file, with overrides: `"train.epochs=2"`, or mappings such as `{"train.epochs": 2}`.
 
         Raises
         ------
@@ -142,7 +143,7 @@ class Pipeline:
         def write(folder: Path) -> dict[str, Any]:
             started = time.perf_counter()
             with progress(None, "features") as bar:
-                recipe.report = lambda step: bar.advance(1, step)
+                recipe.report = lambda step: bar.advance(0, step)
                 recipe.cache = cache = ParsedFiles(self.store, self.engine)
                 with self.cluster(folder) as cluster:
                     parts = recipe.write_parts(self.engine, folder, config.rows_per_part, cluster.map)
@@ -152,6 +153,7 @@ class Pipeline:
                 else:
                     tables = recipe.build(self.engine)
                     rows, notes = write_features(tables, folder, config.rows_per_part), tables.notes
+                bar.advance(sum(rows.values()))
             seconds = time.perf_counter() - started
             return {"rows": rows, "notes": list(notes), "inputs": cache.files, "seconds": seconds}
 
@@ -253,11 +255,13 @@ class Features:
             with self.pipeline.cluster(folder) as cluster:
                 packed = fit(preprocessor, engine, self.parts("train"), cluster)
                 preprocessor.save(folder / "preprocessor")
-                for split in progress(SPLITS, "encode"):
-                    parts = self.parts(split)
-                    ready, packed = packed if split == "train" else [], []
-                    encode_split(preprocessor, engine, parts, self.rows[split], folder / split, cluster, ready)
-            rows = {split: self.rows[split] for split in SPLITS}
+                rows = {split: self.rows[split] for split in SPLITS}
+                with progress(sum(rows.values()), "encode") as bar:
+                    for split in SPLITS:
+                        parts = self.parts(split)
+                        ready, packed = packed if split == "train" else [], []
+                        encode_split(preprocessor, engine, parts, rows[split], folder / split, cluster, ready)
+                        bar.advance(rows[split], split)
             return {"rows": rows, "seconds": time.perf_counter() - started}
 
         return Encoded(self, self.pipeline.store.build("encode", key, write))
@@ -357,7 +361,8 @@ class Encoded:
         raw = config.to_dict()
         settings = {"model": raw["model"], "train": raw["train"], "seed": config.seed, "device": pipeline.device}
         key = artifact_key("train", {"encode": self.artifact.key}, settings, source_hash(SOURCES["train"]))
-        work = pipeline.store.root / "checkpoints" / key
+        work = pipeline.store.root / CHECKPOINTS / key
+        pipeline.store.use(CHECKPOINTS, key)
 
         def write(folder: Path) -> dict[str, Any]:
             started = time.perf_counter()
