@@ -68,9 +68,9 @@ class Workflow:
     Raises
     ------
     DataError
-            If a step reads a column that an earlier one drops or renames, would overwrite a label by a name that it puts
-            together, or makes a column that tells a row its own label (only encodings out of fold or as of a row's time
-            do not), or a type is unknown.
+            If a step reads a column that an earlier one drops or renames, would overwrite a label by a name that it
+            puts together, or makes a column that tells a row its own label (only encodings out of fold or as of a row's
+            time do not), or a type is unknown.
 
     Examples
     --------
