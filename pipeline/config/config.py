@@ -257,9 +257,21 @@ class EvaluateSettings(Settings):
     importance_rows: int = Field(20_000, ge=100, description="rows of the test split that are shuffled and scored")
     importance_repeats: int = Field(3, ge=1, description="times that each feature is shuffled")
     calibration_bins: int = Field(15, ge=2, le=100, description="bins of the calibration error and its chart")
+    baselines: tuple[Literal["constant", "linear", "boosted"], ...] = Field(
+        ("constant", "linear", "boosted"),
+        description="what the model is compared with: always the mean; a logistic or ridge regression and gradient "
+        "boosted trees on at most 200,000 train rows; []: nothing",
+    )
     ranking: RankingSettings | None = Field(
         None, description="rank each choice of the test split among sampled items and among all; needs entities"
     )
+
+    @field_validator("baselines")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("names a baseline twice")
+        return value
 
 
 class NightlySettings(Settings):
