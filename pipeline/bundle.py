@@ -144,7 +144,7 @@ class Bundle:
             "files": {name: file_checksum(path) for name, path in _files(folder, has_workflow).items()},
         }  # fmt: skip
         content["checksum"] = _own_checksum(content)
-        (folder / "bundle.json").write_text(json.dumps(content, indent=1))
+        (folder / "bundle.json").write_text(json.dumps(content, indent=1, allow_nan=False))
 
 
 def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas") -> Bundle:
@@ -213,7 +213,9 @@ def _files(folder: Path, has_workflow: bool) -> dict[str, Path]:
 
 
 def _own_checksum(content: Mapping[str, Any]) -> str:
-    text = json.dumps({key: value for key, value in content.items() if key != "checksum"}, sort_keys=True)
+    text = json.dumps(
+        {key: value for key, value in content.items() if key != "checksum"}, sort_keys=True, allow_nan=False
+    )
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 

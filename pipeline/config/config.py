@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 Split = Literal["train", "valid", "test"]
 NAME = "[A-Za-z0-9_][A-Za-z0-9_.-]*"
+TIME_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "minutes": 60.0, "hours": 3600.0, "days": 86400.0}
 LONGEST_RUN = 1 << 62  # steps; how many a run has is only known when its rows are
 
 
@@ -251,6 +252,18 @@ class NightlySettings(Settings):
     min_window_rows: int = Field(
         1000, ge=10, description="fewer rows in the window that both models have not seen: refuse"
     )
+    max_skill_drop: float = Field(
+        0.2,
+        gt=0,
+        description="how far below the current model's own test metric the new one may be, as a share of the way from "
+        "a constant prediction (0) to perfection (1)",
+    )
+    time_unit: Literal["auto", "ns", "us", "ms", "s", "minutes", "hours", "days", "none"] = Field(
+        "auto",
+        description="in which the time column counts from 1970; auto: ns, us, ms or s where the times then lie between "
+        "1990 and 2262, else none: a number that only orders the rows",
+    )
+    max_future_seconds: float = Field(86_400.0, ge=0, description="rows with a time later than that after now: refuse")
 
 
 class ClusterSettings(Settings):
@@ -291,7 +304,7 @@ class RunConfig(Settings):
         "none", pattern=r"^(none|local|cuda|tcp://[^/\s]+:\d+)$", description="none, local, cuda or tcp://HOST:PORT"
     )
     cluster_settings: ClusterSettings = Field(ClusterSettings(), description="tasks, workers and their memory")
-    seed: int = Field(1, ge=0, description="of weights, order of rows, dropout and drawn negatives")
+    seed: int = Field(1, ge=0, lt=1 << 63, description="of weights, order of rows, dropout and drawn negatives")
     artifacts: Path = Field(Path("artifacts"), description="folder of what the stages made, by content")
     runs: Path = Field(Path("runs"), description="folder of finished runs")
     rows_per_part: int = Field(
@@ -343,7 +356,8 @@ class RunConfig(Settings):
         """Plain JSON types, every default written out."""
         raw = self.model_dump(mode="json", exclude={"features", "model"})
         own = {"features": asdict(self.features), "model": self.model.to_dict()}
-        return raw | json.loads(json.dumps(own))
+        # Plain types within Python; a bound of a step may be an infinity, which to_yaml can write.
+        return raw | json.loads(json.dumps(own, allow_nan=True))
 
     def to_yaml(self) -> str:
         out = io.StringIO()
@@ -353,7 +367,7 @@ class RunConfig(Settings):
         return out.getvalue()
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+def load_config(path: str | Path, overrides: Sequence[str | Mapping[str, Any]] = ()) -> RunConfig:
     """Read a YAML file and check it as a whole.
 
     Parameters
@@ -361,7 +375,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     path
         The file.
     overrides
-        `dotted.key=value`, applied in order; values are YAML too (`model.layers=[64,32]`).
+        `dotted.key=value`, applied in order; values are YAML too (`model.layers=[64,32]`). From Python also mappings
+        from dotted keys to values.
 
     Raises
     ------
@@ -373,6 +388,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     >>> _ = Path("run.yaml").write_text("name: clicks\\nrecipe: flights\\n")
     >>> load_config("run.yaml", ["train.epochs=3"]).train.epochs
     3
+    >>> load_config("run.yaml", [{"train.epochs": 4, "seed": 7}]).train.epochs
+    4
     """
     raw = _read(Path(path))
     for override in overrides:
@@ -447,7 +464,18 @@ def _where_yaml(error: Exception) -> str:
     return text if mark is None else f"{text}, line {mark.line + 1}, column {mark.column + 1}"
 
 
-def _apply(raw: dict[str, Any], override: str) -> None:
+def _apply(raw: dict[str, Any], override: str | Mapping[str, Any]) -> None:
+    if isinstance(override, Mapping):
+        for key, value in override.items():
+            if not isinstance(key, str) or not key:
+                raise ConfigError(f"override {key!r}: expected a dotted key, for example train.epochs.")
+            _set(raw, key, value, f"{key}={value}")
+        return
+    if not isinstance(override, str):
+        raise ConfigError(
+            f"override {override!r}: expected key=value or a mapping from keys to values, found "
+            f"{type(override).__name__}."
+        )
     key, separator, text = override.partition("=")
     if not separator or not key:
         raise ConfigError(f"override {override!r}: expected key=value, for example train.epochs=3.")
@@ -455,6 +483,10 @@ def _apply(raw: dict[str, Any], override: str) -> None:
         value = YAML(typ="safe", pure=True).load(text)
     except YAMLError as error:
         raise ConfigError(f"override {override!r}: the value is not valid YAML ({_where_yaml(error)}).") from error
+    _set(raw, key, value, override)
+
+
+def _set(raw: dict[str, Any], key: str, value: Any, override: str) -> None:
     *parents, last = key.split(".")
     for name in parents:
         if raw.get(name) is None:

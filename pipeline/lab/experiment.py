@@ -30,7 +30,8 @@ from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.bundle import target_loss
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, TrainSettings
 from gigabatch.pipeline.display import silence
-from gigabatch.pipeline.evaluation.evaluate import choose_metric, evaluate, importance_rows
+from gigabatch.pipeline.evaluation.evaluate import choose_metric, evaluate
+from gigabatch.pipeline.evaluation.sample import spread_rows
 from gigabatch.pipeline.stages.stages import Encoded, Pipeline
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives
 from gigabatch.pipeline.training.train import (
@@ -285,4 +286,4 @@ def sample_of(table: PackedTable, max_rows: int | None) -> PackedTable:
     """At most about `max_rows` rows, evenly spread, in their order, in memory; with groups, whole groups."""
     if max_rows is None or len(table) <= max_rows:
         return table
-    return replace(table, words=table.words[importance_rows(table, max_rows)])
+    return replace(table, words=table.words[spread_rows(table, max_rows)])

@@ -2,8 +2,9 @@
 
 `runs/<name>/current` is the promoted run, `runs/<name>/previous` the one before it (`pipeline/runs/`). Both models are
 scored on the same rows: those of the new test split that come after everything either model was fitted or selected on.
-The new one is promoted if the lower bound of the paired bootstrap of its gain is above minus the stated tolerance, its
-weights are others than the current ones, and nobody has rolled it back.
+The new one is promoted if the lower bound of the paired bootstrap of its gain is above minus the stated tolerance, it
+beats a constant, it is not far below what the current one reached when it was trained (`comparison.py`), its weights
+are others than the current ones, and nobody has rolled it back.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from gigabatch.pipeline.display import render_table
 from gigabatch.pipeline.embedding.embed import embed
 from gigabatch.pipeline.embedding.embed_write import EmbedSettings
 from gigabatch.pipeline.nightly.comparison import Comparison, compare
+from gigabatch.pipeline.nightly.times import refuse_future
 from gigabatch.pipeline.reports.report import ReportData, write_report
 from gigabatch.pipeline.runs.find import home_of
 from gigabatch.pipeline.runs.pointers import current_run, read_pointers
@@ -90,6 +92,7 @@ def _night(config: RunConfig, home: Path) -> Outcome:
     pipeline = Pipeline(config)
     try:
         features = pipeline.features()
+        refuse_future(features)
         encoded = features.encode()
     except (DataError, LoaderError) as error:
         return Outcome(REFUSED, f"Data refused: {error}")
@@ -105,7 +108,8 @@ def _night(config: RunConfig, home: Path) -> Outcome:
     if weights_of(current) == weights_of(candidate.path):
         return Outcome(KEPT, f"Kept: the weights are those of the current model, run {current.name}.", candidate)
     try:
-        comparison = compare(pipeline, features, load(pipeline, current), load(pipeline, candidate.path))
+        models = load(pipeline, current), load(pipeline, candidate.path)
+        comparison = compare(pipeline, features, *models, Run(current).summary)
     except DataError as error:
         return Outcome(REFUSED, f"Data refused: {error}", candidate)
     tolerance = pipeline.config.nightly.tolerance
@@ -116,6 +120,9 @@ def _night(config: RunConfig, home: Path) -> Outcome:
         f"that neither model has seen{drawn}; gain {comparison.gain:+.4f}, lower bound {comparison.bound:+.4f}, "
         f"tolerance {tolerance}."
     )
+    obstacle = comparison.obstacle(pipeline.config.nightly.max_skill_drop)
+    if obstacle:
+        return Outcome(KEPT, f"Kept: {text} {obstacle}", candidate, comparison)
     if comparison.bound > -tolerance:
         return _promote(home, features, Outcome(PROMOTED, f"Promoted: {text}", candidate, comparison), current)
     return Outcome(KEPT, f"Kept: {text}", candidate, comparison)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gigabatch.pipeline.store.files import without_nan
+from gigabatch.pipeline.store.files import json_text
 
 log = logging.getLogger(__name__)
 RECORD = "nightly.jsonl"
@@ -29,7 +29,7 @@ def append_record(home: Path, action: str, code: int, text: str, run: str | None
     try:
         home.mkdir(parents=True, exist_ok=True)
         with open(home / RECORD, "a") as file:
-            file.write(json.dumps(without_nan(entry), allow_nan=False) + "\n")
+            file.write(json_text(entry) + "\n")
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:

@@ -18,12 +18,13 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.model import Model
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.config.config import RunConfig
-from gigabatch.pipeline.display import html_table, render_table
+from gigabatch.pipeline.display import format_value, html_table, render_table
 from gigabatch.pipeline.evaluation.evaluate import column_summary, evaluate, permutation_importance, quality
 from gigabatch.pipeline.evaluation.rank_evaluate import ranking_rows
 from gigabatch.pipeline.reports.report import ReportData, write_report
 from gigabatch.pipeline.runs.pointers import read_pointers
 from gigabatch.pipeline.store.artifacts import Artifact
+from gigabatch.pipeline.store.files import json_text
 from gigabatch.pipeline.store.keys import versions
 
 SPLITS = ("train", "valid", "test")
@@ -96,17 +97,19 @@ class Run:
 
 
 def stage_rows(summary: Mapping[str, Any], skipped: Collection[str]) -> list[dict[str, Any]]:
-    """A row a stage: rows, seconds, speed, and whether it was skipped."""
-    return [
-        {
-            "stage": name,
-            "rows": summary["rows_by_stage"][name],
-            "seconds": summary["seconds"][name],
-            "rows/s": summary["rows_by_stage"][name] / max(summary["seconds"][name], 1e-9),
-            "": "skipped, unchanged" if name in skipped else "",
-        }
-        for name in STAGES
-    ]
+    """A row a stage: rows, seconds, speed (of training over all epochs), and whether it was skipped.
+
+    The seconds of a stage that was skipped are those of the run that made its artifact.
+    """
+    found = []
+    for name in STAGES:
+        rows, seconds = summary["rows_by_stage"][name], summary["seconds"][name]
+        worked = summary["trained"]["rows"] if name == "train" else rows
+        notes = [f"{format_value(summary['trained']['epochs'])} epochs"] if name == "train" else []
+        notes += ["skipped, unchanged: seconds of an earlier run"] if name in skipped else []
+        speed = worked / max(seconds, 1e-9)
+        found.append({"stage": name, "rows": rows, "seconds": seconds, "rows/s": speed, "note": "; ".join(notes)})
+    return found
 
 
 @dataclass(frozen=True)
@@ -133,15 +136,17 @@ class RunData:
 def write_run(folder: Path, run_id: str, data: RunData) -> dict[str, Any]:
     """Evaluate the trained artifact into an empty folder; returns what summary.json holds."""
     started = time.perf_counter()
-    trained = data.stages["train"].path
-    shutil.copytree(trained / "model", folder / "model")
-    shutil.copy(trained / "metrics.jsonl", folder / "metrics.jsonl")
+    artifact = data.stages["train"]
+    shutil.copytree(artifact.path / "model", folder / "model")
+    shutil.copy(artifact.path / "metrics.jsonl", folder / "metrics.jsonl")
     results = evaluate_bundle(load_bundle(folder / "model", data.device, data.engine), data)
-    seconds = {name: float(artifact.manifest["seconds"]) for name, artifact in data.stages.items()}
+    seconds = {name: float(stage.manifest["seconds"]) for name, stage in data.stages.items()}
     seconds["evaluate"] = time.perf_counter() - started
-    summary = summarise(run_id, data, results, seconds)
-    (folder / "summary.json").write_text(json.dumps(summary, indent=1))
-    write_report(folder / "report.html", report_data(data.config, summary, results, Run(folder).curve))
+    manifest, curve = artifact.manifest, Run(folder).curve
+    trained = {"epochs": round(curve[-1]["epoch"]), "steps": manifest["steps"], "rows": manifest["rows"]}
+    summary = summarise(run_id, data, results, seconds, trained)
+    (folder / "summary.json").write_text(json_text(summary, indent=1))
+    write_report(folder / "report.html", report_data(data.config, summary, results, curve))
     return summary
 
 
@@ -171,8 +176,10 @@ def target_means(table: PackedTable) -> dict[str, float]:
     return {f"mean of {t.name}": float(labels.double().mean()) for t, labels in targets if t.task != "multiclass"}
 
 
-def summarise(run_id: str, data: RunData, results: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:
-    """What summary.json holds."""
+def summarise(
+    run_id: str, data: RunData, results: dict[str, Any], seconds: dict[str, float], trained: dict[str, Any]
+) -> dict[str, Any]:
+    """What summary.json holds; trained: epochs that were trained, and their steps and rows together."""
     labelled = {split: data.rows[split] for split in SPLITS}
     evaluations = results["evaluations"]
     return {
@@ -190,9 +197,10 @@ def summarise(run_id: str, data: RunData, results: dict[str, Any], seconds: dict
         "rows_by_stage": {
             "features": sum(data.rows.values()),
             "encode": sum(labelled.values()),
-            "train": labelled["train"] * data.config.train.epochs,
+            "train": labelled["train"],
             "evaluate": labelled["valid"] + labelled["test"],
         },
+        "trained": trained,
         "skipped": [name for name, artifact in data.stages.items() if artifact.skipped],
         "notes": data.notes,
         "environment": environment(data.device),
@@ -232,12 +240,7 @@ def report_data(
         learning_curve=curve,
         quality=results["quality"],
         stages=[
-            {
-                "stage": row["stage"] + (" (reused)" if row[""] else ""),
-                "seconds": row["seconds"],
-                "rows": row["rows"],
-                "rows/s": round(row["rows/s"]),
-            }
+            row | {"rows/s": round(row["rows/s"]), "reused": row["stage"] in summary["skipped"]}
             for row in stage_rows(summary, summary["skipped"])
         ],
         columns=results["columns"],

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -115,8 +115,8 @@ class Pipeline:
             torch.set_num_threads(config.num_threads)
 
     @classmethod
-    def from_config(cls, path: str | Path, *overrides: str) -> Pipeline:
-        """Read a YAML file, with `key=value` overrides.
+    def from_config(cls, path: str | Path, *overrides: str | Mapping[str, Any]) -> Pipeline:
+        """Read a YAML file, with overrides: `"train.epochs=2"`, or mappings such as `{"train.epochs": 2}`.
 
         Raises
         ------
@@ -147,7 +147,7 @@ class Pipeline:
         def write(folder: Path) -> dict[str, Any]:
             started = time.perf_counter()
             with progress(None, "features") as bar:
-                recipe.report = lambda step: bar.advance(1, step)
+                recipe.report = lambda step: bar.advance(0, step)
                 recipe.cache = cache = ParsedFiles(self.store, self.engine)
                 with self.cluster(folder) as cluster:
                     parts = recipe.write_parts(self.engine, folder, config.rows_per_part, cluster.map)
@@ -157,6 +157,7 @@ class Pipeline:
                 else:
                     tables = recipe.build(self.engine)
                     rows, notes = write_features(tables, folder, config.rows_per_part), tables.notes
+                bar.advance(sum(rows.values()))
             seconds = time.perf_counter() - started
             return {"rows": rows, "notes": list(notes), "inputs": cache.files, "seconds": seconds}
 
@@ -258,11 +259,13 @@ class Features:
             with self.pipeline.cluster(folder) as cluster:
                 packed = fit(preprocessor, engine, self.parts("train"), cluster)
                 preprocessor.save(folder / "preprocessor")
-                for split in progress(SPLITS, "encode"):
-                    parts = self.parts(split)
-                    ready, packed = packed if split == "train" else [], []
-                    encode_split(preprocessor, engine, parts, self.rows[split], folder / split, cluster, ready)
-            rows = {split: self.rows[split] for split in SPLITS}
+                rows = {split: self.rows[split] for split in SPLITS}
+                with progress(sum(rows.values()), "encode") as bar:
+                    for split in SPLITS:
+                        parts = self.parts(split)
+                        ready, packed = packed if split == "train" else [], []
+                        encode_split(preprocessor, engine, parts, rows[split], folder / split, cluster, ready)
+                        bar.advance(rows[split], split)
             return {"rows": rows, "seconds": time.perf_counter() - started}
 
         return Encoded(self, self.pipeline.store.build("encode", key, write))

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gigabatch.pipeline.store.files import ArtifactError, fsync_folder, fsync_tree
+from gigabatch.pipeline.store.files import ArtifactError, fsync_folder, fsync_tree, json_text
 from gigabatch.pipeline.store.keys import CHECKSUMS, ChecksumCache, file_checksum, versions
 from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import own_folder, remove_leftovers, temporary_path
@@ -173,7 +173,7 @@ class ArtifactStore:
                 **extra,
                 "files": files,
             }
-            (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1))
+            (temporary / MANIFEST).write_text(json_text(manifest, indent=1))
             if not _put_in_place(temporary, target):
                 log.info("%s: another process finished the same artifact first", stage)
                 return Artifact(target, key, self._verified(target))

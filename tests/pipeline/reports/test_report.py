@@ -92,7 +92,7 @@ def full(text="Flights", number=0.5):
         ],
         stages=[
             {"stage": text, "seconds": 2.0, "rows": 1_234_567, "rows/s": 617_284},
-            {"stage": "train (reused)", "seconds": None},
+            {"stage": "train", "seconds": 70.5, "reused": True},
         ],
         columns=[{"name": text, "nulls": number, "unseen_rate": None, "mean": number, text: text}],
         importance=[{"name": text, "mean": 0.2, "std": 0.1}, {"name": "b", "mean": number, "std": number}],
@@ -112,9 +112,10 @@ def test_every_section_of_full_data_is_there_once_and_linked():
     links = [value for tag, name, value in page.attributes if (tag, name) == ("a", "href")]
     assert links == [f"#{name}" for name in SECTIONS]
     assert page.tags.count("svg") == 2 + 3 + 2  # learning (loss, one more), binary target, regression target
-    for text in ("0.7634", "228,344", "1,234,567", "617,284", "train (reused)"):
+    for text in ("0.7634", "228,344", "1,234,567", "617,284", "70.50", "yes"):
         assert text in page.words
     assert "2025-07-14 03:12:44 UTC" in page.words
+    assert any(text.startswith("2.0 seconds in this run.") for text in page.words)  # without the stage that was reused
 
 
 def test_a_section_without_data_is_left_out(monkeypatch):
