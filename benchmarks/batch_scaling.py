@@ -102,7 +102,8 @@ def train(run: Run) -> dict[str, Any]:
         for batch in loader:
             losses[number] = step(batch, *schedule.at(number))
             number += 1
-    ends = torch.linspace(0, number, min(CURVE_POINTS, number) + 1).round().long().tolist()
+    points = min(CURVE_POINTS, number)
+    ends = [i * number // points for i in range(points + 1)]
     curve = [float(losses[a:b].mean()) for a, b in pairwise(ends)]
     model.eval()
     found: dict[str, Any] = {split: judge(model, split_table(run.folder, split, run.device)) for split in SPLITS[1:]}
@@ -174,7 +175,7 @@ class Runs:
     def keep(self, run: Run, result: dict[str, Any]) -> None:
         self.known[run.key] = result
         with self.path.open("a") as file:
-            file.write(json.dumps({"key": run.key, "result": result}) + "\n")
+            file.write(json.dumps({"key": run.key, "result": result}, allow_nan=False) + "\n")
         valid = result["valid"]
         print(
             f"{len(self.known)}: {run.table} {run.contender} steps {run.steps} lr {run.lr:.4g} seed {run.seed}: "

@@ -197,11 +197,21 @@ def search(path: str, device: str, grid: Mapping[str, Sequence[float]]) -> None:
     clock = Clock(device)
     train, valid = encode(*read_splits(path, "auto" if device == "cuda" else "pandas", clock), device, clock)
     for values in itertools.product(*grid.values()):
-        recipe = Recipe(**dict(zip(grid, values, strict=True)), optimizer="adagrad_lamb")
+        recipe = Recipe(**dict(zip(grid, values, strict=True)), optimizer="lamb")
         model = train_epoch(train, recipe, device, 0, clock)
-        print(json.dumps({**asdict(recipe), **judge(model, valid, clock), "train": clock.seconds["train"]}), flush=True)
+        print(
+            json.dumps(
+                {**asdict(recipe), **judge(model, valid, clock), "train": clock.seconds["train"]}, allow_nan=False
+            ),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
-    print(json.dumps(once(given["path"], Recipe(**given["recipe"]), given["device"], given["seed"], given["warm_up"])))
+    print(
+        json.dumps(
+            once(given["path"], Recipe(**given["recipe"]), given["device"], given["seed"], given["warm_up"]),
+            allow_nan=False,
+        )
+    )

@@ -260,7 +260,7 @@ class Schema:
         return {column.name: column.dtype for column in self.columns}
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1)
+        return json.dumps(asdict(self), indent=1, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> "Schema":
@@ -323,7 +323,7 @@ class TensorSchema:
         return sum(target.num_outputs for target in self.targets)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1)
+        return json.dumps(asdict(self), indent=1, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> "TensorSchema":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,16 @@ from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import UNREADABLE, DataError
 from gigabatch.features.schema import Schema
 from gigabatch.features.workflow.workflow import Workflow
-from gigabatch.models.losses import TargetLoss
+from gigabatch.models.losses import RegressionLoss, TargetLoss
 from gigabatch.models.model import Model
 from gigabatch.models.shelf import ModelSpec, spec_of
+from gigabatch.pipeline.config.config import ConfigError, LossSettings
+from gigabatch.pipeline.store.keys import file_checksum
 
 FORMAT = 2  # since 2 a model is described by its name, inputs and settings
 BLOCK_ROWS = 65_536
+WEIGHTS = "weights.safetensors"
+AGAIN = "Train again, which mends the run, or take another."
 
 
 class BundleError(ValueError):
@@ -84,9 +89,9 @@ class Bundle:
         Returns
         -------
         data frame of the same engine, index and length
-            One float32 column a binary target (probability) or regression target (value), and one column
-            `<target>_<class>` a class of a multiclass target (probability). A row's predictions alone and among others
-            are equal within `SCORE_RTOL` and `SCORE_ATOL` (models/model.py).
+            One column a binary target (probability, float32) or regression target (value in the target's own unit,
+            float64), and one float32 column `<target>_<class>` a class of a multiclass target (probability). A
+            row's predictions alone and among others are equal within `SCORE_RTOL` and `SCORE_ATOL` (models/model.py).
 
         Raises
         ------
@@ -105,11 +110,12 @@ class Bundle:
 
     @property
     def raw_workflow(self) -> Workflow:
-        """The workflow; `DataError` where there is none."""
+        """The workflow; `DataError` where there is none, with the step that needs more than the row."""
         if self.workflow is None:
+            reason = self.info.get("raw_refused", "its features need more than the row.")
             raise DataError(
-                f"bundle: recipe {self.info.get('recipe')!r} has no way from raw rows alone to predictions, because "
-                "its features need more than the row. Give rows of the features stage to predict, or score a split."
+                f"bundle: recipe {self.info.get('recipe')!r} has no way from raw rows alone to predictions: {reason} "
+                "Give rows of the features stage to predict, or score a split."
             )
         return self.workflow
 
@@ -125,19 +131,22 @@ class Bundle:
         return engine.frames.DataFrame(values, index=frame.index)
 
     def save(self, folder: Path) -> None:
-        """Write `bundle.json`, `weights.safetensors`, `preprocessor/`, and `workflow/` where there is one."""
+        """Write `weights.safetensors`, `preprocessor/`, and `workflow/` where there is one; then `bundle.json`, which
+        holds their checksums and its own."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.preprocessor.save(folder / "preprocessor")
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.model.state_dict().items()}
-        save_file(weights, folder / "weights.safetensors")
+        save_file(weights, folder / WEIGHTS)
         if self.workflow is not None:
             self.workflow.save(folder / "workflow")
         has_workflow = self.workflow is not None
         content = {
-            "format": FORMAT, "model": spec_of(self.model).to_dict(), "info": self.info, "workflow": has_workflow
+            "format": FORMAT, "model": spec_of(self.model).to_dict(), "info": self.info, "workflow": has_workflow,
+            "files": {name: file_checksum(path) for name, path in _files(folder, has_workflow).items()},
         }  # fmt: skip
-        (folder / "bundle.json").write_text(json.dumps(content, indent=1))
+        content["checksum"] = _own_checksum(content)
+        (folder / "bundle.json").write_text(json.dumps(content, indent=1, allow_nan=False))
 
 
 def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas") -> Bundle:
@@ -155,7 +164,8 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
     Raises
     ------
     BundleError
-        Where the folder is damaged or of another version; the message names it.
+        Where the folder is of another version, or a file is not the one that was saved, by its checksum; the message
+        names it.
 
     Examples
     --------
@@ -177,13 +187,14 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
         content = json.loads((folder / "bundle.json").read_text())
         if content["format"] != FORMAT:
             raise BundleError(f"bundle {folder}: format {content['format']}, this version reads {FORMAT}.")
-        model = ModelSpec.from_dict(content["model"]).build()
-        model.load_state_dict(load_file(folder / "weights.safetensors", device="cpu"))
         info, has_workflow = dict(content["info"]), content.get("workflow", False)
+        _check(folder, content, has_workflow)
+        model = ModelSpec.from_dict(content["model"]).build()
+        model.load_state_dict(load_file(folder / WEIGHTS, device="cpu"))
     except BundleError:
         raise
     except (*UNREADABLE, SafetensorError) as error:
-        raise BundleError(f"bundle {folder}: missing or damaged ({error}). Train again or take another run.") from error
+        raise BundleError(f"bundle {folder}: missing or damaged ({error}). {AGAIN}") from error
     name = load_engine(engine).NAME
     try:
         preprocessor = Preprocessor.load(folder / "preprocessor", name)
@@ -196,11 +207,47 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
     return Bundle(preprocessor, model.to(device).eval(), info, device, workflow)
 
 
+def _files(folder: Path, has_workflow: bool) -> dict[str, Path]:
+    """What a bundle consists of beside bundle.json, by name; hidden files and those of others are none of it."""
+    parts = [folder / WEIGHTS, *(folder / "preprocessor").rglob("[!.]*")]
+    parts += (folder / "workflow").rglob("[!.]*") if has_workflow else []
+    return {path.relative_to(folder).as_posix(): path for path in sorted(parts) if path.is_file()}
+
+
+def _own_checksum(content: Mapping[str, Any]) -> str:
+    text = json.dumps(
+        {key: value for key, value in content.items() if key != "checksum"}, sort_keys=True, allow_nan=False
+    )
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _check(folder: Path, content: Mapping[str, Any], has_workflow: bool) -> None:
+    """Raise `BundleError` unless bundle.json and the files beside it are those that were saved.
+
+    Bundles of before there were checksums have neither key; one without the other is damage.
+    """
+    if not content.keys() & {"files", "checksum"}:
+        return
+    if content.get("checksum") != _own_checksum(content):
+        raise BundleError(f"bundle {folder}: damaged, bundle.json is not what was saved. {AGAIN}")
+    found = _files(folder, has_workflow)
+    for name in sorted(content["files"].keys() | found.keys()):
+        if name not in found or file_checksum(found[name]) != content["files"].get(name):
+            what = "missing" if name not in found else "not what was saved"
+            raise BundleError(f"bundle {folder}: missing or damaged, {name} is {what}. {AGAIN}")
+
+
 def model_outputs(model: Model, ids: Tensor, floats: Tensor) -> Iterator[Tensor]:
-    """Outputs [rows of block, O] of each block of `BLOCK_ROWS` rows, in evaluation mode.
+    """Outputs [rows of block, O] of each block of `BLOCK_ROWS` rows, in evaluation mode; regression values in their
+    target's own unit.
 
     ids [N, C] int32, floats [N, F] float32, on the model's device. The model's mode is restored.
     """
+    yield from map(model.in_target_units, standardised_outputs(model, ids, floats))
+
+
+def standardised_outputs(model: Model, ids: Tensor, floats: Tensor) -> Iterator[Tensor]:
+    """`model_outputs` as the model learns them, which is what losses are of."""
     training = model.training
     model.eval()
     try:
@@ -223,9 +270,24 @@ def named_predictions(schema: Schema, predictions: Sequence[Tensor]) -> dict[str
     return columns
 
 
-def target_loss(schema: Schema) -> TargetLoss:
-    """The loss that a schema's targets ask for."""
-    return TargetLoss([(target.task, target.num_outputs) for target in schema.targets])
+def target_loss(schema: Schema, losses: Mapping[str, LossSettings] | None = None) -> TargetLoss:
+    """The loss that a schema's targets ask for. losses: of regression targets by name (`train.losses`).
+
+    Raises:
+        ConfigError: for a name that is no regression target of the schema.
+    """
+    losses = losses or {}
+    known = [target.name for target in schema.targets if target.task == "regression"]
+    if unknown := [name for name in losses if name not in known]:
+        raise ConfigError(
+            f"train.losses: {', '.join(map(repr, unknown))} is no regression target. Regression targets: "
+            f"{', '.join(known) or 'none'}."
+        )
+    given = [
+        RegressionLoss(**losses[target.name].model_dump(exclude_none=True)) if target.name in losses else None
+        for target in schema.targets
+    ]
+    return TargetLoss([(target.task, target.num_outputs) for target in schema.targets], given)
 
 
 def _frame_device(engine: Any) -> str:

@@ -275,7 +275,8 @@ class Progress:
     def _line(self) -> str:
         seconds = self._clock() - self._start
         of_total = f" of {self._total:,} ({100 * self._done / self._total:.0f} %)" if self._total else ""
-        return f"{self._label}: {self._done:,}{of_total}, {seconds:.1f} s{self._tail(seconds)}\n"
+        count = f"{self._done:,}{of_total}, " if self._done or self._total else ""
+        return f"{self._label}: {count}{seconds:.1f} s{self._tail(seconds)}\n"
 
     def _last_line(self, stopped: bool) -> str:
         seconds = self._clock() - self._start
@@ -284,7 +285,7 @@ class Progress:
         return f"{self._label}: {verb} {self._done:,}{of_total} in {seconds:.1f} s{self._tail(seconds)}\n"
 
     def _tail(self, seconds: float) -> str:
-        rate = f", {format_value(self._done / seconds)}/s" if seconds > 0 else ""
+        rate = f", {format_value(self._done / seconds)}/s" if seconds > 0 and self._done else ""
         return rate + (f", {self._note}" if self._note else "")
 
 

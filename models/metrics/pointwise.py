@@ -28,10 +28,12 @@ class RocCurve(NamedTuple):
 
 
 class CalibrationCurve(NamedTuple):
-    """Bins of a reliability diagram, empty ones left out: mean confidence and share of hits (float64), rows (int64)."""
+    """Bins of a reliability diagram, empty ones left out: mean confidence, share of hits and weight of the bin's rows
+    (float64; without weights each row weighs 1), and how many these are (int64)."""
 
     confidence: Tensor
     accuracy: Tensor
+    weight: Tensor
     num_rows: Tensor
 
 
@@ -139,28 +141,35 @@ def accuracy(probabilities: Tensor, labels: Tensor, weight: Tensor | None = None
     return _mean(hits.double(), weight)
 
 
-def expected_calibration_error(probabilities: Tensor, labels: Tensor, num_bins: int = 15) -> Tensor:
+def expected_calibration_error(
+    probabilities: Tensor, labels: Tensor, num_bins: int = 15, weight: Tensor | None = None
+) -> Tensor:
     """Expected calibration error (Guo et al., arXiv 1706.04599, equation 3) over bins of equal width, closed above.
 
-    The sum over bins of (share of rows) |mean confidence - share of hits|. For P(1) [n], confidence is P(1) and a hit
-    is label 1; for [n, K], confidence is the highest probability and a hit is that class being the label.
+    The sum over bins of (share of the weight) |mean confidence - share of hits|. For P(1) [n], confidence is P(1) and a
+    hit is label 1; for [n, K], confidence is the highest probability and a hit is that class being the label.
     """
-    curve = calibration_curve(probabilities, labels, num_bins)
-    return (curve.num_rows * (curve.confidence - curve.accuracy).abs()).sum() / len(labels)
+    curve = calibration_curve(probabilities, labels, num_bins, weight)
+    return (curve.weight * (curve.confidence - curve.accuracy).abs()).sum() / curve.weight.sum()
 
 
-def calibration_curve(probabilities: Tensor, labels: Tensor, num_bins: int = 15) -> CalibrationCurve:
+def calibration_curve(
+    probabilities: Tensor, labels: Tensor, num_bins: int = 15, weight: Tensor | None = None
+) -> CalibrationCurve:
     """Reliability diagram: bins ((i-1)/num_bins, i/num_bins], the first with 0; confidence as for the error above."""
     require(num_bins >= 1, f"calibration_curve: num_bins must be at least 1, not {num_bins}.")
-    confidence, hits = _confidence_and_hits("calibration_curve", probabilities, labels, None)
-    confidence = confidence.double()
+    confidence, hits = _confidence_and_hits("calibration_curve", probabilities, labels, weight)
+    confidence = confidence.double().contiguous()
     inner_edges = torch.linspace(0, 1, num_bins + 1, dtype=torch.float64, device=confidence.device)[1:-1]
     bins = torch.bucketize(confidence, inner_edges)
-    count = torch.bincount(bins, minlength=num_bins)
-    num_hits = torch.bincount(bins[hits], minlength=num_bins)
-    total = confidence.new_zeros(num_bins).index_add_(0, bins, confidence)
-    used = count > 0
-    return CalibrationCurve(total[used] / count[used], num_hits[used].double() / count[used], count[used])
+    mass = torch.ones_like(confidence) if weight is None else weight.double()
+
+    def sums(values: Tensor) -> Tensor:
+        return confidence.new_zeros(num_bins).index_add_(0, bins, values)
+
+    total, used = sums(mass), sums(mass) > 0
+    hit_share, mean = sums(mass * hits)[used] / total[used], sums(mass * confidence)[used] / total[used]
+    return CalibrationCurve(mean, hit_share, total[used], torch.bincount(bins, minlength=num_bins)[used])
 
 
 def rmse(predictions: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:

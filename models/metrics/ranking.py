@@ -31,21 +31,21 @@ class GroupAuc(NamedTuple):
     left_out: Tensor
 
 
-def gauc(scores: Tensor, labels: Tensor, groups: Tensor) -> GroupAuc:
-    """Group AUC: the mean of each group's AUC, weighted by its rows.
+def gauc(scores: Tensor, labels: Tensor, groups: Tensor, weight: Tensor | None = None) -> GroupAuc:
+    """Group AUC: the mean of each group's AUC, weighted by its rows, or by the sum of their weights [n].
 
     Zhou et al., "Deep Interest Network", arXiv 1706.06978, section on metrics. Groups of one class, which have no AUC,
     are left out; NaN if that is all of them.
     """
-    ranked = RankedGroups(scores, labels, groups)
+    ranked = RankedGroups(scores, labels, groups, weight)
     auc = ranked.auc()
     has_both = ~auc.isnan()
-    weight = ranked.num_rows.double()[has_both]
-    left_out = 1 - ranked.num_rows[has_both].sum().double() / ranked.num_rows.sum()
-    return GroupAuc((auc[has_both] * weight).sum() / weight.sum(), left_out)
+    mass = ranked.weight.double()
+    left_out = 1 - mass[has_both].sum() / mass.sum()
+    return GroupAuc((auc * mass)[has_both].sum() / mass[has_both].sum(), left_out)
 
 
-def grouped_mrr(scores: Tensor, labels: Tensor, groups: Tensor) -> Tensor:
+def grouped_mrr(scores: Tensor, labels: Tensor, groups: Tensor, weight: Tensor | None = None) -> Tensor:
     """Mean reciprocal rank of the best-ranked positive, over the groups that have one.
 
     Tied rows have their mean rank.
@@ -58,11 +58,13 @@ def grouped_mrr(scores: Tensor, labels: Tensor, groups: Tensor) -> Tensor:
         [n] of 0 and 1, any dtype.
     groups : Tensor
         [n] integers; rows of a group need not lie together.
+    weight : Tensor or None, default None
+        [n], not negative: a group counts by the mean weight of its rows. None counts all groups alike.
 
     Returns
     -------
     Tensor
-        0-d float64; NaN if no group has a positive.
+        0-d float64; NaN if no group of some weight has a positive.
 
     Raises
     ------
@@ -77,7 +79,9 @@ def grouped_mrr(scores: Tensor, labels: Tensor, groups: Tensor) -> Tensor:
     >>> grouped_mrr(scores, labels, groups=torch.tensor([1, 1, 2, 2])).item()
     0.75
     """
-    return reciprocal_ranks(scores, labels, groups).mean()
+    ranked = RankedGroups(scores, labels, groups, weight)
+    share = (ranked.weight.double() / ranked.num_rows)[ranked.num_positives > 0]
+    return (ranked.reciprocal_rank() * share).sum() / share.sum()
 
 
 def reciprocal_ranks(scores: Tensor, labels: Tensor, groups: Tensor) -> Tensor:
@@ -120,7 +124,7 @@ class RankedGroups:
     """Rows of each group by falling score, as runs of equal scores. Groups in ascending order of their numbers.
 
     By run, int64 [T]: group_of_run, start (rows of its group above it), size (rows), positives (among them). By group,
-    int64 [G]: num_rows, num_positives.
+    int64 [G]: num_rows, num_positives; weight, the sum of its rows' weights, float64 [G] where rows have weights.
 
     Parameters
     ----------
@@ -130,11 +134,13 @@ class RankedGroups:
         [n] of 0 and 1, any dtype.
     groups : Tensor
         [n] integers; rows of a group need not lie together.
+    weight : Tensor or None, default None
+        [n], not negative. Of `auc` alone: a rank counts rows, whatever they weigh.
 
     Raises
     ------
     ModelError
-        For no rows, other shapes, scores that are NaN, labels other than 0 and 1, groups that are floats.
+        For no rows, other shapes, scores or weights that are NaN, labels other than 0 and 1, groups that are floats.
 
     Examples
     --------
@@ -146,8 +152,8 @@ class RankedGroups:
     ([1.0, 0.0], [1.0, 1.0])
     """
 
-    def __init__(self, scores: Tensor, labels: Tensor, groups: Tensor) -> None:
-        check_rows("ranking", scores, labels, None)
+    def __init__(self, scores: Tensor, labels: Tensor, groups: Tensor, weight: Tensor | None = None) -> None:
+        check_rows("ranking", scores, labels, weight)
         positive = as_positives("ranking", labels)
         if groups.shape != scores.shape or groups.is_floating_point():
             raise ModelError(
@@ -167,6 +173,14 @@ class RankedGroups:
         self.positives = torch.zeros_like(self.size).index_add_(0, run_of_row, positive)
         self.num_rows = torch.bincount(group_of_row)
         self.num_positives = self._sum(self.positives)
+        # Counts stay whole numbers, and so exact, where no row has a weight.
+        self._masses, self.weight = (self.positives, self.size - self.positives), self.num_rows
+        if weight is not None:
+            none, mass = weight.new_zeros(len(self.size), dtype=torch.float64), weight.double()[order]
+            self._masses = tuple(
+                none.index_add(0, run_of_row, mass * of_class) for of_class in (positive, 1 - positive)
+            )
+            self.weight = self._sum(self._masses[0] + self._masses[1])
 
     def hit_rate(self, k: int) -> Tensor:
         """Chance that a positive is among the first k rows, float64 [G]; NaN of a group without a positive.
@@ -202,12 +216,13 @@ class RankedGroups:
 
     def auc(self) -> Tensor:
         """Chance that a positive outranks a negative, a tie counting half, float64 [G]; NaN of a group of one class."""
-        above = self.positives.cumsum(0) - self.positives
+        positives, negatives = self._masses
+        above = positives.cumsum(0) - positives
         first_of_group = torch.searchsorted(self.group_of_run, torch.arange(len(self.num_rows), device=above.device))
         above = above - above[first_of_group][self.group_of_run]
-        twice_won = self._sum((self.size - self.positives) * (2 * above + self.positives))
-        pairs = self.num_positives * (self.num_rows - self.num_positives)
-        return twice_won.double() / (2 * pairs)
+        twice_won = self._sum(negatives * (2 * above + positives))
+        pairs = self._sum(positives) * self._sum(negatives)
+        return torch.where(pairs > 0, twice_won.double() / (2 * pairs), torch.nan)
 
     def reciprocal_rank(self) -> Tensor:
         """1 / mean rank of the best-ranked positive, float64, of the groups that have one only."""

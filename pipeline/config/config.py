@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 Split = Literal["train", "valid", "test"]
+TIME_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "minutes": 60.0, "hours": 3600.0, "days": 86400.0}
+DEEPEST, MOST_VALUES = 50, 1_000_000  # of a configuration's levels, and of its values with their repetitions
 LONGEST_RUN = 1 << 62  # steps; how many a run has is only known when its rows are
 
 
@@ -103,6 +105,30 @@ class NegativeSettings(Settings):
     exclude_known: bool = Field(True, description="never draw an item that the user has in the train split")
 
 
+class LossSettings(Settings):
+    """The loss of a regression target, whose errors are in standard deviations of the target in the train split."""
+
+    kind: Literal["mse", "huber", "quantile"] = Field(
+        "mse", description="squared error; Huber's, which outliers weigh less in; of a quantile"
+    )
+    delta: float | None = Field(
+        None, gt=0, description="huber: deviations from which on an error counts linearly; null: 1"
+    )
+    tau: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="quantile: share of the targets that the prediction is above; null: 0.5, the median",
+    )
+
+    @model_validator(mode="after")
+    def _fits_the_kind(self) -> LossSettings:
+        for name, kind in (("delta", "huber"), ("tau", "quantile")):
+            if getattr(self, name) is not None and self.kind != kind:
+                raise ValueError(f"{name} is a setting of the loss {kind}, and kind is {self.kind}")
+        return self
+
+
 class TrainSettings(Settings):
     """How the model is trained; docs/training.md says what each setting costs and when to use it."""
 
@@ -145,6 +171,9 @@ class TrainSettings(Settings):
         None, description="for rows that are all positives; batch_size counts the positives"
     )
     compile: Literal["on", "off"] = Field("off", description="torch.compile of model and loss; takes seconds to begin")
+    losses: dict[str, LossSettings] = Field(
+        default_factory=dict, description="of regression targets by name; mse for those that are not there"
+    )
 
     @field_validator("max_grad_norm")
     @classmethod
@@ -228,9 +257,21 @@ class EvaluateSettings(Settings):
     importance_rows: int = Field(20_000, ge=100, description="rows of the test split that are shuffled and scored")
     importance_repeats: int = Field(3, ge=1, description="times that each feature is shuffled")
     calibration_bins: int = Field(15, ge=2, le=100, description="bins of the calibration error and its chart")
+    baselines: tuple[Literal["constant", "linear", "boosted"], ...] = Field(
+        ("constant", "linear", "boosted"),
+        description="what the model is compared with: always the mean; a logistic or ridge regression and gradient "
+        "boosted trees on at most 200,000 train rows; []: nothing",
+    )
     ranking: RankingSettings | None = Field(
         None, description="rank each choice of the test split among sampled items and among all; needs entities"
     )
+
+    @field_validator("baselines")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("names a baseline twice")
+        return value
 
 
 class NightlySettings(Settings):
@@ -248,6 +289,18 @@ class NightlySettings(Settings):
     min_window_rows: int = Field(
         1000, ge=10, description="fewer rows in the window that both models have not seen: refuse"
     )
+    max_skill_drop: float = Field(
+        0.2,
+        gt=0,
+        description="how far below the current model's own test metric the new one may be, as a share of the way from "
+        "a constant prediction (0) to perfection (1)",
+    )
+    time_unit: Literal["auto", "ns", "us", "ms", "s", "minutes", "hours", "days", "none"] = Field(
+        "auto",
+        description="in which the time column counts from 1970; auto: ns, us, ms or s where the times then lie between "
+        "1990 and 2262, else none: a number that only orders the rows",
+    )
+    max_future_seconds: float = Field(86_400.0, ge=0, description="rows with a time later than that after now: refuse")
 
 
 class ClusterSettings(Settings):
@@ -272,7 +325,9 @@ class RunConfig(Settings):
     """
 
     name: str = Field(
-        pattern=r"^[A-Za-z0-9_.-]+$", description="the run's folder under `runs`: letters, digits, _, . and -"
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$",
+        max_length=200,
+        description="the run's folder under `runs`: letters, digits, _, . and -, the first one a letter, a digit or _",
     )
     recipe: str = Field(description="where the rows come from: a name of `gigabatch.features.recipes.RECIPES`")
     engine: Literal["auto", "cudf", "pandas"] = Field(
@@ -281,12 +336,14 @@ class RunConfig(Settings):
     device: str = Field(
         "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="of torch; auto: cuda where there is one"
     )
-    num_threads: int | None = Field(None, ge=1, description="CPU threads of torch; None leaves its default")
+    num_threads: int | None = Field(
+        None, ge=1, description="CPU threads of torch; None leaves its default. The last bits of weights depend on it"
+    )
     cluster: str = Field(
         "none", pattern=r"^(none|local|cuda|tcp://[^/\s]+:\d+)$", description="none, local, cuda or tcp://HOST:PORT"
     )
     cluster_settings: ClusterSettings = Field(ClusterSettings(), description="tasks, workers and their memory")
-    seed: int = Field(1, ge=0, description="of weights, order of rows, dropout and drawn negatives")
+    seed: int = Field(1, ge=0, lt=1 << 63, description="of weights, order of rows, dropout and drawn negatives")
     artifacts: Path = Field(Path("artifacts"), description="folder of what the stages made, by content")
     runs: Path = Field(Path("runs"), description="folder of finished runs")
     rows_per_part: int = Field(
@@ -319,6 +376,12 @@ class RunConfig(Settings):
         return raw
 
     @model_validator(mode="after")
+    def _runs_apart_from_artifacts(self) -> RunConfig:
+        if self.runs.resolve() == self.artifacts.resolve():
+            raise ValueError(f"runs and artifacts are one folder, {self.runs}. Give each its own.")
+        return self
+
+    @model_validator(mode="after")
     def _settings_of_model_and_recipe(self) -> RunConfig:
         """Last, since importing a model or a recipe takes seconds."""
         model, features = model_choice(self.model), self.features or {}
@@ -332,7 +395,8 @@ class RunConfig(Settings):
         """Plain JSON types, every default written out."""
         raw = self.model_dump(mode="json", exclude={"features", "model"})
         own = {"features": asdict(self.features), "model": self.model.to_dict()}
-        return raw | json.loads(json.dumps(own))
+        # Plain types within Python; a bound of a step may be an infinity, which to_yaml can write.
+        return raw | json.loads(json.dumps(own, allow_nan=True))
 
     def to_yaml(self) -> str:
         out = io.StringIO()
@@ -342,7 +406,7 @@ class RunConfig(Settings):
         return out.getvalue()
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+def load_config(path: str | Path, overrides: Sequence[str | Mapping[str, Any]] = ()) -> RunConfig:
     """Read a YAML file and check it as a whole.
 
     Parameters
@@ -350,7 +414,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     path
         The file.
     overrides
-        `dotted.key=value`, applied in order; values are YAML too (`model.layers=[64,32]`).
+        `dotted.key=value`, applied in order; values are YAML too (`model.layers=[64,32]`). From Python also mappings
+        from dotted keys to values.
 
     Raises
     ------
@@ -362,6 +427,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     >>> _ = Path("run.yaml").write_text("name: clicks\\nrecipe: flights\\n")
     >>> load_config("run.yaml", ["train.epochs=3"]).train.epochs
     3
+    >>> load_config("run.yaml", [{"train.epochs": 4, "seed": 7}]).train.epochs
+    4
     """
     path = Path(path)
     try:
@@ -373,6 +440,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
         raise ConfigError(f"config {path}: cannot be read ({error.strerror}).") from error
     except (YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"config {path}: not valid YAML ({_where_yaml(error)}).") from error
+    except RecursionError:
+        raise ConfigError(f"config {path}: nested too deeply; {DEEPEST} levels are taken.") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"config {path}: expected keys and values, found {type(raw).__name__}.")
     for override in overrides:
@@ -400,6 +469,7 @@ def parse_config(raw: dict[str, Any], where: str = "config") -> RunConfig:
     >>> parse_config({"name": "clicks", "recipe": "flights", "seed": 7}).seed
     7
     """
+    _require_bounded(raw, where)
     require_known_keys(RunConfig, raw, where)
     try:
         return RunConfig.model_validate(raw)
@@ -409,6 +479,20 @@ def parse_config(raw: dict[str, Any], where: str = "config") -> RunConfig:
         raise ConfigError(f"{where}: {error}") from error
 
 
+def _require_bounded(raw: Any, where: str) -> None:
+    """Raise `ConfigError` for values that nest without end, or that YAML's aliases make larger than any file."""
+    level, seen = [raw], 0
+    for _ in range(DEEPEST):
+        inside = [value for value in level if isinstance(value, dict | list | tuple)]
+        if not inside:
+            return
+        seen += sum(map(len, inside))
+        if seen > MOST_VALUES:
+            raise ConfigError(f"{where}: more than {MOST_VALUES:,} values, with those that aliases repeat.")
+        level = [item for value in inside for item in (value.values() if isinstance(value, dict) else value)]
+    raise ConfigError(f"{where}: nested too deeply; {DEEPEST} levels are taken.")
+
+
 def _where_yaml(error: Exception) -> str:
     """The parser's complaint in one line, with the place where it has one."""
     problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
@@ -416,7 +500,18 @@ def _where_yaml(error: Exception) -> str:
     return text if mark is None else f"{text}, line {mark.line + 1}, column {mark.column + 1}"
 
 
-def _apply(raw: dict[str, Any], override: str) -> None:
+def _apply(raw: dict[str, Any], override: str | Mapping[str, Any]) -> None:
+    if isinstance(override, Mapping):
+        for key, value in override.items():
+            if not isinstance(key, str) or not key:
+                raise ConfigError(f"override {key!r}: expected a dotted key, for example train.epochs.")
+            _set(raw, key, value, f"{key}={value}")
+        return
+    if not isinstance(override, str):
+        raise ConfigError(
+            f"override {override!r}: expected key=value or a mapping from keys to values, found "
+            f"{type(override).__name__}."
+        )
     key, separator, text = override.partition("=")
     if not separator or not key:
         raise ConfigError(f"override {override!r}: expected key=value, for example train.epochs=3.")
@@ -424,6 +519,12 @@ def _apply(raw: dict[str, Any], override: str) -> None:
         value = YAML(typ="safe", pure=True).load(text)
     except YAMLError as error:
         raise ConfigError(f"override {override!r}: the value is not valid YAML ({_where_yaml(error)}).") from error
+    except RecursionError:
+        raise ConfigError(f"override {key}=...: nested too deeply; {DEEPEST} levels are taken.") from None
+    _set(raw, key, value, override)
+
+
+def _set(raw: dict[str, Any], key: str, value: Any, override: str) -> None:
     *parents, last = key.split(".")
     for name in parents:
         if raw.get(name) is None:

@@ -28,11 +28,13 @@ from gigabatch.models.metrics.ranking import gauc, grouped_mrr, normalised_entro
 from gigabatch.pipeline.bundle import target_loss
 from gigabatch.pipeline.config.config import ConfigError, EvaluateSettings, NightlySettings
 from gigabatch.pipeline.display import progress
+from gigabatch.pipeline.evaluation.sample import spread_rows
 from gigabatch.pipeline.reports.charts import Calibration, Histogram, Roc
 from gigabatch.pipeline.reports.report import Confusion, Quality
 from gigabatch.pipeline.training.train import table_loss, table_outputs
 
 HEADLINE = ("auc", "logloss", "ece", "mrr")
+REGRESSION_HEADLINE = ("rmse", "mae", "r2")
 HISTOGRAM_BINS = 40
 
 
@@ -45,9 +47,10 @@ class Evaluation:
     metrics
         By target name, then by metric; None where one cannot be computed.
     headline
-        auc, logloss, ece and mrr; None where one does not apply.
+        auc, logloss, ece and mrr, and with a regression target rmse, mae and r2; None where one does not apply.
     predictions
-        Of each target: float32 [N], and [N, classes] for a multiclass target, on the host or the table's device.
+        Of each target: float32 [N], float64 [N] in the target's own unit for regression, and float32 [N, classes] for a
+        multiclass target, on the host or the table's device.
     """
 
     metrics: dict[str, dict[str, float | None]]
@@ -56,7 +59,7 @@ class Evaluation:
 
 
 def evaluate(model: Any, table: PackedTable, schema: Schema, device: str, bins: int = 15) -> Evaluation:
-    """Measure every metric of every target over a whole table.
+    """Measure every metric of every target over a whole table, its rows by their weights where they have some.
 
     Parameters
     ----------
@@ -74,7 +77,8 @@ def evaluate(model: Any, table: PackedTable, schema: Schema, device: str, bins: 
     Returns
     -------
     Evaluation
-        Metrics by target, predictions, and the headline: with several targets the mean of each metric.
+        Metrics by target, predictions, and the headline: with several targets the mean of each metric, but for RMSE
+        and MAE of several regression targets, whose units differ.
 
     Examples
     --------
@@ -93,13 +97,15 @@ def evaluate(model: Any, table: PackedTable, schema: Schema, device: str, bins: 
     batch = table.unpack(table.words).to(device)
     predictions = target_loss(schema).predict(table_outputs(model, table, device))
     metrics = {
-        target.name: target_metrics(target, prediction, labels, batch.group, bins)
+        target.name: target_metrics(target, prediction, labels, batch.group, bins, batch.weight)
         for target, prediction, labels in zip(schema.targets, predictions, batch.targets, strict=True)
     }
+    num_values = sum(target.task == "regression" for target in schema.targets)
     headline: dict[str, float | None] = {}
-    for name in HEADLINE:
+    for name in (*HEADLINE, *(REGRESSION_HEADLINE if num_values else ())):
         found = [value for values in metrics.values() if (value := values.get(name)) is not None]
-        headline[name] = float(np.mean(found)) if found else None
+        has_mean = bool(found) and not (name in ("rmse", "mae") and num_values > 1)
+        headline[name] = float(np.mean(found)) if has_mean else None
     return Evaluation(metrics, headline, predictions)
 
 
@@ -118,43 +124,53 @@ def choose_metric(settings: NightlySettings, schema: Schema, in_groups: bool = F
 
 
 def target_metrics(
-    target: Target, prediction: Tensor, labels: Tensor, group: Tensor | None, bins: int
+    target: Target,
+    prediction: Tensor,
+    labels: Tensor,
+    group: Tensor | None,
+    bins: int,
+    weight: Tensor | None = None,
 ) -> dict[str, float | None]:
-    """Metrics of one target; None where one cannot be computed (AUC of one class).
+    """Metrics of one target, of rows by their weights; None where one cannot be computed (AUC of one class).
 
     Those of groups are there where rows have groups; gauc_left_out is the share of rows that GAUC leaves out.
     """
+    of = prediction, labels, weight
     if target.task == "regression":
-        found = {"rmse": rmse(prediction, labels), "mae": mae(prediction, labels), "r2": r2(prediction, labels)}
+        found = {"rmse": rmse(*of), "mae": mae(*of), "r2": r2(*of)}
     elif target.task == "multiclass":
-        found = {"logloss": multiclass_log_loss(prediction, labels), "accuracy": accuracy(prediction, labels)}
-        found["ece"] = expected_calibration_error(prediction, labels, bins)
+        found = {"logloss": multiclass_log_loss(*of), "accuracy": accuracy(*of)}
+        found["ece"] = expected_calibration_error(prediction, labels, bins, weight)
     else:
         found = {
-            "auc": roc_auc(prediction, labels),
-            "logloss": log_loss(prediction, labels),
-            "ece": expected_calibration_error(prediction, labels, bins),
-            "accuracy": accuracy(prediction, labels),
-            "normalised_entropy": normalised_entropy(prediction, labels),
+            "auc": roc_auc(*of),
+            "logloss": log_loss(*of),
+            "ece": expected_calibration_error(prediction, labels, bins, weight),
+            "accuracy": accuracy(*of),
+            "normalised_entropy": normalised_entropy(*of),
         }
         if group is not None:
-            found["mrr"] = grouped_mrr(prediction, labels, group)
-            found["gauc"], found["gauc_left_out"] = gauc(prediction, labels, group)
+            found["mrr"] = grouped_mrr(prediction, labels, group, weight)
+            found["gauc"], found["gauc_left_out"] = gauc(prediction, labels, group, weight)
     return {name: None if math.isnan(value) else value for name, value in ((k, float(v)) for k, v in found.items())}
 
 
 def quality(schema: Schema, evaluation: Evaluation, table: PackedTable, bins: int) -> list[Quality]:
     """What the report draws of each target."""
-    labels = table.unpack(table.words).targets
+    batch = table.unpack(table.words)
+    weight = None if batch.weight is None else batch.weight.cpu()
     found = []
-    for target, prediction, label in zip(schema.targets, evaluation.predictions, labels, strict=True):
+    for target, prediction, label in zip(schema.targets, evaluation.predictions, batch.targets, strict=True):
         metrics = evaluation.metrics[target.name]
-        drawn = target_quality(target, prediction.cpu(), label.cpu(), metrics, bins)
+        drawn = target_quality(target, prediction.cpu(), label.cpu(), metrics, bins, weight)
         found.append(replace(drawn, metrics=metrics))
     return found
 
 
-def target_quality(target: Target, prediction: Tensor, label: Tensor, metrics: dict, bins: int) -> Quality:
+def target_quality(
+    target: Target, prediction: Tensor, label: Tensor, metrics: dict, bins: int, weight: Tensor | None
+) -> Quality:
+    """Curves follow the rows' weights, as the metrics beside them do; histograms and confusion matrix count rows."""
     if target.task == "regression":
         residuals = (label - prediction).numpy()
         counts, edges = np.histogram(residuals, HISTOGRAM_BINS)
@@ -168,8 +184,8 @@ def target_quality(target: Target, prediction: Tensor, label: Tensor, metrics: d
         pairs = label.long() * size + prediction.argmax(1)
         counts = torch.bincount(pairs, minlength=size * size).reshape(size, size).numpy()
         return Quality(target.name, confusion=Confusion(target.classes or tuple(map(str, range(size))), counts))
-    curve = roc_curve(prediction, label, max_points=400)
-    bars = calibration_curve(prediction, label, bins)
+    curve = roc_curve(prediction, label, weight, max_points=400)
+    bars = calibration_curve(prediction, label, bins, weight)
     edges = np.linspace(0, 1, HISTOGRAM_BINS + 1)
     by_label = {
         f"{target.name} = {value}": np.histogram(prediction[label == value].numpy(), edges)[0] for value in (0, 1)
@@ -178,7 +194,7 @@ def target_quality(target: Target, prediction: Tensor, label: Tensor, metrics: d
     return Quality(
         target.name,
         roc=None if auc is None else Roc(curve.false_positive_rate.numpy(), curve.true_positive_rate.numpy(), auc),
-        calibration=Calibration(bars.confidence.numpy(), bars.accuracy.numpy(), bars.num_rows.numpy()),
+        calibration=Calibration(bars.confidence.numpy(), bars.accuracy.numpy(), bars.weight.numpy()),
         scores=Histogram(edges, by_label),
     )
 
@@ -189,9 +205,10 @@ def permutation_importance(
     """How much worse the model gets when one feature's values are shuffled over rows (Breiman 2001, section 10).
 
     A feature's indicator is shuffled with it. Returns the metric's name and rows of name, mean, std over the
-    repeats, largest first. The metric is AUC for a binary target, MRR where its rows have groups, else minus the loss.
+    repeats, largest first. The metric is AUC for a binary target, MRR where its rows have groups, else minus the loss
+    (of regression the squared error in standard deviations of the target, whatever it was trained with).
     """
-    rows = importance_rows(table, settings.importance_rows)
+    rows = spread_rows(table, settings.importance_rows)
     words = table.words[rows]
     binary = schema.targets[0].task == "binary"
     metric = "minus loss" if not binary else "MRR" if table.schema.has_group else "AUC"
@@ -216,20 +233,6 @@ def permutation_importance(
             drops.append(base - measure(shuffled))
         found.append({"name": name, "mean": float(np.mean(drops)), "std": float(np.std(drops))})
     return metric, sorted(found, key=lambda row: -row["mean"])
-
-
-def importance_rows(table: PackedTable, most: int) -> Tensor:
-    """Row numbers of an evenly spread sample of at most `most` rows; with groups, whole groups."""
-    if len(table) <= most:
-        return torch.arange(len(table))
-    if not table.schema.has_group:
-        return torch.linspace(0, len(table) - 1, most).long()
-    group = table.words[:, -1].long().cpu()
-    share = most / len(table)
-    count = int(group.max()) + 1
-    chosen = torch.zeros(count, dtype=torch.bool)
-    chosen[torch.linspace(0, count - 1, max(int(count * share), 1)).long()] = True
-    return chosen[group].nonzero()[:, 0]
 
 
 def column_summary(preprocessor: Any, train: PackedTable, test: PackedTable) -> list[dict[str, Any]]:

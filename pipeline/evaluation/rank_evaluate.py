@@ -23,9 +23,10 @@ from gigabatch.loaders.tables.entity_rows import EntityRows
 from gigabatch.loaders.tables.packed import Batch, PackedTable
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.metrics.ranking import PositiveRanks, log_chance_of_absence
-from gigabatch.pipeline.bundle import BLOCK_ROWS, model_outputs
+from gigabatch.pipeline.bundle import BLOCK_ROWS, standardised_outputs
 from gigabatch.pipeline.config.config import RankingSettings
 from gigabatch.pipeline.display import progress
+from gigabatch.pipeline.evaluation.sample import spread
 
 SCORES_AT_ONCE = 1 << 22  # of candidates; pairs are scored `BLOCK_ROWS` at a time
 
@@ -123,7 +124,8 @@ def rank_evaluate(
 
     A row whose item is not in the catalogue (one that came after training) cannot be ranked and is left out; their
     share is `cold_items`. Negatives depend on (seed, row of `positives`) alone. A candidate is never the positive
-    itself. Means over rows; of recall, over users first, so that each counts once.
+    itself. Means over rows by their weights; of recall, over users first, so that each counts once. A row of weight 0
+    is not asked about.
 
     Returns rows, cold_items, and by `sampled` and `catalogue`, where asked for: candidates, mrr, and for each k hr@k,
     ndcg@k, recall@k; coverage@k of the catalogue. None where there is no row.
@@ -133,11 +135,14 @@ def rank_evaluate(
     """
     item_ids, key = catalogue.item_ids, catalogue.items.key_column
     inside = (positives.words[:, key] >= item_ids.start) & (positives.words[:, key] < item_ids.stop)
-    rows = inside.nonzero()[:, 0]
+    weight = positives.unpack(positives.words).weight
+    mass = torch.ones(len(positives), device=inside.device) if weight is None else weight
+    rows = (inside & (mass > 0)).nonzero()[:, 0]
     if settings.max_rows is not None and len(rows) > settings.max_rows:
-        rows = rows[torch.linspace(0, len(rows) - 1, settings.max_rows, dtype=torch.float64, device=rows.device).long()]
+        rows = rows[spread(len(rows), settings.max_rows).to(rows.device)]
     asked = positives.unpack(positives.words[rows]).to(device)
-    cold = 1 - float(inside.double().mean()) if len(inside) else None
+    total = float(mass.double().sum())
+    cold = 1 - float((inside * mass.double()).sum()) / total if total > 0 else None
     found: dict[str, Any] = {"rows": len(rows), "cold_items": cold}
     users = _one_number_a_user(asked.ids[:, catalogue.user_column], catalogue.first_user)
     training = model.training
@@ -146,10 +151,12 @@ def rank_evaluate(
         scorer = (TowerScores if isinstance(model, Towers) else PairScores)(model, asked, catalogue.items, output)
         if settings.negatives is not None:
             ranks = _among_negatives(scorer, asked, rows.to(device), catalogue, settings, seed)
-            found["sampled"] = {"candidates": 1 + settings.negatives} | _means(ranks, users, settings.k)
+            found["sampled"] = {"candidates": 1 + settings.negatives} | _means(ranks, users, settings.k, asked.weight)
         if settings.full_catalogue:
             ranks, coverage = _among_all(scorer, asked, catalogue, settings)
-            found["catalogue"] = {"candidates": len(item_ids)} | _means(ranks, users, settings.k) | coverage
+            found["catalogue"] = (
+                {"candidates": len(item_ids)} | _means(ranks, users, settings.k, asked.weight) | coverage
+            )
     finally:
         model.train(training)
     return found
@@ -177,7 +184,7 @@ class PairScores:
     def _score(self, rows: Tensor, items: Tensor) -> Tensor:
         ids, floats = self.asked.ids[rows], self.asked.floats[rows]
         self.items.fill(ids, floats, items)
-        return next(model_outputs(self.model, ids, floats))[:, self.output]
+        return next(standardised_outputs(self.model, ids, floats))[:, self.output]
 
 
 class TowerScores:
@@ -307,15 +314,22 @@ def _one_number_a_user(users: Tensor, first_user: int) -> Tensor:
     return torch.where(users >= first_user, users, alone).unique(return_inverse=True)[1]
 
 
-def _means(ranks: PositiveRanks, users: Tensor, depths: tuple[int, ...]) -> dict[str, float | None]:
-    """Metrics by name."""
+def _means(
+    ranks: PositiveRanks, users: Tensor, depths: tuple[int, ...], weight: Tensor | None
+) -> dict[str, float | None]:
+    """Metrics by name; weight: of each rank, above 0."""
     if not len(users):
         return dict.fromkeys(["mrr", *(f"{name}@{k}" for k in depths for name in ("hr", "ndcg", "recall"))])
-    found: dict[str, float | None] = {"mrr": float(ranks.reciprocal_rank().mean())}
-    rows_of_user = users.bincount().double()
+    mass = torch.ones(len(users), dtype=torch.float64, device=users.device) if weight is None else weight.double()
+    of_user = users.bincount(mass)
+
+    def mean(values: Tensor) -> float:
+        return float((values * mass).sum() / mass.sum())
+
+    found: dict[str, float | None] = {"mrr": mean(ranks.reciprocal_rank())}
     for k in depths:
         hits = ranks.hit_rate(k)
-        by_user = torch.zeros_like(rows_of_user).index_add_(0, users, hits) / rows_of_user
-        found |= {f"hr@{k}": float(hits.mean()), f"ndcg@{k}": float(ranks.ndcg(k).mean())}
+        by_user = users.bincount(hits * mass) / of_user
+        found |= {f"hr@{k}": mean(hits), f"ndcg@{k}": mean(ranks.ndcg(k))}
         found[f"recall@{k}"] = float(by_user.mean())
     return found

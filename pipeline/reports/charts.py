@@ -65,7 +65,8 @@ class Roc:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Per bin, shape [bins] each: mean prediction, observed fraction of positives, rows. NaN marks an empty bin."""
+    """Per bin, shape [bins] each: mean prediction, observed fraction of positives, and rows, or the sum of their
+    weights. NaN marks an empty bin."""
 
     predicted: ArrayLike
     observed: ArrayLike

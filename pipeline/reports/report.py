@@ -64,7 +64,8 @@ class ReportData:
     Keys ending in `_rate`, and `nulls`, hold fractions in [0, 1] and are shown as percentages. A metric that is None
     does not apply to the run; one that is NaN could not be computed. `learning_curve` rows hold `step` or `epoch`,
     and `train_*`, `valid_*` or other numbers: one chart a quantity, one line a split. `importance` rows hold `name`,
-    `mean` (drop of the metric) and `std`. `promoted` colours the banner that `decision` is written on.
+    `mean` (drop of the metric) and `std`. `promoted` colours the banner that `decision` is written on. A row of
+    `stages` that was `reused` has the seconds of the run that made it, which the sum leaves out.
     """
 
     name: str
@@ -72,9 +73,12 @@ class ReportData:
     created_utc: str | None = None  # ISO 8601
     notes: Sequence[str] = ()
     metrics: Mapping[str, float | None] = field(default_factory=dict)
+    warnings: Sequence[str] = ()  # the first thing that is read
     decision: str | None = None
     promoted: bool | None = None
     comparison: Sequence[Mapping[str, Any]] = ()
+    baselines: Sequence[Mapping[str, Any]] = ()
+    baselines_title: str = ""
     splits: Sequence[Mapping[str, Any]] = ()
     ranking: Sequence[Mapping[str, Any]] = ()
     learning_curve: Sequence[Mapping[str, Any]] = ()
@@ -127,13 +131,16 @@ def render_report(data: ReportData) -> str:
         breakable=breakable,
         metrics=[metric_texts(name, value) for name, value in data.metrics.items()],
         comparison=table(data.comparison, signed=SIGNED),
+        baselines=table(data.baselines),
         splits=table(data.splits),
         ranking=table(data.ranking),
         learning_charts=charts.learning_charts(data.learning_curve),
         learning=table(data.learning_curve),
         quality=[quality_parts(quality, number) for number, quality in enumerate(data.quality)],
         stages=table(data.stages, bars=("seconds",)),
-        stage_seconds=sum(row["seconds"] for row in data.stages if is_finite(row.get("seconds"))),
+        stage_seconds=sum(
+            row["seconds"] for row in data.stages if is_finite(row.get("seconds")) and not row.get("reused")
+        ),
         columns=table(data.columns, bars=("nulls", "null_rate", "unseen_rate")),
         importance=importance_bars(data.importance),
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -38,6 +38,7 @@ from gigabatch.models.model import Model
 from gigabatch.pipeline.bundle import Bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig, load_config
 from gigabatch.pipeline.display import html_table, progress
+from gigabatch.pipeline.evaluation.checks import missing_shares
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
 from gigabatch.pipeline.machine import available_memory, resolve_device
 from gigabatch.pipeline.stages.cluster import Cluster, open_cluster
@@ -45,6 +46,7 @@ from gigabatch.pipeline.stages.encode import encode_split, fit, pack
 from gigabatch.pipeline.stages.run import SPLITS, Run, RunData, write_run
 from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore
 from gigabatch.pipeline.store.files import atomic_symlink
+from gigabatch.pipeline.store.garbage import CHECKPOINTS
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
 from gigabatch.pipeline.store.locks import folder_lock
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
@@ -62,6 +64,7 @@ SOURCES = {
         "gigabatch.models",
         "gigabatch.pipeline.training.train",
         "gigabatch.pipeline.training.train_step",
+        "gigabatch.pipeline.training.target_scales",
         "gigabatch.pipeline.training.negatives",
         "gigabatch.pipeline.training.checkpoint",
         "gigabatch.pipeline.bundle",
@@ -105,13 +108,13 @@ class Pipeline:
         self.config = config
         self.engine = resolve_engine(config.engine)
         self.device = resolve_device(config.device)
-        self.store = ArtifactStore(config.artifacts)
+        self.store = ArtifactStore(config.artifacts, config.name)
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
 
     @classmethod
-    def from_config(cls, path: str | Path, *overrides: str) -> Pipeline:
-        """Read a YAML file, with `key=value` overrides.
+    def from_config(cls, path: str | Path, *overrides: str | Mapping[str, Any]) -> Pipeline:
+        """Read a YAML file, with overrides: `"train.epochs=2"`, or mappings such as `{"train.epochs": 2}`.
 
         Raises
         ------
@@ -142,7 +145,7 @@ class Pipeline:
         def write(folder: Path) -> dict[str, Any]:
             started = time.perf_counter()
             with progress(None, "features") as bar:
-                recipe.report = lambda step: bar.advance(1, step)
+                recipe.report = lambda step: bar.advance(0, step)
                 recipe.cache = cache = ParsedFiles(self.store, self.engine)
                 with self.cluster(folder) as cluster:
                     parts = recipe.write_parts(self.engine, folder, config.rows_per_part, cluster.map)
@@ -152,6 +155,7 @@ class Pipeline:
                 else:
                     tables = recipe.build(self.engine)
                     rows, notes = write_features(tables, folder, config.rows_per_part), tables.notes
+                bar.advance(sum(rows.values()))
             seconds = time.perf_counter() - started
             return {"rows": rows, "notes": list(notes), "inputs": cache.files, "seconds": seconds}
 
@@ -253,11 +257,13 @@ class Features:
             with self.pipeline.cluster(folder) as cluster:
                 packed = fit(preprocessor, engine, self.parts("train"), cluster)
                 preprocessor.save(folder / "preprocessor")
-                for split in progress(SPLITS, "encode"):
-                    parts = self.parts(split)
-                    ready, packed = packed if split == "train" else [], []
-                    encode_split(preprocessor, engine, parts, self.rows[split], folder / split, cluster, ready)
-            rows = {split: self.rows[split] for split in SPLITS}
+                rows = {split: self.rows[split] for split in SPLITS}
+                with progress(sum(rows.values()), "encode") as bar:
+                    for split in SPLITS:
+                        parts = self.parts(split)
+                        ready, packed = packed if split == "train" else [], []
+                        encode_split(preprocessor, engine, parts, rows[split], folder / split, cluster, ready)
+                        bar.advance(rows[split], split)
             return {"rows": rows, "seconds": time.perf_counter() - started}
 
         return Encoded(self, self.pipeline.store.build("encode", key, write))
@@ -357,7 +363,8 @@ class Encoded:
         raw = config.to_dict()
         settings = {"model": raw["model"], "train": raw["train"], "seed": config.seed, "device": pipeline.device}
         key = artifact_key("train", {"encode": self.artifact.key}, settings, source_hash(SOURCES["train"]))
-        work = pipeline.store.root / "checkpoints" / key
+        work = pipeline.store.root / CHECKPOINTS / key
+        pipeline.store.use(CHECKPOINTS, key)
 
         def write(folder: Path) -> dict[str, Any]:
             started = time.perf_counter()
@@ -380,6 +387,7 @@ class Encoded:
         pipeline, config = self.features.pipeline, self.features.pipeline.config
         preprocessor, device, settings = self.preprocessor, pipeline.device, config.train
         require_positives(config, preprocessor)
+        loss = target_loss(self.features.schema, settings.losses)
         spec = model_spec(preprocessor, config)
         source, rows = self.train_source(), self.table("train")
         negatives = None
@@ -391,7 +399,7 @@ class Encoded:
                 new_model(spec, rows, config.seed),
                 source,
                 valid,
-                target_loss(self.features.schema),
+                loss,
                 settings,
                 seed=config.seed,
                 device=device,
@@ -399,10 +407,13 @@ class Encoded:
                 negatives=negatives,
             )
         period = training_period(self.features)
-        info = {"name": config.name, "recipe": config.recipe, "seed": config.seed, **period}
+        info = {"name": config.name, "recipe": config.recipe, "seed": config.seed, "loss": loss.description, **period}
         workflow = self.features.workflow
         if workflow is not None:
-            workflow = workflow.serving(self.features.schema.names("categorical", "continuous"))
+            try:
+                workflow = workflow.serving(self.features.schema.names("categorical", "continuous"))
+            except DataError as error:  # the model is served from rows of the features stage alone, and says why
+                workflow, info["raw_refused"] = None, str(error)
         return trained, Bundle(preprocessor, trained.model, info, device, workflow)
 
     def publish(self, trained: Artifact) -> Run:
@@ -415,6 +426,7 @@ class Encoded:
         artifacts = {"features": features.artifact, "encode": self.artifact, "train": trained}
 
         def write(folder: Path) -> dict[str, Any]:
+            inputs = model_inputs(self.preprocessor)
             data = RunData(
                 config=config,
                 device=pipeline.device,
@@ -423,8 +435,13 @@ class Encoded:
                 notes=features.notes,
                 tables={split: self.table(split) for split in SPLITS},
                 evaluation_tables={split: self.evaluation_table(split) for split in ("valid", "test")},
-                rank=self.ranking(model_inputs(self.preprocessor)),
+                rank=self.ranking(inputs),
                 stages=artifacts,
+                missing=missing_shares(
+                    {split: features.parts(split) for split in SPLITS},
+                    features.schema.names("categorical", "continuous"),
+                ),
+                item_column=inputs.item.key if config.train.negatives is not None and inputs.item is not None else None,
             )
             summary = write_run(folder, key[:12], data)
             return {"rows": summary["rows"], "seconds": summary["seconds"]["evaluate"]}

@@ -6,14 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from markupsafe import Markup
 
 from gigabatch.features.recipes import RECIPES
+from gigabatch.pipeline.reports import charts
 from gigabatch.pipeline.stages.run import Run
 from gigabatch.pipeline.stages.stages import Pipeline
 from tests.pipeline.tiny_recipe import write_day
@@ -70,13 +72,13 @@ class Tiny:
             "features": {"path": str(self.raw)},
             "model": {"layers": [16], "dropout": 0.1},
             "train": {"epochs": 2, "batch_size": 256, "lr_max": 0.02},
-            "evaluate": {"importance": False},
+            "evaluate": {"importance": False, "baselines": []},
             "nightly": {"min_window_rows": 100, "num_bootstrap": 100},
         }
         folder.mkdir(parents=True, exist_ok=True)
         self.config.write_text(json.dumps(settings))  # JSON is YAML
 
-    def pipeline(self, *overrides: str) -> Pipeline:
+    def pipeline(self, *overrides: str | Mapping[str, Any]) -> Pipeline:
         return Pipeline.from_config(self.config, *overrides)
 
     def train(self, *overrides: str) -> Run:
@@ -98,7 +100,7 @@ class Tiny:
         """`code` in a process of its own, with the tiny recipe known and `config` set."""
         preamble = PREAMBLE.format(paths=[str(ROOT), str(HERE)], config=str(self.config))
         environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}  # the last bits depend on it
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        pipes: dict[str, Any] = {"text": True} | dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         return subprocess.Popen([sys.executable, "-c", preamble + code], env=environment, cwd=self.folder, **pipes)
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess:
@@ -113,13 +115,11 @@ class Tiny:
 def tiny(tmp_path: Path, monkeypatch) -> Tiny:
     """Three thousand rows and a configuration, in a folder of the test's own.
 
-    Nothing is flushed to disk and no charts are drawn, which take most of the time: a killed process loses nothing by
-    the first, and the run of `trained` has its whole report.
+    Nothing is flushed to disk and the report has empty charts, which take most of the time: a killed process loses
+    nothing by the first, and the run of `trained` has its whole report.
     """
     monkeypatch.setattr(os, "fsync", lambda handle: None)
-    monkeypatch.setattr(
-        "gigabatch.pipeline.stages.run.write_report", lambda path, data: path.write_text(f"<html>{data.run_id}")
-    )
+    monkeypatch.setattr(charts, "_svg", lambda ax, label, key: Markup(f'<svg aria-label="{label}"></svg>'))
     made = Tiny(tmp_path / "tiny")
     write_day(made.raw, 0)
     return made

@@ -93,7 +93,7 @@ class FillMissing(RankingOperator):
     2    4.0       0.0
     """
 
-    reads = ("column",)
+    reads, writes = ("column",), ("column",)
 
     def __init__(
         self,

@@ -36,6 +36,7 @@ from gigabatch.pipeline.evaluation.evaluate import permutation_importance
 from gigabatch.pipeline.lab.experiment import wait_for
 from gigabatch.pipeline.machine import reset_peak, resident_bytes, resolve_device
 from gigabatch.pipeline.stages import stages
+from gigabatch.pipeline.store.files import json_text
 from gigabatch.pipeline.training.negatives import implicit_batches
 from gigabatch.pipeline.training.train import model_inputs, model_spec, new_model, table_loss, train_model
 
@@ -215,7 +216,7 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
     rows = torch.arange(num_steps * batch_size) % len(table)
     few = PackedTable(valid.words[:batch_size].clone(), valid.schema).to(device)
     spec = model_spec(preprocessor, config)
-    loss = target_loss(encoded.features.schema)
+    loss = target_loss(encoded.features.schema, config.train.losses)
     settings = config.train.model_copy(update={"epochs": 1})
     moments: list[float] = []
 
@@ -286,7 +287,7 @@ def main() -> None:
     else:
         found = run_stages(config, task["block_scale"], task["whole_run"], watch)
     found |= {"startup_seconds": startup, "device": device, "phases": watch.phases}
-    Path(task["out"]).write_text(json.dumps(found))
+    Path(task["out"]).write_text(json_text(found))
 
 
 if __name__ == "__main__":

@@ -244,12 +244,6 @@ def test_equal_keys_of_events_and_groups_are_counted_each_and_multiply_no_row():
     assert plain_values(grouped["value_count_by_key"]) == [3.0] * 3
 
 
-def test_times_that_together_pass_int64_are_refused():
-    wide = pd.DataFrame({"key": [0, 1, 2], "at": [0, 2**62, 5]})
-    with pytest.raises(DataError, match="coarser unit"):
-        CountEncoding(wide, ["key"], "n", at="at")(wide)
-
-
 def test_sums_that_pass_int64_are_refused():
     frame = pd.DataFrame({"key": [1] * 4, "at": [1, 2, 3, 4], "value": [2**61] * 4})
     with pytest.raises(DataError, match="'value' holds fractions or values beyond int64"):

@@ -236,3 +236,16 @@ def test_integers_beyond_int64_are_refused_under_int64_and_stay_as_they_are_unde
     with pytest.raises(DataError, match=r"'n' is declared int64"):
         read_files("pandas", str(tmp_path / "a.csv"), {"n": "int64"}, nullable={"n"})
     assert read_files("pandas", str(tmp_path / "a.csv"), {"n": "string"})["n"].iloc[0] == str(value)
+
+
+def test_a_protocol_whose_package_is_missing_or_that_is_none_is_an_error_that_says_so(monkeypatch):
+    """P7, R11: an ImportError's traceback."""
+
+    def missing(url):
+        raise ImportError('HTTPFileSystem requires "requests" and "aiohttp" to be installed')
+
+    with pytest.raises(DataError, match=r"input 'nope://a/b.csv': Protocol not known: nope"):
+        expand("nope://a/b.csv")
+    monkeypatch.setattr("fsspec.url_to_fs", missing)
+    with pytest.raises(DataError, match=r"input 'http://a/b.csv': .*\"aiohttp\".* pip install 'gigabatch\[remote\]'"):
+        expand("http://a/b.csv")

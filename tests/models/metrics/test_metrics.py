@@ -170,7 +170,7 @@ def test_calibration_curve_equals_scikit_learns(batch, num_bins):
     curve = calibration_curve(probabilities, labels, num_bins)
     np.testing.assert_allclose(curve.confidence, confidence, rtol=1e-12)
     np.testing.assert_allclose(curve.accuracy, hits, rtol=1e-12)
-    assert curve.num_rows.sum() == len(labels)
+    assert curve.num_rows.sum() == curve.weight.sum() == len(labels)
 
 
 def slow_calibration_error(confidence, hits, num_bins):
@@ -198,6 +198,19 @@ def test_multiclass_calibration_error_is_that_of_the_top_label():
     confidence, predicted = probabilities.max(dim=1)
     expected = slow_calibration_error(confidence.tolist(), (predicted == labels).tolist(), 15)
     assert expected_calibration_error(probabilities, labels).item() == pytest.approx(expected, abs=1e-12)
+
+
+@QUICK
+@given(binary_rows(), st.integers(1, 15))
+def test_calibration_by_weights_is_that_of_rows_that_come_as_often(batch, num_bins):
+    probabilities, labels, weight = batch
+    times = torch.ones(len(labels), dtype=torch.long) if weight is None else (weight / 0.37).round().long()
+    again = probabilities.repeat_interleave(times), labels.repeat_interleave(times), num_bins
+    found = expected_calibration_error(probabilities, labels, num_bins, times)
+    assert found.item() == pytest.approx(expected_calibration_error(*again).item(), abs=1e-12)
+    curves = calibration_curve(probabilities, labels, num_bins, times)[:3], calibration_curve(*again)[:3]
+    for one, other in zip(*curves, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
 def slow_mrr(scores, labels, groups):

@@ -112,6 +112,23 @@ def test_gauc_is_the_weighted_mean_of_scikit_learns_auc(rows):
 
 
 @QUICK
+@given(rows=grouped_rows(most_in_group=12), seed=st.integers(0, 2**31))
+def test_weighted_gauc_is_that_of_rows_that_come_as_often_and_weighted_mrr_a_mean_of_groups(rows, seed):
+    groups = rows[2]
+    times = torch.tensor(np.random.default_rng(seed).integers(0, 4, len(groups)))
+    if times.sum() == 0:
+        times[0] = 1
+    found = gauc(*rows, weight=times * 0.5)
+    expected = gauc(*(column.repeat_interleave(times) for column in rows))
+    np.testing.assert_allclose([found.auc, found.left_out], [expected.auc, expected.left_out], atol=1e-12)
+    ranks = {int(g): grouped_mrr(*(column[groups == g] for column in rows)).item() for g in groups.unique()}
+    shares = {g: times[groups == g].double().mean().item() for g in ranks if not math.isnan(ranks[g])}
+    total = sum(shares.values())
+    expected = sum(ranks[g] * share for g, share in shares.items()) / total if total else math.nan
+    assert grouped_mrr(*rows, weight=times).item() == pytest.approx(expected, nan_ok=True)
+
+
+@QUICK
 @given(seed=st.integers(0, 2**31), levels=st.sampled_from([2, 3, 1000]), k=st.integers(1, 7))
 def test_coverage_is_its_mean_over_all_orders_of_tied_items(seed, levels, k):
     """Queries are independent, so all combinations of orders, one of each, are equally likely. Items with a score of

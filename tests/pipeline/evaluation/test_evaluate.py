@@ -5,46 +5,47 @@ import pandas as pd
 import pytest
 import sklearn.metrics as sk
 import torch
-from torch import nn
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.schema import Column, IdColumn, Schema, Target, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.model import Model
 from gigabatch.pipeline.config.config import EvaluateSettings
 from gigabatch.pipeline.evaluation.evaluate import (
     column_summary,
     evaluate,
     feature_words,
-    importance_rows,
     permutation_importance,
     quality,
     target_metrics,
 )
+from gigabatch.pipeline.evaluation.sample import spread_rows
 from gigabatch.pipeline.stages.stages import pack
 
 ROWS = 3000
 
 
-class Fixed(nn.Module):
+class Fixed(Model):
     """Outputs [N, O] that are a given function of the inputs, so that what it uses is known."""
 
     def __init__(self, function) -> None:
-        super().__init__()
+        super().__init__(ModelInputs((1,), 0), settings=None)
         self.function = function
 
     def forward(self, ids, floats):
         return self.function(ids, floats)
 
 
-def make_table(targets, labels, group=None, seed=0):
+def make_table(targets, labels, group=None, seed=0, weight=None):
     random = torch.Generator().manual_seed(seed)
     rows = len(labels[0])
     schema = TensorSchema(
-        (IdColumn("city", 9),), ("used", "noise", "used_na"), tuple(targets), has_group=group is not None
+        (IdColumn("city", 9),), ("used", "noise", "used_na"), tuple(targets), weight is not None, group is not None
     )
     ids = [torch.randint(9, (rows,), generator=random, dtype=torch.int32)]
     floats = list(torch.randn(3, rows, generator=random))
-    return PackedTable.from_columns(schema, ids, floats, labels, group=group)
+    return PackedTable.from_columns(schema, ids, floats, labels, weight, group)
 
 
 def schema_of(*targets, group=False) -> Schema:
@@ -95,7 +96,7 @@ def test_regression_metrics_are_those_of_scikit_learn():
         "mae": pytest.approx(sk.mean_absolute_error(value, predicted), rel=1e-6),
         "r2": pytest.approx(sk.r2_score(value, predicted), rel=1e-6),
     }
-    assert found.headline == dict.fromkeys(("auc", "logloss", "ece", "mrr"))
+    assert found.headline == dict.fromkeys(("auc", "logloss", "ece", "mrr")) | found.metrics["value"]
 
 
 def test_multiclass_metrics_are_those_of_scikit_learn():
@@ -115,6 +116,51 @@ def test_with_two_targets_the_headline_is_their_mean(binary):
     found = evaluate(Fixed(lambda ids, floats: floats[:, [0, 0]]), table, schema_of(*targets), "cpu")
     assert found.metrics["label"]["auc"] + found.metrics["opposite"]["auc"] == pytest.approx(1)
     assert found.headline["auc"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+def test_a_row_of_weight_three_counts_as_three_rows_in_every_metric_and_curve(task):
+    random = torch.Generator().manual_seed(7)
+    times = torch.randint(4, (ROWS,), generator=random)
+    used = make_table([Target("y", "regression")], [torch.zeros(ROWS)])
+    used = used.unpack(used.words).floats[:, 0]
+    labels = {"binary": labels_from(used), "multiclass": (used > 0).int(), "regression": used * 2}[task]
+    target = Target("y", task, 2 if task == "multiclass" else 1)
+    group = torch.arange(ROWS, dtype=torch.int32) // 6 if task == "binary" else None
+    weighted = make_table([target], [labels], group, weight=times / 2)
+    schema = TensorSchema(
+        weighted.schema.ids, weighted.schema.floats, weighted.schema.targets, False, group is not None
+    )
+    kept = [i for i in range(weighted.words.shape[1]) if i != weighted.schema.num_words - 1 - (group is not None)]
+    repeated = PackedTable(weighted.words[:, kept].repeat_interleave(times, 0).contiguous(), schema)
+    model = Fixed(lambda ids, floats: floats[:, [0, 1]] if task == "multiclass" else floats[:, :1] + 0.3)
+    found, expected = (evaluate(model, table, schema_of(target), "cpu") for table in (weighted, repeated))
+    for name in found.metrics["y"].keys() - {"mrr"}:  # a rank counts rows, whatever they weigh
+        assert found.metrics["y"][name] == pytest.approx(expected.metrics["y"][name], abs=1e-9), name
+    assert found.headline["logloss"] == pytest.approx(expected.headline["logloss"], abs=1e-9)
+    if task == "binary":
+        (one,), (other,) = (
+            quality(schema_of(target), run, table, 15) for run, table in ((found, weighted), (expected, repeated))
+        )
+        assert np.allclose(one.calibration.observed, other.calibration.observed)
+        assert one.calibration.count.sum() * 2 == other.calibration.count.sum()
+        assert np.allclose(
+            np.interp(0.3, one.roc.fpr, one.roc.tpr), np.interp(0.3, other.roc.fpr, other.roc.tpr), atol=0.01
+        )
+
+
+def test_importance_is_measured_by_weights(binary):
+    """Of the rows that count, the label follows `noise`; of those of weight 0, `used`."""
+    table = binary[0]
+    used, noise = table.unpack(table.words).floats[:, 0], table.unpack(table.words).floats[:, 1]
+    counts = torch.arange(ROWS) % 2 == 0
+    labels = torch.where(counts, noise > 0, used > 0).float()
+    table = make_table([Target("label", "binary")], [labels], weight=counts.float())
+    model, schema = Fixed(lambda ids, floats: floats[:, :1] + floats[:, 1:2]), schema_of(Target("label", "binary"))
+    _, found = permutation_importance(model, table, schema, EvaluateSettings(importance_rows=ROWS), 1, "cpu")
+    by_name = {row["name"]: row["mean"] for row in found}
+    assert by_name["noise"] > 0.2
+    assert abs(by_name["used"]) < 0.03
 
 
 def test_a_metric_that_is_not_defined_is_none():
@@ -205,7 +251,7 @@ def test_importance_with_groups_takes_whole_groups_and_mrr():
     best = used.view(-1, 4).argmax(1)
     labels = torch.nn.functional.one_hot(best, 4).flatten().float()
     table = make_table([Target("label", "binary")], [labels], group)
-    rows = importance_rows(table, 400)
+    rows = spread_rows(table, 400)
     counts = group[rows].unique(return_counts=True)[1]
     assert len(rows) == 400
     assert bool((counts == 4).all())
@@ -219,8 +265,8 @@ def test_importance_with_groups_takes_whole_groups_and_mrr():
 
 
 def test_importance_rows_are_spread_over_the_whole_split(binary):
-    assert importance_rows(binary[0], ROWS).tolist() == list(range(ROWS))
-    rows = importance_rows(binary[0], 100)
+    assert spread_rows(binary[0], ROWS).tolist() == list(range(ROWS))
+    rows = spread_rows(binary[0], 100)
     assert (len(rows), int(rows[0]), int(rows[-1])) == (100, 0, ROWS - 1)
     assert bool((rows.diff() >= 29).all())
 

@@ -1,6 +1,7 @@
 """Ranking evaluation against a slow loop, and with scorers whose ranks are known."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -132,6 +133,24 @@ def test_the_whole_catalogue_is_ranked_as_in_a_slow_loop(without):
     assert "sampled" not in found
     assert found["catalogue"].pop("candidates") == ITEMS - 3
     assert found["catalogue"] == pytest.approx(slow_catalogue(tables, (1, 5, 20), without), abs=1e-12)
+
+
+def test_a_choice_of_weight_three_counts_as_three_choices():
+    tables = random_tables()
+    test = tables["test"]
+    times = torch.arange(len(test)) % 4
+    schema = replace(SCHEMA, has_weight=True)
+    words = torch.cat([test.words, (times / 2).float().view(torch.int32)[:, None]], 1)
+    settings = RankingSettings(k=(1, 5), negatives=None)
+    catalogue = Catalogue.of(tables, INPUTS, "cpu")
+    found, expected = (
+        rank_evaluate(Scorer(mixed_score), positive_rows(table), catalogue, settings, seed=1, device="cpu")
+        for table in (PackedTable(words, schema), PackedTable(test.words.repeat_interleave(times, 0), SCHEMA))
+    )
+    assert found["rows"] < expected["rows"]
+    assert found["cold_items"] == expected["cold_items"] == 0
+    means = [name for name in expected["catalogue"] if not name.startswith("coverage")]  # of questions, not of choices
+    assert [found["catalogue"][n] for n in means] == pytest.approx([expected["catalogue"][n] for n in means])
 
 
 def test_blocks_change_no_rank(monkeypatch):

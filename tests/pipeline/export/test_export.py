@@ -145,7 +145,7 @@ def test_rows_through_onnx_are_the_bundles(bundle, rows_session):
     assert np.array_equal(floats.view(np.int32), packed[:, 4:])
     expected = bundle.predict(rows)
     assert list(expected.columns) == ["click", "kind_a", "kind_b", "kind_c", "v"]
-    assert predictions.dtype == np.float32
+    assert predictions.dtype == np.float64  # as there is a regression target
     assert close(predictions, expected.to_numpy())
     assert (ids == 1).any(axis=0).all()  # each column has nulls,
     assert (ids[:, :3] == 2).any(axis=0).all()  # and each that can, unseen values

@@ -26,7 +26,17 @@ from gigabatch.pipeline.reports.report import (
 
 NAN = float("nan")
 VOID = {"meta", "link", "input", "br", "hr", "img", "wbr"}
-SECTIONS = ("comparison", "splits", "learning", "quality", "importance", "stages", "columns", "environment")
+SECTIONS = (
+    "comparison",
+    "baselines",
+    "splits",
+    "learning",
+    "quality",
+    "importance",
+    "stages",
+    "columns",
+    "environment",
+)
 SECTIONS += ("configuration",)
 
 
@@ -74,8 +84,11 @@ def full(text="Flights", number=0.5):
         created_utc="2025-07-14T03:12:44+00:00",
         notes=[text],
         metrics={"auc": 0.76341234, "mrr": None, text: number},
+        warnings=[f"worse than {text}", text],
         decision=text,
         promoted=True,
+        baselines=[{"": text, "auc": number, "gain of auc": 0.1, "seconds": 2.5, "worse": text}],
+        baselines_title=text,
         comparison=[{"metric": text, "current": 0.7, "candidate": number, "difference": number, text: text}],
         splits=[{"name": text, "rows": 228_344, "positive_rate": number, "from": text, "to": None}],
         learning_curve=[{"step": 10 * i, "train_loss": 1 / i, "valid_loss": number, text: 0.1 * i} for i in (1, 2)],
@@ -92,7 +105,7 @@ def full(text="Flights", number=0.5):
         ],
         stages=[
             {"stage": text, "seconds": 2.0, "rows": 1_234_567, "rows/s": 617_284},
-            {"stage": "train (reused)", "seconds": None},
+            {"stage": "train", "seconds": 70.5, "reused": True},
         ],
         columns=[{"name": text, "nulls": number, "unseen_rate": None, "mean": number, text: text}],
         importance=[{"name": text, "mean": 0.2, "std": 0.1}, {"name": "b", "mean": number, "std": number}],
@@ -112,9 +125,10 @@ def test_every_section_of_full_data_is_there_once_and_linked():
     links = [value for tag, name, value in page.attributes if (tag, name) == ("a", "href")]
     assert links == [f"#{name}" for name in SECTIONS]
     assert page.tags.count("svg") == 2 + 3 + 2  # learning (loss, one more), binary target, regression target
-    for text in ("0.7634", "228,344", "1,234,567", "617,284", "train (reused)"):
+    for text in ("0.7634", "228,344", "1,234,567", "617,284", "70.50", "yes"):
         assert text in page.words
     assert "2025-07-14 03:12:44 UTC" in page.words
+    assert any(text.startswith("2.0 seconds in this run.") for text in page.words)  # without the stage that was reused
 
 
 def test_a_section_without_data_is_left_out(monkeypatch):

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 
 from gigabatch.features.errors import DataError
 from gigabatch.loaders.errors import LoaderError
-from gigabatch.pipeline.stages.run import STAGES
+from gigabatch.pipeline.config.config import ConfigError
+from gigabatch.pipeline.stages.run import STAGES, Run, stage_rows
 from gigabatch.pipeline.store.files import ArtifactError
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
@@ -109,6 +110,35 @@ def test_the_second_run_skips_every_stage_and_says_so(tiny, caplog, capsys):
     second.show()
     assert capsys.readouterr().out.count("skipped, unchanged") == 4
     assert tiny.hidden() == []
+
+
+def test_stages_are_counted_in_rows_and_only_epochs_that_were_trained(tiny, capsys):
+    """Of thirty epochs that were asked for, patience leaves a few; a rate of 1 learns nothing after the first."""
+    run = tiny.train("train.epochs=30", "train.patience=1", "train.lr_max=1.0", "train.schedule=constant")
+    told = capsys.readouterr().err
+    assert "features: done, 3,000 in" in told
+    assert "encode: done, 3,000 in" in told
+    epochs = round(run.curve[-1]["epoch"])
+    assert 2 <= epochs < 30
+    steps = 2400 // 256 * epochs  # whole batches alone
+    assert run.summary["trained"] == {"epochs": epochs, "steps": steps, "rows": steps * 256}
+    (train,) = (row for row in stage_rows(run.summary, ()) if row["stage"] == "train")
+    assert train["rows"] == 2400
+    assert train["rows/s"] == pytest.approx(steps * 256 / run.summary["seconds"]["train"])
+    assert train["note"] == f"{epochs} epochs"
+    again = tiny.train("train.epochs=30", "train.patience=1", "train.lr_max=1.0", "train.schedule=constant")
+    again.show()
+    assert capsys.readouterr().out.count("skipped, unchanged: seconds of an earlier run") == 4
+
+
+def test_overrides_may_be_mappings(tiny):
+    assert tiny.pipeline({"train.epochs": 7, "seed": 3}, "train.batch_size=64").config.train.epochs == 7
+    with pytest.raises(ConfigError, match=r"unknown key 'train.epoch'. Did you mean 'train.epochs'"):
+        tiny.pipeline({"train.epoch": 7})
+    with pytest.raises(ConfigError, match=r"override 7: expected key=value or a mapping"):
+        tiny.pipeline(7)
+    with pytest.raises(ConfigError, match=r"override 'seed.a=1': 'seed' is a value, not a section"):
+        tiny.pipeline("seed=2", {"seed.a": 1})
 
 
 @pytest.mark.parametrize(
@@ -382,3 +412,17 @@ def test_a_streamed_run_trains_on_a_shuffled_copy_and_learns_what_a_resident_one
 def test_a_residency_that_cannot_be_is_an_error_that_says_what_can(tiny):
     with pytest.raises(LoaderError, match=r"residency=device: the run trains on cpu.*residency=host or auto"):
         tiny.train("train.residency=device")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"null", b"\xff", b"[" * 100_000])
+def test_a_damaged_summary_or_curve_is_named(tmp_path, content):
+    """R11: a JSONDecodeError's traceback."""
+    for name, read in (("summary.json", lambda run: run.summary), ("metrics.jsonl", lambda run: run.curve)):
+        (tmp_path / name).write_bytes(content)
+        if name == "metrics.jsonl" and content == b"":
+            continue  # a curve without points
+        with pytest.raises(ArtifactError, match=rf"{name}: .*damaged"):
+            _ = read(Run(tmp_path))
+        (tmp_path / name).unlink()
+        with pytest.raises(ArtifactError, match=rf"{name}: missing"):
+            _ = read(Run(tmp_path))
