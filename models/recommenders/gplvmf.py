@@ -334,7 +334,10 @@ class GPLVMF(Model):
             size = max(ELEMENTS_AT_ONCE // elements, 1)
             parts = zip(ids.split(size), floats.split(size), strict=True)
             value = torch.cat([self._posterior_mean(*part, coefficients) for part in parts])
-            value = self.rows.target_mean + self.rows.target_scale * value
+            value = self.rows.target_mean + self.rows.target_scale * value.double()
+            for scale in self.target_scales:  # the stored rows have a scale of their own, as they may be fewer
+                value = (value - scale.mean) / scale.std
+            value = value.float()
             logit = torch.logit(value.clamp(PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR))
             return torch.where(self.is_binary, logit, value)[:, None]
 

@@ -44,7 +44,7 @@ class TabularSettings:
     batch_norm_last : bool, default False
         In the output layer too.
     output_range : (float, float) or None, default None
-        (low, high) that a sigmoid squeezes the outputs into, for bounded regression.
+        (low, high), in the target's own unit, that a sigmoid squeezes the outputs into, for bounded regression.
     linear_first : bool, default True
         Linear, ReLU, batch norm, dropout; otherwise batch norm, dropout, linear, ReLU.
 
@@ -195,7 +195,12 @@ class TabularModel(Model):
         if self.settings.output_range is None:
             return outputs
         low, high = self.settings.output_range
-        return torch.sigmoid(outputs) * (high - low) + low
+        squeezed = list(torch.sigmoid(outputs).unbind(1))
+        scales = {scale.output: scale for scale in self.target_scales}
+        for place, share in enumerate(squeezed):  # the range is in the target's own unit, and outputs are standardised
+            _, _, mean, std = scales.get(place, (0, place, 0.0, 1.0))
+            squeezed[place] = share * ((high - low) / std) + (low - mean) / std
+        return torch.stack(squeezed, dim=1)
 
     def folding_obstacle(self) -> str | None:
         """Why training does not go through `models/layers/folded.py`, in words; None where it does."""

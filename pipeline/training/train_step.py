@@ -121,7 +121,7 @@ class TrainStep:
 
     def _forward(self, batch: Batch) -> Tensor:
         with self.precision.autocast(self._device):
-            return self.model.training_loss(batch, self.loss)
+            return self.model.training_loss(batch._replace(targets=self.model.standardised(batch.targets)), self.loss)
 
     def _first_compiled(self, batch: Batch) -> Tensor:
         self._is_compiling = False
