@@ -25,6 +25,12 @@ def embedding_width(num_ids: int) -> int:
     return min(600, round(1.6 * num_ids**0.56))
 
 
+def kept_ids(ids: Tensor) -> Tensor:
+    """ids [B, C] as int32 in memory of their own, for what is needed after the batch: a loader fills the memory of a
+    batch again, and gradients of rows may be added up over many batches before a step."""
+    return ids.to(torch.int32, copy=True, memory_format=torch.contiguous_format)
+
+
 def lookup(ids: Tensor, tables: Sequence[Tensor]) -> Tensor:
     """Row `ids[b, c]` of table c, for all c side by side: [B, C] int32 or int64 -> [B, W] in the tables' dtype.
 
@@ -65,8 +71,8 @@ class BufferPool:
 
 
 class RowGradient(NamedTuple):
-    """What a backward pass leaves for the rows: ids [B, C] int32, the gradient [B, W] of what was looked up, and the
-    pool that its memory goes back to."""
+    """What a backward pass leaves for the rows: ids [B, C] int32 in memory of their own (`kept_ids`), the gradient
+    [B, W] of what was looked up, and the pool that its memory goes back to."""
 
     ids: Tensor
     gradient: Tensor
@@ -154,7 +160,7 @@ class EmbeddingTables(nn.Module):
             return torch.empty(len(ids), 0, device=ids.device)
         if self.gradients == "rows":
             return cast(Tensor, _RowLookup.apply(self, ids, *self.weights))
-        return lookup(ids, self.weights)
+        return lookup(kept_ids(ids) if torch.is_grad_enabled() else ids, self.weights)
 
     def require_ids(self, ids: Tensor) -> None:
         """Raise `ModelError` unless ids are [B, C]."""
@@ -172,12 +178,12 @@ class _RowLookup(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, embeddings: EmbeddingTables, ids: Tensor, *tables: Tensor) -> Tensor:
-        ctx.embeddings, ctx.ids = embeddings, ids
+        ctx.embeddings, ctx.ids = embeddings, kept_ids(ids)
         out = torch.empty(len(ids), embeddings.width, device=ids.device)
-        kernel("lookup", ids.device).lookup(ids.int(), tables, out)
+        kernel("lookup", ids.device).lookup(ctx.ids, tables, out)
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, ...]:
-        ctx.embeddings.row_gradients.append(RowGradient(ctx.ids.int(), gradient.contiguous()))
+        ctx.embeddings.row_gradients.append(RowGradient(ctx.ids, gradient.contiguous()))
         return (None,) * (2 + len(ctx.embeddings.tables))
