@@ -86,6 +86,13 @@ class Model(nn.Module):
 
     def __init__(self, inputs: ModelInputs, settings: Any) -> None:
         super().__init__()
+        name, known = type(self).__name__, getattr(type(self), "Settings", object)
+        for argument, value, kind in (("inputs", inputs, ModelInputs), ("settings", settings, known)):
+            if not isinstance(value, kind):
+                raise ModelError(
+                    f"{name}: {argument} must be {kind.__module__}.{kind.__qualname__}, found {type(value).__name__}. "
+                    f"Build it as {name}(ModelInputs(...), {name}.Settings(...))."
+                )
         self.inputs, self.settings = inputs, settings
         self.target_scales: tuple[TargetScale, ...] = ()
         self.register_buffer("saved_target_scales", None)  # so that weights of a model without scales have no such name

@@ -110,11 +110,12 @@ class Bundle:
 
     @property
     def raw_workflow(self) -> Workflow:
-        """The workflow; `DataError` where there is none."""
+        """The workflow; `DataError` where there is none, with the step that needs more than the row."""
         if self.workflow is None:
+            reason = self.info.get("raw_refused", "its features need more than the row.")
             raise DataError(
-                f"bundle: recipe {self.info.get('recipe')!r} has no way from raw rows alone to predictions, because "
-                "its features need more than the row. Give rows of the features stage to predict, or score a split."
+                f"bundle: recipe {self.info.get('recipe')!r} has no way from raw rows alone to predictions: {reason} "
+                "Give rows of the features stage to predict, or score a split."
             )
         return self.workflow
 

@@ -2,7 +2,7 @@
 
 After Huang and Xu (arXiv 1912.09593), who put a prior on the latent inputs of GPFM (Nguyen et al., SIGIR 2014; Bayesian
 GPLVM, Titsias and Lawrence, AISTATS 2010) and give it a mean. The exact equations of the paper were not at hand: this
-is the form of shared/algorithms.md, section 9; docs/models/gplvmf.md says what is ours.
+is a form that its abstract and its base models allow; docs/models/gplvmf.md says what is whose.
 
     y_u = f_u(x) + noise,  f_u ~ GP(m, k)        one process a user; x = what the row's item and context columns say
     m   = mu_u + sum of biases of the row's ids + a . floats

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 Split = Literal["train", "valid", "test"]
 TIME_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "minutes": 60.0, "hours": 3600.0, "days": 86400.0}
+DEEPEST, MOST_VALUES = 50, 1_000_000  # of a configuration's levels, and of its values with their repetitions
 LONGEST_RUN = 1 << 62  # steps; how many a run has is only known when its rows are
 
 
@@ -256,9 +257,21 @@ class EvaluateSettings(Settings):
     importance_rows: int = Field(20_000, ge=100, description="rows of the test split that are shuffled and scored")
     importance_repeats: int = Field(3, ge=1, description="times that each feature is shuffled")
     calibration_bins: int = Field(15, ge=2, le=100, description="bins of the calibration error and its chart")
+    baselines: tuple[Literal["constant", "linear", "boosted"], ...] = Field(
+        ("constant", "linear", "boosted"),
+        description="what the model is compared with: always the mean; a logistic or ridge regression and gradient "
+        "boosted trees on at most 200,000 train rows; []: nothing",
+    )
     ranking: RankingSettings | None = Field(
         None, description="rank each choice of the test split among sampled items and among all; needs entities"
     )
+
+    @field_validator("baselines")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("names a baseline twice")
+        return value
 
 
 class NightlySettings(Settings):
@@ -323,7 +336,9 @@ class RunConfig(Settings):
     device: str = Field(
         "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="of torch; auto: cuda where there is one"
     )
-    num_threads: int | None = Field(None, ge=1, description="CPU threads of torch; None leaves its default")
+    num_threads: int | None = Field(
+        None, ge=1, description="CPU threads of torch; None leaves its default. The last bits of weights depend on it"
+    )
     cluster: str = Field(
         "none", pattern=r"^(none|local|cuda|tcp://[^/\s]+:\d+)$", description="none, local, cuda or tcp://HOST:PORT"
     )
@@ -425,6 +440,8 @@ def load_config(path: str | Path, overrides: Sequence[str | Mapping[str, Any]] =
         raise ConfigError(f"config {path}: cannot be read ({error.strerror}).") from error
     except (YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"config {path}: not valid YAML ({_where_yaml(error)}).") from error
+    except RecursionError:
+        raise ConfigError(f"config {path}: nested too deeply; {DEEPEST} levels are taken.") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"config {path}: expected keys and values, found {type(raw).__name__}.")
     for override in overrides:
@@ -452,6 +469,7 @@ def parse_config(raw: dict[str, Any], where: str = "config") -> RunConfig:
     >>> parse_config({"name": "clicks", "recipe": "flights", "seed": 7}).seed
     7
     """
+    _require_bounded(raw, where)
     require_known_keys(RunConfig, raw, where)
     try:
         return RunConfig.model_validate(raw)
@@ -459,6 +477,20 @@ def parse_config(raw: dict[str, Any], where: str = "config") -> RunConfig:
         raise ConfigError(f"{where}: " + " ".join(_describe(item) for item in error.errors())) from error
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from error
+
+
+def _require_bounded(raw: Any, where: str) -> None:
+    """Raise `ConfigError` for values that nest without end, or that YAML's aliases make larger than any file."""
+    level, seen = [raw], 0
+    for _ in range(DEEPEST):
+        inside = [value for value in level if isinstance(value, dict | list | tuple)]
+        if not inside:
+            return
+        seen += sum(map(len, inside))
+        if seen > MOST_VALUES:
+            raise ConfigError(f"{where}: more than {MOST_VALUES:,} values, with those that aliases repeat.")
+        level = [item for value in inside for item in (value.values() if isinstance(value, dict) else value)]
+    raise ConfigError(f"{where}: nested too deeply; {DEEPEST} levels are taken.")
 
 
 def _where_yaml(error: Exception) -> str:
@@ -487,6 +519,8 @@ def _apply(raw: dict[str, Any], override: str | Mapping[str, Any]) -> None:
         value = YAML(typ="safe", pure=True).load(text)
     except YAMLError as error:
         raise ConfigError(f"override {override!r}: the value is not valid YAML ({_where_yaml(error)}).") from error
+    except RecursionError:
+        raise ConfigError(f"override {key}=...: nested too deeply; {DEEPEST} levels are taken.") from None
     _set(raw, key, value, override)
 
 

@@ -210,7 +210,8 @@ def _scale(parts: _Parts, preprocessor: Preprocessor) -> None:
         parts.node("Identity", [rounded], "floats")
         return
     picked = parts.constant("flagged", np.array(flagged, np.int64))
-    flags = parts.node("Gather", [null, picked], "rows/flags", axis=1)
+    loud = parts.constant("loud", np.array([[not fills[place].silent for place in flagged]], bool))
+    flags = parts.node("And", [parts.node("Gather", [null, picked], "rows/of_flagged", axis=1), loud], "rows/flags")
     numbers = parts.node("Cast", [flags], "rows/flags_float", to=TensorProto.FLOAT)
     parts.node("Concat", [rounded, numbers], "floats", axis=1)
 

@@ -50,6 +50,7 @@ from gigabatch.pipeline.training.train_step import TrainStep, hold_in_tensors, u
 __all__ = ["Trained", "TrainingError", "model_inputs", "new_model", "table_loss", "table_outputs", "train_model"]
 log = logging.getLogger(__name__)
 CURVE_POINTS_PER_EPOCH = 10
+MAX_SKIPPED_IN_A_ROW = 20
 
 
 @dataclass
@@ -67,6 +68,8 @@ class Trained:
         From 0, the one whose weights these are.
     steps, rows
         Those trained on, all epochs together.
+    skipped_steps
+        Those of `steps` that changed nothing, because their loss or gradient was not finite.
     """
 
     model: Model
@@ -74,6 +77,7 @@ class Trained:
     best_epoch: int
     steps: int
     rows: int
+    skipped_steps: int = 0
 
 
 def train_model(
@@ -123,12 +127,13 @@ def train_model(
     Raises
     ------
     TrainingError
-        Where a loss is not finite, a setting does not fit the device, or a checkpoint cannot be used.
+        Where a valid loss is not finite, more than `MAX_SKIPPED_IN_A_ROW` steps in a row were skipped because their
+        gradient was not, a setting does not fit the device, or a checkpoint cannot be used.
 
     Examples
     --------
     >>> from gigabatch import LogisticRegression
-    >>> from gigabatch.features.schema import Target, TensorSchema, indicator_name
+    >>> from gigabatch.features.schema import Target, TensorSchema
     >>> schema = TensorSchema((), ("x",), (Target("clicked", "binary"),))
     >>> x = torch.linspace(-1, 1, 64)
     >>> table = PackedTable.from_columns(schema, [], [x], [(x > 0).float()])
@@ -185,6 +190,7 @@ def train_model(
                 done.step += 1
                 bar.advance(batch_size)
                 if done.step % settings.checkpoint_every_steps == 0 and done.step % steps_per_epoch:
+                    skipped_at_end(losses[: done.step % steps_per_epoch].cpu(), done)
                     save_checkpoint(checkpoint, state, done)
                 after_step(done.step)
             end_epoch(state, done, valid_table, loss, schedule)
@@ -200,7 +206,7 @@ def train_model(
         )
     model.load_state_dict(done.best_weights if settings.select == "best" else evaluated(state).state_dict())
     best = done.best_epoch if settings.select == "best" else epochs - 1
-    return Trained(model, done.curve, best, done.step, done.step * batch_size)
+    return Trained(model, done.curve, best, done.step, done.step * batch_size, done.skipped_steps)
 
 
 def model_spec(preprocessor: Preprocessor, config: RunConfig) -> ModelSpec:
@@ -278,28 +284,56 @@ def end_epoch(
     host = state.losses.cpu()
     model = evaluated(state)
     valid_loss = table_loss(model, valid_table, loss, str(state.losses.device))
-    for split, finite in (("train", bool(host.isfinite().all())), ("valid", math.isfinite(valid_loss))):
-        if not finite:
+    done.skipped_in_a_row = skipped_at_end(host, done)
+    finite = host.isfinite()
+    for split, is_finite in (("train", bool(finite.any())), ("valid", math.isfinite(valid_loss))):
+        if not is_finite:
             raise TrainingError(
                 f"training diverged in epoch {epoch}: the {split} loss is not finite. Lower train.lr_max or use a "
                 "longer warm-up."
             )
+    if skipped := int((~finite).sum()):
+        done.skipped_steps += skipped
+        log.warning(
+            "epoch %d: %s of %s steps were skipped, because their loss or gradient was not finite",
+            epoch, f"{skipped:,}", f"{per_epoch:,}",
+        )  # fmt: skip
     number = min(CURVE_POINTS_PER_EPOCH, per_epoch)
     points = [i * per_epoch // number for i in range(number + 1)]
     for start, stop in pairwise(points):
         step = (epoch - 1) * per_epoch + stop
+        point = host[start:stop][finite[start:stop]]
         done.curve.append(
             {
                 "step": step,
                 "epoch": step / per_epoch,
-                "train_loss": float(host[start:stop].double().mean()),
+                "train_loss": float((point if len(point) else host[finite]).double().mean()),
                 "lr": schedule.at(step - 1)[0],
             }
         )
-    done.curve[-1] |= {"valid_loss": valid_loss, "loss": loss.description}
+    told = {"valid_loss": valid_loss, "loss": loss.description}
+    done.curve[-1] |= told | ({"skipped_steps": skipped} if skipped else {})
     if valid_loss < done.best_loss:
         done.best_loss, done.best_epoch = valid_loss, epoch - 1
         done.best_weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def skipped_at_end(losses: Tensor, done: Progress) -> int:
+    """How many of an epoch's steps so far were skipped at the end of `losses`, on the host, those before it counted in.
+
+    Raises:
+        TrainingError: where more than `MAX_SKIPPED_IN_A_ROW` were skipped one after the other.
+    """
+    finite = losses.isfinite().nonzero()[:, 0]
+    ends = torch.tensor([-1 - done.skipped_in_a_row]), finite, torch.tensor([len(losses)])
+    in_a_row = torch.cat(ends).diff() - 1
+    if int(in_a_row.max()) > MAX_SKIPPED_IN_A_ROW:
+        raise TrainingError(
+            f"training diverged: {int(in_a_row.max()):,} steps in a row were skipped, because their loss or gradient "
+            f"was not finite; more than {MAX_SKIPPED_IN_A_ROW} end a training. Lower train.lr_max, use a longer "
+            "warm-up, or look for extreme values among the floats and weights."
+        )
+    return int(in_a_row[-1])
 
 
 def evaluated(state: TrainingState) -> Model:
