@@ -23,7 +23,7 @@ from gigabatch.pipeline.evaluation.evaluate import column_summary, evaluate, per
 from gigabatch.pipeline.evaluation.rank_evaluate import ranking_rows
 from gigabatch.pipeline.reports.report import ReportData, write_report
 from gigabatch.pipeline.store.artifacts import Artifact
-from gigabatch.pipeline.store.files import ArtifactError, json_text
+from gigabatch.pipeline.store.files import ArtifactError, json_text, share_file
 from gigabatch.pipeline.store.keys import versions
 
 SPLITS = ("train", "valid", "test")
@@ -159,8 +159,8 @@ def write_run(folder: Path, run_id: str, data: RunData) -> dict[str, Any]:
     """Evaluate the trained artifact into an empty folder; returns what summary.json holds."""
     started = time.perf_counter()
     artifact = data.stages["train"]
-    shutil.copytree(artifact.path / "model", folder / "model")
-    shutil.copy(artifact.path / "metrics.jsonl", folder / "metrics.jsonl")
+    shutil.copytree(artifact.path / "model", folder / "model", copy_function=share_file)
+    share_file(artifact.path / "metrics.jsonl", folder / "metrics.jsonl")
     results = evaluate_bundle(load_bundle(folder / "model", data.device, data.engine), data)
     seconds = {name: float(stage.manifest["seconds"]) for name, stage in data.stages.items()}
     seconds["evaluate"] = time.perf_counter() - started
