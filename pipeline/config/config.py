@@ -105,6 +105,30 @@ class NegativeSettings(Settings):
     exclude_known: bool = Field(True, description="never draw an item that the user has in the train split")
 
 
+class LossSettings(Settings):
+    """The loss of a regression target, whose errors are in standard deviations of the target in the train split."""
+
+    kind: Literal["mse", "huber", "quantile"] = Field(
+        "mse", description="squared error; Huber's, which outliers weigh less in; of a quantile"
+    )
+    delta: float | None = Field(
+        None, gt=0, description="huber: deviations from which on an error counts linearly; null: 1"
+    )
+    tau: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="quantile: share of the targets that the prediction is above; null: 0.5, the median",
+    )
+
+    @model_validator(mode="after")
+    def _fits_the_kind(self) -> LossSettings:
+        for name, kind in (("delta", "huber"), ("tau", "quantile")):
+            if getattr(self, name) is not None and self.kind != kind:
+                raise ValueError(f"{name} is a setting of the loss {kind}, and kind is {self.kind}")
+        return self
+
+
 class TrainSettings(Settings):
     """How the model is trained; docs/training.md says what each setting costs and when to use it."""
 
@@ -147,6 +171,9 @@ class TrainSettings(Settings):
         None, description="for rows that are all positives; batch_size counts the positives"
     )
     compile: Literal["on", "off"] = Field("off", description="torch.compile of model and loss; takes seconds to begin")
+    losses: dict[str, LossSettings] = Field(
+        default_factory=dict, description="of regression targets by name; mse for those that are not there"
+    )
 
     @field_validator("max_grad_norm")
     @classmethod
@@ -230,9 +257,21 @@ class EvaluateSettings(Settings):
     importance_rows: int = Field(20_000, ge=100, description="rows of the test split that are shuffled and scored")
     importance_repeats: int = Field(3, ge=1, description="times that each feature is shuffled")
     calibration_bins: int = Field(15, ge=2, le=100, description="bins of the calibration error and its chart")
+    baselines: tuple[Literal["constant", "linear", "boosted"], ...] = Field(
+        ("constant", "linear", "boosted"),
+        description="what the model is compared with: always the mean; a logistic or ridge regression and gradient "
+        "boosted trees on at most 200,000 train rows; []: nothing",
+    )
     ranking: RankingSettings | None = Field(
         None, description="rank each choice of the test split among sampled items and among all; needs entities"
     )
+
+    @field_validator("baselines")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("names a baseline twice")
+        return value
 
 
 class NightlySettings(Settings):

@@ -18,6 +18,7 @@ from typing import Any
 
 import dask
 
+from gigabatch.features.workflow.fit import threads
 from gigabatch.pipeline.config.config import ClusterSettings
 from gigabatch.pipeline.machine import available_cores
 
@@ -40,8 +41,8 @@ class Cluster:
 
     @property
     def scheduler(self) -> Any:
-        """For Dask's `compute(scheduler=...)`."""
-        return "threads"
+        """For Dask's `compute(scheduler=...)`: no more partitions at once than there are threads."""
+        return threads(self.threads)
 
     def map(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
         """The function's results on each task, in order. Tasks may run at once."""

@@ -30,13 +30,18 @@ class TrainingError(ValueError):
 
 @dataclass
 class Progress:
-    """What changes while training beside weights, optimizer and loader. Epochs and steps are numbers of those done."""
+    """What changes while training beside weights, optimizer and loader. Epochs and steps are numbers of those done.
+
+    skipped_steps: whose gradient was not finite, in the epochs that are done; skipped_in_a_row: those at their end.
+    """
 
     step: int = 0
     curve: list[dict[str, Any]] = field(default_factory=list)
     best_loss: float = float("inf")
     best_epoch: int = -1  # from 0
     best_weights: dict[str, Tensor] = field(default_factory=dict)
+    skipped_steps: int = 0
+    skipped_in_a_row: int = 0
 
     def has_stalled(self, steps_per_epoch: int, patience: int | None) -> bool:
         """Whether the last `patience` epochs all went by without a lower valid loss."""
