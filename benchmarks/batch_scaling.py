@@ -175,7 +175,7 @@ class Runs:
     def keep(self, run: Run, result: dict[str, Any]) -> None:
         self.known[run.key] = result
         with self.path.open("a") as file:
-            file.write(json.dumps({"key": run.key, "result": result}) + "\n")
+            file.write(json.dumps({"key": run.key, "result": result}, allow_nan=False) + "\n")
         valid = result["valid"]
         print(
             f"{len(self.known)}: {run.table} {run.contender} steps {run.steps} lr {run.lr:.4g} seed {run.seed}: "

@@ -210,7 +210,9 @@ def report(final: Final, known: Known, sizes: Mapping[str, Mapping[str, int]], d
     every = [{**json.loads(key), **{k: result[k] for k in ("valid", "test")}} for key, result in known.items()]
     if flags.save and not flags.quick:
         RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "batch_scaling-runs.jsonl").write_text("".join(json.dumps(run) + "\n" for run in every))
+        (RESULTS / "batch_scaling-runs.jsonl").write_text(
+            "".join(json.dumps(run, allow_nan=False) + "\n" for run in every)
+        )
     finish(
         "batch_scaling",
         trained,

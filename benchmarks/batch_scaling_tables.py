@@ -79,7 +79,7 @@ class Run:
 
     @property
     def key(self) -> str:
-        return json.dumps({name: value for name, value in asdict(self).items() if name != "folder"})
+        return json.dumps({name: value for name, value in asdict(self).items() if name != "folder"}, allow_nan=False)
 
 
 def write_pair_splits(folder: Path, rows: int) -> None:

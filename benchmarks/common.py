@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import subprocess
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 
 from gigabatch.pipeline.display import render_table
+from gigabatch.pipeline.store.files import json_text
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -91,5 +91,5 @@ def finish(
         RESULTS.mkdir(exist_ok=True)
         device = torch.cuda.get_device_name().replace(" ", "-").lower() if torch.cuda.is_available() else "cpu"
         path = RESULTS / f"{name}-{device}-{result['date']}.json"
-        path.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result))
+        path.write_text(json_text(result, indent=1) + "\n")
+    print(json_text(result))

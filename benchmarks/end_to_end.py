@@ -67,7 +67,9 @@ def run(command: list[str], **environment: str) -> dict[str, Any]:
 def ours(path: Path, recipe: Recipe, flags: Any, seed: int, warm_up: Path | None, **environment: str) -> dict[str, Any]:
     settings = {"path": str(path), "recipe": asdict(recipe), "device": flags.device, "seed": seed}
     settings["warm_up"] = str(warm_up or "")
-    return run([sys.executable, "-m", "benchmarks.end_to_end_ours", json.dumps(settings)], **environment)
+    return run(
+        [sys.executable, "-m", "benchmarks.end_to_end_ours", json.dumps(settings, allow_nan=False)], **environment
+    )
 
 
 def peer(name: str, path: Path, seed: int) -> dict[str, Any]:

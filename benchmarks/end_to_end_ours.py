@@ -199,9 +199,19 @@ def search(path: str, device: str, grid: Mapping[str, Sequence[float]]) -> None:
     for values in itertools.product(*grid.values()):
         recipe = Recipe(**dict(zip(grid, values, strict=True)), optimizer="adagrad_lamb")
         model = train_epoch(train, recipe, device, 0, clock)
-        print(json.dumps({**asdict(recipe), **judge(model, valid, clock), "train": clock.seconds["train"]}), flush=True)
+        print(
+            json.dumps(
+                {**asdict(recipe), **judge(model, valid, clock), "train": clock.seconds["train"]}, allow_nan=False
+            ),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
-    print(json.dumps(once(given["path"], Recipe(**given["recipe"]), given["device"], given["seed"], given["warm_up"])))
+    print(
+        json.dumps(
+            once(given["path"], Recipe(**given["recipe"]), given["device"], given["seed"], given["warm_up"]),
+            allow_nan=False,
+        )
+    )

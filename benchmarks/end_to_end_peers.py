@@ -137,7 +137,9 @@ def main() -> None:
     for batch_size, lr in settings:
         model = train(table, flags, batch_size, lr, seconds)
         found = judge(model, table, seconds)
-        print(json.dumps({"batch_size": batch_size, "lr": lr, **found, "seconds": seconds}), flush=True)
+        print(
+            json.dumps({"batch_size": batch_size, "lr": lr, **found, "seconds": seconds}, allow_nan=False), flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -25,7 +25,8 @@ from gigabatch.features.synthetic.trivago import write_synthetic_log
 
 LIMIT_GIB, SAMPLE_SECONDS = 8.0, 0.1
 STAGES = """
-import json, sys, time
+import sys, time
+from gigabatch.pipeline.store.files import json_text
 from gigabatch.pipeline import Pipeline
 
 if __name__ == "__main__":
@@ -34,7 +35,7 @@ if __name__ == "__main__":
     middle = time.perf_counter()
     encoded = features.encode()
     tables = {split: encoded.table(split) for split in ("train", "valid", "test")}
-    print(json.dumps({
+    print(json_text({
         "seconds": {"features": middle - started, "encode": time.perf_counter() - middle},
         "pairs": sum(features.rows.values()),
         "packed_rows": sum(map(len, tables.values())),

@@ -154,7 +154,9 @@ def main() -> None:
     flags = arguments(__doc__ or "", rows=2_000_000, peer_rows=3 * LARGE, rounds=5, once="", stream="")
     device = ("cuda" if torch.cuda.is_available() else "cpu") if flags.device == "auto" else flags.device
     if flags.once or flags.stream:
-        print(json.dumps(once(Path(flags.once), device) if flags.once else streaming(Path(flags.stream))))
+        print(
+            json.dumps(once(Path(flags.once), device) if flags.once else streaming(Path(flags.stream)), allow_nan=False)
+        )
         return
     if not Path(PEER_PYTHON["fastai"]).exists():
         raise SystemExit("The peers' environment is missing: make bench-env")

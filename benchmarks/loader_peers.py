@@ -71,7 +71,7 @@ def main() -> None:
     make: Any = {"torch": torch_loader, "fastai": fastai_loader}[name]
     next(iter(make(*(column[: sizes[0]] for column in columns), sizes[0], 0)))  # what a first batch costs once
     found = {str(size): rows_per_second(make(*columns, size, num_workers), device) for size in sizes}
-    print(json.dumps(found))
+    print(json.dumps(found, allow_nan=False))
 
 
 if __name__ == "__main__":

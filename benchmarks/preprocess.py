@@ -76,7 +76,7 @@ def ours(path: Path) -> dict[str, Any]:
 def main() -> None:
     flags = arguments(__doc__ or "", rows=2_000_000, rounds=5, once="", cache="")
     if flags.once:
-        print(json.dumps(once(flags.once)))
+        print(json.dumps(once(flags.once), allow_nan=False))
         return
     if not (PEER_PYTHON.exists() and FASTAI_PYTHON.exists()):
         raise SystemExit("The peers' environment is missing: make bench-env")

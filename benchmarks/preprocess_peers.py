@@ -225,4 +225,4 @@ if __name__ == "__main__":
     PEERS[peer](file, tick)
     tick()
     (start, cpu), (read, _), (stop, cpu_stop) = times
-    print(json.dumps({"peer": peer, "read": read - start, "rest": stop - read, "cpu": cpu_stop - cpu}))
+    print(json.dumps({"peer": peer, "read": read - start, "rest": stop - read, "cpu": cpu_stop - cpu}, allow_nan=False))

@@ -218,7 +218,7 @@ class Asked:
 
     @property
     def body(self) -> str:
-        return json.dumps({"user": self.user, "items": self.items})
+        return json.dumps({"user": self.user, "items": self.items}, allow_nan=False)
 
 
 def in_process(run: Path, asked: Asked, calls: int) -> tuple[float, float]:

@@ -4,7 +4,7 @@ Both are plain frozen dataclasses that go to and from JSON, so that loaders and 
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,10 +16,27 @@ ROLES: tuple[str, ...] = ("categorical", "continuous", "target", "weight", "grou
 Task = Literal["binary", "multiclass", "regression"]
 TASKS: tuple[str, ...] = ("binary", "multiclass", "regression")
 ENTITIES: tuple[str, ...] = ("user", "item")
+BESIDE_SCORES: tuple[str, ...] = ("key", "group", "time")
+# Roles with a word in a packed row.
+PACKED: tuple[str, ...] = ("categorical", "continuous", "target", "weight", "group")
 
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31
+
+
+def indicator_name(column: str) -> str:
+    """Name of the column that says where a continuous column was null."""
+    return f"{column}_na"
+
+
+def require_apart(makers: Iterable[tuple[str, str]], where: str) -> None:
+    """Raise `DataError` where two of the pairs (name, what has it) are of one name; it says what the two are."""
+    taken = dict[str, str]()
+    for name, maker in makers:
+        if name in taken:
+            raise DataError(f"{where}: {taken[name]} and {maker} have one name, {name!r}. Rename one of them.")
+        taken[name] = maker
 
 
 @dataclass(frozen=True)
@@ -91,10 +108,19 @@ class Target:
             raise DataError(f"schema: a target has a name and a whole number of outputs from 1, found {self!r}.")
         if self.classes and len(self.classes) != self.num_outputs:
             raise DataError(f"target {self.name!r}: {self.num_outputs} outputs but {len(self.classes)} class names.")
+        twice = sorted({name for name in self.classes if self.classes.count(name) > 1})
+        if twice:
+            raise DataError(f"target {self.name!r}: class(es) {', '.join(map(repr, twice))} are there twice.")
         if self.task not in TASKS:
             raise DataError(f"target {self.name!r}: unknown task {self.task!r}. Known: {', '.join(TASKS)}.")
         if self.task != "multiclass" and self.num_outputs != 1:
             raise DataError(f"target {self.name!r}: a {self.task} target has one output, not {self.num_outputs}.")
+
+    def prediction_names(self) -> tuple[str, ...]:
+        """Columns of its predictions: its own name, or `<name>_<class>` for each class."""
+        if self.task != "multiclass":
+            return (self.name,)
+        return tuple(f"{self.name}_{item}" for item in self.classes or range(self.num_outputs))
 
 
 @dataclass(frozen=True)
@@ -131,7 +157,8 @@ class Schema:
     Parameters
     ----------
     columns
-        The columns, each name once; at most one each of the roles `weight`, `group` and `time`.
+        The columns, each name once; at most one each of the roles `weight`, `group` and `time`. A model is given
+        `<name>_na` beside a continuous column, so none of the others that it reads may have that name.
     targets
         One entry for each column of role `target`, in the order of the columns.
     entities
@@ -140,7 +167,8 @@ class Schema:
     Raises
     ------
     DataError
-        If a name is there twice, or targets and entities name columns that are not there.
+        If a name is there twice, is that of another column's indicator or of two predictions, or if targets and
+        entities name columns that are not there.
 
     Examples
     --------
@@ -177,7 +205,22 @@ class Schema:
         for role in ("weight", "group", "time"):
             if len(self.names(role)) > 1:
                 raise DataError(f"schema: at most one column of role {role}, found {self.names(role)}.")
+        self._check_words()
         self._check_entities()
+
+    def _check_words(self) -> None:
+        """Refuse two words of a packed row, or two columns of predictions, that would have one name."""
+        words = [(item.name, f"the {item.role} column {item.name!r}") for item in self.columns if item.role in PACKED]
+        floats = self.names("continuous")
+        flags = [(indicator_name(name), f"the indicator of nulls in column {name!r}") for name in floats]
+        require_apart([*words, *flags], "schema")
+        kept = [(name, f"the column {name!r} that scores are written beside") for name in self.names(*BESIDE_SCORES)]
+        predicted = [
+            (f"predicted_{name}", f"a prediction of target {target.name!r}")
+            for target in self.targets
+            for name in target.prediction_names()
+        ]
+        require_apart([*kept, *predicted], "schema")
 
     def _check_entities(self) -> None:
         features, taken = self.names("categorical", "continuous"), dict[str, str]()
@@ -215,7 +258,7 @@ class Schema:
         return {column.name: column.dtype for column in self.columns}
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1)
+        return json.dumps(asdict(self), indent=1, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> "Schema":
@@ -263,6 +306,9 @@ class TensorSchema:
             raise DataError(f"tensor schema: floats are names of columns, found {self.floats!r}.")
         if not (isinstance(self.has_weight, bool) and isinstance(self.has_group, bool)):
             raise DataError("tensor schema: has_weight and has_group are true or false.")
+        names = [(item.name, f"the ids {item.name!r}") for item in self.ids]
+        names += [(name, f"the floats {name!r}") for name in self.floats]
+        require_apart([*names, *((item.name, f"the target {item.name!r}") for item in self.targets)], "tensor schema")
 
     @property
     def num_words(self) -> int:
@@ -275,7 +321,7 @@ class TensorSchema:
         return sum(target.num_outputs for target in self.targets)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1)
+        return json.dumps(asdict(self), indent=1, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> "TensorSchema":

@@ -296,7 +296,7 @@ class ApproximateIndex:
         folder.mkdir(parents=True, exist_ok=True)
         _faiss().write_index(self._index, str(folder / INDEX_FILE))
         self.report = replace(self.report, checksum=_checksum(folder / INDEX_FILE))
-        (folder / REPORT_FILE).write_text(json.dumps(asdict(self.report), indent=1))
+        (folder / REPORT_FILE).write_text(json.dumps(asdict(self.report), indent=1, allow_nan=False))
 
     @classmethod
     def load(cls, folder: Path | str, items: Tensor) -> ApproximateIndex:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,12 @@ from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model
 from gigabatch.models.shelf import ModelSpec, spec_of
+from gigabatch.pipeline.store.keys import file_checksum
 
 FORMAT = 2  # since 2 a model is described by its name, inputs and settings
 BLOCK_ROWS = 65_536
+WEIGHTS = "weights.safetensors"
+AGAIN = "Train again, which mends the run, or take another."
 
 
 class BundleError(ValueError):
@@ -125,19 +129,22 @@ class Bundle:
         return engine.frames.DataFrame(values, index=frame.index)
 
     def save(self, folder: Path) -> None:
-        """Write `bundle.json`, `weights.safetensors`, `preprocessor/`, and `workflow/` where there is one."""
+        """Write `weights.safetensors`, `preprocessor/`, and `workflow/` where there is one; then `bundle.json`, which
+        holds their checksums and its own."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.preprocessor.save(folder / "preprocessor")
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.model.state_dict().items()}
-        save_file(weights, folder / "weights.safetensors")
+        save_file(weights, folder / WEIGHTS)
         if self.workflow is not None:
             self.workflow.save(folder / "workflow")
         has_workflow = self.workflow is not None
         content = {
-            "format": FORMAT, "model": spec_of(self.model).to_dict(), "info": self.info, "workflow": has_workflow
+            "format": FORMAT, "model": spec_of(self.model).to_dict(), "info": self.info, "workflow": has_workflow,
+            "files": {name: file_checksum(path) for name, path in _files(folder, has_workflow).items()},
         }  # fmt: skip
-        (folder / "bundle.json").write_text(json.dumps(content, indent=1))
+        content["checksum"] = _own_checksum(content)
+        (folder / "bundle.json").write_text(json.dumps(content, indent=1, allow_nan=False))
 
 
 def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas") -> Bundle:
@@ -155,7 +162,8 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
     Raises
     ------
     BundleError
-        Where the folder is damaged or of another version; the message names it.
+        Where the folder is of another version, or a file is not the one that was saved, by its checksum; the message
+        names it.
 
     Examples
     --------
@@ -177,13 +185,14 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
         content = json.loads((folder / "bundle.json").read_text())
         if content["format"] != FORMAT:
             raise BundleError(f"bundle {folder}: format {content['format']}, this version reads {FORMAT}.")
-        model = ModelSpec.from_dict(content["model"]).build()
-        model.load_state_dict(load_file(folder / "weights.safetensors", device="cpu"))
         info, has_workflow = dict(content["info"]), content.get("workflow", False)
+        _check(folder, content, has_workflow)
+        model = ModelSpec.from_dict(content["model"]).build()
+        model.load_state_dict(load_file(folder / WEIGHTS, device="cpu"))
     except BundleError:
         raise
     except (*UNREADABLE, SafetensorError) as error:
-        raise BundleError(f"bundle {folder}: missing or damaged ({error}). Train again or take another run.") from error
+        raise BundleError(f"bundle {folder}: missing or damaged ({error}). {AGAIN}") from error
     name = load_engine(engine).NAME
     try:
         preprocessor = Preprocessor.load(folder / "preprocessor", name)
@@ -194,6 +203,34 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
     if list(model.inputs.num_ids) != expected:
         raise BundleError(f"bundle {folder}: the model's tables {model.inputs.num_ids} do not fit the vocabularies.")
     return Bundle(preprocessor, model.to(device).eval(), info, device, workflow)
+
+
+def _files(folder: Path, has_workflow: bool) -> dict[str, Path]:
+    """What a bundle consists of beside bundle.json, by name; hidden files and those of others are none of it."""
+    parts = [folder / WEIGHTS, *(folder / "preprocessor").rglob("[!.]*")]
+    parts += (folder / "workflow").rglob("[!.]*") if has_workflow else []
+    return {path.relative_to(folder).as_posix(): path for path in sorted(parts) if path.is_file()}
+
+
+def _own_checksum(content: Mapping[str, Any]) -> str:
+    text = json.dumps({key: value for key, value in content.items() if key != "checksum"}, sort_keys=True, allow_nan=False)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _check(folder: Path, content: Mapping[str, Any], has_workflow: bool) -> None:
+    """Raise `BundleError` unless bundle.json and the files beside it are those that were saved.
+
+    Bundles of before there were checksums have neither key; one without the other is damage.
+    """
+    if not content.keys() & {"files", "checksum"}:
+        return
+    if content.get("checksum") != _own_checksum(content):
+        raise BundleError(f"bundle {folder}: damaged, bundle.json is not what was saved. {AGAIN}")
+    found = _files(folder, has_workflow)
+    for name in sorted(content["files"].keys() | found.keys()):
+        if name not in found or file_checksum(found[name]) != content["files"].get(name):
+            what = "missing" if name not in found else "not what was saved"
+            raise BundleError(f"bundle {folder}: missing or damaged, {name} is {what}. {AGAIN}")
 
 
 def model_outputs(model: Model, ids: Tensor, floats: Tensor) -> Iterator[Tensor]:

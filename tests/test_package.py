@@ -186,3 +186,26 @@ def test_no_sub_folders_import_each_other_in_a_circle():
     for module, others in arrows().items():
         rooms.setdefault(room(module), set()).update({room(other) for other in others} - {room(module)})
     assert circles(rooms) == []
+
+
+def json_calls(path: Path) -> list[ast.Call]:
+    return [
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("dump", "dumps")
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "json"
+    ]
+
+
+def test_what_becomes_of_nan_is_decided_wherever_json_is_written():
+    """P4: Python's default writes NaN, which is no JSON. Reports go through `json_text`, states refuse it."""
+    silent = [
+        f"{path.relative_to(ROOT)}:{call.lineno}"
+        for path in sources(*FOLDERS, "benchmarks")
+        for call in json_calls(path)
+        if "allow_nan" not in {word.arg for word in call.keywords}
+    ]
+    assert not silent, f"json.dumps without allow_nan; json_text of pipeline/store/files.py has it: {silent}"

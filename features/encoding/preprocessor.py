@@ -26,7 +26,7 @@ from gigabatch.features.refit.statistics import (
 )
 from gigabatch.features.refit.statistics_files import load_statistics, save_statistics
 from gigabatch.features.refit.update import Learned, Version, updated
-from gigabatch.features.schema import IdColumn, Schema, TensorSchema
+from gigabatch.features.schema import IdColumn, Schema, TensorSchema, indicator_name
 from gigabatch.features.vocabulary.vocabulary import Vocabulary
 from gigabatch.features.workflow.fit import fit_together
 
@@ -270,7 +270,7 @@ class Preprocessor:
     def float_names(self) -> list[str]:
         """Continuous columns, then the indicators of those that have one."""
         names = self.schema.names("continuous")
-        return names + [f"{name}_na" for name in names if self.fills[name].indicator]
+        return names + [indicator_name(name) for name in names if self.fills[name].indicator]
 
     def pack(self, frame: Any, targets: bool = True) -> Any:
         """Encode rows as they lie in a packed table, a word of four bytes a column.
@@ -373,7 +373,7 @@ class Preprocessor:
                 self.scales[name].mean if name in self.scales else 0.0,
                 self.scales[name].std if name in self.scales else 0.0,
                 place[name],
-                place[f"{name}_na"] if fill.indicator else -1,
+                place[indicator_name(name)] if fill.indicator else -1,
             )
             for name, fill in self.fills.items()
         ]

@@ -41,7 +41,7 @@ class SavedState:
             "scales": {name: asdict(scale) for name, scale in self.scales.items()},
             "version": None if self.version is None else asdict(self.version),
         }
-        (folder / FILE).write_text(json.dumps(content, indent=1))
+        (folder / FILE).write_text(json.dumps(content, indent=1, allow_nan=False))
 
     @classmethod
     def read(cls, folder: Path) -> SavedState:
@@ -50,7 +50,7 @@ class SavedState:
         if content["format"] != FORMAT:
             raise DataError(f"preprocessor {folder}: format {content['format']}, this version reads {FORMAT}.")
         return cls(
-            Schema.from_json(json.dumps(content["schema"])),
+            Schema.from_json(json.dumps(content["schema"], allow_nan=False)),
             PreprocessorSettings(**content["settings"]),
             {name: Fill(**_numbers(name, fill)) for name, fill in content["fills"].items()},
             {name: Scale(**_numbers(name, scale)) for name, scale in content["scales"].items()},

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from gigabatch.features.engines.frame import CodedColumn, FloatWord, IdWord
+from gigabatch.features.engines.frame import CodedColumn, FloatWord, IdWord, require_every_word
 from gigabatch.features.exact.column_statistics import ColumnStatistics
 from gigabatch.features.exact.quantiles import RadixHistogram, Search
 
@@ -122,6 +122,7 @@ def column_count(column: cudf.Series, search: Search) -> RadixHistogram:
 
 
 def pack(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequence[FloatWord]) -> cupy.ndarray:
+    require_every_word(num_words, ids, floats)
     columns: list[Any] = [None] * num_words
     for word in ids:
         words = word.ids if word.table is None else word.table[word.ids]  # -1 takes the last, that of null

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -161,6 +161,11 @@ class FloatWord:
     place: int
     flag_place: int
 
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The words that it writes."""
+        return (self.place,) if self.flag_place < 0 else (self.place, self.flag_place)
+
     def infinity(self, scaled: bool) -> DataError:
         """What is said of an infinity before or after scaling."""
         if not scaled:
@@ -169,3 +174,10 @@ class FloatWord:
             f"column {self.column.name!r}: scaled by mean {self.mean} and deviation {self.std}, a value leaves "
             "float32. Clip the column or take its logarithm before this stage."
         )
+
+
+def require_every_word(num_words: int, ids: Sequence[IdWord], floats: Sequence[FloatWord]) -> None:
+    """Raise `ValueError` unless each word of a row is written once; one that is not would be whatever memory held."""
+    places = sorted([*(word.place for word in ids), *(place for word in floats for place in word.places)])
+    if places != list(range(num_words)):
+        raise ValueError(f"pack: a row has {num_words} words, and those that are written are {places}.")

@@ -80,8 +80,11 @@ def series(values: np.ndarray, like: pd.DataFrame, valid: np.ndarray | None = No
 
 
 def with_nulls(whole: pd.Series, null: pd.Series) -> pd.Series:
-    """An integer or bool column with nulls where `null` is True; pandas needs its masked types for that."""
-    return whole.astype({"int32": "Int32", "int64": "Int64", "bool": "boolean"}[str(whole.dtype)]).mask(null)
+    """An integer or bool column with nulls where `null` is True; pandas needs masked (or Arrow's) types."""
+    if isinstance(whole.dtype, np.dtype):
+        name = str(whole.dtype)
+        whole = whole.astype("boolean" if name == "bool" else name.replace("u", "U").replace("int", "Int"))
+    return whole.mask(null)
 
 
 def codes(column: pd.Series) -> np.ndarray:

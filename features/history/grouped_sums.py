@@ -161,16 +161,6 @@ class GroupTotals:
         return np.concatenate([np.empty(0), *(function(slice(start, start + CHUNK)) for start in starts)])
 
 
-def row_of_key(frame: Frame, table: Any, by: Sequence[str], where: str = "key") -> Any:
-    """int64 array: for each row of `frame`, the row of `table`, unique in `by`, with its key; -1 for none and null."""
-    xp = engine_of(frame).arrays
-    asked, there = group_codes(frame, table, by, where)
-    size = max([int(codes.max()) for codes in (asked, there) if len(codes)], default=-1) + 1
-    row_of = xp.full(size + 1, -1, dtype="int64")  # the last place, -1, is that of null keys
-    row_of[there] = xp.arange(len(there))
-    return row_of[asked]
-
-
 class _Rows:
     """Rows of a partition in order of group and value."""
 

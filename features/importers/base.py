@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,17 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.errors import DataError, strict_json
 from gigabatch.features.exact.column_statistics import Scale
+from gigabatch.features.operators.base import Configured
 from gigabatch.features.operators.categories.categorify import Categorify
 from gigabatch.features.operators.missing.fill_missing import Fill, FillMissing
+from gigabatch.features.operators.numbers.min_max import MinMax, Range
 from gigabatch.features.operators.numbers.normalize import Normalize
+from gigabatch.features.operators.rows.rename import Rename
 from gigabatch.features.schema import Schema
 from gigabatch.features.vocabulary.vocabulary import Vocabulary
 from gigabatch.features.workflow.workflow import Workflow
 
+TAKEN = (Categorify, FillMissing, Normalize, MinMax)  # by a preprocessor
 PICKLE_ENDINGS = (".pkl", ".pickle", ".pth", ".pt", ".joblib")
 
 
@@ -77,32 +81,69 @@ class Imported:
         Raises
         ------
         DataError
-            If the state of a column is not there.
+            If the state of a column is not there, or steps do more to it than a preprocessor does (a vocabulary; a
+            fill, then a scale by Normalize or MinMax); the message names them.
         """
-        states: dict[tuple[type, str], Any] = {}
+        found: dict[str, list[tuple[type, Any]]] = {name: [] for name in schema.names("categorical", "continuous")}
+        flags: set[str] = set()  # indicators, under their name of now
+        refused: list[str] = []
         for position, step in enumerate(self.workflow.steps):
-            for name in step.inputs if isinstance(step, Categorify | FillMissing | Normalize) else ():
-                states[type(step), name] = self.workflow.states[position]
-        categorical, continuous = schema.names("categorical"), schema.names("continuous")
-        vocabularies: dict[str, Any] = {name: states.get((Categorify, name)) for name in categorical}
-        fills: dict[str, Any] = {name: states.get((FillMissing, name)) for name in continuous}
-        scales = {name: states[Normalize, name] for name in continuous if (Normalize, name) in states}
-        kinds: dict[type, tuple[Mapping[str, Any], type]] = {
-            Categorify: (vocabularies, Vocabulary),
-            FillMissing: (fills, Fill),
-        }
-        for kind, (found, state) in kinds.items():
-            missing = [name for name, value in found.items() if not isinstance(value, state)]
-            if missing:
-                raise DataError(
-                    f"import: the schema's column(s) {', '.join(map(repr, missing))} need a {kind.__name__} of their "
-                    "own, which the imported steps do not have. Take them out of the schema, or use the workflow."
-                )
-        if scales and len(scales) < len(continuous):
-            missing = [name for name in continuous if name not in scales]
-            raise DataError(f"import: column(s) {', '.join(map(repr, missing))} are not normalised, others are.")
-        settings = PreprocessorSettings(scale=bool(scales))
-        return Preprocessor(schema, settings, vocabularies, fills, scales)
+            kind, state = type(step), self.workflow.states.get(position)
+            if isinstance(step, Rename) and flags.issuperset(step.mapping):
+                flags = {step.mapping.get(name, name) for name in flags}
+                continue
+            writes = [name for name in step.outputs if name in found]
+            if flags.intersection(step.inputs):  # a preprocessor's indicators are 0 and 1
+                refused.append(_named(step, flags.intersection(step.inputs)))
+            elif step.changes_rows:
+                refused.append(_named(step, step.inputs))
+            elif writes and (kind not in TAKEN or (isinstance(step, Categorify) and step.is_list)):
+                refused.append(_named(step, writes))
+            else:
+                for name in writes:
+                    found[name].append((kind, state))
+            if isinstance(state, Fill) and state.indicator:
+                flags |= {name for name in step.outputs if name not in step.inputs}
+        for name, steps in found.items():
+            after = [kind.__name__ for kind, _ in steps]
+            if len(after) > 1 and after not in (["FillMissing", "Normalize"], ["FillMissing", "MinMax"]):
+                refused.append(f"{', then '.join(after)} of {name!r}")
+        if refused:
+            raise DataError(
+                f"import: a preprocessor does not do {'; '.join(refused)}. Use the workflow, or give these steps to "
+                "the recipe (`steps`) and fit a preprocessor after them."
+            )
+        return _preprocessor(schema, found)
+
+
+def _named(step: Configured, columns: Iterable[str]) -> str:
+    return f"{type(step).__name__} of {', '.join(map(repr, sorted(columns)))}"
+
+
+def _preprocessor(schema: Schema, found: Mapping[str, Sequence[tuple[type, Any]]]) -> Preprocessor:
+    """found: of each column of the schema the kinds of step that make it, in their order, with their states."""
+    categorical, continuous = schema.names("categorical"), schema.names("continuous")
+    vocabularies, fills = (
+        {name: next((state for _, state in found[name] if isinstance(state, kind)), None) for name in names}
+        for names, kind in ((categorical, Vocabulary), (continuous, Fill))
+    )
+    for kind, states in ((Categorify, vocabularies), (FillMissing, fills)):
+        missing = [name for name, state in states.items() if state is None]
+        if missing:
+            raise DataError(
+                f"import: the schema's column(s) {', '.join(map(repr, missing))} need a {kind.__name__} of their "
+                "own, which the imported steps do not have. Take them out of the schema, or use the workflow."
+            )
+    scales = {name: _scale(state) for name in continuous for kind, state in found[name] if kind in (Normalize, MinMax)}
+    if scales and len(scales) < len(continuous):
+        missing = [name for name in continuous if name not in scales]
+        raise DataError(f"import: column(s) {', '.join(map(repr, missing))} are not normalised, others are.")
+    return Preprocessor(schema, PreprocessorSettings(scale=bool(scales)), vocabularies, fills, scales)
+
+
+def _scale(state: Scale | Range) -> Scale:
+    """A range is a scale too: (x - low) / (high - low)."""
+    return state if isinstance(state, Scale) else Scale(state.low, state.span)
 
 
 def read_json(path: Path, where: str) -> dict[str, Any]:

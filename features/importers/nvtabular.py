@@ -17,6 +17,7 @@ from gigabatch.features.errors import UNREADABLE, DataError
 from gigabatch.features.importers.base import Imported, field, number, numbers, read_json, scale_of
 from gigabatch.features.importers.nvtabular_categories import read_categories
 from gigabatch.features.operators.base import Configured
+from gigabatch.features.operators.lists.list_slice import ListSlice
 from gigabatch.features.operators.missing.drop_nulls import DropNulls
 from gigabatch.features.operators.missing.fill_missing import Fill, FillMissing
 from gigabatch.features.operators.numbers.clip import Clip
@@ -29,6 +30,7 @@ from gigabatch.features.workflow.workflow import DTYPES, Workflow
 GRAPH, PICKLE = "graph.json", "workflow.pkl"
 PASSING = ("SelectionOp", "ConcatColumns", "AddMetadata")
 SPELLED = {"boolean": "bool", "str": "string", "object": "string"}  # merlin's names of types where ours differ
+NO_END = 2**63 - 1  # of a ListSlice
 RAW = -1  # the version of a column that no step has changed
 # Ours for the operators that are not taken over.
 EQUIVALENTS = {
@@ -40,7 +42,6 @@ EQUIVALENTS = {
     "JoinExternal": "join_external",
     "DifferenceLag": "difference_lag",
     "Groupby": "groupby_to_sequence, or rolling for statistics",
-    "ListSlice": "list_slice",
     "LambdaOp": "lambda_function with a registered function, or expression",
     "UDF": "lambda_function with a registered function, or expression",
     "Filter": "filter",
@@ -358,6 +359,28 @@ def _log(builder: _Builder, node: dict[str, Any], names: list[str]) -> list[str]
     return names
 
 
+def _list_slice(builder: _Builder, node: dict[str, Any], names: list[str]) -> list[str]:
+    where = builder.at(node)
+    params = field(node, "op_params", dict, where)
+    start = field(params, "start", int, where)
+    end = None if params.get("end") is None else field(params, "end", int, where)
+    if end is None and start > 0:  # so many from the start on
+        start, end = 0, start
+    end = None if end == NO_END else end
+    pad: float | None = None
+    if field(params, "pad", bool, where):
+        pad = number(params.get("pad_value"), f"{where}: pad_value")
+        pad = int(pad) if pad == int(pad) else pad  # so that ids stay whole numbers
+    for name in names:
+        if name not in builder.lists:
+            raise DataError(f"{where}: slices column {name!r}, which holds no lists.")
+        try:
+            builder.step(ListSlice(name, start, end, pad=pad, separator=None))
+        except DataError as error:
+            builder.problems.append(f"ListSlice of {name} ({error})")
+    return names
+
+
 def _drop_nulls(builder: _Builder, node: dict[str, Any], names: list[str]) -> list[str]:
     builder.step(DropNulls(names))
     return []
@@ -400,6 +423,7 @@ HANDLERS: dict[str, Callable[[_Builder, dict[str, Any], list[str]], list[str]]] 
     "Dropna": _drop_nulls,
     "FillMedian": _fill_median,
     "FillMissing": _fill_missing,
+    "ListSlice": _list_slice,
     "LogOp": _log,
     "Normalize": _normalize,
     "NormalizeMinMax": _min_max,

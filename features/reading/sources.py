@@ -21,6 +21,10 @@ from gigabatch.features.exact.float_order import EXACT
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zip", ".tsv", ".dat", ".data", ".test", ".txt")
 PARQUET_ENDINGS = (".parquet", ".pq")
+PACKAGES = {  # what fsspec's protocols need
+    "http": "'gigabatch[remote]'", "https": "'gigabatch[remote]'", "s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs",
+    "abfs": "adlfs", "az": "adlfs", "sftp": "paramiko", "ssh": "paramiko", "hdfs": "pyarrow",
+}  # fmt: skip
 PLAIN = (str, bool, int, float, np.bool_, np.integer, np.floating)
 
 
@@ -53,8 +57,13 @@ def expand(pattern: str) -> list[str]:
     if pattern.startswith("package://"):
         pattern = _in_package(pattern)
     if "://" in pattern:
-        filesystem, path = fsspec.url_to_fs(pattern)
-        found = [filesystem.unstrip_protocol(name) for name in sorted(filesystem.glob(path))]
+        filesystem, path = file_system(pattern)
+        try:
+            found = [filesystem.unstrip_protocol(name) for name in sorted(filesystem.glob(path))]
+        except OSError as error:
+            raise DataError(
+                f"input {pattern!r}: cannot be reached ({error}). Check the URL and the network."
+            ) from error
     else:
         path = Path(pattern).expanduser()
         if path.is_dir():
@@ -66,6 +75,44 @@ def expand(pattern: str) -> list[str]:
     if not found:
         raise DataError(f"input {pattern!r}: no such file. Check the path in the configuration.")
     return found
+
+
+def file_system(url: str) -> tuple[Any, str]:
+    """fsspec's file system of a path or URL, and the path there.
+
+    Parameters
+    ----------
+    url
+        Path, or URL of a protocol that fsspec knows: http, https, s3, gs, abfs, sftp, zip and more.
+
+    Returns
+    -------
+    tuple[Any, str]
+        The file system, and where on it.
+
+    Raises
+    ------
+    DataError
+        The protocol is not known, or the package that it needs is not installed.
+
+    Examples
+    --------
+    >>> from gigabatch.features.reading.sources import file_system
+    >>> file_system("memory://folder/rows.csv")[1]
+    '/folder/rows.csv'
+    """
+    protocol = url.partition("://")[0]
+    try:
+        filesystem, path = fsspec.url_to_fs(url)
+    except ImportError as error:
+        packages = PACKAGES.get(protocol, "")
+        advice = f"Try: pip install {packages}." if packages else "Install what it names."
+        raise DataError(
+            f"input {url!r}: {protocol}:// needs a package that is not installed ({error}). {advice}"
+        ) from error
+    except ValueError as error:
+        raise DataError(f"input {url!r}: {error}. Give a path, or a URL of a protocol that fsspec knows.") from error
+    return filesystem, path
 
 
 def _in_package(pattern: str) -> str:

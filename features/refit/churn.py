@@ -167,7 +167,9 @@ class Churn:
 
     def to_json(self) -> str:
         """The whole report with its flags."""
-        return json.dumps(asdict(self) | {"flags": [asdict(flag) for flag in self.flags]}, indent=1, default=_plain)
+        return json.dumps(
+            asdict(self) | {"flags": [asdict(flag) for flag in self.flags]}, indent=1, default=_plain, allow_nan=False
+        )
 
 
 def churn(

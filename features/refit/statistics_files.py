@@ -53,7 +53,7 @@ def save_statistics(statistics: Statistics, folder: Path) -> None:
             for name, state in statistics.numbers.items()
         },
     }
-    (folder / STATISTICS).write_text(json.dumps(numbers, indent=1))
+    (folder / STATISTICS).write_text(json.dumps(numbers, indent=1, allow_nan=False))
 
 
 def load_statistics(folder: Path, engine: str = "pandas") -> Statistics:

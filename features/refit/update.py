@@ -131,7 +131,7 @@ def _parts(learned: Learned) -> Iterator[bytes]:
             for name, state in statistics.numbers.items()
         },
     }
-    yield json.dumps(plain).encode()
+    yield json.dumps(plain, allow_nan=False).encode()
     for name, vocabulary in learned.vocabularies.items():
         yield name.encode()
         yield from _column_bytes(vocabulary.values)

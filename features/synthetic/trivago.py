@@ -197,7 +197,7 @@ class OracleWriter:
                 "expected_position_mrr": means["expected_position_rr"],
             }  # fmt: skip
         report = {**facts, "parts": parts}
-        (self.folder / "oracle.json").write_text(json.dumps(report, indent=1) + "\n")
+        (self.folder / "oracle.json").write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
         return report
 
 

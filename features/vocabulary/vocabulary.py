@@ -231,7 +231,7 @@ class Vocabulary:
         engine = engine_of(self.values)
         frame = engine.to_pandas(engine.frames.DataFrame({"value": self.values, "count": self.counts}))
         table = pa.Table.from_pandas(frame, preserve_index=False)
-        layout = json.dumps({"layout": asdict(self.layout)}).encode()
+        layout = json.dumps({"layout": asdict(self.layout)}, allow_nan=False).encode()
         table = table.replace_schema_metadata({**(table.schema.metadata or {}), METADATA: layout})
         pq.write_table(table, path, compression="zstd", compression_level=1)
 

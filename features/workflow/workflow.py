@@ -421,7 +421,9 @@ class Workflow:
             "steps": steps,
             "files": writer.files,
         }
-        (folder / "workflow.json").write_text(json.dumps(content | {"sha256": _checksum(content)}, indent=1))
+        (folder / "workflow.json").write_text(
+            json.dumps(content | {"sha256": _checksum(content)}, indent=1, allow_nan=False)
+        )
 
     @classmethod
     def load(cls, folder: str | Path, engine: str = "pandas") -> Workflow:
@@ -498,7 +500,9 @@ def _gathered(parts: Sequence[Any]) -> Any:
 
 
 def _checksum(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    ).hexdigest()
 
 
 def _list(value: Any) -> list[Any]:

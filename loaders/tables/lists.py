@@ -219,7 +219,7 @@ class ListTable:
                 np.save(folder / _file_name(number, part), array.cpu().numpy(), allow_pickle=False)
         columns = [{"name": name, "num_values": len(column.values)} for name, column in self.lists.items()]
         layout = {"format": FORMAT_NAME, "version": FORMAT_VERSION, "num_rows": self.num_rows, "columns": columns}
-        (folder / LISTS_FILE).write_text(json.dumps(layout, indent=1))
+        (folder / LISTS_FILE).write_text(json.dumps(layout, indent=1, allow_nan=False))
 
     @classmethod
     def load(cls, folder: Path | str, mmap: bool = True, num_rows: int | None = None) -> ListTable:

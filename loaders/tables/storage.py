@@ -49,7 +49,7 @@ class Layout:
         if self.shards != ((WORDS_FILE, self.num_rows),) or self.shuffle_seed is not None:
             shards = [{"file": name, "rows": rows} for name, rows in self.shards]
             layout |= {"version": 2, "shuffle_seed": self.shuffle_seed, "shards": shards}
-        (folder / LAYOUT_FILE).write_text(json.dumps(layout, indent=1))
+        (folder / LAYOUT_FILE).write_text(json.dumps(layout, indent=1, allow_nan=False))
 
     @classmethod
     def read(cls, folder: Path) -> "Layout":
@@ -77,7 +77,7 @@ class Layout:
         if not _is_count(num_rows) or "schema" not in layout:
             raise LoaderError(f"{where}: damaged (num_rows or schema is missing). Run the encode stage again.")
         try:
-            schema = TensorSchema.from_json(json.dumps(layout["schema"]))
+            schema = TensorSchema.from_json(json.dumps(layout["schema"], allow_nan=False))
         except ValueError as error:
             raise LoaderError(f"{where}: {error}") from error
         if version == 1:

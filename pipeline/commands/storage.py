@@ -13,19 +13,16 @@ def gc(
     config: Config,
     overrides: Overrides,
     keep: Annotated[
-        int, typer.Option("--keep", help="Newest artifacts of each stage, and runs of each name, that stay.")
+        int, typer.Option("--keep", help="Artifacts of each stage and configuration, and runs of each name, that stay.")
     ] = 3,
 ) -> int:
-    """Remove old artifacts and runs, never those that current, previous and latest name."""
+    """Remove old artifacts and runs; never what current, previous and latest name, or what another command uses now."""
     from gigabatch.pipeline.config.config import load_config
-    from gigabatch.pipeline.store.garbage import collect_garbage
-    from gigabatch.pipeline.store.parsed_files import parsed_in_use
+    from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 
     settings = load_config(config, overrides)
-    links = [link for link in settings.runs.glob("*/*") if link.is_symlink()]
-    in_use = parsed_in_use(settings.artifacts, keep)
-    removed, freed = collect_garbage(settings.artifacts, keep, protect=in_use)
-    runs, freed_runs = collect_garbage(settings.runs, keep, protect=links)
+    removed, freed = collect_artifacts(settings.artifacts, keep)
+    runs, freed_runs = collect_runs(settings.runs, keep)
     removed, freed = removed + runs, freed + freed_runs
     for path in removed:
         print(f"removed {path}")

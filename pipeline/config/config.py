@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 Split = Literal["train", "valid", "test"]
+TIME_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "minutes": 60.0, "hours": 3600.0, "days": 86400.0}
 LONGEST_RUN = 1 << 62  # steps; how many a run has is only known when its rows are
 
 
@@ -260,6 +261,18 @@ class NightlySettings(Settings):
     min_window_rows: int = Field(
         1000, ge=10, description="fewer rows in the window that both models have not seen: refuse"
     )
+    max_skill_drop: float = Field(
+        0.2,
+        gt=0,
+        description="how far below the current model's own test metric the new one may be, as a share of the way from "
+        "a constant prediction (0) to perfection (1)",
+    )
+    time_unit: Literal["auto", "ns", "us", "ms", "s", "minutes", "hours", "days", "none"] = Field(
+        "auto",
+        description="in which the time column counts from 1970; auto: ns, us, ms or s where the times then lie between "
+        "1990 and 2262, else none: a number that only orders the rows",
+    )
+    max_future_seconds: float = Field(86_400.0, ge=0, description="rows with a time later than that after now: refuse")
 
 
 class ClusterSettings(Settings):
@@ -284,7 +297,9 @@ class RunConfig(Settings):
     """
 
     name: str = Field(
-        pattern=r"^[A-Za-z0-9_.-]+$", description="the run's folder under `runs`: letters, digits, _, . and -"
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$",
+        max_length=200,
+        description="the run's folder under `runs`: letters, digits, _, . and -, the first one a letter, a digit or _",
     )
     recipe: str = Field(description="where the rows come from: a name of `gigabatch.features.recipes.RECIPES`")
     engine: Literal["auto", "cudf", "pandas"] = Field(
@@ -298,7 +313,7 @@ class RunConfig(Settings):
         "none", pattern=r"^(none|local|cuda|tcp://[^/\s]+:\d+)$", description="none, local, cuda or tcp://HOST:PORT"
     )
     cluster_settings: ClusterSettings = Field(ClusterSettings(), description="tasks, workers and their memory")
-    seed: int = Field(1, ge=0, description="of weights, order of rows, dropout and drawn negatives")
+    seed: int = Field(1, ge=0, lt=1 << 63, description="of weights, order of rows, dropout and drawn negatives")
     artifacts: Path = Field(Path("artifacts"), description="folder of what the stages made, by content")
     runs: Path = Field(Path("runs"), description="folder of finished runs")
     rows_per_part: int = Field(
@@ -331,6 +346,12 @@ class RunConfig(Settings):
         return raw
 
     @model_validator(mode="after")
+    def _runs_apart_from_artifacts(self) -> RunConfig:
+        if self.runs.resolve() == self.artifacts.resolve():
+            raise ValueError(f"runs and artifacts are one folder, {self.runs}. Give each its own.")
+        return self
+
+    @model_validator(mode="after")
     def _settings_of_model_and_recipe(self) -> RunConfig:
         """Last, since importing a model or a recipe takes seconds."""
         model, features = model_choice(self.model), self.features or {}
@@ -344,7 +365,8 @@ class RunConfig(Settings):
         """Plain JSON types, every default written out."""
         raw = self.model_dump(mode="json", exclude={"features", "model"})
         own = {"features": asdict(self.features), "model": self.model.to_dict()}
-        return raw | json.loads(json.dumps(own))
+        # Plain types within Python; a bound of a step may be an infinity, which to_yaml can write.
+        return raw | json.loads(json.dumps(own, allow_nan=True))
 
     def to_yaml(self) -> str:
         out = io.StringIO()

@@ -186,7 +186,7 @@ def bundle_identity(bundle: Bundle) -> str:
         "scales": {name: (float(scale.mean), float(scale.std)) for name, scale in preprocessor.scales.items()},
         "layouts": {name: asdict(vocabulary.layout) for name, vocabulary in preprocessor.vocabularies.items()},
     }
-    digest = hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=16)
+    digest = hashlib.blake2b(json.dumps(plain, sort_keys=True, allow_nan=False).encode(), digest_size=16)
     for name in sorted(preprocessor.vocabularies):
         digest.update(_content(preprocessor.vocabularies[name].values))
     for name, tensor in sorted(model.state_dict().items()):

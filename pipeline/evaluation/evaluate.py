@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gigabatch.features.schema import Schema, Target
+from gigabatch.features.schema import Schema, Target, indicator_name
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.metrics.pointwise import (
     accuracy,
@@ -265,8 +265,7 @@ def feature_words(table: PackedTable) -> dict[str, list[int]]:
     """Which words of a packed row belong to each feature, indicators with the column that they speak of."""
     schema = table.schema
     found: dict[str, list[int]] = {}
-    names = [column.name for column in schema.ids] + list(schema.floats)
-    for position, name in enumerate(names):
-        owner = name.removesuffix("_na") if name.endswith("_na") and name.removesuffix("_na") in names else name
-        found.setdefault(owner, []).append(position)
+    owners = {indicator_name(name): name for name in schema.floats}
+    for position, name in enumerate([*(column.name for column in schema.ids), *schema.floats]):
+        found.setdefault(owners.get(name, name), []).append(position)
     return found

@@ -2,12 +2,12 @@
 
 `runs/<name>/current` is the promoted run, `runs/<name>/previous` the one before it. Both models are scored on the
 same rows: those of the new test split that come after everything either model was fitted or selected on. The new one
-is promoted if the lower bound of the paired bootstrap of its gain is above minus the stated tolerance.
+is promoted if the lower bound of the paired bootstrap of its gain is above minus the stated tolerance, it beats a
+constant, and it is not far below what the current one reached when it was trained (`comparison.py`).
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -21,10 +21,11 @@ from gigabatch.pipeline.display import render_table
 from gigabatch.pipeline.embedding.embed import embed
 from gigabatch.pipeline.embedding.embed_write import EmbedSettings
 from gigabatch.pipeline.nightly.comparison import Comparison, compare
+from gigabatch.pipeline.nightly.times import refuse_future
 from gigabatch.pipeline.reports.report import ReportData, write_report
 from gigabatch.pipeline.stages.run import Run
 from gigabatch.pipeline.stages.stages import Features, Pipeline
-from gigabatch.pipeline.store.files import ArtifactError, atomic_symlink
+from gigabatch.pipeline.store.files import ArtifactError, atomic_symlink, json_text
 from gigabatch.pipeline.store.locks import folder_lock
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ def _locked(pipeline: Pipeline, home: Path) -> int:
     require_later_rows(pipeline.config)
     try:
         features = pipeline.features()
+        refuse_future(features)
         encoded = features.encode()
     except (DataError, LoaderError) as error:
         return _finish(home, REFUSED, f"Data refused: {error}")
@@ -67,7 +69,8 @@ def _locked(pipeline: Pipeline, home: Path) -> int:
     if current.resolve() == candidate.path.resolve():
         return _finish(home, KEPT, "Kept: nothing changed, the current model is the one of today's data.")
     try:
-        comparison = compare(pipeline, features, load(pipeline, current), load(pipeline, candidate.path))
+        models = load(pipeline, current), load(pipeline, candidate.path)
+        comparison = compare(pipeline, features, *models, Run(current).summary)
     except DataError as error:
         return _finish(home, REFUSED, f"Data refused: {error}")
     tolerance = pipeline.config.nightly.tolerance
@@ -78,6 +81,9 @@ def _locked(pipeline: Pipeline, home: Path) -> int:
         f"that neither model has seen{drawn}; gain {comparison.gain:+.4f}, lower bound {comparison.bound:+.4f}, "
         f"tolerance {tolerance}."
     )
+    obstacle = comparison.obstacle(pipeline.config.nightly.max_skill_drop)
+    if obstacle:
+        return _finish(home, KEPT, f"Kept: {text} {obstacle}", candidate, comparison)
     if comparison.bound > -tolerance:
         return _promote(home, features, candidate, comparison, f"Promoted: {text}")
     return _finish(home, KEPT, f"Kept: {text}", candidate, comparison)
@@ -126,7 +132,7 @@ def _finish(
     if comparison:
         entry |= vars(comparison)
     with open(home / "nightly.jsonl", "a") as file:
-        file.write(json.dumps(entry) + "\n")
+        file.write(json_text(entry) + "\n")
     rows = [vars(comparison)] if comparison else []
     if comparison:
         render_table(rows, "Nightly")

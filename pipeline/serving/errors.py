@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 
 from starlette.responses import Response
+
+from gigabatch.pipeline.store.files import json_text
 
 
 class ServingError(ValueError):
@@ -41,4 +42,4 @@ class Refusal(Exception):
         """The answer, in JSON."""
         fields = [{"field": field, "message": message} for field, message in self.fields]
         body = {"error": self.code, "message": self.message, "fields": fields}
-        return Response(json.dumps(body), self.status, self.headers, "application/json")
+        return Response(json_text(body), self.status, self.headers, "application/json")

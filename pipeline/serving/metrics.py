@@ -29,6 +29,9 @@ class Metrics:
         self.in_flight = Gauge("gigabatch_in_flight", "Requests that are read, wait or are computed.", registry=here)
         self.waiting = Gauge("gigabatch_waiting", "Requests that wait for the model.", registry=here)
         self.age = Gauge("gigabatch_bundle_age_seconds", "Since the bundle that answers was loaded.", registry=here)
+        self.behind = Gauge(
+            "gigabatch_bundle_refused", "1 while a newer bundle than the one that answers is refused.", registry=here
+        )
         for outcome in ("taken", "refused"):
             self._swaps.labels(outcome)
 

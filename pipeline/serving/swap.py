@@ -10,8 +10,11 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gigabatch.pipeline.embedding.embeddings import LATEST, STAGE
 from gigabatch.pipeline.serving.errors import ServingError
@@ -23,17 +26,45 @@ log = logging.getLogger(__name__)
 Signature = tuple[object, ...]
 
 
+LONGEST_WAIT = 64  # times poll_seconds, between two tries of a bundle that cannot be loaded
+
+
+@dataclass(frozen=True)
+class RefusedBundle:
+    """A newer bundle that could not take over. again: whether it will be tried before its folder changes.
+
+    error: the kind alone, since /health is open to all and messages name folders; the log has them.
+    """
+
+    bundle_id: str
+    error: str
+    since: float
+    tries: int
+    again: bool
+
+    def told(self) -> dict[str, Any]:
+        """What /health says of it."""
+        return {
+            "bundle": self.bundle_id, "error": self.error, "tries": self.tries, "will_retry": self.again,
+            "seconds": round(time.time() - self.since, 3),
+        }  # fmt: skip
+
+
 class Slot:
-    """Holds the bundle that answers, or None before there is one. Reading and assigning are atomic."""
+    """Holds the bundle that answers, or None before there is one, and the newer one that was refused, if one was.
+    Reading and assigning are atomic."""
 
     def __init__(self, served: ServedBundle | None = None) -> None:
         self.served = served
+        self.refused: RefusedBundle | None = None
 
 
 class Watcher:
     """Puts the bundle of the first of `folders` that is there (links are followed) into `slot`, whenever it changes.
 
-    load: folder -> a bundle ready to answer; what it raises refuses the bundle, until the folder changes again.
+    load: folder -> a bundle ready to answer. What it raises refuses the bundle: a `ServingError`, which is about the
+    bundle itself, until the folder changes; anything else (no memory, too many open files, a disk that fails for a
+    moment, a folder that is still being copied) is tried again, each time after twice as long.
     """
 
     def __init__(
@@ -47,6 +78,7 @@ class Watcher:
         self.slot, self.folders, self.load, self.metrics = slot, tuple(folders), load, metrics
         self.poll_seconds = poll_seconds
         self._seen: Signature | None = None
+        self._next_try = 0.0  # monotonic
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="bundle watcher", daemon=True)
 
@@ -60,19 +92,31 @@ class Watcher:
     def look(self) -> bool:
         """Take what is new, if anything is; whether a bundle was taken."""
         folder = self._folder()
-        seen = signature(folder)
-        if seen == self._seen:
+        seen, refused = signature(folder), self.slot.refused
+        if seen == self._seen and not (refused is not None and refused.again and time.monotonic() >= self._next_try):
             return False
-        self._seen = seen  # also where it is refused below: it is not tried again before it changes
+        earlier = refused if seen == self._seen else None
+        self._seen = seen
         try:
             self._take(self.load(folder))
         except Exception as error:
-            self.metrics.swap("refused")
-            answering = self.slot.served.bundle_id if self.slot.served else "none"
-            log.error("bundle %s refused, %s goes on: %s: %s", folder, answering, type(error).__name__, error)
+            self._refuse(folder, error, earlier)
             return False
         self.metrics.swap("taken")
         return True
+
+    def _refuse(self, folder: Path, error: Exception, earlier: RefusedBundle | None) -> None:
+        """Note it for /health; in the log and the count once for each kind of error."""
+        name, tries = type(error).__name__, 1 if earlier is None else earlier.tries + 1
+        since = time.time() if earlier is None else earlier.since
+        self._next_try = time.monotonic() + self.poll_seconds * min(2 ** (tries - 1), LONGEST_WAIT)
+        again = not isinstance(error, ServingError)
+        self.slot.refused = RefusedBundle(folder.name, name, since, tries, again)
+        if earlier is None or earlier.error != name:
+            self.metrics.swap("refused")
+            answering = self.slot.served.bundle_id if self.slot.served else "none"
+            later = "It is tried again." if again else "It is looked at again when it changes."
+            log.error("bundle %s refused, %s goes on: %s: %s %s", folder, answering, name, error, later)
 
     def start(self) -> None:
         self._thread.start()
@@ -95,7 +139,7 @@ class Watcher:
         answering = self.slot.served
         if answering is not None and answering.ranker is not None and served.ranker is None:
             raise ServingError(f"it cannot rank, as the one that answers can: {served.obstacle}")
-        self.slot.served = served
+        self.slot.served, self.slot.refused = served, None
         self.metrics.bundle(served.bundle_id, served.kind)
         log.info("bundle %s answers (%s)", served.bundle_id, served.folder)
 

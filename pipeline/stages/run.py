@@ -25,6 +25,7 @@ from gigabatch.pipeline.evaluation.evaluate import column_summary, evaluate, per
 from gigabatch.pipeline.evaluation.rank_evaluate import ranking_rows
 from gigabatch.pipeline.reports.report import ReportData, write_report
 from gigabatch.pipeline.store.artifacts import Artifact
+from gigabatch.pipeline.store.files import json_text
 from gigabatch.pipeline.store.keys import versions
 
 SPLITS = ("train", "valid", "test")
@@ -154,18 +155,18 @@ class RunData:
 def write_run(folder: Path, run_id: str, data: RunData) -> dict[str, Any]:
     """Evaluate the trained artifact into an empty folder; returns what summary.json holds."""
     started = time.perf_counter()
-    trained = data.stages["train"].path
-    shutil.copytree(trained / "model", folder / "model")
-    shutil.copy(trained / "metrics.jsonl", folder / "metrics.jsonl")
-    manifest, curve = data.stages["train"].manifest, Run(folder).curve
+    artifact = data.stages["train"]
+    shutil.copytree(artifact.path / "model", folder / "model")
+    shutil.copy(artifact.path / "metrics.jsonl", folder / "metrics.jsonl")
+    manifest, curve = artifact.manifest, Run(folder).curve
     trained = {"epochs": round(curve[-1]["epoch"]), "steps": manifest["steps"], "rows": manifest["rows"]}
     results = evaluate_bundle(load_bundle(folder / "model", data.device, data.engine), data)
     if results["baselines"] and results["baselines"]["worse"]:
         results["warnings"][0] += f" {advice(curve, trained['steps'])}"
-    seconds = {name: float(artifact.manifest["seconds"]) for name, artifact in data.stages.items()}
+    seconds = {name: float(stage.manifest["seconds"]) for name, stage in data.stages.items()}
     seconds["evaluate"] = time.perf_counter() - started
     summary = summarise(run_id, data, results, seconds, trained)
-    (folder / "summary.json").write_text(json.dumps(summary, indent=1))
+    (folder / "summary.json").write_text(json_text(summary, indent=1))
     write_report(folder / "report.html", report_data(data.config, summary, results, curve))
     return summary
 

@@ -46,6 +46,7 @@ from gigabatch.pipeline.stages.encode import encode_split, fit, pack
 from gigabatch.pipeline.stages.run import SPLITS, Run, RunData, write_run
 from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore
 from gigabatch.pipeline.store.files import atomic_symlink
+from gigabatch.pipeline.store.garbage import CHECKPOINTS
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
 from gigabatch.pipeline.store.locks import folder_lock
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
@@ -106,7 +107,7 @@ class Pipeline:
         self.config = config
         self.engine = resolve_engine(config.engine)
         self.device = resolve_device(config.device)
-        self.store = ArtifactStore(config.artifacts)
+        self.store = ArtifactStore(config.artifacts, config.name)
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
 
@@ -361,7 +362,8 @@ class Encoded:
         raw = config.to_dict()
         settings = {"model": raw["model"], "train": raw["train"], "seed": config.seed, "device": pipeline.device}
         key = artifact_key("train", {"encode": self.artifact.key}, settings, source_hash(SOURCES["train"]))
-        work = pipeline.store.root / "checkpoints" / key
+        work = pipeline.store.root / CHECKPOINTS / key
+        pipeline.store.use(CHECKPOINTS, key)
 
         def write(folder: Path) -> dict[str, Any]:
             started = time.perf_counter()

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import json
 import logging
+import os
 import re
 import secrets
 import shutil
@@ -19,8 +20,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gigabatch.pipeline.store.files import ArtifactError, fsync_folder, fsync_tree
+from gigabatch.pipeline.store.files import ArtifactError, fsync_folder, fsync_tree, json_text
 from gigabatch.pipeline.store.keys import CHECKSUMS, ChecksumCache, file_checksum, versions
+from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import own_folder, remove_leftovers, temporary_path
 
 log = logging.getLogger(__name__)
@@ -56,6 +58,9 @@ class ArtifactStore:
     ----------
     root
         Folder of the store; made when the first artifact is.
+    name
+        Of the configuration that uses the store. What is built or found under it is safe from `gigabatch gc` as long as
+        this object lives, and gc counts what it keeps by these names. None: nothing else removes what lies there.
 
     Examples
     --------
@@ -69,8 +74,9 @@ class ArtifactStore:
     True
     """
 
-    def __init__(self, root: Path | str) -> None:
+    def __init__(self, root: Path | str, name: str | None = None) -> None:
         self.root = Path(root)
+        self._lease = None if name is None else Lease(self.root, name)
 
     def build(self, stage: str, key: str, write: Callable[[Path], dict[str, Any]]) -> Artifact:
         """The artifact of that key: the one that is there if it checks out, else made by `write`.
@@ -88,6 +94,7 @@ class ArtifactStore:
             Where the disk is full. Nothing is left behind then, nor where `write` raises.
         """
         target = self.root / stage / key
+        self.use(stage, key)
         found = self.find(stage, key)
         if found is not None:
             log.info("%s: skipped, unchanged (%s)", stage, target)
@@ -97,19 +104,36 @@ class ArtifactStore:
         return self._write(stage, key, target, write)
 
     def copy(self, artifact: Artifact, target: Path) -> None:
-        """A copy of an artifact outside the store, whole or not at all; one that is there already stays."""
+        """A copy of an artifact outside the store, whole or not at all.
+
+        One that is there already stays if it is whole; what lies beside its own files does not matter. A damaged one is
+        put aside, and what lies beside its own files goes over into the new one.
+        """
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target.parent)
-        temporary = temporary_path(target)
+        if target.is_dir():
+            try:
+                verified(target, "run", alone=False)
+                return
+            except ArtifactError as error:
+                log.warning("%s It is put aside and made again.", error)
+        temporary, aside = temporary_path(target), target.with_name(f".damaged-{target.name}-{secrets.token_hex(4)}")
         with own_folder(temporary), _full_disk_as_user_error(f"copy of {artifact.path}", temporary):
             shutil.copytree(artifact.path, temporary, dirs_exist_ok=True)
+            fsync_tree(temporary)
+            with contextlib.suppress(FileNotFoundError):
+                target.rename(aside)
             _put_in_place(temporary, target)
+        for path in aside.iterdir() if aside.is_dir() else ():
+            if not os.path.lexists(target / path.name):
+                path.rename(target / path.name)
 
     def find(self, stage: str, key: str) -> Artifact | None:
         """The artifact if it is there and whole; a damaged one is put aside and logged."""
         target = self.root / stage / key
         if not target.is_dir():
             return None
+        self.use(stage, key)
         try:
             return Artifact(target, key, self._verified(target), skipped=True)
         except ArtifactError as error:
@@ -119,20 +143,14 @@ class ArtifactStore:
             log.warning("%s It was put aside as %s and is made again.", error, aside)
             return None
 
+    def use(self, stage: str, key: str) -> None:
+        """Keep this folder from `gigabatch gc` as long as this object lives."""
+        if self._lease is not None:
+            self._lease.add(f"{stage}/{key}")
+
     def _verified(self, target: Path) -> dict[str, Any]:
         cache = ChecksumCache(self.root / CHECKSUMS)
-        try:
-            manifest = json.loads((target / MANIFEST).read_text())
-            if different := manifest["files"].keys() ^ _content_files(target).keys():
-                raise ArtifactError(f"artifact {target}: {sorted(different)} missing, or not in its manifest.")
-            for name, entry in manifest["files"].items():
-                path = target / name
-                if path.stat().st_size != entry["bytes"] or cache.checksum(path) != entry["checksum"]:
-                    raise ArtifactError(f"artifact {target}: file {name} is not what its manifest says.")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, ArtifactError):
-                raise
-            raise ArtifactError(f"artifact {target}: damaged ({error}).") from error
+        manifest = verified(target, "artifact", cache.checksum)
         cache.save()
         return manifest
 
@@ -153,7 +171,7 @@ class ArtifactStore:
                 **extra,
                 "files": files,
             }
-            (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1))
+            (temporary / MANIFEST).write_text(json_text(manifest, indent=1))
             if not _put_in_place(temporary, target):
                 log.info("%s: another process finished the same artifact first", stage)
                 return Artifact(target, key, self._verified(target))
@@ -162,6 +180,31 @@ class ArtifactStore:
             cache.remember(target / name, stat, str(files[name]["checksum"]))
         cache.save()
         return Artifact(target, key, manifest)
+
+
+def verified(
+    folder: Path, what: str, checksum: Callable[[Path], str] = file_checksum, alone: bool = True
+) -> dict[str, Any]:
+    """The manifest of a folder whose files are as it says.
+
+    what: `artifact` or `run`, for messages. checksum: of a file. alone: whether further files are damage, too.
+    """
+    try:
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+        named, there = manifest["files"].keys(), _content_files(folder).keys()
+        if missing := sorted(named - there):
+            raise ArtifactError(f"{what} {folder}: file {missing[0]!r} is missing.")
+        if alone and (strange := sorted(there - named)):
+            raise ArtifactError(f"{what} {folder}: file {strange[0]!r} is not in its manifest.")
+        for name, entry in manifest["files"].items():
+            path = folder / name
+            if path.stat().st_size != entry["bytes"] or checksum(path) != entry["checksum"]:
+                raise ArtifactError(f"{what} {folder}: file {name} is not what its manifest says.")
+    except ArtifactError:
+        raise
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ArtifactError(f"{what} {folder}: damaged ({error}).") from error
+    return manifest
 
 
 def _put_in_place(temporary: Path, target: Path) -> bool:

@@ -41,8 +41,29 @@ def atomic_write(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, content: Any, default: Callable[[Any], Any] | None = None) -> None:
-    """Replace a file by `content` as JSON, indented, whole or not at all; `without_nan`. default: see `json.dumps`."""
-    atomic_write(path, (json.dumps(without_nan(content), indent=1, default=default) + "\n").encode())
+    """Replace a file by `content` as JSON, indented, whole or not at all; see `json_text`."""
+    atomic_write(path, (json_text(content, indent=1, default=default) + "\n").encode())
+
+
+def json_text(content: Any, *, indent: int | None = None, default: Callable[[Any], Any] | None = None) -> str:
+    """What every report, log and answer is written with: JSON, which has no NaN and no infinity, so null instead.
+
+    States and settings that are read again are written with `allow_nan=False`, which refuses them.
+
+    Parameters
+    ----------
+    content
+        Of JSON's types, at any depth.
+    indent, default
+        As of `json.dumps`.
+
+    Examples
+    --------
+    >>> from gigabatch.pipeline.store.files import json_text
+    >>> json_text({"auc": float("nan"), "rows": 3})
+    '{"auc": null, "rows": 3}'
+    """
+    return json.dumps(without_nan(content), indent=indent, default=default, allow_nan=False)
 
 
 def without_nan(value: Any) -> Any:

@@ -1,43 +1,122 @@
-"""Garbage collection: old artifacts, checkpoints, damaged folders and leftovers of killed writers."""
+"""Garbage collection: old artifacts, runs and checkpoints, damaged folders and leftovers of killed writers.
+
+Nothing that a living process has built or found is removed (`leases`), nor what a run's links name, nor a checkpoint
+that is being written to. Folders are renamed while leases are held still, and removed afterwards.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from gigabatch.pipeline.store.artifacts import artifacts_newest_first
 from gigabatch.pipeline.store.files import ArtifactError
+from gigabatch.pipeline.store.leases import USED, leases_held_still
 from gigabatch.pipeline.store.locks import folder_lock, remove_folder, remove_leftovers
+from gigabatch.pipeline.store.parsed_files import STAGE as PARSED
+from gigabatch.pipeline.store.parsed_files import parsed_in_use
+
+CHECKPOINTS = "checkpoints"
 
 
-def collect_garbage(root: Path, keep: int, protect: Sequence[Path] = ()) -> tuple[list[Path], int]:
-    """Remove all but the newest `keep` artifacts of each stage, and checkpoints, damaged ones and leftovers.
+def collect_artifacts(root: Path, keep: int) -> tuple[list[Path], int]:
+    """Remove artifacts, checkpoints, damaged ones and leftovers; returns what was removed and the bytes freed.
 
-    protect: folders that stay. Returns what was removed and the bytes freed.
+    Of each stage the `keep` stay that each configuration, by its name, has used last, and of those that none has used
+    (they are of an earlier version) the `keep` newest; and the parsed files that kept features were made from.
     """
-    if keep < 0:
-        raise ArtifactError(f"gc: keep must be at least 0, found {keep}.")
-    protected = {path.resolve() for path in protect}
-    removed: dict[Path, int] = {}
-    for stage in sorted(path for path in root.glob("*") if path.is_dir() and path.name != "checkpoints"):
-        removed |= remove_leftovers(stage)
-        for path in artifacts_newest_first(stage)[keep:]:
-            if path.resolve() not in protected:
-                aside = path.with_name(f".removed-{path.name}-{secrets.token_hex(4)}")
-                path.rename(aside)  # at once, so that a crash leaves no half artifact under its name
-                removed[path] = remove_folder(aside)
-        removed |= {path: remove_folder(path) for path in [*stage.glob(".damaged-*"), *stage.glob(".removed-*")]}
-    removed |= _remove_checkpoints(root / "checkpoints", keep)
+    if not root.is_dir():
+        _require_number(keep)
+        return [], 0
+    stages = _folders(root)
+    with leases_held_still(root) as leased:
+        kept = leased | _last_used(root, stages, keep)
+        features = [root / folder for folder in kept if folder.startswith("features/")]
+        kept |= {f"{PARSED}/{path.name}" for path in parsed_in_use(root, features)}
+        moved = {
+            path: _aside(path)
+            for stage in stages
+            if stage.name != CHECKPOINTS
+            for path in artifacts_newest_first(stage)
+            if f"{stage.name}/{path.name}" not in kept
+        }
+    removed = _remove(stages, moved) | _remove_checkpoints(root / CHECKPOINTS, kept)
+    for mark in root.glob(f"{USED}/*/*/*"):
+        if not (root / mark.parent.name / mark.name).exists():
+            mark.unlink(missing_ok=True)
     return list(removed), sum(removed.values())
 
 
-def _remove_checkpoints(folder: Path, keep: int) -> dict[Path, int]:
-    """Remove all but the newest `keep` checkpoints of unfinished trainings; one that is being written to stays."""
-    found = sorted((p for p in folder.glob("*") if p.is_dir()), key=lambda path: -path.stat().st_mtime_ns)
+def collect_runs(root: Path, keep: int) -> tuple[list[Path], int]:
+    """Remove all but the newest `keep` runs of each name, those that links such as `current` lead to, and leftovers."""
+    _require_number(keep)
+    if not root.is_dir():
+        return [], 0
+    homes = _folders(root)
+    with leases_held_still(root) as leased:
+        linked = {link.resolve() for link in root.glob("*/*") if link.is_symlink()}
+        moved = {
+            path: _aside(path)
+            for home in homes
+            for path in artifacts_newest_first(home)[keep:]
+            if f"{home.name}/{path.name}" not in leased and path.resolve() not in linked
+        }
+    removed = _remove(homes, moved)
+    return list(removed), sum(removed.values())
+
+
+def _require_number(keep: int) -> None:
+    if keep < 0:
+        raise ArtifactError(f"gc: keep must be at least 0, found {keep}.")
+
+
+def _folders(root: Path) -> list[Path]:
+    return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _last_used(root: Path, stages: Iterable[Path], keep: int) -> set[str]:
+    """Folders `<stage>/<key>` that `keep` of each stage and configuration leave."""
+    _require_number(keep)
+    kept: set[str] = set()
+    for stage in stages:
+        found = _checkpoints(stage) if stage.name == CHECKPOINTS else artifacts_newest_first(stage)
+        there = [path.name for path in found]
+        used: set[str] = set()
+        for uses in root.glob(f"{USED}/*/{stage.name}"):
+            marks = {path.name: path.stat().st_mtime_ns for path in uses.iterdir() if path.name in there}
+            used |= marks.keys()
+            kept |= {f"{stage.name}/{key}" for key in sorted(marks, key=lambda key: (-marks[key], key))[:keep]}
+        kept |= {f"{stage.name}/{key}" for key in [key for key in there if key not in used][:keep]}
+    return kept
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    return sorted((path for path in folder.glob("*") if path.is_dir()), key=lambda path: -path.stat().st_mtime_ns)
+
+
+def _aside(path: Path) -> Path:
+    """Another name, at once, so that a crash leaves no half folder under its own."""
+    return path.rename(path.with_name(f".removed-{path.name}-{secrets.token_hex(4)}"))
+
+
+def _remove(homes: Iterable[Path], moved: dict[Path, Path]) -> dict[Path, int]:
+    """Remove what was moved aside, and in its homes leftovers and damaged folders; the bytes of each."""
+    removed = {path: remove_folder(aside) for path, aside in moved.items()}
+    for home in homes:
+        removed |= remove_leftovers(home)
+        for path in (*home.glob(".damaged-*"), *home.glob(".removed-*")):
+            with contextlib.suppress(FileNotFoundError):  # another gc was faster
+                removed[path] = remove_folder(path)
+    return removed
+
+
+def _remove_checkpoints(folder: Path, kept: set[str]) -> dict[Path, int]:
+    """Remove those of unfinished trainings that are not kept; one that is being written to stays."""
     removed = {}
-    for path in found[keep:]:
-        with contextlib.suppress(ArtifactError), folder_lock(path.with_suffix(".lock")):
-            removed[path] = remove_folder(path)
+    for path in _checkpoints(folder):
+        if f"{CHECKPOINTS}/{path.name}" not in kept:
+            with contextlib.suppress(ArtifactError), folder_lock(path.with_suffix(".lock")):
+                removed[path] = remove_folder(path)
     return removed

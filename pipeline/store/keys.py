@@ -12,23 +12,31 @@ import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from pathlib import Path, PurePath
 from typing import Any
 
-import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from gigabatch.features.reading.sources import file_system
 from gigabatch.pipeline.store.files import ArtifactError, atomic_write
 
 log = logging.getLogger(__name__)
 CHECKSUMS = "checksums.json"
 SETTLED_NS = 2_000_000_000  # a file changed later than this ago may change again without its time showing it
+# Of fsspec's file systems: HTTP, S3, Google, Azure, SFTP, zip and memory.
+VALIDATORS = (
+    "ETag", "etag", "Content-MD5", "Digest", "md5Hash", "content_md5", "CRC", "sha", "VersionId", "version_id",
+    "generation", "Last-Modified", "LastModified", "last_modified", "updated", "modified", "mtime", "date_time",
+    "created",
+)  # fmt: skip
 VERSIONS_OF = ("pandas", "pyarrow", "numpy", "torch", "dask", "cudf-cu13", "cupy-cuda13x")
 
 
 def artifact_key(stage: str, inputs: Mapping[str, Any], config: Mapping[str, Any], sources: str) -> str:
     """32 hex digits; equal for equal content whatever the order of keys."""
-    text = json.dumps([stage, inputs, config, sources], sort_keys=True, default=_stable_text)
+    # A bound of a step may be an infinity; this text is never written.
+    text = json.dumps([stage, inputs, config, sources], sort_keys=True, default=_stable_text, allow_nan=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -59,14 +67,22 @@ def source_hash(modules: Sequence[str]) -> str:
 def file_checksum(path: Path) -> str:
     """blake2b of a file's bytes, 32 hex digits."""
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        return _digest_of(file)
+
+
+def _digest_of(file: Any) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    while chunk := file.read(1 << 20):
+        digest.update(chunk)
+    return digest.hexdigest()
 
 
 class ChecksumCache:
-    """Checksums of local files by path, size and modification time, kept in a JSON file.
+    """Checksums of local files by path, size, inode and times of change, kept in a JSON file.
 
-    As in git's index, a file changed within the last two seconds is not taken in: another change of the same size
-    within the same tick of the file system's clock could not be told from it.
+    The inode and the time of its change tell a file that took another's place or whose time was set back. As in git's
+    index, a file changed within the last two seconds is not taken in: another change of the same size within the same
+    tick of the file system's clock could not be told from it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,16 +93,16 @@ class ChecksumCache:
     def checksum(self, path: Path) -> str:
         stat = path.stat()
         entry = self.known.get(str(path.resolve()))
-        if entry is not None and entry[:2] == (stat.st_size, stat.st_mtime_ns):
-            return entry[2]
+        if entry is not None and entry[:-1] == _signature(stat):
+            return entry[-1]
         checksum = file_checksum(path)
         self.remember(path, stat, checksum)
         return checksum
 
     def remember(self, path: Path, stat: os.stat_result, checksum: str) -> None:
         """Take in a checksum of the file that had this `stat` before it was read."""
-        if time.time_ns() - stat.st_mtime_ns > SETTLED_NS:
-            self.known[str(path.resolve())] = (stat.st_size, stat.st_mtime_ns, checksum)
+        if time.time_ns() - max(stat.st_mtime_ns, stat.st_ctime_ns) > SETTLED_NS:
+            self.known[str(path.resolve())] = (*_signature(stat), checksum)
             self._changed = True
 
     def save(self) -> None:
@@ -96,14 +112,18 @@ class ChecksumCache:
         known = {name: entry for name, entry in (self._read() | self.known).items() if Path(name).exists()}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(self.path, json.dumps(known).encode())
+            atomic_write(self.path, json.dumps(known, allow_nan=False).encode())
         except OSError as error:
             log.warning("%s could not be written (%s); checksums will be computed again", self.path, error)
 
-    def _read(self) -> dict[str, tuple[int, int, str]]:
+    def _read(self) -> dict[str, tuple[int, int, int, int, str]]:
         try:
             found = json.loads(self.path.read_text())
-            return {name: (int(size), int(mtime_ns), str(text)) for name, (size, mtime_ns, text) in found.items()}
+            entries = {name: entry for name, entry in found.items() if len(entry) != 3}  # 3: without inode, before 0.3
+            return {
+                name: (int(size), int(mtime_ns), int(ctime_ns), int(inode), str(text))
+                for name, (size, mtime_ns, ctime_ns, inode, text) in entries.items()
+            }
         except FileNotFoundError:
             return {}
         except (ValueError, TypeError, AttributeError):
@@ -111,20 +131,48 @@ class ChecksumCache:
             return {}
 
 
+def _signature(stat: os.stat_result) -> tuple[int, int, int, int]:
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
+
+
 def input_checksums(paths: Sequence[str], root: Path) -> dict[str, str]:
-    """Checksum by file name of raw inputs; for a URL, what its file system says identifies the content."""
+    """Checksum by file name of raw inputs; for a URL, `url_identity`."""
     cache = ChecksumCache(root / CHECKSUMS)
     found = {}
     for position, path in enumerate(paths):
-        filesystem, inside = fsspec.url_to_fs(path)
+        filesystem, inside = file_system(path)
         try:
             local = isinstance(filesystem, LocalFileSystem)
-            checksum = cache.checksum(Path(inside)) if local else str(filesystem.ukey(inside))
+            checksum = cache.checksum(Path(inside)) if local else url_identity(filesystem, inside)
         except FileNotFoundError as error:
             raise ArtifactError(f"input {path} does not exist. Correct its path in the configuration.") from error
         found[f"{position}:{Path(inside).name}"] = checksum
     cache.save()
     return found
+
+
+def url_identity(filesystem: Any, path: str) -> str:
+    """What changes when the content behind a URL does, 32 hex digits.
+
+    That is what its file system says of it: name, length, and an entity tag, checksum, version or time of change. Where
+    it says none of these, as some HTTP servers do, or only that it was changed within the last two seconds, the content
+    is read for its checksum. (fsspec's own `ukey` is the URL alone over HTTP.)
+    """
+    info = filesystem.info(path)
+    said = {name: str(info[name]) for name in VALIDATORS if info.get(name)}
+    if not said or (said.keys() == {"Last-Modified"} and _changed_just_now(said["Last-Modified"])):
+        with filesystem.open(path, "rb") as file:
+            return _digest_of(file)
+    text = json.dumps([path, info.get("size"), said], sort_keys=True, allow_nan=False)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _changed_just_now(date: str) -> bool:
+    """Whether an HTTP date, which counts whole seconds, is so new that another change may bear it too."""
+    try:
+        return time.time() - parsedate_to_datetime(date).timestamp() <= SETTLED_NS / 1e9
+    except ValueError:
+        return True
 
 
 def versions() -> dict[str, str]:

@@ -22,10 +22,11 @@ HOLDER_NAME_S = 1.0  # how long a refused run waits for the holder of a lock to 
 
 def temporary_path(target: Path) -> Path:
     """A name beside `target` that no other writer has: of this machine, this process and this call."""
-    return target.with_name(f".tmp-{target.name}@{_host()}@{os.getpid()}-{secrets.token_hex(4)}")
+    return target.with_name(f".tmp-{target.name}@{host_name()}@{os.getpid()}-{secrets.token_hex(4)}")
 
 
-def _host() -> str:
+def host_name() -> str:
+    """This machine's, as names of files hold it."""
     return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())
 
 
@@ -64,7 +65,7 @@ def remove_leftovers(folder: Path) -> dict[Path, int]:
     Those of other machines that share the disk stay: whether their writers live is not to be seen from here.
     """
     removed = {}
-    for name in sorted({path.name.removesuffix(".lock") for path in folder.glob(f".tmp-*@{_host()}@*")}):
+    for name in sorted({path.name.removesuffix(".lock") for path in folder.glob(f".tmp-*@{host_name()}@*")}):
         path, lock = folder / name, folder / f"{name}.lock"
         with open(lock, "a") as file:
             try:

@@ -12,13 +12,13 @@ kept artifacts of the features stage were made from. Parquet files are read as t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.reading.sources import CSV_ENDINGS, PARQUET_ENDINGS
-from gigabatch.pipeline.store.artifacts import MANIFEST, ArtifactStore, artifacts_newest_first
+from gigabatch.pipeline.store.artifacts import MANIFEST, ArtifactStore
 from gigabatch.pipeline.store.files import ArtifactError
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash, versions
 
@@ -84,13 +84,10 @@ class ParsedFiles:
         return artifact_key(STAGE, {"file": checksum}, settings, self._sources)
 
 
-def parsed_in_use(root: Path, keep: int) -> list[Path]:
-    """Folders of kept rows that the newest `keep` artifacts of the features stage under `root` were made from."""
-    features = root / "features"
-    if not features.is_dir():
-        return []
+def parsed_in_use(root: Path, features: Iterable[Path]) -> list[Path]:
+    """Folders of kept rows under `root` that these artifacts of the features stage were made from."""
     keys = set()
-    for artifact in artifacts_newest_first(features)[:keep]:
+    for artifact in features:
         try:
             files = json.loads((artifact / MANIFEST).read_text()).get("inputs", [])
             keys |= {entry["parsed"] for entry in files if entry["parsed"] is not None}

@@ -8,7 +8,6 @@ killed goes on bit for bit as if it had not been.
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import math
 from collections.abc import Callable
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.schema import indicator_name
 from gigabatch.loaders.batches.dataset import BatchDataset, BatchSource
 from gigabatch.loaders.batches.loader import BatchLoader
 from gigabatch.loaders.negatives.implicit import ImplicitBatches
@@ -36,7 +36,7 @@ from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.bundle import model_outputs
 from gigabatch.pipeline.config.config import RunConfig, TrainSettings
 from gigabatch.pipeline.display import progress
-from gigabatch.pipeline.store.files import atomic_write
+from gigabatch.pipeline.store.files import atomic_write, json_text
 from gigabatch.pipeline.training.checkpoint import (
     Progress,
     TrainingError,
@@ -125,7 +125,7 @@ def train_model(
     Examples
     --------
     >>> from gigabatch import LogisticRegression
-    >>> from gigabatch.features.schema import Target, TensorSchema
+    >>> from gigabatch.features.schema import Target, TensorSchema, indicator_name
     >>> schema = TensorSchema((), ("x",), (Target("clicked", "binary"),))
     >>> x = torch.linspace(-1, 1, 64)
     >>> table = PackedTable.from_columns(schema, [], [x], [(x > 0).float()])
@@ -207,7 +207,7 @@ def model_inputs(preprocessor: Preprocessor) -> ModelInputs:
     """What these vocabularies, targets and entities ask of a model."""
     schema, tensors = preprocessor.schema, preprocessor.tensor_schema
     ids = [column.name for column in tensors.ids]
-    indicators = {f"{name}_na": name for name in schema.names("continuous")}
+    indicators = {indicator_name(name): name for name in schema.names("continuous")}
     entities = {}
     for entity in schema.entities:
         floats = [place for place, name in enumerate(tensors.floats) if indicators.get(name, name) in entity.columns]
@@ -316,4 +316,4 @@ def table_loss(model: nn.Module, table: PackedTable, loss: TargetLoss, device: s
 
 def write_curve(path: Path, curve: list[dict[str, Any]]) -> None:
     """metrics.jsonl: one JSON object a line. Written whole each time, so a resumed run has no line twice."""
-    atomic_write(path, "".join(json.dumps(row) + "\n" for row in curve).encode())
+    atomic_write(path, "".join(json_text(row) + "\n" for row in curve).encode())

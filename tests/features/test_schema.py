@@ -48,12 +48,53 @@ def test_a_schema_that_makes_no_sense_is_an_error(columns, targets, message):
         Schema(tuple(columns), tuple(targets))
 
 
+ROLES = {"categorical": "string", "continuous": "float32", "target": "float32", "weight": "float32", "group": "int64"}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_word_of_a_row_that_has_the_name_of_an_indicator_is_refused_naming_both(role):
+    """F1: two words had one place, and the other one was whatever memory held."""
+    columns = [Column("age", "continuous", "float32"), Column("age_na", role, ROLES[role])]
+    targets = [Target("age_na", "binary")] if role == "target" else []
+    with pytest.raises(DataError, match=f"{role} column 'age_na' and the indicator of nulls in column 'age'"):
+        Schema(tuple(columns), tuple(targets))
+
+
+def test_a_column_that_no_model_reads_may_have_any_name():
+    columns = Column("age", "continuous", "float32"), Column("age_na", "key", "string"), Column("b", "time", "int64")
+    assert Schema(columns, ()).names() == ["age", "age_na", "b"]
+    words = Column("city", "categorical", "string"), Column("city_na", "continuous", "float32")
+    assert Schema(words, ()).names() == ["city", "city_na"]
+
+
+@pytest.mark.parametrize("kind", ["key", "time", "group"])
+def test_predictions_that_would_overwrite_each_other_or_a_key_are_refused(kind):
+    columns = [Column("a", "target", "int32"), Column("a_b", "target", "int32")]
+    targets = [Target("a", "multiclass", 2, ("b_c", "d")), Target("a_b", "multiclass", 2, ("c", "d"))]
+    with pytest.raises(DataError, match="target 'a' and a prediction of target 'a_b' have one name, 'predicted_a_b_c'"):
+        Schema(tuple(columns), tuple(targets))
+    beside = [Column("predicted_y", kind, "int64"), Column("y", "target", "float32")]
+    with pytest.raises(DataError, match=r"the column 'predicted_y' .* and a prediction of target 'y'"):
+        Schema(tuple(beside), (Target("y", "binary"),))
+
+
+@pytest.mark.parametrize(
+    ("ids", "floats", "targets"),
+    [(["x"], ["x"], []), ([], ["x", "x"], []), (["y"], [], ["y"]), ([], ["y"], ["y"]), (["x", "x"], [], [])],
+)
+def test_a_tensor_schema_names_each_word_once(ids, floats, targets):
+    columns = tuple(IdColumn(name, 9) for name in ids)
+    with pytest.raises(DataError, match=r"tensor schema: the .* have one name"):
+        TensorSchema(columns, tuple(floats), tuple(Target(name, "binary") for name in targets))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("y", "ranking"), "unknown task 'ranking'. Known: binary"),
         (("y", "binary", 2), "a binary target has one output, not 2"),
         (("y", "multiclass", 3, ("a", "b")), "3 outputs but 2 class names"),
+        (("y", "multiclass", 3, ("a", "b", "a")), "'a' are there twice"),
     ],
 )
 def test_a_target_that_makes_no_sense_is_an_error(arguments, message):

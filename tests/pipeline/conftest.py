@@ -100,7 +100,7 @@ class Tiny:
         """`code` in a process of its own, with the tiny recipe known and `config` set."""
         preamble = PREAMBLE.format(paths=[str(ROOT), str(HERE)], config=str(self.config))
         environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}  # the last bits depend on it
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        pipes: dict[str, Any] = {"text": True} | dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         return subprocess.Popen([sys.executable, "-c", preamble + code], env=environment, cwd=self.folder, **pipes)
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess:

@@ -189,6 +189,24 @@ def edit(path, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def shift_a_scale(path):
+    content = json.loads(path.read_text())
+    next(iter(content["scales"].values()))["mean"] += 1.0
+    path.write_text(json.dumps(content))
+
+
+def drop(path, key):
+    content = json.loads(path.read_text())
+    del content[key]
+    path.write_text(json.dumps(content))
+
+
 def described(folder):
     """The model as bundle.json describes it."""
     return json.loads((folder / "bundle.json").read_text())["model"]
@@ -223,6 +241,12 @@ DAMAGES = {
     "preprocessor cut": lambda folder: cut(folder / "preprocessor" / "preprocessor.json"),
     "vocabulary cut": lambda folder: cut(folder / "preprocessor" / "vocabulary-000.parquet"),
     "vocabulary shorter": shrink_vocabulary,
+    "weights, one bit": lambda folder: flip(folder / "weights.safetensors"),
+    "preprocessor, another mean": lambda folder: shift_a_scale(folder / "preprocessor" / "preprocessor.json"),
+    "json, another period": lambda folder: edit(folder / "bundle.json", info={"trained_until": 1e9}),
+    "json without its own checksum": lambda folder: drop(folder / "bundle.json", "checksum"),
+    "json without the files' checksums": lambda folder: drop(folder / "bundle.json", "files"),
+    "a file more": lambda folder: (folder / "preprocessor" / "vocabulary-099.parquet").touch(),
 }
 
 
@@ -231,6 +255,19 @@ def test_a_damaged_bundle_is_an_error_that_names_it(folder, damage):
     DAMAGES[damage](folder)
     with pytest.raises(BundleError, match=f"bundle {folder}"):
         load_bundle(folder)
+
+
+def test_a_bundle_of_before_there_were_checksums_loads(folder, many, scores):
+    for key in ("files", "checksum"):
+        drop(folder / "bundle.json", key)
+    assert_scores(load_bundle(folder).predict(many.head(9))["clicked"], scores[:9])
+
+
+def test_a_bundle_saved_over_another_is_the_second(folder, bundle, many, scores):
+    (folder / "notes.txt").write_text("mine")
+    bundle.save(folder)
+    (folder / "notes.txt").unlink()
+    assert_scores(load_bundle(folder).predict(many.head(9))["clicked"], scores[:9])
 
 
 def test_a_bundle_of_another_version_says_which(folder):

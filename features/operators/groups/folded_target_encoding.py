@@ -14,7 +14,8 @@ from gigabatch.features.columns.hashing import buckets_of, hash_values
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError, require_columns
-from gigabatch.features.history.grouped_sums import GroupedSums, row_of_key
+from gigabatch.features.history.grouped_sums import GroupedSums
+from gigabatch.features.history.key_index import Indexed, KeyIndex, values_at
 from gigabatch.features.operators.base import FittedOperator
 
 _FOLD = "fold__"
@@ -22,7 +23,7 @@ MAX_FOLDS = 100
 
 
 @dataclass(frozen=True)
-class FoldedMeans:
+class FoldedMeans(Indexed):
     """table: one row a key, sorted: the key columns and, for each target and fold, `<target>__count_<fold>` (int64) and
     `<target>__sum_<fold>` (float64, the nearest to the exact sum). totals: the same in one row over all known targets,
     null keys among them."""
@@ -132,7 +133,7 @@ class FoldedTargetEncoding(FittedOperator):
         folds, fold_totals = by_fold.on_host()
         everyone = pd.DataFrame(index=[0])
         return FoldedMeans(
-            from_pandas(self._wide(keys, row_of_key(keyed, keys, self.by), keyed[_FOLD], key_totals)),
+            from_pandas(self._wide(keys, KeyIndex(keys, self.by).rows(keyed), keyed[_FOLD], key_totals)),
             from_pandas(self._wide(everyone, np.zeros(len(folds), dtype="int64"), folds[_FOLD], fold_totals)),
         )
 
@@ -168,7 +169,7 @@ class FoldedTargetEncoding(FittedOperator):
     def _encoded(self, frame: Frame, state: FoldedMeans, own: Any) -> dict[str, Any]:
         engine = engine_of(frame)
         xp = engine.arrays
-        rows = row_of_key(frame, state.table, self.by)
+        rows = state.rows_of(frame, self.by, "FoldedTargetEncoding")
         nothing = xp.zeros(len(frame), dtype="int64")
         found = {}
         for target, output in zip(self.targets, self.outputs, strict=True):
@@ -189,6 +190,5 @@ class FoldedTargetEncoding(FittedOperator):
         for fold in range(self.num_folds):
             counted = 1.0 if own is None else (own != fold).astype("float64")
             for sums, name in ((count, "count"), (total, "sum")):
-                values = engine.array(table[f"{target}__{name}_{fold}"]).astype("float64")
-                sums += xp.append(values, xp.zeros(1))[rows] * counted
+                sums += values_at(xp, engine.array(table[f"{target}__{name}_{fold}"]), rows, 0) * counted
         return count, total

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError, require_columns
-from gigabatch.features.history.grouped_sums import row_of_key
+from gigabatch.features.history.key_index import KeyIndex, take_or_null
 from gigabatch.features.operators.base import ColumnOperator
-
-_ROW, _KEY = "__row__", "__key__"
 
 
 class JoinExternal(ColumnOperator):
     """Look up columns of another table by key.
 
     This is a left join that keeps every row, its order and its index. A row finds null where its key is null or not in
-    the table. Row-wise.
+    the table. A column's type follows from the table's own, not from what is found: whole numbers and booleans come in
+    types that can be null (Int64 and boolean on pandas), so that ids keep every digit. Row-wise.
 
     Parameters
     ----------
@@ -44,39 +42,32 @@ class JoinExternal(ColumnOperator):
     >>> flights = pd.DataFrame({"tail": ["N2", "N9", "N1"]})
     >>> JoinExternal(planes, ["tail"], {"seats": "plane_seats"})(flights)
       tail  plane_seats
-    0   N2        180.0
-    1   N9          NaN
-    2   N1         50.0
+    0   N2          180
+    1   N9         <NA>
+    2   N1           50
     """
 
     reads, writes = ("on",), ("columns",)
 
     tables = ("table",)
 
-    def __init__(self, table: Any, on: Sequence[str], columns: dict[str, str], name: str = "table") -> None:
+    def __init__(self, table: Any, on: Sequence[str], columns: Mapping[str, str], name: str = "table") -> None:
         self.on, self.columns, self.name = tuple(on), dict(columns), name
-        require_columns(table, [*self.on, *self.columns], f"JoinExternal of {name}")
-        self.table = table[[*self.on, *self.columns]]
-        table = self.table.dropna(subset=list(self.on))
-        twice = table[list(self.on)].duplicated()
+        where = f"JoinExternal of {name}"
+        if not self.on or isinstance(on, str):
+            raise DataError(f"{where}: on is a list of one or more key columns, found {on!r}.")
+        require_columns(table, [*self.on, *self.columns], where)
+        self.table = table[list(dict.fromkeys((*self.on, *self.columns)))]
+        known = self.table[list(self.on)].dropna(subset=list(self.on))
+        twice = known.duplicated()
         if twice.any():
-            example = table[list(self.on)][twice].head(1).to_dict("records")[0]
+            example = known[twice].head(1).to_dict("records")[0]
             raise DataError(
-                f"JoinExternal of {name}: {int(twice.sum())} duplicate key(s) in {list(self.on)}, for example "
-                f"{example}. A lookup table holds each key once: aggregate it or drop the repeats first."
+                f"{where}: {int(twice.sum())} duplicate key(s) in {list(self.on)}, for example {example}. A lookup "
+                "table holds each key once: aggregate it or drop the repeats first."
             )
-        self._lookup = table.rename(columns=self.columns)
+        self._index = KeyIndex(self.table, self.on, where)
 
     def compute(self, frame: Frame) -> dict[str, Column]:
-        engine = engine_of(frame)
-        keys = row_of_key(frame, self._lookup, self.on, f"JoinExternal of {self.name}")
-        left = engine.frames.DataFrame({_ROW: engine.arrays.arange(len(frame)), _KEY: keys})
-        right = self._lookup[list(self.outputs)].assign(**{_KEY: engine.arrays.arange(len(self._lookup))})
-        # A join does not promise row order (cuDF does not keep it), so the row number comes along and sorts it back.
-        joined = left.merge(right, on=_KEY, how="left").sort_values(_ROW).reset_index(drop=True)
-        found = {}
-        for name in self.outputs:
-            column = joined[name]
-            column.index = frame.index
-            found[name] = column
-        return found
+        rows = self._index.rows(frame)
+        return {new: take_or_null(self.table[name], rows, frame) for name, new in self.columns.items()}

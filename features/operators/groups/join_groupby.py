@@ -12,14 +12,15 @@ import numpy as np
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
-from gigabatch.features.history.grouped_sums import GroupedSums, GroupTotals, row_of_key
+from gigabatch.features.history.grouped_sums import GroupedSums, GroupTotals
+from gigabatch.features.history.key_index import Indexed, values_at
 from gigabatch.features.operators.base import FittedOperator
 
 STATISTICS = ("count", "sum", "mean", "min", "max", "std")
 
 
 @dataclass(frozen=True)
-class GroupTable:
+class GroupTable(Indexed):
     """table: one row a group, sorted by key: the key columns and a float64 column an output."""
 
     table: Any
@@ -99,10 +100,10 @@ class JoinGroupby(FittedOperator):
     def columns(self, frame: Frame, state: GroupTable) -> dict[str, Column]:
         engine = engine_of(frame)
         xp = engine.arrays
-        rows = row_of_key(frame, state.table, self.by)
+        rows = state.rows_of(frame, self.by, "JoinGroupby")
         found = {}
         for name in self.outputs:
-            values = xp.append(engine.array(state.table[name]), xp.full(1, math.nan))[rows]
+            values = values_at(xp, engine.array(state.table[name]), rows, math.nan)
             known = ~xp.isnan(values)
             found[name] = engine.series(xp.where(known, values, 0.0).astype("float32"), frame, valid=known)
         return found

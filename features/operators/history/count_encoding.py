@@ -9,6 +9,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import require_columns
 from gigabatch.features.history.asof import AsOfJoin
+from gigabatch.features.history.key_index import take_or_null
 from gigabatch.features.operators.base import ColumnOperator
 
 
@@ -72,8 +73,8 @@ class LastBefore(ColumnOperator):
     by
         Key columns, in both frames.
     columns
-        What to take: new names by those in `events`. Types stay, but integers come as float64, so that they can be
-        null.
+        What to take: new names by those in `events`. Types stay, but whole numbers and booleans come in types that can
+        be null (Int64 and boolean on pandas).
     at
         Whole-number time, in both frames and in one unit.
     order
@@ -106,17 +107,6 @@ class LastBefore(ColumnOperator):
         require_columns(events, [*by, at, order, *columns], f"events of {', '.join(columns.values())}")
 
     def compute(self, frame: Frame) -> dict[str, Column]:
-        engine = engine_of(frame)
         question = AsOfJoin(frame, self.events, by=self.by, query_time=self.at, event_time=self.at, order=self.order)
         rows = question.last_row()
-        known, found = engine.series(rows >= 0, frame), {}
-        for source, output in self.columns.items():
-            column = self.events[source]
-            column = column.astype("float64") if column.dtype.kind in "iu" else column
-            if len(column) == 0:
-                found[output] = engine.frames.Series([None] * len(frame), index=frame.index, dtype=column.dtype)
-                continue
-            taken = column.take(engine.arrays.clip(rows, 0, None))
-            taken.index = frame.index
-            found[output] = taken.where(known)
-        return found
+        return {output: take_or_null(self.events[source], rows, frame) for source, output in self.columns.items()}

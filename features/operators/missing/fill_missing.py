@@ -16,6 +16,7 @@ from gigabatch.features.exact.quantiles import RadixHistogram, Search, middle_ra
 from gigabatch.features.exact.sums import UNIT_EXPONENT, ExactSum
 from gigabatch.features.operators.base import FittedOperator
 from gigabatch.features.operators.rank_search import NextPass, RankingOperator, require_method
+from gigabatch.features.schema import indicator_name
 from gigabatch.features.setting_checks import INDICATORS
 
 STRATEGIES = ("median", "mean", "mode", "constant")
@@ -116,7 +117,7 @@ class FillMissing(RankingOperator):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        return (self.column, f"{self.column}_na")
+        return (self.column, indicator_name(self.column))
 
     def outputs_of(self, state: Fill) -> tuple[str, ...]:
         return self.outputs if state.indicator else self.outputs[:1]
@@ -187,5 +188,5 @@ class FillMissing(RankingOperator):
         require_finite(filled)
         found = {self.column: filled}
         if state.indicator:
-            found[f"{self.column}_na"] = column.isna().astype("float32")
+            found[indicator_name(self.column)] = column.isna().astype("float32")
         return found

@@ -19,6 +19,12 @@ class Range:
     low: float
     high: float
 
+    @property
+    def span(self) -> float:
+        """What values are divided by."""
+        span = self.high - self.low
+        return span if span >= SMALLEST_SPREAD else 1.0
+
 
 class MinMax(FittedOperator):
     """Scale a column onto the range 0 to 1.
@@ -72,6 +78,4 @@ class MinMax(FittedOperator):
 
     def columns(self, frame: Frame, state: Range) -> dict[str, Column]:
         values = filled_values(frame, self.column, "MinMax")
-        span = state.high - state.low
-        scaled = (values - state.low) / (span if span >= SMALLEST_SPREAD else 1.0)
-        return {self.column: float32_column(scaled, frame, self.column)}
+        return {self.column: float32_column((values - state.low) / state.span, frame, self.column)}

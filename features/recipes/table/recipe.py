@@ -19,7 +19,7 @@ from gigabatch.features.recipes.table.labels import (
     require_filled,
     target_settings,
 )
-from gigabatch.features.schema import ENTITIES, Column, Entity, Schema
+from gigabatch.features.schema import ENTITIES, Column, Entity, Schema, Target
 from gigabatch.features.workflow.steps import parse_steps, table_files
 from gigabatch.features.workflow.workflow import DTYPES, Workflow
 
@@ -129,15 +129,21 @@ class TableSettings:
         if self.time and apart:
             raise DataError("table: time splits one path; with separate files leave it out.")
         target_settings(self.targets)
-        self._check_entities()
+        self._check_schema()
         self._check_steps()
 
-    def _check_entities(self) -> None:
+    def _check_schema(self) -> None:
         """Raise what the schema would refuse once the files have been read."""
-        features = [Column(name, "categorical", dtype) for name, dtype in self.categories.items()]
-        features += [Column(name, "continuous", "float32") for name in self.continuous]
+        columns = [Column(name, "categorical", dtype) for name, dtype in self.categories.items()]
+        columns += [Column(name, "continuous", "float32") for name in self.continuous]
+        columns += [Column(name, "target", "float32") for name in self.targets]
+        columns += [Column(self.weight, "weight", "float32")] if self.weight else []
+        columns += [Column(self.group, "group", "string")] if self.group else []
+        columns += [Column(self.time, "time", "int64")] if self.time else []
+        columns += [Column(name, "key", "string") for name in self.keys or (ROW,)]
+        targets = tuple(Target(name, "regression") for name in self.targets)  # of what classes there are, files tell
         try:
-            Schema(tuple(features), (), entity_settings(self.entities))
+            Schema(tuple(columns), targets, entity_settings(self.entities))
         except DataError as error:
             raise DataError(f"table: {error}") from error
 

@@ -193,7 +193,7 @@ def save_properties(properties: Properties, folder: Path, engine: str) -> None:
     folder.mkdir(parents=True)
     np.save(folder / "has.npy", module.to_host(properties.has))
     np.save(folder / "item_id.npy", module.to_host(module.array(properties.item_id)))
-    (folder / "words.json").write_text(json.dumps(asdict(properties.words)))
+    (folder / "words.json").write_text(json.dumps(asdict(properties.words), allow_nan=False))
 
 
 @lru_cache(maxsize=1)

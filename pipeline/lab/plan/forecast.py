@@ -69,7 +69,7 @@ class Probes:
             allocator = {}
         done = subprocess.run(
             [sys.executable, "-m", "gigabatch.pipeline.lab.plan.probe"],
-            input=json.dumps(task | {"out": str(out), "spawned": time.time()}, default=str),
+            input=json.dumps(task | {"out": str(out), "spawned": time.time()}, default=str, allow_nan=True),
             capture_output=True,
             text=True,
             env={"GOMP_SPINCOUNT": "30000"} | allocator | os.environ,

@@ -9,7 +9,6 @@ law, and a few steps of training are taken with tables of the size that it predi
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -21,7 +20,7 @@ from gigabatch.pipeline.display import about_bytes, about_seconds, render_table
 from gigabatch.pipeline.lab.plan.forecast import Forecast, Probes
 from gigabatch.pipeline.lab.plan.sample import Size, measure
 from gigabatch.pipeline.machine import Machine, this_machine
-from gigabatch.pipeline.store.files import without_nan
+from gigabatch.pipeline.store.files import json_text
 from gigabatch.pipeline.store.locks import own_folder, remove_leftovers, temporary_path
 
 # Of the larger sample. Below some 100,000 rows what allocators keep has not settled, and memory seems to grow faster
@@ -305,7 +304,7 @@ def run_plan(path: str | Path, overrides: Sequence[str], as_json: bool) -> int:
     """The command: prints the plan; 0 where the run fits, 3 where it is refused."""
     plan = make_plan(load_config(path, overrides))
     if as_json:
-        print(json.dumps(without_nan(plan.to_dict())))
+        print(json_text(plan.to_dict()))
     else:
         plan.show()
     return 0 if plan.fits else REFUSED

@@ -36,6 +36,7 @@ from gigabatch.pipeline.evaluation.evaluate import permutation_importance
 from gigabatch.pipeline.lab.experiment import wait_for
 from gigabatch.pipeline.machine import reset_peak, resident_bytes, resolve_device
 from gigabatch.pipeline.stages import stages
+from gigabatch.pipeline.store.files import json_text
 from gigabatch.pipeline.training.negatives import implicit_batches
 from gigabatch.pipeline.training.train import model_inputs, model_spec, new_model, table_loss, train_model
 
@@ -286,7 +287,7 @@ def main() -> None:
     else:
         found = run_stages(config, task["block_scale"], task["whole_run"], watch)
     found |= {"startup_seconds": startup, "device": device, "phases": watch.phases}
-    Path(task["out"]).write_text(json.dumps(found))
+    Path(task["out"]).write_text(json_text(found))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """The routes: /rank, /recommend, /score, /health, /metrics, and the OpenAPI page of them.
 
 FastAPI routes and documents; bodies are validated by `requests.parse` and answered as ready JSON bytes, because its own
-way of doing both takes longer than the model.
+way of doing both takes longer than the model. They are parsed at their turn in the line: a large one takes as long as
+some answers do.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from gigabatch.pipeline.serving.metrics import Metrics
 from gigabatch.pipeline.serving.requests import RankRequest, RecommendRequest, ScoreRequest, parse
 from gigabatch.pipeline.serving.served import ServedBundle
 from gigabatch.pipeline.serving.swap import Slot
+from gigabatch.pipeline.store.files import json_text
 
 JSON = "application/json"
 
@@ -50,9 +52,10 @@ def create_app(slot: Slot, settings: ServeSettings, metrics: Metrics, token: str
     @app.post("/rank", **route_docs(RankRequest, settings))
     async def rank(request: Request) -> Response:
         """Scores of candidate items for a user, in the order asked."""
-        asked = parse(RankRequest, await read_body(request, settings), settings)
+        body = await read_body(request, settings)
 
         def work() -> dict[str, Any]:
+            asked = parse(RankRequest, body, settings)
             answering = served()
             ranker = answering.require_ranker()
             asker = ranker.asker(asked)
@@ -67,9 +70,10 @@ def create_app(slot: Slot, settings: ServeSettings, metrics: Metrics, token: str
     @app.post("/recommend", **route_docs(RecommendRequest, settings))
     async def recommend(request: Request) -> Response:
         """The items of the catalogue that score best for a user, best first."""
-        asked = parse(RecommendRequest, await read_body(request, settings), settings)
+        body = await read_body(request, settings)
 
         def work() -> dict[str, Any]:
+            asked = parse(RecommendRequest, body, settings)
             answering = served()
             ranker = answering.require_ranker()
             asker = ranker.asker(asked)
@@ -83,9 +87,10 @@ def create_app(slot: Slot, settings: ServeSettings, metrics: Metrics, token: str
     @app.post("/score", **route_docs(ScoreRequest, settings))
     async def score(request: Request) -> Response:
         """Predictions for rows of the features stage."""
-        asked = parse(ScoreRequest, await read_body(request, settings), settings)
+        body = await read_body(request, settings)
 
         def work() -> dict[str, Any]:
+            asked = parse(ScoreRequest, body, settings)
             answering = served()
             return {"bundle": answering.bundle_id, "predictions": answering.scorer(asked.rows)}
 
@@ -102,12 +107,13 @@ def create_app(slot: Slot, settings: ServeSettings, metrics: Metrics, token: str
             "model": answering.kind,
             "created_utc": answering.created_utc,
             "age_seconds": round(time.time() - answering.loaded_at, 3),
+            "refused": None if slot.refused is None else slot.refused.told(),
             "can_rank": ranker is not None,
             "why_not": answering.obstacle or None,
             "equals_batch_scores": ranker is None or ranker.exact,
             "threads": settings.threads,
         }
-        return Response(json.dumps(found), media_type=JSON)
+        return Response(json_text(found), media_type=JSON)
 
     @app.get("/metrics", responses={200: {"description": "Prometheus' text format.", "content": {"text/plain": {}}}})
     async def prometheus() -> Response:
@@ -116,11 +122,12 @@ def create_app(slot: Slot, settings: ServeSettings, metrics: Metrics, token: str
         metrics.waiting.set(len(line))
         if slot.served is not None:
             metrics.age.set(time.time() - slot.served.loaded_at)
+        metrics.behind.set(slot.refused is not None)
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/openapi.json", include_in_schema=False)
     async def openapi() -> Response:
-        return Response(json.dumps(app.openapi()), media_type=JSON)
+        return Response(json_text(app.openapi()), media_type=JSON)
 
     add_docs_page(app)
 

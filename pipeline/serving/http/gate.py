@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 SHORT = 8
 OPEN = ("/health",)  # whoever watches over the service need not hold its token
+WATCHED = ("/metrics",)  # answered under overload too, which is when it is looked at
 
 
 class Line:
@@ -124,6 +125,11 @@ class Gate:
             self.metrics.request(scope["path"], status, time.perf_counter() - started)
 
     def _admit(self, scope: Scope) -> None:
+        names = {name for name, _ in scope["headers"]}
+        if b"content-length" in names and b"transfer-encoding" in names:
+            # Two lengths, of which a proxy may take the other (RFC 9112, 6.3).
+            message = "send Content-Length or Transfer-Encoding, not both."
+            raise Refusal(400, "bad_request", message, headers={"connection": "close"})
         if scope["path"] in OPEN:
             return
         if self._token is not None:
@@ -132,6 +138,8 @@ class Gate:
             if len(given) != 1 or not hmac.compare_digest(given[0], self._token):
                 message = "this service asks for a token: Authorization: Bearer TOKEN."
                 raise Refusal(401, "unauthorized", message, headers={"www-authenticate": "Bearer"})
+        if scope["path"] in WATCHED:
+            return
         if self.in_flight > self.settings.max_in_flight:
             raise Refusal.busy(f"{self.settings.max_in_flight} requests are in work already. Try again.")
         if scope["method"] == "POST":

@@ -12,13 +12,14 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import ValidationError
 
 from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.config.serving import ServeSettings
-from gigabatch.pipeline.serving.errors import ServingError
+from gigabatch.pipeline.serving.errors import Refusal, ServingError
 from gigabatch.pipeline.serving.http.app import create_app
 from gigabatch.pipeline.serving.metrics import Metrics
 from gigabatch.pipeline.serving.served import load_served
@@ -60,6 +61,7 @@ def run_server(
 def serve(settings: ServeSettings, folders: Sequence[Path], insecure: bool = False) -> int:
     """Serve the bundle of the first of `folders` that exists, and whatever takes its place there."""
     import uvicorn
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
     token = read_token(settings)
     require_safe(settings, token, insecure)
@@ -79,6 +81,7 @@ def serve(settings: ServeSettings, folders: Sequence[Path], insecure: bool = Fal
     server = uvicorn.Server(
         uvicorn.Config(
             create_app(slot, settings, metrics, token),
+            http=json_errors(AutoHTTPProtocol),
             log_config=None,
             access_log=False,
             server_header=False,
@@ -99,6 +102,20 @@ def serve(settings: ServeSettings, folders: Sequence[Path], insecure: bool = Fal
             watcher.stop()
     log.info("stopped")
     return 0
+
+
+def json_errors(protocol: Any) -> type:
+    """uvicorn's protocol class, whose answer to bytes that are no HTTP is JSON as every other error is."""
+
+    class JsonErrors(protocol):  # type: ignore[misc]
+        def send_400_response(self, msg: str) -> None:
+            refusal = Refusal(400, "bad_request", f"{msg.removesuffix('.')}.")
+            body = refusal.response().body
+            head = f"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            self.transport.write(head.encode() + b"connection: close\r\n\r\n" + bytes(body))
+            self.transport.close()
+
+    return JsonErrors
 
 
 def read_token(settings: ServeSettings) -> str | None:

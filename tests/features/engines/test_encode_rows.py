@@ -38,9 +38,9 @@ def test_floats_are_filled_flagged_and_scaled_as_numpy_does(values, cuts, scaled
     fill, mean, std = 0.1, 3.7, 2.9 if scaled else 0.0
     numbers = np.array([np.nan if value is None else value for value in values], np.float32)
     column = arrow_column(values, cuts) if arrow else pd.Series(numbers, name="x")
-    rows = pack_rows(len(values), 3, [], [FloatWord(column, fill, mean, std, 2, 0)])
+    rows = pack_rows(len(values), 2, [], [FloatWord(column, fill, mean, std, 1, 0)])
     filled, flags = by_hand(values, fill, mean, std)
-    assert rows[:, 2].tobytes() == filled.tobytes()
+    assert rows[:, 1].tobytes() == filled.tobytes()
     assert rows[:, 0].tobytes() == flags.tobytes()
 
 
@@ -72,3 +72,14 @@ def test_what_leaves_float32_by_scaling_is_an_error():
     column = pd.Series(np.array([1e30], np.float32), name="price")
     with pytest.raises(DataError, match=r"'price'.*leaves float32"):
         pack_rows(1, 1, [], [FloatWord(column, 0.0, 0.0, 1e-20, 0, -1)])
+
+
+@pytest.mark.parametrize(
+    ("num_words", "id_place", "float_place", "flag_place"), [(4, 0, 1, 2), (3, 0, 1, 1), (2, 0, 0, 1)]
+)
+def test_a_word_that_is_not_written_or_is_written_twice_is_refused(num_words, id_place, float_place, flag_place):
+    """F1: such a word was what memory held before."""
+    column = pd.Series(np.float32([1.0, 2.0]), name="x")
+    with pytest.raises(ValueError, match=f"a row has {num_words} words, and those that are written are"):
+        pack_rows(2, num_words, [IdWord(np.zeros(2, np.int32), id_place)],
+                  [FloatWord(column, 0.0, 0.0, 0.0, float_place, flag_place)])  # fmt: skip

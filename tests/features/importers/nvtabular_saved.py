@@ -21,6 +21,7 @@ CLASSES = {
     "Dropna": "nvtabular.ops.dropna.Dropna",
     "AddMetadata": "nvtabular.ops.add_metadata.AddMetadata",
     "Rename": "nvtabular.ops.rename.Rename",
+    "ListSlice": "nvtabular.ops.list_slice.ListSlice",
     "LambdaOp": "nvtabular.ops.lambdaop.LambdaOp",
     "HashBucket": "nvtabular.ops.hash_bucket.HashBucket",
     "TargetEncoding": "nvtabular.ops.target_encoding.TargetEncoding",

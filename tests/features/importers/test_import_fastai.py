@@ -40,8 +40,13 @@ def test_ids_and_floats_are_those_of_fastai(tmp_path):
         np.testing.assert_allclose(found[name], REFERENCE["expected"][name], rtol=1e-6)
 
 
+def without_indicators(export):
+    export["classes"].pop("price_na")
+    export.update(indicators=False)
+
+
 def test_the_import_is_a_preprocessor_where_every_column_was_filled(tmp_path):
-    imported = import_fastai(written(tmp_path))
+    imported = import_fastai(written(tmp_path, without_indicators))
     columns = (Column("city", "categorical", "string"), Column("shop", "categorical", "int64"),
                Column("price", "continuous", "float32"), Column("y", "target", "float32"))  # fmt: skip
     preprocessor = imported.preprocessor(Schema(columns, (Target("y", "regression"),)))
@@ -51,6 +56,13 @@ def test_the_import_is_a_preprocessor_where_every_column_was_filled(tmp_path):
     assert sizes == {name: len(REFERENCE["export"]["classes"][name]) for name in ("city", "shop")}
     with pytest.raises(DataError, match=r"column\(s\) 'age' need a FillMissing"):
         imported.preprocessor(Schema((*columns, Column("age", "continuous", "float32")), (Target("y", "regression"),)))
+
+
+def test_indicators_that_are_categories_are_none_of_a_preprocessor(tmp_path):
+    schema = Schema((Column("price", "continuous", "float32"), Column("y", "target", "float32")),
+                    (Target("y", "regression"),))  # fmt: skip
+    with pytest.raises(DataError, match="a preprocessor does not do Categorify of 'price_na'"):
+        import_fastai(written(tmp_path)).preprocessor(schema)
 
 
 def test_a_null_in_a_column_without_a_fill_is_an_error_as_in_fastai(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.errors import DataError
 from gigabatch.features.importers.nvtabular import EQUIVALENTS, import_nvtabular
 from gigabatch.features.importers.nvtabular_categories import vocabulary_of_file
@@ -82,6 +83,64 @@ def test_the_import_is_a_preprocessor_for_a_schema(tmp_path):
     more = Schema((*columns, Column("shop", "categorical", "string")), schema.targets)
     with pytest.raises(DataError, match=r"column\(s\) 'shop' need a Categorify"):
         imported.preprocessor(more)
+
+
+SCHEMA = Schema((Column("x", "continuous", "float32"), Column("y", "target", "float32")), (Target("y", "regression"),))
+RANGE = {"mins": {"x": -1.0}, "maxs": {"x": 7.0}}
+
+
+def one_column(folder, *nodes, flagged=False):
+    """x >> FillMissing(2) >> the nodes (kind, params, state)."""
+    saved = Saved(folder)
+    last, names = saved.select("x"), ["x", "x_filled"] if flagged else ["x"]
+    for kind, params, state in [("FillMissing", {"fill_val": 2, "add_binary_cols": flagged}, {}), *nodes]:
+        last = saved.node(kind, ["x"] if kind == "FillMissing" else names, [last], names, params, state)
+    return import_nvtabular(saved.close())
+
+
+def test_a_range_is_a_scale_of_the_preprocessor(tmp_path):
+    imported = one_column(tmp_path / "nvt", ("NormalizeMinMax", {}, RANGE))
+    imported.save(tmp_path / "ours", SCHEMA)
+    rows = pd.DataFrame({"x": [-1.0, None, 3.7, 9.0]})
+    found = Preprocessor.load(tmp_path / "ours/preprocessor").transform(rows, targets=False)["x"].to_numpy()
+    expected = ((np.array([-1, 2, 3.7, 9], dtype="float32").astype("float64") + 1) / 8).astype("float32")
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(found, imported.workflow.transform(rows)["x"])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "flagged", "message"),
+    [
+        ([("Clip", {"min_value": 0, "max_value": 1}, {})], False, "Clip of 'x'"),
+        ([("LogOp", {}, {}), ("NormalizeMinMax", {}, RANGE)], False, "Log of 'x'"),
+        ([("Dropna", {}, {})], False, "DropNulls of 'x'"),
+        ([("NormalizeMinMax", {}, RANGE), ("Normalize", {}, {"means": {"x": 1.0}, "stds": {"x": 2.0}})], False,
+         "FillMissing, then MinMax, then Normalize of 'x'"),
+        ([("Clip", {"min_value": 1, "max_value": 2}, {})], True, "Clip of 'x'; Clip of 'x_filled'"),
+    ],
+)  # fmt: skip
+def test_what_a_preprocessor_does_not_do_is_refused_by_name(tmp_path, nodes, flagged, message):
+    imported = one_column(tmp_path, *nodes, flagged=flagged)
+    with pytest.raises(DataError, match=rf"import: a preprocessor does not do {message}.*Use the workflow"):
+        imported.preprocessor(SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({"start": 2, "end": None, "pad": False}, [[1, 2], [5], []]),
+        ({"start": 0, "end": 2, "pad": True, "pad_value": 0.0}, [[1, 2], [5, 0], [0, 0]]),
+        ({"start": -2, "end": 2**63 - 1, "pad": False}, [[2, 3], [5], []]),
+        ({"start": 1, "end": 3, "pad": False, "pad_value": 0.0}, [[2, 3], [], []]),
+    ],
+)
+def test_slices_of_lists_are_taken_over(tmp_path, params, expected):
+    saved = Saved(tmp_path)
+    numbers = saved.select("items", dtype="int64", is_list=True)
+    saved.node("ListSlice", ["items"], [numbers], params=params, is_list=True)
+    found = import_nvtabular(saved.close()).workflow.transform(pd.DataFrame({"items": [[1, 2, 3], [5], []]}))["items"]
+    assert [row.tolist() for row in found] == expected
+    assert all(row.dtype == "int64" for row in found)
 
 
 @pytest.mark.parametrize("index", [True, False], ids=["index", "no index, as some cuDF versions write it"])

@@ -194,3 +194,16 @@ def test_the_text_of_a_fraction_is_its_own():
 def test_floats_that_may_be_other_numbers_are_no_text(value):
     with pytest.raises(DataError, match="column 'id' is declared string but holds float64"):
         cast(pd.DataFrame({"id": [1.0, value]}), {"id": "string"}, "here")
+
+
+def test_a_protocol_whose_package_is_missing_or_that_is_none_is_an_error_that_says_so(monkeypatch):
+    """P7, R11: an ImportError's traceback."""
+
+    def missing(url):
+        raise ImportError('HTTPFileSystem requires "requests" and "aiohttp" to be installed')
+
+    with pytest.raises(DataError, match=r"input 'nope://a/b.csv': Protocol not known: nope"):
+        expand("nope://a/b.csv")
+    monkeypatch.setattr("fsspec.url_to_fs", missing)
+    with pytest.raises(DataError, match=r"input 'http://a/b.csv': .*\"aiohttp\".* pip install 'gigabatch\[remote\]'"):
+        expand("http://a/b.csv")

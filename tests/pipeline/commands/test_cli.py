@@ -284,8 +284,6 @@ def test_gc_removes_the_old_and_keeps_what_pointers_name(gigabatch, tiny):
     made = [tiny.train(f"seed={seed}", "train.epochs=1").path for seed in range(1, 6)]
     for number, path in enumerate(made):  # the first is the oldest
         os.utime(path, (1000 + number, 1000 + number))
-    for number, path in enumerate(sorted(tiny.artifacts("train"))):
-        os.utime(path, (1000 + number, 1000 + number))
     for name, path in (("current", made[0]), ("previous", made[1]), ("latest", made[2])):
         link = tiny.home / name
         link.unlink(missing_ok=True)
@@ -296,10 +294,36 @@ def test_gc_removes_the_old_and_keeps_what_pointers_name(gigabatch, tiny):
     assert [len(tiny.artifacts(stage)) for stage in ("features", "encode", "train", "evaluate")] == [1, 1, 1, 1]
     assert f"removed {made[3]}" in out
     assert "9 folder(s), " in out  # one run, four of train, four of evaluate
-    assert tiny.artifacts("train")[0] == max(tiny.artifacts("train"))
+    assert tiny.train("seed=5", "train.epochs=1").skipped == ("features", "encode", "train", "evaluate")
     gigabatch("gc", "--keep", "0")
-    assert runs_of(tiny) == {path.name for path in made[:3]}
+    assert runs_of(tiny) == {made[0].name, made[1].name, made[4].name}  # which has become the latest
     assert gigabatch("evaluate")[0] == 0  # and the next run makes again what is gone
+
+
+def test_gc_leaves_a_training_what_it_goes_on_with(gigabatch, finished):
+    """Artifacts that it reuses may be old, and other configurations may have newer ones (R2, P8)."""
+    for stage in ("features", "encode"):
+        os.utime(finished.artifacts(stage)[0], (1000, 1000))
+    child = finished.start(
+        "encoded = Pipeline.from_config(config, 'seed=2').features().encode()\n"
+        "print('encoded', flush=True); sys.stdin.readline(); print(encoded.train().path.name)"
+    )
+    assert child.stdout.readline() == "encoded\n"
+    assert gigabatch("gc", "--keep", "0")[0] == 0
+    assert [len(finished.artifacts(stage)) for stage in ("features", "encode", "train", "evaluate")] == [1, 1, 0, 0]
+    out, err = child.communicate("\n", timeout=300)
+    assert child.returncode == 0, err
+    assert (finished.home / out.strip() / "model" / "bundle.json").exists()
+
+
+def test_gc_counts_by_configuration(gigabatch, finished):
+    """Many trials of one name do not take the artifacts of another away (P8)."""
+    assert gigabatch("train")[0] == 0
+    for seed in (2, 3):
+        assert gigabatch("train", "name=trials", f"seed={seed}", "train.epochs=1")[0] == 0
+    assert gigabatch("gc", "--keep", "1")[0] == 0
+    assert gigabatch("train")[1].count("skipped, unchanged") == 4
+    assert len(finished.artifacts("train")) == 2
 
 
 def test_gc_of_a_negative_number_is_an_error(gigabatch):

@@ -5,11 +5,20 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from gigabatch.features.recipes.flights.recipe import FlightsSettings
-from gigabatch.pipeline.config.config import ConfigError, RunConfig, Settings, TrainSettings, load_config, parse_config
+from gigabatch.loaders.order.order import start_state
+from gigabatch.pipeline.config.config import (
+    ConfigError,
+    RunConfig,
+    Settings,
+    TrainSettings,
+    load_config,
+    parse_config,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALLEST = "name: a\nrecipe: flights\n"
@@ -159,6 +168,8 @@ def test_bytes_that_are_not_utf8_are_an_error(tmp_path):
         ("train.lr_max=.inf", r"train\.lr_max: .*finite"),
         ("device=gpu", r"device: .*found 'gpu'"),
         ("name=a/b", r"name: .*found 'a/b'"),
+        *((f"name={name}", rf"name: .*found '{name}'") for name in ("..", ".", ".hidden", "-x", "n" * 201)),
+        ("runs=artifacts", "runs and artifacts are one folder, artifacts"),
         ("recipe=flight", r"unknown recipe 'flight'\. Known: flights"),
         ("features.split.train=0.9", r"fractions must be positive and sum to 1"),
         ("features.path=3", r"features\.path: .*\(found 3\)"),
@@ -220,3 +231,13 @@ def test_every_setting_says_what_it_is_in_the_docstring_of_its_section():
         for name, field in section.model_fields.items():
             assert field.description, f"{section.__name__}.{name}"
             assert f"\n{name} : " in section.__doc__
+
+
+@pytest.mark.parametrize("seed", [2**63, 10**30])
+def test_a_seed_beyond_64_bits_is_an_error_and_the_largest_below_is_taken(seed):
+    """P23: torch's traceback, after the features and the encoding."""
+    with pytest.raises(ConfigError, match=r"config: seed: .*less than 9223372036854775808"):
+        parse_config({"name": "a", "recipe": "flights", "seed": seed})
+    largest = parse_config({"name": "a", "recipe": "flights", "seed": 2**63 - 1}).seed
+    torch.Generator().manual_seed(largest + 64)  # `compare` and `tune` count on from it
+    assert start_state(largest + 64, 3) != start_state(largest, 3)

@@ -53,7 +53,7 @@ def make_home(tmp_path):
             "negatives": {"per_positive": 4}, "epochs": 20, "batch_size": 64, "optimizer": "adamw", "lr_max": 0.02,
         },
         "evaluate": {"importance": False},
-        "nightly": {"min_window_rows": 50, "num_bootstrap": 100},
+        "nightly": {"min_window_rows": 50, "num_bootstrap": 100, "max_skill_drop": 1},  # tests turn the world over
     }  # fmt: skip
     (tmp_path / "run.yaml").write_text(json.dumps(config))
     return tmp_path
@@ -167,4 +167,4 @@ def test_a_current_model_whose_schema_names_no_item_is_refused(grown):
     current, candidate = (load_bundle(folder / "runs" / "clicks" / "current" / "model") for _ in range(2))
     current.preprocessor.schema = replace(current.schema, entities=())
     with pytest.raises(ConfigError, match=r"named no item, so none can be drawn.*Remove the link .*clicks/current"):
-        compare(features.pipeline, features, current, candidate)
+        compare(features.pipeline, features, current, candidate, {})

@@ -102,10 +102,36 @@ def test_more_requests_than_there_is_room_for_are_503_at_once(make_caller, serve
     assert caller.post("/rank", body).status_code == 200
 
 
-def test_health_is_answered_however_full_it_is(make_caller, served):
+def test_a_body_is_parsed_at_its_turn_in_the_line_or_not_at_all(make_caller, served, monkeypatch):
+    """P6: what is refused for want of room costs no parsing."""
+    caller = make_caller(served)
+
+    async def full(*_):
+        raise Refusal.busy("full")
+
+    monkeypatch.setattr(Line, "run", full)
+    assert caller.post("/score", b"no JSON").status_code == 503
+    monkeypatch.undo()
+    assert caller.post("/score", b"no JSON").status_code == 400
+
+
+def test_a_request_with_two_lengths_is_refused(make_caller, served):
+    """R13: a proxy may have taken the other length for the request's end."""
+    body = json.dumps(RANK).encode()
+    headers = {**JSON, "content-length": str(len(body)), "transfer-encoding": "chunked"}
+    caller = make_caller(served)
+    for method, path in (("POST", "/rank"), ("GET", "/health")):
+        answer = caller(method, path, headers=headers, content=body)
+        assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")
+        assert answer.headers["connection"] == "close"
+
+
+def test_health_and_metrics_are_answered_however_full_it_is(make_caller, served):
+    """P23: the metrics of an overload were refused by it."""
     caller = make_caller(served, ServeSettings(max_in_flight=1, queue=1))
     caller.app.in_flight = 5
     assert caller("GET", "/health").status_code == 200
+    assert caller("GET", "/metrics").status_code == 200
     assert caller.post("/rank", RANK).status_code == 503
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gigabatch.pipeline.config.serving import ServeSettings
 from gigabatch.pipeline.serving.errors import Refusal
-from gigabatch.pipeline.serving.requests import RankRequest, RecommendRequest, ScoreRequest, parse
+from gigabatch.pipeline.serving.requests import RankRequest, RecommendRequest, ScoreRequest, _refused, parse
 from tests.examples import examples
 
 LIMITS = ServeSettings(max_candidates=5, max_k=7, max_exclude=3, max_rows=2, max_text=20)
@@ -74,6 +74,36 @@ def test_what_cannot_be_used_is_422_and_names_the_field(kind, body, where):
     assert (found.status, found.code) == (422, "invalid_request")
     assert found.fields[0][0] == where.partition(":")[0]
     assert where in json.loads(found.response().body)["message"]
+
+
+MANY = {
+    "numbers for rows": (ScoreRequest, b'{"rows": [' + b"1," * 500_000 + b"1]}"),
+    "numbers for rows, as many as are taken": (ScoreRequest, b'{"rows": [1, 1]}'),
+    "a row of lists": (ScoreRequest, b'{"rows": [{' + b",".join(b'"%d": []' % i for i in range(80_000)) + b"}]}"),
+    "unknown fields": (ScoreRequest, b"{" + b",".join(b'"f%d": 1' % i for i in range(80_000)) + b"}"),
+    "lists for items": (RankRequest, b'{"items": [' + b"[]," * 300_000 + b"[]]}"),
+    "lists to exclude": (RecommendRequest, b'{"exclude": [' + b"[]," * 300_000 + b"[]]}"),
+}
+
+
+@pytest.mark.parametrize("kind", list(MANY))
+def test_a_body_full_of_mistakes_costs_no_more_than_its_parsing(kind, monkeypatch):
+    """P6: an error object an item, 435 MiB for 1 MiB of numbers, and 4.6 seconds of the one thread."""
+    request, body = MANY[kind]
+    made = []
+    monkeypatch.setattr(
+        "gigabatch.pipeline.serving.requests._refused", lambda text: made.append(text) or _refused(text)
+    )
+    found = refusal(request, body)
+    assert found.status == 422
+    assert len(found.fields) <= 10
+    assert len(made) <= 1  # one mistake is enough
+    assert len(found.response().body) < 4000
+
+
+def test_a_count_is_looked_at_before_what_is_counted():
+    assert refusal(ScoreRequest, {"rows": [1, 2, 3]}).message == "rows: found 3; from 1 to 2 are taken."
+    assert refusal(RankRequest, {"items": [None] * 6}).message == "items: found 6; from 1 to 5 are taken."
 
 
 def test_the_limits_themselves_are_taken():

@@ -92,7 +92,10 @@ def test_a_client_that_stops_in_its_body_is_told_so(server):
     "data", [b"\x00\x01\x02\r\n\r\n", b"GET\r\n\r\n", b"POST /rank HTTP/1.1\r\ncontent-length: -1\r\n\r\n"]
 )
 def test_what_is_no_http_is_400_and_the_server_goes_on(data, server):
-    assert b" 400 " in raw(server, data)
+    head, _, body = raw(server, data).partition(b"\r\n\r\n")
+    assert b" 400 " in head
+    assert b"content-type: application/json" in head.lower()
+    assert json.loads(body)["error"] == "bad_request"  # R13: it was text/plain
     assert ask(server)[0] == 200
 
 

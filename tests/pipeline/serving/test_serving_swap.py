@@ -7,18 +7,21 @@ import shutil
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
+from gigabatch.pipeline.bundle import BundleError, load_bundle
 from gigabatch.pipeline.embedding.embeddings import STAGE
 from gigabatch.pipeline.serving.errors import ServingError
 from gigabatch.pipeline.serving.metrics import Metrics
 from gigabatch.pipeline.serving.served import load_served, self_test
-from gigabatch.pipeline.serving.swap import Slot, Watcher
+from gigabatch.pipeline.serving.swap import RefusedBundle, Slot, Watcher
 from gigabatch.pipeline.store.files import atomic_symlink
 from tests.pipeline.serving.server_process import Server
 from tests.pipeline.serving.small_bundles import random_bundle, write_embeddings, write_run
@@ -77,18 +80,22 @@ def damaged_weights(second: Path) -> None:
     (second / "model" / "weights.safetensors").write_bytes(b"nothing")
 
 
+def save_with(folder: Path, change: Callable[[Tensor], object]) -> None:
+    """The bundle again, whole, its weights changed."""
+    bundle = load_bundle(folder)
+    with torch.no_grad():
+        for weight in bundle.model.parameters():
+            change(weight)
+    bundle.save(folder)
+
+
 def other_weights(second: Path) -> None:
-    path = second / "model" / "weights.safetensors"
-    save_file({name: tensor + 1e-3 for name, tensor in load_file(path).items()}, path)
+    save_with(second / "model", lambda weight: weight.add_(1e-3))
 
 
 def not_a_number(second: Path) -> None:
     shutil.rmtree(second / STAGE)
-    path = second / "model" / "weights.safetensors"
-    weights = load_file(path)
-    save_file(
-        {name: torch.full_like(t, float("nan")) if t.is_floating_point() else t for name, t in weights.items()}, path
-    )
+    save_with(second / "model", lambda weight: weight.fill_(float("nan")))
 
 
 def no_embeddings(second: Path) -> None:
@@ -113,13 +120,62 @@ def test_a_broken_bundle_is_refused_and_the_old_one_goes_on(harm, home, caplog, 
     atomic_symlink(Path("first"), home / "latest")  # no substitute for what was promoted
     with caplog.at_level(logging.ERROR):
         assert made.look() is False
-        assert made.look() is False  # not tried again before it changes
+        assert made.look() is False
     assert slot.served.bundle_id == "first"
     assert swaps(metrics) == {"taken": 0, "refused": 1}
     assert len(caplog.records) == 1
     assert "refused, first goes on" in caplog.text
     caller = make_caller(slot.served)
     assert caller.post("/rank", RANK).status_code == 200
+
+
+def test_weights_that_a_disk_has_changed_are_not_served(home):
+    """Without stored vectors nothing but their checksum tells."""
+    shutil.rmtree(home / "second" / STAGE)
+    path = home / "second" / "model" / "weights.safetensors"
+    save_file({name: tensor + 1e-3 for name, tensor in load_file(path).items()}, path)
+    with pytest.raises(BundleError, match=r"weights\.safetensors is not what was saved"):
+        load_served(home / "second")
+
+
+def test_a_passing_error_is_tried_again(home, caplog, monkeypatch):
+    """P14: after too many open files the old bundle went on for good, and nothing told."""
+    clock = [0.0]
+    monkeypatch.setattr("gigabatch.pipeline.serving.swap.time.monotonic", lambda: clock[0])
+    failing, tried = [True], []
+
+    def load(folder):
+        tried.append(folder.name)
+        if failing[0] and folder.name == "second":
+            raise OSError(24, "Too many open files", str(folder))
+        return load_served(folder)
+
+    made, slot, metrics = watcher(home, load)
+    made.first()
+    atomic_symlink(Path("second"), home / "current")
+    with caplog.at_level(logging.ERROR):
+        for seconds in (0.0, 0.01, 0.02, 0.03, 0.06):  # polls every 0.02 s: at once, then after 0.02, 0.04, ...
+            clock[0] = seconds
+            assert made.look() is False
+    assert tried == ["first", "second", "second", "second"]
+    assert len(caplog.records) == 1
+    assert "Too many open files" in caplog.text
+    assert swaps(metrics) == {"taken": 0, "refused": 1}
+    told = slot.refused.told()
+    assert (told["bundle"], told["error"], told["tries"], told["will_retry"]) == ("second", "OSError", 3, True)
+    failing[0], clock[0] = False, 10.0
+    assert made.look() is True
+    assert (slot.served.bundle_id, slot.refused) == ("second", None)
+
+
+def test_health_and_metrics_name_a_bundle_that_was_refused(make_caller, served):
+    caller = make_caller(served)
+    assert caller("GET", "/health").json()["refused"] is None
+    caller.slot.refused = RefusedBundle("second", "OSError", time.time(), 2, True)
+    answer = caller("GET", "/health")
+    assert answer.status_code == 200  # the old one answers
+    assert answer.json()["refused"].items() >= {"bundle": "second", "error": "OSError", "tries": 2}.items()
+    assert "gigabatch_bundle_refused 1.0" in caller("GET", "/metrics").text
 
 
 def test_a_refused_bundle_that_was_mended_is_taken(home):

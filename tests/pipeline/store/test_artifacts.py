@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from gigabatch.pipeline.store import artifacts, keys, locks
 from gigabatch.pipeline.store.artifacts import ArtifactStore
 from gigabatch.pipeline.store.files import ArtifactError, atomic_symlink, atomic_write
-from gigabatch.pipeline.store.garbage import collect_garbage
+from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 from gigabatch.pipeline.store.keys import ChecksumCache, artifact_key, file_checksum, input_checksums, source_hash
 from gigabatch.pipeline.store.locks import folder_lock
 from tests.examples import examples
@@ -132,6 +132,12 @@ def test_a_damaged_artifact_is_put_aside_logged_and_made_again(store, damage, ca
 
 
 @pytest.fixture
+def settled(monkeypatch) -> None:
+    """As if all files had been changed a while ago; the time of an inode's change cannot be set."""
+    monkeypatch.setattr(keys, "SETTLED_NS", -1)
+
+
+@pytest.fixture
 def hashed(monkeypatch) -> list[str]:
     """Names of the files that were really read for a checksum."""
     read: list[str] = []
@@ -146,10 +152,9 @@ def hashed(monkeypatch) -> list[str]:
     return read
 
 
-def test_a_checksum_is_computed_once_while_path_size_and_time_stay(tmp_path, hashed):
+def test_a_checksum_is_computed_once_while_path_size_and_time_stay(tmp_path, hashed, settled):
     file = tmp_path / "flights.csv"
     file.write_bytes(b"1,2,3")
-    age(file)
     first = input_checksums([str(file)], tmp_path / "store")
     assert input_checksums([str(file)], tmp_path / "store") == first
     assert hashed == ["flights.csv"]
@@ -158,13 +163,14 @@ def test_a_checksum_is_computed_once_while_path_size_and_time_stay(tmp_path, has
     assert hashed == ["flights.csv"] * 2
 
 
-def test_files_of_a_new_artifact_are_not_read_again_to_check_it(store, hashed):
+def test_files_of_a_new_artifact_are_not_read_again_to_check_it(store, hashed, monkeypatch):
     """Unless they were written just now: large ones, for which it matters, take longer than that."""
 
     def write_slowly(folder: Path) -> dict:
         write_parts(folder)
         for name in PARTS:
-            age(folder / name, 3600 if name == "part-0.bin" else -3600)
+            age(folder / name, -3600 if name != "part-0.bin" else 0)
+        monkeypatch.setattr(keys, "SETTLED_NS", -1_000_000_000)
         return {}
 
     store.build("encode", "k1", write_slowly)
@@ -172,6 +178,21 @@ def test_files_of_a_new_artifact_are_not_read_again_to_check_it(store, hashed):
     hashed.clear()
     assert store.build("encode", "k1", fail_if_called).skipped
     assert sorted(hashed) == ["empty", "part-1.bin"]
+
+
+@pytest.mark.parametrize("how", ["in place", "by another file"])
+def test_a_change_of_the_same_size_that_keeps_the_time_is_seen(tmp_path, settled, how):
+    """As `cp -p`, `rsync -t` and a restored backup make them."""
+    file, other = tmp_path / "flights.csv", tmp_path / "other.csv"
+    file.write_bytes(b"aaaa")
+    stat = file.stat()
+    before = input_checksums([str(file)], tmp_path / "store")
+    changed = file if how == "in place" else other
+    changed.write_bytes(b"bbbb")
+    os.utime(changed, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    changed.replace(file)
+    assert (file.stat().st_size, file.stat().st_mtime_ns) == (stat.st_size, stat.st_mtime_ns)
+    assert input_checksums([str(file)], tmp_path / "store") != before
 
 
 def test_a_change_in_the_same_tick_of_the_clock_is_seen(tmp_path):
@@ -215,7 +236,7 @@ def test_a_url_is_known_by_what_its_file_system_says(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [b"{", b"\xff\xfe", b"[1, 2]", b"[[1, 2]]", b'{"a": 3}', b"3"])
-def test_a_damaged_cache_is_ignored_with_a_warning(tmp_path, damage, caplog):
+def test_a_damaged_cache_is_ignored_with_a_warning(tmp_path, damage, caplog, settled):
     file, cache_file = tmp_path / "flights.csv", tmp_path / "checksums.json"
     file.write_text("1")
     age(file)
@@ -225,11 +246,20 @@ def test_a_damaged_cache_is_ignored_with_a_warning(tmp_path, damage, caplog):
     cache.save()
     assert "damaged" in caplog.text
     caplog.clear()
-    assert [entry[2] for entry in ChecksumCache(cache_file).known.values()] == [file_checksum(file)]
+    assert [entry[-1] for entry in ChecksumCache(cache_file).known.values()] == [file_checksum(file)]
     assert not caplog.text
 
 
-def test_the_cache_forgets_files_that_are_gone_and_old_versions(tmp_path):
+def test_a_cache_of_before_it_held_inodes_is_left_without_a_word(tmp_path, caplog):
+    file, cache = tmp_path / "flights.csv", tmp_path / "checksums.json"
+    file.write_text("1")
+    age(file)
+    cache.write_text(json.dumps({str(file): [1, file.stat().st_mtime_ns, "stale"]}))
+    assert ChecksumCache(cache).checksum(file) == file_checksum(file)
+    assert not caplog.text
+
+
+def test_the_cache_forgets_files_that_are_gone_and_old_versions(tmp_path, settled):
     file, gone, cache = tmp_path / "a", tmp_path / "gone", ChecksumCache(tmp_path / "checksums.json")
     for seconds in (3600, 60):
         file.write_text("1")
@@ -397,7 +427,7 @@ def test_a_kill_at_any_moment_leaves_the_old_artifact_and_never_half_a_new_one(s
 def test_the_folder_of_a_living_writer_is_left_alone(store):
     child = child_at(store, "new", "half a file")
     store.build("encode", "other", write_parts)
-    assert collect_garbage(store.root, keep=5) == ([], 0)
+    assert collect_artifacts(store.root, keep=5) == ([], 0)
     printed, _ = child.communicate("\n")
     assert child.returncode == 0
     assert content(Path(printed.strip())) == PARTS
@@ -487,7 +517,7 @@ def test_gc_keeps_the_newest_of_each_stage(store):
         build_at(store, "encode", key, seconds_ago=100 - 10 * number)
     build_at(store, "train", "z", seconds_ago=1000)
     size = sum(file.stat().st_size for key in "edc" for file in (store.root / "encode" / key).rglob("*.*"))
-    removed, freed = collect_garbage(store.root, keep=2)
+    removed, freed = collect_artifacts(store.root, keep=2)
     assert sorted(path.name for path in removed) == ["c", "d", "e"]
     assert freed == size
     assert names(store.root / "encode") == ["a", "b"]
@@ -501,25 +531,124 @@ def test_gc_removes_damaged_folders_and_leftovers_but_nothing_that_it_does_not_k
     kill(child_at(store, "new", "manifest written"))
     (store.root / "encode" / "notes").mkdir()
     (store.root / "encode" / "notes" / "todo.txt").write_text("mine")
-    removed, freed = collect_garbage(store.root, keep=1)
+    removed, freed = collect_artifacts(store.root, keep=1)
     assert len(removed) == 2
     assert freed > 2 * 1500
     assert names(store.root / "encode") == ["k1", "notes"]
 
 
-def test_gc_counts_folders_not_the_links_to_them(store):
-    """runs/<name>/latest is a link among the runs."""
-    for number, key in enumerate("abcd"):
-        build_at(store, "flights", key, seconds_ago=100 - number)
-    atomic_symlink(Path("d"), store.root / "flights" / "latest")
-    atomic_symlink(Path("a"), store.root / "flights" / "old")
-    collect_garbage(store.root, keep=2, protect=[store.root / "flights" / "old"])
-    assert names(store.root / "flights") == ["a", "c", "d", "latest", "old"]
+def test_gc_of_runs_counts_folders_not_the_links_to_them(store):
+    """runs/<name>/latest is a link among the runs. A name may be `checkpoints`, of which artifacts have their own."""
+    for name in ("flights", "checkpoints"):
+        for number, key in enumerate("abcd"):
+            build_at(store, name, key, seconds_ago=100 - number)
+        atomic_symlink(Path("d"), store.root / name / "latest")
+        atomic_symlink(Path("a"), store.root / name / "old")
+    collect_runs(store.root, keep=2)
+    for name in ("flights", "checkpoints"):
+        assert names(store.root / name) == ["a", "c", "d", "latest", "old"]
+
+
+def test_gc_counts_what_each_configuration_has_used_last(store):
+    """What one shares with another stays as long as either counts it; using it again makes it the last used."""
+    one, two = (ArtifactStore(store.root, name) for name in ("one", "two"))
+    for user, key in ((one, "a"), (one, "shared"), (two, "shared"), (two, "b"), (two, "c"), (one, "d"), (one, "a")):
+        user.build("encode", key, write_parts)
+        time.sleep(0.002)
+    build_at(store, "encode", "of an earlier version", seconds_ago=3600)
+    build_at(store, "encode", "older still", seconds_ago=7200)
+    del one, two, user
+    collect_artifacts(store.root, keep=2)
+    assert names(store.root / "encode") == ["a", "b", "c", "d", "of an earlier version", "older still"]
+    collect_artifacts(store.root, keep=1)
+    assert names(store.root / "encode") == ["a", "c", "of an earlier version"]
+    collect_artifacts(store.root, keep=0)
+    assert names(store.root / "encode") == []
+    assert not list(store.root.glob(".used/*/*/*"))
+
+
+USER = """
+import os, sys
+from gigabatch.pipeline.store.artifacts import ArtifactStore
+
+store = ArtifactStore(sys.argv[1], "flights")
+store.build("encode", "used", lambda folder: 1 / 0)
+store.use("checkpoints", "used")
+print("used", flush=True)
+if os.fork() == 0:
+    sys.exit(0)  # a child that ends takes no lease with it
+sys.stdin.readline()
+"""
+
+
+def test_gc_leaves_what_a_living_process_uses(store):
+    """Made long ago and used again just now, by a run that trains for hours; and after it, or a kill, no more."""
+    for key in ("used", "newer"):
+        build_at(store, "encode", key, seconds_ago=3600)
+    (store.root / "checkpoints" / "used").mkdir(parents=True)
+    child = subprocess.Popen(
+        [sys.executable, "-c", USER, str(store.root)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout.readline() == "used\n"
+    removed, _ = collect_artifacts(store.root, keep=0)
+    assert [path.name for path in removed] == ["newer"]
+    assert names(store.root / "checkpoints") == ["used"]
+    kill(child)
+    removed, _ = collect_artifacts(store.root, keep=0)
+    assert sorted(path.relative_to(store.root).as_posix() for path in removed) == ["checkpoints/used", "encode/used"]
+    assert names(store.root / ".leases") == ["lock"]
+
+
+def test_a_lease_ends_with_the_object_that_holds_it_and_other_machines_keep_theirs(store):
+    store.build("encode", "k1", write_parts)
+    mine = ArtifactStore(store.root, "flights")
+    assert mine.find("encode", "k1")
+    theirs = store.root / ".leases" / "other-host@1-00000000"
+    theirs.write_text("encode/k2\n")
+    store.build("encode", "k2", write_parts)
+    assert collect_artifacts(store.root, keep=0) == ([], 0)
+    del mine
+    assert [path.name for path in collect_artifacts(store.root, keep=0)[0]] == ["k1"]
+    theirs.unlink()
+    assert [path.name for path in collect_artifacts(store.root, keep=0)[0]] == ["k2"]
+
+
+def test_a_store_that_may_not_be_written_to_is_used_as_it_is(store, monkeypatch):
+    store.build("encode", "k1", write_parts)
+
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "mkdir", read_only)
+    assert ArtifactStore(store.root, "flights").build("encode", "k1", fail_if_called).skipped
 
 
 def test_gc_refuses_a_negative_number(store):
-    with pytest.raises(ArtifactError, match="found -1"):
-        collect_garbage(store.root, keep=-1)
+    for collect in (collect_artifacts, collect_runs):
+        with pytest.raises(ArtifactError, match="found -1"):
+            collect(store.root, keep=-1)
+
+
+# Copies outside the store
+
+
+def test_a_copy_that_is_whole_stays_and_a_damaged_one_is_made_again_with_what_lay_beside_it(store, tmp_path, caplog):
+    made, target = store.build("encode", "k1", write_parts), tmp_path / "runs" / "k1"
+    store.copy(made, target)
+    (target / "scores.csv").write_text("mine")
+    inode = target.stat().st_ino
+    store.copy(made, target)
+    assert target.stat().st_ino == inode
+    for damage in (lambda: (target / "part-0.bin").unlink(), lambda: (target / "manifest.json").write_text("{")):
+        damage()
+        store.copy(made, target)
+        assert content(target) == PARTS | {"scores.csv": b"mine"}
+    assert "file 'part-0.bin' is missing" in caplog.text
+    assert len([name for name in names(target.parent) if name.startswith(".damaged-k1-")]) == 2
 
 
 # Locks, pointers and single files
@@ -627,7 +756,7 @@ def test_gc_removes_old_checkpoints_but_none_that_is_written_to(tmp_path):
         (folder / "checkpoint.pt").write_bytes(b"12345")
         os.utime(folder, (number, number))
     with folder_lock(tmp_path / "checkpoints" / "busy.lock"):
-        removed, freed = collect_garbage(tmp_path, keep=1)
+        removed, freed = collect_artifacts(tmp_path, keep=1)
     assert [path.name for path in removed] == ["old"]
     assert freed == 5
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir() if path.is_dir()) == ["busy", "new"]

@@ -17,7 +17,7 @@ from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.store import parsed_files as incremental
 from gigabatch.pipeline.store.artifacts import ArtifactStore
 from gigabatch.pipeline.store.files import ArtifactError
-from gigabatch.pipeline.store.garbage import collect_garbage
+from gigabatch.pipeline.store.garbage import collect_artifacts
 from gigabatch.pipeline.store.parsed_files import ParsedFiles, parsed_in_use
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
@@ -265,20 +265,22 @@ def test_garbage_collection_keeps_the_rows_of_kept_artifacts_only(tiny):
     newest = tiny.pipeline().features()
     assert len(tiny.artifacts("parsed")) == 5
     used = {entry["parsed"] for entry in newest.artifact.manifest["inputs"]}
-    assert {path.name for path in parsed_in_use(tiny.folder / "artifacts", 1)} == used
-    assert len(parsed_in_use(tiny.folder / "artifacts", 2)) == 5
+    root, kept = tiny.folder / "artifacts", newest.artifact.path
+    assert {path.name for path in parsed_in_use(root, [kept])} == used
+    assert len(parsed_in_use(root, tiny.artifacts("features"))) == 5
+    del newest
     assert main(["gc", "--config", str(tiny.config), "--keep", "1"]) == 0
     assert {path.name for path in tiny.artifacts("parsed")} == used
-    assert newest.artifact.path.exists()
+    assert kept.exists()
     assert main(["gc", "--config", str(tiny.config), "--keep", "0"]) == 0
     assert tiny.artifacts("parsed") == []
     assert tiny.pipeline().features().files == {"read": 4, "reused": 0}
 
 
 def test_garbage_collection_stands_damaged_manifests_and_no_artifacts(tmp_path):
-    assert parsed_in_use(tmp_path, 3) == []
+    assert collect_artifacts(tmp_path / "nowhere", 3) == ([], 0)
     for name, text in {"half": "{", "list": "[]", "older": "{}", "odd": '{"inputs": [{"parsed": 3}, 4]}'}.items():
         (tmp_path / "features" / name).mkdir(parents=True)
         (tmp_path / "features" / name / "manifest.json").write_text(text)
-    assert parsed_in_use(tmp_path, 9) == []
-    assert len(collect_garbage(tmp_path, 0)[0]) == 4
+    assert parsed_in_use(tmp_path, (tmp_path / "features").iterdir()) == []
+    assert len(collect_artifacts(tmp_path, 0)[0]) == 4

@@ -40,3 +40,35 @@ def test_a_missing_column_of_the_table_is_named():
         DataError, match=r"JoinExternal of planes: column.* 'engines' not found.*'tail', 'seats', 'year'"
     ):
         JoinExternal(PLANES, ("tail",), {"engines": "engines"}, "planes")
+
+
+WIDE = pd.DataFrame({
+    "key": [1, 2], "id": [2**60 + 1, 2**60 + 3], "small": pd.Series([3, 4], dtype="uint8"), "flag": [True, False],
+    "text": pd.Series(["a", "b"], dtype="str"), "x": [0.5, 1.5],
+})  # fmt: skip
+TYPES = {"id": "Int64", "small": "UInt8", "flag": "boolean", "text": "str", "x": "float64"}
+
+
+@pytest.mark.parametrize("keys", [[1, 2], [2, 9], [9], []], ids=str)
+@pytest.mark.parametrize("table", [WIDE, WIDE.iloc[:0]], ids=["table", "empty table"])
+def test_types_follow_from_the_table_alone_and_ids_keep_every_digit(table, keys):
+    frame = pd.DataFrame({"key": pd.Series(keys, dtype="int64")})
+    found = JoinExternal(table, ["key"], {name: name for name in TYPES})(frame)
+    assert {name: str(found[name].dtype) for name in TYPES} == TYPES
+    known = dict(zip(table["key"], table["id"], strict=True))
+    assert [None if value is pd.NA else value for value in found["id"]] == [known.get(key) for key in keys]
+
+
+def test_a_key_may_be_taken_and_replaced():
+    cities = pd.DataFrame({"city": ["Oslo", "Bonn"], "mayor": ["A", "B"]})
+    frame = pd.DataFrame({"city": ["Bonn", "Rome"]})
+    assert JoinExternal(cities, ["city"], {"city": "known", "mayor": "city"})(frame).fillna("-").to_dict("list") == {
+        "city": ["B", "-"], "known": ["Bonn", "-"],
+    }  # fmt: skip
+
+
+def test_a_key_of_another_kind_and_none_are_refused_by_name():
+    with pytest.raises(DataError, match=r"JoinExternal of planes: column 'tail' holds whole numbers .* text .*Cast"):
+        JoinExternal(PLANES, ["tail"], {"seats": "seats"}, "planes")(pd.DataFrame({"tail": [1]}))
+    with pytest.raises(DataError, match="one or more key columns, found 'tail'"):
+        JoinExternal(PLANES, "tail", {"seats": "seats"})

@@ -60,3 +60,14 @@ def test_events_must_hold_the_key():
         CountEncoding(events_of([]), ("city",), "n", at="at")
     with pytest.raises(DataError, match=r"events of last: column\(s\) 'price' not found"):
         LastBefore(events_of([]), ("key",), {"price": "last"}, at="at", order="order")
+
+
+@pytest.mark.parametrize("at", [[5], [15], [5, 15], []], ids=str)
+def test_what_was_last_keeps_its_type_and_its_digits(at):
+    events = pd.DataFrame({"key": ["a"], "at": [10], "id": [2**60 + 1], "new": [True]})
+    frame = pd.DataFrame({"key": ["a"] * len(at), "at": pd.Series(at, dtype="int64")})
+    found = LastBefore(events, ["key"], {"id": "id", "new": "new"}, at="at", order="at")(frame)
+    assert found.dtypes.astype("str").to_dict() | {"key": ""} == {
+        "key": "", "at": "int64", "id": "Int64", "new": "boolean",
+    }  # fmt: skip
+    assert found["id"].dropna().tolist() == [2**60 + 1 for time in at if time > 10]

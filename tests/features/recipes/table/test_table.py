@@ -271,6 +271,8 @@ def test_positive_may_be_a_number_in_yaml(table, saved):
         ({"path": "a", "targets": {"y": {"task": "binary", "positve": 1}}}, "unknown key.* positve. Known: task"),
         ({"path": "a", "targets": {"y": {"task": "regression", "positive": 1}}}, "positive is for binary targets"),
         ({"train_path": "a", "test_path": "b", "time": "at"}, "time splits one path"),
+        ({"path": "a", "categorical": ("x_na",)}, "column 'x_na' and the indicator of nulls in column 'x'"),
+        ({"path": "a", "categorical": ("y",)}, "column.* y listed twice"),
     ],
 )
 def test_settings_that_make_no_sense_are_an_error(settings, message):

@@ -1,0 +1,113 @@
+"""Times of rows against the clock: rows of tomorrow would be trained on tonight, and no night would have new ones."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gigabatch.features.engines.frame import load_engine
+from gigabatch.features.errors import DataError
+from gigabatch.features.reading.sources import read_files
+from gigabatch.features.recipes import recipe_class
+from gigabatch.features.recipes.table.labels import moments
+from gigabatch.pipeline.config.config import TIME_UNITS
+from gigabatch.pipeline.stages.stages import Features
+
+# Numbers are taken to be times since 1970 where the train split's median lies between these, in seconds. In seconds,
+# milliseconds, microseconds and nanoseconds these are four ranges far apart.
+EARLIEST, LATEST = datetime(1990, 1, 1, tzinfo=UTC).timestamp(), datetime(2262, 1, 1, tzinfo=UTC).timestamp()
+GUESSED = ("s", "ms", "us", "ns")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EXAMPLES = 3
+
+
+def refuse_future(features: Features, now: float | None = None) -> None:
+    """Raise `DataError` where rows that a model would be trained or judged on lie after now.
+
+    Parameters
+    ----------
+    features
+        Tonight's.
+    now
+        Seconds since 1970, in UTC; by default the clock's.
+
+    Raises
+    ------
+    DataError
+        Names the rows by split and key, the files that hold such a time where the column is one of theirs, and the
+        setting that allows them. `nightly.max_future_seconds` is what clocks and time zones may differ by.
+    """
+    unit, column = unit_of_times(features), features.schema.only("time")
+    if unit is None or column is None:
+        return
+    allowed = (time.time() if now is None else now) + features.pipeline.config.nightly.max_future_seconds
+    limit = allowed / TIME_UNITS[unit]
+    engine, keys = load_engine(features.pipeline.engine), features.schema.names("key")
+    found, count, latest, examples = [], 0, limit, []
+    for split in ("train", "valid", "test"):
+        late = 0
+        for part in features.parts(split):
+            frame = engine.read_parquet(part, [column, *keys])
+            frame = engine.to_pandas(frame[frame[column] > limit])
+            late += len(frame)
+            latest = max(latest, float(frame[column].max())) if len(frame) else latest
+            examples += frame[keys].head(EXAMPLES - len(examples)).to_dict("records")
+        if late:
+            found.append(f"{late:,} of {split}")
+            count += late
+    if not count:
+        return
+    named = "; ".join(", ".join(f"{key}={value}" for key, value in row.items()) for row in examples)
+    files = future_files(features, column, limit)
+    raise DataError(
+        f"time column {column!r}: {count:,} row(s) lie after now, up to {shown(latest, unit)} ({', '.join(found)}"
+        f"{'; for example ' + named if named else ''}). {'Found in ' + ', '.join(files) + '. ' if files else ''}"
+        "A model that is trained on them would keep every later night from finding new rows. Correct or remove them; "
+        "nightly.max_future_seconds allows for clocks, nightly.time_unit=none takes such times as they are."
+    )
+
+
+def unit_of_times(features: Features) -> str | None:
+    """The unit in which the time column counts from 1970, a key of `TIME_UNITS`; None where it only orders the rows."""
+    unit: str = features.pipeline.config.nightly.time_unit
+    if unit != "auto":
+        return None if unit == "none" else unit
+    column = features.schema.only("time")
+    if column is None:
+        return None
+    engine = load_engine(features.pipeline.engine)
+    medians = sorted(float(engine.read_parquet(part, [column])[column].median()) for part in features.parts("train"))
+    middle = medians[len(medians) // 2]
+    return next((unit for unit in GUESSED if EARLIEST <= middle * TIME_UNITS[unit] < LATEST), None)
+
+
+def shown(moment: float, unit: str | None) -> str:
+    """A time in ISO 8601, UTC; the number as it is where no unit is known."""
+    if unit is None:
+        return f"{moment:.15g}"
+    try:
+        return (EPOCH + timedelta(seconds=moment * TIME_UNITS[unit])).isoformat(timespec="seconds")
+    except OverflowError:  # after the year 9999
+        return f"{moment:.15g} {unit} after 1970"
+
+
+def future_files(features: Features, column: str, limit: float) -> list[str]:
+    """The input files that have this column with a time after `limit`; of files without it, or with it in a form of
+    their own, nothing is known."""
+    pipeline, found = features.pipeline, []
+    settings: Any = pipeline.config.features
+    for path in recipe_class(pipeline.config.recipe)(settings).inputs():
+        try:
+            frame = read_files(
+                pipeline.engine,
+                path,
+                {column: "string"},
+                separator=getattr(settings, "separator", ","),
+                names=getattr(settings, "column_names", None),
+            )
+            if bool((moments(frame[column]) > limit).any()):
+                found.append(path)
+        except DataError:
+            continue
+    return found

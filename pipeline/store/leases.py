@@ -1,0 +1,100 @@
+"""Leases: which artifacts and runs a living process uses, so that `gigabatch gc` leaves them; and whose they are.
+
+A lease is a file in `<root>/.leases/` under a lock that the kernel drops when its holder dies; it names folders below
+the root, one a line. `gc` looks at leases and takes folders away while it holds the lock of the leases themselves, and
+nobody adds to a lease without it: what is leased after `gc` has looked is either still there or seen to be gone.
+
+`<root>/.used/<name>/<folder>` is empty, and its time is when a run of that name last used the folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import secrets
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from gigabatch.pipeline.store.locks import host_name
+
+log = logging.getLogger(__name__)
+LEASES, USED = ".leases", ".used"
+
+
+@contextmanager
+def waiting_lock(path: Path) -> Iterator[None]:
+    """Hold the lock file `path`, after whoever holds it now; for what takes no time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def leases_held_still(root: Path) -> Iterator[set[str]]:
+    """The folders below `root` that living processes use; none is added within the block.
+
+    Leases of other machines that share the disk count as held: whether their holders live is not to be seen from here.
+    """
+    home = root / LEASES
+    with waiting_lock(home / "lock"):
+        held: set[str] = set()
+        for path in sorted(home.glob("*@*")):
+            with open(path, "a+") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    is_held = True
+                else:
+                    is_held = not path.name.startswith(f"{host_name()}@")
+                if not is_held:
+                    path.unlink(missing_ok=True)
+                    continue
+                file.seek(0)
+                held |= set(file.read().splitlines())
+        yield held
+
+
+class Lease:
+    """Keep folders below `root` from `gigabatch gc` while this object, and its process, live.
+
+    name: of the configuration that uses them, where they are shared by several.
+    """
+
+    def __init__(self, root: Path, name: str | None = None) -> None:
+        self.root, self.name = root, name
+        self._file: IO[str] | None = None
+        self._added: set[str] = set()
+
+    def add(self, folder: str) -> None:
+        """Take in a folder, such as `train/<key>`. Where nothing may be written, gc may not remove anything either."""
+        try:
+            if self.name is not None:
+                mark = self.root / USED / self.name / folder
+                mark.parent.mkdir(parents=True, exist_ok=True)
+                mark.touch()
+            if folder not in self._added:
+                with waiting_lock(self.root / LEASES / "lock"):
+                    file = self._open() if self._file is None else self._file
+                    file.write(f"{folder}\n")
+                    file.flush()
+                self._added.add(folder)
+        except OSError as error:
+            log.debug("%s: no lease of %s (%s)", self.root, folder, error)
+
+    def _open(self) -> IO[str]:
+        path = self.root / LEASES / f"{host_name()}@{os.getpid()}-{secrets.token_hex(4)}"
+        self._file = file = open(path, "a")  # noqa: SIM115
+        fcntl.flock(file, fcntl.LOCK_EX)
+        weakref.finalize(self, _end, file, path, os.getpid())
+        return file
+
+
+def _end(file: IO[str], path: Path, pid: int) -> None:
+    if os.getpid() == pid:  # not in a child process that was forked with it
+        path.unlink(missing_ok=True)
+    file.close()

@@ -1,0 +1,219 @@
+"""The statistics that decide about a candidate: the paired bootstrap, and what a model must reach at all."""
+
+import json
+import math
+from itertools import permutations
+
+import numpy as np
+import pytest
+import sklearn.metrics as sk
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gigabatch.features.errors import DataError
+from gigabatch.features.schema import Target
+from gigabatch.models.metrics.ranking import grouped_mrr, reciprocal_ranks
+from gigabatch.pipeline.config.config import NightlySettings
+from gigabatch.pipeline.nightly.comparison import Comparison, Window, bootstrap, random_mrr
+from tests.examples import examples
+
+BINARY, REGRESSION, CLASSES = Target("y", "binary"), Target("y", "regression"), Target("y", "multiclass", 3)
+
+GROUPS = st.lists(st.lists(st.booleans(), min_size=1, max_size=5), min_size=1, max_size=4)
+GROUPS = GROUPS.filter(lambda groups: any(map(any, groups)))  # so that one has a positive
+
+
+def window(labels, target=BINARY, mean=0.5, **more) -> Window:
+    return Window(target, labels, torch.as_tensor(mean), **more)
+
+
+def slow_reciprocal_ranks(scores, labels, groups) -> list[float]:
+    """Row by row: rank of the best positive, ties at the mean of the ranks that they span."""
+    found = []
+    for group in sorted(set(groups)):
+        rows = [i for i, one in enumerate(groups) if one == group]
+        ranks = []
+        for i in rows:
+            above = sum(scores[j] > scores[i] for j in rows)
+            equal = sum(scores[j] == scores[i] for j in rows)
+            if labels[i]:
+                ranks.append(sum(range(above + 1, above + equal + 1)) / equal)
+        if ranks:
+            found.append(1 / min(ranks))
+    return found
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(-5, 5)), min_size=1, max_size=30))
+def test_reciprocal_ranks_equal_a_slow_loop_and_their_mean_the_metric(rows):
+    scores, labels, groups = (list(column) for column in zip(*rows, strict=True))
+    tensors = torch.tensor(scores).float(), torch.tensor(labels).float(), torch.tensor(groups)
+    found = reciprocal_ranks(*tensors)
+    assert found.tolist() == pytest.approx(slow_reciprocal_ranks(scores, labels, groups))
+    if len(found):
+        assert float(found.mean()) == pytest.approx(float(grouped_mrr(*tensors)))
+
+
+def made_up(rows: int, noise: float, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Labels, the scores of a model with much noise, and of one with less."""
+    random = np.random.default_rng(seed)
+    signal = random.normal(size=rows)
+    labels = random.random(rows) < 1 / (1 + np.exp(-2 * signal))
+    worse = 1 / (1 + np.exp(-(2 * signal + noise * random.normal(size=rows))))
+    better = 1 / (1 + np.exp(-2 * signal))
+    return tuple(torch.tensor(a).float() for a in (labels.astype(float), worse, better))
+
+
+def test_the_bound_of_log_loss_is_that_of_the_normal_approximation():
+    labels, worse, better = made_up(2000, 1.0)
+    found = bootstrap("logloss", worse, better, window(labels), NightlySettings(confidence=0.9, num_bootstrap=2000), 1)
+
+    def losses(p):
+        return -torch.where(labels > 0, p.double().log(), (1 - p.double()).log())
+
+    each = losses(worse) - losses(better)
+    assert found.gain == pytest.approx(float(each.mean()), rel=1e-4)
+    wanted = float(each.mean() - 1.282 * each.std() / math.sqrt(2000))  # the tenth percentile
+    assert found.bound == pytest.approx(wanted, abs=0.05 * found.gain)
+    assert (found.metric, found.rows) == ("log loss", 2000)
+
+
+def test_the_bound_of_mrr_is_that_of_the_normal_approximation():
+    random = np.random.default_rng(4)
+    groups = torch.arange(1000).repeat_interleave(5)
+    labels = torch.nn.functional.one_hot(torch.tensor(random.integers(5, size=1000)), 5).flatten().float()
+    noise = torch.tensor(random.normal(size=(2, 5000))).float()
+    worse, better = labels + 2 * noise[0], labels + noise[1]
+    found = bootstrap("mrr", worse, better, window(labels, group=groups), NightlySettings(num_bootstrap=2000), 1)
+    first, second = (
+        torch.tensor(slow_reciprocal_ranks(s.tolist(), labels.tolist(), groups.tolist())) for s in (worse, better)
+    )
+    each = second - first
+    assert found.gain == pytest.approx(float(each.mean()), abs=1e-6)
+    assert found.bound == pytest.approx(float(each.mean() - 1.645 * each.std() / math.sqrt(1000)), abs=0.003)
+
+
+def test_the_bound_of_auc_lies_below_a_known_gain_and_above_nothing():
+    labels, worse, better = made_up(2000, 1.0)
+    many = NightlySettings(num_bootstrap=300)
+    found = bootstrap("auc", worse, better, window(labels), many, 1)
+    gain = sk.roc_auc_score(labels, better) - sk.roc_auc_score(labels, worse)
+    assert found.gain == pytest.approx(gain, abs=1e-9)
+    assert 0 < found.bound < found.gain
+    back = bootstrap("auc", better, worse, window(labels), many, 1)
+    assert back.bound < back.gain == -found.gain
+    assert bootstrap("auc", better, better, window(labels), many, 1).bound == 0
+
+
+def test_the_bootstrap_repeats_itself_and_follows_its_seed():
+    labels, worse, better = made_up(500, 1.0)
+    found = [bootstrap("auc", worse, better, window(labels), NightlySettings(num_bootstrap=50), s) for s in (1, 1, 2)]
+    assert found[0] == found[1]
+    assert found[0].bound != found[2].bound
+
+
+def test_regression_is_compared_by_rmse_and_multiclass_by_log_loss():
+    value, few = torch.linspace(-1, 1, 400), NightlySettings(num_bootstrap=50)
+    found = bootstrap("logloss", value + 1, value + 0.5, window(value, REGRESSION, 0.0), few, 1)
+    assert (found.metric, found.current, found.candidate) == ("RMSE", pytest.approx(1), pytest.approx(0.5))
+    assert found.bound == pytest.approx(0.5, abs=1e-6)
+    classes = torch.arange(400) % 3
+    flat, sure = torch.full((400, 3), 1 / 3), torch.nn.functional.one_hot(classes, 3) * 0.7 + 0.1
+    found = bootstrap("logloss", flat, sure, window(classes.int(), CLASSES, [1 / 3] * 3), few, 1)
+    assert (found.current, found.candidate) == (pytest.approx(math.log(3)), pytest.approx(-math.log(0.8)))
+
+
+@pytest.mark.parametrize("positives", [1, 2, 3])
+def test_few_positives_leave_every_number_finite_and_let_the_better_model_win(positives):
+    """P4: one resample without a positive made the bound NaN, and NaN is above nothing."""
+    labels = (torch.arange(1000) < positives).float()
+    good, bad = labels * 0.5 + 0.2, 0.7 - labels * 0.5
+    found = bootstrap("auc", bad, good, window(labels), NightlySettings(num_bootstrap=200), 1)
+    assert (found.current, found.candidate, found.gain) == (0, 1, 1)
+    assert found.bound == 1  # whatever is drawn, the good one has every positive first
+    json.dumps(vars(found), allow_nan=False)
+
+
+def test_the_resamples_of_auc_keep_the_number_of_positives_and_follow_the_weights():
+    """Against resamples drawn here in the same way, weighed by scikit-learn."""
+    labels, worse, better = made_up(400, 1.0)
+    weight = torch.linspace(0, 3, 400)
+    found = bootstrap("auc", worse, better, window(labels, weight=weight), NightlySettings(num_bootstrap=1000), 1)
+    scores = [sk.roc_auc_score(labels, part, sample_weight=weight) for part in (worse, better)]
+    assert [found.current, found.candidate] == pytest.approx(scores, abs=1e-9)
+    random, gains = np.random.default_rng(1), []
+    for _ in range(1000):
+        classes = [np.flatnonzero(labels.numpy() == label) for label in (0, 1)]
+        rows = np.concatenate([random.choice(places, len(places)) for places in classes])
+        each = [sk.roc_auc_score(labels[rows], part[rows], sample_weight=weight[rows]) for part in (worse, better)]
+        gains.append(each[1] - each[0])
+    assert found.bound == pytest.approx(np.quantile(gains, 0.05), abs=0.15 * np.std(gains))
+
+
+@pytest.mark.parametrize(
+    ("metric", "target", "labels", "group"),
+    [
+        ("auc", BINARY, [0, 0, 0, 0], None),
+        ("auc", BINARY, [1, 1, 1, 1], None),
+        ("logloss", BINARY, [0, 0, 0, 0], None),
+        ("logloss", CLASSES, [2, 2, 2, 2], None),
+        ("logloss", REGRESSION, [7, 7, 7, 7], None),
+        ("mrr", BINARY, [0, 0, 0, 0], [0, 0, 1, 1]),
+    ],
+)
+def test_a_window_of_one_label_is_refused(metric, target, labels, group):
+    """R8: a comparison of NaN was written down."""
+    scores = torch.rand(4, 3).softmax(1) if target is CLASSES else torch.rand(4)
+    given = window(torch.tensor(labels).float(), target, group=None if group is None else torch.tensor(group))
+    with pytest.raises(DataError, match=r"target 'y': all 4 labels .* are the same"):
+        bootstrap(metric, scores, scores, given, NightlySettings(), 1)
+
+
+def test_the_task_is_the_schemas_and_not_what_the_labels_look_like():
+    """P13: a regression whose window held 0 and 1 alone failed, for its predictions are no probabilities."""
+    labels, few = torch.tensor([0.0, 1.0] * 50), NightlySettings(num_bootstrap=50)
+    found = bootstrap("logloss", labels + 2, labels - 1, window(labels, REGRESSION), few, 1)
+    assert (found.metric, found.current, found.candidate) == ("RMSE", pytest.approx(2), pytest.approx(1))
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(GROUPS)
+def test_the_mrr_of_a_random_order_is_the_mean_over_all_orders(groups):
+    means = []
+    for labels in filter(any, groups):
+        orders = list(permutations(labels))
+        means.append(sum(1 / (1 + order.index(True)) for order in orders) / len(orders))
+    labels = torch.tensor([label for labels in groups for label in labels]).float()
+    numbers = torch.tensor([number for number, labels in enumerate(groups) for _ in labels])
+    assert random_mrr(labels, numbers) == pytest.approx(sum(means) / len(means))
+
+
+@pytest.mark.parametrize(
+    ("metric", "candidate", "constant", "record", "obstacle"),
+    [
+        ("AUC", 0.299, 0.5, 0.78, "no better than a constant"),  # as in R4
+        ("AUC", 0.5, 0.5, None, "no better than a constant"),
+        ("AUC", 0.70, 0.5, 0.78, None),  # .40 of the way, and it was .56
+        ("AUC", 0.67, 0.5, 0.78, "a fall by more than nightly.max_skill_drop, 0.2"),
+        ("AUC", 0.51, 0.5, None, None),
+        ("log loss", 0.70, 0.69, 0.5, "no better than a constant"),
+        ("log loss", 0.60, 0.69, 0.5, None),
+        ("RMSE", 9.0, 10.0, 5.0, "a fall by more than"),
+    ],
+)
+def test_a_candidate_must_beat_a_constant_and_not_fall_far_below_the_current_models_own_test(
+    metric, candidate, constant, record, obstacle
+):
+    current = 0.1 if metric == "AUC" else 100.0  # much worse tonight, so the gain is large
+    found = Comparison(metric, 100, current, candidate, 1.0, 0.5, constant, record).obstacle(0.2)
+    assert found is None if obstacle is None else obstacle in found
+
+
+def test_the_constant_is_the_train_splits_mean_under_the_same_metric():
+    labels = torch.tensor([0.0, 0.0, 0.0, 1.0])
+    found = bootstrap("logloss", labels * 0.5 + 0.2, labels * 0.5 + 0.2, window(labels, mean=0.4), NightlySettings(), 1)
+    assert found.constant == pytest.approx(sk.log_loss(labels, [0.4] * 4))
+    assert bootstrap("auc", labels, labels, window(labels, mean=0.4), NightlySettings(), 1).constant == 0.5
+    found = bootstrap("logloss", labels, labels, window(labels, REGRESSION, 0.4), NightlySettings(), 1)
+    assert found.constant == pytest.approx(math.sqrt(np.mean((labels.numpy() - 0.4) ** 2)))
