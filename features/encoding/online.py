@@ -66,7 +66,7 @@ class OnlineTransformer:
     >>> train = pd.DataFrame({"city": ["Oslo", "Bonn"], "price": [1.0, 3.0]})
     >>> ids, floats = OnlineTransformer(Preprocessor(schema).fit([train]))({"city": "Oslo", "price": 3.0})
     >>> ids.tolist(), floats.tolist()
-    ([4], [1.0])
+    ([4], [1.0, 0.0])
     """
 
     def __init__(self, preprocessor: Preprocessor) -> None:
@@ -92,6 +92,7 @@ class OnlineTransformer:
         self._means = np.array([scale.mean for scale in scales], np.float64)
         self._stds = np.array([scale.std for scale in scales], np.float64)
         self._indicated = np.array([i for i, fill in enumerate(fills) if fill.indicator], np.intp)
+        self._loud = np.array([not fill.silent for fill in fills if fill.indicator], bool)
 
     @classmethod
     def load(cls, folder: str | Path) -> OnlineTransformer:
@@ -160,7 +161,7 @@ class OnlineTransformer:
             single = wide.astype(np.float32)
             null = np.isnan(single)
             out[:, :width] = (np.where(null, self._fills, single) - self._means) / self._stds
-        out[:, width:] = null[:, self._indicated]
+        out[:, width:] = null[:, self._indicated] & self._loud
         finite = np.isfinite(out)
         if not finite.all():
             raise DataError.infinity(self._numbers[int(np.argmin(finite.all(axis=0)))].name)

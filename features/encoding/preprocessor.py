@@ -62,10 +62,10 @@ class Preprocessor:
     >>> train = pd.DataFrame({"city": ["Oslo", "Oslo", "Bonn"], "price": [1.0, 2.0, 3.0]})
     >>> preprocessor = Preprocessor(schema).fit([train])
     >>> preprocessor.transform(pd.DataFrame({"city": ["Bonn", None, "Rome"], "price": [2.0, None, 3.0]}))
-       city     price
-    0     4  0.000000
-    1     1  0.000000
-    2     2  1.224745
+       city     price  price_na
+    0     4  0.000000       0.0
+    1     1  0.000000       0.0
+    2     2  1.224745       0.0
     """
 
     schema: Schema
@@ -169,7 +169,8 @@ class Preprocessor:
         learned = self.learned
         new = Statistics.from_states(self._states(statistics_operators(self.schema), parts, scheduler, "update with"))
         after = updated(learned, new, category=self.settings.category, refresh_scales=refresh_scales)
-        report = churn(learned.statistics, new, learned.vocabularies, learned.version.number, thresholds)
+        min_counts = {name: self.settings.category(name).min_count for name in learned.vocabularies}
+        report = churn(learned.statistics, new, learned.vocabularies, learned.version.number, thresholds, min_counts)
         self.vocabularies, self.fills, self.scales = after.vocabularies, after.fills, after.scales
         self.statistics, self.version = after.statistics, after.version
         return report
@@ -242,7 +243,9 @@ class Preprocessor:
         return state, [(part.codes, part.ids(state.vocabulary, single=len(parts) == 1)) for part in parts]
 
     def _filling(self, name: str) -> FillAndScale:
-        return FillAndScale(name, self.settings.indicator, self.settings.scale)
+        chosen = self.settings.indicator
+        never = chosen == "auto" and not self.schema.dtypes()[name].startswith("float")  # a null is an error there
+        return FillAndScale(name, "none" if never else chosen, self.settings.scale)
 
     def _keep(self, categories: dict[str, FittedCategory], floats: dict[str, FilledScale]) -> None:
         self.vocabularies = {name: state.vocabulary for name, state in categories.items()}
@@ -366,6 +369,10 @@ class Preprocessor:
         copied = [IdWord(codes, place[name], table) for name, (codes, table) in ids.items()]
         labels = self._labels(frame) if targets else {}
         copied += [IdWord(values, place[name]) for name, values in labels.items()]
+        loud = {name for name, fill in self.fills.items() if fill.indicator and not fill.silent}
+        silent = [name for name, fill in self.fills.items() if fill.indicator and fill.silent]
+        zeros = engine.arrays.zeros(len(frame), dtype="int32")  # the bits of 0.0
+        copied += [IdWord(zeros, place[indicator_name(name)]) for name in silent]
         floats = [
             FloatWord(
                 frame[name],
@@ -373,7 +380,7 @@ class Preprocessor:
                 self.scales[name].mean if name in self.scales else 0.0,
                 self.scales[name].std if name in self.scales else 0.0,
                 place[name],
-                place[indicator_name(name)] if fill.indicator else -1,
+                place[indicator_name(name)] if name in loud else -1,
             )
             for name, fill in self.fills.items()
         ]

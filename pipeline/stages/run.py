@@ -18,14 +18,21 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.model import Model
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.config.config import RunConfig
-from gigabatch.pipeline.display import format_value, html_table, render_table
+from gigabatch.pipeline.display import format_value, headings, html_table, render_table
 from gigabatch.pipeline.evaluation.baselines import advice, baseline_rows, baseline_title, baselines
 from gigabatch.pipeline.evaluation.checks import data_warnings
-from gigabatch.pipeline.evaluation.evaluate import column_summary, evaluate, permutation_importance, quality
+from gigabatch.pipeline.evaluation.evaluate import (
+    HEADLINE,
+    REGRESSION_HEADLINE,
+    column_summary,
+    evaluate,
+    permutation_importance,
+    quality,
+)
 from gigabatch.pipeline.evaluation.rank_evaluate import ranking_rows
 from gigabatch.pipeline.reports.report import ReportData, write_report
 from gigabatch.pipeline.store.artifacts import Artifact
-from gigabatch.pipeline.store.files import json_text
+from gigabatch.pipeline.store.files import ArtifactError, json_text
 from gigabatch.pipeline.store.keys import versions
 
 SPLITS = ("train", "valid", "test")
@@ -75,13 +82,14 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """auc, logloss, ece, mrr (null where one does not apply), rows, seconds by stage, and the rest."""
-        return json.loads((self.path / "summary.json").read_text())
+        """auc, logloss, ece and mrr (null where one does not apply), with a regression target rmse, mae and r2, rows,
+        seconds by stage, and the rest."""
+        return read_json_lines(self.path / "summary.json", lines=False)[0]
 
     @property
     def curve(self) -> list[dict[str, Any]]:
         """The learning curve: the lines of metrics.jsonl."""
-        return [json.loads(line) for line in (self.path / "metrics.jsonl").read_text().splitlines()]
+        return read_json_lines(self.path / "metrics.jsonl")
 
     def bundle(self, device: str = "cpu", engine: str = "pandas") -> Bundle:
         """The model, ready to predict."""
@@ -92,8 +100,7 @@ class Run:
         summary = self.summary
         for text in summary.get("warnings", ()):
             print(f"Warning: {text}")
-        metrics = [{"split": split, **values} for split, values in summary["metrics"].items()]
-        render_table(metrics, f"{summary['name']} {summary['id']}")
+        render_table(metric_rows(summary), f"{summary['name']} {summary['id']}")
         compared = summary.get("baselines")
         if compared:
             render_table(baseline_rows(compared), baseline_title(compared))
@@ -106,10 +113,45 @@ class Run:
 
     def _repr_html_(self) -> str:
         summary = self.summary
-        metrics = [{"split": split, **values} for split, values in summary["metrics"].items()]
-        return html_table(metrics, f"Run {summary['name']} {summary['id']}") + html_table(
+        return html_table(metric_rows(summary), f"Run {summary['name']} {summary['id']}") + html_table(
             stage_rows(summary, self.skipped), "Stages"
         )
+
+
+def metric_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row a split with the headline metrics that apply, or a row a split and target where there are several."""
+    targets = summary["targets"]
+    if all(len(values) == 1 for values in targets.values()):
+        return applicable([{"split": split, **values} for split, values in summary["metrics"].items()])
+    names = (*HEADLINE, *REGRESSION_HEADLINE)
+    return applicable(
+        [
+            {"split": split, "target": target} | {name: metrics.get(name) for name in names}
+            for split, values in targets.items()
+            for target, metrics in values.items()
+        ]
+    )
+
+
+def applicable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows without columns that are None in all of them."""
+    names = [name for name in headings(rows) if any(row.get(name) is not None for row in rows)]
+    return [{name: row.get(name) for name in names} for row in rows]
+
+
+def read_json_lines(path: Path, lines: bool = True) -> list[dict[str, Any]]:
+    """The JSON objects of a run's file, one a line, or with lines False the one that it is; `ArtifactError` names a
+    file that is missing or damaged."""
+    try:
+        text = path.read_text()
+        found = [json.loads(part) for part in (text.splitlines() if lines else [text])]
+    except (OSError, ValueError, RecursionError) as error:
+        raise ArtifactError(
+            f"{path}: missing or damaged ({error}). Remove the run's folder and train again."
+        ) from error
+    if not all(isinstance(item, dict) for item in found):
+        raise ArtifactError(f"{path}: damaged, it holds no JSON object. Remove its folder and train again.")
+    return found
 
 
 def stage_rows(summary: Mapping[str, Any], skipped: Collection[str]) -> list[dict[str, Any]]:
@@ -263,6 +305,7 @@ def report_data(
     """The report of one run."""
     means = summary["target_means"]
     notes = list(summary["notes"])
+    notes += [f"Loss: {kind}." for kind in sorted({row["loss"] for row in curve if "loss" in row})]
     if summary["baselines"]:
         notes += [f"Does not apply as a baseline: {text}." for text in summary["baselines"]["left_out"]]
     if results["importance"]:
@@ -280,7 +323,7 @@ def report_data(
         baselines_title=baseline_title(summary["baselines"]) if summary["baselines"] else "",
         splits=[{"split": name, "rows": rows} | means.get(name, {}) for name, rows in summary["rows_by_split"].items()],
         ranking=ranking_rows(results["ranking"]) if results["ranking"] else (),
-        learning_curve=curve,
+        learning_curve=[{name: value for name, value in row.items() if name != "loss"} for row in curve],
         quality=results["quality"],
         stages=[
             row | {"rows/s": round(row["rows/s"]), "reused": row["stage"] in summary["skipped"]}

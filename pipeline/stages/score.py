@@ -14,7 +14,7 @@ from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.display import render_table
 from gigabatch.pipeline.evaluation.evaluate import evaluate, quality
 from gigabatch.pipeline.reports.report import ReportData, write_report
-from gigabatch.pipeline.stages.run import RunError, find_run
+from gigabatch.pipeline.stages.run import RunError, find_run, metric_rows
 from gigabatch.pipeline.stages.stages import Pipeline, evaluation_table_of
 from gigabatch.pipeline.store.files import replacing, write_json
 
@@ -52,7 +52,8 @@ def evaluate_run(
         quality=quality(bundle.schema, found, table, bins),
     )
     write_report(folder / "report.html", report)
-    render_table([{"split": split, "rows": len(table), **found.headline}], f"{pipeline.config.name} {path.name}")
+    shown = metric_rows({"metrics": {split: found.headline}, "targets": {split: found.metrics}})
+    render_table([{"split": split, "rows": len(table)} | row for row in shown], f"{pipeline.config.name} {path.name}")
     print(f"report  {folder / 'report.html'}")
     return 0
 

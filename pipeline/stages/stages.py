@@ -64,6 +64,7 @@ SOURCES = {
         "gigabatch.models",
         "gigabatch.pipeline.training.train",
         "gigabatch.pipeline.training.train_step",
+        "gigabatch.pipeline.training.target_scales",
         "gigabatch.pipeline.training.negatives",
         "gigabatch.pipeline.training.checkpoint",
         "gigabatch.pipeline.bundle",
@@ -386,6 +387,7 @@ class Encoded:
         pipeline, config = self.features.pipeline, self.features.pipeline.config
         preprocessor, device, settings = self.preprocessor, pipeline.device, config.train
         require_positives(config, preprocessor)
+        loss = target_loss(self.features.schema, settings.losses)
         spec = model_spec(preprocessor, config)
         source, rows = self.train_source(), self.table("train")
         negatives = None
@@ -397,7 +399,7 @@ class Encoded:
                 new_model(spec, rows, config.seed),
                 source,
                 valid,
-                target_loss(self.features.schema),
+                loss,
                 settings,
                 seed=config.seed,
                 device=device,
@@ -405,10 +407,13 @@ class Encoded:
                 negatives=negatives,
             )
         period = training_period(self.features)
-        info = {"name": config.name, "recipe": config.recipe, "seed": config.seed, **period}
+        info = {"name": config.name, "recipe": config.recipe, "seed": config.seed, "loss": loss.description, **period}
         workflow = self.features.workflow
         if workflow is not None:
-            workflow = workflow.serving(self.features.schema.names("categorical", "continuous"))
+            try:
+                workflow = workflow.serving(self.features.schema.names("categorical", "continuous"))
+            except DataError as error:  # the model is served from rows of the features stage alone, and says why
+                workflow, info["raw_refused"] = None, str(error)
         return trained, Bundle(preprocessor, trained.model, info, device, workflow)
 
     def publish(self, trained: Artifact) -> Run:

@@ -59,6 +59,8 @@ class TargetEncoding(ColumnOperator):
 
     reads, writes = ("by", "hits", "at", "trials", "fold"), ("output",)
 
+    untold = ("hits", "trials")
+
     def __init__(
         self,
         by: Sequence[str],

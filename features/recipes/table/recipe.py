@@ -218,10 +218,8 @@ class TableRecipe(Recipe):
     def build(self, engine: str) -> FeatureTables:
         splits = self._split({name: self._read(engine, pattern) for name, pattern in self._patterns().items()})
         splits, targets = encode_targets(splits, self.targets)
-        workflow = self.settings.workflow(engine, self._raw_types(splits["train"])).fit([splits["train"]])
-        for name, frame in splits.items():
-            transform = workflow.transform_train if name == "train" else workflow.transform
-            splits[name] = transform(frame).reset_index(drop=True)
+        workflow = self.settings.workflow(engine, self._raw_types(splits["train"]))
+        splits = {k: v.reset_index(drop=True) for k, v in workflow.fit_transform_splits(splits).items()}
         schema = Schema(tuple(self._columns(splits["train"])), targets, entity_settings(self.settings.entities))
         for frame in splits.values():
             require_columns(frame, schema.names(), "table, after the steps")
@@ -283,8 +281,13 @@ class TableRecipe(Recipe):
         dtypes |= {name: target.dtype for name, target in self.targets.items()}
         if chosen.weight:
             dtypes[chosen.weight] = "float32"
-        made = {name for name in dtypes if workflow.makes(name) and name not in workflow.inputs}
-        needed = {name: dtype for name, dtype in chosen.inputs.items() if name in workflow.inputs or name in dtypes}
+        # What the words of the train rows may make (text_flags) is a column of the files if inputs says so.
+        sure = {name for step in workflow.steps for name in step.outputs}
+        raw = {name for name in chosen.inputs if name not in sure and workflow.makes(name)}
+        made = {name for name in dtypes if workflow.makes(name) and name not in (*workflow.inputs, *raw)}
+        needed = {
+            name: dtype for name, dtype in chosen.inputs.items() if name in workflow.inputs or name in (*dtypes, *raw)
+        }
         return {name: dtype for name, dtype in (dtypes | needed).items() if name not in made and name != ROW}
 
     def _raw_types(self, frame: Any) -> dict[str, str]:

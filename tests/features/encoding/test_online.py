@@ -149,8 +149,8 @@ def test_a_literal_row_is_encoded_filled_and_scaled():
     # Categorical columns word, number, flag; ids 0 padding, 1 null, 2 unseen, then by frequency.
     assert ids.tolist() == [3, 3, 3]
     x, n = np.array([1, 4, 4, 7]), np.array([1, 2, 2, 3])
-    expected = [(4 - x.mean()) / x.std(), (20 - 25) / np.std([10, 20, 30, 40]), (2 - n.mean()) / n.std(), 1]
-    np.testing.assert_allclose(floats, expected, rtol=1e-6)  # the last is x_na
+    expected = [(4 - x.mean()) / x.std(), (20 - 25) / np.std([10, 20, 30, 40]), (2 - n.mean()) / n.std(), 1, 0]
+    np.testing.assert_allclose(floats, expected, rtol=1e-6)  # the last two are x_na and z_na
     assert ids.dtype == np.int32
     assert floats.dtype == np.float32
 
@@ -160,7 +160,7 @@ def test_null_in_every_spelling_and_unseen_values():
     for null in (None, float("nan"), np.float32("nan"), pd.NA, pd.NaT):
         ids, floats = transformer({**ROW, "word": null, "number": null, "flag": null, "x": null, "z": null})
         assert ids.tolist() == [1, 1, 1]
-        assert floats.tolist() == [0.0, 0.0, 0.0, 1.0]  # the medians are the means here
+        assert floats.tolist() == [0.0, 0.0, 0.0, 1.0, 0.0]  # the medians are the means, z held no null
     assert transformer({**ROW, "word": "c", "number": 8})[0].tolist() == [2, 2, 3]
 
 
@@ -271,7 +271,7 @@ def test_an_infinity_is_refused_in_the_words_of_the_batch_path(name, value):
 def test_what_leaves_float32_only_by_scaling_is_refused():
     tiny = pd.DataFrame({"c": [0.0, 1e-20, 2e-20, 1e-20]})
     preprocessor = Preprocessor(Schema((Column("c", "continuous", "float32"),), ())).fit([tiny])
-    assert OnlineTransformer(preprocessor)({"c": 1e-20})[1].tolist() == [0.0]
+    assert OnlineTransformer(preprocessor)({"c": 1e-20})[1].tolist() == [0.0, 0.0]
     with pytest.raises(DataError, match="'c' holds an infinity"):
         OnlineTransformer(preprocessor)({"c": 1e30})
 

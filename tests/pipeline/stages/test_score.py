@@ -167,3 +167,27 @@ def test_a_recipe_without_a_way_from_raw_rows_says_so(trained, tmp_path):
     with pytest.raises(RunError, match="either --input or --split, not both"):
         score_run(tiny.config, (), None, "test", None, str(tiny.raw))
     assert list(tmp_path.iterdir()) == []
+
+
+HISTORY = [
+    {"target_encoding": {"by": ["city"], "hits": "clicked", "at": "row", "output": "rate"}},
+    {"rolling": {"by": ["city"], "time": "row", "column": "gap", "window": 50, "statistic": "count", "output": "n"}},
+]
+
+
+@pytest.mark.parametrize("step", HISTORY)
+def test_features_that_need_history_are_trained_on_and_refused_row_by_row(tiny_in, tmp_path, step):
+    tiny = tiny_in(tmp_path / "tiny")
+    write_day(tiny.raw, 0)
+    content = json.loads(tiny.config.read_text())
+    ((name, arguments),) = step.items()
+    features = TABLE | {"path": str(tiny.raw), "steps": [step], "continuous": [arguments["output"]], "keys": ["row"]}
+    features |= {"inputs": {"row": "int64", "gap": "float64"}, "categorical": ["city"]}
+    tiny.config.write_text(json.dumps(content | {"recipe": "table", "name": "late", "features": features}))
+    run = tiny.train()
+    refused = rf"no way from raw rows alone to predictions: step 1 \({name}\): makes '{arguments['output']}' from other"
+    with pytest.raises(DataError, match=refused):
+        run.bundle().predict_raw(day_of_rows(0))
+    with pytest.raises(DataError, match=refused):
+        score_run(tiny.config, (), None, None, tmp_path / "scores.csv", str(tiny.raw))
+    assert score_run(tiny.config, (), None, "test", tmp_path / "scores.csv") == 0

@@ -398,3 +398,49 @@ def test_a_table_that_a_step_reads_is_an_input_of_the_stage(saved, tmp_path):
         "b": 4.0,
         "c": pytest.approx(np.nan, nan_ok=True),
     }
+
+
+@pytest.mark.parametrize("role", ["continuous", "step"])
+def test_a_column_of_the_files_may_look_like_one_of_a_word(table, tmp_path, role):
+    tags = table.assign(tags=table["shop"], is_new=table["code"] + 1.5)
+    steps = ({"text_flags": {"column": "tags", "prefix": "is_"}},)
+    more = ({"log": {"column": "is_new", "output": "x", "invalid": "null"}},) if role == "step" else ()
+    settings = {
+        "path": write(tmp_path, tags), "steps": steps + more, "inputs": {"tags": "string", "is_new": "float64"},
+        "continuous": ("is_new", "is_a") if role == "continuous" else ("x", "is_a"),
+    }  # fmt: skip
+    train = build(**settings).splits["train"]
+    assert set(train["is_a"]) == {0.0, 1.0}
+    if role == "continuous":
+        assert set(train["is_new"]) <= set(table["code"] + 1.5)
+    with pytest.raises(DataError, match=r"step 1.*text_flags.*column 'is_new' would be overwritten"):
+        build(**settings | {"path": write(tmp_path, tags.assign(tags="new"), "more.csv")})
+
+
+ROLLING = {"by": ["shop"], "time": "minute", "column": "late", "window": 100, "statistic": "sum", "output": "recent"}
+
+
+@pytest.mark.parametrize("split", [{}, {"split_key": "visit"}, {"time": "at"}, {"files": True}])
+def test_rows_of_every_split_see_what_was_known_before_them_in_any(table, tmp_path, split):
+    """Expected: a slow loop over the whole table, however it is split, before and after a fitted step."""
+    table = table.head(400).assign(minute=table["at"])
+    files = {"path": write(tmp_path, table)}
+    if split.pop("files", False):
+        cuts = {"train_path": table.head(250), "valid_path": table[250:300], "test_path": table[300:]}
+        files = {name: write(tmp_path, rows, f"{name}.csv") for name, rows in cuts.items()}
+    steps = ({"clip": {"column": "x", "low": 0}}, {"normalize": {"column": "x"}}, {"rolling": ROLLING},
+             {"min_max": {"column": "recent"}})  # fmt: skip
+    chosen = {"continuous": ("recent", "x"), "inputs": {"minute": "int64", "shop": "string", "x": "float64"}}
+    settings = {**files, **chosen, **split, "keys": ("id",)}
+    splits = {name: build(**settings, steps=steps[:n]).splits for name, n in (("counts", 3), ("scaled", 4))}
+    rows = list(table[["id", "shop", "minute", "late"]].itertuples(index=False, name=None))
+    expected = {
+        key: sum(late for _, other, then, late in rows if other == shop and now - 100 <= then < now)
+        for key, shop, now, _ in rows
+    }
+    for name, frame in splits["counts"].items():
+        assert frame["recent"].tolist() == [expected[key] for key in frame["id"]], name
+    low, high = (of(splits["counts"]["train"]["recent"]) for of in (min, max))
+    for name, frame in splits["scaled"].items():  # fitted on what train's rows see of all splits
+        scaled = (splits["counts"][name]["recent"] - low) / (high - low)
+        np.testing.assert_allclose(frame["recent"], scaled, rtol=1e-6, err_msg=name)
