@@ -32,6 +32,10 @@ class Configured:
     writes: ClassVar[tuple[str, ...]] = ()
     """Arguments that name columns to add or replace: one, several, or the values of a mapping."""
 
+    untold: ClassVar[tuple[str, ...]] = ()
+    """Those of `reads` whose value in a row enters no column of another name of that row: it is read out of fold, as of
+    an earlier time, or carried along."""
+
     tables: ClassVar[tuple[str, ...]] = ()
     """Arguments that are frames; in YAML the path of a file stands there."""
 
@@ -101,6 +105,17 @@ class Configured:
     def may_make(self, name: str) -> bool:
         """Whether a column of this name may be added or replaced; for outputs whose names follow from the fit."""
         return name in self.outputs
+
+    def tells(self, names: Collection[str]) -> tuple[str, ...]:
+        """The outputs that a row's own value of one of these columns enters, as far as they are known before the fit.
+
+        Such an output tells the row its label where a label is among `names`. Override where outputs differ in this.
+        """
+        told = [attribute for attribute in self.reads if attribute not in self.untold]
+        open_inputs = {name for attribute in told for name in _names(self._argument(attribute))}
+        if not self.untold:
+            open_inputs.update(self.inputs)
+        return self.outputs if open_inputs.intersection(names) else ()
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments by name, those at their default left out: `type(op)(**op.settings())` is `op`."""

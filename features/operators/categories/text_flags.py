@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +72,9 @@ class TextFlags(FittedOperator):
     def may_make(self, name: str) -> bool:
         word = name.removeprefix(self.prefix)
         return name.startswith(self.prefix) and word == _plain(word)
+
+    def tells(self, names: Collection[str]) -> tuple[str, ...]:
+        return (f"{self.prefix}*",) if self.column in names else ()
 
     def partial(self, frame: Frame) -> Any:
         """Columns value and count of this partition's words; a word counts once a mention."""

@@ -49,6 +49,8 @@ class Waiting(WithinGroups, ColumnOperator):
 
     reads, writes = ("by", "planned_at", "happened_at"), ("output",)
 
+    untold = ("happened_at",)
+
     def __init__(self, by: Sequence[str], planned_at: str, happened_at: str, output: str) -> None:
         self.by, self.planned_at, self.happened_at, self.output = tuple(by), planned_at, happened_at, output
 

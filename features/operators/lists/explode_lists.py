@@ -50,6 +50,8 @@ class ExplodeLists(Operator):
 
     reads = ("keep", "lists")
 
+    untold = ("keep",)
+
     changes_rows = True
 
     def __init__(

@@ -212,7 +212,8 @@ def test_partitions_without_any_row_are_refused_or_fit_nothing(case):
         return
     # Without rows nothing is known: every category is unseen, every group without a statistic, no word a column.
     unknown = {"categorify": {2, 1, *range(2, 5)}, "join_groupby": {None}, "folded_target_encoding": {None},
-               "fill_missing": {3.0, *plain_values(TABLE["price"].astype("float32"))}, "text_flags": set()}  # fmt: skip
+               "fill_missing": {0.0, 3.0, *plain_values(TABLE["price"].astype("float32"))},
+               "text_flags": set()}  # fmt: skip
     for name in made(case, found):
         values = plain_values(found[name])
         entries = [entry for row in values for entry in row] if values and isinstance(values[0], tuple) else values
