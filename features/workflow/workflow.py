@@ -20,6 +20,7 @@ from gigabatch.features.errors import DataError, require_columns, strict_json
 from gigabatch.features.operators import operator_class, operator_name
 from gigabatch.features.operators.base import Configured, FittedOperator, Operator
 from gigabatch.features.reading.sources import cast
+from gigabatch.features.reading.tables import Reading
 from gigabatch.features.workflow.drawing import to_mermaid
 from gigabatch.features.workflow.fit import fit_together, read_part
 from gigabatch.features.workflow.flow import (
@@ -35,7 +36,7 @@ from gigabatch.features.workflow.flow import (
     to_fit,
 )
 from gigabatch.features.workflow.state import StateReader, StateWriter, check_state
-from gigabatch.features.workflow.steps import make_operator, parse_steps, to_steps
+from gigabatch.features.workflow.steps import READING, make_operator, parse_steps, to_steps
 
 FORMAT = 1
 DTYPES = ("int32", "int64", "float32", "float64", "string", "bool")
@@ -104,7 +105,9 @@ class Workflow:
             raise DataError(f"workflow: unknown type {unknown[0]!r} of a column. Known: {', '.join(DTYPES)}.")
 
     @classmethod
-    def from_steps(cls, steps: Any, labels: Iterable[str] = (), engine: str = "pandas") -> Workflow:
+    def from_steps(
+        cls, steps: Any, labels: Iterable[str] = (), engine: str = "pandas", reading: Reading = READING
+    ) -> Workflow:
         """Make a workflow from a list of steps as written in YAML; see `gigabatch.features.workflow.steps`.
 
         Parameters
@@ -115,13 +118,15 @@ class Workflow:
             As of the class.
         engine
             Library of arguments that are tables, `pandas` or `cudf`.
+        reading
+            How files that arguments name are read.
 
         Raises
         ------
         DataError
             If a step is misspelt or misses an argument; the message names it by its number.
         """
-        return cls(parse_steps(steps, engine), labels)
+        return cls(parse_steps(steps, engine, reading), labels)
 
     def to_steps(self) -> list[dict[str, dict[str, Any]]]:
         """The list that `from_steps` reads."""

@@ -11,6 +11,7 @@ from gigabatch.features.columns.hashing import unit_interval
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.reading.sources import expand, read_files
+from gigabatch.features.reading.tables import Reading
 from gigabatch.features.recipes.base import FeatureTables, Recipe, SplitFractions, cut_by_place, split_by_time
 from gigabatch.features.recipes.table.labels import (
     TargetSettings,
@@ -186,7 +187,9 @@ class TableSettings:
     def workflow(self, engine: str = "pandas", dtypes: Mapping[str, str] | None = None) -> Workflow:
         """The steps, not fitted."""
         labels = [*self.targets, *([self.weight] if self.weight else [])]
-        return Workflow(parse_steps(self.steps, engine), labels, dtypes)
+        roles = {**dict.fromkeys(self.keys, "string"), **dict.fromkeys(self.continuous, "float32"), **self.categories}
+        reading = Reading(tuple(self.null_values), self.separator, roles | self.inputs)
+        return Workflow(parse_steps(self.steps, engine, reading), labels, dtypes)
 
     @property
     def categories(self) -> dict[str, str]:
