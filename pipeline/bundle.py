@@ -214,7 +214,9 @@ def _files(folder: Path, has_workflow: bool) -> dict[str, Path]:
 
 
 def _own_checksum(content: Mapping[str, Any]) -> str:
-    text = json.dumps({key: value for key, value in content.items() if key != "checksum"}, sort_keys=True, allow_nan=False)
+    text = json.dumps(
+        {key: value for key, value in content.items() if key != "checksum"}, sort_keys=True, allow_nan=False
+    )
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 

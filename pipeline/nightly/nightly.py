@@ -58,6 +58,8 @@ def _locked(pipeline: Pipeline, home: Path) -> int:
     require_later_rows(pipeline.config)
     try:
         features = pipeline.features()
+        if features.schema.only("time") is None:
+            raise ConfigError("nightly: the recipe has no time column, so no row is known to be new to both models.")
         refuse_future(features)
         encoded = features.encode()
     except (DataError, LoaderError) as error:
@@ -96,11 +98,17 @@ def load(pipeline: Pipeline, run: Path) -> Bundle:
 def require_later_rows(config: RunConfig) -> None:
     """Raise `ConfigError` where the recipe's splits leave no test rows that come after the others."""
     way = getattr(config.features, "way", "time")
-    if way != "time":
-        raise ConfigError(
-            f"nightly: with features.split_by: {way}, the test rows do not come after those of training, so no row is "
-            "new to both models. Set features.split_by=time."
+    if way == "time":
+        return
+    how, remedy = f"with features.split_by: {way},", "Set features.split_by=time."
+    if not hasattr(config.features, "split_by"):
+        how, remedy = (
+            f"rows are split by {way}, so",
+            "Set features.path, and features.time to the column of their times.",
         )
+    raise ConfigError(
+        f"nightly: {how} the test rows do not come after those of training, so no row is new to both models. {remedy}"
+    )
 
 
 def _promote(home: Path, features: Features, candidate: Run, comparison: Comparison | None, text: str) -> int:

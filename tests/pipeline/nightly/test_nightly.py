@@ -222,3 +222,18 @@ def test_the_metric_fits_the_target_or_is_an_error(task, group, asked, expected)
             choose_metric(NightlySettings(metric=asked), schema)
     else:
         assert choose_metric(NightlySettings(metric=asked), schema) == expected
+
+
+@pytest.mark.parametrize("files", [{"path": "clicks.csv"}, {"train_path": "clicks.csv", "test_path": "later.csv"}])
+def test_a_table_that_is_not_split_by_time_is_refused_before_any_work(tiny, capsys, files):
+    """Else the first night promotes, and every later one trains and fails."""
+    features = {**files, "continuous": ["signal"], "targets": {"clicked": {"task": "binary"}}}
+    content = json.loads(tiny.config.read_text()) | {"recipe": "table", "features": features}
+    tiny.config.write_text(json.dumps(content))
+    assert run_nightly(tiny.config) == FAILED
+    way = "hash" if "path" in files else "files"
+    assert f"nightly: rows are split by {way}, so the test rows do not come after" in capsys.readouterr().out
+    (night,) = nights(tiny)
+    assert night["exit_code"] == FAILED
+    assert "features.time to the column of their times" in night["decision"]
+    assert not (tiny.home.parent.parent / "artifacts").exists()
