@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gigabatch.features.columns.numbers import require_digits
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column
 from gigabatch.features.errors import DataError
@@ -97,7 +98,16 @@ def _of_text(column: Column) -> Any:
     # A time of day may be left out, or its seconds.
     short = ~clock.str.match(r"^\d{2}:\d{2}:\d{2}")
     clock = clock.where(~short, clock.str.slice(0, 5) + ":00").where(text.str.len() > 11, "00:00:00")
-    moment = engine_of(column).frames.to_datetime(text.str.slice(0, 10) + "T" + clock, format="%Y-%m-%dT%H:%M:%S")
+    whole = text.str.slice(0, 10) + "T" + clock
+    try:
+        moment = engine_of(column).frames.to_datetime(whole, format="%Y-%m-%dT%H:%M:%S")
+    except NOT_A_TIME:
+        for value in engine_of(column).to_pandas(whole).tolist():
+            try:
+                datetime.datetime.fromisoformat(value)
+            except ValueError as error:
+                raise ValueError(f"{value!r}: {error}") from error
+        raise
     found = moment.astype("datetime64[us]").astype("int64")
     if bool(text.str.contains(".", regex=False).any()):
         digits = text.str.extract(r"\.(\d{1,6})")[0].fillna("")
@@ -131,7 +141,7 @@ def iso_text(column: Column) -> Any:
     ['1970-01-01T00:00:00', '1970-01-02T00:00:00', '1970-01-01T00:00:00.500000']
     """
     null = column.isna()
-    whole = microseconds(column) if is_dates(column) else column.fillna(0).astype("int64")
+    whole: Any = microseconds(column) if is_dates(column) else column.fillna(0).astype("int64")
     moment = engine_of(column).frames.to_datetime(whole // SECOND, unit="s")
     text = moment.dt.strftime("%Y-%m-%dT%H:%M:%S").str.zfill(19)  # some C libraries give the year 999 three digits
     fraction = whole % SECOND
@@ -164,6 +174,8 @@ def moments(column: Column) -> Any:
         if dtype == "int64" and column.dtype.kind == "f":
             continue
         try:
+            if is_text(column):
+                require_digits(column, dtype)
             numbers = column.astype(dtype)
         except NOT_A_TIME:
             continue

@@ -54,8 +54,25 @@ class Configured:
     @property
     def outputs(self) -> tuple[str, ...]:
         """Columns that are added or replaced: those that `writes` says. Override where they follow otherwise."""
+        return self.chosen
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """Outputs that an argument names, so that it was somebody's wish if they replace a column: those that `writes`
+        says. All other outputs, whose names the operator puts together (of a prefix, a key, a word), replace none."""
         given = [self._argument(attribute) for attribute in self.writes]
         return tuple(name for item in given for name in _names(item.values() if isinstance(item, Mapping) else item))
+
+    def require_free(self, there: Collection[str], outputs: Sequence[str]) -> None:
+        """Raise `DataError` if one of the outputs would replace a column that nobody chose, or another output."""
+        found, what = [name for name in outputs if name in there and name not in self.chosen], "there already"
+        if not found:
+            found, what = [name for name in dict.fromkeys(outputs) if outputs.count(name) > 1], "made more than once"
+        if found:
+            raise DataError(
+                f"{type(self).__name__}: column {found[0]!r} would be overwritten, it is {what}. Rename the other one, "
+                "or give this step other names (such as a prefix, an output or keys) to make its own from."
+            )
 
     def _argument(self, attribute: str) -> Any:
         """The argument; `DataError` for several columns where the constructor's annotation says one."""
@@ -134,6 +151,7 @@ class ColumnOperator(Operator):
         """The output columns by name."""
 
     def transform(self, frame: Frame) -> Frame:
+        self.require_free(frame.columns, self.outputs)
         out = frame.copy(deep=False)
         for name, column in self.compute(frame).items():
             out[name] = column
@@ -188,6 +206,7 @@ class FittedOperator(Configured, ABC):
     def apply(self, frame: Frame, state: Any) -> Frame:
         """The frame with the output columns added or replaced."""
         require_columns(frame, self.applied_inputs, type(self).__name__)
+        self.require_free(frame.columns, self.outputs_of(state))
         return frame.assign(**self.columns(frame, state))
 
     def train_columns(self, frame: Frame, state: Any) -> dict[str, Column]:
@@ -197,6 +216,7 @@ class FittedOperator(Configured, ABC):
     def apply_to_train(self, frame: Frame, state: Any) -> Frame:
         """`apply` for rows that the fit saw."""
         require_columns(frame, self.applied_inputs, type(self).__name__)
+        self.require_free(frame.columns, self.outputs_of(state))
         return frame.assign(**self.train_columns(frame, state))
 
     def fit(self, partitions: Iterable[Frame]) -> Any:
@@ -225,3 +245,10 @@ class WithinGroups:
 
 def _names(given: Any) -> tuple[str, ...]:
     return () if given is None else (given,) if isinstance(given, str) else tuple(given)
+
+
+def unused(name: str, taken: Collection[str]) -> str:
+    """The name, with as many `_` behind it as make it none of `taken`; for columns that only an operator sees."""
+    while name in taken:
+        name += "_"
+    return name

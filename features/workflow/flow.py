@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from gigabatch.features.errors import DataError
+from gigabatch.features.errors import DataError, did_you_mean
 from gigabatch.features.operators import operator_name
 from gigabatch.features.operators.base import Configured, FittedOperator
 
@@ -76,12 +75,28 @@ def require_inputs(steps: Sequence[Configured], columns: Collection[str]) -> Non
         known = tuple(columns)
         for operator in steps[:position]:
             known = operator.columns_after(known)
-        close = difflib.get_close_matches(missing[0], known, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean(missing[0], known)
         raise DataError(
             f"{place(steps, position)}: column {missing[0]!r} comes from no earlier step and no input."
             f"{hint} Columns there: {', '.join(map(repr, known))}."
         )
+
+
+def require_free(
+    steps: Sequence[Configured], columns: Iterable[str], made: Sequence[tuple[str, ...]] | None = None
+) -> None:
+    """Raise `DataError`, naming the step, if one would overwrite a column that nobody chose to have replaced.
+
+    made: the columns that each step makes, once they are fitted; without it, those that are known before.
+    """
+    there = tuple(columns)
+    for position, operator in enumerate(steps):
+        outputs = operator.outputs if made is None else made[position]
+        try:
+            operator.require_free(there, outputs)
+        except DataError as error:
+            raise DataError(f"{place(steps, position)}: {error}") from error
+        there = tuple(dict.fromkeys((*operator.columns_after(there), *outputs)))
 
 
 def _first_missing(

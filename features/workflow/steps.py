@@ -11,7 +11,6 @@ A step is a mapping of one operator's name to its arguments; a `column` that lis
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import re
 import types
@@ -20,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Union
 
 from gigabatch.features.engines.frame import load_engine
-from gigabatch.features.errors import DataError
+from gigabatch.features.errors import DataError, did_you_mean
 from gigabatch.features.operators import operator_class, operator_name
 from gigabatch.features.operators.base import Configured
 from gigabatch.features.reading.sources import CSV_ENDINGS, expand
@@ -78,8 +77,7 @@ def make_operator(kind: type[Configured], arguments: Mapping[str, Any], engine: 
     parameters = inspect.signature(kind).parameters
     for name in arguments:
         if name not in parameters:
-            close = difflib.get_close_matches(str(name), parameters, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
+            hint = did_you_mean(str(name), parameters)
             raise DataError(f"unknown argument {name!r}.{hint} Known: {', '.join(parameters)}.")
     missing = [item.name for item in parameters.values() if item.default is item.empty and item.name not in arguments]
     if missing:

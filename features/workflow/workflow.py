@@ -28,6 +28,7 @@ from gigabatch.features.workflow.flow import (
     needed_for,
     place,
     raw_inputs,
+    require_free,
     require_inputs,
     require_untold,
     to_apply,
@@ -67,8 +68,9 @@ class Workflow:
     Raises
     ------
     DataError
-        If a step reads a column that an earlier one drops or renames, or makes a column that tells a row its own label
-        (only encodings out of fold or as of a row's time do not), or a type is unknown.
+            If a step reads a column that an earlier one drops or renames, would overwrite a label by a name that it
+            puts together, or makes a column that tells a row its own label (only encodings out of fold or as of a row's
+            time do not), or a type is unknown.
 
     Examples
     --------
@@ -78,9 +80,9 @@ class Workflow:
     >>> workflow
     Workflow([FillMissing(column='price'), MinMax(column='price')])
     >>> workflow.fit([pd.DataFrame({"price": [0.0, 2.0, 4.0]})]).transform(pd.DataFrame({"price": [1.0, None]}))
-       price
-    0   0.25
-    1   0.50
+       price  price_na
+    0   0.25       0.0
+    1   0.50       0.0
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class Workflow:
         self.steps, self.labels, self.dtypes = tuple(steps), tuple(labels), dict(dtypes or {})
         self.outputs = None if outputs is None else tuple(outputs)
         self.states: dict[int, Any] = {}
+        require_free(self.steps, self.labels)
         require_untold(self.steps, self.labels)
         self.inputs = raw_inputs(self.steps)
         """Columns that `fit` needs."""
@@ -125,8 +128,11 @@ class Workflow:
         return to_steps(self.steps)
 
     def check(self, columns: Iterable[str]) -> None:
-        """Raise `DataError`, naming the step, if one reads a column that is not among these and no step makes."""
-        require_inputs(self.steps, tuple(columns))
+        """Raise `DataError`, naming the step, if one reads a column that is not among these and no step makes, or would
+        overwrite one that is there by a name that it puts together."""
+        columns = tuple(columns)
+        require_inputs(self.steps, columns)
+        require_free(self.steps, columns)
 
     def columns_after(self, columns: Iterable[str]) -> tuple[str, ...]:
         """The columns that are there after the steps, from those before, as far as they are known before the fit."""
@@ -237,6 +243,7 @@ class Workflow:
                 scheduler=scheduler,
             )
             waiting = [k for k in waiting if k not in self.states]
+        require_free(self.steps, (*self.inputs, *self.labels), [self.made(k) for k in range(len(self.steps))])
 
     @property
     def _names_read(self) -> set[str]:

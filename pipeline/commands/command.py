@@ -16,11 +16,16 @@ from typing import Annotated, Any
 import typer
 
 from gigabatch.pipeline.commands.options import DEFAULT_CONFIG
+from gigabatch.pipeline.stopping import stoppable, stopped_by
 
-USAGE, FAILED, STOPPED = 2, 40, 130
+USAGE, FAILED = 2, 40
 # No permission, a full or a read-only disk, a folder for a file: nothing that a traceback would explain.
 REFUSED_BY_SYSTEM = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EISDIR, errno.ENOTDIR,
+)  # fmt: skip
+NO_MEMORY = (  # oneDNN, torch, numba's threads, C++
+    "could not create a primitive", "can't allocate memory", "cannot allocate memory", "unable to mmap",
+    "unable to allocate", "bad_alloc", "can't start new thread", "out of memory",
 )  # fmt: skip
 Verbose = Annotated[
     bool,
@@ -52,6 +57,8 @@ def command(name: str, function: Callable[..., int]) -> Callable[..., int]:
     A function with `config` and `overrides` gets them checked, and before anything that it imports.
     """
 
+    function = within_memory(function)
+
     @functools.wraps(function)
     def run(*, context: typer.Context, verbose: bool, quiet: bool, **arguments: Any) -> int:
         before = context.find_root().params  # gigabatch -q train, too
@@ -59,20 +66,23 @@ def command(name: str, function: Callable[..., int]) -> Callable[..., int]:
         if verbose and quiet:
             raise typer.BadParameter("give one of --verbose and --quiet, not both.")
         try:
-            with shown(verbose, quiet):
+            with stoppable(), shown(verbose, quiet):
                 if "config" in arguments:
                     check_config(arguments["config"], arguments["overrides"])
                 return function(**arguments)
-        except (ValueError, OSError) as error:
-            if not is_users(error):
+        except (Exception, KeyboardInterrupt) as error:
+            if number := stopped_by(error):
+                print(f"gigabatch: stopped by {number.name}; run again to go on.", file=sys.stderr)
+                return 128 + number
+            if not isinstance(error, ValueError | OSError) or not is_users(error):
                 raise
             if verbose:
                 traceback.print_exc()
             print(f"gigabatch: {one_line(error)}", file=sys.stderr)
-            return FAILED if name == "nightly" else USAGE
-        except KeyboardInterrupt:
-            print("gigabatch: stopped; run again to go on.", file=sys.stderr)
-            return STOPPED
+            if name != "nightly":
+                return USAGE
+            record_mistake(arguments["config"], arguments["overrides"], f"Failed: {one_line(error)}")
+            return FAILED
 
     own = inspect.signature(function, eval_str=True)
     common = [
@@ -83,6 +93,38 @@ def command(name: str, function: Callable[..., int]) -> Callable[..., int]:
     run.__signature__ = own.replace(parameters=[*parameters, *common])  # type: ignore[attr-defined]
     run.__annotations__ = {item.name: item.annotation for item in (*parameters, *common)}
     return run
+
+
+class OutOfMemory(ValueError):
+    """The machine, or a limit that was set, gave no more memory."""
+
+
+def within_memory(function: Callable[..., int]) -> Callable[..., int]:
+    """`function`, whose want of memory is a user's error, in whatever words the library that met it says so."""
+
+    @functools.wraps(function)
+    def run(**arguments: Any) -> int:
+        try:
+            return function(**arguments)
+        except (MemoryError, OSError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise OutOfMemory(
+                f"out of memory ({type(error).__name__}: {error}). gigabatch plan tells what a run needs; a smaller "
+                "rows_per_part or train.batch_size needs less. A limit may be set (ulimit -v, a container's)."
+            ) from error
+
+    return run
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out: an error made for it, or one of the texts of libraries that have none."""
+    if isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", "ArrowMemoryError"):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM or "mapping failed" in str(error)
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(words in text for words in NO_MEMORY)
 
 
 @contextlib.contextmanager
@@ -113,6 +155,16 @@ def check_config(config: Path, overrides: Sequence[str]) -> None:
             f"YAML files here and in conf: {', '.join(here) or 'none'}."
         )
     load_config(config, overrides)
+
+
+def record_mistake(config: Path, overrides: Sequence[str], text: str) -> None:
+    """A night's line in nightly.jsonl, where the job could not even begin, if the configuration tells where that is."""
+    from gigabatch.pipeline.config.config import named_folder
+    from gigabatch.pipeline.runs.record import append_record
+
+    home = named_folder(config, overrides)
+    if home is not None:
+        append_record(home, "nightly", FAILED, text, None)
 
 
 def is_users(error: Exception) -> bool:

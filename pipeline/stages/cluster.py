@@ -20,6 +20,7 @@ import dask
 
 from gigabatch.features.workflow.fit import threads
 from gigabatch.pipeline.config.config import ClusterSettings
+from gigabatch.pipeline.machine import available_cores
 
 CONNECT_SECONDS = 15  # for a scheduler to answer
 WORKER_SECONDS = 60  # for a first worker, which may have been started just now, to join it
@@ -36,7 +37,7 @@ class Cluster:
     distributed = False
 
     def __init__(self, threads: int | None = None) -> None:
-        self.threads = threads or len(os.sched_getaffinity(0))
+        self.threads = threads or available_cores()
 
     @property
     def scheduler(self) -> Any:

@@ -38,8 +38,11 @@ from gigabatch.models.model import Model
 from gigabatch.pipeline.bundle import Bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig, load_config
 from gigabatch.pipeline.display import html_table, progress
+from gigabatch.pipeline.evaluation.checks import missing_shares
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
 from gigabatch.pipeline.machine import available_memory, resolve_device
+from gigabatch.pipeline.runs.pointers import LATEST
+from gigabatch.pipeline.runs.promote import promote_first
 from gigabatch.pipeline.stages.cluster import Cluster, open_cluster
 from gigabatch.pipeline.stages.encode import encode_split, fit, pack
 from gigabatch.pipeline.stages.run import SPLITS, Run, RunData, write_run
@@ -47,6 +50,7 @@ from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore
 from gigabatch.pipeline.store.files import atomic_symlink
 from gigabatch.pipeline.store.garbage import CHECKPOINTS
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
+from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import folder_lock
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives, with_negatives
@@ -63,6 +67,7 @@ SOURCES = {
         "gigabatch.models",
         "gigabatch.pipeline.training.train",
         "gigabatch.pipeline.training.train_step",
+        "gigabatch.pipeline.training.target_scales",
         "gigabatch.pipeline.training.negatives",
         "gigabatch.pipeline.training.checkpoint",
         "gigabatch.pipeline.bundle",
@@ -107,6 +112,7 @@ class Pipeline:
         self.engine = resolve_engine(config.engine)
         self.device = resolve_device(config.device)
         self.store = ArtifactStore(config.artifacts, config.name)
+        self.lease = Lease(config.runs)
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
 
@@ -166,7 +172,7 @@ class Pipeline:
         return open_cluster(self.config.cluster, self.config.cluster_settings, folder)
 
     def train(self) -> Run:
-        """Run every stage, up to the evaluated model in `runs/<name>/<id>/`."""
+        """Run every stage, up to the evaluated model in `runs/<name>/<id>/`; a first one becomes `current`."""
         return self.features().train()
 
     def _repr_html_(self) -> str:
@@ -387,6 +393,7 @@ class Encoded:
         pipeline, config = self.features.pipeline, self.features.pipeline.config
         preprocessor, device, settings = self.preprocessor, pipeline.device, config.train
         require_positives(config, preprocessor)
+        loss = target_loss(self.features.schema, settings.losses)
         spec = model_spec(preprocessor, config)
         source, rows = self.train_source(), self.table("train")
         negatives = None
@@ -398,7 +405,7 @@ class Encoded:
                 new_model(spec, rows, config.seed),
                 source,
                 valid,
-                target_loss(self.features.schema),
+                loss,
                 settings,
                 seed=config.seed,
                 device=device,
@@ -406,7 +413,7 @@ class Encoded:
                 negatives=negatives,
             )
         period = training_period(self.features)
-        info = {"name": config.name, "recipe": config.recipe, "seed": config.seed, **period}
+        info = {"name": config.name, "recipe": config.recipe, "seed": config.seed, "loss": loss.description, **period}
         workflow = self.features.workflow
         if workflow is not None:
             try:
@@ -415,8 +422,11 @@ class Encoded:
                 workflow, info["raw_refused"] = None, str(error)
         return trained, Bundle(preprocessor, trained.model, info, device, workflow)
 
-    def publish(self, trained: Artifact) -> Run:
-        """Evaluate a trained artifact and put the run's folder in place, then point runs/<name>/latest at it."""
+    def publish(self, trained: Artifact, promote: bool = True) -> Run:
+        """Evaluate a trained artifact and put the run's folder in place, then point runs/<name>/latest at it.
+
+        A run that is there and damaged is mended. promote: whether the run becomes `current` where none is.
+        """
         features, pipeline, config = self.features, self.features.pipeline, self.features.pipeline.config
         settings = {"evaluate": config.to_dict()["evaluate"], "name": config.name}
         key = artifact_key(
@@ -425,6 +435,7 @@ class Encoded:
         artifacts = {"features": features.artifact, "encode": self.artifact, "train": trained}
 
         def write(folder: Path) -> dict[str, Any]:
+            inputs = model_inputs(self.preprocessor)
             data = RunData(
                 config=config,
                 device=pipeline.device,
@@ -433,17 +444,24 @@ class Encoded:
                 notes=features.notes,
                 tables={split: self.table(split) for split in SPLITS},
                 evaluation_tables={split: self.evaluation_table(split) for split in ("valid", "test")},
-                rank=self.ranking(model_inputs(self.preprocessor)),
+                rank=self.ranking(inputs),
                 stages=artifacts,
+                missing=missing_shares(
+                    {split: features.parts(split) for split in SPLITS},
+                    features.schema.names("categorical", "continuous"),
+                ),
+                item_column=inputs.item.key if config.train.negatives is not None and inputs.item is not None else None,
             )
             summary = write_run(folder, key[:12], data)
             return {"rows": summary["rows"], "seconds": summary["seconds"]["evaluate"]}
 
         artifact = pipeline.store.build("evaluate", key, write)
         path = config.runs / config.name / key[:12]
-        if not path.exists():
-            pipeline.store.copy(artifact, path)
-        atomic_symlink(Path(path.name), path.parent / "latest")
+        pipeline.lease.add(f"{config.name}/{path.name}")
+        pipeline.store.copy(artifact, path)
+        atomic_symlink(Path(path.name), path.parent / LATEST)
+        if promote:
+            promote_first(path.parent, path)
         return Run(path, tuple(name for name, item in (artifacts | {"evaluate": artifact}).items() if item.skipped))
 
     def ranking(self, inputs: ModelInputs) -> Callable[[Model], dict[str, Any]] | None:

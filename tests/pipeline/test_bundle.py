@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.models.inputs import ModelInputs
@@ -170,7 +171,8 @@ def test_a_multiclass_and_a_regression_target_are_named_by_class_and_column(tmp_
     frame = pd.DataFrame({"x": [0.5, -1.0, 2.0, 0.0]})
     torch.manual_seed(0)
     model = TabularModel(ModelInputs((), 1, 4), TabularSettings(layers=(8,)))
-    Bundle(Preprocessor(schema).fit([frame]), model, {"name": "a"}).save(tmp_path)
+    preprocessor = Preprocessor(schema, PreprocessorSettings(indicator="none")).fit([frame])
+    Bundle(preprocessor, model, {"name": "a"}).save(tmp_path)
     found = load_bundle(tmp_path).predict(frame)
     assert list(found.columns) == ["kind_red", "kind_green", "kind_blue", "size"]
     scaled = torch.tensor((frame["x"] - 0.375).to_numpy() / frame["x"].std(ddof=0), dtype=torch.float32)[:, None]

@@ -133,6 +133,10 @@ class Categorify(FittedOperator):
     def outputs(self) -> tuple[str, ...]:
         return self.inputs if self.output is None else (self.output,)
 
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        return self.outputs
+
     def partial(self, frame: Frame) -> Any:
         """Columns value and count of this partition; of a combination its columns and count. With a given vocabulary
         only the engine's name."""

@@ -128,6 +128,10 @@ class AsOf(ColumnOperator):
         return self.outputs if {*self.by, self.at, self.order}.intersection(names) else ()
 
     @property
+    def chosen(self) -> tuple[str, ...]:
+        return self.outputs
+
+    @property
     def group_keys(self) -> tuple[str, ...]:
         smoothed = any(isinstance(item, Mean) and item.smoothing for item in self.aggregations)
         return () if smoothed else self.by  # the prior is over all groups

@@ -115,6 +115,10 @@ class LambdaFunction(Operator):
     def outputs(self) -> tuple[str, ...]:
         return self._registered.outputs
 
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        return self.outputs
+
     def transform(self, frame: Frame) -> Frame:
         where = f"LambdaFunction {self.name!r}"
         found = self._registered.function(frame[list(self.inputs)].copy())

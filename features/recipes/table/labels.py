@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from gigabatch.features.columns.numbers import require_digits
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import TASKS, Target, Task
@@ -126,6 +127,8 @@ def _positive(name: str, column: Any, target: TargetSettings) -> Any:
 
 def _numbers(name: str, column: Any, target: TargetSettings) -> Any:
     try:
+        if target.label_strip:  # read as text
+            require_digits(column, "float64")
         numbers = column.astype("float64")
     except (ValueError, TypeError, RuntimeError) as error:
         raise DataError(

@@ -19,7 +19,7 @@ from gigabatch.features.recipes.table.labels import (
     require_filled,
     target_settings,
 )
-from gigabatch.features.schema import ENTITIES, Column, Entity, Schema, Target
+from gigabatch.features.schema import ENTITIES, LARGEST_WEIGHT, Column, Entity, Schema, Target
 from gigabatch.features.workflow.steps import parse_steps, table_files
 from gigabatch.features.workflow.workflow import DTYPES, Workflow
 
@@ -54,8 +54,11 @@ class TableSettings:
         `{name: {task: binary | multiclass | regression}}`. A binary label is 0 or 1, or any two values of which
         `positive` names one; `label_strip` takes these characters off both ends of a label. Multiclass labels are
         text.
+    drop_null_targets
+        Whether rows with a null target are left out; the notes of the report say how many. Without it they are an
+        error.
     weight
-        Column of numbers of at least 0 that scale a row's loss.
+        Column of numbers from 0 to 2^64 that scale a row's loss; only their ratios count.
     group
         Column whose equal values are ranked together.
     time
@@ -109,6 +112,7 @@ class TableSettings:
     categorical: dict[str, str] | tuple[str, ...] = ()
     continuous: tuple[str, ...] = ()
     targets: dict[str, dict[str, Any]] = field(default_factory=dict)
+    drop_null_targets: bool = False
     weight: str | None = None
     group: str | None = None
     time: str | None = None
@@ -130,6 +134,8 @@ class TableSettings:
                 "table: give either path, or train_path and test_path (and valid_path if there is one); found "
                 f"{', '.join([*(['path'] if self.path else []), *(f'{name}_path' for name in apart)]) or 'none'}."
             )
+        if not isinstance(self.drop_null_targets, bool):
+            raise DataError(f"table: drop_null_targets is true or false, found {self.drop_null_targets!r}.")
         if not self.targets:
             raise DataError("table: targets is empty. Name at least one, for example targets: {label: {task: binary}}.")
         if not self.categorical and not self.continuous:
@@ -169,8 +175,10 @@ class TableSettings:
             workflow = self.workflow()
         except DataError as error:
             raise DataError(f"table: {error}") from error
+        made = {name for step in workflow.steps for name in step.outputs}.difference(workflow.inputs, self.inputs)
+        made.intersection_update((*self.categories, *self.continuous))  # features that steps make are no raw columns
         try:
-            workflow.check(self.declared)
+            workflow.check([name for name in self.declared if name not in made])
         except DataError as error:
             raise DataError(f"table: {error} Columns that only steps read are declared under inputs.") from error
         there = workflow.columns_after(self.declared)
@@ -180,11 +188,6 @@ class TableSettings:
                 f"table: column {gone[0]!r} has a role but is not there after the steps. Columns then: "
                 f"{', '.join(map(repr, there))}."
             )
-
-    @property
-    def way(self) -> str:
-        """How the rows are split: by `time`, as `files` that are splits already, or by a `hash`."""
-        return "time" if self.time else "hash" if self.path else "files"
 
     @property
     def declared(self) -> tuple[str, ...]:
@@ -232,6 +235,7 @@ class TableRecipe(Recipe):
         return files + table_files(self.settings.steps)
 
     def build(self, engine: str) -> FeatureTables:
+        self._notes: list[str] = []
         files = {name: self._read(engine, pattern) for name, pattern in self._patterns().items()}
         times = {self.settings.time: self._number_times(files["all"])} if self.settings.time else {}
         splits, targets = encode_targets(self._split(files), self.targets)
@@ -240,10 +244,12 @@ class TableRecipe(Recipe):
         schema = Schema(tuple(self._columns(splits["train"], times)), targets, entity_settings(self.settings.entities))
         for frame in splits.values():
             require_columns(frame, schema.names(), "table, after the steps")
-        notes = self._notes(workflow)
-        return FeatureTables({name: frame[schema.names()] for name, frame in splits.items()}, schema, notes, workflow)
+        self._notes += self._told_notes(workflow)
+        return FeatureTables(
+            {name: frame[schema.names()] for name, frame in splits.items()}, schema, tuple(self._notes), workflow
+        )
 
-    def _notes(self, workflow: Workflow) -> tuple[str, ...]:
+    def _told_notes(self, workflow: Workflow) -> tuple[str, ...]:
         """What is said of features that steps make of the group or of the time."""
         chosen, reasons = self.settings, {"group": GROUP_FEATURE, "time": TIME_FEATURE}
         names = {role: getattr(chosen, role) for role in reasons}
@@ -281,12 +287,34 @@ class TableRecipe(Recipe):
     def _read(self, engine: str, pattern: str) -> Any:
         chosen = self.settings
         frame = self._read_files(engine, pattern, self._dtypes())
-        for name in (*self.targets, chosen.weight, chosen.group, chosen.time, chosen.split_key):
+        frame[ROW] = load_engine(engine).arrays.arange(len(frame))  # of the file, whatever rows are left out
+        frame = self._labelled(frame, pattern)
+        for name in (chosen.weight, chosen.group, chosen.time, chosen.split_key):
             if name:
                 require_filled(frame[name], pattern)
-        if chosen.weight and not bool(((frame[chosen.weight] >= 0) & (frame[chosen.weight] < float("inf"))).all()):
-            raise DataError(f"input {pattern}: weight {chosen.weight!r} holds negative or infinite values.")
-        frame[ROW] = load_engine(engine).arrays.arange(len(frame))
+        weight = frame[chosen.weight] if chosen.weight else None
+        if weight is not None and not bool(((weight >= 0) & (weight <= LARGEST_WEIGHT)).all()):
+            raise DataError(
+                f"input {pattern}: weight {chosen.weight!r} holds negative values, or some beyond 2^64. Only the "
+                "ratios of weights count: divide them by their largest."
+            )
+        return frame
+
+    def _labelled(self, frame: Any, pattern: str) -> Any:
+        """The rows whose targets are known; without `drop_null_targets` a null is an error."""
+        for name in self.targets:
+            nulls = int(frame[name].isna().sum())
+            if nulls and not self.settings.drop_null_targets:
+                raise DataError(
+                    f"input {pattern}: target {name!r} is null in {nulls} of {len(frame)} rows. Set "
+                    "features.drop_null_targets=true to leave such rows out. Remove those rows or give them a label "
+                    "otherwise."
+                )
+            if nulls:
+                self._notes.append(
+                    f"{pattern}: {nulls:,} of {len(frame):,} rows left out, because their target {name!r} is null."
+                )
+                frame = frame[frame[name].notna()].reset_index(drop=True)
         return frame
 
     def _read_files(self, engine: str, pattern: str, dtypes: dict[str, str]) -> Any:
@@ -314,8 +342,13 @@ class TableRecipe(Recipe):
         dtypes |= {name: target.dtype for name, target in self.targets.items()}
         if chosen.weight:
             dtypes[chosen.weight] = "float32"
-        made = {name for name in dtypes if workflow.makes(name) and name not in workflow.inputs}
-        needed = {name: dtype for name, dtype in chosen.inputs.items() if name in workflow.inputs or name in dtypes}
+        # What the words of the train rows may make (text_flags) is a column of the files if inputs says so.
+        sure = {name for step in workflow.steps for name in step.outputs}
+        raw = {name for name in chosen.inputs if name not in sure and workflow.makes(name)}
+        made = {name for name in dtypes if workflow.makes(name) and name not in (*workflow.inputs, *raw)}
+        needed = {
+            name: dtype for name, dtype in chosen.inputs.items() if name in workflow.inputs or name in (*dtypes, *raw)
+        }
         return {name: dtype for name, dtype in (dtypes | needed).items() if name not in made and name != ROW}
 
     def _raw_types(self) -> dict[str, str]:

@@ -38,10 +38,11 @@ SEGMENT = 32  # gradients that are added in float32 before their sum goes into f
 SPREAD = 0x9E3779B1  # odd: goes through a power of two of buckets in a scattered order
 
 SGD, ADAGRAD, ADAM, LAMB = range(len(METHODS))
-NUM_NUMBERS = 14
-(METHOD, FULL, ROW_STEPS, LR, BETA1, BETA2, EPS, DECAY, L2, TRUST, CLIP_RATIO, CLIP_FLOOR, MEAN_SCALE, SQUARE_SCALE) = (
-    range(NUM_NUMBERS)
-)
+NUM_NUMBERS = 15
+(
+    METHOD, FULL, ROW_STEPS, LR, BETA1, BETA2, EPS, DECAY, L2, TRUST, TRUST_FLOOR, CLIP_RATIO, CLIP_FLOOR, MEAN_SCALE,
+    SQUARE_SCALE,
+) = range(NUM_NUMBERS)  # fmt: skip
 TABLE, MEAN, SQUARE, STEPS = range(4)
 
 
@@ -345,7 +346,8 @@ def _fill_numbers(numbers: np.ndarray, addresses: np.ndarray, table: Tensor, sta
     numbers[:] = (
         METHODS.index(rule.method), rule.second_moment == "full", rule.step == "row", float(rule.lr), beta1, beta2,
         rule.eps, rule.weight_decay, rule.l2, no_bound if rule.trust_clip is None else rule.trust_clip,
-        no_bound if rule.clip_ratio is None else rule.clip_ratio, rule.clip_floor, mean_scale, square_scale,
+        rule.trust_floor, no_bound if rule.clip_ratio is None else rule.clip_ratio, rule.clip_floor, mean_scale,
+        square_scale,
     )  # fmt: skip
     addresses[TABLE] = table.data_ptr()
     for place, name in ((MEAN, "exp_avg"), (SQUARE, "exp_avg_sq"), (STEPS, "num_steps")):
@@ -433,12 +435,13 @@ def _move_rows(rows, gradients, counts, addresses, numbers):
         _add_scaled(table, rows, np.float32(numbers[DECAY]), gradients)
     lr = np.float32(numbers[LR])
     if method == LAMB:
-        trust = np.float32(numbers[TRUST])
+        trust, least_norm = np.float32(numbers[TRUST]), np.float32(numbers[TRUST_FLOOR] * np.sqrt(width))
         _square_sums_of(table, rows, width, weight_norms)
         _square_sums(gradients, norms)
         for r in range(len(rows)):
-            both = weight_norms[r] > 0 and norms[r] > 0
-            norms[r] = lr * min(np.sqrt(weight_norms[r]) / np.sqrt(norms[r]), trust) if both else lr
+            weight_norm = max(np.sqrt(weight_norms[r]), least_norm)
+            both = weight_norm > 0 and norms[r] > 0
+            norms[r] = lr * min(weight_norm / np.sqrt(norms[r]), trust) if both else lr
     else:
         norms[:] = lr
     weights, width = numba.carray(pointer(table), (1,), np.float32), np.uint64(width)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
+from gigabatch.features.operators import operator_class
 from gigabatch.features.operators.base import FittedOperator
 from gigabatch.features.operators.categories.categorify import Categorify
 from gigabatch.features.operators.categories.text_flags import TextFlags
@@ -122,11 +123,11 @@ def outcome(work):
 @given(st.lists(ANY_STEP, max_size=7), st.sets(COLUMN, min_size=1), COUNTS, st.integers(0, 2**32 - 1))
 def test_any_steps_are_fitted_and_served_as_by_hand(steps, outputs, count, seed):
     frame = pd.DataFrame(np.random.default_rng(5).normal(size=(60, 3)).astype("float32"), columns=["a", "b", "c"])
-    workflow = Workflow(steps)
     expected = outcome(lambda: by_hand(steps, frame))
-    if expected is None:  # such as no rows left to fit on
-        assert outcome(lambda: workflow.fit(cut(frame, count, seed)).transform(frame)) is None
+    if expected is None:  # such as no rows left to fit on, or an indicator that is there already
+        assert outcome(lambda: Workflow(steps).fit(cut(frame, count, seed)).transform(frame)) is None
         return
+    workflow = Workflow(steps)
     found = workflow.fit(cut(frame, count, seed)).transform(frame)
     pd.testing.assert_frame_equal(found, expected, check_exact=True)
     serving = workflow.serving(sorted(outputs))
@@ -258,6 +259,23 @@ def test_a_column_that_nothing_provides_is_an_error_with_the_step():
         Workflow([ExplodeLists({"l": ("e", "int64")}, "place", ["user"]), Log("x")]).check(["l", "user", "x"])
     with pytest.raises(DataError, match=r"workflow: column\(s\) 'price', 'log_prize' not found"):
         workflow.fit([pd.DataFrame({"a": [1]})])
+
+
+def test_a_name_that_a_step_puts_together_overwrites_nothing(rows):
+    flags = [TextFlags("kinds", "is_")]
+    with pytest.raises(DataError, match=r"step 1 \(text_flags\): TextFlags: column 'is_b' would be overwritten"):
+        Workflow(flags, labels=["is_b"]).fit([rows])  # the label of a word's name, which nobody foresaw
+    with pytest.raises(DataError, match=r"step 1 \(text_flags\): TextFlags: column 'is_b' .*there already"):
+        Workflow(flags).fit([rows]).transform(rows.assign(is_b=7))
+    with pytest.raises(DataError, match=r"step 1 \(fill_missing\): FillMissing: column 'age_na' .*there already"):
+        Workflow([FillMissing("age", "all")], labels=["age_na"])
+    with pytest.raises(DataError, match=r"step 2 \(text_flags\): TextFlags: column 'is_a' .*there already"):
+        Workflow([*flags, TextFlags("city", "is_")]).fit([rows.assign(city="a")])
+    by = [operator_class("join_groupby")(keys, ["price"], ["mean"]) for keys in (["a_b"], ["a", "b"])]
+    with pytest.raises(DataError, match=r"step 2 \(join_groupby\): JoinGroupby: column 'price_mean_by_a_b'"):
+        Workflow(by)
+    with pytest.raises(DataError, match=r"step 1 \(fill_missing\): .* 'age_na' would be overwritten"):
+        Workflow([FillMissing("age", "all")]).check(["age", "age_na"])
 
 
 def test_misuse_is_an_error(rows, whole):

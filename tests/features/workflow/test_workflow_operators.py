@@ -127,6 +127,20 @@ def test_rows_in_any_order_alone_and_in_any_partitions_give_the_same_and_come_in
             pd.testing.assert_frame_equal(found, expected, check_exact=True)
 
 
+@pytest.mark.parametrize("indicator", ["auto", "all"])
+def test_a_step_may_read_an_indicator_whatever_nulls_the_train_split_of_a_night_holds(indicator):
+    """F10: it was there only if there was a null, so the next step failed with a KeyError on other nights."""
+    steps = [
+        {"fill_missing": {"column": "x", "indicator": indicator}},
+        {"clip": {"column": "x_na", "high": 0.5}},
+        {"normalize": {"column": "x_na"}},
+    ]
+    nights = [pd.DataFrame({"x": [1.0, 2.0, 3.0]}), pd.DataFrame({"x": [1.0, None, 3.0]})]
+    first, second = (Workflow.from_steps(steps).fit([night]).transform(nights[1]) for night in nights)
+    assert list(first.columns) == list(second.columns) == ["x", "x_na"]
+    assert first.dtypes.equals(second.dtypes)
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 @given(count=COUNTS, seed=st.integers(0, 999))
 @settings(max_examples=examples(4), deadline=None)

@@ -1,6 +1,7 @@
 """The command line: its commands and options, one line for a user's mistake, exit codes, and what gc leaves alone."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ import pandas as pd
 import pytest
 import typer
 
+from gigabatch.features.errors import DataError
+from gigabatch.features.schema import Schema
 from gigabatch.pipeline.commands.app import COMMANDS, main, make_app
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -21,8 +24,11 @@ LINES = {  # every command with its options and arguments: users' scripts and sc
     "score": f"{RUN} --run --split --input --out {OUTPUT}",
     "export": f"{RUN} --run --formats --out {OUTPUT}",
     "nightly": f"{RUN} {OUTPUT}",
+    "update": f"{RUN} --data --run --preprocessor --refresh-scales {OUTPUT}",
+    "runs": f"{RUN} {OUTPUT}",
+    "promote": f"--config ID key=value {OUTPUT}",
     "rollback": f"{RUN} {OUTPUT}",
-    "update": f"{RUN} --data --preprocessor --refresh-scales {OUTPUT}",
+    "unblock": f"--config ID key=value {OUTPUT}",
     "embed": f"{RUN} --run --dtype --index --recall --update {OUTPUT}",
     "serve": f"{RUN} --run --host --port --insecure {OUTPUT}",
     "plan": f"{RUN} --json {OUTPUT}",
@@ -268,12 +274,38 @@ def test_a_mistake_of_ours_keeps_its_traceback(gigabatch, monkeypatch):
         gigabatch("train")
 
 
-def test_ctrl_c_stops_without_a_traceback(gigabatch, monkeypatch):
-    def stop(self):
-        raise KeyboardInterrupt
+def interrupted() -> None:
+    raise KeyboardInterrupt
 
-    monkeypatch.setattr("gigabatch.pipeline.stages.stages.Pipeline.features", stop)
-    assert gigabatch("train")[::2] == (130, "gigabatch: stopped; run again to go on.\n")
+
+def interrupted_in_a_compiled_loop() -> None:
+    try:
+        interrupted()
+    except KeyboardInterrupt as error:
+        raise SystemError("<built-in method> returned a result with an exception set") from error
+
+
+def interrupted_while_reading() -> None:
+    try:
+        interrupted()
+    finally:
+        raise DataError("the reader was closed")
+
+
+@pytest.mark.parametrize("stop", [interrupted, interrupted_in_a_compiled_loop, interrupted_while_reading])
+def test_ctrl_c_stops_without_a_traceback(gigabatch, monkeypatch, stop):
+    """Whatever a library makes of it (R9)."""
+    monkeypatch.setattr("gigabatch.pipeline.stages.stages.Pipeline.features", lambda _: stop())
+    assert gigabatch("train")[::2] == (130, "gigabatch: stopped by SIGINT; run again to go on.\n")
+
+
+def test_sigterm_stops_as_ctrl_c_does_and_the_handlers_are_put_back(gigabatch, tiny, monkeypatch):
+    """Nothing half-written is left for the next run to clean up (R9)."""
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    monkeypatch.setattr(Schema, "save", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    assert gigabatch("train")[::2] == (143, "gigabatch: stopped by SIGTERM; run again to go on.\n")
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+    assert (tiny.artifacts("features"), tiny.hidden()) == ([], [])
 
 
 def runs_of(tiny) -> set[str]:
@@ -328,3 +360,59 @@ def test_gc_counts_by_configuration(gigabatch, finished):
 
 def test_gc_of_a_negative_number_is_an_error(gigabatch):
     assert gigabatch("gc", "--keep", "-1")[0] == 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 3 GiB"),
+        OSError(12, "Cannot allocate memory"),
+        OSError("mapping failed"),
+        RuntimeError("could not create a primitive"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried ..."),
+        RuntimeError("can't start new thread"),
+    ],
+)
+def test_a_want_of_memory_is_one_line_in_whatever_words_it_comes(error, tiny, capsys, monkeypatch):
+    """R11: tracebacks under ulimit -v."""
+
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr("gigabatch.pipeline.stages.stages.Pipeline.features", fails)
+    assert main(["features", "--config", str(tiny.config)]) == 2
+    said = capsys.readouterr().err
+    assert f"gigabatch: out of memory ({type(error).__name__}: {error}). gigabatch plan tells" in said
+    assert said.count("\n") == 1
+
+
+def test_another_runtime_error_keeps_its_traceback(tiny, monkeypatch):
+    monkeypatch.setattr("gigabatch.pipeline.stages.stages.Pipeline.features", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["features", "--config", str(tiny.config)])
+
+
+def test_windows_is_told_so_before_any_work(monkeypatch, capsys):
+    """P21."""
+    monkeypatch.setattr("gigabatch.pipeline.commands.app.sys.platform", "win32")
+    assert main(["train"]) == 2
+    assert capsys.readouterr().err == (
+        "gigabatch: Windows has no locks of the kind that runs need (flock). Use Linux, or WSL.\n"
+    )
+
+
+def test_a_run_needs_nothing_that_linux_alone_has(tiny):
+    """P21: without os.sched_getaffinity, posix_fadvise and /proc, as on macOS, every run failed."""
+    done = tiny.start(
+        "del os.sched_getaffinity, os.sched_setaffinity, os.posix_fadvise\n"
+        "import pathlib\n"
+        "exists = pathlib.Path.exists\n"
+        "pathlib.Path.exists = lambda path, **more: not str(path).startswith('/proc') and exists(path, **more)\n"
+        "from gigabatch.pipeline.commands.app import main\n"
+        f"code = main(['train', '--config', {str(tiny.config)!r}])\n"
+        "from gigabatch.pipeline.machine import this_machine\n"
+        "assert this_machine(pathlib.Path('.'), 'cpu').cores == os.cpu_count()\n"
+        "sys.exit(code)"
+    )
+    _, err = done.communicate(timeout=500)
+    assert done.returncode == 0, err
