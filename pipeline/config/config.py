@@ -162,7 +162,7 @@ class TrainSettings(Settings):
         "best", description="keep the epoch with the lowest valid loss, or the last"
     )
     checkpoint_every_steps: int = Field(
-        1000, ge=1, description="steps from a checkpoint to the next; there is one after each epoch too"
+        1000, ge=1, description="steps from a checkpoint to the next; there is one after each epoch but the last too"
     )
     residency: Literal["auto", "device", "host", "stream"] = Field(
         "auto", description="where the train rows lie: in the training device's memory, in the host's, or on disk"

@@ -33,7 +33,7 @@ from gigabatch.pipeline.evaluation.rank_evaluate import ranking_rows
 from gigabatch.pipeline.reports.report import ReportData, write_report
 from gigabatch.pipeline.runs.pointers import read_pointers
 from gigabatch.pipeline.store.artifacts import Artifact
-from gigabatch.pipeline.store.files import ArtifactError, json_text
+from gigabatch.pipeline.store.files import ArtifactError, json_text, share_file
 from gigabatch.pipeline.store.keys import versions
 
 SPLITS = ("train", "valid", "test")
@@ -191,8 +191,8 @@ def write_run(folder: Path, run_id: str, data: RunData) -> dict[str, Any]:
     """Evaluate the trained artifact into an empty folder; returns what summary.json holds."""
     started = time.perf_counter()
     artifact = data.stages["train"]
-    shutil.copytree(artifact.path / "model", folder / "model")
-    shutil.copy(artifact.path / "metrics.jsonl", folder / "metrics.jsonl")
+    shutil.copytree(artifact.path / "model", folder / "model", copy_function=share_file)
+    share_file(artifact.path / "metrics.jsonl", folder / "metrics.jsonl")
     manifest, curve = artifact.manifest, Run(folder).curve
     trained = {"epochs": round(curve[-1]["epoch"]), "steps": manifest["steps"], "rows": manifest["rows"]}
     results = evaluate_bundle(load_bundle(folder / "model", data.device, data.engine), data)

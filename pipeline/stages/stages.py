@@ -142,7 +142,9 @@ class Pipeline:
             "features",
             input_checksums(recipe.inputs(), self.store.root),
             # Where the files lie does not matter, what is in them does.
-            settings | {"features": {k: v for k, v in settings["features"].items() if k != "path"}},
+            settings
+            | {"features": {k: v for k, v in settings["features"].items() if k != "path"}}
+            | ({"code": code} if (code := recipe.code()) else {}),
             source_hash(SOURCES["features"]),
         )
 

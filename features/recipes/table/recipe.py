@@ -20,7 +20,7 @@ from gigabatch.features.recipes.table.labels import (
     target_settings,
 )
 from gigabatch.features.schema import ENTITIES, LARGEST_WEIGHT, Column, Entity, Schema, Target
-from gigabatch.features.workflow.steps import parse_steps, table_files
+from gigabatch.features.workflow.steps import parse_steps, registered_code, table_files
 from gigabatch.features.workflow.workflow import DTYPES, Workflow
 
 ROW = "row_number"
@@ -233,6 +233,9 @@ class TableRecipe(Recipe):
     def inputs(self) -> list[str]:
         files = [path for pattern in self._patterns().values() for path in expand(pattern)]
         return files + table_files(self.settings.steps)
+
+    def code(self) -> dict[str, str]:
+        return registered_code(self.settings.steps)
 
     def build(self, engine: str) -> FeatureTables:
         self._notes: list[str] = []

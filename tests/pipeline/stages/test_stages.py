@@ -42,7 +42,7 @@ real_copy = gigabatch.pipeline.store.artifacts.ArtifactStore.copy
 POINTS = {
     "features": lambda: setattr(Schema, "save", kill),
     "encode": lambda: kill_after(gigabatch.pipeline.stages.stages, "encode_split", 2),
-    "train": lambda: kill_after(gigabatch.pipeline.training.train, "save_checkpoint", 2),
+    "train": lambda: kill_after(gigabatch.pipeline.training.train, "save_checkpoint", 1),
     "evaluate": lambda: setattr(gigabatch.pipeline.stages.run, "write_report", kill),
     "publish": lambda: setattr(gigabatch.pipeline.store.artifacts.ArtifactStore, "copy", kill_in_copy),
     "latest": lambda: setattr(gigabatch.pipeline.stages.stages, "atomic_symlink", kill),
