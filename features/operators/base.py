@@ -117,6 +117,11 @@ class Configured:
             open_inputs.update(self.inputs)
         return self.outputs if open_inputs.intersection(names) else ()
 
+    @property
+    def recurring(self) -> tuple[str, ...]:
+        """Outputs whose values come round, however far those of the inputs go, such as the hour of a time."""
+        return ()
+
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments by name, those at their default left out: `type(op)(**op.settings())` is `op`."""
         parameters = inspect.signature(type(self)).parameters.values()

@@ -39,7 +39,7 @@ from gigabatch.features.workflow.state import StateReader, StateWriter, check_st
 from gigabatch.features.workflow.steps import READING, make_operator, parse_steps, to_steps
 
 FORMAT = 1
-DTYPES = ("int32", "int64", "float32", "float64", "string", "bool")
+DTYPES = ("int32", "int64", "float32", "float64", "string", "bool", "datetime")
 
 
 class Workflow:
@@ -167,6 +167,19 @@ class Workflow:
     def makes(self, name: str) -> bool:
         """Whether a step adds or replaces the column, or may, where that follows from its fit."""
         return any(step.may_make(name) for step in self.steps)
+
+    def told_by(self, name: str) -> set[str]:
+        """The raw column and every column that its value in a row enters, in the end: no history, no part that comes
+        round."""
+        told = {name}
+        for position, step in enumerate(self.steps):
+            if step.group_keys is not None:
+                continue
+            made = self.made(position)
+            tells = {output for item in step.tells(told) for output in (made if item.endswith("*") else (item,))}
+            gone = set(told).difference(step.columns_after(tuple(told)))
+            told = told.difference(made, gone).union(tells.difference(step.recurring))
+        return told
 
     def fit(self, parts: Iterable[Any], scheduler: Any = "threads") -> Workflow:
         """Learn from the train split, in as few passes over it as the steps' dependence on each other allows.
@@ -482,7 +495,10 @@ class Workflow:
         return dict(zip(names, map(self._chosen, frames), strict=True))
 
     def typed(self, frame: Any) -> Any:
-        """The frame with raw columns cast to `dtypes`, so that a frame from elsewhere cannot lie."""
+        """The frame with raw columns cast to `dtypes`, so that a frame from elsewhere cannot lie.
+
+        A time of type `datetime` may come as ISO 8601 text, a timestamp of any unit and zone, or whole microseconds.
+        """
         require_columns(frame, self.applied_inputs, "workflow")
         known = {name: dtype for name, dtype in self.dtypes.items() if name in self.applied_inputs}
         return cast(frame, known, "workflow", nullable=set(known))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gigabatch.features.columns.times import is_dates, iso_text
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes import recipe_class
@@ -114,9 +115,20 @@ def _written(content: Any, target: Path, used: FoundRun) -> int:
 
 def with_keys(schema: Any, frame: Any, predictions: Any) -> Any:
     """Key, group and time columns, as far as they are there, beside the predictions (`predicted_<target>`)."""
-    found = {name: frame[name] for name in schema.names("key", "group", "time") if name in frame.columns}
+    dtypes = schema.dtypes()
+    found = {
+        name: as_written(frame[name], dtypes[name])
+        for name in schema.names("key", "group", "time")
+        if name in frame.columns
+    }
     found |= {f"predicted_{name}": predictions[name] for name in predictions.columns}
     return engine_of(frame).frames.DataFrame(found)
+
+
+def as_written(column: Any, dtype: str) -> Any:
+    """Times of the calendar as ISO 8601 text in UTC; other columns as they are."""
+    numbers = dtype == "datetime" and column.dtype.kind in "iu"
+    return iso_text(column) if numbers or is_dates(column) else column
 
 
 def write_frame(frame: Any, path: Path) -> None:

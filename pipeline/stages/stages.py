@@ -162,6 +162,8 @@ class Pipeline:
                     tables = recipe.build(self.engine)
                     rows, notes = write_features(tables, folder, config.rows_per_part), tables.notes
                 bar.advance(sum(rows.values()))
+            for note in notes:
+                log.info("features: %s", note)
             seconds = time.perf_counter() - started
             return {"rows": rows, "notes": list(notes), "inputs": cache.files, "seconds": seconds}
 

@@ -1,8 +1,7 @@
-"""Labels and times of the table recipe: checked, and turned into the numbers that the schema promises."""
+"""Labels of the table recipe: checked, and turned into the numbers that the schema promises."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -14,7 +13,6 @@ from gigabatch.features.schema import TASKS, Target, Task
 
 MOST_SHOWN = 10
 LARGEST_FLOAT32 = (2 - 2.0**-23) * 2.0**127
-ISO_8601 = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?)?$"
 
 
 @dataclass(frozen=True)
@@ -169,30 +167,3 @@ def _sorted_classes(values: list[str]) -> list[str]:
     """Ascending: by value where every class is a whole number, else as text."""
     whole = all(value.removeprefix("-").isdecimal() for value in values)
     return sorted(values, key=int if whole else str)
-
-
-def moments(column: Any) -> Any:
-    """A text column of times as numbers that sort alike: int64 or float64 numbers as they are, ISO 8601 times as int64
-    microseconds since 1970; all in one time zone, a closing Z is ignored."""
-    for dtype in ("int64", "float64"):
-        try:
-            require_digits(column, dtype)
-            numbers = column.astype(dtype)
-        except (ValueError, TypeError, RuntimeError, OverflowError):
-            continue
-        if not bool((abs(numbers) < float("inf")).all()):
-            raise DataError(f"time column {column.name!r}: holds NaN or an infinity. Give every row a time.")
-        return numbers
-    text = column.str.rstrip("Z")
-    try:
-        if not bool(text.str.match(ISO_8601).all()):
-            raise ValueError("not every value has that form")
-        with warnings.catch_warnings():  # pandas warns of 30 February before it refuses it
-            warnings.simplefilter("ignore", UserWarning)
-            moment = engine_of(column).frames.to_datetime(text)
-        return moment.astype("datetime64[us]").astype("int64")
-    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-        raise DataError(
-            f"time column {column.name!r}: neither numbers nor ISO 8601 times ({error}). Write them like "
-            "2013-01-31T23:59:00, all alike and in one time zone, or as numbers."
-        ) from error

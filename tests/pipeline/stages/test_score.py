@@ -206,3 +206,38 @@ def test_text_that_a_spreadsheet_runs_is_written_as_it_is_and_warned_of(tmp_path
     caplog.clear()
     write_frame(frame.astype({"id": "str"}), tmp_path / "x.parquet")
     assert not caplog.messages
+
+
+def test_dates_go_in_as_text_or_timestamps_and_come_out_as_text(tiny_in, tmp_path):
+    tiny = tiny_in(tmp_path / "tiny")
+    raw = day_of_rows(0)
+    stamps = pd.Timestamp("2013-12-31T22:00") + pd.to_timedelta(raw["row"], unit="min")
+    text = stamps.dt.strftime("%Y-%m-%dT%H:%M:%S")
+    raw.assign(at=text).to_csv(tmp_path / "days.csv", index=False)
+    steps = [{"date_parts": {"column": "at", "parts": ["hour"], "prefix": "at", "unit": "us", "cyclical": ["hour"]}}]
+    features = TABLE | {
+        "path": str(tmp_path / "days.csv"), "steps": steps, "time": "at", "inputs": {}, "categorical": ["at_hour"],
+        "continuous": ["signal", "at_hour_sin", "at_hour_cos"],
+    }  # fmt: skip
+    del features["group"]
+    content = json.loads(tiny.config.read_text()) | {"recipe": "table", "name": "dated", "features": features}
+    tiny.config.write_text(json.dumps(content))
+    run = tiny.train()
+    for name in ("scores.csv", "scores.parquet"):
+        assert score_run(tiny.config, (), None, "test", tmp_path / name) == 0
+    written = text.set_axis(raw["row"].astype("str"))
+    for found in (pd.read_csv(tmp_path / "scores.csv"), pd.read_parquet(tmp_path / "scores.parquet")):
+        assert found["at"].tolist() == written[found["row"].astype("str")].tolist()
+    new = raw.drop(columns="clicked")
+    bundle = run.bundle()
+    expected = bundle.predict_raw(new.assign(at=text))["clicked"]
+    for at in (stamps, stamps.dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo"), text + "Z",
+               stamps.astype("datetime64[us]").astype("int64")):  # fmt: skip
+        assert np.array_equal(bundle.predict_raw(new.assign(at=at))["clicked"], expected)
+    for at, name in ((text, "new.csv"), (stamps, "new.parquet")):
+        frame = new.assign(at=at)
+        frame.to_csv(tmp_path / name, index=False) if name == "new.csv" else frame.to_parquet(tmp_path / name)
+        assert score_run(tiny.config, (), None, None, tmp_path / "out.csv", str(tmp_path / name)) == 0
+        found = pd.read_csv(tmp_path / "out.csv")
+        assert found["at"].tolist() == text.tolist()
+        assert_scores(found["predicted_clicked"].astype("float32"), expected)
