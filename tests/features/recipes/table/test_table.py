@@ -206,6 +206,15 @@ def test_large_integer_ids_stay_exact_and_nulls_stay_null(table, tmp_path):
         build(path=write(tmp_path, holes), categorical={"code": "int64"})
 
 
+@pytest.mark.parametrize("labels", [[0.1], [1e9 + 0.3], [1e9, 0.1, 7.3], [2000.1, 1499.7]])
+def test_labels_that_float32_tells_apart_and_constants_are_kept(table, tmp_path, labels):
+    frame = table.assign(late=np.resize(np.array(labels), len(table)))
+    tables = build(path=write(tmp_path, frame), continuous=("x",), targets={"late": {"task": "regression"}})
+    found = tables.splits["train"]
+    expected = np.resize(np.array(labels), len(table)).astype("float32")[found["row_number"]]
+    np.testing.assert_array_equal(found["late"], expected)
+
+
 def test_files_without_a_header_take_the_given_names(table, tmp_path):
     table[["shop", "late"]].to_csv(tmp_path / "t.tsv", index=False, header=False, sep="\t")
     tables = build(
@@ -242,6 +251,7 @@ def test_a_nan_label_is_an_error(table, tmp_path):
         (["no", "yes", "who"], {"task": "binary", "positive": "yes"}, "a binary label has two values"),
         (["no", "no", "no"], {"task": "multiclass"}, "holds only 'no'"),
         ([1.0, 2.0, 1e300], {"task": "regression"}, "beyond float32"),
+        ([1e9, 1e9 + 1, 1e9 + 2], {"task": "regression"}, "moves values by up to 2, .* Subtract a constant near their"),
         (["1.", "many.", "2."], {"task": "regression", "label_strip": "."}, "labels are not numbers"),
     ],
 )
