@@ -38,9 +38,9 @@ def cowclip_settings(scale: float, lr: float) -> dict[str, Any]:
 
 
 CONTENDERS = {
-    "lamb": Contender("LAMB, rows and layers", "lamb", 0.08),
+    "lamb": Contender("LAMB, rows and layers", "lamb", 0.08, lambda scale, lr: {"rowwise_method": "lamb"}),
     "adamw": Contender("AdamW", "adamw", 0.02),
-    "adagrad_lamb": Contender("Adagrad on rows, LAMB", "adagrad_lamb", 0.08, lambda scale, lr: {"table_lr": lr}),
+    "adagrad_lamb": Contender("Adagrad on rows, LAMB", "lamb", 0.08, lambda scale, lr: {"table_lr": lr}),
     "cowclip": Contender("CowClip", "cowclip", 0.02, cowclip_settings),
 }
 

@@ -48,8 +48,8 @@ FASTAI_PYTHON = Path(".venv-bench/fastai/bin/python")
 # seeds: at 4,096 .7023 to .7036, at 12,288 .7004 to .7018, at 14,336 .6987 to .7004, and at 16,384 .6960 to .6996, not
 # always enough. fastai, one seed: .7003 at 4,096 (lr .02), .6995 at 6,144 (lr .03), and .6985 at 8,192 (lr .04), not
 # enough. Those of the GPU follow the square-root rule and were not searched.
-OURS = {"cpu": Recipe(14_336, 0.1, 0.1, "adagrad_lamb"), "cuda": Recipe(204_800, 0.5, 0.25, "adagrad_lamb")}
-OURS_SMALL = Recipe(SMALL_BATCH, 0.05, 0.05, "adagrad_lamb")
+OURS = {"cpu": Recipe(14_336, 0.1, 0.1, "lamb"), "cuda": Recipe(204_800, 0.5, 0.25, "lamb")}
+OURS_SMALL = Recipe(SMALL_BATCH, 0.05, 0.05, "lamb")
 OURS_DENSE = Recipe(SMALL_BATCH, 0.01, None, "adamw")
 PEERS = {"fastai_unoptimised": Recipe(SMALL_BATCH, 0.01), "fastai_tuned": Recipe(6_144, 0.03)}
 SEARCHED = {"batch_size": (4_096, 12_288, 14_336, 16_384), "lr": (0.05, 0.1, 0.15, 0.2), "table_lr": (0.05, 0.1, 0.14)}

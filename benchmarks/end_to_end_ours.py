@@ -197,7 +197,7 @@ def search(path: str, device: str, grid: Mapping[str, Sequence[float]]) -> None:
     clock = Clock(device)
     train, valid = encode(*read_splits(path, "auto" if device == "cuda" else "pandas", clock), device, clock)
     for values in itertools.product(*grid.values()):
-        recipe = Recipe(**dict(zip(grid, values, strict=True)), optimizer="adagrad_lamb")
+        recipe = Recipe(**dict(zip(grid, values, strict=True)), optimizer="lamb")
         model = train_epoch(train, recipe, device, 0, clock)
         print(
             json.dumps(

@@ -104,10 +104,11 @@ def our_step(
     precision: str = "auto",
     folded: bool = True,
     waits: list[float] | None = None,
+    **settings: str,
 ) -> Step:
     """One step of ours as a function, through the loader and the step that `gigabatch train` runs.
 
-    waits: is given the seconds that each step waited for its batch.
+    waits: is given the seconds that each step waited for its batch. settings: of the optimizer.
     """
     inputs = ModelInputs(NUM_IDS, NUM_FLOATS)
     model = TabularModel(inputs, TabularSettings(LAYERS, embedding_widths=WIDTHS)).to(table.device)
@@ -116,7 +117,7 @@ def our_step(
     step = TrainStep(
         model,
         TargetLoss([("binary", 1)]),
-        build_optimizer(model, optimizer, lr=1e-3),
+        build_optimizer(model, optimizer, lr=1e-3, **settings),
         choose_precision(precision, table.device),
     )
     model.train()
@@ -169,7 +170,7 @@ def main() -> None:
             "ours": our_step(table, batch_size, waits=waits),
             "ours, float32": our_step(table, batch_size, precision="float32"),
             "ours, not folded": our_step(table, batch_size, folded=False),
-            "ours, Adagrad and LAMB": our_step(table, batch_size, "adagrad_lamb"),
+            "ours, LAMB on rows": our_step(table, batch_size, rowwise_method="lamb"),
             "ours, lazy Adam": our_step(table, batch_size, "cowclip"),
         }
         steps = 2 if flags.quick else 3 if batch_size > 100_000 else 20

@@ -1,5 +1,6 @@
 """Errors that a user of `features` can mend: each names the place, what was found, and what to do."""
 
+import difflib
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -46,6 +47,12 @@ def require_columns(frame: Any, columns: Iterable[str], where: str) -> None:
         raise DataError(
             f"{where}: column(s) {', '.join(map(repr, twice))} are there more than once. Rename or drop the others."
         )
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """` Did you mean 'price'?` of the nearest known name, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def strict_json(text: str, where: str) -> Any:

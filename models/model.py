@@ -6,8 +6,9 @@ Shapes: B rows of a batch, C id columns, F float columns, O outputs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from gigabatch.models.errors import ModelError
@@ -39,8 +40,21 @@ class Rows(Protocol):
     def weight(self) -> Tensor | None: ...
 
 
+class TargetScale(NamedTuple):
+    """Mean and deviation of a regression target in the train split, and which target and which output it is."""
+
+    target: int
+    output: int
+    mean: float
+    std: float
+
+
 class Model(nn.Module):
     """Base of the models on the shelf (`models/shelf.py`); weights come from torch's global generator.
+
+    A model learns regression targets in standard deviations from their mean, so that none depends on its unit:
+    `training_loss` is given standardised targets and `forward` gives such outputs, where `scale_targets` has said what
+    they are. `in_target_units` takes outputs back; whatever predicts calls it. The scales are saved with the weights.
 
     Class attributes: `Settings`, a frozen dataclass of what a user may set, which refuses what cannot be
     (`ModelError`); `entities`, which of `user` and `item` the schema must name for this model; `single_output`, the
@@ -72,10 +86,20 @@ class Model(nn.Module):
 
     def __init__(self, inputs: ModelInputs, settings: Any) -> None:
         super().__init__()
+        name, known = type(self).__name__, getattr(type(self), "Settings", object)
+        for argument, value, kind in (("inputs", inputs, ModelInputs), ("settings", settings, known)):
+            if not isinstance(value, kind):
+                raise ModelError(
+                    f"{name}: {argument} must be {kind.__module__}.{kind.__qualname__}, found {type(value).__name__}. "
+                    f"Build it as {name}(ModelInputs(...), {name}.Settings(...))."
+                )
         self.inputs, self.settings = inputs, settings
+        self.target_scales: tuple[TargetScale, ...] = ()
+        self.register_buffer("saved_target_scales", None)  # so that weights of a model without scales have no such name
 
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
-        """ids [B, C] int32 or int64, floats [B, F] float32 -> outputs [B, O] float32: logits, or values (regression).
+        """ids [B, C] int32 or int64, floats [B, F] float32 -> outputs [B, O] float32: logits, or values (regression),
+        which are standardised where `target_scales` are set.
 
         In evaluation mode a row's outputs depend on that row alone, within `SCORE_RTOL` and `SCORE_ATOL`.
         """
@@ -84,12 +108,49 @@ class Model(nn.Module):
     def training_loss(self, batch: Rows, loss: TargetLoss) -> Tensor:
         """Scalar float32 loss of a batch in training; by default the targets' own loss of the outputs.
 
-        Called under autocast where training runs in bfloat16; what needs float32 must turn it off for itself.
+        The batch's targets are standardised. Called under autocast where training runs in bfloat16; what needs float32
+        must turn it off for itself.
         """
         return loss(self(batch.ids, batch.floats), batch.targets, batch.weight)
 
+    def scale_targets(self, scales: Sequence[TargetScale]) -> None:
+        """Learn and predict these regression targets in standard deviations; those without a scale as they are."""
+        for scale in scales:
+            if not (0 <= scale.output < self.inputs.num_outputs and scale.std > 0):
+                raise ModelError(
+                    f"{type(self).__name__}: {scale} does not fit {self.inputs.num_outputs} outputs; a deviation is "
+                    "above 0."
+                )
+        self.target_scales = tuple(scales)
+        device = next((tensor.device for tensor in self.parameters()), None)
+        rows = [tuple(scale) for scale in self.target_scales]
+        self.saved_target_scales = torch.tensor(rows, dtype=torch.float64, device=device) if rows else None
+
+    def standardised(self, targets: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Targets, one [B] each, with those of regression as what the model learns: float32, computed in float64."""
+        found = list(targets)
+        for scale in self.target_scales:
+            found[scale.target] = ((targets[scale.target].double() - scale.mean) / scale.std).float()
+        return tuple(found)
+
+    def in_target_units(self, outputs: Tensor) -> Tensor:
+        """Outputs [B, O] with regression values in their target's own unit: float64 where there are scales, since
+        float32 may hold the deviation and not the mean beside it; other outputs keep their value."""
+        if not self.target_scales:
+            return outputs
+        columns = list(outputs.double().unbind(1))
+        for scale in self.target_scales:
+            columns[scale.output] = columns[scale.output] * scale.std + scale.mean
+        return torch.stack(columns, dim=1)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        saved = state_dict.get(f"{prefix}saved_target_scales")  # there is none in weights saved before there were any
+        rows = [] if saved is None else saved.tolist()
+        self.scale_targets([TargetScale(int(target), int(output), *scale) for target, output, *scale in rows])
+        super()._load_from_state_dict(state_dict, prefix, *others)
+
     def remember(self, ids: Tensor, floats: Tensor, targets: Sequence[Tensor]) -> None:
-        """Called once before training with all rows of the train split, on the host.
+        """Called once before training with all rows of the train split, on the host; targets in their own units.
 
         What a model keeps of them (counts of items, say) goes into buffers, so that it is saved with the weights; the
         buffers' shapes must be known from inputs and settings, or be restored in `_load_from_state_dict`.

@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from gigabatch.features.encoding.online import OnlineTransformer
 from gigabatch.features.encoding.preprocessor import Preprocessor
@@ -20,9 +21,10 @@ from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import UNREADABLE, DataError
 from gigabatch.features.schema import Schema
 from gigabatch.features.workflow.workflow import Workflow
-from gigabatch.models.losses import TargetLoss
+from gigabatch.models.losses import RegressionLoss, TargetLoss
 from gigabatch.models.model import Model
 from gigabatch.models.shelf import ModelSpec, spec_of
+from gigabatch.pipeline.config.config import ConfigError, LossSettings
 from gigabatch.pipeline.store.keys import file_checksum
 
 FORMAT = 2  # since 2 a model is described by its name, inputs and settings
@@ -88,9 +90,9 @@ class Bundle:
         Returns
         -------
         data frame of the same engine, index and length
-            One float32 column a binary target (probability) or regression target (value), and one column
-            `<target>_<class>` a class of a multiclass target (probability). A row's predictions alone and among others
-            are equal within `SCORE_RTOL` and `SCORE_ATOL` (models/model.py).
+            One column a binary target (probability, float32) or regression target (value in the target's own unit,
+            float64), and one float32 column `<target>_<class>` a class of a multiclass target (probability). A
+            row's predictions alone and among others are equal within `SCORE_RTOL` and `SCORE_ATOL` (models/model.py).
 
         Raises
         ------
@@ -109,11 +111,12 @@ class Bundle:
 
     @property
     def raw_workflow(self) -> Workflow:
-        """The workflow; `DataError` where there is none."""
+        """The workflow; `DataError` where there is none, with the step that needs more than the row."""
         if self.workflow is None:
+            reason = self.info.get("raw_refused", "its features need more than the row.")
             raise DataError(
-                f"bundle: recipe {self.info.get('recipe')!r} has no way from raw rows alone to predictions, because "
-                "its features need more than the row. Give rows of the features stage to predict, or score a split."
+                f"bundle: recipe {self.info.get('recipe')!r} has no way from raw rows alone to predictions: {reason} "
+                "Give rows of the features stage to predict, or score a split."
             )
         return self.workflow
 
@@ -187,7 +190,8 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
             raise BundleError(f"bundle {folder}: format {content['format']}, this version reads {FORMAT}.")
         info, has_workflow = dict(content["info"]), content.get("workflow", False)
         _check(folder, content, has_workflow)
-        model = ModelSpec.from_dict(content["model"]).build()
+        with _AsAllocated():
+            model = ModelSpec.from_dict(content["model"]).build()
         model.load_state_dict(load_file(folder / WEIGHTS, device="cpu"))
     except BundleError:
         raise
@@ -203,6 +207,16 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
     if list(model.inputs.num_ids) != expected:
         raise BundleError(f"bundle {folder}: the model's tables {model.inputs.num_ids} do not fit the vocabularies.")
     return Bundle(preprocessor, model.to(device).eval(), info, device, workflow)
+
+
+class _AsAllocated(TorchFunctionMode):
+    """Within it weights are not drawn: those of a bundle come from its file, and drawing tables of a million ids takes
+    longer than reading them. torch's random state stays as it is."""
+
+    DRAWS = (Tensor.normal_, Tensor.uniform_, Tensor.bernoulli_, Tensor.exponential_, Tensor.random_)
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        return arguments[0] if function in self.DRAWS else function(*arguments, **(options or {}))
 
 
 def _files(folder: Path, has_workflow: bool) -> dict[str, Path]:
@@ -236,10 +250,16 @@ def _check(folder: Path, content: Mapping[str, Any], has_workflow: bool) -> None
 
 
 def model_outputs(model: Model, ids: Tensor, floats: Tensor) -> Iterator[Tensor]:
-    """Outputs [rows of block, O] of each block of `BLOCK_ROWS` rows, in evaluation mode.
+    """Outputs [rows of block, O] of each block of `BLOCK_ROWS` rows, in evaluation mode; regression values in their
+    target's own unit.
 
     ids [N, C] int32, floats [N, F] float32, on the model's device. The model's mode is restored.
     """
+    yield from map(model.in_target_units, standardised_outputs(model, ids, floats))
+
+
+def standardised_outputs(model: Model, ids: Tensor, floats: Tensor) -> Iterator[Tensor]:
+    """`model_outputs` as the model learns them, which is what losses are of."""
     training = model.training
     model.eval()
     try:
@@ -262,9 +282,24 @@ def named_predictions(schema: Schema, predictions: Sequence[Tensor]) -> dict[str
     return columns
 
 
-def target_loss(schema: Schema) -> TargetLoss:
-    """The loss that a schema's targets ask for."""
-    return TargetLoss([(target.task, target.num_outputs) for target in schema.targets])
+def target_loss(schema: Schema, losses: Mapping[str, LossSettings] | None = None) -> TargetLoss:
+    """The loss that a schema's targets ask for. losses: of regression targets by name (`train.losses`).
+
+    Raises:
+        ConfigError: for a name that is no regression target of the schema.
+    """
+    losses = losses or {}
+    known = [target.name for target in schema.targets if target.task == "regression"]
+    if unknown := [name for name in losses if name not in known]:
+        raise ConfigError(
+            f"train.losses: {', '.join(map(repr, unknown))} is no regression target. Regression targets: "
+            f"{', '.join(known) or 'none'}."
+        )
+    given = [
+        RegressionLoss(**losses[target.name].model_dump(exclude_none=True)) if target.name in losses else None
+        for target in schema.targets
+    ]
+    return TargetLoss([(target.task, target.num_outputs) for target in schema.targets], given)
 
 
 def _frame_device(engine: Any) -> str:

@@ -36,7 +36,12 @@ class Machine:
 def this_machine(folder: Path, device: str) -> Machine:
     """folder: on the disk that is meant. device: of torch; `cpu` for no GPU."""
     gpu = torch.cuda.mem_get_info(device)[0] if device != "cpu" else 0
-    return Machine(available_memory(), gpu, shutil.disk_usage(folder).free, len(os.sched_getaffinity(0)))
+    return Machine(available_memory(), gpu, shutil.disk_usage(folder).free, available_cores())
+
+
+def available_cores() -> int:
+    """Cores that this process may use: those it is bound to where the system can tell (Linux), else all."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def available_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:

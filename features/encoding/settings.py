@@ -6,11 +6,11 @@ Part of a configuration, which is checked before pandas is imported: operators a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from gigabatch.features.errors import DataError
-from gigabatch.features.setting_checks import require_counts
+from gigabatch.features.setting_checks import INDICATORS, require_counts
 
 if TYPE_CHECKING:
     from gigabatch.features.operators.categories.categorify import Categorify
@@ -54,15 +54,16 @@ class PreprocessorSettings:
     columns
         Settings of single categorical columns, by name.
     indicator
-        Which continuous columns get a float32 column `<name>_na`, 1 where a null was filled: `auto` for those that
-        hold a null in the train split, `all` or `none`.
+        Which continuous columns get a float32 column `<name>_na`, 1 where a null was filled: `auto` those of a type
+        that can hold nulls (float32, float64), `all` or `none`. With `auto` the column of one that holds no null in the
+        train split stays 0: the model, which has never seen a 1, is not given one.
     scale
         Whether continuous columns become z-scores (mean 0 and standard deviation 1 on the train split).
 
     Raises
     ------
     DataError
-        If a count is no whole number from 1, or `columns` is no mapping.
+        If a count is no whole number from 1, `indicator` is unknown, `columns` is no mapping, or a key in it.
 
     Examples
     --------
@@ -82,14 +83,28 @@ class PreprocessorSettings:
     def __post_init__(self) -> None:
         if not isinstance(self.columns, Mapping):
             raise DataError(f"preprocess.columns: expected settings by column, found {self.columns!r}.")
-        known = {  # JSON brings plain mappings
-            name: item if isinstance(item, CategorySettings) else CategorySettings(**item)
-            for name, item in self.columns.items()
-        }
+        known = {name: _category_settings(name, item) for name, item in self.columns.items()}
         object.__setattr__(self, "columns", known)
+        if self.indicator not in INDICATORS:
+            raise DataError(f"preprocess.indicator: unknown value {self.indicator!r}. Known: {', '.join(INDICATORS)}.")
+        if not isinstance(self.scale, bool):
+            raise DataError(f"preprocess.scale: expected true or false, found {self.scale!r}.")
         CategorySettings(self.min_count, self.max_size, self.oov_buckets)
 
     def category(self, name: str) -> Categorify:
         """The operator of the categorical column of that name."""
         everywhere = CategorySettings(self.min_count, self.max_size, self.oov_buckets)
         return self.columns.get(name, everywhere).operator(name)
+
+
+def _category_settings(column: str, given: object) -> CategorySettings:
+    """Of a column; JSON and YAML bring a plain mapping."""
+    if isinstance(given, CategorySettings):
+        return given
+    known = [item.name for item in fields(CategorySettings)]
+    if not isinstance(given, Mapping):
+        raise DataError(f"preprocess.columns.{column}: expected settings by name, found {given!r}. Known: {known}.")
+    unknown = [str(key) for key in given if key not in known]
+    if unknown:
+        raise DataError(f"preprocess.columns.{column}: unknown key(s) {', '.join(unknown)}. Known: {', '.join(known)}.")
+    return CategorySettings(**given)

@@ -2,8 +2,10 @@
 
 Everything is arithmetic on sorted int64 keys, so it runs alike on NumPy and CuPy arrays: an event's key is
 `group * span + time`, events are sorted by it, running sums are taken over the sorted values, and a question
-"group g, before time t, not older than w" is two binary searches and a difference of running sums. Sums are of
-integers and therefore exact: the answer does not depend on row order, partition count or engine.
+"group g, before time t, not older than w" is two binary searches and a difference of running sums. Where groups and
+times are too many for that product, times are ranked densely first (microseconds over years in a million groups); that
+takes two searches more. Sums are of integers and therefore exact: the answer does not depend on row order, partition
+count or engine.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class AsOfJoin:
     Raises
     ------
     DataError
-        A missing column, a time or order that is null or no whole number, times too far apart for int64.
+        A missing column, a time or order that is null or no whole number.
 
     Examples
     --------
@@ -77,26 +79,32 @@ class AsOfJoin:
         known = self.engine.array(events[event_time].notna()) & (event_groups >= 0)
         times = whole_values(events[event_time], "as-of time")
         self._set_span(at, times[known], event_groups)
-        keys = event_groups * self.span + (times - self.base)
+        keys = event_groups * self.span + self._place(self.xp.where(known, times, self.base))
         rows = self.xp.nonzero(known)[0]
         self.sorted_rows = rows[self._argsort(keys[rows], events, rows, order)]
         self.sorted_keys = keys[self.sorted_rows]
         self.found_group = query_groups >= 0
         self.query_start = query_groups * self.span
-        self.at = at
-        self.own_time = self.xp.where(known, times, self.xp.int64(2**62)) if exclude_self else None
+        self.at, self.event_groups = at, event_groups
+        self.own = (known, times) if exclude_self else None
         self.stop = self._search(at)
 
     def _set_span(self, at: Any, times: Any, groups: Any) -> None:
+        """Settle how a time becomes a place in [0, span)."""
+        self.first = int(times.min()) if len(times) else 0
         low = min([int(a.min()) for a in (at, times) if len(a)], default=0)
         high = max([int(a.max()) for a in (at, times) if len(a)], default=0)
-        self.base, self.span = low, high - low + 2
         num_groups = int(groups.max()) + 1 if len(groups) else 1
+        self.base, self.span, self.ranked = low, high - low + 2, None
         if (num_groups + 1) * self.span >= 2**63:
-            raise DataError(
-                f"as-of: times from {low} to {high} in {num_groups} group(s) are more than int64 can number. Give the "
-                "times in a coarser unit, such as minutes."
-            )
+            self.ranked = self.xp.unique(times)
+            self.span = len(self.ranked) + 1
+
+    def _place(self, times: Any) -> Any:
+        """int64 in [0, span), in the order of the times; of events, equal for equal times alone."""
+        if self.ranked is None:
+            return times - self.base
+        return self.xp.searchsorted(self.ranked, times)
 
     def _argsort(self, keys: Any, events: Frame, rows: Any, order: str | None) -> Any:
         if order is None:
@@ -108,18 +116,26 @@ class AsOfJoin:
 
     def _search(self, bound: Any) -> Any:
         """Position in the sorted events of each query's first event at or after `bound`."""
-        offset = self.xp.clip(bound - self.base, 0, self.span - 1)
-        return self.xp.searchsorted(self.sorted_keys, self.query_start + offset)
+        return self.xp.searchsorted(self.sorted_keys, self.query_start + self._place(bound))
 
     def _start(self, window: int | None) -> Any:
-        return self._search(self.xp.full_like(self.at, self.base) if window is None else self.at - window)
+        since = self._since(window)
+        return self.xp.searchsorted(self.sorted_keys, self.query_start) if since is None else self._search(since)
 
-    def _own(self, window: int | None) -> Any:
-        """1 where a query's own event lies among the events that it asks about, else 0."""
-        inside = self.found_group & (self.own_time < self.at)
-        if window is not None:
-            inside = inside & (self.own_time >= self.at - window)
-        return inside
+    def _since(self, window: int | None) -> Any:
+        """int64: where each query's window begins; None if it holds all the past."""
+        if window is None or not len(self.at) or window > int(self.at.max()) - self.first:
+            return None
+        # In halves and never before the first event: so nothing leaves int64.
+        reach = self.xp.where(self.at >= self.first + window, self.at, self.first + window)
+        return reach - window // 2 - (window - window // 2)
+
+    def _inside(self, own: tuple[Any, Any], window: int | None) -> Any:
+        """1 where a query's own event, known at its time, lies among the events that it asks about, else 0."""
+        known, times = own
+        inside = self.found_group & known & (times < self.at)
+        since = self._since(window)
+        return inside if since is None else inside & (times >= since)
 
     def count(self, window: int | None = None, of: str | None = None) -> Any:
         """int64 number of events with time in [at - window, at); with `of`, only those where that column is known."""
@@ -127,8 +143,8 @@ class AsOfJoin:
         if weight is not None:
             return self._sum(weight, window)
         number = self.stop - self._start(window)
-        if self.own_time is not None:
-            number = number - self._own(window)
+        if self.own is not None:
+            number = number - self._inside(self.own, window)
         return self.xp.where(self.found_group, number, 0).astype("int64")
 
     def sum(self, column: str, window: int | None = None) -> Any:
@@ -140,7 +156,8 @@ class AsOfJoin:
             fractions = bool(((floats != self.xp.rint(floats)) & ~self.xp.isnan(floats)).any())
         values = self.xp.zeros(0, dtype="int64") if fractions else whole_values(summed, "as-of sum")
         largest = max(int(values.max()), -int(values.min())) if len(values) else 0
-        beyond = largest * len(values) >= 2**62 and not float(abs(values.astype("float64")).sum()) < 2.0**62
+        # A running sum may leave int64: where it wraps around, differences wrap back, if a group's own sum fits.
+        beyond = largest * len(values) >= 2**62 and not self._largest_sum(values) < 2.0**62
         if fractions or beyond:
             raise DataError(
                 f"as-of sum: column {column!r} holds fractions or values beyond int64; running sums are exact for "
@@ -148,12 +165,18 @@ class AsOfJoin:
             )
         return self._sum(values, window)
 
+    def _largest_sum(self, values: Any) -> float:
+        """The sum of the absolute values of the group in which it is the largest."""
+        grouped = self.event_groups >= 0
+        weights = abs(values.astype("float64"))[grouped]
+        return float(self.xp.bincount(self.event_groups[grouped], weights=weights).max()) if len(weights) else 0.0
+
     def _sum(self, values: Any, window: int | None) -> Any:
         running = self.xp.zeros(len(self.sorted_rows) + 1, dtype="int64")
         running[1:] = self.xp.cumsum(values[self.sorted_rows])
         total = running[self.stop] - running[self._start(window)]
-        if self.own_time is not None:
-            total = total - values * self._own(window)
+        if self.own is not None:
+            total = total - values * self._inside(self.own, window)
         return self.xp.where(self.found_group, total, 0)
 
     def last_row(self, window: int | None = None) -> Any:
@@ -162,7 +185,7 @@ class AsOfJoin:
         if len(self.sorted_rows) == 0:
             return self.xp.full(self.num_queries, -1, dtype="int64")
         rows = self.sorted_rows[self.xp.clip(position, 0, None)]
-        if self.own_time is not None:
+        if self.own is not None:
             itself = (rows == self.xp.arange(self.num_queries)) & (position >= start)
             position = position - itself
             rows = self.sorted_rows[self.xp.clip(position, 0, None)]

@@ -8,7 +8,6 @@ imported when they are first asked for.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import pkgutil
@@ -16,7 +15,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from gigabatch.features.errors import DataError
+from gigabatch.features.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
     from gigabatch.features.operators.base import Configured
@@ -35,8 +34,7 @@ def operator_class(name: str) -> type[Configured]:
     for module in (name,) if name in modules and name in _operators_of(name) else modules:
         if name in _operators_of(module):
             return _operators_of(module)[name]
-    close = difflib.get_close_matches(name, operator_names(), n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+    hint = did_you_mean(name, operator_names())
     raise DataError(f"unknown operator {name!r}.{hint} Known: {', '.join(operator_names())}.")
 
 
@@ -84,15 +82,14 @@ def _classes() -> dict[str, type[Configured]]:
 def __getattr__(name: str) -> Any:
     if not name[:1].isupper():  # a module of this package is asked for in the same way
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.")
-    spelled = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+    spelled = _snake(name)
     own = _operators_of(spelled).values() if spelled in _modules() else ()
     for kind in own:  # its file alone is imported
         if kind.__name__ == name:
             return kind
     if name in _classes():
         return _classes()[name]
-    close = difflib.get_close_matches(name, _classes(), n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+    hint = did_you_mean(name, _classes())
     raise AttributeError(
         f"module {__name__!r} has no operator {name!r}.{hint} It has: {', '.join(sorted(_classes()))}."
     )

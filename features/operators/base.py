@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError, require_columns
+from gigabatch.features.reading.tables import Reading
 
 
 class Configured:
@@ -31,11 +32,23 @@ class Configured:
     writes: ClassVar[tuple[str, ...]] = ()
     """Arguments that name columns to add or replace: one, several, or the values of a mapping."""
 
+    untold: ClassVar[tuple[str, ...]] = ()
+    """Those of `reads` whose value in a row enters no column of another name of that row: it is read out of fold, as of
+    an earlier time, or carried along."""
+
     tables: ClassVar[tuple[str, ...]] = ()
     """Arguments that are frames; in YAML the path of a file stands there."""
 
     files: ClassVar[tuple[str, ...]] = ()
     """Further arguments that may be the path of a file, which the operator reads when it is fitted."""
+
+    reading: Reading = Reading()
+    """How such a file is read; no setting of the operator, but of the recipe that holds it."""
+
+    @classmethod
+    def code_of(cls, arguments: Mapping[str, Any]) -> str:
+        """What of the result follows from code that these arguments only name: its hash, else nothing."""
+        return ""
 
     @classmethod
     def kind(cls) -> str:
@@ -50,8 +63,25 @@ class Configured:
     @property
     def outputs(self) -> tuple[str, ...]:
         """Columns that are added or replaced: those that `writes` says. Override where they follow otherwise."""
+        return self.chosen
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """Outputs that an argument names, so that it was somebody's wish if they replace a column: those that `writes`
+        says. All other outputs, whose names the operator puts together (of a prefix, a key, a word), replace none."""
         given = [self._argument(attribute) for attribute in self.writes]
         return tuple(name for item in given for name in _names(item.values() if isinstance(item, Mapping) else item))
+
+    def require_free(self, there: Collection[str], outputs: Sequence[str]) -> None:
+        """Raise `DataError` if one of the outputs would replace a column that nobody chose, or another output."""
+        found, what = [name for name in outputs if name in there and name not in self.chosen], "there already"
+        if not found:
+            found, what = [name for name in dict.fromkeys(outputs) if outputs.count(name) > 1], "made more than once"
+        if found:
+            raise DataError(
+                f"{type(self).__name__}: column {found[0]!r} would be overwritten, it is {what}. Rename the other one, "
+                "or give this step other names (such as a prefix, an output or keys) to make its own from."
+            )
 
     def _argument(self, attribute: str) -> Any:
         """The argument; `DataError` for several columns where the constructor's annotation says one."""
@@ -75,6 +105,17 @@ class Configured:
     def may_make(self, name: str) -> bool:
         """Whether a column of this name may be added or replaced; for outputs whose names follow from the fit."""
         return name in self.outputs
+
+    def tells(self, names: Collection[str]) -> tuple[str, ...]:
+        """The outputs that a row's own value of one of these columns enters, as far as they are known before the fit.
+
+        Such an output tells the row its label where a label is among `names`. Override where outputs differ in this.
+        """
+        told = [attribute for attribute in self.reads if attribute not in self.untold]
+        open_inputs = {name for attribute in told for name in _names(self._argument(attribute))}
+        if not self.untold:
+            open_inputs.update(self.inputs)
+        return self.outputs if open_inputs.intersection(names) else ()
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments by name, those at their default left out: `type(op)(**op.settings())` is `op`."""
@@ -114,6 +155,7 @@ class ColumnOperator(Operator):
         """The output columns by name."""
 
     def transform(self, frame: Frame) -> Frame:
+        self.require_free(frame.columns, self.outputs)
         out = frame.copy(deep=False)
         for name, column in self.compute(frame).items():
             out[name] = column
@@ -168,6 +210,7 @@ class FittedOperator(Configured, ABC):
     def apply(self, frame: Frame, state: Any) -> Frame:
         """The frame with the output columns added or replaced."""
         require_columns(frame, self.applied_inputs, type(self).__name__)
+        self.require_free(frame.columns, self.outputs_of(state))
         return frame.assign(**self.columns(frame, state))
 
     def train_columns(self, frame: Frame, state: Any) -> dict[str, Column]:
@@ -177,6 +220,7 @@ class FittedOperator(Configured, ABC):
     def apply_to_train(self, frame: Frame, state: Any) -> Frame:
         """`apply` for rows that the fit saw."""
         require_columns(frame, self.applied_inputs, type(self).__name__)
+        self.require_free(frame.columns, self.outputs_of(state))
         return frame.assign(**self.train_columns(frame, state))
 
     def fit(self, partitions: Iterable[Frame]) -> Any:
@@ -205,3 +249,10 @@ class WithinGroups:
 
 def _names(given: Any) -> tuple[str, ...]:
     return () if given is None else (given,) if isinstance(given, str) else tuple(given)
+
+
+def unused(name: str, taken: Collection[str]) -> str:
+    """The name, with as many `_` behind it as make it none of `taken`; for columns that only an operator sees."""
+    while name in taken:
+        name += "_"
+    return name

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -38,8 +38,8 @@ class Thresholds:
     """What raises a flag, all of them reached or passed.
 
     psi_moderate, psi_large: of the index, where it also passes its noise. null_rate: change of the share of nulls, up
-    or down. unseen_rate: share of new rows that the old vocabulary does not know. mean_shift: change of the mean in
-    old standard deviations.
+    or down. unseen_rate: share of new rows that the old vocabulary does not know, above what more rows of the old
+    data would have. mean_shift: change of the mean in old standard deviations.
     """
 
     psi_moderate: float = 0.1
@@ -87,6 +87,7 @@ class CategoryChurn:
     absent_since: for every version, how many vanished values it was the last to hold; after the first fit they are
     rows of an embedding table that nothing has trained since. never_seen: values of the vocabulary that no data held
     at all. unseen_rate: share of rows that the old vocabulary does not know, null rows not among them.
+    unseen_rate_expected: what more rows of the old data would have, by leave-one-out (see `expected_unseen`).
     stability: over the old data's most frequent values and the rest; None where either side has no known value.
     """
 
@@ -95,6 +96,7 @@ class CategoryChurn:
     null_rate: float
     unseen_rate_old: float
     unseen_rate: float
+    unseen_rate_expected: float
     new: Values
     vanished: Values
     absent_since: dict[int, int]
@@ -156,7 +158,8 @@ class Churn:
         for item in columns:
             _flag(found, item.column, "null rate", item.null_rate - item.null_rate_old, limits.null_rate)
             if isinstance(item, CategoryChurn):
-                _flag(found, item.column, "unseen rate", item.unseen_rate, limits.unseen_rate)
+                rise = max(item.unseen_rate - item.unseen_rate_expected, 0.0)
+                _flag(found, item.column, "unseen rate", rise, limits.unseen_rate)
             elif item.mean_shift is not None:
                 _flag(found, item.column, "mean shift", item.mean_shift, limits.mean_shift)
             if item.stability is not None and item.stability.psi > item.stability.noise:
@@ -178,8 +181,12 @@ def churn(
     vocabularies: dict[str, Vocabulary],
     version: int = 1,
     thresholds: Thresholds | None = None,
+    min_counts: Mapping[str, int] | None = None,
 ) -> Churn:
-    """The report. vocabularies: of the preprocessor that was fitted on `old`, its version being `version`."""
+    """The report. vocabularies: of the preprocessor that was fitted on `old`, its version being `version`.
+
+    min_counts: how often a value must be counted to enter, by categorical column; 1 where none is given.
+    """
     if set(old.categories) != set(new.categories) or set(old.numbers) != set(new.numbers):
         raise DataError("churn: the old and the new statistics are not of the same columns.")
     return Churn(
@@ -187,7 +194,7 @@ def churn(
         old.rows,
         new.rows,
         tuple(
-            category_churn(name, state, new.categories[name], vocabularies[name])
+            category_churn(name, state, new.categories[name], vocabularies[name], (min_counts or {}).get(name, 1))
             for name, state in old.categories.items()
         ),
         tuple(continuous_churn(name, state, new.numbers[name]) for name, state in old.numbers.items()),
@@ -196,9 +203,9 @@ def churn(
 
 
 def category_churn(
-    name: str, old: CategoryStatistics, new: CategoryStatistics, vocabulary: Vocabulary
+    name: str, old: CategoryStatistics, new: CategoryStatistics, vocabulary: Vocabulary, min_count: int = 1
 ) -> CategoryChurn:
-    """The report of one categorical column."""
+    """The report of one categorical column; min_count: how often a value must be counted to enter the vocabulary."""
     arrived, gone = new.unseen(old.vocabulary), old.unseen(new.vocabulary)
     since = gone.groupby("last_version").agg({"count": "count"}).reset_index().sort_values("last_version")
     absent = [seen.positions_of(seen.encode(vocabulary.values)) < 0 for seen in (old.vocabulary, new.vocabulary)]
@@ -208,12 +215,25 @@ def category_churn(
         _share(new.nulls, new.rows),
         _share(int(old.unseen(vocabulary)["count"].sum()), old.rows),
         _share(int(new.unseen(vocabulary)["count"].sum()), new.rows),
+        expected_unseen(old, vocabulary, min_count),
         _values(arrived, new.rows),
         _values(gone, old.rows),
         dict(zip(_host(since["last_version"]).tolist(), _host(since["count"]).tolist(), strict=True)),
         int((absent[0] & absent[1]).sum()),
         _category_stability(old, new),
     )
+
+
+def expected_unseen(old: CategoryStatistics, vocabulary: Vocabulary, min_count: int = 1) -> float:
+    """Share of the old rows whose value the vocabulary does not hold, or would not without this very row.
+
+    That is what more rows of the same kind have, however long their tail of rare values: with `min_count` 1 the share
+    of values that were counted once (Good 1953, "The population frequencies of species and the estimation of population
+    parameters").
+    """
+    places = vocabulary.positions_of(vocabulary.encode(old.counts["value"]))
+    counts = engine_of(old.counts).array(old.counts["count"])
+    return _share(int(counts[(places < 0) | (counts <= min_count)].sum()), old.rows)
 
 
 def continuous_churn(name: str, old: ColumnStatistics, new: ColumnStatistics) -> ContinuousChurn:
@@ -322,7 +342,8 @@ def _flag(found: list[Flag], column: str, measure: str, value: float, threshold:
 
 
 def churn_text(churn: Churn) -> str:
-    """The report as plain text: a table a kind of column, old and new parted by `>`, and a line a flag."""
+    """The report as plain text: a table a kind of column, old and new parted by `>` (of the unseen: expected and
+    found), and a line a flag."""
     lines = [f"{churn.rows:,} new rows against {churn.rows_old:,} of version {churn.version}"]
     if churn.categories:
         lines += ["", *_aligned([CATEGORIES, *map(_category_row, churn.categories)])]
@@ -337,7 +358,7 @@ def _category_row(item: CategoryChurn) -> tuple[str, ...]:
     return (
         item.column,
         _rates(item.null_rate_old, item.null_rate),
-        _rates(item.unseen_rate_old, item.unseen_rate),
+        _rates(item.unseen_rate_expected, item.unseen_rate),
         *_psi(item.stability),
         f"{item.new.count:,} ({item.new.share:.2%})",
         f"{item.vanished.count:,} ({item.vanished.share:.2%})",

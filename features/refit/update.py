@@ -7,7 +7,8 @@
   row of known values is encoded as before, to the bit. With `refresh_scales`, for a model that is trained anew, they
   become those of all data: means and deviations exactly, a median from the histogram, which takes no second pass;
   `Fill.error` says how far off it may be, less than 1 % of its value.
-- Which columns have an indicator is settled at the first fit: the model's inputs stay the same.
+- Which columns have an indicator is settled at the first fit: the model's inputs stay the same. One that was silent
+  then, for want of nulls, speaks after a `refresh_scales` if there are nulls by now.
 """
 
 from __future__ import annotations
@@ -114,14 +115,15 @@ def _appended(
 
 def _refilled(fill: Fill, total: ColumnStatistics) -> Fill:
     found = median(total)
-    return replace(fill, value=found.value, null_rate=total.nulls / total.rows, error=found.bound)
+    silent = fill.silent and total.nulls == 0
+    return replace(fill, value=found.value, null_rate=total.nulls / total.rows, error=found.bound, silent=silent)
 
 
 def _parts(learned: Learned) -> Iterator[bytes]:
     """The state as byte strings in a settled order; floats by their exact text."""
     statistics = learned.statistics
     plain = {
-        "fills": {name: asdict(fill) for name, fill in learned.fills.items()},
+        "fills": {name: _plain(fill) for name, fill in learned.fills.items()},
         "scales": {name: asdict(scale) for name, scale in learned.scales.items()},
         "version": asdict(learned.version),
         "layouts": {name: asdict(vocabulary.layout) for name, vocabulary in learned.vocabularies.items()},
@@ -144,6 +146,11 @@ def _parts(learned: Learned) -> Iterator[bytes]:
         yield name.encode()
         bins, counts = number.histogram.to_arrays()
         yield from (bins.tobytes(), counts.tobytes())
+
+
+def _plain(fill: Fill) -> dict[str, Any]:
+    """As checksums have it that are older than `silent`."""
+    return {name: value for name, value in asdict(fill).items() if name != "silent" or value}
 
 
 def _column_bytes(column: Any) -> Iterator[bytes]:

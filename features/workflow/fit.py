@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import dask
+import dask.threaded
 
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.operators.base import FittedOperator
@@ -24,28 +26,41 @@ def fit_together(
     A pass is one Dask graph: each partition gives a partial for every operator, and partials are merged
     pairwise, as a tree.
 
-    parts: frames, or Parquet paths paired with an engine as `(engine, path)`; each is one partition.
+    parts: frames, or Parquet paths paired with an engine as `(engine, path)`; each is one partition. On a GPU one is
+    held at a time.
     prepare: called once a partition and pass, with its frame. view: the frame for the operator of that key, from what
     `prepare` gave; for operators that see different stages of one table. read: gives a partition's frame with these
     columns, the inputs of the pass's operators; without it whole partitions are read.
-    scheduler: where the graph is computed, as Dask's `compute` takes it, such as a distributed client.
+    scheduler: where the graph is computed, as Dask's `compute` takes it: "threads" holds a partition a core,
+    `threads(n)` n of them, and a distributed client as many as its workers have threads.
     """
     pending: dict[Any, FittedOperator] = dict(operators)
     states: dict[Any, Any] = {}
+    engine = load_engine(parts[0][0]) if isinstance(parts[0], tuple) else engine_of(parts[0])
+    if engine.NAME == "cudf" and not hasattr(scheduler, "submit"):  # a cluster's workers have a GPU each
+        scheduler = "synchronous"
     while pending:
         merged = _one_pass(pending, parts, prepare, view, read, scheduler)
         following = {key: operator.following(merged[key]) for key, operator in pending.items()}
         done = [key for key in pending if following[key] is None]
-        engine = load_engine(parts[0][0]) if isinstance(parts[0], tuple) else engine_of(parts[0])
         finished = engine.map_columns(lambda key: pending[key].finish(merged[key]), done)  # noqa: B023
         states |= dict(zip(done, finished, strict=True))
         pending = {key: operator for key, operator in following.items() if operator is not None}
     return {key: states[key] for key in operators}
 
 
-def read_part(part: Any) -> Any:
-    """A partition's frame."""
-    return load_engine(part[0]).read_parquet(part[1]) if isinstance(part, tuple) else part
+def threads(count: int) -> Callable[..., Any]:
+    """A scheduler that holds no more than so many partitions at once, in threads of this process."""
+    return partial(dask.threaded.get, num_workers=count)
+
+
+def read_part(part: Any, columns: Collection[str] | None = None) -> Any:
+    """A partition's frame; of a file only those of `columns` that it has, where they are given."""
+    if not isinstance(part, tuple):
+        return part
+    engine = load_engine(part[0])
+    wanted = None if columns is None else [name for name in engine.parquet_columns(part[1]) if name in columns]
+    return engine.read_parquet(part[1], wanted)
 
 
 def _one_pass(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from gigabatch.features.errors import DataError
+from gigabatch.features.errors import DataError, did_you_mean
 from gigabatch.features.operators import operator_name
 from gigabatch.features.operators.base import Configured, FittedOperator
 
@@ -49,6 +48,25 @@ def raw_inputs(
         raw |= dict.fromkeys(missing)
 
 
+def require_untold(steps: Sequence[Configured], labels: Collection[str]) -> None:
+    """Raise `DataError`, naming the step, if one makes a column that tells a row its own label."""
+    for position, operator in enumerate(steps):
+        told = {name: [made for made in operator.tells([name]) if made not in labels] for name in labels}
+        for name, made in told.items():
+            if made:
+                raise DataError(
+                    f"{place(steps, position)}: makes {', '.join(map(repr, made))} from the label {name!r}, so that a "
+                    "row would be told its own. Encode a label by folded_target_encoding (out of fold) or by "
+                    "target_encoding, asof or rolling (as of the row's time); other steps may only change the label "
+                    "itself or choose rows by it."
+                )
+
+
+def first_group_wise(steps: Sequence[Configured]) -> int | None:
+    """Position of the first step that needs every row of a group; None if a row is enough for all."""
+    return next((position for position, step in enumerate(steps) if step.group_keys is not None), None)
+
+
 def require_inputs(steps: Sequence[Configured], columns: Collection[str]) -> None:
     """Raise `DataError`, naming the step, if one reads a column that neither `columns` nor an earlier step provides."""
     found = _first_missing(steps, columns)
@@ -57,12 +75,28 @@ def require_inputs(steps: Sequence[Configured], columns: Collection[str]) -> Non
         known = tuple(columns)
         for operator in steps[:position]:
             known = operator.columns_after(known)
-        close = difflib.get_close_matches(missing[0], known, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean(missing[0], known)
         raise DataError(
             f"{place(steps, position)}: column {missing[0]!r} comes from no earlier step and no input."
             f"{hint} Columns there: {', '.join(map(repr, known))}."
         )
+
+
+def require_free(
+    steps: Sequence[Configured], columns: Iterable[str], made: Sequence[tuple[str, ...]] | None = None
+) -> None:
+    """Raise `DataError`, naming the step, if one would overwrite a column that nobody chose to have replaced.
+
+    made: the columns that each step makes, once they are fitted; without it, those that are known before.
+    """
+    there = tuple(columns)
+    for position, operator in enumerate(steps):
+        outputs = operator.outputs if made is None else made[position]
+        try:
+            operator.require_free(there, outputs)
+        except DataError as error:
+            raise DataError(f"{place(steps, position)}: {error}") from error
+        there = tuple(dict.fromkeys((*operator.columns_after(there), *outputs)))
 
 
 def _first_missing(
@@ -113,7 +147,7 @@ def needed_for(
     """(positions of the steps that make the output columns row by row; raw columns that they and the outputs read).
 
     made: the columns that each step makes. Steps that change the rows are left out. `DataError`, naming the step, if
-    an output needs one of them or a label.
+    an output needs one of them, other rows of its group, or a label.
     """
     reader: dict[str, int | None] = dict.fromkeys(outputs)  # a wanted column, and the step that wants it
     kept: list[int] = []
@@ -126,6 +160,12 @@ def needed_for(
                 f"{place(steps, position)}: makes {', '.join(map(repr, wanted))} by changing the rows, "
                 "which serving cannot: it predicts for the rows it is given. Leave those columns out of "
                 "the model, or make them before the workflow."
+            )
+        if steps[position].group_keys is not None:
+            raise DataError(
+                f"{place(steps, position)}: makes {', '.join(map(repr, wanted))} from other rows of the group, which "
+                "serving does not have: it would give other numbers than in training. Give whole rows to transform, "
+                "with history=, or leave those columns out of the model."
             )
         kept.insert(0, position)
         for name in wanted:

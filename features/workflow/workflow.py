@@ -15,16 +15,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns, strict_json
 from gigabatch.features.operators import operator_class, operator_name
 from gigabatch.features.operators.base import Configured, FittedOperator, Operator
 from gigabatch.features.reading.sources import cast
+from gigabatch.features.reading.tables import Reading
 from gigabatch.features.workflow.drawing import to_mermaid
 from gigabatch.features.workflow.fit import fit_together, read_part
-from gigabatch.features.workflow.flow import dependencies, needed_for, place, raw_inputs, require_inputs, to_apply
+from gigabatch.features.workflow.flow import (
+    dependencies,
+    first_group_wise,
+    needed_for,
+    place,
+    raw_inputs,
+    require_free,
+    require_inputs,
+    require_untold,
+    to_apply,
+    to_fit,
+)
 from gigabatch.features.workflow.state import StateReader, StateWriter, check_state
-from gigabatch.features.workflow.steps import make_operator, parse_steps, to_steps
+from gigabatch.features.workflow.steps import READING, make_operator, parse_steps, to_steps
 
 FORMAT = 1
 DTYPES = ("int32", "int64", "float32", "float64", "string", "bool")
@@ -40,7 +52,8 @@ class Workflow:
     steps
         The operators, in order.
     labels
-        Columns that rows to be served do not have.
+        Columns that rows to be served do not have. A step may change them or choose rows by them; what it makes under
+        another name must not tell a row its own label.
     dtypes
         Types of raw columns, each one of `DTYPES`, for `typed`.
     outputs
@@ -56,7 +69,9 @@ class Workflow:
     Raises
     ------
     DataError
-        If a step reads a column that an earlier one drops or renames, or a type is unknown.
+            If a step reads a column that an earlier one drops or renames, would overwrite a label by a name that it
+            puts together, or makes a column that tells a row its own label (only encodings out of fold or as of a row's
+            time do not), or a type is unknown.
 
     Examples
     --------
@@ -66,9 +81,9 @@ class Workflow:
     >>> workflow
     Workflow([FillMissing(column='price'), MinMax(column='price')])
     >>> workflow.fit([pd.DataFrame({"price": [0.0, 2.0, 4.0]})]).transform(pd.DataFrame({"price": [1.0, None]}))
-       price
-    0   0.25
-    1   0.50
+       price  price_na
+    0   0.25       0.0
+    1   0.50       0.0
     """
 
     def __init__(
@@ -81,6 +96,8 @@ class Workflow:
         self.steps, self.labels, self.dtypes = tuple(steps), tuple(labels), dict(dtypes or {})
         self.outputs = None if outputs is None else tuple(outputs)
         self.states: dict[int, Any] = {}
+        require_free(self.steps, self.labels)
+        require_untold(self.steps, self.labels)
         self.inputs = raw_inputs(self.steps)
         """Columns that `fit` needs."""
         unknown = [dtype for dtype in self.dtypes.values() if dtype not in DTYPES]
@@ -88,7 +105,9 @@ class Workflow:
             raise DataError(f"workflow: unknown type {unknown[0]!r} of a column. Known: {', '.join(DTYPES)}.")
 
     @classmethod
-    def from_steps(cls, steps: Any, labels: Iterable[str] = (), engine: str = "pandas") -> Workflow:
+    def from_steps(
+        cls, steps: Any, labels: Iterable[str] = (), engine: str = "pandas", reading: Reading = READING
+    ) -> Workflow:
         """Make a workflow from a list of steps as written in YAML; see `gigabatch.features.workflow.steps`.
 
         Parameters
@@ -99,21 +118,26 @@ class Workflow:
             As of the class.
         engine
             Library of arguments that are tables, `pandas` or `cudf`.
+        reading
+            How files that arguments name are read.
 
         Raises
         ------
         DataError
             If a step is misspelt or misses an argument; the message names it by its number.
         """
-        return cls(parse_steps(steps, engine), labels)
+        return cls(parse_steps(steps, engine, reading), labels)
 
     def to_steps(self) -> list[dict[str, dict[str, Any]]]:
         """The list that `from_steps` reads."""
         return to_steps(self.steps)
 
     def check(self, columns: Iterable[str]) -> None:
-        """Raise `DataError`, naming the step, if one reads a column that is not among these and no step makes."""
-        require_inputs(self.steps, tuple(columns))
+        """Raise `DataError`, naming the step, if one reads a column that is not among these and no step makes, or would
+        overwrite one that is there by a name that it puts together."""
+        columns = tuple(columns)
+        require_inputs(self.steps, columns)
+        require_free(self.steps, columns)
 
     def columns_after(self, columns: Iterable[str]) -> tuple[str, ...]:
         """The columns that are there after the steps, from those before, as far as they are known before the fit."""
@@ -152,9 +176,10 @@ class Workflow:
         parts
             Data frames, or Parquet paths paired with an engine as `(engine, path)`; each is one partition, and the
             state does not depend on where they are cut. Where a fit needs group-wise steps, several partitions are
-            gathered into one frame, so that groups are whole.
+            gathered into one frame, so that groups are whole. Of a file only the columns that are needed are read.
         scheduler
-            Where the passes are computed, as Dask's `compute` takes it.
+            Where the passes are computed, as Dask's `compute` takes it; `gigabatch.features.workflow.fit.threads(n)`
+            holds n partitions at once, the default one a core.
 
         Returns
         -------
@@ -177,23 +202,45 @@ class Workflow:
         parts = list(parts)
         if not parts:
             raise DataError("workflow: nothing to fit on, no partition was given.")
-        before = dependencies(self.steps)
-        waiting = [k for k, step in enumerate(self.steps) if isinstance(step, FittedOperator)]
+        for part in parts:
+            self._require_inputs(part)
         self.states = {}
+        self._fit(range(len(self.steps)), parts, scheduler)
+        return self
+
+    def _require_inputs(self, part: Any) -> None:
+        if not isinstance(part, tuple):
+            require_columns(part, self.inputs, "workflow")
+            return
+        there = load_engine(part[0]).parquet_columns(part[1])
+        if missing := [name for name in self.inputs if name not in there]:
+            raise DataError.missing_columns(missing, there, f"workflow: {part[1]}")
+
+    def _fit(self, positions: range, parts: Sequence[Any], scheduler: Any) -> None:
+        """Fit the steps at these positions from partitions that went through all before them."""
+        before = dependencies(self.steps)
+        waiting = [k for k in positions if isinstance(self.steps[k], FittedOperator)]
         while waiting:
             ready = [k for k in waiting if not before[k].intersection(waiting)]
-            needed = sorted(set(ready).union(*(before[k] for k in ready)))
+            needed = [k for k in positions if k in set(ready).union(*(before[k] for k in ready))]
+            columns = {name for k in needed for name in to_fit(self.steps[k])}
             if len(parts) > 1 and any(self.steps[k].group_keys is not None for k in needed):
-                parts = [_gathered(parts)]
+                parts = [_gathered([read_part(part, self._names_read) for part in parts])]
             self.states |= fit_together(
                 {k: self._fitted_step(k) for k in ready},
                 parts,
                 lambda frame: self._seen_by(ready, needed, frame),  # noqa: B023
                 lambda frames, k: frames[k],
+                lambda part, _: read_part(part, columns),  # noqa: B023
                 scheduler=scheduler,
             )
             waiting = [k for k in waiting if k not in self.states]
-        return self
+        require_free(self.steps, (*self.inputs, *self.labels), [self.made(k) for k in range(len(self.steps))])
+
+    @property
+    def _names_read(self) -> set[str]:
+        """Every name that a step reads, whether of a raw column or of one that an earlier step makes."""
+        return {name for step in self.steps for name in to_fit(step)}
 
     def _fitted_step(self, position: int) -> FittedOperator:
         step = self.steps[position]
@@ -202,7 +249,6 @@ class Workflow:
 
     def _seen_by(self, ready: Sequence[int], needed: Sequence[int], frame: Any) -> dict[int, Any]:
         """The frame that each step that is to be fitted sees."""
-        require_columns(frame, self.inputs, "workflow")
         seen = {}
         for position in needed:
             if position in ready:
@@ -224,13 +270,19 @@ class Workflow:
             error.add_note(f"in {place(self.steps, position)} of the workflow: {step!r}")
             raise
 
-    def transform(self, frame: Any) -> Any:
+    def transform(self, frame: Any, *, history: Any = None, whole_groups: bool = False) -> Any:
         """Apply every step to a frame.
 
         Parameters
         ----------
         frame
-            Rows with the columns `applied_inputs`. Group-wise steps see these rows alone.
+            Rows with the columns `applied_inputs`.
+        history
+            For workflows with group-wise steps: the earlier rows of these groups, as raw as `frame` and with the same
+            columns. Such steps see both, and the rows of `frame` come back. A label that is read as of an earlier time
+            may be null in `frame`.
+        whole_groups
+            Says that `frame` itself holds every row of its groups, so that group-wise steps need no history.
 
         Returns
         -------
@@ -240,7 +292,9 @@ class Workflow:
         Raises
         ------
         DataError
-            If it is not fitted or a column is missing, or from a step, which is then named.
+            If it is not fitted or a column is missing; if a step is group-wise and neither `history` nor
+            `whole_groups` is given, since a part of a group would get other numbers than the group in a batch; or from
+            a step, which is then named.
 
         Examples
         --------
@@ -249,23 +303,49 @@ class Workflow:
         >>> train = pd.DataFrame({"price": [0.0, 4.0]})
         >>> Workflow.from_steps([{"min_max": {"column": "price"}}]).fit([train]).transform(train)["price"].tolist()
         [0.0, 1.0]
+
+        A count of earlier visits needs the earlier visits:
+
+        >>> count = {"by": ["user"], "time": "at", "column": "at", "window": 9, "statistic": "count", "output": "n"}
+        >>> workflow = Workflow.from_steps([{"rolling": count}])
+        >>> seen = pd.DataFrame({"user": ["a", "a"], "at": [1, 3]})
+        >>> workflow.transform(pd.DataFrame({"user": ["a"], "at": [5]}), history=seen)["n"].tolist()
+        [2]
         """
         self._require_fitted()
         require_columns(frame, self.applied_inputs, "workflow")
-        return self._through(frame, train=False)
+        positions = range(len(self.steps))
+        if history is None:
+            self._require_whole(whole_groups)
+            return self._chosen(self._through(positions, [frame], [False])[0])
+        require_columns(history, self.applied_inputs, "workflow's history")
+        changing = [k for k in positions if self.steps[k].group_keys is not None and self.steps[k].changes_rows]
+        if changing:
+            raise DataError(
+                f"{place(self.steps, changing[0])}: makes one row of several, so history cannot be told from new rows. "
+                "Give both as one frame, with whole_groups=True."
+            )
+        return self._chosen(self._through(positions, [history, frame], [False, False])[-1])
 
-    def transform_train(self, frame: Any) -> Any:
+    def transform_train(self, frame: Any, *, whole_groups: bool = False) -> Any:
         """Apply every step to rows that the fit saw: an encoding of the label leaves a row's own label out.
 
         Parameters
         ----------
         frame
             Rows with the columns `inputs`, labels among them.
+        whole_groups
+            As for `transform`. Partitions that hold parts of groups are for `fit_transform`.
 
         Returns
         -------
         data frame
             As `transform` gives.
+
+        Raises
+        ------
+        DataError
+            As `transform`.
 
         Examples
         --------
@@ -283,28 +363,65 @@ class Workflow:
         """
         self._require_fitted()
         require_columns(frame, self.inputs, "workflow")
-        return self._through(frame, train=True)
+        self._require_whole(whole_groups)
+        return self._chosen(self._through(range(len(self.steps)), [frame], [True])[0])
 
-    def _through(self, frame: Any, train: bool) -> Any:
-        for position in range(len(self.steps)):
-            frame = self._apply(position, frame, train)
+    def _require_whole(self, whole_groups: bool) -> None:
+        position = first_group_wise(self.steps)
+        if position is not None and not whole_groups:
+            raise DataError(
+                f"{place(self.steps, position)}: needs every row of a group, and nothing says that the frame holds "
+                "them. Give the earlier rows as history=..., or whole_groups=True if these are all."
+            )
+
+    def _through(self, positions: range, frames: list[Any], train: Sequence[bool], gather: bool = True) -> list[Any]:
+        """The frames after these steps. They are parts of one table: group-wise steps see the rows of all.
+
+        train: for each frame, whether the fit saw its rows. gather: whether a group-wise step that changes the rows
+        makes one frame of all; else it sees each alone.
+        """
+        for k in positions:
+            step = self.steps[k]
+            if len(frames) > 1 and step.group_keys is not None and not step.changes_rows:
+                frames = self._over_all(k, frames)
+            elif len(frames) > 1 and step.group_keys is not None and gather:
+                frames, train = [self._apply(k, _gathered(frames), all(train))], [all(train)]
+            else:
+                frames = [self._apply(k, frame, seen) for frame, seen in zip(frames, train, strict=True)]
+        return frames
+
+    def _over_all(self, position: int, frames: Sequence[Any]) -> list[Any]:
+        """Each frame with the columns that a group-wise step makes from the rows of all of them."""
+        step = self.steps[position]
+        read = list(dict.fromkeys(step.inputs))
+        made = self._apply(position, _gathered([frame[read] for frame in frames]), train=False)
+        found, start = [], 0
+        for frame in frames:
+            own = made.iloc[start : start + len(frame)]
+            start += len(frame)
+            own.index = frame.index
+            found.append(frame.assign(**{name: own[name] for name in step.outputs}))
+        return found
+
+    def _chosen(self, frame: Any) -> Any:
+        """The frame's `outputs`, where those were named."""
         if self.outputs is None:
             return frame
         require_columns(frame, self.outputs, "workflow's outputs")
         return frame[list(self.outputs)]
 
-    def fit_transform(self, parts: Iterable[Any]) -> list[Any]:
-        """Call `fit`, then `transform_train` for every partition.
+    def fit_transform(self, parts: Iterable[Any], scheduler: Any = "threads") -> list[Any]:
+        """Call `fit`, then what `transform_train` gives for all partitions together, cut where they were cut.
 
         Parameters
         ----------
-        parts
+        parts, scheduler
             As for `fit`.
 
         Returns
         -------
         list of data frames
-            One a partition.
+            One a partition, or a single one where a step makes one row of a group's.
 
         Examples
         --------
@@ -316,8 +433,53 @@ class Workflow:
         [[0.0, 0.25], [1.0]]
         """
         parts = list(parts)
-        self.fit(parts)
-        return [self.transform_train(read_part(part)) for part in parts]
+        self.fit(parts, scheduler)
+        frames = self._through(range(len(self.steps)), [read_part(part) for part in parts], [True] * len(parts))
+        return [self._chosen(frame) for frame in frames]
+
+    def fit_transform_splits(self, splits: Mapping[str, Any]) -> dict[str, Any]:
+        """Fit on the split `train`, and transform it and the others, whose rows see each other's history.
+
+        Parameters
+        ----------
+        splits
+            Frames of one table by name, `train` among them. A group-wise step sees the rows of all of them, so that
+            what was known before a row's time is the same whatever split it fell in; one that changes the rows sees
+            each split alone.
+
+        Returns
+        -------
+        dict of data frames
+            The splits by name, `train` as `transform_train` gives it, the others as `transform` does.
+
+        Raises
+        ------
+        DataError
+            As `fit` and `transform`.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> from gigabatch import Workflow
+        >>> count = {"by": ["user"], "time": "at", "column": "at", "window": 9, "statistic": "count", "output": "n"}
+        >>> splits = {"train": pd.DataFrame({"user": ["a", "a"], "at": [1, 3]}),
+        ...           "test": pd.DataFrame({"user": ["a"], "at": [5]})}
+        >>> Workflow.from_steps([{"rolling": count}]).fit_transform_splits(splits)["test"]["n"].tolist()
+        [2]
+        """
+        names, frames = list(splits), list(splits.values())
+        train = [name == "train" for name in names]
+        for frame in frames:
+            self._require_inputs(frame)
+        self.states, start = {}, 0
+        while start < len(self.steps):
+            # Steps between group-wise ones are fitted together; a group-wise one sees every split before they go on.
+            ahead = first_group_wise(self.steps[start:])
+            stop = len(self.steps) if ahead is None else start + max(ahead, 1)
+            self._fit(range(start, stop), [frames[names.index("train")]], "threads")
+            frames = self._through(range(start, stop), frames, train, gather=False)
+            start = stop
+        return dict(zip(names, map(self._chosen, frames), strict=True))
 
     def typed(self, frame: Any) -> Any:
         """The frame with raw columns cast to `dtypes`, so that a frame from elsewhere cannot lie."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gigabatch.features.schema import Target, TensorSchema
+from gigabatch.features.schema import LARGEST_WEIGHT, Target, TensorSchema
 from gigabatch.loaders.errors import LoaderError
 
 FLOAT32_MAX = torch.finfo(torch.float32).max
@@ -15,13 +15,15 @@ INT32 = torch.iinfo(torch.int32)
 
 @dataclass(frozen=True)
 class ColumnSpec:
-    """One column: every value must be of `dtype` and in [low, high]; `rule` says so in words."""
+    """One column: every value must be of `dtype` and in [low, high], or with `ends_only` one of the two; `rule` says so
+    in words."""
 
     label: str
     dtype: torch.dtype
     low: float
     high: float
     rule: str
+    ends_only: bool = False
 
 
 def column_specs(schema: TensorSchema) -> list[ColumnSpec]:
@@ -35,7 +37,8 @@ def column_specs(schema: TensorSchema) -> list[ColumnSpec]:
     specs += [_float_spec(f"float column {name!r}", "fill or drop such values first") for name in schema.floats]
     specs += [_target_spec(target) for target in schema.targets]
     if schema.has_weight:
-        specs.append(ColumnSpec("weight", torch.float32, 0.0, FLOAT32_MAX, "weights must be finite and not negative"))
+        rule = "weights must be finite and not negative, and at most 2^64, since only their ratios count"
+        specs.append(ColumnSpec("weight", torch.float32, 0.0, LARGEST_WEIGHT, rule))
     if schema.has_group:
         specs.append(_int_spec("group", INT32.min, INT32.max, "groups must be int32"))
     return specs
@@ -49,9 +52,15 @@ def check_columns(specs: Sequence[ColumnSpec], columns: Sequence[Tensor]) -> Non
         return
     # One pass a column and one wait in all: a NaN anywhere makes both ends NaN, an infinity shows as an end.
     ends = [end.to(torch.float64) for column in columns for end in torch.aminmax(column)]
-    found = torch.stack(ends).tolist()
-    for spec, column, low, high in zip(specs, columns, found[::2], found[1::2], strict=True):
-        if not (spec.low <= low and high <= spec.high):
+    between = [
+        ((column > spec.low) & (column < spec.high)).any().to(torch.float64)
+        for spec, column in zip(specs, columns, strict=True)
+        if spec.ends_only
+    ]
+    found = torch.stack([*ends, *between]).tolist()
+    others = iter(found[len(ends) :])
+    for spec, column, low, high in zip(specs, columns, found[: len(ends) : 2], found[1 : len(ends) : 2], strict=True):
+        if not (spec.low <= low and high <= spec.high) or (spec.ends_only and next(others)):
             raise _bad_values(spec, column)
 
 
@@ -76,7 +85,8 @@ def _target_spec(target: Target) -> ColumnSpec:
     if target.task == "multiclass":
         return _int_spec(label, 0, target.num_outputs - 1, f"classes must be in [0, {target.num_outputs})")
     if target.task == "binary":
-        return ColumnSpec(label, torch.float32, 0.0, 1.0, "labels must be in [0, 1]; drop rows without a label first")
+        rule = "labels must be 0 or 1; drop rows without a label first, and make a share a regression target"
+        return ColumnSpec(label, torch.float32, 0.0, 1.0, rule, ends_only=True)
     return _float_spec(label, "drop rows without a label first")
 
 
@@ -94,6 +104,8 @@ def _check_form(spec: ColumnSpec, column: Tensor, first: Tensor) -> None:
 def _bad_values(spec: ColumnSpec, column: Tensor) -> LoaderError:
     """The error for a column known to hold a bad value; looks for the first one."""
     bad = ~((column >= spec.low) & (column <= spec.high))
+    if spec.ends_only:
+        bad |= (column > spec.low) & (column < spec.high)
     row = int(bad.to(torch.uint8).argmax())
     return LoaderError(
         f"{spec.label}: {int(bad.sum())} of {column.shape[0]} rows are out of range, the first is {column[row].item()} "

@@ -174,7 +174,7 @@ class PackedTable:
         ------
         LoaderError
             Naming the column, for a wrong count, dtype, length or device; an id or class out of range; a float,
-            regression target or weight that is NaN or infinite; a binary target outside [0, 1]; a negative weight.
+            regression target or weight that is NaN or infinite; a binary target other than 0 and 1; a negative weight.
         """
         specs = column_specs(schema)
         columns = [*ids, *floats, *targets]

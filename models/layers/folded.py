@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from gigabatch.models.kernels import kernel
-from gigabatch.models.layers.embeddings import BufferPool, EmbeddingTables, RowGradient
+from gigabatch.models.layers.embeddings import BufferPool, EmbeddingTables, RowGradient, kept_ids
 
 COLUMN_MULTIPLE = 32  # of bfloat16: rows of whole cache lines, which the products' inner loops want
 
@@ -57,8 +57,8 @@ def folded_forward(network: FoldedNetwork, ids: Tensor, floats: Tensor, dtype: t
     go to `network.embeddings.row_gradients`, whose `gradients` must be `rows`.
     """
     assert network.embeddings.gradients == "rows", network.embeddings.gradients
-    tables = network.embeddings.weights
-    return cast(Tensor, _Folded.apply(network, ids, floats, dtype, *tables, *network.parameters()))
+    leaf, found = network.embeddings.gradient_leaf(ids.device)
+    return cast(Tensor, _Folded.apply(leaf, found, network, ids, floats, dtype, *network.parameters()))
 
 
 @dataclass
@@ -93,9 +93,17 @@ class _Fold:
 class _Folded(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, network: FoldedNetwork, ids: Tensor, floats: Tensor, dtype: torch.dtype, *parameters: Tensor
+        ctx: Any,
+        leaf: Tensor,
+        found: list[RowGradient],
+        network: FoldedNetwork,
+        ids: Tensor,
+        floats: Tensor,
+        dtype: torch.dtype,
+        *parameters: Tensor,
     ) -> Tensor:
         passes, pool = kernel("folded", ids.device), network.embeddings.buffers_of_step
+        ids = kept_ids(ids)
         inputs, fold = _inputs(network, ids, floats, dtype)
         hidden, folds, folded = inputs, [], []
         for index, linear in enumerate(network.linears):
@@ -118,7 +126,7 @@ class _Folded(torch.autograd.Function):
                 else _Fold.of(norm, sums, squares, len(outputs))
             )
             hidden = outputs
-        ctx.network, ctx.ids, ctx.num_floats = network, ids, floats.shape[1]
+        ctx.network, ctx.ids, ctx.leaf_like, ctx.found = network, ids, leaf.detach(), found
         ctx.folds, ctx.folded = folds, folded
         result = outputs.to(bias.dtype) + bias
         pool.give(outputs)
@@ -154,12 +162,12 @@ class _Folded(torch.autograd.Function):
         width, inputs = network.embeddings.width, ctx.folded[0][0]
         if width:
             torch.mm(delta, ctx.folded[0][1], out=inputs)
-            network.embeddings.row_gradients.append(RowGradient(ctx.ids, inputs[:, :width], pool))
+            ctx.found[:] = [RowGradient(ctx.ids, inputs[:, :width], pool)]
         pool.give(delta)
         modules = [module for module in (network.float_norm, *network.norms, *network.linears) if module is not None]
         gradients = [part for module in modules for part in found[module][: len(_parameters(module))]]
         ctx.folded = ctx.folds = None
-        return (*(None,) * (4 + len(network.embeddings.tables)), *gradients)
+        return (ctx.leaf_like, *(None,) * 5, *gradients)
 
 
 def _product(delta: Tensor, weight: Tensor, pool: BufferPool) -> Tensor:

@@ -159,7 +159,7 @@ def calibration_curve(
     """Reliability diagram: bins ((i-1)/num_bins, i/num_bins], the first with 0; confidence as for the error above."""
     require(num_bins >= 1, f"calibration_curve: num_bins must be at least 1, not {num_bins}.")
     confidence, hits = _confidence_and_hits("calibration_curve", probabilities, labels, weight)
-    confidence = confidence.double()
+    confidence = confidence.double().contiguous()
     inner_edges = torch.linspace(0, 1, num_bins + 1, dtype=torch.float64, device=confidence.device)[1:-1]
     bins = torch.bucketize(confidence, inner_edges)
     mass = torch.ones_like(confidence) if weight is None else weight.double()

@@ -26,14 +26,25 @@ class WeightAverage:
         self.decay = decay
         self.num_updates = 0
         self.model = copy.deepcopy(model).requires_grad_(False).eval()
-        own, live = ({**dict(m.named_parameters()), **dict(m.named_buffers())} for m in (self.model, model))
+        self._live = model
+        self._pair()
+        self._rate = torch.zeros((), device=self._averaged[0][0].device if self._averaged else None)
+
+    def _pair(self) -> None:
+        """Each tensor of the average beside the live one."""
+        own, live = ({**dict(m.named_parameters()), **dict(m.named_buffers())} for m in (self.model, self._live))
         pairs = [(own[name], live[name]) for name in own]
         self._averaged = [pair for pair in pairs if pair[0].is_floating_point()]
         self._copied = [pair for pair in pairs if not pair[0].is_floating_point()]
-        self._rate = torch.zeros((), device=self._averaged[0][0].device if self._averaged else None)
 
     def begin_update(self) -> None:
-        """The host's part of an update: count it and fill in its rate, a tensor for the sake of CUDA graphs."""
+        """The host's part of an update: count it and fill in its rate, a tensor for the sake of CUDA graphs.
+
+        The first one starts from the model as it is then, which may have loaded weights or remembered rows meanwhile.
+        """
+        if self.num_updates == 0:
+            self.model.load_state_dict(self._live.state_dict())
+            self._pair()
         self._rate.fill_(1 - min(self.decay, (1 + self.num_updates) / (10 + self.num_updates)))
         self.num_updates += 1
 
@@ -51,3 +62,4 @@ class WeightAverage:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.num_updates = int(state["num_updates"])
         self.model.load_state_dict(state["model"])
+        self._pair()

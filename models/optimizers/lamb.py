@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gigabatch.models.errors import ModelError, require, require_known
-from gigabatch.models.kernels.row_update.rules import bias_corrections, trust_ratio
-from gigabatch.models.optimizers.param_groups import split_parameters
+from gigabatch.models.kernels.row_update.rules import TRUST_FLOOR, bias_corrections, trust_ratio
+from gigabatch.models.optimizers.param_groups import linear_tables, split_parameters
 
 SMALL_ELEMENTS = 1 << 16  # a larger parameter is a vector of its own: its copies would cost more than they save
 COMPILED_ELEMENTS = 1 << 17  # of a bundle: above it torch's threads are worth their overhead
@@ -24,18 +24,18 @@ Group = dict[str, Any]
 
 
 class Lamb(Optimizer):
-    """LAMB with bias correction, decoupled weight decay inside the ratio, and a zero guard.
+    """LAMB with bias correction, decoupled weight decay inside the ratio, and a norm of weights that is bounded below.
 
     With g the gradient, after the optional clipping, and t the number of steps so far:
 
         m <- b1 m + (1 - b1) g          v <- b2 v + (1 - b2) g^2
         u = (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) + weight_decay w
-        w <- w - lr ratio u             ratio = min(|w| / |u|, trust_clip), or 1 where either norm is 0
+        w <- w - lr ratio u             ratio = min(max(|w|, trust_floor sqrt(n)) / |u|, trust_clip), w of n elements
 
     All settings but max_grad_norm can differ by group. A step never syncs with the host, but for the first one and
     those after a state was loaded or gradients came or went. When betas[0] moves, the bias correction uses its present
-    value, as torch's Adam does. Norms are taken in the parameter's dtype (for float32 on a CPU: 1e-5 off at a million
-    elements, 2e-3 at thirty).
+    value, as torch's Adam does. A step whose gradient is not finite changes nothing. Norms are taken in the parameter's
+    dtype (for float32 on a CPU: 1e-5 off at a million elements, 2e-3 at thirty).
 
     Parameters
     ----------
@@ -54,6 +54,9 @@ class Lamb(Optimizer):
         as they were.
     trust_clip : float or None, default 10.0
         Upper bound of the ratio; None for none, as in apex.
+    trust_floor : float, default 0.01
+        Lower bound of the weights' root mean square in the ratio (the lower bound of the paper's phi), so that weights
+        which start at zero, or come by it, learn; 0 for none, as in apex.
     always_adapt : bool, default False
         Groups without weight decay (biases, norms) have ratio 1 unless this is set.
 
@@ -84,6 +87,7 @@ class Lamb(Optimizer):
         *,
         max_grad_norm: float | None = 1.0,
         trust_clip: float | None = 10.0,
+        trust_floor: float = TRUST_FLOOR,
         always_adapt: bool = False,
     ) -> None:
         require(
@@ -95,14 +99,23 @@ class Lamb(Optimizer):
             "eps": eps,
             "weight_decay": weight_decay,
             "trust_clip": trust_clip,
+            "trust_floor": trust_floor,
             "always_adapt": always_adapt,
         }
         super().__init__(params, defaults)
         self.max_grad_norm = max_grad_norm  # of all groups together, so no setting of a group
+        self.found_inf: Tensor | None = None  # see `non_finite.mark_non_finite`
         self._bundles: dict[int, list[Bundle]] = {}  # of each group
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"max_grad_norm": self.max_grad_norm, "_bundles": {}}  # of the copy's own state
+        own = {"max_grad_norm": self.max_grad_norm, "found_inf": None, "_bundles": {}}  # of the copy's own state
+        return super().__getstate__() | own
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:  # a state that was saved before a setting was there
+            for name, value in self.defaults.items():
+                group.setdefault(name, value)
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group; settings that do not exist or are out of range are a `ModelError`."""
@@ -126,9 +139,16 @@ class Lamb(Optimizer):
                 loss = closure()
         parts = [(bundle, group) for group, bundles in self._bundles_of_groups() for bundle in bundles]
         gradients = [bundle.gradient() for bundle, _ in parts]
-        clip = self._gradient_clip(gradients)
+        if not gradients:
+            return loss
+        norms = torch.stack(torch._foreach_norm(gradients))
+        norm = torch.linalg.vector_norm(norms)
+        clip = None if self.max_grad_norm is None else (norm / self.max_grad_norm).clamp(min=1.0)
+        skipped = self.found_inf if self.found_inf is not None else (~norm.isfinite()).float()
+        if not skipped.is_cuda and bool(skipped):
+            return loss
         for (bundle, group), gradient in zip(parts, gradients, strict=True):
-            step_bundle(bundle, gradient, clip, group)
+            step_bundle(bundle, gradient, clip, group, skipped if skipped.is_cuda else None)
         return loss
 
     def _bundles_of_groups(self) -> Iterator[tuple[Group, list[Bundle]]]:
@@ -142,24 +162,26 @@ class Lamb(Optimizer):
                 self._bundles[index] = bundles = make_bundles(parameters, [self.state[p] for p in parameters])
             yield group, bundles
 
-    def _gradient_clip(self, gradients: list[Tensor]) -> Tensor | None:
-        """What every gradient is divided by: max(1, norm of all of them / max_grad_norm); None for nothing."""
-        if self.max_grad_norm is None or not gradients:
-            return None
-        norms = torch.stack(torch._foreach_norm(gradients))
-        return (torch.linalg.vector_norm(norms) / self.max_grad_norm).clamp(min=1.0)
-
 
 def lamb_param_groups(model: nn.Module, weight_decay: float, *, tables: bool = True) -> list[Group]:
-    """Parameter groups for `Lamb`: embedding tables, decayed weights, and biases and norms, which do not decay.
+    """Parameter groups for `Lamb`: embedding tables, decayed weights, biases and norms, and linear terms.
+
+    Tables and decayed weights are layers, whose steps follow their norm also where weight_decay is 0. Biases and norms
+    do not decay. Linear terms, tables of them too, neither decay nor are layers (see `ParameterSplit`): Adam's steps.
 
     tables: False leaves embedding tables out, for a `RowOptimizer`. Empty groups are left out too.
     """
     split = split_parameters(model)
-    embeddings = {"name": "embeddings", "params": split.embeddings if tables else [], "weight_decay": weight_decay}
-    decayed = {"name": "decayed", "params": split.decayed, "weight_decay": weight_decay}
-    undecayed = {"name": "undecayed", "params": split.undecayed, "weight_decay": 0.0}
-    return [group for group in (embeddings, decayed, undecayed) if group["params"]]
+    terms = {table for module in linear_tables(model) for table in module.tables}
+    wide = [table for table in split.embeddings if table not in terms] if tables else []
+    linear = split.linear + ([table for table in split.embeddings if table in terms] if tables else [])
+    groups: list[Group] = [
+        {"name": "embeddings", "params": wide, "weight_decay": weight_decay, "always_adapt": True},
+        {"name": "decayed", "params": split.decayed, "weight_decay": weight_decay, "always_adapt": True},
+        {"name": "undecayed", "params": split.undecayed, "weight_decay": 0.0},
+        {"name": "linear", "params": linear, "weight_decay": 0.0, "always_adapt": False},
+    ]
+    return [group for group in groups if group["params"]]
 
 
 def _refuse_sparse(parameter: Tensor) -> None:
@@ -183,6 +205,7 @@ def _check_settings(settings: Group) -> None:
     require(not isinstance(beta2, Tensor), "betas[1] must be a float; only lr and betas[0] may be tensors.")
     require(settings["eps"] > 0, f"eps must be positive, not {settings['eps']}.")
     require(settings["weight_decay"] >= 0, f"weight_decay must not be negative: {settings['weight_decay']}.")
+    require(settings["trust_floor"] >= 0, f"trust_floor must not be negative: {settings['trust_floor']}.")
     clip = settings["trust_clip"]
     require(clip is None or clip > 0, f"trust_clip must be positive, or None for no bound, not {clip}.")
 
@@ -195,7 +218,8 @@ def _check_settings(settings: Group) -> None:
 class Bundle(NamedTuple):
     """P parameters that have made as many steps, and their state, of which each parameter's own state is a view.
 
-    sizes: elements of each parameter; num_steps [], exp_avg [N], exp_avg_sq [N]; views: each one's part of exp_avg.
+    sizes: elements of each parameter; num_steps [], exp_avg [N], exp_avg_sq [N]; views: each one's part of exp_avg;
+    root_sizes [P]: roots of `sizes`.
     """
 
     parameters: list[Tensor]
@@ -204,6 +228,7 @@ class Bundle(NamedTuple):
     exp_avg: Tensor
     exp_avg_sq: Tensor
     views: list[Tensor]
+    root_sizes: Tensor
 
     def is_current(self, state: Mapping[Tensor, State]) -> bool:
         """Whether all have a gradient and their `state` is this one still: a state that was loaded is another."""
@@ -241,13 +266,17 @@ def _make_bundle(parameters: list[Tensor], states: list[State]) -> Bundle:
     for parameter, state, mean, square in parts:
         state["num_steps"] = steps
         state["exp_avg"], state["exp_avg_sq"] = mean.view(parameter.shape), square.view(parameter.shape)
-    return Bundle(parameters, sizes, steps, means, squares, [state["exp_avg"] for state in states])
+    root_sizes = torch.tensor(sizes, dtype=torch.float64).sqrt().to(means)
+    return Bundle(parameters, sizes, steps, means, squares, [state["exp_avg"] for state in states], root_sizes)
 
 
-def step_bundle(bundle: Bundle, gradient: Tensor, clip: Tensor | None, group: Group) -> None:
-    """One step of the parameters, whose gradients end to end are `gradient` [N], over `clip` [] if given."""
-    parameters, sizes, steps, mean, square, _ = bundle
-    steps.add_(1)
+def step_bundle(bundle: Bundle, gradient: Tensor, clip: Tensor | None, group: Group, skipped: Tensor | None) -> None:
+    """One step of the parameters, whose gradients end to end are `gradient` [N], over `clip` [] if given.
+
+    skipped: [] on the device, 1 where the step must change nothing; None for no such step.
+    """
+    parameters, sizes, steps, mean, square, *_ = bundle
+    steps.add_(1 if skipped is None else 1 - skipped)
     if _is_compiled(parameters, gradient):
         from gigabatch.models.kernels.lamb import cpu as lamb_cpu
 
@@ -255,26 +284,32 @@ def step_bundle(bundle: Bundle, gradient: Tensor, clip: Tensor | None, group: Gr
         return
     if clip is not None:
         gradient = gradient / clip
-    beta1, beta2 = group["betas"]
-    mean.mul_(beta1)
+    lr, (beta1, beta2) = group["lr"], group["betas"]
+    kept1, kept2 = beta1, beta2
+    if skipped is not None:
+        gradient = torch.where(skipped > 0, 0.0, gradient)
+        lr = lr * (1 - skipped)
+        kept1, kept2 = (torch.where(skipped > 0, 1.0, beta) for beta in (beta1, beta2))
+    mean.mul_(kept1)
     if isinstance(beta1, Tensor):  # torch's lerp would wait for the device to read it
         mean.add_(gradient * (1 - beta1))
     else:
         mean.add_(gradient, alpha=1 - beta1)
-    square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    square.mul_(kept2).addcmul_(gradient, gradient, value=1 - beta2)
 
     # u = (m / mean_scale) / (sqrt(v / square_scale) + eps), with mean_scale moved down, which saves a pass.
-    mean_scale, square_scale = bias_corrections(steps, beta1, beta2)  # [] each
+    mean_scale, square_scale = bias_corrections(steps.clamp(min=1), beta1, beta2)  # [] each
     update = mean / square.sqrt().mul_(mean_scale / square_scale.sqrt()).add_(mean_scale * group["eps"])
     parts = [part.view(parameter.shape) for part, parameter in zip(update.split(sizes), parameters, strict=True)]
     if group["weight_decay"]:
         torch._foreach_add_(parts, parameters, alpha=group["weight_decay"])
     if group["weight_decay"] or group["always_adapt"]:
         weight_norms, update_norms = torch.stack(torch._foreach_norm([*parameters, *parts])).split(len(parts))
-        ratios = trust_ratio(weight_norms, update_norms, group["trust_clip"])  # [P]
-        torch._foreach_mul_(parts, (group["lr"] * ratios).unbind())
+        least_norms = bundle.root_sizes * group["trust_floor"]
+        ratios = trust_ratio(weight_norms, update_norms, group["trust_clip"], least_norms)  # [P]
+        torch._foreach_mul_(parts, (lr * ratios).unbind())
     else:
-        update.mul_(group["lr"])
+        update.mul_(lr)
     torch._foreach_sub_(parameters, parts)
 
 

@@ -7,17 +7,19 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from gigabatch.models.errors import ModelError, require_known
+from gigabatch.models.errors import ModelError, require, require_known
+from gigabatch.models.kernels.row_update.rules import TRUST_FLOOR
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.optimizers.lamb import Lamb, lamb_param_groups
-from gigabatch.models.optimizers.param_groups import split_parameters
-from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer
+from gigabatch.models.optimizers.param_groups import linear_tables, split_parameters
+from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer, require_own_tables
 
 
 def build_optimizer(model: nn.Module, name: str, **settings: Any) -> Optimizer | Optimizers:
     """Build the optimizer `name` over the model's trainable parameters.
 
-    Biases and the parameters of normalisation layers never decay.
+    Biases and the parameters of normalisation layers never decay. The tables belong to the optimizer that was built
+    last: an earlier one over the same model raises `ModelError` when it is to step.
 
     Parameters
     ----------
@@ -43,9 +45,9 @@ def build_optimizer(model: nn.Module, name: str, **settings: Any) -> Optimizer |
     >>> from gigabatch import DeepFM, ModelInputs
     >>> from gigabatch.models.optimizers.registry import build_optimizer
     >>> model = DeepFM(ModelInputs(num_ids=(5, 7), num_floats=2), DeepFM.Settings(layers=(8,)))
-    >>> optimizer = build_optimizer(model, "adagrad_lamb", lr=0.01)
-    >>> [group["lr"] for group in optimizer.param_groups]
-    [0.01, 0.01, 0.01]
+    >>> parts = build_optimizer(model, "lamb", lr=0.01).optimizers  # of tables, of linear terms, of the rest
+    >>> [part.param_groups[0].get("method", "layers of LAMB") for part in parts]
+    ['adagrad', 'adam', 'layers of LAMB']
     """
     require_known("optimizer", [name], OPTIMIZERS)
     build = OPTIMIZERS[name]
@@ -60,20 +62,28 @@ def build_lamb(
     model: nn.Module,
     *,
     lr: float | Tensor,
+    table_lr: float | None = None,
     weight_decay: float = 0.01,
     betas: tuple[float | Tensor, float] = (0.9, 0.999),
     eps: float = 1e-6,
+    adagrad_eps: float = 1e-8,
     max_grad_norm: float | None = 1.0,
     trust_clip: float | None = 10.0,
+    trust_floor: float = TRUST_FLOOR,
     always_adapt: bool = False,
     rowwise: bool = True,
+    rowwise_method: str = "adagrad",
     rowwise_second_moment: str = "scalar",
     rowwise_step: str = "global",
 ) -> Optimizer | Optimizers:
-    """LAMB. rowwise: each row of a table is a layer and only those of a batch move; False: a table is one layer.
+    """LAMB, with row-wise Adagrad on tables: MLPerf's pair for extreme batches, the best of benchmarks/batch_scaling.
 
-    Modules whose tables are all one number wide, as linear terms are, take Adam without decay instead (see below).
+    table_lr: the tables' learning rate where `lr` is that of the rest; None for the same. rowwise: only the rows of a
+    batch move; False: a table is one layer of LAMB. rowwise_method: `adagrad`, or `lamb`, under which each row is a
+    layer. Linear terms, which are no layers and start at zero, take Adam without decay whatever the rest takes.
     """
+    require_known("rowwise_method of lamb", [rowwise_method], ("adagrad", "lamb"))
+    require(rowwise or table_lr is None, "lamb: with rowwise=False tables are weights like others; leave table_lr out.")
     tables = row_tables(model, "rows" if rowwise else "dense")
     dense = Lamb(
         lamb_param_groups(model, weight_decay, tables=not rowwise),
@@ -83,21 +93,21 @@ def build_lamb(
         weight_decay,
         max_grad_norm=max_grad_norm,
         trust_clip=trust_clip,
+        trust_floor=trust_floor,
         always_adapt=always_adapt,
     )
     if not (rowwise and tables):
-        return dense
-    # A row of one number would move by a share of its own size, and so never change its sign: those take Adam.
-    single = [module for module in tables if module.width == len(module.tables)]
-    wide = [module for module in tables if module not in single]
-    common: dict[str, Any] = {"eps": eps, "second_moment": rowwise_second_moment, "step": rowwise_step}
-    found: list[Optimizer] = []
-    if wide:
-        found.append(
-            RowOptimizer(wide, lr, betas, method="lamb", weight_decay=weight_decay, trust_clip=trust_clip, **common)
-        )
-    if single:
-        found.append(RowOptimizer(single, lr, betas, method="adam", **common))
+        return _with_dense_tables(dense, tables)
+    common: dict[str, Any] = {"lr_scale": _scale(table_lr, lr), "second_moment": rowwise_second_moment}
+    adam = common | {"eps": eps, "step": rowwise_step}
+    if rowwise_method == "adagrad":
+        rule = common | {"eps": adagrad_eps}
+    else:
+        rule = adam | {"weight_decay": weight_decay, "trust_clip": trust_clip, "trust_floor": trust_floor}
+    linear = linear_tables(model)
+    wide = [module for module in tables if module not in linear]
+    found = [RowOptimizer(wide, lr, betas, method=rowwise_method, **rule)] if wide else []
+    found += [RowOptimizer(linear, lr, betas, method="adam", **adam)] if linear else []
     return Optimizers(*found, dense)
 
 
@@ -120,29 +130,9 @@ def build_adamw(
     tables = row_tables(model, "rows" if rowwise else "dense")
     dense = _adamw(model, lr, weight_decay, betas, eps, tables=not rowwise)
     rule = {"weight_decay": weight_decay, "second_moment": rowwise_second_moment, "step": rowwise_step}
-    return _with_rows(dense, tables if rowwise else [], lr, betas, method="adam", eps=eps, **rule)
-
-
-def build_adagrad_lamb(
-    model: nn.Module,
-    *,
-    lr: float,
-    table_lr: float | None = None,
-    weight_decay: float = 0.01,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-6,
-    adagrad_eps: float = 1e-8,
-    max_grad_norm: float | None = 1.0,
-    trust_clip: float | None = 10.0,
-) -> Optimizer | Optimizers:
-    """Row-wise Adagrad on tables, LAMB on the rest: the pair of MLPerf's extreme batches (algorithms.md, section 3.3).
-
-    table_lr: the tables' learning rate where the schedule gives `lr` to the rest; None for the same.
-    """
-    tables = row_tables(model, "rows")
-    groups = lamb_param_groups(model, weight_decay, tables=False)
-    dense = Lamb(groups, lr, betas, eps, weight_decay, max_grad_norm=max_grad_norm, trust_clip=trust_clip)
-    return _with_rows(dense, tables, lr, betas, method="adagrad", eps=adagrad_eps, lr_scale=_scale(table_lr, lr))
+    if not (rowwise and tables):
+        return _with_dense_tables(dense, tables)
+    return Optimizers(RowOptimizer(tables, lr, betas, method="adam", eps=eps, **rule), dense)
 
 
 def build_cowclip(
@@ -159,13 +149,19 @@ def build_cowclip(
     """Adam whose tables have each row's gradient clipped to the row's norm (Zheng et al., arXiv 2204.06240).
 
     From a base batch scaled by k the paper keeps table_lr, multiplies lr by sqrt(k) and l2 by k. l2: of the rows of a
-    batch, in their gradient; clip_ratio, clip_floor: the paper's r and zeta. The rest takes Adam without decay.
+    batch, in their gradient; clip_ratio, clip_floor: the paper's r and zeta. Linear terms start at zero and are not
+    clipped, as in the authors' code. The rest takes Adam without decay.
     """
     tables = row_tables(model, "rows")
     dense = _adamw(model, lr, 0.0, betas, eps, tables=False)
-    rule = {"l2": l2, "second_moment": "full", "clip_ratio": clip_ratio, "clip_floor": clip_floor}
-    scale = _scale(table_lr, lr)
-    return _with_rows(dense, tables, lr, betas, method="adam", eps=eps, lr_scale=scale, **rule)
+    linear = linear_tables(model)
+    embeddings = [module for module in tables if module not in linear]
+    rule: dict[str, Any] = {"method": "adam", "eps": eps, "l2": l2, "second_moment": "full"}
+    rule["lr_scale"] = _scale(table_lr, lr)
+    clip = {"clip_ratio": clip_ratio, "clip_floor": clip_floor}
+    found = [RowOptimizer(embeddings, lr, betas, **rule, **clip)] if embeddings else []
+    found += [RowOptimizer(linear, lr, betas, **rule)] if linear else []
+    return Optimizers(*found, dense) if found else dense
 
 
 def row_tables(model: nn.Module, gradients: str) -> list[EmbeddingTables]:
@@ -185,15 +181,24 @@ def row_tables(model: nn.Module, gradients: str) -> list[EmbeddingTables]:
                 "takes whole tables: lamb or adamw with rowwise=False."
             )
     for module in found:
-        module.gradients = gradients
+        module.gradients, module.row_optimizer = gradients, None
     return found
+
+
+def _with_dense_tables(optimizer: Optimizer, tables: list[EmbeddingTables]) -> Optimizer:
+    """The optimizer, which refuses to step once another one has made it a matter of rows how the tables move."""
+    if tables:
+        optimizer.register_step_pre_hook(
+            lambda *_: require_own_tables(all(module.gradients == "dense" for module in tables))
+        )
+    return optimizer
 
 
 def _adamw(
     model: nn.Module, lr: float, weight_decay: float, betas: tuple[float, float], eps: float, tables: bool
 ) -> AdamW:
     split = split_parameters(model)
-    decayed = [*(split.embeddings if tables else ()), *split.decayed]
+    decayed = [*(split.embeddings if tables else ()), *split.decayed, *split.linear]
     groups: list[dict[str, Any]] = [
         {"name": "decayed", "params": decayed, "weight_decay": weight_decay},
         {"name": "undecayed", "params": split.undecayed, "weight_decay": 0.0},
@@ -201,21 +206,15 @@ def _adamw(
     return AdamW([group for group in groups if group["params"]], lr=lr, betas=betas, eps=eps, fused=True)
 
 
-def _with_rows(
-    dense: Optimizer, tables: list[EmbeddingTables], lr: float, betas: tuple[float, float], **rule: Any
-) -> Optimizer | Optimizers:
-    """`dense` beside a `RowOptimizer` of the tables, or alone where there are none."""
-    return Optimizers(RowOptimizer(tables, lr, betas, **rule), dense) if tables else dense
-
-
-def _scale(table_lr: float | None, lr: float) -> float:
-    return 1.0 if table_lr is None else table_lr / lr
+def _scale(table_lr: float | None, lr: float | Tensor) -> float:
+    require(table_lr is None or float(lr) > 0, f"table_lr {table_lr} is a multiple of lr, which must not be {lr} then.")
+    return 1.0 if table_lr is None else table_lr / float(lr)
 
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer | Optimizers]] = {
     "lamb": build_lamb,
     "adamw": build_adamw,
-    "adagrad_lamb": build_adagrad_lamb,
+    "adagrad_lamb": build_lamb,  # the name of the pair from when lamb moved tables by rows of LAMB
     "cowclip": build_cowclip,
 }
 
@@ -223,16 +222,15 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer | Optimizers]] = {
 def set_lr_and_momentum(optimizer: Optimizer | Optimizers, lr: float, momentum: float) -> None:
     """Give every parameter group this learning rate and this beta1 (momentum), as one-cycle does before each step.
 
-    A group's `lr_scale` multiplies it. A setting that is a tensor is filled in place, so that a CUDA graph which
-    captured it sees the new value.
+    A `RowOptimizer` multiplies it by its group's `lr_scale` when it steps, whoever sets the rate. A setting that is a
+    tensor is filled in place, so that a CUDA graph which captured it sees the new value.
     """
     for group in optimizer.param_groups:
         beta1, beta2 = group["betas"]
-        group_lr = lr * group.get("lr_scale", 1.0)
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(group_lr)
+            group["lr"].fill_(lr)
         else:
-            group["lr"] = group_lr
+            group["lr"] = lr
         if isinstance(beta1, Tensor):
             beta1.fill_(momentum)
         else:

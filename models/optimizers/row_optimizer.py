@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from itertools import count
 from typing import Any
 
 import torch
@@ -12,10 +13,11 @@ from torch.optim import Optimizer
 
 from gigabatch.models.errors import ModelError, require
 from gigabatch.models.kernels import kernel
-from gigabatch.models.kernels.row_update.rules import RowRule, State, check_rule
+from gigabatch.models.kernels.row_update.rules import TRUST_FLOOR, RowRule, State, check_rule
 from gigabatch.models.layers.embeddings import EmbeddingTables
 
 Group = dict[str, Any]
+NUMBERS = count()
 RULE_SETTINGS = tuple(field.name for field in fields(RowRule) if field.name not in ("lr", "beta1", "beta2"))
 
 
@@ -28,7 +30,7 @@ class RowOptimizer(Optimizer):
     whatever the tables' size. Rows of no batch stay bit for bit.
 
     settings: fields of `RowRule`.
-    lr_scale: the tables' learning rate over that which `set_lr_and_momentum` is given.
+    lr_scale: the tables' learning rate over the group's `lr`, which a schedule sets for all groups alike.
     version: of the kernel, see `gigabatch.models.kernels.kernel`.
     """
 
@@ -44,6 +46,7 @@ class RowOptimizer(Optimizer):
     ) -> None:
         self.modules = list(modules)
         self.version = version
+        self.found_inf: Tensor | None = None  # see `non_finite.mark_non_finite`
         rule = RowRule(lr=lr, beta1=betas[0], beta2=betas[1], **settings)
         check_rule(rule)
         require(lr_scale > 0, f"lr_scale must be positive, not {lr_scale}.")
@@ -51,11 +54,19 @@ class RowOptimizer(Optimizer):
         group = {"params": tables, "lr": lr, "betas": betas, "lr_scale": lr_scale, "rowwise": True}
         group |= {name: getattr(rule, name) for name in RULE_SETTINGS}
         super().__init__([group], {})
+        self.number = next(NUMBERS)  # a number, which a copy of the modules and of the optimizer keeps
         for module in self.modules:
             module.gradients = "rows"
+            module.row_optimizer = self.number
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"modules": self.modules, "version": self.version}
+        own = {"modules": self.modules, "version": self.version, "number": self.number, "found_inf": None}
+        return super().__getstate__() | own
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:  # a state that was saved before a setting was there
+            group.setdefault("trust_floor", TRUST_FLOOR)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -66,30 +77,54 @@ class RowOptimizer(Optimizer):
                 loss = closure()
         rule = self._rule()
         for module in self.modules:
+            require_own_tables(module.row_optimizer == self.number and module.gradients == "rows")
             if module.row_gradients:
-                ids, gradients, _ = zip(*module.row_gradients, strict=True)
-                tables = module.weights
-                states = [self._state_of(table, rule) for table in tables]
-                update = kernel("row_update", ids[0].device, self.version).update_rows
-                update(tables, states, _joined(ids), _joined(gradients), rule)
+                self._move(module, rule)
             module.forget_gradients()
         return loss
+
+    def _move(self, module: EmbeddingTables, rule: RowRule) -> None:
+        skipped = self.found_inf
+        if skipped is not None and not skipped.is_cuda:
+            if bool(skipped):
+                return
+            skipped = None
+        ids, gradient = (_joined(parts) for parts in zip(*(found[:2] for found in module.row_gradients), strict=True))
+        tables = module.weights
+        states = [self._state_of(table, rule) for table in tables]
+        if skipped is not None:  # which the host does not know: an id outside its table moves nothing on a GPU
+            ids = torch.where(skipped > 0, -1, ids)
+        kernel("row_update", ids.device, self.version).update_rows(tables, states, ids, gradient, rule)
+        if skipped is not None and rule.step == "global":
+            for state in states:
+                state["num_steps"].sub_(skipped)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients that no step has taken."""
         for module in self.modules:
-            module.forget_gradients()
+            if module.row_optimizer == self.number:
+                module.forget_gradients()
 
     def _rule(self) -> RowRule:
         group = self.param_groups[0]
         beta1, beta2 = group["betas"]
-        return RowRule(lr=group["lr"], beta1=beta1, beta2=beta2, **{name: group[name] for name in RULE_SETTINGS})
+        lr = group["lr"] if group["lr_scale"] == 1 else group["lr"] * group["lr_scale"]
+        return RowRule(lr=lr, beta1=beta1, beta2=beta2, **{name: group[name] for name in RULE_SETTINGS})
 
     def _state_of(self, table: Tensor, rule: RowRule) -> State:
         state: State = self.state[table]
         if not state:
             state.update(rule.new_state(table))
         return state
+
+
+def require_own_tables(owned: bool) -> None:
+    """Raise `ModelError` unless the optimizer that is to step is the last that was built over its tables."""
+    require(
+        owned,
+        "this optimizer's embedding tables were handed to one that was built later, or their `gradients` were set, so "
+        "it would not move them. Step the optimizer that was built last, or build this one anew.",
+    )
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

@@ -2,7 +2,7 @@
 
 After Huang and Xu (arXiv 1912.09593), who put a prior on the latent inputs of GPFM (Nguyen et al., SIGIR 2014; Bayesian
 GPLVM, Titsias and Lawrence, AISTATS 2010) and give it a mean. The exact equations of the paper were not at hand: this
-is the form of shared/algorithms.md, section 9; docs/models/gplvmf.md says what is ours.
+is a form that its abstract and its base models allow; docs/models/gplvmf.md says what is whose.
 
     y_u = f_u(x) + noise,  f_u ~ GP(m, k)        one process a user; x = what the row's item and context columns say
     m   = mu_u + sum of biases of the row's ids + a . floats
@@ -334,7 +334,10 @@ class GPLVMF(Model):
             size = max(ELEMENTS_AT_ONCE // elements, 1)
             parts = zip(ids.split(size), floats.split(size), strict=True)
             value = torch.cat([self._posterior_mean(*part, coefficients) for part in parts])
-            value = self.rows.target_mean + self.rows.target_scale * value
+            value = self.rows.target_mean + self.rows.target_scale * value.double()
+            for scale in self.target_scales:  # the stored rows have a scale of their own, as they may be fewer
+                value = (value - scale.mean) / scale.std
+            value = value.float()
             logit = torch.logit(value.clamp(PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR))
             return torch.where(self.is_binary, logit, value)[:, None]
 

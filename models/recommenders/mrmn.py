@@ -2,7 +2,7 @@
 
 After the multi-relational memory network of Zhou, Liu, Lian and Xie (IJCAI 2019, arXiv 1906.09882), which builds on
 LRML (Tay et al., WWW 2018). The exact equations of the paper were not at hand: what stands here is the form that
-shared/algorithms.md, section 8, derives from its abstract and from LRML's published code (docs/models/mrmn.md).
+follows from its abstract and from LRML's published code; docs/models/mrmn.md says what is whose.
 
     s   = p * q * f_t + c        what user p, item q and context c have in common, seen by feedback type t
     a   = softmax(s K)           attention over the slots of a memory
@@ -78,7 +78,7 @@ class MRMNSettings:
         if is_number(self.margins):
             object.__setattr__(self, "margins", (self.margins,))
         one_of("relation of mrmn", self.relation, RELATIONS)
-        numbers = isinstance(self.margins, tuple) and all(is_number(m) and m > 0 for m in self.margins)
+        numbers = isinstance(self.margins, tuple) and all(is_number(m) and 0 < m < math.inf for m in self.margins)
         require(numbers and bool(self.margins), f"margins must be positive numbers, not {self.margins!r}.")
 
 

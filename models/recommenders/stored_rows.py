@@ -46,8 +46,8 @@ class StoredRows(nn.Module):
             ("offsets", torch.zeros(num_users + 1, dtype=torch.int64)),
             ("total_rows", torch.zeros(num_users)),
             ("id_counts", torch.zeros(sum(num_ids))),
-            ("target_mean", torch.zeros(())),
-            ("target_scale", torch.ones(())),
+            ("target_mean", torch.zeros((), dtype=torch.float64)),
+            ("target_scale", torch.ones((), dtype=torch.float64)),
         ):
             self.register_buffer(name, empty)
         self.register_buffer("column_starts", torch.tensor([0, *num_ids[:-1]]).cumsum(0), persistent=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import isfinite
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width
-from gigabatch.models.layers.fields import check_settings, probability
+from gigabatch.models.layers.fields import check_settings, is_number, probability
 from gigabatch.models.layers.folded import FoldedNetwork, folded_forward
 from gigabatch.models.model import Model
 
@@ -43,7 +44,7 @@ class TabularSettings:
     batch_norm_last : bool, default False
         In the output layer too.
     output_range : (float, float) or None, default None
-        (low, high) that a sigmoid squeezes the outputs into, for bounded regression.
+        (low, high), in the target's own unit, that a sigmoid squeezes the outputs into, for bounded regression.
     linear_first : bool, default True
         Linear, ReLU, batch norm, dropout; otherwise batch norm, dropout, linear, ReLU.
 
@@ -78,9 +79,12 @@ class TabularSettings:
         for value in self.layer_dropouts:
             probability("dropout", value)
         if self.output_range is not None:
+            is_range = isinstance(self.output_range, tuple) and len(self.output_range) == 2
             require(
-                len(self.output_range) == 2 and self.output_range[0] < self.output_range[1],
-                f"output_range must be (low, high) with low < high, not {self.output_range}.",
+                is_range
+                and all(is_number(end) and isfinite(end) for end in self.output_range)
+                and self.output_range[0] < self.output_range[1],
+                f"output_range must be (low, high), two finite numbers with low < high, not {self.output_range!r}.",
             )
 
     @property
@@ -191,7 +195,12 @@ class TabularModel(Model):
         if self.settings.output_range is None:
             return outputs
         low, high = self.settings.output_range
-        return torch.sigmoid(outputs) * (high - low) + low
+        squeezed = list(torch.sigmoid(outputs).unbind(1))
+        scales = {scale.output: scale for scale in self.target_scales}
+        for place, share in enumerate(squeezed):  # the range is in the target's own unit, and outputs are standardised
+            _, _, mean, std = scales.get(place, (0, place, 0.0, 1.0))
+            squeezed[place] = share * ((high - low) / std) + (low - mean) / std
+        return torch.stack(squeezed, dim=1)
 
     def folding_obstacle(self) -> str | None:
         """Why training does not go through `models/layers/folded.py`, in words; None where it does."""
@@ -204,6 +213,9 @@ class TabularModel(Model):
             return "there is dropout between batch norm and the next layer"
         if not settings.linear_first or settings.batch_norm_last:
             return "a batch norm is not between a ReLU and the next linear layer"
+        norms = [module for module in self.modules() if isinstance(module, nn.modules.batchnorm._NormBase)]
+        if not all(norm.training and norm.track_running_stats and norm.momentum is not None for norm in norms):
+            return "a batch norm is in evaluation mode, or keeps its statistics in another way"
         return None
 
     def _network(self) -> FoldedNetwork:

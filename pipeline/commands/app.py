@@ -101,6 +101,9 @@ def make_app() -> typer.Typer:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; user errors become one line on standard error and exit code 2 (nightly: 20 or 40)."""
+    if sys.platform == "win32":
+        print("gigabatch: Windows has no locks of the kind that runs need (flock). Use Linux, or WSL.", file=sys.stderr)
+        return USAGE
     # OpenMP's threads spin while they wait, unless told otherwise before torch is loaded. Without end, that makes small
     # batches 5 to 10 times slower with anything else running on the machine; not at all, a fifth slower on a quiet one.
     # So they spin for a tenth of a millisecond or so (docs/tried.md).

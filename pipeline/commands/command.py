@@ -23,6 +23,10 @@ USAGE, FAILED = 2, 40
 REFUSED_BY_SYSTEM = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EISDIR, errno.ENOTDIR,
 )  # fmt: skip
+NO_MEMORY = (  # oneDNN, torch, numba's threads, C++
+    "could not create a primitive", "can't allocate memory", "cannot allocate memory", "unable to mmap",
+    "unable to allocate", "bad_alloc", "can't start new thread", "out of memory",
+)  # fmt: skip
 Verbose = Annotated[
     bool,
     typer.Option(
@@ -52,6 +56,8 @@ def command(name: str, function: Callable[..., int]) -> Callable[..., int]:
 
     A function with `config` and `overrides` gets them checked, and before anything that it imports.
     """
+
+    function = within_memory(function)
 
     @functools.wraps(function)
     def run(*, context: typer.Context, verbose: bool, quiet: bool, **arguments: Any) -> int:
@@ -87,6 +93,38 @@ def command(name: str, function: Callable[..., int]) -> Callable[..., int]:
     run.__signature__ = own.replace(parameters=[*parameters, *common])  # type: ignore[attr-defined]
     run.__annotations__ = {item.name: item.annotation for item in (*parameters, *common)}
     return run
+
+
+class OutOfMemory(ValueError):
+    """The machine, or a limit that was set, gave no more memory."""
+
+
+def within_memory(function: Callable[..., int]) -> Callable[..., int]:
+    """`function`, whose want of memory is a user's error, in whatever words the library that met it says so."""
+
+    @functools.wraps(function)
+    def run(**arguments: Any) -> int:
+        try:
+            return function(**arguments)
+        except (MemoryError, OSError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise OutOfMemory(
+                f"out of memory ({type(error).__name__}: {error}). gigabatch plan tells what a run needs; a smaller "
+                "rows_per_part or train.batch_size needs less. A limit may be set (ulimit -v, a container's)."
+            ) from error
+
+    return run
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out: an error made for it, or one of the texts of libraries that have none."""
+    if isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", "ArrowMemoryError"):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM or "mapping failed" in str(error)
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(words in text for words in NO_MEMORY)
 
 
 @contextlib.contextmanager

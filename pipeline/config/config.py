@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 Split = Literal["train", "valid", "test"]
 NAME = "[A-Za-z0-9_][A-Za-z0-9_.-]*"
 TIME_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "minutes": 60.0, "hours": 3600.0, "days": 86400.0}
+DEEPEST, MOST_VALUES = 50, 1_000_000  # of a configuration's levels, and of its values with their repetitions
 LONGEST_RUN = 1 << 62  # steps; how many a run has is only known when its rows are
 
 
@@ -107,6 +108,30 @@ class NegativeSettings(Settings):
     exclude_known: bool = Field(True, description="never draw an item that the user has in the train split")
 
 
+class LossSettings(Settings):
+    """The loss of a regression target, whose errors are in standard deviations of the target in the train split."""
+
+    kind: Literal["mse", "huber", "quantile"] = Field(
+        "mse", description="squared error; Huber's, which outliers weigh less in; of a quantile"
+    )
+    delta: float | None = Field(
+        None, gt=0, description="huber: deviations from which on an error counts linearly; null: 1"
+    )
+    tau: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="quantile: share of the targets that the prediction is above; null: 0.5, the median",
+    )
+
+    @model_validator(mode="after")
+    def _fits_the_kind(self) -> LossSettings:
+        for name, kind in (("delta", "huber"), ("tau", "quantile")):
+            if getattr(self, name) is not None and self.kind != kind:
+                raise ValueError(f"{name} is a setting of the loss {kind}, and kind is {self.kind}")
+        return self
+
+
 class TrainSettings(Settings):
     """How the model is trained; docs/training.md says what each setting costs and when to use it."""
 
@@ -137,7 +162,7 @@ class TrainSettings(Settings):
         "best", description="keep the epoch with the lowest valid loss, or the last"
     )
     checkpoint_every_steps: int = Field(
-        1000, ge=1, description="steps from a checkpoint to the next; there is one after each epoch too"
+        1000, ge=1, description="steps from a checkpoint to the next; there is one after each epoch but the last too"
     )
     residency: Literal["auto", "device", "host", "stream"] = Field(
         "auto", description="where the train rows lie: in the training device's memory, in the host's, or on disk"
@@ -149,6 +174,9 @@ class TrainSettings(Settings):
         None, description="for rows that are all positives; batch_size counts the positives"
     )
     compile: Literal["on", "off"] = Field("off", description="torch.compile of model and loss; takes seconds to begin")
+    losses: dict[str, LossSettings] = Field(
+        default_factory=dict, description="of regression targets by name; mse for those that are not there"
+    )
 
     @field_validator("max_grad_norm")
     @classmethod
@@ -232,9 +260,21 @@ class EvaluateSettings(Settings):
     importance_rows: int = Field(20_000, ge=100, description="rows of the test split that are shuffled and scored")
     importance_repeats: int = Field(3, ge=1, description="times that each feature is shuffled")
     calibration_bins: int = Field(15, ge=2, le=100, description="bins of the calibration error and its chart")
+    baselines: tuple[Literal["constant", "linear", "boosted"], ...] = Field(
+        ("constant", "linear", "boosted"),
+        description="what the model is compared with: always the mean; a logistic or ridge regression and gradient "
+        "boosted trees on at most 200,000 train rows; []: nothing",
+    )
     ranking: RankingSettings | None = Field(
         None, description="rank each choice of the test split among sampled items and among all; needs entities"
     )
+
+    @field_validator("baselines")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("names a baseline twice")
+        return value
 
 
 class NightlySettings(Settings):
@@ -299,7 +339,9 @@ class RunConfig(Settings):
     device: str = Field(
         "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="of torch; auto: cuda where there is one"
     )
-    num_threads: int | None = Field(None, ge=1, description="CPU threads of torch; None leaves its default")
+    num_threads: int | None = Field(
+        None, ge=1, description="CPU threads of torch; None leaves its default. The last bits of weights depend on it"
+    )
     cluster: str = Field(
         "none", pattern=r"^(none|local|cuda|tcp://[^/\s]+:\d+)$", description="none, local, cuda or tcp://HOST:PORT"
     )
@@ -423,6 +465,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"config {path}: cannot be read ({error.strerror}).") from error
     except (YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"config {path}: not valid YAML ({_where_yaml(error)}).") from error
+    except RecursionError:
+        raise ConfigError(f"config {path}: nested too deeply; {DEEPEST} levels are taken.") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"config {path}: expected keys and values, found {type(raw).__name__}.")
     return raw
@@ -448,6 +492,7 @@ def parse_config(raw: dict[str, Any], where: str = "config") -> RunConfig:
     >>> parse_config({"name": "clicks", "recipe": "flights", "seed": 7}).seed
     7
     """
+    _require_bounded(raw, where)
     require_known_keys(RunConfig, raw, where)
     try:
         return RunConfig.model_validate(raw)
@@ -455,6 +500,20 @@ def parse_config(raw: dict[str, Any], where: str = "config") -> RunConfig:
         raise ConfigError(f"{where}: " + " ".join(_describe(item) for item in error.errors())) from error
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from error
+
+
+def _require_bounded(raw: Any, where: str) -> None:
+    """Raise `ConfigError` for values that nest without end, or that YAML's aliases make larger than any file."""
+    level, seen = [raw], 0
+    for _ in range(DEEPEST):
+        inside = [value for value in level if isinstance(value, dict | list | tuple)]
+        if not inside:
+            return
+        seen += sum(map(len, inside))
+        if seen > MOST_VALUES:
+            raise ConfigError(f"{where}: more than {MOST_VALUES:,} values, with those that aliases repeat.")
+        level = [item for value in inside for item in (value.values() if isinstance(value, dict) else value)]
+    raise ConfigError(f"{where}: nested too deeply; {DEEPEST} levels are taken.")
 
 
 def _where_yaml(error: Exception) -> str:
@@ -483,6 +542,8 @@ def _apply(raw: dict[str, Any], override: str | Mapping[str, Any]) -> None:
         value = YAML(typ="safe", pure=True).load(text)
     except YAMLError as error:
         raise ConfigError(f"override {override!r}: the value is not valid YAML ({_where_yaml(error)}).") from error
+    except RecursionError:
+        raise ConfigError(f"override {key}=...: nested too deeply; {DEEPEST} levels are taken.") from None
     _set(raw, key, value, override)
 
 

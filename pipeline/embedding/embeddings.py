@@ -182,7 +182,10 @@ def bundle_identity(bundle: Bundle) -> str:
         "model": [type(model).__name__, model.inputs.to_dict(), settings],
         "columns": [asdict(c) for c in schema.columns if c.role in ("categorical", "continuous")],
         "entities": [asdict(entity) for entity in schema.entities],
-        "fills": {name: (float(fill.value), bool(fill.indicator)) for name, fill in preprocessor.fills.items()},
+        "fills": {
+            name: (float(fill.value), bool(fill.indicator), *(["silent"] if fill.silent else []))
+            for name, fill in preprocessor.fills.items()
+        },
         "scales": {name: (float(scale.mean), float(scale.std)) for name, scale in preprocessor.scales.items()},
         "layouts": {name: asdict(vocabulary.layout) for name, vocabulary in preprocessor.vocabularies.items()},
     }

@@ -34,6 +34,7 @@ from gigabatch.pipeline.reports.report import Confusion, Quality
 from gigabatch.pipeline.training.train import table_loss, table_outputs
 
 HEADLINE = ("auc", "logloss", "ece", "mrr")
+REGRESSION_HEADLINE = ("rmse", "mae", "r2")
 HISTOGRAM_BINS = 40
 
 
@@ -46,9 +47,10 @@ class Evaluation:
     metrics
         By target name, then by metric; None where one cannot be computed.
     headline
-        auc, logloss, ece and mrr; None where one does not apply.
+        auc, logloss, ece and mrr, and with a regression target rmse, mae and r2; None where one does not apply.
     predictions
-        Of each target: float32 [N], and [N, classes] for a multiclass target, on the host or the table's device.
+        Of each target: float32 [N], float64 [N] in the target's own unit for regression, and float32 [N, classes] for a
+        multiclass target, on the host or the table's device.
     """
 
     metrics: dict[str, dict[str, float | None]]
@@ -75,7 +77,8 @@ def evaluate(model: Any, table: PackedTable, schema: Schema, device: str, bins: 
     Returns
     -------
     Evaluation
-        Metrics by target, predictions, and the headline: with several targets the mean of each metric.
+        Metrics by target, predictions, and the headline: with several targets the mean of each metric, but for RMSE
+        and MAE of several regression targets, whose units differ.
 
     Examples
     --------
@@ -97,10 +100,12 @@ def evaluate(model: Any, table: PackedTable, schema: Schema, device: str, bins: 
         target.name: target_metrics(target, prediction, labels, batch.group, bins, batch.weight)
         for target, prediction, labels in zip(schema.targets, predictions, batch.targets, strict=True)
     }
+    num_values = sum(target.task == "regression" for target in schema.targets)
     headline: dict[str, float | None] = {}
-    for name in HEADLINE:
+    for name in (*HEADLINE, *(REGRESSION_HEADLINE if num_values else ())):
         found = [value for values in metrics.values() if (value := values.get(name)) is not None]
-        headline[name] = float(np.mean(found)) if found else None
+        has_mean = bool(found) and not (name in ("rmse", "mae") and num_values > 1)
+        headline[name] = float(np.mean(found)) if has_mean else None
     return Evaluation(metrics, headline, predictions)
 
 
@@ -200,7 +205,8 @@ def permutation_importance(
     """How much worse the model gets when one feature's values are shuffled over rows (Breiman 2001, section 10).
 
     A feature's indicator is shuffled with it. Returns the metric's name and rows of name, mean, std over the
-    repeats, largest first. The metric is AUC for a binary target, MRR where its rows have groups, else minus the loss.
+    repeats, largest first. The metric is AUC for a binary target, MRR where its rows have groups, else minus the loss
+    (of regression the squared error in standard deviations of the target, whatever it was trained with).
     """
     rows = spread_rows(table, settings.importance_rows)
     words = table.words[rows]

@@ -23,7 +23,7 @@ from gigabatch.loaders.tables.entity_rows import EntityRows
 from gigabatch.loaders.tables.packed import Batch, PackedTable
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.metrics.ranking import PositiveRanks, log_chance_of_absence
-from gigabatch.pipeline.bundle import BLOCK_ROWS, model_outputs
+from gigabatch.pipeline.bundle import BLOCK_ROWS, standardised_outputs
 from gigabatch.pipeline.config.config import RankingSettings
 from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.evaluation.sample import spread
@@ -184,7 +184,7 @@ class PairScores:
     def _score(self, rows: Tensor, items: Tensor) -> Tensor:
         ids, floats = self.asked.ids[rows], self.asked.floats[rows]
         self.items.fill(ids, floats, items)
-        return next(model_outputs(self.model, ids, floats))[:, self.output]
+        return next(standardised_outputs(self.model, ids, floats))[:, self.output]
 
 
 class TowerScores:

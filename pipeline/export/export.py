@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.models.layers.embeddings import EmbeddingTables
+from gigabatch.models.model import Model
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.export.export_check import ExportError, Sample, difference, sample_rows
 from gigabatch.pipeline.export.onnx_rows import OUTPUTS, onnx_inputs, rows_graph
@@ -50,7 +51,8 @@ def export_bundle(bundle: Bundle, folder: str | Path, formats: Sequence[str], ru
     """Write the bundle to `folder` in each of `formats`, keys of `FORMATS`, with `export.json`, which names columns.
 
     torch: `model.pt2`, for `torch.export.load`; it takes ids int32 [N, C] and floats float32 [N, F] and gives outputs
-    float32 [N, O], for any N. onnx_rows: `rows.onnx`, see `pipeline/export/onnx_rows.py`. run: id for export.json.
+    [N, O], for any N: float32, or float64 where a target is a regression. onnx_rows: `rows.onnx`, see
+    `pipeline/export/onnx_rows.py`. run: id for export.json.
 
     Errors (`ExportError`): an unknown format, a missing package, a model or preprocessing that the format cannot carry,
     and a file whose scores differ by more than 1e-5 + 1e-4 of their size, or whose ids and floats differ at all.
@@ -99,7 +101,20 @@ def description(bundle: Bundle, exported: Sequence[Exported]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def traced(model: nn.Module, ids: Tensor, floats: Tensor) -> Any:
+class InTargetUnits(nn.Module):
+    """A model whose outputs are in their targets' own units, as `model_outputs` gives them."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+        self.training = model.training
+
+    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+        """As `Model.forward`; float64 where there are scales."""
+        return self.model.in_target_units(self.model(ids, floats))
+
+
+def traced(model: Model, ids: Tensor, floats: Tensor) -> Any:
     """The model in evaluation mode as a `torch.export.ExportedProgram` for any number of rows; `ExportError` says why
     a model cannot be traced. Its mode and its tables' kind of gradients are restored."""
     rows = torch.export.Dim("rows")
@@ -110,7 +125,8 @@ def traced(model: nn.Module, ids: Tensor, floats: Tensor) -> Any:
         for part in tables:
             part.gradients = "dense"  # torch's own lookup; that of row gradients is ours and has no other runtime
         with _quiet(), torch.no_grad():
-            return torch.export.export(model, (ids, floats), dynamic_shapes=({0: rows}, {0: rows}), strict=True)
+            whole = InTargetUnits(model) if model.target_scales else model
+            return torch.export.export(whole, (ids, floats), dynamic_shapes=({0: rows}, {0: rows}), strict=True)
     except Exception as error:  # torch raises what its own code and the model's raise
         raise ExportError(_why(f"{type(model).__name__} cannot be traced by torch.export", error)) from error
     finally:

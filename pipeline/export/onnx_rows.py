@@ -53,8 +53,9 @@ def onnx_inputs(preprocessor: Preprocessor, frame: Any) -> dict[str, np.ndarray]
 
 
 def rows_graph(preprocessor: Preprocessor, model: Any) -> Any:
-    """The ONNX model from columns to `OUTPUTS`: predictions float32 [rows, P], ids int32 [rows, C], floats float32
-    [rows, F]. A prediction is a column of `Bundle.predict`, in its order.
+    """The ONNX model from columns to `OUTPUTS`: predictions [rows, P], float64 where a target is a regression (as those
+    of the bundle), else float32; ids int32 [rows, C], floats float32 [rows, F]. A prediction is a column of
+    `Bundle.predict`, in its order.
 
     model: the ONNX model (`onnx.ModelProto`) from ids and floats to outputs.
     Errors (`ExportError`): what the graph cannot carry, see `docs/export.md`.
@@ -77,7 +78,7 @@ def rows_graph(preprocessor: Preprocessor, model: Any) -> Any:
             parts.node("Identity", [name], f"{PREFIXES[1]}{name}")
     parts.nodes.extend(inner.graph.node)
     _predict(parts, preprocessor, inner.graph.output[0].name)
-    shapes = {"predictions": (TensorProto.FLOAT, preprocessor.tensor_schema.num_outputs)}
+    shapes = {"predictions": (_prediction_type(preprocessor), preprocessor.tensor_schema.num_outputs)}
     shapes["ids"] = (TensorProto.INT32, len(preprocessor.vocabularies))
     shapes["floats"] = (TensorProto.FLOAT, len(preprocessor.float_names()))
     outputs = [helper.make_tensor_value_info(name, kind, ["rows", width]) for name, (kind, width) in shapes.items()]
@@ -209,7 +210,8 @@ def _scale(parts: _Parts, preprocessor: Preprocessor) -> None:
         parts.node("Identity", [rounded], "floats")
         return
     picked = parts.constant("flagged", np.array(flagged, np.int64))
-    flags = parts.node("Gather", [null, picked], "rows/flags", axis=1)
+    loud = parts.constant("loud", np.array([[not fills[place].silent for place in flagged]], bool))
+    flags = parts.node("And", [parts.node("Gather", [null, picked], "rows/of_flagged", axis=1), loud], "rows/flags")
     numbers = parts.node("Cast", [flags], "rows/flags_float", to=TensorProto.FLOAT)
     parts.node("Concat", [rounded, numbers], "floats", axis=1)
 
@@ -226,7 +228,7 @@ def _empty(parts: _Parts, name: str, dtype: Any) -> None:
 
 def _predict(parts: _Parts, preprocessor: Preprocessor, outputs: str) -> None:
     """Adds `predictions`: sigmoid of binary targets, softmax of multiclass ones, values otherwise."""
-    from onnx import helper
+    from onnx import TensorProto, helper
 
     targets = preprocessor.schema.targets
     sizes = parts.constant("target_sizes", np.array([target.num_outputs for target in targets], np.int64))
@@ -234,10 +236,16 @@ def _predict(parts: _Parts, preprocessor: Preprocessor, outputs: str) -> None:
     parts.nodes.append(helper.make_node("Split", [outputs, sizes], split, name="rows/targets", axis=1))
     found = []
     for target, part in zip(targets, split, strict=True):
-        if target.task == "binary":
-            found.append(parts.node("Sigmoid", [part], f"{part}_probability"))
-        elif target.task == "multiclass":
-            found.append(parts.node("Softmax", [part], f"{part}_probabilities", axis=1))
-        else:
-            found.append(part)
+        if target.task != "regression":
+            part = parts.node("Cast", [part], f"{part}_logits", to=TensorProto.FLOAT)
+            kind, options = ("Sigmoid", {}) if target.task == "binary" else ("Softmax", {"axis": 1})
+            part = parts.node(kind, [part], f"{part}_probabilities", **options)
+        found.append(parts.node("Cast", [part], f"{part}_as_given", to=_prediction_type(preprocessor)))
     parts.node("Concat", found, "predictions", axis=1)
+
+
+def _prediction_type(preprocessor: Preprocessor) -> int:
+    from onnx import TensorProto
+
+    has_values = any(target.task == "regression" for target in preprocessor.schema.targets)
+    return int(TensorProto.DOUBLE if has_values else TensorProto.FLOAT)

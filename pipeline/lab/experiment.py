@@ -46,6 +46,7 @@ from gigabatch.pipeline.training.train import (
 from gigabatch.pipeline.training.train_step import TrainStep
 
 MOST_SEEDS = 30  # of a comparison
+LOSSES = ("logloss", "loss")  # metrics that are the loss: of probabilities, in deviations of regression targets
 NO_CHECKPOINTS = 10**9  # steps between two, more than there are
 
 
@@ -148,7 +149,7 @@ class Experiment:
 
     @property
     def loss(self) -> TargetLoss:
-        return target_loss(self.schema)
+        return target_loss(self.schema, self.config.train.losses)
 
     def new_model(self, seed: int) -> Model:
         """The run's model with the weights that a run of this seed starts from, on `device`."""
@@ -241,7 +242,9 @@ class TimedTrainer:
         self.experiment, self.deadline = experiment, deadline
         in_groups = experiment.valid.schema.has_group  # each positive and its negatives, where these are drawn
         self.metric = choose_metric(experiment.config.nightly, experiment.schema, in_groups)
-        self.sign = -1 if self.metric == "logloss" else 1
+        if self.metric == "logloss" and any(target.task == "regression" for target in experiment.schema.targets):
+            self.metric = "loss"  # in deviations of the targets
+        self.sign = -1 if self.metric in LOSSES else 1
 
     def fit(self, settings: TrainSettings, seed: int, spec: ModelSpec | None = None) -> Trained:
         """`Experiment.fit` within the time."""
@@ -255,7 +258,7 @@ class TimedTrainer:
     def metric_of(self, trained: Trained) -> float:
         """The metric of the valid split."""
         valid, schema, device = self.experiment.valid, self.experiment.schema, self.experiment.device
-        if self.metric == "logloss":
+        if self.metric in LOSSES:
             return table_loss(trained.model, valid, self.experiment.loss, device)
         value = evaluate(trained.model, valid, schema, device).headline[self.metric]
         if value is None:

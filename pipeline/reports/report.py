@@ -73,9 +73,12 @@ class ReportData:
     created_utc: str | None = None  # ISO 8601
     notes: Sequence[str] = ()
     metrics: Mapping[str, float | None] = field(default_factory=dict)
+    warnings: Sequence[str] = ()  # the first thing that is read
     decision: str | None = None
     promoted: bool | None = None
     comparison: Sequence[Mapping[str, Any]] = ()
+    baselines: Sequence[Mapping[str, Any]] = ()
+    baselines_title: str = ""
     splits: Sequence[Mapping[str, Any]] = ()
     ranking: Sequence[Mapping[str, Any]] = ()
     learning_curve: Sequence[Mapping[str, Any]] = ()
@@ -128,6 +131,7 @@ def render_report(data: ReportData) -> str:
         breakable=breakable,
         metrics=[metric_texts(name, value) for name, value in data.metrics.items()],
         comparison=table(data.comparison, signed=SIGNED),
+        baselines=table(data.baselines),
         splits=table(data.splits),
         ranking=table(data.ranking),
         learning_charts=charts.learning_charts(data.learning_curve),

@@ -119,7 +119,7 @@ class Ranker:
             raise Refusal.invalid("body", str(error)) from None
 
     def rank(self, asker: Asker, places: np.ndarray) -> Tensor:
-        """Predictions [N] float32 of the first target. places: rows of the items, all of them known."""
+        """Predictions [N] of the first target, in its own unit. places: rows of the items, all of them known."""
         index = torch.from_numpy(places).to(self.bundle.device)
         with torch.inference_mode():
             if self._towers is not None and self._item_vectors is not None:
@@ -127,7 +127,7 @@ class Ranker:
                 outputs = self._towers.score(self.user_vector(asker), items)
             else:
                 outputs = self.bundle.model(*self.whole_rows(asker, index))
-            return self._loss.predict(outputs)[0].cpu()
+            return self._loss.predict(self.bundle.model.in_target_units(outputs))[0].cpu()
 
     @property
     def has_vectors(self) -> bool:

@@ -21,7 +21,7 @@ from gigabatch.pipeline.serving.scorer import RowScorer
 from gigabatch.pipeline.store.artifacts import MANIFEST
 
 TESTED = 64  # users and items that a new bundle is tested on
-HALF_TOLERANCE = 0.02  # of a prediction, where vectors are stored as float16
+HALF_TOLERANCE = 0.02  # of a prediction, in deviations of its target, where vectors are stored as float16
 # Of float32 vectors: times what scores may be apart by rounding (models/model.py). Vectors of other weights are much
 # farther off, and rounding in a model of very large logits must not stop the service.
 SELF_TEST_MARGIN = 100
@@ -109,13 +109,15 @@ def self_test(served: ServedBundle) -> None:
     users = np.unique(np.linspace(0, len(ranker.users) - 1, min(4, len(ranker.users))).astype(np.int64))
     askers = [ranker.asker_of_row(int(row)) for row in users]
     askers.append(ranker.asker_of_row(None))
+    unit = next((scale.std for scale in served.bundle.model.target_scales if scale.target == 0), 1.0)
     for asker in askers:
         scores = ranker.rank(asker, items)
         expected = predicted(ranker, asker, items)
         if not bool(expected.isfinite().all()):
             raise ServingError(f"bundle {served.folder}: a score is no finite number. Train again.")
         apart = (scores - expected).abs()
-        allowed = SELF_TEST_MARGIN * (SCORE_ATOL + SCORE_RTOL * expected.abs()) if ranker.exact else HALF_TOLERANCE
+        rounding = SELF_TEST_MARGIN * (SCORE_ATOL * unit + SCORE_RTOL * expected.abs())
+        allowed = rounding if ranker.exact else torch.full_like(rounding, HALF_TOLERANCE * unit)
         if not bool((apart <= allowed).all()):
             raise ServingError(
                 f"bundle {served.folder}: scores from stored vectors differ from the model's by up to "

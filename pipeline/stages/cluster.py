@@ -18,7 +18,9 @@ from typing import Any
 
 import dask
 
+from gigabatch.features.workflow.fit import threads
 from gigabatch.pipeline.config.config import ClusterSettings
+from gigabatch.pipeline.machine import available_cores
 
 CONNECT_SECONDS = 15  # for a scheduler to answer
 WORKER_SECONDS = 60  # for a first worker, which may have been started just now, to join it
@@ -35,12 +37,12 @@ class Cluster:
     distributed = False
 
     def __init__(self, threads: int | None = None) -> None:
-        self.threads = threads or len(os.sched_getaffinity(0))
+        self.threads = threads or available_cores()
 
     @property
     def scheduler(self) -> Any:
-        """For Dask's `compute(scheduler=...)`."""
-        return "threads"
+        """For Dask's `compute(scheduler=...)`: no more partitions at once than there are threads."""
+        return threads(self.threads)
 
     def map(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
         """The function's results on each task, in order. Tasks may run at once."""

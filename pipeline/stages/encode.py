@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +18,8 @@ from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.loaders.tables.packed import PackedTable, PackedWriter
 from gigabatch.pipeline.stages.cluster import Cluster
 from gigabatch.pipeline.store.files import replacing
+
+_LOADING = threading.Lock()
 
 
 def pack(preprocessor: Preprocessor, frame: Any) -> PackedTable:
@@ -70,8 +73,14 @@ class PackTask:
 
 
 @lru_cache(maxsize=1)
-def _loaded(folder: Path, engine: str) -> Preprocessor:
+def _load(folder: Path, engine: str) -> Preprocessor:
     return Preprocessor.load(folder, engine)
+
+
+def _loaded(folder: Path, engine: str) -> Preprocessor:
+    """Read once a process; threads that ask at the same time wait for the one that reads."""
+    with _LOADING:
+        return _load(folder, engine)
 
 
 def pack_part(task: PackTask) -> Path:

@@ -18,13 +18,22 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.model import Model
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.config.config import RunConfig
-from gigabatch.pipeline.display import format_value, html_table, render_table
-from gigabatch.pipeline.evaluation.evaluate import column_summary, evaluate, permutation_importance, quality
+from gigabatch.pipeline.display import format_value, headings, html_table, render_table
+from gigabatch.pipeline.evaluation.baselines import advice, baseline_rows, baseline_title, baselines
+from gigabatch.pipeline.evaluation.checks import data_warnings
+from gigabatch.pipeline.evaluation.evaluate import (
+    HEADLINE,
+    REGRESSION_HEADLINE,
+    column_summary,
+    evaluate,
+    permutation_importance,
+    quality,
+)
 from gigabatch.pipeline.evaluation.rank_evaluate import ranking_rows
 from gigabatch.pipeline.reports.report import ReportData, write_report
 from gigabatch.pipeline.runs.pointers import read_pointers
 from gigabatch.pipeline.store.artifacts import Artifact
-from gigabatch.pipeline.store.files import json_text
+from gigabatch.pipeline.store.files import ArtifactError, json_text, share_file
 from gigabatch.pipeline.store.keys import versions
 
 SPLITS = ("train", "valid", "test")
@@ -62,13 +71,14 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """auc, logloss, ece, mrr (null where one does not apply), rows, seconds by stage, and the rest."""
-        return json.loads((self.path / "summary.json").read_text())
+        """auc, logloss, ece and mrr (null where one does not apply), with a regression target rmse, mae and r2, rows,
+        seconds by stage, and the rest."""
+        return read_json_lines(self.path / "summary.json", lines=False)[0]
 
     @property
     def curve(self) -> list[dict[str, Any]]:
         """The learning curve: the lines of metrics.jsonl."""
-        return [json.loads(line) for line in (self.path / "metrics.jsonl").read_text().splitlines()]
+        return read_json_lines(self.path / "metrics.jsonl")
 
     def bundle(self, device: str = "cpu", engine: str = "pandas") -> Bundle:
         """The model, ready to predict."""
@@ -77,8 +87,14 @@ class Run:
     def show(self) -> None:
         """Print the tables of metrics and stages."""
         summary = self.summary
-        metrics = [{"split": split, **values} for split, values in summary["metrics"].items()]
-        render_table(metrics, f"{summary['name']} {summary['id']}")
+        for text in summary.get("warnings", ()):
+            print(f"Warning: {text}")
+        render_table(metric_rows(summary), f"{summary['name']} {summary['id']}")
+        compared = summary.get("baselines")
+        if compared:
+            render_table(baseline_rows(compared), baseline_title(compared))
+            for text in compared["left_out"]:
+                print(f"Does not apply: {text}.")
         if summary.get("ranking"):
             render_table(ranking_rows(summary["ranking"]), "Ranking of the test split's choices")
         render_table(stage_rows(summary, self.skipped), "Stages")
@@ -90,10 +106,45 @@ class Run:
 
     def _repr_html_(self) -> str:
         summary = self.summary
-        metrics = [{"split": split, **values} for split, values in summary["metrics"].items()]
-        return html_table(metrics, f"Run {summary['name']} {summary['id']}") + html_table(
+        return html_table(metric_rows(summary), f"Run {summary['name']} {summary['id']}") + html_table(
             stage_rows(summary, self.skipped), "Stages"
         )
+
+
+def metric_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row a split with the headline metrics that apply, or a row a split and target where there are several."""
+    targets = summary["targets"]
+    if all(len(values) == 1 for values in targets.values()):
+        return applicable([{"split": split, **values} for split, values in summary["metrics"].items()])
+    names = (*HEADLINE, *REGRESSION_HEADLINE)
+    return applicable(
+        [
+            {"split": split, "target": target} | {name: metrics.get(name) for name in names}
+            for split, values in targets.items()
+            for target, metrics in values.items()
+        ]
+    )
+
+
+def applicable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows without columns that are None in all of them."""
+    names = [name for name in headings(rows) if any(row.get(name) is not None for row in rows)]
+    return [{name: row.get(name) for name in names} for row in rows]
+
+
+def read_json_lines(path: Path, lines: bool = True) -> list[dict[str, Any]]:
+    """The JSON objects of a run's file, one a line, or with lines False the one that it is; `ArtifactError` names a
+    file that is missing or damaged."""
+    try:
+        text = path.read_text()
+        found = [json.loads(part) for part in (text.splitlines() if lines else [text])]
+    except (OSError, ValueError, RecursionError) as error:
+        raise ArtifactError(
+            f"{path}: missing or damaged ({error}). Remove the run's folder and train again."
+        ) from error
+    if not all(isinstance(item, dict) for item in found):
+        raise ArtifactError(f"{path}: damaged, it holds no JSON object. Remove its folder and train again.")
+    return found
 
 
 def stage_rows(summary: Mapping[str, Any], skipped: Collection[str]) -> list[dict[str, Any]]:
@@ -119,7 +170,8 @@ class RunData:
     tables: by split; evaluation_tables: valid and test as their metrics are measured, with negatives where the run
     draws them.
     rank: how high a model ranks the choices of the test split; None where the configuration asks for none. stages: the
-    artifacts before the evaluation.
+    artifacts before the evaluation. missing: shares of nulls by split and column, of the features stage. item_column:
+    place of the items' ids where negatives are drawn.
     """
 
     config: RunConfig
@@ -131,19 +183,23 @@ class RunData:
     evaluation_tables: dict[str, PackedTable]
     rank: Callable[[Model], dict[str, Any]] | None
     stages: dict[str, Artifact]
+    missing: dict[str, dict[str, float]]
+    item_column: int | None
 
 
 def write_run(folder: Path, run_id: str, data: RunData) -> dict[str, Any]:
     """Evaluate the trained artifact into an empty folder; returns what summary.json holds."""
     started = time.perf_counter()
     artifact = data.stages["train"]
-    shutil.copytree(artifact.path / "model", folder / "model")
-    shutil.copy(artifact.path / "metrics.jsonl", folder / "metrics.jsonl")
-    results = evaluate_bundle(load_bundle(folder / "model", data.device, data.engine), data)
-    seconds = {name: float(stage.manifest["seconds"]) for name, stage in data.stages.items()}
-    seconds["evaluate"] = time.perf_counter() - started
+    shutil.copytree(artifact.path / "model", folder / "model", copy_function=share_file)
+    share_file(artifact.path / "metrics.jsonl", folder / "metrics.jsonl")
     manifest, curve = artifact.manifest, Run(folder).curve
     trained = {"epochs": round(curve[-1]["epoch"]), "steps": manifest["steps"], "rows": manifest["rows"]}
+    results = evaluate_bundle(load_bundle(folder / "model", data.device, data.engine), data)
+    if results["baselines"] and results["baselines"]["worse"]:
+        results["warnings"][0] += f" {advice(curve, trained['steps'])}"
+    seconds = {name: float(stage.manifest["seconds"]) for name, stage in data.stages.items()}
+    seconds["evaluate"] = time.perf_counter() - started
     summary = summarise(run_id, data, results, seconds, trained)
     (folder / "summary.json").write_text(json_text(summary, indent=1))
     write_report(folder / "report.html", report_data(data.config, summary, results, curve))
@@ -159,7 +215,22 @@ def evaluate_bundle(bundle: Bundle, data: RunData) -> dict[str, Any]:
     importance: list[dict[str, Any]] = []
     if settings.importance:
         metric, importance = permutation_importance(model, test, schema, settings, data.config.seed, device)
+    compared: dict[str, Any] | None = None
+    if settings.baselines:
+        compared = baselines(
+            settings.baselines,
+            data.tables["train"],
+            data.evaluation_tables,
+            found,
+            seed=data.config.seed,
+            bins=bins,
+            item_column=data.item_column,
+        )
+    drawn = data.item_column is not None
     return {
+        "baselines": compared,
+        "warnings": (compared["worse"] if compared else [])
+        + data_warnings(bundle.preprocessor, data.tables, data.missing, only_positives=drawn),
         "ranking": None if data.rank is None else data.rank(model),
         "target_means": {split: target_means(table) for split, table in data.tables.items()},
         "evaluations": found,
@@ -192,6 +263,8 @@ def summarise(
         "metrics": {split: found.headline for split, found in evaluations.items()},
         "targets": {split: found.metrics for split, found in evaluations.items()},
         "rows_by_split": data.rows,
+        "warnings": results["warnings"],
+        "baselines": results["baselines"],
         "ranking": results["ranking"],
         "target_means": results["target_means"],
         "rows_by_stage": {
@@ -225,6 +298,9 @@ def report_data(
     """The report of one run."""
     means = summary["target_means"]
     notes = list(summary["notes"])
+    notes += [f"Loss: {kind}." for kind in sorted({row["loss"] for row in curve if "loss" in row})]
+    if summary["baselines"]:
+        notes += [f"Does not apply as a baseline: {text}." for text in summary["baselines"]["left_out"]]
     if results["importance"]:
         notes.append(
             f"Importance: drop of {results['importance_metric']} on the test split when a feature is shuffled."
@@ -234,10 +310,13 @@ def report_data(
         run_id=summary["id"],
         created_utc=summary["created_utc"],
         notes=notes,
+        warnings=summary["warnings"],
         metrics=summary["metrics"]["test"],
+        baselines=baseline_rows(summary["baselines"]) if summary["baselines"] else (),
+        baselines_title=baseline_title(summary["baselines"]) if summary["baselines"] else "",
         splits=[{"split": name, "rows": rows} | means.get(name, {}) for name, rows in summary["rows_by_split"].items()],
         ranking=ranking_rows(results["ranking"]) if results["ranking"] else (),
-        learning_curve=curve,
+        learning_curve=[{name: value for name, value in row.items() if name != "loss"} for row in curve],
         quality=results["quality"],
         stages=[
             row | {"rows/s": round(row["rows/s"]), "reused": row["stage"] in summary["skipped"]}

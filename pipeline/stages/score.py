@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +17,12 @@ from gigabatch.pipeline.evaluation.evaluate import evaluate, quality
 from gigabatch.pipeline.reports.report import ReportData, write_report
 from gigabatch.pipeline.runs.find import FoundRun, find_run
 from gigabatch.pipeline.runs.pointers import RunError
+from gigabatch.pipeline.stages.run import metric_rows
 from gigabatch.pipeline.stages.stages import Pipeline, evaluation_table_of
 from gigabatch.pipeline.store.files import replacing, write_json
+
+log = logging.getLogger(__name__)
+FORMULA = r"^[=+@\t\r-]"
 
 
 def evaluate_run(
@@ -55,7 +60,8 @@ def evaluate_run(
         quality=quality(bundle.schema, found, table, bins),
     )
     write_report(folder / "report.html", report)
-    render_table([{"split": split, "rows": len(table), **found.headline}], f"{pipeline.config.name}, {used}")
+    shown = metric_rows({"metrics": {split: found.headline}, "targets": {split: found.metrics}})
+    render_table([{"split": split, "rows": len(table)} | row for row in shown], f"{pipeline.config.name}, {used}")
     print(f"report  {folder / 'report.html'}")
     return 0
 
@@ -114,11 +120,28 @@ def with_keys(schema: Any, frame: Any, predictions: Any) -> Any:
 
 
 def write_frame(frame: Any, path: Path) -> None:
-    """CSV or Parquet by the file's ending, whole or not at all."""
+    """CSV or Parquet by the file's ending, whole or not at all.
+
+    Values are written as they are, so that keys can be joined again; a warning names the columns of a CSV file in which
+    a spreadsheet would take some for formulas.
+    """
     if path.suffix not in (".csv", ".parquet"):
         raise DataError(f"output {path}: unknown ending. Known: .csv, .parquet.")
     with replacing(path) as temporary:
         if path.suffix == ".csv":
+            if names := formula_columns(frame):
+                log.warning(
+                    "%s: column(s) %s hold text that begins with =, +, -, @, a tab or a return, which a spreadsheet "
+                    "runs as a formula. Import them as text there, or write Parquet.",
+                    path,
+                    ", ".join(map(repr, names)),
+                )
             frame.to_csv(temporary, index=False)
         else:
             engine_of(frame).write_parquet(frame, temporary)
+
+
+def formula_columns(frame: Any) -> list[str]:
+    """Text columns with a value that a spreadsheet takes for a formula when it opens a CSV file."""
+    texts = [name for name in frame.columns if str(frame[name].dtype) in ("object", "str", "string")]
+    return [name for name in texts if bool(frame[name].dropna().astype("str").str.match(FORMULA).any())]

@@ -38,6 +38,7 @@ from gigabatch.models.model import Model
 from gigabatch.pipeline.bundle import Bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig, load_config
 from gigabatch.pipeline.display import html_table, progress
+from gigabatch.pipeline.evaluation.checks import missing_shares
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
 from gigabatch.pipeline.machine import available_memory, resolve_device
 from gigabatch.pipeline.runs.pointers import LATEST
@@ -66,6 +67,7 @@ SOURCES = {
         "gigabatch.models",
         "gigabatch.pipeline.training.train",
         "gigabatch.pipeline.training.train_step",
+        "gigabatch.pipeline.training.target_scales",
         "gigabatch.pipeline.training.negatives",
         "gigabatch.pipeline.training.checkpoint",
         "gigabatch.pipeline.bundle",
@@ -140,7 +142,9 @@ class Pipeline:
             "features",
             input_checksums(recipe.inputs(), self.store.root),
             # Where the files lie does not matter, what is in them does.
-            settings | {"features": {k: v for k, v in settings["features"].items() if k != "path"}},
+            settings
+            | {"features": {k: v for k, v in settings["features"].items() if k != "path"}}
+            | ({"code": code} if (code := recipe.code()) else {}),
             source_hash(SOURCES["features"]),
         )
 
@@ -389,6 +393,7 @@ class Encoded:
         pipeline, config = self.features.pipeline, self.features.pipeline.config
         preprocessor, device, settings = self.preprocessor, pipeline.device, config.train
         require_positives(config, preprocessor)
+        loss = target_loss(self.features.schema, settings.losses)
         spec = model_spec(preprocessor, config)
         source, rows = self.train_source(), self.table("train")
         negatives = None
@@ -400,7 +405,7 @@ class Encoded:
                 new_model(spec, rows, config.seed),
                 source,
                 valid,
-                target_loss(self.features.schema),
+                loss,
                 settings,
                 seed=config.seed,
                 device=device,
@@ -408,10 +413,13 @@ class Encoded:
                 negatives=negatives,
             )
         period = training_period(self.features)
-        info = {"name": config.name, "recipe": config.recipe, "seed": config.seed, **period}
+        info = {"name": config.name, "recipe": config.recipe, "seed": config.seed, "loss": loss.description, **period}
         workflow = self.features.workflow
         if workflow is not None:
-            workflow = workflow.serving(self.features.schema.names("categorical", "continuous"))
+            try:
+                workflow = workflow.serving(self.features.schema.names("categorical", "continuous"))
+            except DataError as error:  # the model is served from rows of the features stage alone, and says why
+                workflow, info["raw_refused"] = None, str(error)
         return trained, Bundle(preprocessor, trained.model, info, device, workflow)
 
     def publish(self, trained: Artifact, promote: bool = True) -> Run:
@@ -427,6 +435,7 @@ class Encoded:
         artifacts = {"features": features.artifact, "encode": self.artifact, "train": trained}
 
         def write(folder: Path) -> dict[str, Any]:
+            inputs = model_inputs(self.preprocessor)
             data = RunData(
                 config=config,
                 device=pipeline.device,
@@ -435,8 +444,13 @@ class Encoded:
                 notes=features.notes,
                 tables={split: self.table(split) for split in SPLITS},
                 evaluation_tables={split: self.evaluation_table(split) for split in ("valid", "test")},
-                rank=self.ranking(model_inputs(self.preprocessor)),
+                rank=self.ranking(inputs),
                 stages=artifacts,
+                missing=missing_shares(
+                    {split: features.parts(split) for split in SPLITS},
+                    features.schema.names("categorical", "continuous"),
+                ),
+                item_column=inputs.item.key if config.train.negatives is not None and inputs.item is not None else None,
             )
             summary = write_run(folder, key[:12], data)
             return {"rows": summary["rows"], "seconds": summary["seconds"]["evaluate"]}

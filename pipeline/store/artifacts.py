@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gigabatch.pipeline.store.files import ArtifactError, fsync_folder, fsync_tree, json_text
+from gigabatch.pipeline.store.files import ArtifactError, clone_file, fsync_folder, fsync_tree, json_text
 from gigabatch.pipeline.store.keys import CHECKSUMS, ChecksumCache, file_checksum, versions
 from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import own_folder, remove_leftovers, temporary_path
@@ -121,7 +121,7 @@ class ArtifactStore:
                 log.warning("%s It is put aside and made again.", error)
         temporary, aside = temporary_path(target), target.with_name(f".damaged-{target.name}-{secrets.token_hex(4)}")
         with own_folder(temporary), _full_disk_as_user_error(f"copy of {artifact.path}", temporary):
-            shutil.copytree(artifact.path, temporary, dirs_exist_ok=True)
+            shutil.copytree(artifact.path, temporary, dirs_exist_ok=True, copy_function=clone_file)
             fsync_tree(temporary)
             with contextlib.suppress(FileNotFoundError):
                 target.rename(aside)

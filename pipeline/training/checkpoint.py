@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +15,13 @@ from torch import Tensor, nn
 from gigabatch.loaders.batches.loader import BatchLoader
 from gigabatch.models.optimizers.ema import WeightAverage
 from gigabatch.models.optimizers.precision import Precision
-from gigabatch.pipeline.store.files import replacing
+from gigabatch.pipeline.store.files import atomic_write, replacing
+from gigabatch.pipeline.store.keys import file_checksum
+
+log = logging.getLogger(__name__)
+MALFORMED = (
+    OSError, RuntimeError, EOFError, pickle.UnpicklingError, LookupError, TypeError, AttributeError, ValueError
+)  # fmt: skip
 
 
 class TrainingError(ValueError):
@@ -22,13 +30,18 @@ class TrainingError(ValueError):
 
 @dataclass
 class Progress:
-    """What changes while training beside weights, optimizer and loader. Epochs and steps are numbers of those done."""
+    """What changes while training beside weights, optimizer and loader. Epochs and steps are numbers of those done.
+
+    skipped_steps: whose gradient was not finite, in the epochs that are done; skipped_in_a_row: those at their end.
+    """
 
     step: int = 0
     curve: list[dict[str, Any]] = field(default_factory=list)
     best_loss: float = float("inf")
     best_epoch: int = -1  # from 0
     best_weights: dict[str, Tensor] = field(default_factory=dict)
+    skipped_steps: int = 0
+    skipped_in_a_row: int = 0
 
     def has_stalled(self, steps_per_epoch: int, patience: int | None) -> bool:
         """Whether the last `patience` epochs all went by without a lower valid loss."""
@@ -47,8 +60,26 @@ class TrainingState:
     average: WeightAverage | None = None
 
 
+class _Digesting:
+    """A file that is only written to, and the checksum of what was."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.digest = file, hashlib.blake2b(digest_size=16)
+
+    def write(self, part: Any) -> int:
+        self.digest.update(part)
+        return self.file.write(part)
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
 def save_checkpoint(path: Path, state: TrainingState, progress: Progress) -> None:
-    """Write the whole state under a temporary name and rename it, so that a crash leaves the checkpoint before."""
+    """Write the whole state under a temporary name and rename it, so that a crash leaves the checkpoint before.
+
+    Its checksum goes into a file beside it (`checksum_file`) before the rename, together with that of the checkpoint
+    which it replaces, so that whichever of the two a crash leaves is known.
+    """
     content = {
         "model": state.model.state_dict(),
         "average": None if state.average is None else state.average.state_dict(),
@@ -57,24 +88,54 @@ def save_checkpoint(path: Path, state: TrainingState, progress: Progress) -> Non
         "losses": state.losses,
         "precision": state.precision.name,
         "progress": vars(progress),
+        "threads": torch.get_num_threads(),
         "random": torch.get_rng_state(),
         "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
-    with replacing(path) as temporary, open(temporary, "wb") as file:
-        torch.save(content, file)
+    known = checksum_file(path)
+    before = known.read_text().split() if known.exists() else []
+    with replacing(path) as temporary:
+        with open(temporary, "wb") as file:
+            written = _Digesting(file)
+            torch.save(content, written)
+        checksum = written.digest.hexdigest()
+        atomic_write(known, "\n".join([*before, checksum]).encode())
+    atomic_write(known, checksum.encode())
+
+
+def checksum_file(path: Path) -> Path:
+    """Beside a checkpoint: its checksum (blake2b, 16 bytes); while it is replaced, those of both, a line each."""
+    return path.with_name(f"{path.name}.blake2b")
 
 
 def load_checkpoint(path: Path, state: TrainingState) -> Progress:
     """Put everything back where it was; torch reads it without executing anything (`weights_only`).
 
     Raises:
-        TrainingError: for a damaged file, and for one of another precision (`auto` on another machine) or with other
-            settings of the average, whose remaining steps would not be the same.
+        TrainingError: for a damaged file, one without its checksum or of another content than this run's, and for one
+            of another precision (`auto` on another machine) or with other settings of the average, whose remaining
+            steps would not be the same.
     """
     try:
+        known = checksum_file(path).read_text().split()
+        if file_checksum(path) not in known:  # torch reads a file with flipped bits without a word
+            raise TrainingError(
+                f"checkpoint {path}: damaged (its checksum is not the one in {checksum_file(path).name}). Remove it to "
+                "train from the start."
+            )
         content = torch.load(path, map_location=state.losses.device, weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise TrainingError(f"checkpoint {path}: damaged ({error}). Remove it to train from the start.") from error
+        return _put_back(path, content, state)
+    except (TrainingError, torch.OutOfMemoryError):
+        raise
+    except MALFORMED as error:
+        text = " ".join(str(error).split())[:300]
+        raise TrainingError(
+            f"checkpoint {path}: damaged, or of another run ({type(error).__name__}: {text}). Remove it to train from "
+            "the start."
+        ) from error
+
+
+def _put_back(path: Path, content: Any, state: TrainingState) -> Progress:
     if content["precision"] != state.precision.name:
         raise TrainingError(
             f"checkpoint {path}: its steps ran in {content['precision']} and this run would go on in "
@@ -84,6 +145,14 @@ def load_checkpoint(path: Path, state: TrainingState) -> Progress:
         raise TrainingError(
             f"checkpoint {path}: saved {'without' if content['average'] is None else 'with'} train.ema_decay. Resume "
             "with the saved setting, or remove it to train from the start."
+        )
+    if content["threads"] != torch.get_num_threads():
+        log.warning(
+            "checkpoint %s was written with %s thread(s) of torch and goes on with %s: the last bits of the weights "
+            "will be others than without the break",
+            path,
+            content["threads"],
+            torch.get_num_threads(),
         )
     state.model.load_state_dict(content["model"])
     if state.average is not None:

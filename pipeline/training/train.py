@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,7 @@ from gigabatch.models.optimizers.precision import choose_precision
 from gigabatch.models.optimizers.registry import OPTIMIZERS, build_optimizer
 from gigabatch.models.optimizers.schedule import Schedule, build_schedule
 from gigabatch.models.shelf import ModelSpec
-from gigabatch.pipeline.bundle import model_outputs
+from gigabatch.pipeline.bundle import model_outputs, standardised_outputs
 from gigabatch.pipeline.config.config import RunConfig, TrainSettings
 from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.store.files import atomic_write, json_text
@@ -44,11 +44,13 @@ from gigabatch.pipeline.training.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from gigabatch.pipeline.training.target_scales import target_scales
 from gigabatch.pipeline.training.train_step import TrainStep, hold_in_tensors, use_cuda_graph
 
 __all__ = ["Trained", "TrainingError", "model_inputs", "new_model", "table_loss", "table_outputs", "train_model"]
 log = logging.getLogger(__name__)
 CURVE_POINTS_PER_EPOCH = 10
+MAX_SKIPPED_IN_A_ROW = 20
 
 
 @dataclass
@@ -60,11 +62,14 @@ class Trained:
     model
         With the selected weights.
     curve
-        The learning curve: dicts of step, epoch, train_loss, lr, and valid_loss at the end of an epoch.
+        The learning curve: dicts of step, epoch, train_loss and lr, and at the end of an epoch valid_loss and loss, the
+        description of both.
     best_epoch
         From 0, the one whose weights these are.
     steps, rows
         Those trained on, all epochs together.
+    skipped_steps
+        Those of `steps` that changed nothing, because their loss or gradient was not finite.
     """
 
     model: Model
@@ -72,6 +77,7 @@ class Trained:
     best_epoch: int
     steps: int
     rows: int
+    skipped_steps: int = 0
 
 
 def train_model(
@@ -92,7 +98,8 @@ def train_model(
     Parameters
     ----------
     model
-        On any device; moved to `device`.
+        On any device; moved to `device`. Regression targets are standardised by the mean and deviation that they have
+        in `train`, unless the model has scales already (`Model.target_scales`); losses are in these units.
     train
         A packed table, shuffled by `seed` and cut into batches of `settings.batch_size` rows, or any source of batches.
     valid_table
@@ -120,12 +127,13 @@ def train_model(
     Raises
     ------
     TrainingError
-        Where a loss is not finite, a setting does not fit the device, or a checkpoint cannot be used.
+        Where a valid loss is not finite, more than `MAX_SKIPPED_IN_A_ROW` steps in a row were skipped because their
+        gradient was not, a setting does not fit the device, or a checkpoint cannot be used.
 
     Examples
     --------
     >>> from gigabatch import LogisticRegression
-    >>> from gigabatch.features.schema import Target, TensorSchema, indicator_name
+    >>> from gigabatch.features.schema import Target, TensorSchema
     >>> schema = TensorSchema((), ("x",), (Target("clicked", "binary"),))
     >>> x = torch.linspace(-1, 1, 64)
     >>> table = PackedTable.from_columns(schema, [], [x], [(x > 0).float()])
@@ -143,6 +151,8 @@ def train_model(
         settings.schedule, settings.lr_max, steps_per_epoch * settings.epochs, **settings.schedule_settings
     )
     model.to(device)
+    if not model.target_scales:
+        model.scale_targets(target_scales(train))
     optimizer, max_grad_norm = optimizer_of(model, settings)
     precision = choose_precision(settings.precision, device)
     log.info("training in %s on %s: %s", precision.name, device, precision.reason)
@@ -180,13 +190,17 @@ def train_model(
                 done.step += 1
                 bar.advance(batch_size)
                 if done.step % settings.checkpoint_every_steps == 0 and done.step % steps_per_epoch:
+                    skipped_at_end(losses[: done.step % steps_per_epoch].cpu(), done)
                     save_checkpoint(checkpoint, state, done)
                 after_step(done.step)
             end_epoch(state, done, valid_table, loss, schedule)
-            bar.advance(0, f"valid loss {done.curve[-1]['valid_loss']:.5f}")
+            bar.advance(0, f"valid loss ({loss.description}) {done.curve[-1]['valid_loss']:.5f}")
             # Before the checkpoint, so that a run killed between the two does not skip the last lines.
             write_curve(folder / "metrics.jsonl", done.curve)
-            save_checkpoint(checkpoint, state, done)
+            # Of the last epoch there is none: it would be several times the bundle, which is written next, and a run
+            # that is killed in between repeats no more than from a checkpoint to the next.
+            if done.step < schedule.num_steps and not done.has_stalled(steps_per_epoch, settings.patience):
+                save_checkpoint(checkpoint, state, done)
 
     epochs = done.step // steps_per_epoch
     if epochs < settings.epochs:
@@ -195,7 +209,7 @@ def train_model(
         )
     model.load_state_dict(done.best_weights if settings.select == "best" else evaluated(state).state_dict())
     best = done.best_epoch if settings.select == "best" else epochs - 1
-    return Trained(model, done.curve, best, done.step, done.step * batch_size)
+    return Trained(model, done.curve, best, done.step, done.step * batch_size, done.skipped_steps)
 
 
 def model_spec(preprocessor: Preprocessor, config: RunConfig) -> ModelSpec:
@@ -224,6 +238,7 @@ def new_model(spec: ModelSpec, train: PackedTable, seed: int) -> Model:
     """
     torch.manual_seed(seed)
     model = spec.build()
+    model.scale_targets(target_scales(train))
     if type(model).remember is not Model.remember:
         batch = train.unpack(train.words.cpu())
         model.remember(batch.ids, batch.floats, batch.targets)
@@ -272,46 +287,75 @@ def end_epoch(
     host = state.losses.cpu()
     model = evaluated(state)
     valid_loss = table_loss(model, valid_table, loss, str(state.losses.device))
-    for split, finite in (("train", bool(host.isfinite().all())), ("valid", math.isfinite(valid_loss))):
-        if not finite:
+    done.skipped_in_a_row = skipped_at_end(host, done)
+    finite = host.isfinite()
+    for split, is_finite in (("train", bool(finite.any())), ("valid", math.isfinite(valid_loss))):
+        if not is_finite:
             raise TrainingError(
                 f"training diverged in epoch {epoch}: the {split} loss is not finite. Lower train.lr_max or use a "
                 "longer warm-up."
             )
+    if skipped := int((~finite).sum()):
+        done.skipped_steps += skipped
+        log.warning(
+            "epoch %d: %s of %s steps were skipped, because their loss or gradient was not finite",
+            epoch, f"{skipped:,}", f"{per_epoch:,}",
+        )  # fmt: skip
     number = min(CURVE_POINTS_PER_EPOCH, per_epoch)
     points = [i * per_epoch // number for i in range(number + 1)]
     for start, stop in pairwise(points):
         step = (epoch - 1) * per_epoch + stop
+        point = host[start:stop][finite[start:stop]]
         done.curve.append(
             {
                 "step": step,
                 "epoch": step / per_epoch,
-                "train_loss": float(host[start:stop].double().mean()),
+                "train_loss": float((point if len(point) else host[finite]).double().mean()),
                 "lr": schedule.at(step - 1)[0],
             }
         )
-    done.curve[-1]["valid_loss"] = valid_loss
+    told = {"valid_loss": valid_loss, "loss": loss.description}
+    done.curve[-1] |= told | ({"skipped_steps": skipped} if skipped else {})
     if valid_loss < done.best_loss:
         done.best_loss, done.best_epoch = valid_loss, epoch - 1
         done.best_weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
-def evaluated(state: TrainingState) -> nn.Module:
+def skipped_at_end(losses: Tensor, done: Progress) -> int:
+    """How many of an epoch's steps so far were skipped at the end of `losses`, on the host, those before it counted in.
+
+    Raises:
+        TrainingError: where more than `MAX_SKIPPED_IN_A_ROW` were skipped one after the other.
+    """
+    finite = losses.isfinite().nonzero()[:, 0]
+    ends = torch.tensor([-1 - done.skipped_in_a_row]), finite, torch.tensor([len(losses)])
+    in_a_row = torch.cat(ends).diff() - 1
+    if int(in_a_row.max()) > MAX_SKIPPED_IN_A_ROW:
+        raise TrainingError(
+            f"training diverged: {int(in_a_row.max()):,} steps in a row were skipped, because their loss or gradient "
+            f"was not finite; more than {MAX_SKIPPED_IN_A_ROW} end a training. Lower train.lr_max, use a longer "
+            "warm-up, or look for extreme values among the floats and weights."
+        )
+    return int(in_a_row[-1])
+
+
+def evaluated(state: TrainingState) -> Model:
     """The model whose weights are measured and kept: the average, where there is one."""
-    return state.model if state.average is None else state.average.model
+    return cast(Model, state.model if state.average is None else state.average.model)
 
 
 def table_outputs(model: Any, table: PackedTable, device: str) -> Tensor:
-    """Outputs [N, O] float32 of every row, on `device`."""
+    """Outputs [N, O] of every row, on `device`; regression values in their target's own unit."""
     batch = table.unpack(table.words)
     ids, floats = batch.ids.to(device), batch.floats.to(device)
     return torch.cat(list(model_outputs(model, ids, floats)))
 
 
-def table_loss(model: nn.Module, table: PackedTable, loss: TargetLoss, device: str) -> float:
-    """The loss over a whole table, in evaluation mode."""
+def table_loss(model: Model, table: PackedTable, loss: TargetLoss, device: str) -> float:
+    """The loss over a whole table, in evaluation mode; of regression targets in standard deviations, as in training."""
     batch = table.unpack(table.words).to(device)
-    return float(loss(table_outputs(model, table, device), batch.targets, batch.weight))
+    outputs = torch.cat(list(standardised_outputs(model, batch.ids, batch.floats)))
+    return float(loss(outputs, model.standardised(batch.targets), batch.weight))
 
 
 def write_curve(path: Path, curve: list[dict[str, Any]]) -> None:

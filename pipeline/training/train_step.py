@@ -1,12 +1,14 @@
 """One training step: forward, loss, backward, clipping, optimizer; eager, compiled, or replayed as a CUDA graph.
 
 A step has a host's part, which fills in learning rate and momentum, and a device's part, which never waits for the
-host and is what a CUDA graph holds. Shapes: B rows of a batch, W words of a packed row.
+host and is what a CUDA graph holds. A step whose loss or gradient is not finite changes nothing and returns NaN, which
+`train.py` counts where it reads losses. Shapes: B rows of a batch, W words of a packed row.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shutil
 import time
@@ -23,6 +25,7 @@ from gigabatch.loaders.tables.packed import Batch, unpack
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model
 from gigabatch.models.optimizers.ema import WeightAverage
+from gigabatch.models.optimizers.non_finite import mark_non_finite
 from gigabatch.models.optimizers.precision import Precision
 from gigabatch.models.optimizers.registry import set_lr_and_momentum
 from gigabatch.models.optimizers.schedule import Schedule
@@ -70,13 +73,15 @@ class TrainStep:
             require_compiler(self._device)
             self._loss_of = torch.compile(self._forward)
         self._on_device: Callable[[Batch], Tensor] = self._work
+        norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._NormBase)]
+        self._statistics = [buffer for norm in norms for buffer in norm.buffers() if buffer.is_floating_point()]
 
     def capture(self, schema: TensorSchema, batch_size: int) -> None:
         """Replay the device's part as one CUDA graph from the fourth call on; see `CapturedWork`."""
         self._on_device = CapturedWork(self._work, schema, batch_size, self._device)
 
     def __call__(self, batch: Batch, lr: float, momentum: float, place: tuple[int, int] = (0, 0)) -> Tensor:
-        """Train on `batch`; its loss [] float32, on the device and valid until the next call.
+        """Train on `batch`; its loss [] float32, on the device and valid until the next call; NaN for a skipped step.
 
         place: epoch, and position of the batch's first row in the epoch's order, which its negatives depend on.
         """
@@ -93,6 +98,7 @@ class TrainStep:
         """The device's part of a step."""
         self.optimizer.zero_grad(set_to_none=True)
         total: Tensor | None = None
+        statistics = [buffer.clone() for buffer in self._statistics]
         if self.negatives is not None:
             batch = self.negatives(batch)
         together = 1 if self.negatives is None else self.negatives.copies
@@ -102,16 +108,20 @@ class TrainStep:
                 loss = loss * share
             loss.backward()
             total = loss.detach() if total is None else total + loss.detach()
+        skipped = mark_non_finite(self.optimizer, cast(Tensor, total))
         if self.max_grad_norm is not None:
             nn.utils.clip_grad_norm_(dense_parameters(self.optimizer), self.max_grad_norm, foreach=True)
         self.optimizer.step()
+        if skipped.is_cuda or bool(skipped):
+            for buffer, before in zip(self._statistics, statistics, strict=True):  # the forward pass has moved them
+                buffer.copy_(torch.where(skipped > 0, before, buffer))
         if self.average is not None:
             self.average.update()
-        return cast(Tensor, total)
+        return torch.where(skipped > 0, math.nan, cast(Tensor, total))
 
     def _forward(self, batch: Batch) -> Tensor:
         with self.precision.autocast(self._device):
-            return self.model.training_loss(batch, self.loss)
+            return self.model.training_loss(batch._replace(targets=self.model.standardised(batch.targets)), self.loss)
 
     def _first_compiled(self, batch: Batch) -> Tensor:
         self._is_compiling = False

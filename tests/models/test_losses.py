@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+import scipy.special
 import sklearn.metrics
 import torch
 
 from gigabatch.models.errors import ModelError
-from gigabatch.models.losses import TargetLoss
+from gigabatch.models.losses import RegressionLoss, TargetLoss
 
 TASKS = (("binary", 1), ("multiclass", 3), ("regression", 1))
 ROWS = 40
@@ -45,7 +46,7 @@ def test_predictions_are_probabilities_and_values(batch):
     torch.testing.assert_close(binary, 1 / (1 + (-outputs[:, 0]).exp()))
     exponentials = outputs[:, 1:4].exp()
     torch.testing.assert_close(multiclass, exponentials / exponentials.sum(dim=1, keepdim=True))
-    assert torch.equal(regression, outputs[:, 4])
+    assert torch.equal(regression, outputs[:, 4].double())
 
 
 def test_gradients_pass_a_numerical_check(batch):
@@ -91,7 +92,8 @@ def test_half_precision_outputs_are_computed_in_float32(batch):
     found = loss(outputs.bfloat16(), targets)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, loss(outputs.bfloat16().float(), targets), rtol=0, atol=0)
-    assert {prediction.dtype for prediction in loss.predict(outputs.bfloat16())} == {torch.float32}
+    dtypes = [prediction.dtype for prediction in loss.predict(outputs.bfloat16())]
+    assert dtypes == [torch.float32, torch.float32, torch.float64]
 
 
 @pytest.mark.parametrize(
@@ -120,3 +122,41 @@ def test_shapes_that_would_broadcast_are_refused(batch):
         loss(outputs, (targets[0][:, None], *targets[1:]))
     with pytest.raises(ModelError, match=r"weight must be \[40\], not \[40, 1\]"):
         loss(outputs, targets, torch.ones(ROWS, 1))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_huber_and_quantile_losses_are_those_of_scipy_and_scikit_learn(weighted):
+    draw = torch.Generator().manual_seed(1)
+    outputs, targets, weight = (3 * torch.randn(ROWS, generator=draw) for _ in range(3))
+    weight = weight.abs() if weighted else None
+    values, labels = outputs.double().numpy(), targets.double().numpy()
+    found = {
+        loss: TargetLoss([("regression", 1)], [loss])(outputs[:, None], (targets,), weight).item()
+        for loss in (RegressionLoss("huber", delta=0.7), RegressionLoss("quantile", tau=0.9))
+    }
+    expected = [
+        np.average(scipy.special.huber(0.7, labels - values), weights=weight),
+        sklearn.metrics.mean_pinball_loss(labels, values, sample_weight=weight, alpha=0.9),
+    ]
+    assert list(found.values()) == pytest.approx(expected, rel=1e-5)
+    assert [str(loss) for loss in found] == ["huber(delta=0.7)", "quantile(tau=0.9)"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RegressionLoss("hinge"), "unknown loss of a regression target 'hinge'. Known: mse, huber, quantile"),
+        (lambda: RegressionLoss("huber", delta=0.0), "delta of the huber loss must be above 0, not 0.0"),
+        (lambda: RegressionLoss("quantile", tau=1.0), r"tau of the quantile loss must be in \(0, 1\), not 1.0"),
+        (lambda: TargetLoss(TASKS, [None]), "1 losses are given for 3 targets"),
+        (lambda: TargetLoss(TASKS, [RegressionLoss(), None, None]), "a binary target has one loss; mse is for regress"),
+    ],
+)
+def test_losses_that_cannot_be_are_refused(make, message):
+    with pytest.raises(ModelError, match=message):
+        make()
+
+
+def test_the_description_says_what_is_summed():
+    loss = TargetLoss(TASKS, [None, None, RegressionLoss("huber", delta=2)])
+    assert loss.description == "log loss + log loss of classes + huber(delta=2) in deviations"

@@ -208,11 +208,28 @@ def test_values_that_do_not_fit_a_settings_type_are_refused(name):
         ("tabular", {"dropout": (0.1, 0.2, 0.3)}, "one number, or one for each of the 2 layers"),
         ("tabular", {"output_range": (1.0, 1.0)}, "low < high"),
         ("tabular", {"output_range": (1.0,)}, "low < high"),
+        ("tabular", {"output_range": 5}, "two finite numbers with low < high, not 5"),
+        ("tabular", {"output_range": ("a", 2)}, "two finite numbers"),
+        ("tabular", {"output_range": (0, float("inf"))}, "two finite numbers"),
+        ("mrmn", {"margins": float("inf")}, "margins must be positive"),
+        ("ncf", {"gmf_dim": True}, "gmf_dim must be a whole number from 0, not True"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(name, settings, message):
     with pytest.raises(ModelError, match=message):
         build(name, **settings)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_built_from_its_own_inputs_and_settings(name):
+    """M14: what else was given came out as an AttributeError of some line inside."""
+    kind, own = model_class(name), model_class(name).Settings
+    other = model_class("lr" if name != "lr" else "fm").Settings()
+    for settings in ({}, None, other):
+        with pytest.raises(ModelError, match=rf"{kind.__name__}: settings must be .*{own.__name__}, found"):
+            kind(INPUTS, settings)
+    with pytest.raises(ModelError, match=rf"{kind.__name__}: inputs must be .*ModelInputs, found tuple"):
+        kind((5, 7), own())
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if model_class(name).entities])

@@ -72,7 +72,7 @@ class Tiny:
             "features": {"path": str(self.raw)},
             "model": {"layers": [16], "dropout": 0.1},
             "train": {"epochs": 2, "batch_size": 256, "lr_max": 0.02},
-            "evaluate": {"importance": False},
+            "evaluate": {"importance": False, "baselines": []},
             "nightly": {"min_window_rows": 100, "num_bootstrap": 100},
         }
         folder.mkdir(parents=True, exist_ok=True)

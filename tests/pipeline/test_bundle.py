@@ -11,8 +11,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.models.inputs import ModelInputs
@@ -170,7 +172,8 @@ def test_a_multiclass_and_a_regression_target_are_named_by_class_and_column(tmp_
     frame = pd.DataFrame({"x": [0.5, -1.0, 2.0, 0.0]})
     torch.manual_seed(0)
     model = TabularModel(ModelInputs((), 1, 4), TabularSettings(layers=(8,)))
-    Bundle(Preprocessor(schema).fit([frame]), model, {"name": "a"}).save(tmp_path)
+    preprocessor = Preprocessor(schema, PreprocessorSettings(indicator="none")).fit([frame])
+    Bundle(preprocessor, model, {"name": "a"}).save(tmp_path)
     found = load_bundle(tmp_path).predict(frame)
     assert list(found.columns) == ["kind_red", "kind_green", "kind_blue", "size"]
     scaled = torch.tensor((frame["x"] - 0.375).to_numpy() / frame["x"].std(ddof=0), dtype=torch.float32)[:, None]
@@ -307,3 +310,14 @@ def test_scores_on_the_gpu_agree_with_the_cpu_and_do_not_depend_on_the_batch(fol
     assert_scores(found, scores)
     for position in (0, 77, MANY - 1):
         assert_scores(bundle.predict(many.iloc[[position]])["clicked"], found[[position]])
+
+
+def test_loading_draws_no_weights(trained):
+    """R14: tables of a million ids were drawn at each load, minutes on a busy machine, to be overwritten."""
+    _, run = trained
+    before = torch.get_rng_state()
+    loaded = run.bundle()
+    assert torch.equal(torch.get_rng_state(), before)
+    stored = load_file(run.path / "model" / "weights.safetensors")
+    assert loaded.model.state_dict().keys() == stored.keys()
+    assert all(torch.equal(value, stored[name]) for name, value in loaded.model.state_dict().items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +35,7 @@ class TextFlags(FittedOperator):
         Delimited text such as 'WiFi|Pool'.
     prefix
         Start of the new columns' names. The word follows in lower case with `_` for what is neither letter nor digit;
-        words that then are equal get a number.
+        words that then are equal get a number. No column may have such a name already, the label neither.
     max_words
         At most so many words, the most frequent; None for all.
     separator
@@ -69,7 +70,11 @@ class TextFlags(FittedOperator):
         return state.columns
 
     def may_make(self, name: str) -> bool:
-        return name.startswith(self.prefix)
+        word = name.removeprefix(self.prefix)
+        return name.startswith(self.prefix) and word == _plain(word)
+
+    def tells(self, names: Collection[str]) -> tuple[str, ...]:
+        return (f"{self.prefix}*",) if self.column in names else ()
 
     def partial(self, frame: Frame) -> Any:
         """Columns value and count of this partition's words; a word counts once a mention."""
@@ -87,12 +92,14 @@ class TextFlags(FittedOperator):
         return Words(names, self._column_names(names))
 
     def _column_names(self, words: tuple[str, ...]) -> tuple[str, ...]:
-        taken: dict[str, int] = {}
-        names = []
+        names: dict[str, None] = {}
         for word in words:
-            name = self.prefix + re.sub(r"\W+", "_", word.lower()).strip("_")
-            taken[name] = taken.get(name, 0) + 1
-            names.append(name if taken[name] == 1 else f"{name}_{taken[name]}")
+            name = first = self.prefix + _plain(word)
+            number = 1
+            while name in names:
+                number += 1
+                name = f"{first}_{number}"
+            names[name] = None
         return tuple(names)
 
     def matrix(self, frame: Frame, state: Words) -> Any:
@@ -110,3 +117,8 @@ class TextFlags(FittedOperator):
     def columns(self, frame: Frame, state: Words) -> dict[str, Column]:
         flags = self.matrix(frame, state).astype("float32")
         return {name: engine_of(frame).series(flags[:, k], frame) for k, name in enumerate(state.columns)}
+
+
+def _plain(word: str) -> str:
+    """The word as part of a column's name."""
+    return re.sub(r"\W+", "_", word.lower()).strip("_")

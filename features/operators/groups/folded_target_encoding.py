@@ -16,9 +16,8 @@ from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.history.grouped_sums import GroupedSums
 from gigabatch.features.history.key_index import Indexed, KeyIndex, values_at
-from gigabatch.features.operators.base import FittedOperator
+from gigabatch.features.operators.base import FittedOperator, unused
 
-_FOLD = "fold__"
 MAX_FOLDS = 100
 
 
@@ -63,7 +62,8 @@ class FoldedTargetEncoding(FittedOperator):
     Raises
     ------
     DataError
-        A setting out of range, a column in two roles, a null fold key at train, a target that is no number.
+        A setting out of range, a column in two roles, a null fold key at train or one that makes a single fold, a
+        target that is no number.
 
     Examples
     --------
@@ -78,6 +78,8 @@ class FoldedTargetEncoding(FittedOperator):
     """
 
     reads = ("by", "targets", "fold_key")
+
+    untold = ("targets",)
 
     def __init__(
         self,
@@ -100,6 +102,10 @@ class FoldedTargetEncoding(FittedOperator):
             raise DataError(f"{where}: num_folds must be a whole number from 2 to {MAX_FOLDS}, found {num_folds!r}.")
         if not (math.isfinite(smoothing) and smoothing >= 0):
             raise DataError(f"{where}: smoothing must be finite and not negative, found {smoothing}.")
+        sums = [self._sums(target, fold) for target in targets for fold in range(num_folds)]
+        taken = [name for pair in sums for name in pair if name in by]
+        if taken:
+            raise DataError(f"{where}: the key {taken[0]!r} has the name of a sum. Rename it.")
         self.by, self.targets, self.fold_key = tuple(by), tuple(targets), fold_key
         self.num_folds, self.smoothing = num_folds, smoothing
 
@@ -111,13 +117,19 @@ class FoldedTargetEncoding(FittedOperator):
     def outputs(self) -> tuple[str, ...]:
         return tuple(f"{target}_encoded_by_{'_'.join(self.by)}" for target in self.targets)
 
+    @property
+    def _fold(self) -> str:
+        """The column of folds, while the sums are taken."""
+        return unused("fold__", (*self.by, *self.targets))
+
     def partial(self, frame: Frame) -> tuple[GroupedSums, GroupedSums]:
         """Sums by key and fold, and by fold."""
-        folds = frame[[*self.by, *self.targets]].assign(**{_FOLD: engine_of(frame).series(self._folds(frame), frame)})
+        fold = self._fold
+        folds = frame[[*self.by, *self.targets]].assign(**{fold: engine_of(frame).series(self._folds(frame), frame)})
         where = type(self).__name__
         return (
-            GroupedSums.of(folds, (*self.by, _FOLD), self.targets, where, squares=False),
-            GroupedSums.of(folds, (_FOLD,), self.targets, where, squares=False),
+            GroupedSums.of(folds, (*self.by, fold), self.targets, where, squares=False),
+            GroupedSums.of(folds, (fold,), self.targets, where, squares=False),
         )
 
     def merge(
@@ -131,20 +143,27 @@ class FoldedTargetEncoding(FittedOperator):
         keyed, key_totals = by_key.on_host()
         keys = keyed[list(self.by)].drop_duplicates().reset_index(drop=True)
         folds, fold_totals = by_fold.on_host()
+        labelled = max(int(total.count.sum()) for total in fold_totals)
+        if len(folds) == 1 and labelled > 1:
+            raise DataError(
+                f"FoldedTargetEncoding: fold key {self.fold_key!r} puts all train rows, {labelled} with a label, into "
+                f"one of {self.num_folds} folds, so none could learn from another one. Take a column of more "
+                "values, for example a row id."
+            )
         everyone = pd.DataFrame(index=[0])
         return FoldedMeans(
-            from_pandas(self._wide(keys, KeyIndex(keys, self.by).rows(keyed), keyed[_FOLD], key_totals)),
-            from_pandas(self._wide(everyone, np.zeros(len(folds), dtype="int64"), folds[_FOLD], fold_totals)),
+            from_pandas(self._wide(keys, KeyIndex(keys, self.by).rows(keyed), keyed[self._fold], key_totals)),
+            from_pandas(self._wide(everyone, np.zeros(len(folds), dtype="int64"), folds[self._fold], fold_totals)),
         )
 
     def _wide(self, keys: Any, rows: np.ndarray, folds: Any, totals: Any) -> Any:
         """The keys with a count and a sum for each target and fold, 0 where no row was."""
         columns: dict[str, np.ndarray] = {}
         for target, total in zip(self.targets, totals, strict=True):
-            for name, values in (("count", total.count), ("sum", total.sum())):
+            for place, values in enumerate((total.count, total.sum())):
                 table = np.zeros((self.num_folds, len(keys)), dtype=values.dtype)
                 table[folds.to_numpy(), rows] = values
-                columns |= {f"{target}__{name}_{fold}": table[fold] for fold in range(self.num_folds)}
+                columns |= {self._sums(target, fold)[place]: table[fold] for fold in range(self.num_folds)}
         return keys.assign(**columns)
 
     def columns(self, frame: Frame, state: FoldedMeans) -> dict[str, Column]:
@@ -182,6 +201,11 @@ class FoldedTargetEncoding(FittedOperator):
             found[output] = engine.series(mean.astype("float32"), frame, valid=all_count > 0)
         return found
 
+    @staticmethod
+    def _sums(target: str, fold: int) -> tuple[str, str]:
+        """The state's columns of count and sum."""
+        return f"{target}__count_{fold}", f"{target}__sum_{fold}"
+
     def _others(self, table: Any, target: str, rows: Any, own: Any) -> tuple[Any, Any]:
         """float64 count and sum at each of the table's rows (none at -1) over every fold but `own`, in their order."""
         engine = engine_of(table)
@@ -189,6 +213,6 @@ class FoldedTargetEncoding(FittedOperator):
         count, total = xp.zeros(len(rows)), xp.zeros(len(rows))
         for fold in range(self.num_folds):
             counted = 1.0 if own is None else (own != fold).astype("float64")
-            for sums, name in ((count, "count"), (total, "sum")):
-                sums += values_at(xp, engine.array(table[f"{target}__{name}_{fold}"]), rows, 0) * counted
+            for sums, name in zip((count, total), self._sums(target, fold), strict=True):
+                sums += values_at(xp, engine.array(table[name]), rows, 0) * counted
         return count, total

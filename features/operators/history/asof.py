@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,6 +123,13 @@ class AsOf(ColumnOperator):
         for item in self.aggregations:
             names += list(item.columns.values()) if isinstance(item, Last) else [item.output]
         return tuple(names)
+
+    def tells(self, names: Collection[str]) -> tuple[str, ...]:
+        return self.outputs if {*self.by, self.at, self.order}.intersection(names) else ()
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        return self.outputs
 
     @property
     def group_keys(self) -> tuple[str, ...]:

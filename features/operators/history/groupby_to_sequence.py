@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from gigabatch.features.columns.categories import TEXT, WHOLE, canonicalize
@@ -72,6 +72,9 @@ class GroupbyToSequence(WithinGroups, Operator):
             )
         self.by, self.order, self.columns = tuple(by), order, tuple(columns)
         self.max_length, self.separator = max_length, separator
+
+    def tells(self, names: Collection[str]) -> tuple[str, ...]:
+        return tuple(name for name in self.columns if name in names)
 
     def columns_after(self, before: Sequence[str]) -> tuple[str, ...]:
         return (*self.by, *self.outputs)

@@ -56,6 +56,8 @@ class Rolling(WithinGroups, ColumnOperator):
 
     reads, writes = ("by", "time", "column"), ("output",)
 
+    untold = ("column",)
+
     def __init__(self, by: Sequence[str], time: str, column: str, window: int, statistic: str, output: str) -> None:
         if statistic not in STATISTICS:
             raise DataError(f"Rolling: unknown statistic {statistic!r}. Known: {', '.join(STATISTICS)}.")

@@ -8,7 +8,7 @@ from gigabatch.features.columns.numbers import whole_values
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin
-from gigabatch.features.operators.base import ColumnOperator, WithinGroups
+from gigabatch.features.operators.base import ColumnOperator, WithinGroups, unused
 
 
 class Waiting(WithinGroups, ColumnOperator):
@@ -47,7 +47,9 @@ class Waiting(WithinGroups, ColumnOperator):
     2    a       20   NaN      1            10.0
     """
 
-    reads = ("by", "planned_at", "happened_at")
+    reads, writes = ("by", "planned_at", "happened_at"), ("output",)
+
+    untold = ("happened_at",)
 
     def __init__(self, by: Sequence[str], planned_at: str, happened_at: str, output: str) -> None:
         self.by, self.planned_at, self.happened_at, self.output = tuple(by), planned_at, happened_at, output
@@ -63,14 +65,18 @@ class Waiting(WithinGroups, ColumnOperator):
         if frame[self.planned_at].isna().any():
             raise DataError(f"Waiting: column {self.planned_at!r} holds nulls; every row needs a time.")
         whole_values(frame[self.planned_at], "Waiting")
+        if len(frame):  # from the first on, so that sums stay inside int64 in any unit
+            earliest = int(frame[self.planned_at].min())
+            frame = frame.assign(**{name: frame[name] - earliest for name in (self.planned_at, self.happened_at)})
         # An early event has happened before it was due: it only leaves the queue that it has joined.
         # Column-wise: cuDF's row-wise maximum may go through float32, which rounds minutes since 1970.
         happened = frame[self.happened_at].fillna(frame[self.planned_at])
         planned_at = frame[self.planned_at].astype(happened.dtype)
         left_at = happened.where(happened > planned_at, planned_at).where(frame[self.happened_at].notna())
-        frame_left = frame.assign(__left_at__=left_at)
+        due = unused("left_at", (*self.by, self.planned_at))
+        frame_left = frame[list(dict.fromkeys((*self.by, self.planned_at)))].assign(**{due: left_at})
         planned = AsOfJoin(frame, frame, by=self.by, query_time=self.planned_at, event_time=self.planned_at)
-        left = AsOfJoin(frame_left, frame_left, by=self.by, query_time=self.planned_at, event_time="__left_at__")
+        left = AsOfJoin(frame_left, frame_left, by=self.by, query_time=self.planned_at, event_time=due)
         waiting = planned.count() - left.count()
         waited = waiting * planned.at - (planned.sum(self.planned_at) - left.sum(self.planned_at))
         mean = waited / planned.xp.maximum(waiting, 1)

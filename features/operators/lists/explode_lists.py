@@ -34,7 +34,7 @@ class ExplodeLists(Operator):
     Raises
     ------
     DataError
-        Lists of different length, with the row; an entry that is not of its dtype.
+        Two columns of one name; lists of different length, with the row; an entry that is not of its dtype.
 
     Examples
     --------
@@ -50,12 +50,15 @@ class ExplodeLists(Operator):
 
     reads = ("keep", "lists")
 
+    untold = ("keep",)
+
     changes_rows = True
 
     def __init__(
         self, lists: Mapping[str, tuple[str, str]], position: str, keep: Sequence[str], separator: str = "|"
     ) -> None:
         self.lists, self.position, self.keep, self.separator = dict(lists), position, tuple(keep), separator
+        self.require_free(self.keep, self.outputs)
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -27,13 +27,19 @@ MOST_DISTINCT = 1 << 20  # that a mode is found among: 16 MB
 class Fill:
     """value: what stands in for null. indicator: whether the `_na` column exists. null_rate: at fit.
 
-    error: how far the fit's exact median can be from `value`; 0 where the value is exact.
+    error: how far the fit's exact median can be from `value`; 0 where the value is exact. silent: whether the `_na`
+    column stays 0, because the fit saw no null and so nothing has learnt what a 1 means.
     """
 
     value: float
     indicator: bool
     null_rate: float
     error: float = 0.0
+    silent: bool = False
+
+    def flags(self, null: Any) -> Any:
+        """Of a bool column or array of nulls, those that the indicator tells."""
+        return null & (not self.silent)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,16 +55,15 @@ class FillMissing(RankingOperator):
     """Replace the nulls of a column by one number that the fit finds, and say where.
 
     NaN counts as null. Any column of numbers or booleans will do; integers above 2^53 are ranked as the nearest
-    float64. Whether there is an indicator is part of the state, so a null that first appears tomorrow is filled without
-    changing the columns.
+    float64. Which columns there are follows from the settings alone, whatever nulls the train split of one night holds.
 
     Parameters
     ----------
     column
         Numbers or booleans. It is replaced by a float32 column without nulls.
     indicator
-        `auto` adds the float32 column `<column>_na` (1 where filled, else 0) if there was a null at fit, `all` always,
-        `none` never.
+        `all` adds the float32 column `<column>_na`, 1 where filled, else 0. So does `auto`, the default, but it stays 0
+        if there was no null at fit: a model that has never seen a 1 is not given one. `none` adds no column.
     strategy
         `median` or `mean`, both exact and rounded once, to float64; `mode`, the most frequent value, the smallest of
         equally frequent ones, for up to 1,048,576 distinct values; `constant`, the given `value`.
@@ -88,7 +93,7 @@ class FillMissing(RankingOperator):
     2    4.0       0.0
     """
 
-    reads = ("column",)
+    reads, writes = ("column",), ("column",)
 
     def __init__(
         self,
@@ -117,10 +122,10 @@ class FillMissing(RankingOperator):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        return (self.column, indicator_name(self.column))
+        return (self.column,) if self.indicator == "none" else (self.column, indicator_name(self.column))
 
     def outputs_of(self, state: Fill) -> tuple[str, ...]:
-        return self.outputs if state.indicator else self.outputs[:1]
+        return self.outputs if state.indicator else (self.column,)
 
     def partial(self, frame: Frame) -> Filling:
         rows = len(frame)
@@ -169,8 +174,8 @@ class FillMissing(RankingOperator):
 
     def _fill(self, partial: Filling, value: float, error: float = 0.0) -> Fill:
         nulls = partial.rows - partial.known
-        indicator = self.indicator == "all" or (self.indicator == "auto" and nulls > 0)
-        return Fill(value, indicator, nulls / partial.rows if partial.rows else 0.0, error)
+        null_rate = nulls / partial.rows if partial.rows else 0.0
+        return Fill(value, self.indicator != "none", null_rate, error, self.indicator == "auto" and nulls == 0)
 
     def _bounded(self, partial: Filling) -> Filling:
         if self.strategy == "mode" and len(partial.summary.bins) > MOST_DISTINCT:
@@ -188,5 +193,5 @@ class FillMissing(RankingOperator):
         require_finite(filled)
         found = {self.column: filled}
         if state.indicator:
-            found[indicator_name(self.column)] = column.isna().astype("float32")
+            found[indicator_name(self.column)] = state.flags(column.isna()).astype("float32")
         return found

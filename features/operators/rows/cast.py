@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from gigabatch.features.engines.frame import engine_of
@@ -57,6 +57,9 @@ class Cast(ColumnOperator):
         if nullable and dtype not in NULLABLE:
             raise DataError(f"Cast of {', '.join(columns)}: {dtype} holds nulls anyway; leave nullable out.")
         self.columns, self.dtype, self.nullable = tuple(columns), dtype, nullable
+
+    def tells(self, names: Collection[str]) -> tuple[str, ...]:
+        return tuple(name for name in self.columns if name in names)
 
     def compute(self, frame: Frame) -> dict[str, Column]:
         if self.dtype == "string":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from gigabatch.features.engines.protocols import Frame
 from gigabatch.features.errors import DataError
@@ -42,6 +42,9 @@ class Rename(Operator):
             found = f"{', '.join(map(repr, twice))} is the new name of several columns" if twice else "found none"
             raise DataError(f"Rename: give one or more columns, each with a new name of its own; {found}.")
         self.mapping = dict(mapping)
+
+    def tells(self, names: Collection[str]) -> tuple[str, ...]:
+        return tuple(new for old, new in self.mapping.items() if old in names)
 
     def columns_after(self, before: Sequence[str]) -> tuple[str, ...]:
         return tuple(self.mapping.get(name, name) for name in before)

@@ -14,7 +14,7 @@ import numba
 import numpy as np
 from torch import Tensor
 
-from gigabatch.models.kernels.row_loops import pointer
+from gigabatch.models.kernels.row_loops import njit, pointer
 
 
 def step(
@@ -40,14 +40,14 @@ def step(
     mean_scale, square_scale = 1 - beta1**steps, 1 - beta2**steps
     shrink = 1.0 if clip is None else 1 / float(clip)
     scales = (shrink, beta1, beta2, mean_scale / math.sqrt(square_scale), mean_scale * group["eps"])
-    rates = (float(group["lr"]), float(group["weight_decay"]), float(bound))
+    rates = (float(group["lr"]), float(group["weight_decay"]), float(bound), float(group["trust_floor"]))
     moments = (gradient.numpy(), mean.numpy(), square.numpy())
     _step(addresses, sizes, *moments, scales, rates, adapt)
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"reassoc"})  # which lets sums be taken by a vector's lanes
+@njit(fastmath={"reassoc"})  # which lets sums be taken by a vector's lanes
 def _step(addresses, sizes, gradient, mean, square, scales, rates, adapt):
-    lr, weight_decay, bound = rates
+    lr, weight_decay, bound, floor = rates
     shrink, beta1, beta2 = np.float32(scales[0]), np.float32(scales[1]), np.float32(scales[2])
     rest1, rest2 = np.float32(1 - scales[1]), np.float32(1 - scales[2])
     spread, offset, decay = np.float32(scales[3]), np.float32(scales[4]), np.float32(weight_decay)
@@ -68,6 +68,7 @@ def _step(addresses, sizes, gradient, mean, square, scales, rates, adapt):
                 weight, change = np.float64(weights[i]), np.float64(changes[i])
                 weight_squares += weight * weight
                 update_squares += change * change
+            weight_squares = max(weight_squares, floor * floor * size)
             if weight_squares > 0 and update_squares > 0:
                 rate *= min(np.sqrt(weight_squares / update_squares), bound)
         step = np.float32(rate)

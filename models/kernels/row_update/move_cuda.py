@@ -52,6 +52,7 @@ def rule_arguments(rule: RowRule) -> dict[str, tuple]:
         float(rule.weight_decay),
         float(rule.l2),
         math.inf if rule.trust_clip is None else float(rule.trust_clip),
+        float(rule.trust_floor),
         0.0 if rule.clip_ratio is None else float(rule.clip_ratio),
         float(rule.clip_floor),
     )
@@ -95,7 +96,7 @@ def move_rows(
     LR_IS_TENSOR: tl.constexpr = FORM[4]
     BETA1_IS_TENSOR: tl.constexpr = FORM[5]
     lr, beta1, beta1_rest, log_beta1, beta2, beta2_rest, log_beta2 = rule[:7]
-    eps, weight_decay, l2, trust_clip, clip_ratio, clip_floor = rule[7:]
+    eps, weight_decay, l2, trust_clip, trust_floor, clip_ratio, clip_floor = rule[7:]
     table, exp_avg, exp_avg_sq, num_steps = (
         tl.load(fields),
         tl.load(fields + 1),
@@ -157,7 +158,8 @@ def move_rows(
     if LR_IS_TENSOR:
         step = tl.load(lr).to(tl.float32)
     if METHOD == "lamb":
-        weight_norm = tl.sqrt(tl.sum(weight * weight, axis=1))
+        least_norm = trust_floor * tl.sqrt(width.to(tl.float32))
+        weight_norm = tl.maximum(tl.sqrt(tl.sum(weight * weight, axis=1)), least_norm)
         update_norm = tl.sqrt(tl.sum(update * update, axis=1))
         ratio = tl.minimum(weight_norm / update_norm, trust_clip)
         ratio = tl.where((weight_norm > 0) & (update_norm > 0), ratio, 1.0)

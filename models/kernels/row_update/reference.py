@@ -59,7 +59,8 @@ def _move(table: Tensor, state: State, rows: Tensor, gradient: Tensor, counts: T
     update = update + rule.weight_decay * weight
     if rule.method == "lamb":
         weight_norm, update_norm = (torch.linalg.vector_norm(x, dim=1, keepdim=True) for x in (weight, update))
-        update = trust_ratio(weight_norm, update_norm, rule.trust_clip) * update
+        least_norm = rule.trust_floor * weight.shape[1] ** 0.5
+        update = trust_ratio(weight_norm, update_norm, rule.trust_clip, least_norm) * update
     table[rows] = weight - rule.lr * update
 
 

@@ -13,13 +13,13 @@ With g the sum of a row's gradients in the batch, n how many there were, w the r
     lamb      as adam
 
     u <- u + weight_decay w
-    w <- w - lr ratio u                             ratio = 1, but for lamb min(|w| / |u|, trust_clip), 1 where a norm
-                                                    is 0
+    w <- w - lr ratio u                             ratio = 1, but for lamb
+                                                    min(max(|w|, trust_floor sqrt(D)) / |u|, trust_clip)
 
 Rows that the batch does not hold stay bit for bit, their moments included (lazy updates). Sources: row-wise Adagrad
-with the mean of squares, LAMB and partial row-wise LAMB as FBGEMM's `optimizers.py` has them, plus the zero guard it
-lacks; LAMB You et al., arXiv 1904.00962; Adagrad Duchi et al. 2011; Adam Kingma and Ba, arXiv 1412.6980; CowClip
-Zheng et al., arXiv 2204.06240, algorithm 1.
+with the mean of squares, LAMB and partial row-wise LAMB as FBGEMM's `optimizers.py` has them, with the lower bound of
+the weights' norm that it lacks; LAMB You et al., arXiv 1904.00962; Adagrad Duchi et al. 2011; Adam Kingma and Ba, arXiv
+1412.6980; CowClip Zheng et al., arXiv 2204.06240, algorithm 1.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from gigabatch.models.errors import require, require_known
 METHODS = ("sgd", "adagrad", "adam", "lamb")
 SECOND_MOMENTS = ("scalar", "full")
 ROW_STEPS = ("global", "row")
+TRUST_FLOOR = 0.01  # the deviation that embedding tables start with
 State = dict[str, Tensor]
 
 
@@ -45,6 +46,8 @@ class RowRule:
     step: t counts the steps of the table (`global`) or those of the row (`row`).
     l2: added to the gradient as l2 w; weight_decay: decoupled, inside LAMB's trust ratio.
     clip_ratio, clip_floor: CowClip's r and zeta; None for no clipping.
+    trust_floor: lower bound of a row's root mean square in LAMB's ratio, without which a row at or near zero, whose
+        steps are a share of its own size, would never leave it.
     """
 
     method: str = "lamb"
@@ -57,6 +60,7 @@ class RowRule:
     second_moment: str = "scalar"
     step: str = "global"
     trust_clip: float | None = 10.0
+    trust_floor: float = TRUST_FLOOR
     clip_ratio: float | None = None
     clip_floor: float = 0.0
 
@@ -83,7 +87,7 @@ def check_rule(rule: RowRule) -> None:
     """Raise `ModelError` for a setting that is unknown or out of range. It reads tensors, so no step calls it."""
     for name, known in (("method", METHODS), ("second_moment", SECOND_MOMENTS), ("step", ROW_STEPS)):
         require_known(f"{name} of the row optimizer", [getattr(rule, name)], known)
-    for name in ("lr", "weight_decay", "l2", "clip_floor"):
+    for name in ("lr", "weight_decay", "l2", "clip_floor", "trust_floor"):
         require(bool(getattr(rule, name) >= 0), f"{name} must not be negative: {getattr(rule, name)}.")
     for name in ("trust_clip", "clip_ratio"):
         bound = getattr(rule, name)
@@ -93,8 +97,15 @@ def check_rule(rule: RowRule) -> None:
     require(rule.eps > 0, f"eps must be positive, not {rule.eps}.")
 
 
-def trust_ratio(weight_norm: Tensor, update_norm: Tensor, trust_clip: float | None) -> Tensor:
-    """min(weight_norm / update_norm, trust_clip) elementwise, 1 where either norm is 0 (new or dead weights)."""
+def trust_ratio(
+    weight_norm: Tensor, update_norm: Tensor, trust_clip: float | None, least_norm: float | Tensor
+) -> Tensor:
+    """LAMB's phi(|w|) / |u| elementwise, at most trust_clip; 1 where the update is 0, or the norm with no bound below.
+
+    phi(z) = max(z, least_norm) is the paper's with its lower bound: where it is the norm alone, weights that start at
+    zero stay near it, since every step is a share of their size.
+    """
+    weight_norm = weight_norm.clamp(min=least_norm)
     ratio = weight_norm / update_norm
     if trust_clip is not None:
         ratio = ratio.clamp(max=trust_clip)

@@ -29,7 +29,7 @@ from gigabatch.pipeline.display import progress, silence
 from gigabatch.pipeline.evaluation.evaluate import evaluate
 from gigabatch.pipeline.evaluation.rank_evaluate import RankingError
 from gigabatch.pipeline.lab.compare.report import Budget, Compared, Contender, Outcome, show, write_compared
-from gigabatch.pipeline.lab.experiment import NO_CHECKPOINTS, Enough, Experiment, TimedTrainer, valid_losses
+from gigabatch.pipeline.lab.experiment import LOSSES, NO_CHECKPOINTS, Enough, Experiment, TimedTrainer, valid_losses
 from gigabatch.pipeline.stages.run import environment
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.store.keys import artifact_key, source_hash
@@ -64,8 +64,8 @@ class Trainer(TimedTrainer):
             ranks = self.rank(trained.model)
         first = found.metrics[schema.targets[0].name] if len(schema.targets) == 1 else {}
         metrics = {name: value for name, value in found.headline.items() if value is not None} | first | ranks
-        if self.metric == "logloss":
-            metrics["logloss"] = table_loss(trained.model, test, experiment.loss, device)
+        if self.metric in LOSSES:
+            metrics[self.metric] = table_loss(trained.model, test, experiment.loss, device)
         return Outcome(seed, metrics, valid_losses(trained), seconds, trained.rows)
 
     def rank(self, model: Model) -> dict[str, float | None]:

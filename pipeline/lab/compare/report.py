@@ -18,7 +18,7 @@ from gigabatch.pipeline.training.train import TrainingError
 
 # compare.svg stands alone, so it takes the light colours of the page.
 COLORS = {"--ink": "#20262d", "--muted": "#626b75", "--grid": "#e2e3df", "--series-1": "#2f6cad", "--card": "#ffffff"}
-WORSE_IF_MORE = ("logloss", "ece", "rmse", "mae", "normalised_entropy")
+WORSE_IF_MORE = ("logloss", "loss", "ece", "rmse", "mae", "normalised_entropy")
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from gigabatch.pipeline.lab.plan.sample import PlanError, sample_files
 FLOAT_BYTES = 4
 LABELLED = ("train", "valid", "test")
 MAPPED: dict[str, tuple[str, ...]] = {"train": ("train", "valid"), "evaluate": LABELLED}  # tables that a stage reads
+MEASURED_EPOCHS = 3  # of so few rows that the whole is run; an epoch takes what those before it took
 MMAP_BYTES = 32 << 20  # glibc's largest M_MMAP_THRESHOLD, see mallopt(3)
 
 
@@ -37,18 +38,20 @@ class Probes:
     def run(self, fraction: float, rows_per_part: int | None = None) -> dict[str, Any]:
         """Every stage on that share of the rows, parts and blocks smaller by the same share; one epoch of training.
 
-        With `rows_per_part`, for the effect of that alone, only features and encode. The whole is run as configured.
+        With `rows_per_part`, for the effect of that alone, only features and encode. The whole is run as configured,
+        but for at most `MEASURED_EPOCHS`.
         """
         self.number += 1
         home = self.folder / f"probe-{self.number}"
         settings, share = sample_files(self.config.recipe, self.config.features, fraction, home / "inputs")
         raw = self.config.to_dict() | {"features": asdict(settings), "cluster": "none"}
         raw |= {"artifacts": str(home / "artifacts"), "runs": str(home / "runs")}
+        epochs = min(self.config.train.epochs, 1 if share < 1 else MEASURED_EPOCHS)
+        raw["train"] |= {"epochs": epochs}
         if share < 1:
-            raw["train"] |= {"epochs": 1}
             raw["rows_per_part"] = rows_per_part or max(round(self.config.rows_per_part * share), 1)
         task = {"config": raw, "block_scale": share, "whole_run": rows_per_part is None, "sizes": None}
-        found = self._spawn(task) | {"share": share}
+        found = self._spawn(task) | {"share": share, "epochs": epochs}
         if rows_per_part is None:
             self.last = raw
         return found
@@ -87,7 +90,8 @@ class Probes:
 class Forecast:
     """The whole run from its samples (`Probes.run`, the larger one last) and from steps of training.
 
-    parts: rows of a part of the whole run. smaller: a further sample run with smaller parts, and their rows.
+    exact: the sample is the whole; trained: with every epoch. smaller: a further sample run with smaller parts, and
+    their rows.
     """
 
     def __init__(self, config: RunConfig, found: list[dict[str, Any]]) -> None:
@@ -96,6 +100,7 @@ class Forecast:
         self.smaller: tuple[int, dict[str, Any]] | None = None
         last = found[-1]
         self.exact = bool(last["share"] >= 1)
+        self.trained = self.exact and last["epochs"] == config.train.epochs
         self.rows = self._rows()
         self.id_sizes = {name: self._id_size(name) for name in last["counts"]}
         self.batch_size = min(config.train.batch_size, max(self.rows["train"], 2))
@@ -164,13 +169,14 @@ class Forecast:
         return float(sum(result["startup_seconds"] for result in self.found) / len(self.found))
 
     def _train_seconds(self, what: str) -> float:
-        if self.exact:
+        if self.trained:
             return self._at_whole("train", what)
         if self.steps is None:
             return math.nan
         last = self.found[-1]
         # What the stage does beside the loop, such as saving the bundle, as far as the larger sample shows it.
-        beside = max(self._points("train", "seconds")[-1][1] - self._loop_seconds(self.steps, last["rows"], 1), 0.0)
+        loop = self._loop_seconds(self.steps, last["rows"], last["epochs"])
+        beside = max(self._points("train", "seconds")[-1][1] - loop, 0.0)
         seconds = self._loop_seconds(self.steps, self.rows, self.config.train.epochs) + beside
         return seconds * (self.steps["cpu_per_second"] if what == "cpu_seconds" else 1.0)
 
@@ -211,6 +217,12 @@ class Forecast:
         reached = [reach(result["rows"], result["inputs"]["num_ids"][item.key]) for result in self.found]
         points = [(x, amount) for x, (_, amount) in zip(reached, self._points("ranking", what), strict=True)]
         return predict(points, reach(self.rows, list(self.id_sizes.values())[item.key]))
+
+    @property
+    def tables(self) -> tuple[int, int]:
+        """Rows of the train table and of the valid split as it is evaluated, together, and bytes of a row: what the
+        train stage chooses its residency by."""
+        return self.rows["train"] + self._copies * self.rows["valid"], self.found[-1]["num_words"] * FLOAT_BYTES
 
     @property
     def _copies(self) -> int:
@@ -274,15 +286,16 @@ class Forecast:
         most = max(points[1][1] - points[0][1], 0) / (points[1][0] - points[0][0])
         return min(max(a_row, 0.0) * (self.part_rows - rows_per_part), most)
 
-    def gpu_bytes(self, stage: str) -> float:
-        """Peak of what the run adds to the GPU's memory in use."""
+    def gpu_bytes(self, stage: str, residency: str = "device") -> float:
+        """Peak of what the run adds to the GPU's memory in use. residency: of the train table."""
         if stage in ("features", "encode"):
             return max(self._at_whole(phase, "gpu_bytes") for phase in self._phases(stage))
         if stage == "train" and self.steps is not None:
             if not self.steps["gpu_bytes"]:
                 return 0.0
             held = self.steps["gpu_bytes"] - self.steps["table_bytes"]
-            return max(held, 0) + self.table_bytes(("train", "valid")) + self._drawing_bytes()
+            there = ("train", "valid") if residency == "device" else ("valid",)
+            return max(held, 0) + self.table_bytes(there) + self._drawing_bytes()
         return self._at_whole(stage, "gpu_bytes")
 
     def disk_bytes(self, stage: str) -> float:

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from gigabatch.loaders.batches.residency import Residency, choose_residency
+from gigabatch.loaders.errors import LoaderError
 from gigabatch.pipeline.config.config import RunConfig, load_config
 from gigabatch.pipeline.display import about_bytes, about_seconds, render_table
 from gigabatch.pipeline.lab.plan.forecast import Forecast, Probes
@@ -157,7 +159,7 @@ def make_plan(config: RunConfig) -> Plan:
         forecast = Forecast(config, [probes.run(item) for item in shares])
         machine = this_machine(root, forecast.found[-1]["device"])
         trains = forecast.least_training_bytes() <= (machine.gpu_bytes or machine.host_bytes)
-        if trains and not forecast.exact:
+        if trains and not forecast.trained:
             forecast.steps = probes.run_steps(list(forecast.id_sizes.values()), forecast.batch_size)
         rows_per_part, because = config.rows_per_part, "as configured; its parts fit"
         if not forecast.exact and MARGIN * preparing_bytes(forecast) > machine.host_bytes:
@@ -196,6 +198,7 @@ def _assembled(
     config: RunConfig, size: Size, forecast: Forecast, machine: Machine, parts: tuple[int, str], planning: float
 ) -> Plan:
     chosen = None if parts[0] == config.rows_per_part else parts[0]
+    on_gpu, misfit = gpu_residency(forecast, machine) if machine.gpu_bytes else (None, None)
     stages = tuple(
         StagePlan(
             stage,
@@ -203,18 +206,20 @@ def _assembled(
             forecast.seconds(stage, "cpu_seconds"),
             round(forecast.host_bytes(stage, chosen)),
             forecast.mapped_bytes(stage),
-            round(forecast.gpu_bytes(stage)),
+            round(forecast.gpu_bytes(stage, on_gpu.kind if on_gpu else "device")),
             round(forecast.disk_bytes(stage)),
         )
         for stage in STAGES
     )
-    residency, why, drops = choose_residency(forecast, stages, machine)
-    reasons, advice = verdict(forecast, stages, machine, drops)
+    residency = on_gpu or host_residency(forecast, stages, machine)
+    reasons, advice = verdict(forecast, stages, machine, residency.kind)
+    if misfit is not None:
+        reasons, advice = (*reasons, f"train: {misfit}"), (*advice, "train.residency=auto")
     return Plan(
         name=config.name,
         rows=size.rows,
         sample=_sample_text(size, forecast),
-        exact=forecast.exact,
+        exact=forecast.trained,
         stages=stages,
         seconds=forecast.start_seconds + sum(stage.seconds for stage in stages),
         host_bytes=max(stage.host_bytes for stage in stages),
@@ -224,39 +229,43 @@ def _assembled(
         id_sizes=forecast.id_sizes,
         rows_per_part=parts[0],
         rows_per_part_because=parts[1],
-        residency=residency,
-        residency_because=why,
+        residency=residency.kind,
+        residency_because=residency.reason,
         reasons=reasons,
         advice=advice,
-        unknown=_unknown(config, forecast, residency),
+        unknown=_unknown(config, forecast, residency.kind),
         machine=machine,
         planning_seconds=planning,
     )
 
 
-def choose_residency(forecast: Forecast, stages: Sequence[StagePlan], machine: Machine) -> tuple[str, str, bool]:
-    """Where packed tables are while training, why, and whether their pages must be dropped and read again."""
-    train = next(stage for stage in stages if stage.stage == "train")
-    tables = about_bytes(forecast.table_bytes(("train", "valid")))
-    if machine.gpu_bytes:
-        free = about_bytes(machine.gpu_bytes)
-        if train.gpu_bytes <= machine.gpu_bytes:
-            return "device", f"packed tables of {tables} fit in the {free} of GPU memory beside the model", False
-        return "host", f"packed tables of {tables} and the model do not fit in {free} of GPU memory", False
-    free = about_bytes(machine.host_bytes)
+def gpu_residency(forecast: Forecast, machine: Machine) -> tuple[Residency, LoaderError | None]:
+    """Where the train stage will have its packed tables beside a GPU, by its own rule; and what it would raise of a
+    `train.residency` that does not fit."""
+    rows, row_bytes = forecast.tables
+    setting = forecast.config.train.residency
+    try:
+        return choose_residency(rows, row_bytes, "cuda", machine.gpu_bytes, machine.host_bytes, setting), None
+    except LoaderError as error:
+        return Residency(setting, "as configured"), error
+
+
+def host_residency(forecast: Forecast, stages: Sequence[StagePlan], machine: Machine) -> Residency:
+    """Where packed tables are without a GPU: mapped, and their pages in memory or dropped and read again."""
+    tables, free = about_bytes(forecast.table_bytes(("train", "valid"))), about_bytes(machine.host_bytes)
     if max(stage.host_bytes for stage in stages if stage.mapped_bytes) <= machine.host_bytes:
-        return "host", f"no GPU; packed tables of {tables} are mapped and stay in the {free} of memory", False
-    return "stream", f"no GPU; packed tables of {tables} and the model exceed {free}: pages are read again", True
+        return Residency("host", f"no GPU; packed tables of {tables} are mapped and stay in the {free} of memory")
+    return Residency("stream", f"no GPU; packed tables of {tables} and the model exceed {free}: pages are read again")
 
 
 def verdict(
-    forecast: Forecast, stages: Sequence[StagePlan], machine: Machine, drops: bool
+    forecast: Forecast, stages: Sequence[StagePlan], machine: Machine, residency: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Why it does not fit (nothing where it does), and what would help."""
     reasons: list[str] = []
     advice: list[str] = []
     for stage in stages:
-        needed = stage.host_bytes - (stage.mapped_bytes if drops else 0)
+        needed = stage.host_bytes - (stage.mapped_bytes if residency == "stream" else 0)
         if needed > machine.host_bytes:
             reasons.append(
                 f"{stage.stage}: {about_bytes(needed)} of host memory, {about_bytes(machine.host_bytes)} are free."
@@ -264,8 +273,7 @@ def verdict(
             advice += PREPARING if stage.stage in ("features", "encode") else TRAINING
         if machine.gpu_bytes and stage.gpu_bytes > machine.gpu_bytes:
             needed_there, free = about_bytes(stage.gpu_bytes), about_bytes(machine.gpu_bytes)
-            copied = "; whole tables are copied to the GPU." if stage.stage == "train" else "."
-            reasons.append(f"{stage.stage}: {needed_there} of GPU memory, {free} are free{copied}")
+            reasons.append(f"{stage.stage}: {needed_there} of GPU memory, {free} are free.")
             advice += ("device=cpu", *TRAINING) if stage.stage in ("train", "evaluate") else ("engine=pandas",)
     if (disk := max(stage.disk_bytes for stage in stages)) > machine.disk_bytes:
         reasons.append(f"{about_bytes(disk)} of disk, {about_bytes(machine.disk_bytes)} are free.")
@@ -280,7 +288,8 @@ def verdict(
 def _sample_text(size: Size, forecast: Forecast) -> str:
     rows = f"{'' if size.exact_rows else 'about '}{size.rows:,} rows ({about_bytes(size.num_bytes)})"
     if forecast.exact:
-        return f"all of the {rows}: so few that the whole run was made and measured"
+        found = f"all of the {rows}: so few that the whole run was made and measured"
+        return found if forecast.trained else f"{found}, with {forecast.found[-1]['epochs']} epochs of training"
     shares = " and ".join(f"{result['share']:.2%}" for result in forecast.found)
     return f"{shares} of the {rows}, in pieces spread evenly over each file"
 
@@ -293,7 +302,7 @@ def _unknown(config: RunConfig, forecast: Forecast, residency: str) -> tuple[str
         found.append(
             f"what cluster={config.cluster} changes: the sample ran in one process, and workers hold their own parts."
         )
-    if not forecast.exact and forecast.steps is None:
+    if not forecast.trained and forecast.steps is None:
         found.append("the time of training, of which no step could be tried: its model does not fit.")
     if residency == "stream":
         found.append("the time of reading pages again: the disk was not measured.")

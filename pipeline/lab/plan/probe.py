@@ -216,7 +216,7 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
     rows = torch.arange(num_steps * batch_size) % len(table)
     few = PackedTable(valid.words[:batch_size].clone(), valid.schema).to(device)
     spec = model_spec(preprocessor, config)
-    loss = target_loss(encoded.features.schema)
+    loss = target_loss(encoded.features.schema, config.train.losses)
     settings = config.train.model_copy(update={"epochs": 1})
     moments: list[float] = []
 

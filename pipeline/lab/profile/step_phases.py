@@ -104,7 +104,7 @@ class PhasedStep:
         with self.precision.autocast(self.device):
             outputs = self.model(batch.ids, batch.floats)
             laps.lap(FORWARD)
-            loss = self.loss(outputs, batch.targets, batch.weight)
+            loss = self.loss(outputs, self.model.standardised(batch.targets), batch.weight)
         laps.lap(LOSS)
         self.tables_began = False
         loss.backward()

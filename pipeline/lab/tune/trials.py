@@ -209,7 +209,8 @@ def noise_scales(experiment: Experiment, settings: TrainSettings, seconds: float
     until = time.perf_counter() + seconds
 
     def batch_loss(batch: PlacedBatch) -> torch.Tensor:
-        return probe.training_loss(batch.rows(negatives), loss)
+        rows = batch.rows(negatives)
+        return probe.training_loss(rows._replace(targets=probe.standardised(rows.targets)), loss)
 
     def hook(model: nn.Module, step: int) -> None:
         if step in points:

@@ -149,8 +149,8 @@ def test_a_literal_row_is_encoded_filled_and_scaled():
     # Categorical columns word, number, flag; ids 0 padding, 1 null, 2 unseen, then by frequency.
     assert ids.tolist() == [3, 3, 3]
     x, n = np.array([1, 4, 4, 7]), np.array([1, 2, 2, 3])
-    expected = [(4 - x.mean()) / x.std(), (20 - 25) / np.std([10, 20, 30, 40]), (2 - n.mean()) / n.std(), 1]
-    np.testing.assert_allclose(floats, expected, rtol=1e-6)  # the last is x_na
+    expected = [(4 - x.mean()) / x.std(), (20 - 25) / np.std([10, 20, 30, 40]), (2 - n.mean()) / n.std(), 1, 0]
+    np.testing.assert_allclose(floats, expected, rtol=1e-6)  # the last two are x_na and z_na
     assert ids.dtype == np.int32
     assert floats.dtype == np.float32
 
@@ -160,7 +160,7 @@ def test_null_in_every_spelling_and_unseen_values():
     for null in (None, float("nan"), np.float32("nan"), pd.NA, pd.NaT):
         ids, floats = transformer({**ROW, "word": null, "number": null, "flag": null, "x": null, "z": null})
         assert ids.tolist() == [1, 1, 1]
-        assert floats.tolist() == [0.0, 0.0, 0.0, 1.0]  # the medians are the means here
+        assert floats.tolist() == [0.0, 0.0, 0.0, 1.0, 0.0]  # the medians are the means, z held no null
     assert transformer({**ROW, "word": "c", "number": 8})[0].tolist() == [2, 2, 3]
 
 
@@ -271,7 +271,7 @@ def test_an_infinity_is_refused_in_the_words_of_the_batch_path(name, value):
 def test_what_leaves_float32_only_by_scaling_is_refused():
     tiny = pd.DataFrame({"c": [0.0, 1e-20, 2e-20, 1e-20]})
     preprocessor = Preprocessor(Schema((Column("c", "continuous", "float32"),), ())).fit([tiny])
-    assert OnlineTransformer(preprocessor)({"c": 1e-20})[1].tolist() == [0.0]
+    assert OnlineTransformer(preprocessor)({"c": 1e-20})[1].tolist() == [0.0, 0.0]
     with pytest.raises(DataError, match="'c' holds an infinity"):
         OnlineTransformer(preprocessor)({"c": 1e30})
 
@@ -360,3 +360,23 @@ def test_a_saved_preprocessor_is_loaded_and_called_without_pandas_or_torch(tmp_p
     assert done.returncode == 0, done.stderr
     ids, floats = by_frame(preprocessor, [row])
     assert json.loads(done.stdout) == [ids[0].tolist(), floats[0].view("int32").tolist(), []]
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "string"])
+@pytest.mark.parametrize("value", [np.float32(2**24), np.float32(2**24 - 1), np.float16(2**11), np.float16(7)])
+def test_a_float_of_few_bits_is_a_whole_number_as_in_a_frame(dtype, value):
+    """F13: a dictionary found 2^24, which in a float32 may have been 2^24 + 1."""
+    schema = Schema((Column("c", "categorical", dtype),), ())
+    rows = pd.DataFrame({"c": pd.Series([2**24, 2**24 - 1, 2**11, 7]).astype("str" if dtype == "string" else dtype)})
+    preprocessor = Preprocessor(schema).fit([rows])
+    assert_as_alone_in_a_frame(preprocessor, OnlineTransformer(preprocessor), {"c": value})
+
+
+@pytest.mark.parametrize("role", ["categorical", "continuous"])
+@pytest.mark.parametrize("dtype", ["int64", "float32", "float64"])
+@pytest.mark.parametrize("text", ["1_000", "\u0661\u0662", "\uff11", " 12 ", "12"])
+def test_text_is_a_number_where_it_is_one_in_a_frame(role, dtype, text):
+    """R12."""
+    schema = Schema((Column("c", role, dtype),), ())
+    preprocessor = Preprocessor(schema).fit([pd.DataFrame({"c": np.array([12, 1, 1000], dtype)})])
+    assert_as_alone_in_a_frame(preprocessor, OnlineTransformer(preprocessor), {"c": text})

@@ -66,14 +66,15 @@ def test_a_literal_table_is_encoded_filled_and_scaled():
     frame = table(LITERAL)
     found = Preprocessor(SCHEMA).fit([frame]).transform(frame)
     pd.testing.assert_frame_equal(frame, table(LITERAL))  # what comes in is not changed
-    assert list(found.columns) == ["word", "number", "x", "z", "x_na", "y", "kind", "w", "g"]
-    assert [str(t) for t in found.dtypes] == ["int32"] * 2 + ["float32"] * 4 + ["int32", "float32", "int32"]
+    assert list(found.columns) == ["word", "number", "x", "z", "x_na", "z_na", "y", "kind", "w", "g"]
+    assert [str(t) for t in found.dtypes] == ["int32"] * 2 + ["float32"] * 5 + ["int32", "float32", "int32"]
     assert found["word"].tolist() == [4, 3, 3, 1]
     assert found["number"].tolist() == [3, 3, 1, 4]
     filled = np.array([1, 4, 4, 7])
     np.testing.assert_allclose(found["x"], (filled - filled.mean()) / filled.std(), rtol=1e-6)
     np.testing.assert_allclose(found["z"], (np.array([10, 20, 30, 40]) - 25) / np.std([10, 20, 30, 40]), rtol=1e-6)
     assert found["x_na"].tolist() == [0, 1, 0, 0]
+    assert found["z_na"].tolist() == [0, 0, 0, 0]
     assert found["y"].tolist() == [0, 1, 0, 1]
     assert found["g"].tolist() == [0, 0, 1, 1]
 
@@ -169,6 +170,25 @@ def test_settings_of_a_column_that_is_not_categorical_are_refused():
         Preprocessor(SCHEMA, PreprocessorSettings(columns={"x": CategorySettings()}))
 
 
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        (
+            {"columns": {"word": {"min_cnt": 2}}},
+            r"preprocess.columns.word: unknown key.* min_cnt. Known: min_count",
+        ),
+        ({"columns": {"word": 2}}, r"preprocess.columns.word: expected settings by name, found 2"),
+        ({"columns": {"word": {"min_count": 0}}}, r"min_count must be at least 1, found 0"),
+        ({"indicator": "never"}, r"preprocess.indicator: unknown value 'never'. Known: auto, all, none"),
+        ({"scale": "yes"}, r"preprocess.scale: expected true or false, found 'yes'"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_when_they_are_made(chosen, message):
+    """F16: KeyError and TypeError, or no word before the fit."""
+    with pytest.raises(DataError, match=message):
+        PreprocessorSettings(**chosen)
+
+
 @pytest.mark.parametrize("dtype", ["float64", "int32", "int64"])
 def test_continuous_columns_of_any_declared_type_become_float32(dtype):
     schema = Schema((Column("x", "continuous", dtype), Column("y", "target", "float32")), (Target("y", "binary"),))
@@ -192,16 +212,75 @@ def test_a_row_alone_and_rows_in_any_order_are_what_they_are_among_many(train, r
 def test_transform_needs_no_label_and_no_key_and_labels_change_nothing():
     preprocessor, frame = fitted(), table(LITERAL)
     found = preprocessor.transform(frame[["word", "number", "x", "z"]], targets=False)
-    assert list(found.columns) == ["word", "number", "x", "z", "x_na"]
+    assert list(found.columns) == ["word", "number", "x", "z", "x_na", "z_na"]
     pd.testing.assert_frame_equal(preprocessor.transform(frame.assign(y=1 - frame["y"]))[list(found.columns)], found)
 
 
 def test_unseen_categories_and_new_nulls_are_handled():
     frame = table([("new", 99, None, None)])
     found = fitted(scale=False).transform(frame, targets=False)
-    assert found.to_dict("records") == [{"word": 2, "number": 2, "x": 4.0, "z": 25.0, "x_na": 1.0}]
+    assert found.to_dict("records") == [{"word": 2, "number": 2, "x": 4.0, "z": 25.0, "x_na": 1.0, "z_na": 0.0}]
     later = fitted([("a", 1, 0.0, 0.0)]).transform(table([(None, None, 1.0, 1.0)]))
     assert later[["word", "number"]].to_dict("records") == [{"word": 1, "number": 1}]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+@pytest.mark.parametrize("indicator", ["auto", "all", "none"])
+def test_what_a_model_is_given_does_not_depend_on_the_nulls_of_a_night(dtype, indicator):
+    """F10: the same words for a train split with nulls and for one without; a null that was never seen is not told."""
+    schema = Schema((Column("x", "continuous", dtype),), ())
+    chosen = PreprocessorSettings(indicator=indicator, scale=False)
+    nights = [pd.DataFrame({"x": np.array([1, 2, 3], dtype)}), pd.DataFrame({"x": [1.0, None, 3.0]})]
+    nights = nights[: 1 if dtype == "int64" else 2]
+    fits = [Preprocessor(schema, chosen).fit([night]) for night in nights]
+    expected = ["x", "x_na"] if indicator == "all" or (indicator == "auto" and dtype != "int64") else ["x"]
+    assert [list(fit.tensor_schema.floats) for fit in fits] == [expected] * len(nights)
+    if len(nights) == 2:
+        for fit, seen in zip(fits, (False, True), strict=True):
+            flagged = {"auto": [float(seen)], "all": [1.0], "none": []}[indicator]
+            assert fit.transform(nights[1]).iloc[1].tolist() == [2.0, *flagged]
+            assert OnlineTransformer(fit)({"x": None})[1].tolist() == [2.0, *flagged]
+            assert Preprocessor(schema, chosen).fit_pack([nights[0]])[0].shape == (3, len(expected))
+
+
+WAYS = {
+    "transform": lambda preprocessor, frame: preprocessor.transform(frame),
+    "pack": lambda preprocessor, frame: preprocessor.pack(frame),
+    "fit_pack": lambda preprocessor, frame: Preprocessor(preprocessor.schema).fit_pack([frame.head(1), frame]),
+    "read": lambda preprocessor, frame: preprocessor.pack(
+        pa.Table.from_pandas(frame, preserve_index=False).to_pandas(types_mapper=pd.ArrowDtype)
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("y", np.nan, "binary target 'y' is null in 1 of 4 rows"),
+        ("y", 2.0, "binary target 'y': 1 of 4 values are not 0 or 1; the first is 2.0 in row 2"),
+        ("y", 0.5, "binary target 'y': 1 of 4 values are not 0 or 1"),
+        ("kind", 3, "multiclass target 'kind': 1 of 4 values are not class numbers below 3; the first is 3 in row 2"),
+        ("kind", -1, "multiclass target 'kind'.* the first is -1"),
+        ("v", np.nan, "regression target 'v' is null"),
+        ("v", -np.inf, "regression target 'v'.* not finite"),
+        ("v", 1e39, "regression target 'v'.* not finite"),
+        ("w", np.nan, "weight 'w' is null"),
+        ("w", -1.0, "weight 'w'.* not from 0 to 2"),
+        ("w", 1e38, "weight 'w'.* only the ratios of weights count"),
+    ],
+)
+def test_labels_that_are_none_are_refused_at_every_way_of_encoding(way, column, value, message):
+    """F14: NaN and class codes outside the classes were packed; R12: weights of 1e38 made every loss infinite."""
+    columns = (*SCHEMA.columns, Column("v", "target", "float32"))
+    schema = Schema(columns, (*SCHEMA.targets, Target("v", "regression")))
+    frame = table(LITERAL).assign(v=0.5)
+    preprocessor = Preprocessor(schema).fit([frame])
+    WAYS[way](preprocessor, frame)
+    bad = frame.assign(**{column: frame[column].where(frame["k"] != 2, value)})
+    with pytest.raises(DataError, match=message):
+        WAYS[way](preprocessor, bad)
+    assert len(preprocessor.transform(bad, targets=False)) == 4
 
 
 def test_ids_that_arrive_as_floats_are_taken_when_whole():

@@ -83,9 +83,34 @@ def test_sum_refuses_fractions_and_infinities_and_names_the_column(value):
         AsOfJoin(frame, frame, by=[], query_time="at", event_time="at").sum("value")
 
 
-def test_time_in_seconds_and_many_groups_stay_inside_int64():
+@pytest.mark.parametrize("scale", [1_000_000, 10**15])
+def test_any_unit_of_time_and_many_groups_stay_inside_int64(scale):
     rng = np.random.default_rng(1)
-    frame = pd.DataFrame({"key": rng.integers(0, 3000, 9000), "at": rng.integers(1_500_000_000, 1_700_000_000, 9000)})
-    question = AsOfJoin(frame, frame, by=["key"], query_time="at", event_time="at")
+    at = rng.integers(0, 1000, 900_000)
+    frame = pd.DataFrame({"key": np.arange(len(at)) // 3, "at": at * scale - 4 * 10**17, "value": at * scale})
+    found, coarse = (
+        AsOfJoin(one, one, by=["key"], query_time="at", event_time="at", exclude_self=True)
+        for one in (frame, frame.assign(at=at, value=at))
+    )
     expected = frame.groupby("key")["at"].rank(method="min").astype("int64") - 1
-    assert question.count().tolist() == expected.tolist()
+    assert found.count().tolist() == expected.tolist()
+    assert found.count(100 * scale).tolist() == coarse.count(100).tolist()
+    assert found.sum("value").tolist() == (coarse.sum("value") * scale).tolist()
+    assert found.count(2**62).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("window", [None, 1, 10, 2**62, 2**63])
+def test_times_at_both_ends_of_int64(window):
+    at = [-(2**63), -(2**63) + 5, 0, 2**63 - 6, 2**63 - 1]
+    frame = pd.DataFrame({"at": at})
+    question = AsOfJoin(frame, frame, by=[], query_time="at", event_time="at", exclude_self=True)
+    expected = [sum(t < time and (window is None or t >= time - window) for t in at) for time in at]
+    assert question.count(window).tolist() == expected
+
+
+def test_a_group_whose_sum_leaves_int64_is_refused():
+    frame = pd.DataFrame({"key": [1, 2, 2], "at": [1, 2, 3], "value": [2**61, 2**61, 2**61 + 1]})
+    with pytest.raises(DataError, match=r"column 'value' holds fractions or values beyond int64"):
+        AsOfJoin(frame, frame, by=["key"], query_time="at", event_time="at").sum("value")
+    apart = AsOfJoin(frame, frame.assign(key=[1, 2, 3]), by=["key"], query_time="at", event_time="at")
+    assert apart.sum("value").tolist() == [0, 0, 2**61]

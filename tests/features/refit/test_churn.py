@@ -22,6 +22,7 @@ from gigabatch.features.refit.churn import (
     churn_text,
     continuous_churn,
     decile_counts,
+    expected_unseen,
     stability,
 )
 from gigabatch.features.refit.statistics import CategoryStatistics, Statistics
@@ -79,6 +80,31 @@ def test_a_categorical_column_equals_a_slow_loop(old, new, cut):
         assert math.isclose(found.stability.psi, psi(counts, cells), abs_tol=1e-12)
     else:
         assert found.stability is None
+
+
+@given(rows=WORDS, cut=st.integers(1, 3))
+@settings(max_examples=examples(60), deadline=None)
+def test_the_expected_share_of_the_unseen_is_that_of_leaving_each_row_out(rows, cut):
+    counts = Counter(known(rows))
+    fitted = [value for value in counts if counts[value] >= cut]
+    out = sum((counts - Counter([value]))[value] < cut for value in known(rows))
+    found = expected_unseen(CategoryStatistics.of(words(rows)), vocabulary(fitted), cut)
+    assert found == (out / len(rows) if rows else 0.0)
+
+
+@pytest.mark.parametrize("min_count", [1, 2, 5])
+def test_a_stable_tail_of_rare_values_raises_no_flag_and_a_growing_one_does(min_count):
+    """F12: every update of a column with a long tail was flagged."""
+    random = np.random.default_rng(0)
+    old, same = ([f"v{n}" for n in random.zipf(1.5, 4000)] for _ in range(2))
+    more = [value if random.random() < 0.85 else f"new{n}" for n, value in enumerate(same)]
+    counts = Counter(old)
+    fitted = vocabulary([value for value in counts if counts[value] >= min_count])
+    for new, flagged in ((same, False), (more, True)):
+        states = [Statistics.of({"word": CategoryStatistics.of(words(rows))}, {}) for rows in (old, new)]
+        report = churn(*states, {"word": fitted}, min_counts={"word": min_count})
+        assert report.categories[0].unseen_rate >= 0.05  # the absolute share, which was flagged
+        assert ("unseen rate" in [flag.measure for flag in report.flags]) == flagged
 
 
 def test_only_the_most_frequent_values_are_cells_of_their_own():

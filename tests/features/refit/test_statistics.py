@@ -9,11 +9,13 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import example as pinned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import ColumnStatistics
+from gigabatch.features.exact.quantiles import RadixHistogram
 from gigabatch.features.refit.statistics import (
     CategoryStatistics,
     FitCategoryStatistics,
@@ -23,7 +25,7 @@ from gigabatch.features.refit.statistics import (
     quantile,
     statistics_operators,
 )
-from gigabatch.features.refit.statistics_files import load_statistics, save_statistics
+from gigabatch.features.refit.statistics_files import load_statistics, possible_sums, save_statistics
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.features.workflow.fit import fit_together
 from tests.examples import examples
@@ -206,6 +208,31 @@ def test_saved_statistics_load_equal(tmp_path):
     first = (tmp_path / "statistics.json").read_bytes()
     save_statistics(loaded, tmp_path)
     assert (tmp_path / "statistics.json").read_bytes() == first
+
+
+@given(
+    st.dictionaries(
+        st.integers(0x80, 0xFF7F) | st.sampled_from([0x7FFF, 0x8000, 0x8001]),
+        st.integers(1, 2**40) | st.integers(1, 9) | st.just(2**31 - 1),
+        max_size=30,
+    )
+)
+@pinned({0x7FFF: 1, 0x8000: 1, 0x80: 2**31, 0xFF7F: 2**31})
+@settings(max_examples=examples(200))
+def test_the_sums_that_a_histogram_allows_are_those_of_a_slow_loop(counts):
+    """Every number at the one end of its bin, or at the other; in fractions."""
+    bins = sorted(counts)
+    histogram = RadixHistogram.from_arrays("float32", np.array(bins, "int64"), np.array([counts[b] for b in bins]))
+    ends = [
+        (Fraction(low), Fraction(high)) for low, high in zip(*map(np.ndarray.tolist, histogram.edges()), strict=True)
+    ]
+    sums, squares = [0, 0], [0, 0]
+    for (low, high), count in zip(ends, histogram.counts.tolist(), strict=True):
+        small, large = sorted([low**2, high**2])
+        sums = [sums[0] + low * count, sums[1] + high * count]
+        squares = [squares[0] + small * count, squares[1] + large * count]
+    units = Fraction(2) ** 1074
+    assert possible_sums(histogram) == (tuple(x * units for x in sums), tuple(x * units for x in squares))
 
 
 def damage_json(*path, value):

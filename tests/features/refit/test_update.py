@@ -170,11 +170,13 @@ def test_fills_and_scales_stay_unless_they_are_refreshed_at_any_later_time():
     assert np.isclose(late.scales["x"].std, everything.std(), rtol=1e-14)
 
 
-def test_an_indicator_that_the_first_fit_left_out_stays_out():
+@pytest.mark.parametrize(("refresh", "silent"), [(False, True), (True, False)])
+def test_a_silent_indicator_speaks_once_a_refresh_has_seen_a_null(refresh, silent):
     first = fitted([("a", 1, 1.0), ("a", 1, 2.0)])
-    assert not first.fills["x"].indicator
-    second = updated(first, statistics_of([table([("a", 1, None)])]), refresh_scales=True)
-    assert (second.fills["x"].indicator, second.fills["x"].null_rate) == (False, 1 / 3)
+    assert (first.fills["x"].indicator, first.fills["x"].silent) == (True, True)
+    second = updated(first, statistics_of([table([("a", 1, None)])]), refresh_scales=refresh)
+    assert (second.fills["x"].indicator, second.fills["x"].silent) == (True, silent)
+    assert second.fills["x"].null_rate == (1 / 3 if refresh else 0)
 
 
 def test_a_refreshed_median_states_how_far_off_it_may_be():

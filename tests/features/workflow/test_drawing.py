@@ -1,12 +1,13 @@
 """The graph as Mermaid text: complete, and harmless whatever columns are called."""
 
+from gigabatch.features.operators.groups.folded_target_encoding import FoldedTargetEncoding
 from gigabatch.features.operators.history.rank_within_group import RankWithinGroup
 from gigabatch.features.operators.missing.drop_nulls import DropNulls
 from gigabatch.features.operators.numbers.log import Log
 from gigabatch.features.operators.numbers.min_max import MinMax
 from gigabatch.features.workflow.drawing import graph
 from gigabatch.features.workflow.workflow import Workflow
-from tests.features.workflow.workflow_steps import STEPS, LabelMean, table
+from tests.features.workflow.workflow_steps import STEPS, table
 
 
 def test_the_picture_names_every_step_column_and_what_was_fitted():
@@ -36,8 +37,9 @@ def test_edges_are_the_flow_of_the_columns():
 
 
 def test_a_column_that_is_read_only_to_fit_is_dashed():
-    workflow = Workflow([LabelMean("city", "clicked")], labels=["clicked"])
-    assert [line.strip() for line in workflow.to_mermaid().splitlines() if "-> " in line] == ["c0 --> s0", "c1 -.-> s0"]
+    workflow = Workflow([FoldedTargetEncoding(["city"], ["clicked"], "row")], labels=["clicked"])
+    arrows = [line.strip() for line in workflow.to_mermaid().splitlines() if "-> " in line]
+    assert arrows == ["c0 --> s0", "c1 -.-> s0", "c2 -.-> s0"]
 
 
 def test_names_of_columns_are_text_and_nothing_else():

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import threading
+import time
 from pathlib import Path
 
 import dask
@@ -12,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
+from gigabatch.features.operators import operator_class
 from gigabatch.features.operators.base import FittedOperator
 from gigabatch.features.operators.categories.categorify import Categorify
 from gigabatch.features.operators.categories.text_flags import TextFlags
@@ -33,8 +36,9 @@ from gigabatch.features.workflow import fit
 from gigabatch.features.workflow.workflow import Workflow, _checksum
 from tests.examples import examples
 from tests.features.damage import damaged
+from tests.features.equal_states import same
 from tests.features.partitioned import COUNTS, cut
-from tests.features.workflow.workflow_steps import STEPS, LabelMean, table
+from tests.features.workflow.workflow_steps import STEPS, table
 
 
 def by_hand(steps, frame):
@@ -119,11 +123,11 @@ def outcome(work):
 @given(st.lists(ANY_STEP, max_size=7), st.sets(COLUMN, min_size=1), COUNTS, st.integers(0, 2**32 - 1))
 def test_any_steps_are_fitted_and_served_as_by_hand(steps, outputs, count, seed):
     frame = pd.DataFrame(np.random.default_rng(5).normal(size=(60, 3)).astype("float32"), columns=["a", "b", "c"])
-    workflow = Workflow(steps)
     expected = outcome(lambda: by_hand(steps, frame))
-    if expected is None:  # such as no rows left to fit on
-        assert outcome(lambda: workflow.fit(cut(frame, count, seed)).transform(frame)) is None
+    if expected is None:  # such as no rows left to fit on, or an indicator that is there already
+        assert outcome(lambda: Workflow(steps).fit(cut(frame, count, seed)).transform(frame)) is None
         return
+    workflow = Workflow(steps)
     found = workflow.fit(cut(frame, count, seed)).transform(frame)
     pd.testing.assert_frame_equal(found, expected, check_exact=True)
     serving = workflow.serving(sorted(outputs))
@@ -165,10 +169,59 @@ def test_steps_of_one_pass_see_the_table_at_their_own_place(rows, monkeypatch):
     assert workflow.states[5].low == rows["row"][rows["clicked"].notna()].min()
 
 
+@pytest.mark.parametrize("steps", [STEPS, [{"rank_within_group": {"by": ["city"], "value": "row", "output": "place"}},
+                                           {"fill_missing": {"column": "place"}}]])  # fmt: skip
+def test_of_files_only_the_columns_that_steps_need_are_read(rows, tmp_path, monkeypatch, steps):
+    parts = [("pandas", tmp_path / f"{k}.parquet") for k in range(3)]
+    wide = rows.assign(**{f"unused_{k}": "x" for k in range(5)}, kind_of_row=1.0)
+    for (_, path), frame in zip(parts, cut(wide, 3, 1), strict=True):
+        frame.to_parquet(path, index=False)
+    engine, read = fit.load_engine("pandas"), []
+    whole = engine.read_parquet
+
+    def read_parquet(path, columns=None):
+        read.append(columns)
+        return whole(path, columns)
+
+    monkeypatch.setattr(engine, "read_parquet", read_parquet)
+    workflow = Workflow.from_steps(steps).fit(parts)
+    assert read
+    assert all(columns is not None and set(columns) <= set(workflow.inputs) for columns in read)
+    expected = Workflow.from_steps(steps).fit(cut(wide, 3, 1))
+    assert all(same(workflow.states[k], expected.states[k]) for k in expected.states)
+    with pytest.raises(DataError, match=r"workflow: .*0\.parquet: column\(s\) 'length' not found"):
+        Workflow([MinMax("length")]).fit(parts)
+
+
+@pytest.mark.parametrize(("name", "most"), [("pandas", 2), ("cudf", 1)])
+def test_no_more_partitions_are_held_than_the_scheduler_has_threads_and_on_a_gpu_one(rows, monkeypatch, name, most):
+    """cuDF's engine is stood in for by its name alone, which is what decides."""
+    monkeypatch.setattr(fit.load_engine("pandas"), "NAME", name)
+    held, found, lock = [0], [], threading.Lock()
+
+    class Slow(MinMax):
+        def partial(self, frame):
+            with lock:
+                held[0] += 1
+                found.append(held[0])
+            time.sleep(0.01)
+            with lock:
+                held[0] -= 1
+            return super().partial(frame)
+
+    monkeypatch.setattr(
+        fit.load_engine("pandas"), "map_columns", lambda function, keys: [function(key) for key in keys]
+    )
+    Workflow([Slow("row")]).fit(cut(rows, 12, 0), scheduler=fit.threads(2) if most == 2 else "threads")
+    assert len(found) == 12
+    assert max(found) <= most
+
+
 def test_group_wise_steps_see_whole_groups_at_fit(rows):
     steps = [RankWithinGroup(["city"], "row", "place"), FillMissing("place"), MinMax("place")]
     workflow = Workflow(steps).fit(cut(rows, 7, 1))
-    pd.testing.assert_frame_equal(workflow.transform(rows), by_hand(steps, rows), check_exact=True)
+    found = workflow.transform(rows, whole_groups=True)
+    pd.testing.assert_frame_equal(found, by_hand(steps, rows), check_exact=True)
 
 
 def test_columns_whose_names_follow_from_the_fit_can_be_read(rows):
@@ -206,6 +259,23 @@ def test_a_column_that_nothing_provides_is_an_error_with_the_step():
         Workflow([ExplodeLists({"l": ("e", "int64")}, "place", ["user"]), Log("x")]).check(["l", "user", "x"])
     with pytest.raises(DataError, match=r"workflow: column\(s\) 'price', 'log_prize' not found"):
         workflow.fit([pd.DataFrame({"a": [1]})])
+
+
+def test_a_name_that_a_step_puts_together_overwrites_nothing(rows):
+    flags = [TextFlags("kinds", "is_")]
+    with pytest.raises(DataError, match=r"step 1 \(text_flags\): TextFlags: column 'is_b' would be overwritten"):
+        Workflow(flags, labels=["is_b"]).fit([rows])  # the label of a word's name, which nobody foresaw
+    with pytest.raises(DataError, match=r"step 1 \(text_flags\): TextFlags: column 'is_b' .*there already"):
+        Workflow(flags).fit([rows]).transform(rows.assign(is_b=7))
+    with pytest.raises(DataError, match=r"step 1 \(fill_missing\): FillMissing: column 'age_na' .*there already"):
+        Workflow([FillMissing("age", "all")], labels=["age_na"])
+    with pytest.raises(DataError, match=r"step 2 \(text_flags\): TextFlags: column 'is_a' .*there already"):
+        Workflow([*flags, TextFlags("city", "is_")]).fit([rows.assign(city="a")])
+    by = [operator_class("join_groupby")(keys, ["price"], ["mean"]) for keys in (["a_b"], ["a", "b"])]
+    with pytest.raises(DataError, match=r"step 2 \(join_groupby\): JoinGroupby: column 'price_mean_by_a_b'"):
+        Workflow(by)
+    with pytest.raises(DataError, match=r"step 1 \(fill_missing\): .* 'age_na' would be overwritten"):
+        Workflow([FillMissing("age", "all")]).check(["age", "age_na"])
 
 
 def test_misuse_is_an_error(rows, whole):
@@ -275,17 +345,6 @@ def test_the_serving_part_equals_the_whole_on_rows_without_labels(rows, whole, s
         assert chosen.serving().to_steps() == chosen.to_steps()
 
 
-def test_a_label_that_is_read_only_to_fit_is_not_needed_to_serve(rows):
-    workflow = Workflow([LabelMean("city", "clicked"), FillMissing("city_rate")], labels=["clicked"]).fit([rows])
-    serving = workflow.serving()
-    assert serving.applied_inputs == ("city",)
-    found = serving.transform(rows[["city"]])["city_rate"]
-    known = rows.dropna(subset=["city", "clicked"])
-    means = {city: group.mean() for city, group in known.groupby("city")["clicked"]}
-    expected = rows["city"].map(means).fillna(rows["city"].map(means).median()).astype("float32")
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
 def test_rows_that_the_fit_saw_are_not_told_their_own_label(rows):
     known = rows[rows["clicked"].notna()]
     steps = [FoldedTargetEncoding(["city"], ["clicked"], "row", smoothing=1.0), Normalize("clicked_encoded_by_city")]
@@ -301,12 +360,12 @@ def test_rows_that_the_fit_saw_are_not_told_their_own_label(rows):
 
 
 def test_an_output_that_needs_a_label_or_other_rows_is_an_error_with_the_step(rows):
-    workflow = Workflow([Log("clicked", "log_label"), Log("row", "log_row")], labels=["clicked"]).fit([rows])
-    with pytest.raises(DataError, match=r"step 1 \(log\): needs the label 'clicked', which rows to be served do not"):
-        workflow.serving()
-    assert workflow.serving(["log_row"]).applied_inputs == ("row",)
-    with pytest.raises(DataError, match="outputs: needs the label 'clicked'"):
-        workflow.serving(["clicked"])
+    workflow = Workflow([Log("clicked"), Log("row", "log_row")], labels=["clicked"]).fit([rows])
+    assert workflow.serving().applied_inputs == ("row",)
+    for name in ("clicked", "city"):
+        chosen = Workflow([Log(name)] if name == "clicked" else [], labels=["clicked", "city"]).fit([rows])
+        with pytest.raises(DataError, match=f"needs the label '{name}', which rows to be served do not have"):
+            chosen.serving([name])
     lists = Workflow([ExplodeLists({"kinds": ("kind", "string")}, "place", ["row"]), Log("row")]).fit([rows])
     with pytest.raises(DataError, match=r"step 1 \(explode_lists\): makes 'kind' by changing the rows, which serving"):
         lists.serving(["kind"])

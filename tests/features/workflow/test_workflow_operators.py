@@ -5,13 +5,17 @@ import importlib.util
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gigabatch.features.engines.frame import load_engine
+from gigabatch.features.errors import DataError
 from gigabatch.features.operators import operator_class
 from gigabatch.features.operators.rows.lambda_function import register_function
 from gigabatch.features.workflow.workflow import Workflow
+from tests.examples import examples
 from tests.features.equal_states import same
-from tests.features.partitioned import cut
+from tests.features.partitioned import COUNTS, cut
 
 EXAMPLES = {
     "asof": {"by": ["user"], "at": "at", "known_at": "done", "order": "row", "aggregations": [
@@ -48,6 +52,7 @@ EXAMPLES = {
     "text_flags": {"column": "words", "prefix": "w_", "max_words": 2},
     "waiting": {"by": ["user"], "planned_at": "at", "happened_at": "done", "output": "w"},
 }  # fmt: skip
+KEPT = {"column": "at", "op": "<", "value": 190}
 
 
 def table(rows=300):
@@ -79,8 +84,14 @@ def test_an_operator_is_saved_and_loaded_to_the_last_bit(name, tmp_path):
     workflow = Workflow.from_steps([{name: EXAMPLES[name]}]).fit([frame])
     workflow.save(tmp_path)
     found = Workflow.load(tmp_path)
-    pd.testing.assert_frame_equal(found.transform(frame), workflow.transform(frame), check_exact=True)
-    pd.testing.assert_frame_equal(found.transform_train(frame), workflow.transform_train(frame), check_exact=True)
+    pd.testing.assert_frame_equal(
+        found.transform(frame, whole_groups=True), workflow.transform(frame, whole_groups=True), check_exact=True
+    )
+    pd.testing.assert_frame_equal(
+        found.transform_train(frame, whole_groups=True),
+        workflow.transform_train(frame, whole_groups=True),
+        check_exact=True,
+    )
     assert found.states.keys() == workflow.states.keys()
     assert all(same(found.states[k], workflow.states[k]) for k in found.states)
     assert [step.settings() for step in found.steps] == [step.settings() for step in workflow.steps]
@@ -102,25 +113,71 @@ def test_rows_in_any_order_alone_and_in_any_partitions_give_the_same_and_come_in
     frame = table().sample(frac=1, random_state=1)  # on an index of its own
     before = frame.copy(deep=True)
     workflow = Workflow.from_steps([{name: EXAMPLES[name]}]).fit([frame])
-    whole = workflow.transform(frame)
+    whole = workflow.transform(frame, whole_groups=True)
     pd.testing.assert_frame_equal(frame, before)
     if name in ("explode_lists", "groupby_to_sequence"):  # whose rows are new ones
         return
-    shuffled = workflow.transform(frame.sample(frac=1, random_state=2))
+    shuffled = workflow.transform(frame.sample(frac=1, random_state=2), whole_groups=True)
     pd.testing.assert_frame_equal(shuffled.loc[whole.index], whole, check_exact=True)
     if workflow.steps[0].group_keys is None:
         alone = [frame.iloc[[row]] for row in range(0, len(frame), 29)]
         for parts in (alone, cut(frame, 9, 4)):
-            found = pd.concat([workflow.transform(part) for part in parts])
+            found = pd.concat([workflow.transform(part, whole_groups=True) for part in parts])
             expected = whole.loc[[row for part in parts for row in part.index if row in whole.index]]
             pd.testing.assert_frame_equal(found, expected, check_exact=True)
+
+
+@pytest.mark.parametrize("indicator", ["auto", "all"])
+def test_a_step_may_read_an_indicator_whatever_nulls_the_train_split_of_a_night_holds(indicator):
+    """F10: it was there only if there was a null, so the next step failed with a KeyError on other nights."""
+    steps = [
+        {"fill_missing": {"column": "x", "indicator": indicator}},
+        {"clip": {"column": "x_na", "high": 0.5}},
+        {"normalize": {"column": "x_na"}},
+    ]
+    nights = [pd.DataFrame({"x": [1.0, 2.0, 3.0]}), pd.DataFrame({"x": [1.0, None, 3.0]})]
+    first, second = (Workflow.from_steps(steps).fit([night]).transform(nights[1]) for night in nights)
+    assert list(first.columns) == list(second.columns) == ["x", "x_na"]
+    assert first.dtypes.equals(second.dtypes)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+@given(count=COUNTS, seed=st.integers(0, 999))
+@settings(max_examples=examples(4), deadline=None)
+def test_partitions_are_transformed_as_the_table_that_they_are_parts_of(name, count, seed):
+    parts = cut(table(60), count, seed)
+    whole = pd.concat(parts, ignore_index=True)
+    (*before, step) = Workflow.from_steps([{"filter": KEPT}, {name: EXAMPLES[name]}]).steps
+    found = Workflow([*before, step]).fit_transform(parts)
+    expected = Workflow([*before, step]).fit(parts).transform_train(whole, whole_groups=True)
+    assert len(found) == (1 if name == "groupby_to_sequence" else count)
+    together = pd.concat(found, ignore_index=True)
+    pd.testing.assert_frame_equal(together, expected.reset_index(drop=True), check_exact=True)
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in ("groupby_to_sequence",)])
+def test_the_rows_of_a_group_are_not_taken_for_the_whole_group_by_silence(name):
+    frame = table()
+    workflow = Workflow.from_steps([{name: EXAMPLES[name]}]).fit([frame])
+    if all(step.group_keys is None for step in workflow.steps):
+        workflow.transform(frame.tail(1))
+        return
+    for transform in (workflow.transform, workflow.transform_train):
+        with pytest.raises(DataError, match=rf"step 1 \({name}\): needs every row of a group.*history=.*whole_groups"):
+            transform(frame.tail(1))
+    with pytest.raises(DataError, match=rf"step 1 \({name}\): makes .* from other rows of the group, which serving"):
+        workflow.serving()
+    late, early = frame.tail(50), frame.head(250)
+    found = workflow.transform(late, history=early)
+    expected = workflow.transform(frame, whole_groups=True).tail(50)
+    pd.testing.assert_frame_equal(found, expected, check_exact=True)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_what_an_operator_declares_is_what_it_does(name):
     frame = table()
     workflow = Workflow.from_steps([{name: EXAMPLES[name]}]).fit([frame])
-    found = workflow.transform(frame[list(workflow.applied_inputs)])
+    found = workflow.transform(frame[list(workflow.applied_inputs)], whole_groups=True)
     made = [column for k in range(len(workflow.steps)) for column in workflow.made(k)]
     assert set(made) <= set(found.columns)
     inputs = workflow.applied_inputs

@@ -3,8 +3,6 @@
 import numpy as np
 import pandas as pd
 
-from gigabatch.features.operators.base import FittedOperator
-
 STEPS = [
     {"drop_nulls": {"columns": ["clicked"]}},
     {"log": {"column": "price", "output": "log_price"}},
@@ -32,42 +30,3 @@ def table(rows=400, seed=0):
         "kinds": some(rng.choice(["a|b", "b", "c|a", ""], rows)).astype("str"),
         "clicked": some(rng.integers(0, 2, rows) * 1.0),
     })  # fmt: skip
-
-
-class LabelMean(FittedOperator):
-    """float64 `<column>_rate`: the mean label of the column's value at fit, by plain Python sums."""
-
-    def __init__(self, column: str, label: str) -> None:
-        self.column, self.label = column, label
-
-    @property
-    def inputs(self):
-        return (self.column, self.label)
-
-    @property
-    def applied_inputs(self):
-        return (self.column,)
-
-    @property
-    def outputs(self):
-        return (f"{self.column}_rate",)
-
-    def partial(self, frame):
-        found = {}
-        for value, label in frame[[self.column, self.label]].dropna().itertuples(index=False, name=None):
-            hits, rows = found.get(value, (0, 0))
-            found[value] = hits + int(label), rows + 1
-        return found
-
-    def merge(self, left, right):
-        both = dict(left)
-        for value, (hits, rows) in right.items():
-            before = both.get(value, (0, 0))
-            both[value] = before[0] + hits, before[1] + rows
-        return both
-
-    def finish(self, partial):
-        return {value: partial[value][0] / partial[value][1] for value in sorted(partial)}
-
-    def columns(self, frame, state: dict):
-        return {self.outputs[0]: frame[self.column].map(state).astype("float64")}

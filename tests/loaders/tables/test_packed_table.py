@@ -85,7 +85,12 @@ def test_columns_may_be_strided_read_only_views():
         ({"floats": (0.0, math.inf, 1.0)}, r"float column 'price': 1 of 3 .* inf in row 1"),
         ({"floats": (0.0, 1.0, -math.inf)}, r"float column 'price': 1 of 3 .* -inf in row 2"),
         ({"targets": (0.0, math.nan, 1.0)}, r"binary target 'clicked': 1 of 3 .* nan in row 1; .* drop rows without"),
-        ({"targets": (0.0, 2.0, 1.0)}, r"binary target 'clicked': 1 of 3 .* 2.0 in row 1; labels must be in \[0, 1\]"),
+        ({"targets": (0.0, 2.0, 1.0)}, r"binary target 'clicked': 1 of 3 .* 2.0 in row 1; labels must be 0 or 1"),
+        (
+            {"targets": (0.0, 0.5, 0.25)},
+            r"'clicked': 2 of 3 .* 0.5 in row 1; .*make a share a regression target",
+        ),
+        ({"targets": (0.0, 1e-40, 1.0)}, r"'clicked': 1 of 3 .* in row 1; labels must be 0 or 1"),
     ],
 )
 def test_a_bad_value_is_refused_with_column_row_and_value(change, message):

@@ -50,8 +50,9 @@ def slow_step(table, moments, ids, gradient, rule):
             u = (m / (1 - rule.beta1**t)) / (np.sqrt(v / (1 - rule.beta2**t)) + rule.eps)
         u = u + rule.weight_decay * w
         ratio = 1.0
-        if rule.method == "lamb" and np.linalg.norm(w) > 0 and np.linalg.norm(u) > 0:
-            ratio = min(np.linalg.norm(w) / np.linalg.norm(u), rule.trust_clip or np.inf)
+        weight_norm = max(np.linalg.norm(w), rule.trust_floor * np.sqrt(len(w)))
+        if rule.method == "lamb" and weight_norm > 0 and np.linalg.norm(u) > 0:
+            ratio = min(weight_norm / np.linalg.norm(u), rule.trust_clip or np.inf)
         table[row] = w - rule.lr * ratio * u
 
 
@@ -125,6 +126,7 @@ def small(monkeypatch):
     second_moment=st.sampled_from(SECOND_MOMENTS),
     step=st.sampled_from(ROW_STEPS),
     trust_clip=st.sampled_from([None, 10.0, 0.3]),
+    trust_floor=st.sampled_from([0.0, 0.01, 1.5]),
     clip_ratio=st.sampled_from([None, 0.2, 1.0]),
     clip_floor=st.sampled_from([0.0, 0.5]),
     l2=st.sampled_from([0.0, 0.1]),
@@ -178,12 +180,16 @@ def test_the_first_step_of_lamb_equals_the_formula_of_fbgemms_own_test(second_mo
 
 @pytest.mark.parametrize("update", [row_update_reference.update_rows, row_update_cpu.update_rows])
 def test_a_row_of_zeros_learns(update):
-    """FBGEMM leaves such a row at zero for ever; with the guard its first step is -lr sign(g)."""
-    rule = RowRule("lamb", 0.1, second_moment="full")
+    """FBGEMM leaves such a row at zero for ever. With a bound below every step is lr trust_floor at least.
+
+    Without one the first step is -lr sign(g), and the second a share of the first, lr^2: so it never gets anywhere.
+    """
     ids, gradient = torch.tensor([[3]], dtype=torch.int32), torch.tensor([[2.0, -1.0, 0.5]])
-    (table,), _ = run(update, [torch.zeros(6, 3)], [(ids, gradient)], rule)
-    np.testing.assert_allclose(table[3], [-0.1, 0.1, -0.1], rtol=1e-4)
-    assert not table[[0, 1, 2, 4, 5]].any()
+    for trust_floor, size in ((0.5, 0.1), (0.0, 0.1 + 0.01)):
+        rule = RowRule("lamb", 0.1, second_moment="full", trust_floor=trust_floor)
+        (table,), _ = run(update, [torch.zeros(6, 3)], [(ids, gradient)] * 2, rule)
+        np.testing.assert_allclose(table[3], [-size, size, -size], rtol=1e-4)
+        assert not table[[0, 1, 2, 4, 5]].any()
 
 
 @pytest.mark.parametrize("kind", cases.KINDS)

@@ -124,16 +124,18 @@ def test_learning_rate_and_momentum_on_the_device(triton_device):
 
 @pytest.mark.parametrize("shape", [(3, 4), (60, 20)])
 def test_lamb_where_a_norm_is_zero(triton_device, shape):
-    """A row of zeros moves with ratio 1; a row whose update is 0 stays."""
+    """A row of zeros moves as one of the floor's size, with ratio 1 where there is none; with no update a row stays."""
     ids = torch.tensor([[0], [1], [1]], dtype=torch.int32)
     gradient = torch.zeros(3, shape[1])
     gradient[0] = 2.0
     tables = [torch.ones(shape)]
     tables[0][0] = 0
-    rule = RowRule("lamb", lr=0.1)
-    (table,), _ = run(triton_device, tables, [(ids, gradient)], rule)
-    torch.testing.assert_close(table[0], torch.full((shape[1],), -0.1), rtol=1e-5, atol=0)  # m / sqrt(v) = 1 at t = 1
-    assert torch.equal(table[1:], tables[0][1:])
+    for trust_floor, ratio in ((0.0, 1.0), (0.5, 0.5)):
+        rule = RowRule("lamb", lr=0.1, trust_floor=trust_floor)
+        (table,), _ = run(triton_device, tables, [(ids, gradient)], rule)
+        wanted = torch.full((shape[1],), -0.1 * ratio)  # m / sqrt(v) = 1 at t = 1
+        torch.testing.assert_close(table[0], wanted, rtol=1e-5, atol=0)
+        assert torch.equal(table[1:], tables[0][1:])
 
 
 def test_eps_zero_leaves_no_nan(triton_device):

@@ -201,6 +201,34 @@ def test_networks_of_another_form_take_the_plain_path(monkeypatch, change, obsta
     assert len(model.embeddings.row_gradients) == 1
 
 
+@pytest.mark.parametrize(
+    "freeze",
+    [
+        lambda norm: norm.eval(),
+        lambda norm: setattr(norm, "momentum", None),
+        lambda norm: setattr(norm, "track_running_stats", False),
+    ],
+)
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_batch_norm_that_was_frozen_stays_so(place, freeze):
+    """M8: the folded pass took the batch's statistics and moved the running ones."""
+    (plain, folded), ids, floats, targets = make()
+    for model in (plain, folded):
+        freeze([module for module in model.modules() if isinstance(module, nn.BatchNorm1d)][place])
+    outputs = [backward(model, ids, floats, targets) for model in (plain, folded)]
+    torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(gradients_of(folded), gradients_of(plain), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(dict(folded.named_buffers()), dict(plain.named_buffers()), rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_of_the_folded_pass_are_not_left_behind():
+    """M9: `torch.autograd.grad` gives gradients, and a later step must not apply them to the tables."""
+    (_, folded), ids, floats, targets = make()
+    loss = functional.mse_loss(folded(ids, floats), targets)
+    torch.autograd.grad(loss, [parameter for name, parameter in folded.named_parameters() if "embeddings" not in name])
+    assert folded.embeddings.row_gradients == []
+
+
 def test_gradients_of_the_floats_come_from_the_plain_path():
     (plain, folded), ids, floats, targets = make()
     found = []

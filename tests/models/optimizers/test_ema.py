@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gigabatch.models.errors import ModelError
+from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.optimizers.ema import WeightAverage
+from gigabatch.models.shelf import ModelSpec, model_class
 
 
 def model_of(seed: int) -> nn.Module:
@@ -36,8 +38,8 @@ def test_it_is_the_plain_recurrence_with_a_decay_that_grows(seed, decay, num_upd
     random = torch.Generator().manual_seed(seed)
     expected = {name: value.double().numpy().copy() for name, value in model.state_dict().items()}
     for t in range(num_updates):
-        change(model, random)
         average.begin_update()
+        change(model, random)
         average.update()
         kept = min(decay, (1 + t) / (10 + t))
         for name, value in model.state_dict().items():
@@ -89,3 +91,21 @@ def test_it_goes_on_bit_for_bit_from_its_state():
 def test_a_decay_out_of_range_is_refused(decay):
     with pytest.raises(ModelError, match=r"ema_decay must be in \(0, 1\)"):
         WeightAverage(model_of(1), decay)
+
+
+@pytest.mark.parametrize("kind", ["two_tower", "gplvmf"])
+def test_an_average_may_be_built_before_the_model_remembers_its_rows(kind):
+    """M14: it kept the NaN, or the empty buffers, that the model had until then."""
+    torch.manual_seed(0)
+    user, item = EntityColumns(key=0, ids=(0,)), EntityColumns(key=1, ids=(1,))
+    known = {"loss": "softmax", "embedding_dim": 4} if kind == "two_tower" else {}
+    inputs = ModelInputs((5, 7), 0, 1, user=user, item=item)
+    model = ModelSpec(kind, inputs, model_class(kind).Settings(**known)).build()
+    average = WeightAverage(model, 0.5)
+    ids, floats, targets = torch.randint(1, 5, (20, 2), dtype=torch.int32), torch.empty(20, 0), torch.arange(20) % 2.0
+    model.remember(ids, floats, [targets])
+    for _ in range(2):
+        average.begin_update()
+        average.update()
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in average.model.state_dict().items())
+    assert average.model(ids, floats).isfinite().all()

@@ -21,7 +21,7 @@ RECORDED = Path(__file__).parents[1] / "data" / "timm_lamb.npz"
 NUM_STEPS = 6
 
 
-def slow_lamb(groups, gradients, lr, betas, eps, max_grad_norm, trust_clip, always_adapt):
+def slow_lamb(groups, gradients, lr, betas, eps, max_grad_norm, trust_clip, always_adapt, trust_floor=0.01):
     """Final weights, each group (weights, weight_decay) one array, by You et al. (1904.00962), element by element.
 
     gradients[step][g] belongs to group g. The clipping and the ratio of undecayed groups are NVIDIA apex'.
@@ -41,6 +41,7 @@ def slow_lamb(groups, gradients, lr, betas, eps, max_grad_norm, trust_clip, alwa
                 update[at] = m_hat / (v_hat**0.5 + eps) + decay * weights[i][at]
             w_norm, u_norm = (sum(x * x for x in a.flat) ** 0.5 for a in (weights[i], update))
             ratio = 1.0
+            w_norm = max(w_norm, trust_floor * weights[i].size ** 0.5)  # phi of the paper, bounded below
             if (decay or always_adapt) and w_norm > 0 and u_norm > 0:
                 ratio = min(w_norm / u_norm, np.inf if trust_clip is None else trust_clip)
             weights[i] = weights[i] - lr * ratio * update
@@ -73,6 +74,7 @@ def random_problem(seed, num_steps=NUM_STEPS, shapes=((3, 4), (4,), (2, 3))):
     seed=st.integers(0, 2**31),
     max_grad_norm=st.sampled_from([None, 0.1, 1.0]),
     trust_clip=st.sampled_from([None, 10.0, 0.3]),
+    trust_floor=st.sampled_from([0.0, 0.01, 2.0]),
     always_adapt=st.booleans(),
     decays=st.tuples(*[st.sampled_from([0.0, 0.01, 0.5])] * 3),
     betas=st.sampled_from([(0.9, 0.999), (0.0, 0.9), (0.95, 0.99)]),
@@ -81,7 +83,7 @@ def random_problem(seed, num_steps=NUM_STEPS, shapes=((3, 4), (4,), (2, 3))):
     dtype=st.sampled_from([np.float32, np.float64]),
 )
 def test_steps_equal_a_slow_loop_over_the_equations(
-    seed, max_grad_norm, trust_clip, always_adapt, decays, betas, zeroed, no_gradient, dtype
+    seed, max_grad_norm, trust_clip, trust_floor, always_adapt, decays, betas, zeroed, no_gradient, dtype
 ):
     weights, gradients = random_problem(seed)
     weights = [w.astype(dtype) for w in weights]
@@ -91,6 +93,7 @@ def test_steps_equal_a_slow_loop_over_the_equations(
         for step_gradients in gradients:
             step_gradients[no_gradient][:] = 0
     common = {"lr": 0.05, "betas": betas, "eps": 1e-6, "trust_clip": trust_clip, "always_adapt": always_adapt}
+    common["trust_floor"] = trust_floor
     optimizer, parameters = make_optimizer(weights, decays, max_grad_norm=max_grad_norm, **common)
     run(optimizer, parameters, gradients)
     exact = [w.astype(np.float64) for w in weights]
@@ -133,6 +136,7 @@ def test_trajectory_equals_timms(case):
     optimizer, parameters = make_optimizer(
         [recorded[f"start/{name}"] for name in names],
         [0.0 if name.startswith("bias") else 0.02 for name in names],
+        trust_floor=0.0,
         **json.loads(str(recorded["settings"])),
     )
     for step, (lr, beta1) in enumerate(zip(recorded["lr"], recorded["beta1"], strict=True)):

@@ -1,17 +1,22 @@
 """Optimizers by name: which parameters they decay, and the settings that a schedule moves."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.optim import AdamW
 
+from gigabatch.models.click.lr import LogisticRegression
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
+from gigabatch.models.losses import TargetLoss
 from gigabatch.models.optimizers.lamb import Lamb, lamb_param_groups
 from gigabatch.models.optimizers.param_groups import split_parameters
 from gigabatch.models.optimizers.registry import build_optimizer, set_lr_and_momentum
 from gigabatch.models.optimizers.row_optimizer import RowOptimizer
+from gigabatch.models.optimizers.schedule import OneCycle
+from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.models.tabular.tabular import TabularModel, TabularSettings
 
 
@@ -125,12 +130,14 @@ def test_settings_reach_lamb(model):
         "lamb",
         max_grad_norm=7.0,
         always_adapt=True,
+        trust_floor=0.2,
+        rowwise_method="lamb",
         rowwise_second_moment="full",
         rowwise_step="row",
         **settings,
     ).optimizers
     assert dense.max_grad_norm == 7.0
-    assert dense.param_groups[0]["always_adapt"]
+    settings["trust_floor"] = 0.2
     for optimizer in (rows, dense):
         assert {key: optimizer.param_groups[0][key] for key in settings} == settings
     found = {key: rows.param_groups[0][key] for key in ("method", "second_moment", "step", "lr_scale")}
@@ -161,7 +168,24 @@ def test_settings_reach_cowclip(model):
 def test_tables_learn_at_their_own_rate(model):
     optimizer = build_optimizer(model, "adagrad_lamb", lr=0.2, table_lr=0.05)
     set_lr_and_momentum(optimizer, 0.4, 0.9)
-    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.1, 0.4, 0.4])
+    rows = optimizer.optimizers[0]
+    assert (rows._rule().lr, rows.param_groups[0]["lr"]) == (pytest.approx(0.1), 0.4)
+
+
+@pytest.mark.parametrize("lr", [0.2, torch.tensor(0.2)])
+def test_the_tables_rate_is_in_effect_whoever_sets_the_rate(lr):
+    """M7. The first step of Adagrad is lr sign(g) of one gradient: a quarter of it under a quarter of the rate."""
+    tables = EmbeddingTables([3], [4])
+    start = tables.weights[0].detach().clone()
+    optimizer = build_optimizer(nn.ModuleList([tables, nn.Linear(1, 1)]), "lamb", lr=lr, table_lr=0.05)
+    for rate in (None, 0.4):  # as built, and as any schedule of torch's sets it
+        if rate is not None:
+            for group in optimizer.param_groups:
+                group["lr"] = torch.tensor(rate) if isinstance(lr, torch.Tensor) else rate
+        tables(torch.tensor([[1 if rate is None else 2]])).sum().backward()
+        optimizer.step()
+    moved = (start - tables.weights[0].detach()).mean(1).tolist()
+    assert moved == pytest.approx([0, 0.05, 0.1], abs=1e-6)
 
 
 def test_adamw_decays_weights_and_tables_but_not_biases_and_norms(model):
@@ -182,11 +206,32 @@ def test_settings_reach_adamw(model):
     assert {key: group[key] for key in settings} == settings
 
 
+@pytest.mark.parametrize("name", ["lamb", "adagrad_lamb"])
+def test_lamb_moves_the_rows_of_tables_by_adagrad(model, name):
+    """What benchmarks/batch_scaling measured as the best: M15."""
+    rows, dense = build_optimizer(model, name, lr=0.2).optimizers
+    assert (rows.param_groups[0]["method"], type(dense)) == ("adagrad", Lamb)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rowwise_method": "adam"}, "unknown rowwise_method of lamb 'adam'. Known: adagrad, lamb"),
+        ({"rowwise": False, "table_lr": 0.1}, "tables are weights like others; leave table_lr out"),
+        ({"lr": 0.0, "table_lr": 0.1}, "table_lr 0.1 is a multiple of lr"),
+    ],
+)
+def test_settings_of_lamb_that_contradict_each_other_are_refused(model, settings, message):
+    with pytest.raises(ModelError, match=message):
+        build_optimizer(model, "lamb", **{"lr": 0.1} | settings)
+
+
 @pytest.mark.parametrize("name", ["lamb", "adamw"])
 def test_lr_and_momentum_of_a_step_are_those_set_before_it(name):
     """After steps with gradients 1 and 0, the mean is b1' (1 - b1), whatever the optimizer does with it."""
     layer = nn.Linear(1, 1, bias=False)
-    optimizer = build_optimizer(layer, name, lr=0.5, weight_decay=0.0)
+    always = {"trust_floor": 1e9, "trust_clip": 1.0} if name == "lamb" else {}  # a ratio of 1
+    optimizer = build_optimizer(layer, name, lr=0.5, weight_decay=0.0, **always)
     for gradient, lr, momentum in ((1.0, 0.1, 0.75), (0.0, 0.0, 0.5)):
         before = layer.weight.item()
         set_lr_and_momentum(optimizer, lr, momentum)
@@ -209,7 +254,7 @@ def test_settings_held_in_tensors_are_filled_in_place(model):
     [
         ("adam", {"lr": 0.1}, "unknown optimizer 'adam'. Known: lamb, adamw, adagrad_lamb, cowclip"),
         ("adamw", {"lr": 0.1, "trust_clip": 1.0}, "setting of adamw 'trust_clip'. Known: lr, weight_decay, betas, eps"),
-        ("lamb", {"lr": 0.1, "decay": 1.0}, "setting of lamb 'decay'. Known: lr, weight_decay"),
+        ("lamb", {"lr": 0.1, "decay": 1.0}, "setting of lamb 'decay'. Known: lr, table_lr, weight_decay"),
         ("adagrad_lamb", {"lr": 0.1, "l2": 1.0}, "setting of adagrad_lamb 'l2'. Known: lr, table_lr, weight_decay"),
         ("cowclip", {"lr": 0.1, "weight_decay": 1.0}, "setting of cowclip 'weight_decay'. Known: lr, table_lr, l2"),
         ("lamb", {}, "lamb: the setting lr"),
@@ -220,21 +265,115 @@ def test_unknown_names_list_the_known_ones(model, name, settings, message):
         build_optimizer(model, name, **settings)
 
 
+LINEAR = {
+    "lamb": {},
+    "row-lamb": {"rowwise_method": "lamb"},
+    "dense-lamb": {"rowwise": False},
+    "lamb-no-decay": {"weight_decay": 0.0},
+    "row-lamb-adapt": {"rowwise_method": "lamb", "always_adapt": True},
+}
+
+
+def linear_rows(num_outputs):
+    """Rows whose targets are drawn from a linear model of ids and floats, and the least loss, of that model itself."""
+    torch.manual_seed(3)
+    ids, floats = torch.randint(1, 6, (4000, 2), dtype=torch.int32), torch.randn(4000, 3) * torch.tensor([0.5, 3.0, 1])
+    logits = torch.randn(6, num_outputs)[ids[:, 0].long()] + torch.randn(6, num_outputs)[ids[:, 1].long()]
+    logits = 1.5 * logits + floats @ torch.randn(3, num_outputs)
+    if num_outputs == 1:
+        return ids, floats, torch.bernoulli(torch.sigmoid(logits[:, 0]))
+    return ids, floats, torch.distributions.Categorical(logits=logits).sample()
+
+
+@pytest.mark.parametrize("num_outputs", [1, 3])
+@pytest.mark.parametrize("name", LINEAR)
+def test_linear_terms_learn_under_lamb_as_under_adamw(name, num_outputs):
+    """M2, M3: weights that start at zero; the log loss is within 2 % of AdamW's at the same rates."""
+    ids, floats, targets = linear_rows(num_outputs)
+    loss = TargetLoss([("binary", 1) if num_outputs == 1 else ("multiclass", num_outputs)])
+
+    def final_loss(optimizer, **settings):
+        model = LogisticRegression(ModelInputs((6, 6), 3, num_outputs), LogisticRegression.Settings())
+        built, schedule = build_optimizer(model, optimizer, lr=0.1, **settings), OneCycle(0.1, 120)
+        for step in range(120):
+            rows = slice(step % 8 * 500, step % 8 * 500 + 500)
+            set_lr_and_momentum(built, *schedule.at(step))
+            built.zero_grad()
+            loss(model(ids[rows], floats[rows]), [targets[rows]]).backward()
+            built.step()
+        return loss(model.eval()(ids, floats), [targets]).item()
+
+    wanted = final_loss("adamw")
+    assert wanted < 0.75 * float(np.log(max(2, num_outputs)))
+    assert final_loss("lamb", **LINEAR[name]) < 1.02 * wanted
+
+
+@pytest.mark.parametrize("kind", ["lr", "fm", "deepfm", "wide_deep"])
+@pytest.mark.parametrize("settings", [{}, {"rowwise_method": "lamb"}, {"rowwise": False}])
+def test_linear_terms_of_every_model_are_no_layers(kind, settings):
+    inputs, known = ModelInputs((5, 4), 2, num_outputs=3), model_class(kind).Settings
+    optimizer = build_optimizer(ModelSpec(kind, inputs, known()).build(), "lamb", lr=0.1, **settings)
+    adapted = {
+        parameter: group["weight_decay"] or group["always_adapt"]
+        for group in optimizer.param_groups
+        if "always_adapt" in group
+        for parameter in group["params"]
+    }
+    adapted |= {
+        p: group["method"] == "lamb" for group in optimizer.param_groups if "method" in group for p in group["params"]
+    }
+    shapes = {tuple(p.shape) for p, adapts in adapted.items() if not adapts}
+    assert {(5, 3), (4, 3), (2, 3)} <= shapes
+    assert all(3 not in p.shape[-1:] for p, adapts in adapted.items() if adapts)
+
+
+def test_any_weights_of_zero_start_learn_under_lamb():
+    """Of a user's own model, as a last layer that starts at zero: 300 steps at .01 are worth the way to 1 and more."""
+    layer = nn.Linear(4, 2, bias=False)
+    nn.init.zeros_(layer.weight)
+    optimizer = build_optimizer(layer, "lamb", lr=0.02)
+    for _ in range(600):
+        optimizer.zero_grad()
+        (layer(torch.eye(4)) - 1).square().mean().backward()
+        optimizer.step()
+    torch.testing.assert_close(layer.weight.detach(), torch.ones(2, 4), rtol=0, atol=0.1)
+
+
+def test_weights_are_layers_without_decay_too():
+    """Without weight decay the ratio was switched off, which made LAMB Adam and hid M2."""
+    torch.manual_seed(0)
+    layer = nn.Linear(50, 50, bias=False)
+    norm = layer.weight.norm().item()
+    before = layer.weight.detach().clone()
+    optimizer = build_optimizer(layer, "lamb", lr=0.1, weight_decay=0.0)
+    layer(torch.randn(8, 50)).square().sum().backward()
+    optimizer.step()
+    assert (layer.weight - before).norm().item() == pytest.approx(0.1 * norm, rel=1e-4)
+
+
 def test_rows_of_one_number_change_their_sign_under_lamb():
     """A weight that starts on the wrong side: LAMB's step is a share of its own size and would never cross zero."""
     terms = EmbeddingTables([2, 3], [1, 1])
     with torch.no_grad():
         for table in terms.tables:
             table.fill_(0.5)
-    optimizer = build_optimizer(nn.ModuleList([terms, nn.Linear(1, 1)]), "lamb", lr=0.1)
+    optimizer = build_optimizer(nn.ModuleList([terms, nn.Linear(1, 1)]), "lamb", lr=0.1, rowwise_method="lamb")
     for _ in range(40):
         optimizer.zero_grad()
         (terms(torch.tensor([[1, 2]])) + 1).square().sum().backward()  # wants each of the two at -1
         optimizer.step()
     assert terms(torch.tensor([[1, 2]])).sum().item() == pytest.approx(-2, abs=0.4)
     mixed = nn.ModuleList([EmbeddingTables([2, 3], [1, 4]), EmbeddingTables([5], [1]), nn.Linear(1, 1)])
-    kinds = [one.param_groups[0]["method"] for one in build_optimizer(mixed, "lamb", lr=0.1).optimizers[:-1]]
-    assert kinds == ["lamb", "adam"]
+    parts = build_optimizer(mixed, "lamb", lr=0.1, rowwise_method="lamb").optimizers[:-1]
+    assert [one.param_groups[0]["method"] for one in parts] == ["lamb", "adam"]
+
+
+def test_cowclip_leaves_linear_terms_unclipped():
+    """M18: as the authors' code does. They start at zero, where the bound is all but zero."""
+    model = ModelSpec("deepfm", ModelInputs((5, 4), 2), model_class("deepfm").Settings(layers=(4,))).build()
+    parts = build_optimizer(model, "cowclip", lr=0.1, clip_ratio=0.5).optimizers[:-1]
+    assert [part.param_groups[0]["clip_ratio"] for part in parts] == [0.5, None]
+    assert parts[1].modules == [model.linear.tables]
 
 
 def test_groups_without_parameters_are_left_out():

@@ -12,6 +12,7 @@ from gigabatch.models.kernels.row_update import reference as row_update_referenc
 from gigabatch.models.kernels.row_update.rules import METHODS, ROW_STEPS, RowRule
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.optimizers.lamb import Lamb
+from gigabatch.models.optimizers.registry import build_optimizer
 from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer
 
 SIZES, WIDTHS = [30, 4], [3, 2]
@@ -146,6 +147,38 @@ def test_a_copy_goes_on_as_the_original_and_apart_from_it():
     assert all(map(torch.equal, weights_of(copied_tables), weights_of(tables)))
 
 
+def test_torch_autograd_grad_leaves_no_row_gradients():
+    """M9: the next step would have applied them. A backward pass beside it keeps its own."""
+    tables, head, _ = pair()
+    loss = head(tables(batch(0)[0])).square().sum()
+    (found,) = torch.autograd.grad(loss, [head.weight], retain_graph=True)
+    assert tables.row_gradients == []
+    torch.autograd.grad(loss, [head.weight, *tables.tables], allow_unused=True, retain_graph=True)
+    assert tables.row_gradients == []
+    loss.backward()
+    assert len(tables.row_gradients) == 1
+    torch.testing.assert_close(found, head.weight.grad)
+
+
+@pytest.mark.parametrize("first", ["lamb", "adamw"])
+@pytest.mark.parametrize("second", ["lamb", "adamw", "cowclip"])
+def test_the_optimizer_that_was_built_last_has_the_tables(first, second):
+    """M9: the first one went on and moved no table, without a word."""
+    tables, head, _ = pair()
+    model = nn.ModuleList([tables, head])
+    old, new = (build_optimizer(model, name, lr=0.1) for name in (first, second))
+    before = weights_of(tables)
+    head(tables(batch(0)[0])).square().sum().backward()
+    if (first, second) != ("adamw", "adamw"):  # dense gradients serve both
+        old.zero_grad(set_to_none=False)
+        head(tables(batch(0)[0])).square().sum().backward()
+        with pytest.raises(ModelError, match="handed to one that was built later"):
+            old.step()
+        assert all(map(torch.equal, weights_of(tables), before))
+    new.step()
+    assert not any(map(torch.equal, weights_of(tables), before))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -157,6 +190,7 @@ def test_a_copy_goes_on_as_the_original_and_apart_from_it():
         ({"weight_decay": -0.1}, "weight_decay must not be negative"),
         ({"l2": -0.1}, "l2 must not be negative"),
         ({"clip_floor": -0.1}, "clip_floor must not be negative"),
+        ({"trust_floor": -0.1}, "trust_floor must not be negative"),
         ({"trust_clip": 0.0}, "trust_clip must be positive"),
         ({"clip_ratio": 0.0}, "clip_ratio must be positive"),
         ({"eps": 0.0}, "eps must be positive"),

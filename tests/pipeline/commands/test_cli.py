@@ -360,3 +360,59 @@ def test_gc_counts_by_configuration(gigabatch, finished):
 
 def test_gc_of_a_negative_number_is_an_error(gigabatch):
     assert gigabatch("gc", "--keep", "-1")[0] == 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 3 GiB"),
+        OSError(12, "Cannot allocate memory"),
+        OSError("mapping failed"),
+        RuntimeError("could not create a primitive"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried ..."),
+        RuntimeError("can't start new thread"),
+    ],
+)
+def test_a_want_of_memory_is_one_line_in_whatever_words_it_comes(error, tiny, capsys, monkeypatch):
+    """R11: tracebacks under ulimit -v."""
+
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr("gigabatch.pipeline.stages.stages.Pipeline.features", fails)
+    assert main(["features", "--config", str(tiny.config)]) == 2
+    said = capsys.readouterr().err
+    assert f"gigabatch: out of memory ({type(error).__name__}: {error}). gigabatch plan tells" in said
+    assert said.count("\n") == 1
+
+
+def test_another_runtime_error_keeps_its_traceback(tiny, monkeypatch):
+    monkeypatch.setattr("gigabatch.pipeline.stages.stages.Pipeline.features", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["features", "--config", str(tiny.config)])
+
+
+def test_windows_is_told_so_before_any_work(monkeypatch, capsys):
+    """P21."""
+    monkeypatch.setattr("gigabatch.pipeline.commands.app.sys.platform", "win32")
+    assert main(["train"]) == 2
+    assert capsys.readouterr().err == (
+        "gigabatch: Windows has no locks of the kind that runs need (flock). Use Linux, or WSL.\n"
+    )
+
+
+def test_a_run_needs_nothing_that_linux_alone_has(tiny):
+    """P21: without os.sched_getaffinity, posix_fadvise and /proc, as on macOS, every run failed."""
+    done = tiny.start(
+        "del os.sched_getaffinity, os.sched_setaffinity, os.posix_fadvise\n"
+        "import pathlib\n"
+        "exists = pathlib.Path.exists\n"
+        "pathlib.Path.exists = lambda path, **more: not str(path).startswith('/proc') and exists(path, **more)\n"
+        "from gigabatch.pipeline.commands.app import main\n"
+        f"code = main(['train', '--config', {str(tiny.config)!r}])\n"
+        "from gigabatch.pipeline.machine import this_machine\n"
+        "assert this_machine(pathlib.Path('.'), 'cpu').cores == os.cpu_count()\n"
+        "sys.exit(code)"
+    )
+    _, err = done.communicate(timeout=500)
+    assert done.returncode == 0, err

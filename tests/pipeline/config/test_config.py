@@ -241,3 +241,25 @@ def test_a_seed_beyond_64_bits_is_an_error_and_the_largest_below_is_taken(seed):
     largest = parse_config({"name": "a", "recipe": "flights", "seed": 2**63 - 1}).seed
     torch.Generator().manual_seed(largest + 64)  # `compare` and `tune` count on from it
     assert start_state(largest + 64, 3) != start_state(largest, 3)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("[" * 3000 + "]" * 3000, "nested too deeply; 50 levels"),
+        ("{b: " * 3000 + "1" + "}" * 3000, "nested too deeply; 50 levels"),
+        ("[" * 60 + "]" * 60, "nested too deeply; 50 levels"),
+        ("&x [*x]", "nested too deeply; 50 levels"),
+        ("[&a [1,1,1,1,1,1,1,1,1,1], " + ", ".join(
+            f"&{new} [{', '.join([f'*{old}'] * 10)}]" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+        ) + "]", "more than 1,000,000 values"),
+    ],
+)  # fmt: skip
+def test_yaml_that_nests_or_repeats_without_end_is_one_line(load, value, words):
+    """R11: a RecursionError's traceback."""
+    with pytest.raises(ConfigError, match=words) as found:
+        load(f"{SMALLEST}features: {value}\n")
+    assert len(str(found.value)) < 300
+    if "&" not in value:
+        with pytest.raises(ConfigError, match=words):
+            load(SMALLEST, f"features.path={value}")

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.features.vocabulary.vocabulary import IdLayout, Vocabulary
 from gigabatch.models.shelf import ModelSpec, model_class
@@ -135,7 +136,8 @@ class TestIdentity:
         values = {"word": ["b", "äö", ""], "number": [7, -1, 7], "flag": [True, False, True]}
         rows = pd.DataFrame(values | {"x": [1.0, 2.0, 4.0], "y": [0, 1, 0]})
         rows = rows.astype({"word": "str", "x": "float32", "y": "int32"})
-        preprocessor = Preprocessor(Schema(tuple(columns), (Target("y", "binary"),))).fit([rows])
+        schema = Schema(tuple(columns), (Target("y", "binary"),))
+        preprocessor = Preprocessor(schema, PreprocessorSettings(indicator="none")).fit([rows])
         model = ModelSpec("lr", model_inputs(preprocessor), model_class("lr").Settings()).build().eval()
         for weights in model.state_dict().values():
             weights.zero_()

@@ -145,7 +145,7 @@ def test_rows_through_onnx_are_the_bundles(bundle, rows_session):
     assert np.array_equal(floats.view(np.int32), packed[:, 4:])
     expected = bundle.predict(rows)
     assert list(expected.columns) == ["click", "kind_a", "kind_b", "kind_c", "v"]
-    assert predictions.dtype == np.float32
+    assert predictions.dtype == np.float64  # as there is a regression target
     assert close(predictions, expected.to_numpy())
     assert (ids == 1).any(axis=0).all()  # each column has nulls,
     assert (ids[:, :3] == 2).any(axis=0).all()  # and each that can, unseen values
@@ -186,7 +186,7 @@ def test_the_model_alone_gives_the_outputs_for_any_number_of_rows(bundle, folder
     draw = torch.Generator().manual_seed(rows)
     sizes = [column.num_ids for column in bundle.preprocessor.tensor_schema.ids]
     ids = torch.stack([torch.randint(size, (rows,), generator=draw) for size in sizes], dim=1).int()
-    floats = torch.randn(rows, 4, generator=draw)  # three columns and one indicator
+    floats = torch.randn(rows, 5, generator=draw)  # three columns and two indicators
     expected = torch.cat(list(model_outputs(bundle.model, ids, floats))).numpy()
     found = torch.export.load(folder / "model.pt2").module()(ids, floats).detach().numpy()
     assert found.shape == (rows, 5)
@@ -197,7 +197,7 @@ def test_the_description_names_columns_in_order(bundle, folder):
     content = json.loads((folder / "export.json").read_text())
     assert [column["name"] for column in content["ids"]] == ["city", "store", "slot", "member"]
     assert [column["num_ids"] for column in content["ids"]] == list(bundle.model.inputs.num_ids)
-    assert content["floats"] == ["age", "gap", "count", "gap_na"]
+    assert content["floats"] == ["age", "gap", "count", "age_na", "gap_na"]
     assert content["predictions"] == ["click", "kind_a", "kind_b", "kind_c", "v"]
     assert set(content["files"]) == {"model.pt2", "rows.onnx"}
     assert sorted(path.name for path in folder.iterdir()) == ["export.json", "model.pt2", "rows.onnx"]
@@ -214,13 +214,13 @@ def test_every_model_of_the_shelf_is_traced_for_any_number_of_rows(name, bundle)
     single = model_class(name).single_output
     model = bundle_of(fitted(), name).model if single else bundle_of(bundle.preprocessor, name).model
     model.train()
-    ids, floats = torch.zeros(128, 4, dtype=torch.int32), torch.randn(128, 4)
+    ids, floats = torch.zeros(128, 4, dtype=torch.int32), torch.randn(128, 5)
     program = traced(model, ids, floats)
     assert model.training
     model.eval()
     for rows in (1, 50):
         ids = torch.stack([torch.randint(size, (rows,)) for size in model.inputs.num_ids], dim=1).int()
-        floats = torch.randn(rows, 4)
+        floats = torch.randn(rows, 5)
         with torch.no_grad():
             assert close(program.module()(ids, floats).numpy(), model(ids, floats).numpy())
 
@@ -259,7 +259,7 @@ def test_a_table_of_only_ids_or_only_floats(role, tmp_path):
     feed = {name: values for name, values in by_hand(rows).items() if name in {column.name for column in columns}}
     session = onnxruntime.InferenceSession(exported.path, providers=["CPUExecutionProvider"])
     predictions, ids, floats = session.run(["predictions", "ids", "floats"], feed)
-    assert (ids.shape[1], floats.shape[1]) == ((4, 0) if role == "categorical" else (0, 4))
+    assert (ids.shape[1], floats.shape[1]) == ((4, 0) if role == "categorical" else (0, 5))
     assert close(predictions, bundle.predict(rows).to_numpy())
 
 

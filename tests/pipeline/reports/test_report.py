@@ -26,7 +26,17 @@ from gigabatch.pipeline.reports.report import (
 
 NAN = float("nan")
 VOID = {"meta", "link", "input", "br", "hr", "img", "wbr"}
-SECTIONS = ("comparison", "splits", "learning", "quality", "importance", "stages", "columns", "environment")
+SECTIONS = (
+    "comparison",
+    "baselines",
+    "splits",
+    "learning",
+    "quality",
+    "importance",
+    "stages",
+    "columns",
+    "environment",
+)
 SECTIONS += ("configuration",)
 
 
@@ -74,8 +84,11 @@ def full(text="Flights", number=0.5):
         created_utc="2025-07-14T03:12:44+00:00",
         notes=[text],
         metrics={"auc": 0.76341234, "mrr": None, text: number},
+        warnings=[f"worse than {text}", text],
         decision=text,
         promoted=True,
+        baselines=[{"": text, "auc": number, "gain of auc": 0.1, "seconds": 2.5, "worse": text}],
+        baselines_title=text,
         comparison=[{"metric": text, "current": 0.7, "candidate": number, "difference": number, text: text}],
         splits=[{"name": text, "rows": 228_344, "positive_rate": number, "from": text, "to": None}],
         learning_curve=[{"step": 10 * i, "train_loss": 1 / i, "valid_loss": number, text: 0.1 * i} for i in (1, 2)],

@@ -1,5 +1,8 @@
 """Encoding part by part: the packed table of the whole split."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,7 +13,7 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline.stages.cluster import Cluster
-from gigabatch.pipeline.stages.encode import GroupNumbers, encode_split, fit, pack
+from gigabatch.pipeline.stages.encode import GroupNumbers, PackTask, encode_split, fit, pack, pack_part
 
 SCHEMA = Schema(
     (
@@ -54,6 +57,27 @@ def test_parts_give_the_packed_table_of_the_whole_split(tmp_path, sizes):
         found = PackedTable.load(tmp_path / name)
         assert (found.words == expected.words).all()
         assert found.schema == expected.schema
+
+
+def test_the_tasks_of_a_worker_load_the_preprocessor_once(tmp_path, monkeypatch):
+    """P24: threads that started together each loaded it, since a cache holds no one back while it is filled."""
+    frame = table_of(40)
+    frame.to_parquet(tmp_path / "part.parquet", index=False)
+    Preprocessor(SCHEMA).fit([frame]).save(tmp_path / "preprocessor")
+    load, calls = Preprocessor.load, []
+
+    def slow(*arguments):
+        calls.append(arguments)
+        time.sleep(0.2)  # so that all four have asked by then
+        return load(*arguments)
+
+    monkeypatch.setattr(Preprocessor, "load", slow)
+    names = [tmp_path / f"{number}.npy" for number in range(4)]
+    tasks = [PackTask("pandas", tmp_path / "preprocessor", tmp_path / "part.parquet", name) for name in names]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(pack_part, tasks)) == names
+    assert len(calls) == 1
+    assert len({name.read_bytes() for name in names}) == 1
 
 
 @given(

@@ -12,7 +12,7 @@ from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
 from gigabatch.pipeline.bundle import BundleError, load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.runs.pointers import RunError
-from gigabatch.pipeline.stages.score import evaluate_run, score_run
+from gigabatch.pipeline.stages.score import evaluate_run, score_run, write_frame
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
 
@@ -170,3 +170,39 @@ def test_a_recipe_without_a_way_from_raw_rows_says_so(trained, tmp_path):
     with pytest.raises(RunError, match="either --input or --split, not both"):
         score_run(tiny.config, (), None, "test", None, str(tiny.raw))
     assert list(tmp_path.iterdir()) == []
+
+
+HISTORY = [
+    {"target_encoding": {"by": ["city"], "hits": "clicked", "at": "row", "output": "rate"}},
+    {"rolling": {"by": ["city"], "time": "row", "column": "gap", "window": 50, "statistic": "count", "output": "n"}},
+]
+
+
+@pytest.mark.parametrize("step", HISTORY)
+def test_features_that_need_history_are_trained_on_and_refused_row_by_row(tiny_in, tmp_path, step):
+    tiny = tiny_in(tmp_path / "tiny")
+    write_day(tiny.raw, 0)
+    content = json.loads(tiny.config.read_text())
+    ((name, arguments),) = step.items()
+    features = TABLE | {"path": str(tiny.raw), "steps": [step], "continuous": [arguments["output"]], "keys": ["row"]}
+    features |= {"inputs": {"row": "int64", "gap": "float64"}, "categorical": ["city"]}
+    tiny.config.write_text(json.dumps(content | {"recipe": "table", "name": "late", "features": features}))
+    run = tiny.train()
+    refused = rf"no way from raw rows alone to predictions: step 1 \({name}\): makes '{arguments['output']}' from other"
+    with pytest.raises(DataError, match=refused):
+        run.bundle().predict_raw(day_of_rows(0))
+    with pytest.raises(DataError, match=refused):
+        score_run(tiny.config, (), None, None, tmp_path / "scores.csv", str(tiny.raw))
+    assert score_run(tiny.config, (), None, "test", tmp_path / "scores.csv") == 0
+
+
+@pytest.mark.parametrize(("text", "warned"), [("=1+1", True), ("@SUM(A1)", True), ("-2", True), ("a=1", False)])
+def test_text_that_a_spreadsheet_runs_is_written_as_it_is_and_warned_of(tmp_path, caplog, text, warned):
+    """R12: to alter a key would break joins, so the file holds it and the log says so; Parquet has no such reader."""
+    frame = pd.DataFrame({"id": [None, text], "predicted_y": [-0.5, 0.5]})
+    write_frame(frame, tmp_path / "x.csv")
+    assert pd.read_csv(tmp_path / "x.csv", dtype={"id": "str"})["id"].tolist()[1] == text
+    assert (["column(s) 'id' hold text" in message for message in caplog.messages] == [True]) == warned
+    caplog.clear()
+    write_frame(frame.astype({"id": "str"}), tmp_path / "x.parquet")
+    assert not caplog.messages

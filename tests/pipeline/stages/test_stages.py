@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from gigabatch.features.errors import DataError
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.pipeline.config.config import ConfigError
-from gigabatch.pipeline.stages.run import STAGES, stage_rows
+from gigabatch.pipeline.stages.run import STAGES, Run, stage_rows
 from gigabatch.pipeline.store.files import ArtifactError
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
@@ -42,7 +42,7 @@ real_copy = gigabatch.pipeline.store.artifacts.ArtifactStore.copy
 POINTS = {
     "features": lambda: setattr(Schema, "save", kill),
     "encode": lambda: kill_after(gigabatch.pipeline.stages.stages, "encode_split", 2),
-    "train": lambda: kill_after(gigabatch.pipeline.training.train, "save_checkpoint", 2),
+    "train": lambda: kill_after(gigabatch.pipeline.training.train, "save_checkpoint", 1),
     "evaluate": lambda: setattr(gigabatch.pipeline.stages.run, "write_report", kill),
     "publish": lambda: setattr(gigabatch.pipeline.store.artifacts.ArtifactStore, "copy", kill_in_copy),
     "latest": lambda: setattr(gigabatch.pipeline.stages.stages, "atomic_symlink", kill),
@@ -292,7 +292,7 @@ def test_a_null_label_is_an_error_with_its_split_and_number(tiny):
 
 def test_a_label_other_than_zero_and_one_is_an_error(tiny):
     change(tiny, lambda frame: frame.assign(clicked=frame["clicked"] * 2))
-    with pytest.raises(ValueError, match=r"binary target 'clicked'.*labels must be in \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"binary target 'clicked': .* values are not 0 or 1; the first is 2"):
         tiny.train()
     assert tiny.artifacts("encode") == []
 
@@ -321,8 +321,10 @@ def test_a_null_that_first_appears_in_the_test_split_is_filled(tiny):
     change(tiny, edit)
     features = tiny.pipeline().features()
     encoded = features.encode()
-    assert "signal_na" not in encoded.preprocessor.float_names()
-    assert encoded.table("test").unpack(encoded.table("test").words).floats.isfinite().all()
+    place = encoded.preprocessor.float_names().index("signal_na")
+    floats = encoded.table("test").unpack(encoded.table("test").words).floats
+    assert floats.isfinite().all()
+    assert not floats[:, place].any()  # no train row had a 1 there
 
 
 def test_an_empty_split_is_an_error_that_names_it(tiny):
@@ -410,3 +412,17 @@ def test_a_streamed_run_trains_on_a_shuffled_copy_and_learns_what_a_resident_one
 def test_a_residency_that_cannot_be_is_an_error_that_says_what_can(tiny):
     with pytest.raises(LoaderError, match=r"residency=device: the run trains on cpu.*residency=host or auto"):
         tiny.train("train.residency=device")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"null", b"\xff", b"[" * 100_000])
+def test_a_damaged_summary_or_curve_is_named(tmp_path, content):
+    """R11: a JSONDecodeError's traceback."""
+    for name, read in (("summary.json", lambda run: run.summary), ("metrics.jsonl", lambda run: run.curve)):
+        (tmp_path / name).write_bytes(content)
+        if name == "metrics.jsonl" and content == b"":
+            continue  # a curve without points
+        with pytest.raises(ArtifactError, match=rf"{name}: .*damaged"):
+            _ = read(Run(tmp_path))
+        (tmp_path / name).unlink()
+        with pytest.raises(ArtifactError, match=rf"{name}: missing"):
+            _ = read(Run(tmp_path))

@@ -1,5 +1,7 @@
 """What a checkpoint refuses; that a resumed run is bit-equal is tested with the loop (test_train.py)."""
 
+import contextlib
+
 import pytest
 import torch
 
@@ -12,10 +14,12 @@ from gigabatch.models.optimizers.ema import WeightAverage
 from gigabatch.models.optimizers.precision import Precision
 from gigabatch.models.optimizers.registry import build_optimizer
 from gigabatch.models.tabular.tabular import TabularModel, TabularSettings
+from gigabatch.pipeline.store.keys import file_checksum
 from gigabatch.pipeline.training.checkpoint import (
     Progress,
     TrainingError,
     TrainingState,
+    checksum_file,
     load_checkpoint,
     save_checkpoint,
 )
@@ -48,7 +52,7 @@ def test_everything_comes_back(tmp_path):
     assert other.average.num_updates == 1
     for one, two in ((saved.model, other.model), (saved.average.model, other.average.model)):
         assert all(torch.equal(value, two.state_dict()[name]) for name, value in one.state_dict().items())
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint.pt", "checkpoint.pt.blake2b"}
 
 
 def test_a_checkpoint_of_another_precision_says_how_to_go_on(tmp_path):
@@ -62,3 +66,99 @@ def test_a_checkpoint_with_an_average_and_a_run_without_do_not_fit(tmp_path, sav
     save_checkpoint(tmp_path / "checkpoint.pt", make_state(ema_decay=saved), Progress())
     with pytest.raises(TrainingError, match=rf"saved {word} train\.ema_decay"):
         load_checkpoint(tmp_path / "checkpoint.pt", make_state(ema_decay=found))
+
+
+def test_every_flipped_bit_is_found(tmp_path):
+    """R6: torch.load checks no CRC, and training went on with other weights under the same key."""
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, make_state(), Progress(best_weights={"w": torch.ones(1000)}))
+    content = path.read_bytes()
+    at = content.index(torch.ones(1000).numpy().tobytes()) + 2000  # a weight: the file still reads as one
+    damaged = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+    path.write_bytes(damaged)
+    assert not torch.equal(torch.load(path)["progress"]["best_weights"]["w"], torch.ones(1000))  # as it was taken
+    with pytest.raises(TrainingError, match=r"checkpoint\.pt: damaged \(its checksum"):
+        load_checkpoint(path, make_state())
+    path.write_bytes(content)
+    load_checkpoint(path, make_state())
+    checksum_file(path).unlink()
+    with pytest.raises(TrainingError, match=r"checkpoint\.pt: damaged"):
+        load_checkpoint(path, make_state())
+
+
+@pytest.mark.parametrize("killed_at", ["the checksum", "the rename"])
+def test_a_crash_between_checkpoint_and_checksum_leaves_one_that_is_whole(tmp_path, monkeypatch, killed_at):
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, make_state(), Progress(step=1))
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        if killed_at == "the checksum":
+            patched.setattr("gigabatch.pipeline.training.checkpoint.atomic_write", killed)
+        else:
+            patched.setattr("gigabatch.pipeline.training.checkpoint.replacing", once_then(killed))
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                save_checkpoint(path, make_state(), Progress(step=2))
+    assert load_checkpoint(path, make_state()).step == 1
+    save_checkpoint(path, make_state(), Progress(step=3))
+    assert load_checkpoint(path, make_state()).step == 3
+
+
+def once_then(killed):
+    """`replacing` whose rename does not happen."""
+
+    @contextlib.contextmanager
+    def never_renamed(path):
+        yield path.with_name("temporary")
+        killed()
+
+    return never_renamed
+
+
+CRAFTED = {
+    "a list": [1, 2],
+    "nothing": {},
+    "no weights": {"precision": "float32", "average": None},
+    "other weights": {"precision": "float32", "average": None, "model": {"w": torch.ones(3)}},
+    "text for weights": {"precision": "float32", "average": None, "model": "w"},
+    "a number": 7,
+}
+
+
+@pytest.mark.parametrize("kind", list(CRAFTED))
+def test_a_crafted_checkpoint_is_a_named_error(tmp_path, kind):
+    """R6: KeyError, TypeError, RuntimeError."""
+    path = tmp_path / "checkpoint.pt"
+    torch.save(CRAFTED[kind], path)
+    checksum_file(path).write_text(file_checksum(path))
+    with pytest.raises(TrainingError, match=r"checkpoint\.pt: damaged, or of another run \("):
+        load_checkpoint(path, make_state())
+
+
+@pytest.mark.parametrize("part", ["optimizer", "loader", "losses", "random", "progress"])
+@pytest.mark.parametrize("value", [None, {}, {"x": 1}, [1], "text"])
+def test_a_checkpoint_with_one_crafted_part_is_a_named_error(tmp_path, part, value):
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, make_state(), Progress())
+    torch.save(torch.load(path) | {part: value}, path)
+    checksum_file(path).write_text(file_checksum(path))
+    if part == "progress" and value == {}:
+        return  # nothing done yet
+    with pytest.raises(TrainingError, match=r"checkpoint\.pt: damaged, or of another run \("):
+        load_checkpoint(path, make_state())
+
+
+def test_a_checkpoint_of_another_number_of_threads_is_taken_and_said_so(tmp_path, caplog):
+    """R10: the order in which a BLAS adds depends on them."""
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, make_state(), Progress(step=1))
+    load_checkpoint(path, make_state())
+    assert not caplog.records
+    content = torch.load(path)
+    torch.save(content | {"threads": content["threads"] + 1}, path)
+    checksum_file(path).write_text(file_checksum(path))
+    assert load_checkpoint(path, make_state()).step == 1
+    assert "the last bits of the weights will be others" in caplog.text

@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import get_args
 
@@ -177,7 +178,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path, mon
     monkeypatch.setattr(torch, "save", full)
     with pytest.raises(OSError, match="No space left"):
         run(tmp_path, settings_of())
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint.pt", "checkpoint.pt.blake2b"}
     assert (tmp_path / "checkpoint.pt").read_bytes() == before
 
 
@@ -230,6 +231,54 @@ def test_best_keeps_the_epoch_with_the_lowest_valid_loss_and_last_the_last(tmp_p
 def test_a_diverging_run_says_so(tmp_path, changes):
     with pytest.raises(TrainingError, match=r"diverged in epoch 1.*not finite.*Lower train\.lr_max"):
         run(tmp_path, settings_of(**changes), "regression")
+
+
+class Poisoned(TabularModel):
+    """Gradients are not finite in the steps of `bad`, from 0."""
+
+    def __init__(self, bad: set[int]) -> None:
+        torch.manual_seed(0)
+        super().__init__(ModelInputs(NUM_IDS, 3, 1), TabularSettings(layers=(8,)))
+        self.bad, self.step = bad, -1
+
+    def training_loss(self, batch, loss):
+        self.step += 1
+        return super().training_loss(batch, loss) * (math.inf if self.step in self.bad else 1)
+
+
+def test_steps_without_a_finite_gradient_are_skipped_and_counted(tmp_path, caplog):
+    """M13. Ten steps an epoch: 3 of the first, all but one of the second's first point."""
+    trained = run(tmp_path, settings_of(), model=Poisoned({0, 3, 4, 15}))
+    assert trained.skipped_steps == 4
+    assert "epoch 1: 3 of 10 steps were skipped, because their loss or gradient was not finite" in caplog.text
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["skipped_steps"] for line in lines if "skipped_steps" in line] == [3, 1]
+    assert all(math.isfinite(line["train_loss"]) for line in lines)
+    assert all(value.isfinite().all() for value in trained.model.state_dict().values())
+
+
+@pytest.mark.parametrize(
+    ("bad", "batch_size", "message"),
+    [
+        (range(30, 50), 16, None),
+        (range(30, 51), 16, "21 steps in a row were skipped.*more than 20 end a training"),  # over two epochs of 40
+        (range(5, 40), 16, "23 steps in a row"),  # found at a checkpoint
+        (range(10), BATCH, "diverged in epoch 1: the train loss is not finite"),
+    ],
+)
+def test_training_ends_after_too_many_skipped_steps_in_a_row(tmp_path, bad, batch_size, message):
+    settings = settings_of(batch_size=batch_size)
+    with nullcontext() if message is None else pytest.raises(TrainingError, match=rf"{message}.*Lower train\.lr_max"):
+        run(tmp_path, settings, model=Poisoned(set(bad)))
+
+
+def test_skipped_steps_are_counted_across_a_resumed_run(tmp_path):
+    """15 in a row up to the checkpoint of step 44, 6 after it."""
+    settings = settings_of(batch_size=16)
+    with pytest.raises(Crash):
+        run(tmp_path, settings, model=Poisoned(set(range(29, 60))), after_step=crash_at(45))
+    with pytest.raises(TrainingError, match=r"2[1-4] steps in a row"):
+        run(tmp_path, settings, model=Poisoned(set(range(6))))
 
 
 def test_a_batch_larger_than_the_table_is_the_table_and_says_so(tmp_path, caplog):

@@ -91,6 +91,69 @@ def test_a_batch_without_any_weight_trains_nothing():
     assert all(not parameter.grad.any() for parameter in model.parameters())
 
 
+SKIPPING = {
+    "lamb": ("lamb", {}),
+    "lamb by rows": ("lamb", {"rowwise_method": "lamb"}),
+    "lamb by rows, own steps": ("lamb", {"rowwise_method": "lamb", "rowwise_step": "row"}),
+    "lamb of whole tables": ("lamb", {"rowwise": False}),
+    "lamb without clipping": ("lamb", {"max_grad_norm": None}),
+    "adamw": ("adamw", {}),
+    "adamw by rows": ("adamw", {"rowwise": True}),
+    "cowclip": ("cowclip", {}),
+}
+
+
+def skipping_run(name: str, settings: dict, spoilt: tuple[int, ...], how: str, device: str = "cpu", captured=False):
+    """Losses of eight steps without those of the spoilt batches between them, and all that the run has become."""
+    model = make_model(batch_norm=True).to(device).train()
+    optimizer = build_optimizer(model, name, lr=0.1, **settings)
+    step = TrainStep(model, LOSS, optimizer, FLOAT32, max_grad_norm=1.0 if name == "adamw" else None)
+    if device == "cuda":
+        hold_in_tensors(optimizer, torch.device("cuda"))
+    losses, counted = [], []
+    for seed in range(8):
+        for is_spoilt in (True, False) if seed in spoilt else (False,):
+            batch, schema = make_batch(64, seed)
+            if captured and not (losses or counted):
+                step.capture(schema, 64)
+            if is_spoilt and how == "a row":
+                batch.floats[3, 1] = math.inf
+            elif is_spoilt:
+                batch.targets[1][5] = 3e38  # the loss is finite in no digit, nor is a gradient
+            batch = unpack(schema, words_of(batch, schema.num_words).to(device))
+            loss = step(batch, 0.02, 0.9).clone()
+            (counted if is_spoilt else losses).append(loss.item())
+    state = {key: value for group in optimizer.state.values() for key, value in group.items()}
+    return losses, counted, model.state_dict(), state
+
+
+@pytest.mark.parametrize("how", ["a row", "a target"])
+@pytest.mark.parametrize("case", SKIPPING)
+def test_a_step_without_a_finite_gradient_changes_nothing(case, how):
+    """M13: one made a NaN of all weights, by LAMB's common norm. Moments, counts and statistics stay as well."""
+    losses, _, weights, state = skipping_run(*SKIPPING[case], (), how)
+    found, counted, kept, kept_state = skipping_run(*SKIPPING[case], (0, 4), how)
+    assert len(counted) == 2
+    assert all(map(math.isnan, counted))
+    assert found == losses
+    for name in weights:
+        if not name.endswith("num_batches_tracked"):
+            assert torch.equal(kept[name], weights[name]), name
+    assert all(torch.equal(kept_state[name], state[name]) for name in state)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("case", [case for case in SKIPPING if not case.startswith(("adamw", "cowclip"))] + ["adamw"])
+def test_a_step_is_skipped_on_the_gpu_too(case, captured):
+    losses, _, weights, state = skipping_run(*SKIPPING[case], (), "a row", "cuda", captured)
+    found, counted, kept, kept_state = skipping_run(*SKIPPING[case], (0, 4, 6), "a row", "cuda", captured)
+    assert all(map(math.isnan, counted))
+    assert found == losses
+    torch.testing.assert_close(kept | {n: w for n, w in weights.items() if n.endswith("tracked")}, weights)
+    torch.testing.assert_close(kept_state, state)
+
+
 @pytest.mark.parametrize(("bound", "is_clipped"), [(0.01, True), (1e6, False)])
 def test_gradients_are_scaled_down_to_the_bound_and_never_up(bound, is_clipped):
     batch, _ = make_batch(30, 2)

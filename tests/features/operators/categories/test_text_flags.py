@@ -56,6 +56,13 @@ def test_words_that_differ_in_punctuation_alone_get_columns_of_their_own():
     assert state.columns == ("wi_fi", "wi_fi_2", "wi_fi_3")
 
 
+@pytest.mark.parametrize("words", [["a b", "a_b", "a_b_2"], ["a_b_2", "a b", "a-b"], ["!", "?", "2"]], ids=str)
+def test_no_two_words_make_one_name(words):
+    state = TextFlags("text", "is_").fit([table([[word] * (9 - place) for place, word in enumerate(words)])])
+    assert state.words == tuple(words)
+    assert len(set(state.columns)) == 3
+
+
 def test_negative_max_words_is_refused():
     with pytest.raises(DataError, match="max_words must not be negative, found -1"):
         TextFlags("text", "has_", max_words=-1)

@@ -40,3 +40,13 @@ def test_equals_a_loop(rows):
     assert [str(t) for t in found.dtypes[-2:]] == ["int32", "float32"]
     assert found["queue"].tolist() == [n for n, _ in answers]
     np.testing.assert_allclose(found["queue_min_mean"], [w for _, w in answers], rtol=1e-6)
+
+
+def test_microseconds_since_1970_wait_as_long_as_seconds_do():
+    rng = np.random.default_rng(3)
+    seconds = pd.DataFrame({"g": 1, "planned": np.arange(9000) * 60})
+    seconds["left"] = (seconds["planned"] + rng.integers(-500, 2000, 9000)).where(rng.random(9000) < 0.9)
+    fine = (seconds[["planned", "left"]] * 10**6 + 1_700_000_000_000_000).assign(g=1)
+    coarse, found = (Waiting(["g"], "planned", "left", "w")(frame) for frame in (seconds, fine))
+    assert found["w"].tolist() == coarse["w"].tolist()
+    np.testing.assert_allclose(found["w_min_mean"], coarse["w_min_mean"] * 10**6, rtol=1e-6)

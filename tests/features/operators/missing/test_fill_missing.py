@@ -21,6 +21,10 @@ def frame_of(values, dtype="float32"):
     return pd.DataFrame({"x": pd.Series(values, dtype=dtype)})
 
 
+def fill_of(value, values):
+    return Fill(value, True, values.count(None) / len(values), silent=None not in values)
+
+
 def test_fills_and_says_where():
     operator = FillMissing("x")
     frame = frame_of([1, None, 4, np.nan, 7]).set_index(pd.Index([3, 1, 4, 1, 5]))
@@ -32,22 +36,26 @@ def test_fills_and_says_where():
     assert frame["x"].isna().sum() == 2
 
 
-def test_a_null_that_first_appears_later_is_filled_without_a_new_column():
-    operator = FillMissing("x")
+@pytest.mark.parametrize(("indicator", "flags"), [("auto", [0, 0]), ("all", [1, 0])])
+def test_a_null_that_first_appears_later_is_filled_without_a_new_column(indicator, flags):
+    """What has never seen a 1 is not given one, unless that is asked for."""
+    operator = FillMissing("x", indicator)
     state = operator.fit([frame_of([1, 2, 9])])
     found = operator.apply(frame_of([None, 3]), state)
-    assert list(found.columns) == ["x"]
     assert found["x"].tolist() == [2, 3]
+    assert found["x_na"].tolist() == flags
+    assert str(found["x_na"].dtype) == "float32"
 
 
-@pytest.mark.parametrize(
-    ("indicator", "values", "columns"),
-    [("all", [1, 2], ["x", "x_na"]), ("none", [1, None], ["x"]), ("auto", [1, 2], ["x"])],
-)
-def test_the_indicator_setting_decides_the_columns(indicator, values, columns):
+@pytest.mark.parametrize(("indicator", "columns"), [("all", ["x", "x_na"]), ("none", ["x"]), ("auto", ["x", "x_na"])])
+@pytest.mark.parametrize("values", [[1, 2], [1, None]])
+def test_the_indicator_setting_alone_decides_the_columns(indicator, values, columns):
+    """F10: whether the train split of a night holds a null does not."""
     operator = FillMissing("x", indicator)
     frame = frame_of(values)
-    assert list(operator.apply(frame, operator.fit([frame])).columns) == columns
+    state = operator.fit([frame])
+    assert list(operator.apply(frame, state).columns) == columns
+    assert list(operator.outputs) == list(operator.outputs_of(state)) == columns
 
 
 WILD = st.floats(allow_nan=False, allow_infinity=False, width=32) | st.sampled_from([0.0, -0.0, 2.0**-149, 1.0, 2.0])
@@ -59,7 +67,7 @@ WILD = st.floats(allow_nan=False, allow_infinity=False, width=32) | st.sampled_f
 def test_the_median_of_wild_values_is_numpys(dtype, values, count, seed):
     values = [*values, 3.0]
     known = np.array([value for value in values if value is not None])
-    expected = Fill(np.median(known), None in values, values.count(None) / len(values))
+    expected = fill_of(np.median(known), values)
     assert FillMissing("x").fit(cut(frame_of(values, dtype), count, seed)) == expected
 
 
@@ -70,7 +78,7 @@ def test_the_mean_is_the_exact_one_rounded_once(values, count, seed):
     known = [value for value in values if value is not None]
     found = FillMissing("x", strategy="mean").fit(cut(frame_of(values), count, seed))
     assert found.value == float(sum(map(Fraction, known)) / len(known))
-    assert found == Fill(found.value, None in values, values.count(None) / len(values))
+    assert found == fill_of(found.value, values)
 
 
 def test_the_mean_of_large_integers_is_exact():
@@ -85,7 +93,7 @@ def test_the_mode_is_the_smallest_of_the_most_frequent(values, count, seed):
     counts = Counter(value + 0.0 for value in values if value is not None)
     expected = min(counts, key=lambda value: (-counts[value], value))
     found = FillMissing("x", strategy="mode").fit(cut(frame_of(values), count, seed))
-    assert found == Fill(expected, None in values, values.count(None) / len(values))
+    assert found == fill_of(expected, values)
 
 
 def test_a_mode_among_too_many_values_is_refused_whatever_the_partitions(monkeypatch):
@@ -102,7 +110,7 @@ def test_a_mode_among_too_many_values_is_refused_whatever_the_partitions(monkeyp
 def test_a_constant_needs_no_known_value(values, count, seed):
     operator = FillMissing("x", strategy="constant", value=-1.5)
     found = operator.fit(cut(frame_of(values), count, seed))
-    assert found == Fill(-1.5, None in values, values.count(None) / len(values))
+    assert found == fill_of(-1.5, values)
     assert operator.apply(frame_of([None, 2]), found)["x"].tolist() == [-1.5, 2]
 
 

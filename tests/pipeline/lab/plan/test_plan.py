@@ -233,6 +233,20 @@ def test_of_few_rows_the_whole_is_run_and_that_is_said(tmp_path, capsys):
     assert "verdict it fits" in out
 
 
+def test_epochs_without_end_are_not_trained_to_be_counted(tmp_path, capsys):
+    """R14: so few rows that the whole run was made, and it did not end."""
+    rows_of(1500).to_csv(tmp_path / "rows.csv", index=False)
+    config = config_of(tmp_path, tmp_path / "rows.csv", train={"epochs": 10**9, "batch_size": 256})
+    (tmp_path / "c.yaml").write_text(json.dumps(config.to_dict()))
+    assert run_plan(tmp_path / "c.yaml", [], as_json=True) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["exact"] is False
+    assert told["sample"].endswith("was made and measured, with 3 epochs of training")
+    train = told["stages"][2]["seconds"]
+    assert train > 1e9 * 4 * 1e-5  # four steps an epoch, of no less than ten microseconds
+    assert told["seconds"] == pytest.approx(train, rel=1e-3)
+
+
 # --- from known costs: what a whole run must be said to take
 
 
@@ -262,6 +276,7 @@ def costs(share: float, rows: int, part_rows: int, words: int = 10) -> dict:
     times = [[1, 30], [taken // 10, taken // 20]]  # of values that occur once, and thirty times
     return {
         "share": share,
+        "epochs": 1,
         "rows": split,
         "num_words": words,
         "inputs": ModelInputs((10,), 3).to_dict(),
@@ -370,9 +385,12 @@ def known_plan(tmp_path, monkeypatch):
     monkeypatch.setattr(plan_module, "Probes", KnownProbes)
     monkeypatch.setattr(plan_module, "measure", lambda *_: plan_module.Size(ROWS, 1 << 30, False))
 
-    def made(machine: Machine):
+    def made(machine: Machine, **train):
         monkeypatch.setattr(plan_module, "this_machine", lambda *_: machine)
-        return make_plan(config_of(tmp_path, tmp_path / "x.csv", model={"embedding_width_max": 4}))
+        config = config_of(
+            tmp_path, tmp_path / "x.csv", model={"embedding_width_max": 4}, **({"train": train} if train else {})
+        )
+        return make_plan(config)
 
     return made
 
@@ -429,8 +447,35 @@ def test_residency_follows_from_memory(known_plan, monkeypatch):
     on_gpu = known_plan(Machine(20 * GIB, 3 * GIB, 100 * GIB, 2))
     assert (on_gpu.residency, on_gpu.fits) == ("device", True)
     too_small = known_plan(Machine(20 * GIB, GIB, 100 * GIB, 2))
-    assert (too_small.residency, too_small.fits) == ("host", False)
+    assert (too_small.residency, too_small.fits) == ("device", False)  # the model alone takes 2 GiB
     assert "device=cpu" in too_small.advice
+
+
+@pytest.mark.parametrize(
+    ("words", "host", "setting", "residency", "fits"),
+    [
+        (1000, 20, "auto", "device", True),  # 3.4 GiB of tables in 8 GiB
+        (2500, 20, "auto", "host", True),  # 8.4 GiB, in page-locked memory
+        (10_000, 20, "auto", "stream", True),  # 34 GiB
+        (10_000, 20, "stream", "stream", True),
+        (10_000, 20, "device", "device", False),
+        (10_000, 120, "host", "host", True),
+    ],
+)
+def test_beside_a_gpu_the_plan_follows_the_train_stages_own_residency(
+    known_plan, monkeypatch, words, host, setting, residency, fits
+):
+    """P22: runs that residency streams were refused, for whole tables would not fit on the GPU."""
+    monkeypatch.setattr(plan_module, "MARGIN", 0.0)  # parts stay
+    monkeypatch.setattr(KnownProbes, "run", lambda self, share, rows_per_part=None: costs(share, ROWS, 1000, words))
+    monkeypatch.setattr(KnownProbes, "run_steps", lambda *_: STEP | {"gpu_bytes": GIB})
+    plan = known_plan(Machine(host * GIB, 8 * GIB, 100 * GIB, 2), residency=setting)
+    assert (plan.residency, plan.fits) == (residency, fits), plan.reasons
+    held = GIB - STEP["table_bytes"]
+    assert plan.stages[2].gpu_bytes == held + {"device": 900_000}.get(residency, 100_000) * words * 4
+    if not fits:
+        assert "residency=stream, or auto" in " ".join(plan.reasons)
+        assert "train.residency=auto" in plan.advice
 
 
 # --- the machine

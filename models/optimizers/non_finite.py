@@ -1,0 +1,42 @@
+"""Steps whose gradient is not finite: found on the device, and skipped there by every optimizer of `registry.py`.
+
+One NaN among the gradients would make a NaN of every weight by way of their common norm, and of the moments for good.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from gigabatch.models.optimizers.lamb import Lamb
+from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer
+
+
+@torch.no_grad()
+def mark_non_finite(optimizer: Optimizer | Optimizers, loss: Tensor) -> Tensor:
+    """Tell all parts of `optimizer` whether their next step is to be skipped; to be called after the backward pass.
+
+    The step is skipped where the loss or any gradient of any part is NaN or infinite. Each part gets the answer as its
+    `found_inf`, as torch's gradient scaler gives it to a fused optimizer. Nothing waits for the device.
+
+    Returns
+    -------
+    Tensor
+        [] float32 on the device of the loss: 1 where the step will be skipped, else 0.
+    """
+    parts: list[Any] = list(optimizer.optimizers) if isinstance(optimizer, Optimizers) else [optimizer]
+    sums = [loss.detach().float()]
+    dense = [p.grad for part in parts for group in part.param_groups for p in group["params"] if p.grad is not None]
+    if dense:
+        sums.append(torch.stack([norm.float() for norm in torch._foreach_norm(dense)]).sum())
+    for part in parts:
+        if isinstance(part, RowOptimizer):
+            sums += [found.gradient.sum(dtype=torch.float32) for m in part.modules for found in m.row_gradients]
+    found_inf = (~torch.stack(sums).isfinite().all()).float()
+    for part in parts:
+        if isinstance(part, (Lamb, RowOptimizer)) or part.param_groups[0].get("fused"):  # torch's others refuse it
+            part.found_inf = found_inf
+    return found_inf

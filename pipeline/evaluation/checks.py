@@ -1,0 +1,277 @@
+"""What is wrong with data more often than with a model: splits that differ, labels that a column gives away.
+
+Each check gives sentences. A difference is told where it is above its stated bound and beyond chance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from gigabatch.features.schema import Target
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.metrics.pointwise import roc_auc
+from gigabatch.pipeline.evaluation.sample import spread_rows
+
+CHANCE = 4.0  # standard errors that a difference must exceed, whatever its bound
+RATE_RATIO = 1.25  # of the mean of a binary target in a split and in train, either way round
+SHARES_DISTANCE = 0.1  # of the classes: total variation distance
+MEAN_DEVIATIONS = 0.25  # between the means of a regression target, in the train split's standard deviations
+MISSING_DIFFERENCE = 0.1  # of a column's share of nulls
+UNSEEN_SHARE = 0.1  # of rows whose value is not in the vocabulary
+LEAK_AUC, LEAK_R2 = 0.99, 0.99  # that a column reaches alone
+LEAK_ROWS, LEAK_FEWEST, LEAK_BINS = 50_000, 20, 256
+MOST_NAMED = 5
+
+
+def data_warnings(
+    preprocessor: Any,
+    tables: Mapping[str, PackedTable],
+    missing: Mapping[str, Mapping[str, float]],
+    only_positives: bool = False,
+) -> list[str]:
+    """All that the checks of this file say.
+
+    Parameters
+    ----------
+    preprocessor
+        Fitted; its vocabularies say which ids are unseen.
+    tables
+        Packed rows by split, `train` among them.
+    missing
+        Shares of nulls by split and column; see `missing_shares`.
+    only_positives
+        Whether every row is a positive, whose label tells nothing.
+    """
+    rows = {split: len(table) for split, table in tables.items()}
+    found = [] if only_positives else [*label_warnings(tables), *leak_warnings(tables["train"])]
+    return found + column_warnings(missing, unseen_shares(preprocessor, tables), rows)
+
+
+def label_warnings(tables: Mapping[str, PackedTable]) -> list[str]:
+    """Splits that lack a class, and those whose labels differ from train's."""
+    found = []
+    for place, target in enumerate(tables["train"].schema.targets):
+        labels = {split: table.unpack(table.words).targets[place].cpu() for split, table in tables.items()}
+        if target.task == "regression":
+            found += _means_that_differ(target, labels)
+            continue
+        size = max(target.num_outputs, 2)
+        counts = {split: values.long().bincount(minlength=size).double() for split, values in labels.items()}
+        for split, count in counts.items():
+            lacks = [_class_name(target, number) for number in (count == 0).nonzero()[:, 0].tolist()]
+            if lacks and split == "train":
+                found.append(
+                    f"target {target.name!r}: the train split has no row of class {_listed(lacks)}, so no model can "
+                    "learn it."
+                )
+            elif lacks and len(labels[split]):
+                found.append(
+                    f"target {target.name!r}: split {split!r} has no row of class {_listed(lacks)}. Metrics of it say "
+                    "nothing there."
+                )
+        found += _shares_that_differ(target, counts)
+    return found
+
+
+def _class_name(target: Target, number: int) -> str:
+    return repr(target.classes[number]) if target.classes else str(number)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _shares_that_differ(target: Target, counts: Mapping[str, Tensor]) -> list[str]:
+    """Sentences about the classes of a target, from their rows by split."""
+    rows = {split: float(count.sum()) for split, count in counts.items()}
+    if not rows["train"]:
+        return []
+    train, differ = counts["train"] / rows["train"], []
+    for split, count in counts.items():
+        if split == "train" or not rows[split]:
+            continue
+        share = count / rows[split]
+        pooled = (counts["train"] + count) / (rows["train"] + rows[split])
+        errors = (pooled * (1 - pooled) * (1 / rows["train"] + 1 / rows[split])).sqrt()
+        if target.task == "binary":
+            ratio = float(share[1] / train[1]) if train[1] > 0 else math.inf
+            beyond = abs(float(share[1] - train[1])) > CHANCE * float(errors[1])
+            if beyond and not 1 / RATE_RATIO <= ratio <= RATE_RATIO:
+                differ.append(f"{split} {float(share[1]):.3g}")
+        else:
+            # Half the sum of the classes' errors is about what the distance is by chance alone.
+            distance = float((share - train).abs().sum() / 2)
+            if distance > max(SHARES_DISTANCE, CHANCE / 2 * float(errors.sum()) / 2):
+                differ.append(f"{split} by {distance:.2f}")
+    if not differ:
+        return []
+    if target.task == "binary":
+        return [
+            f"target {target.name!r}: the share of 1 differs between the splits: train {float(train[1]):.3g}, "
+            f"{', '.join(differ)} (more than {RATE_RATIO:g} times)."
+        ]
+    return [
+        f"target {target.name!r}: the shares of the classes differ from train's, {', '.join(differ)} in total "
+        f"variation (more than {SHARES_DISTANCE:g})."
+    ]
+
+
+def _means_that_differ(target: Target, labels: Mapping[str, Tensor]) -> list[str]:
+    train = labels["train"].double()
+    if len(train) < 2:
+        return []
+    mean, deviation, differ = float(train.mean()), float(train.std()), []
+    for split, values in labels.items():
+        if split == "train" or len(values) < 2:
+            continue
+        other = values.double()
+        error = math.sqrt(deviation**2 / len(train) + float(other.var()) / len(other))
+        if abs(float(other.mean()) - mean) > max(MEAN_DEVIATIONS * deviation, CHANCE * error):
+            differ.append(f"{split} {float(other.mean()):.4g}")
+    if not differ:
+        return []
+    return [
+        f"target {target.name!r}: the mean differs between the splits: train {mean:.4g}, {', '.join(differ)} (more "
+        f"than {MEAN_DEVIATIONS:g} standard deviations, of which one is {deviation:.4g})."
+    ]
+
+
+def missing_shares(parts: Mapping[str, Sequence[Path]], columns: Sequence[str]) -> dict[str, dict[str, float]]:
+    """By split and column, the share of nulls, from the footers of Parquet files of the features stage."""
+    found = {}
+    for split, paths in parts.items():
+        nulls, rows = dict.fromkeys(columns, 0), 0
+        for path in paths:
+            with pq.ParquetFile(path) as file:
+                names = file.schema_arrow.names
+                rows += file.metadata.num_rows
+                for group in range(file.metadata.num_row_groups):
+                    for name in columns:
+                        statistics = file.metadata.row_group(group).column(names.index(name)).statistics
+                        if statistics is None or not statistics.has_null_count:
+                            nulls[name] += file.read_row_group(group, [name]).column(0).null_count
+                        else:
+                            nulls[name] += statistics.null_count
+        found[split] = {name: count / max(rows, 1) for name, count in nulls.items()}
+    return found
+
+
+def column_warnings(
+    missing: Mapping[str, Mapping[str, float]], unseen: Mapping[str, Mapping[str, float]], rows: Mapping[str, int]
+) -> list[str]:
+    """Columns of which more is missing in a split than in train, and those of many values that train does not have.
+
+    missing, unseen: shares by split and column; rows: by split.
+    """
+    found = []
+    for name, before in missing["train"].items():
+        differ = []
+        for split in missing.keys() - {"train"}:
+            now, count = missing[split][name], rows[split]
+            pooled = (before * rows["train"] + now * count) / max(rows["train"] + count, 1)
+            error = math.sqrt(pooled * (1 - pooled) * (1 / max(rows["train"], 1) + 1 / max(count, 1)))
+            if count and abs(now - before) > max(MISSING_DIFFERENCE, CHANCE * error):
+                differ.append(split)
+        if differ:
+            shares = ", ".join(f"{split} {missing[split][name]:.0%}" for split in missing if split in differ)
+            found.append(
+                f"column {name!r}: the share of missing values differs: train {before:.0%}, {shares} (more than "
+                f"{MISSING_DIFFERENCE:.0%} of the rows)."
+            )
+    for name, before in unseen["train"].items():
+        above = [split for split in unseen if split != "train" and rows[split] and unseen[split][name] > UNSEEN_SHARE]
+        if above:
+            shares = ", ".join(f"{unseen[split][name]:.0%} of {split}" for split in above)
+            rare = f"; {before:.0%} of train, as values that are too rare" if before else ""
+            found.append(
+                f"column {name!r}: {shares} has values that are not in the vocabulary (more than {UNSEEN_SHARE:.0%}"
+                f"{rare})."
+            )
+    return found
+
+
+def unseen_shares(preprocessor: Any, tables: Mapping[str, PackedTable]) -> dict[str, dict[str, float]]:
+    """By split and categorical column, the share of rows whose value has no id of its own."""
+    found: dict[str, dict[str, float]] = {}
+    for split, table in tables.items():
+        ids = table.unpack(table.words).ids
+        found[split] = {}
+        for position, column in enumerate(table.schema.ids):
+            layout = preprocessor.vocabularies[column.name].layout
+            values = ids[:, position]
+            unseen = (values >= layout.unseen) & (values < layout.unseen + layout.buckets)
+            found[split][column.name] = float(unseen.double().mean()) if len(table) else 0.0
+    return found
+
+
+def leak_warnings(train: PackedTable) -> list[str]:
+    """Columns that alone give a label away: an AUC above .99, R² for a regression target.
+
+    A column's values are those of an id, or of one of 256 bins of a float; each half of a sample of train rows is
+    scored by the mean labels of the other half. Of classes, the mean over one against the rest. Of a float and a
+    regression target also the squared correlation.
+    """
+    table = PackedTable(train.words[spread_rows(train, LEAK_ROWS)].cpu(), train.schema)
+    batch = table.unpack(table.words)
+    names = [column.name for column in table.schema.ids] + list(table.schema.floats)
+    codes = [batch.ids[:, i].numpy() for i in range(len(table.schema.ids))]
+    codes += [_binned(values) for values in batch.floats.numpy().T]
+    floats = [None] * len(table.schema.ids) + [values.astype(np.float64) for values in batch.floats.numpy().T]
+    found = []
+    for place, target in enumerate(table.schema.targets):
+        labels = batch.targets[place].numpy()
+        for name, code, values in zip(names, codes, floats, strict=True):
+            value = _alone(target, code, values, labels)
+            metric, bound = ("R²", LEAK_R2) if target.task == "regression" else ("AUC", LEAK_AUC)
+            if value is not None and value > bound:
+                found.append(
+                    f"column {name!r} may leak target {target.name!r}: alone it reaches an {metric} of {value:.4f} "
+                    f"(above {bound:g}). If it is known only after the label, leave it out."
+                )
+    return found
+
+
+def _binned(values: np.ndarray) -> np.ndarray:
+    """The number of each value's bin, of bins of about as many rows."""
+    edges = np.unique(np.quantile(values, np.linspace(0, 1, LEAK_BINS + 1)[1:-1])) if len(values) else values
+    return np.searchsorted(edges, values, side="right")
+
+
+def _alone(target: Target, code: np.ndarray, values: np.ndarray | None, labels: np.ndarray) -> float | None:
+    """AUC or R² of the labels by the codes (those of a float's `values`) alone; None where too few rows tell."""
+    if target.task == "regression":
+        centred = labels.astype(np.float64) - labels.astype(np.float64).mean()
+        total = float((centred**2).sum())
+        if len(labels) < LEAK_FEWEST or total == 0:
+            return None
+        explained = 1 - float(((centred - _means_of_the_other_half(code, centred)) ** 2).sum()) / total
+        if values is None or values.min() == values.max():
+            return explained
+        return max(explained, float(np.corrcoef(values, centred)[0, 1] ** 2))
+    found = []
+    for number in range(target.num_outputs) if target.task == "multiclass" else [1]:
+        own = (labels == number).astype(np.float64)
+        if LEAK_FEWEST <= own.sum() <= len(own) - LEAK_FEWEST:
+            found.append(float(roc_auc(torch.from_numpy(_means_of_the_other_half(code, own)), torch.from_numpy(own))))
+    return float(np.mean(found)) if found else None
+
+
+def _means_of_the_other_half(code: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """For each row the mean value of its code among the rows of the other half, drawn to the mean of all as by one row
+    of it. Rows take turns to belong to the halves."""
+    code, out = np.unique(code, return_inverse=True)[1], np.empty(len(values))
+    for half in (0, 1):
+        others = slice(1 - half, None, 2)
+        count = np.bincount(code[others], minlength=code.max() + 1)
+        total = np.bincount(code[others], values[others], minlength=code.max() + 1)
+        out[half::2] = ((total + values[others].mean()) / (count + 1))[code[half::2]]
+    return out

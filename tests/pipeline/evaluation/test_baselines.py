@@ -1,0 +1,225 @@
+"""Baselines against scikit-learn on frames, by hand, and on data whose truth is known."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from sklearn.compose import ColumnTransformer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from gigabatch.features.schema import IdColumn, Target, TensorSchema
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.pipeline.evaluation import baselines as module
+from gigabatch.pipeline.evaluation.baselines import advice, baseline_rows, baselines
+from gigabatch.pipeline.evaluation.evaluate import Evaluation, target_metrics
+
+CITIES, SHOPS = 12, 700
+ALL = ("constant", "linear", "boosted")
+
+
+def table_of(task: str, rows: int, seed: int, weight=None, group=None) -> PackedTable:
+    """Labels follow the city, x and, in a way that no linear model sees, y."""
+    random = torch.Generator().manual_seed(seed)
+    city = torch.randint(3, CITIES, (rows,), generator=random, dtype=torch.int32)
+    shop = torch.randint(3, SHOPS, (rows,), generator=random, dtype=torch.int32)
+    x, y, noise = torch.randn(3, rows, generator=random)
+    signal = (city % 3 - 1) + x + 2 * (y.abs() < 0.6)
+    labels = {
+        "regression": 1000 + 50 * (signal + 0.3 * noise),
+        "multiclass": (signal + noise > 0).int() + (signal > 2).int(),
+        "binary": (torch.rand(rows, generator=random) < torch.sigmoid(2 * signal)).float(),
+    }[task]
+    schema = TensorSchema(
+        (IdColumn("city", CITIES), IdColumn("shop", SHOPS)),
+        ("x", "y"),
+        (Target("label", task, 3 if task == "multiclass" else 1),),
+        weight is not None,
+        group is not None,
+    )
+    return PackedTable.from_columns(schema, [city, shop], [x, y], [labels], weight, group)
+
+
+def evaluation_of(table: PackedTable, predictions: torch.Tensor) -> Evaluation:
+    (target,), batch = table.schema.targets, table.unpack(table.words)
+    metrics = target_metrics(target, predictions, batch.targets[0], batch.group, 15, batch.weight)
+    return Evaluation({"label": metrics}, {}, (predictions,))
+
+
+def flat(table: PackedTable, value: float = 0.5) -> torch.Tensor:
+    """Predictions of a model that has learnt nothing."""
+    (target,) = table.schema.targets
+    shape = (len(table), target.num_outputs) if target.task == "multiclass" else (len(table),)
+    return torch.full(shape, 1 / target.num_outputs if target.task == "multiclass" else value)
+
+
+def found_of(task: str, names=ALL, predictions=flat, rows=4000, **columns):
+    train, test = table_of(task, rows, 1, **columns), table_of(task, 2000, 2)
+    return (
+        baselines(names, train, {"test": test}, {"test": evaluation_of(test, predictions(test))}, seed=1),
+        train,
+        test,
+    )
+
+
+def frame_of(table: PackedTable) -> tuple[np.ndarray, np.ndarray]:
+    batch = table.unpack(table.words)
+    return np.concatenate([batch.ids.numpy(), batch.floats.numpy()], 1), batch.targets[0].numpy()
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+def test_the_linear_model_is_scikit_learns_on_one_hot_ids_and_z_scores(task):
+    found, train, test = found_of(task, ["linear"])
+    model = Ridge() if task == "regression" else LogisticRegression(max_iter=1000)
+    encoded = ColumnTransformer(
+        [("ids", OneHotEncoder(handle_unknown="ignore"), [0, 1]), ("floats", StandardScaler(), [2, 3])]
+    )
+    peer = make_pipeline(encoded, model).fit(*frame_of(train))
+    rows, labels = frame_of(test)
+    predicted = peer.predict(rows) if task == "regression" else peer.predict_proba(rows)
+    predicted = torch.from_numpy(predicted[:, 1] if task == "binary" else predicted)
+    (target,) = train.schema.targets
+    expected = target_metrics(target, predicted, torch.from_numpy(labels), None, 15)
+    (linear,) = found["found"]
+    assert linear["metrics"]["test"] == pytest.approx(expected, rel=2e-3, abs=2e-3)
+    assert (linear["rows"], linear["target"]) == (4000, "label")
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+def test_a_model_that_learnt_nothing_is_worse_than_all_but_the_constant_and_the_truth_than_none(task):
+    found, train, _ = found_of(task)
+    constant, linear, boosted = found["found"]
+    metric = "rmse" if task == "regression" else "logloss"
+    values = [item["metrics"]["test"][metric] for item in (constant, linear, boosted)]
+    assert values[0] > 1.05 * values[1] > 1.1 * values[2]  # y is seen by the trees alone
+    assert metric in linear["worse"]
+    assert metric in boosted["worse"]
+    (sentence,) = found["worse"]
+    assert "'label' on the test split: the model is worse than" in sentence
+    assert "the linear model" in sentence
+    assert "and the boosted trees" in sentence
+    labels = train.unpack(train.words).targets[0].double()
+    if task == "regression":
+        test = table_of(task, 2000, 2).unpack(table_of(task, 2000, 2).words).targets[0].double()
+        assert constant["metrics"]["test"]["rmse"] == pytest.approx((test - labels.mean()).square().mean().sqrt())
+    truth = {
+        "binary": lambda t: t.unpack(t.words).targets[0] * 0.98 + 0.01,
+        "multiclass": lambda t: torch.nn.functional.one_hot(t.unpack(t.words).targets[0].long(), 3) * 0.97 + 0.01,
+        "regression": lambda t: t.unpack(t.words).targets[0] + 1,
+    }[task]
+    assert found_of(task, predictions=truth)[0]["worse"] == []
+
+
+def test_predictions_of_the_mean_are_as_good_as_the_constant_and_a_shifted_one_is_worse():
+    train = table_of("binary", 4000, 1)
+    mean = float(train.unpack(train.words).targets[0].mean())
+    same = found_of("binary", ["constant"], predictions=lambda t: flat(t, mean))[0]
+    assert same["worse"] == []
+    assert same["found"][0]["differences"][0]["gain"] == pytest.approx(0, abs=1e-6)
+    (sentence,) = found_of("binary", ["constant"], predictions=lambda t: flat(t, mean / 2))[0]["worse"]
+    assert "worse than the constant (Log loss" in sentence
+
+
+def test_rows_of_weight_zero_teach_nothing_and_the_others_by_their_weight():
+    weight = (torch.arange(4000) % 2).float() * 3
+    weighted = found_of("binary", ["constant", "linear"], weight=weight)[0]
+    train, test = table_of("binary", 4000, 1), table_of("binary", 2000, 2)
+    odd = PackedTable(train.words[1::2].repeat_interleave(3, 0).contiguous(), train.schema)
+    expected = baselines(["constant", "linear"], odd, {"test": test}, {"test": evaluation_of(test, flat(test))}, seed=1)
+    for one, other in zip(weighted["found"], expected["found"], strict=True):
+        assert one["metrics"]["test"] == pytest.approx(other["metrics"]["test"], rel=1e-3)
+
+
+def test_wide_rows_and_many_classes_leave_fewer_rows_to_learn_from(monkeypatch):
+    monkeypatch.setattr(module, "FEWEST_ROWS", 100)
+    monkeypatch.setattr(module, "CELLS", 4 * 1500)  # four columns
+    assert [item["rows"] for item in found_of("binary")[0]["found"]] == [4000, 1500, 1500]
+    assert [item["rows"] for item in found_of("multiclass", ["linear"])[0]["found"]] == [500]
+
+
+def test_only_a_sample_by_the_seed_is_learnt_from_and_measured(monkeypatch):
+    monkeypatch.setattr(module, "MOST_ROWS", 900)
+    train, test = table_of("binary", 4000, 1), table_of("binary", 2000, 2)
+    evaluations = {"test": evaluation_of(test, flat(test, 0.3))}
+
+    def run(seed):
+        found = baselines(ALL, train, {"test": test}, evaluations, seed=seed)
+        return found | {"found": [item | {"seconds": 0} for item in found["found"]]}
+
+    one, again, other = run(1), run(1), run(2)
+    assert one == again != other
+    assert json.loads(json.dumps(one)) == one
+    assert one["rows"] == {"test": 900}
+    assert [item["rows"] for item in one["found"]] == [4000, 900, 900]
+    shown = [i * 1999 // 899 for i in range(900)]
+    expected = target_metrics(
+        Target("label", "binary"), flat(test, 0.3)[shown], test.unpack(test.words).targets[0][shown], None, 15
+    )
+    (logloss,) = (part for part in one["found"][0]["differences"] if part["metric"] == "logloss")
+    assert logloss["model"] == pytest.approx(expected["logloss"])
+
+
+@pytest.mark.parametrize("name", ["linear", "boosted"])
+def test_a_class_that_the_train_rows_lack_gets_no_chance(name):
+    train, test = table_of("multiclass", 4000, 1), table_of("multiclass", 2000, 2)
+    kept = train.words[train.unpack(train.words).targets[0] != 1].contiguous()
+    found = baselines(
+        [name], PackedTable(kept, train.schema), {"test": test}, {"test": evaluation_of(test, flat(test))}, seed=1
+    )
+    labels = test.unpack(test.words).targets[0]
+    assert found["found"][0]["metrics"]["test"]["accuracy"] <= float((labels != 1).double().mean())
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass"])
+def test_what_does_not_apply_is_said(task):
+    train, test = table_of(task, 4000, 1), table_of(task, 2000, 2)
+    ones = train.words[train.unpack(train.words).targets[0] == 1].contiguous()
+    found = baselines(
+        ALL, PackedTable(ones, train.schema), {"test": test}, {"test": evaluation_of(test, flat(test))}, seed=1
+    )
+    assert [item["name"] for item in found["found"]] == ["constant"]
+    assert found["left_out"] == [
+        f"the {name} of 'label' (the train labels are all alike)" for name in ("linear model", "boosted trees")
+    ]
+
+
+def test_where_negatives_are_drawn_the_constant_is_the_items_popularity():
+    train = table_of("binary", 4000, 1)
+    group = torch.arange(2000, dtype=torch.int32) // 5
+    test = table_of("binary", 2000, 2, group=group)
+    found = baselines(ALL, train, {"test": test}, {"test": evaluation_of(test, flat(test))}, seed=1, item_column=1)
+    (popularity,) = found["found"]
+    assert popularity["name"] == "popularity"
+    counts = np.bincount(train.words[:, 1].numpy(), minlength=SHOPS)
+    scores = torch.from_numpy(counts[test.words[:, 1].numpy()] / counts.max())
+    expected = target_metrics(Target("label", "binary"), scores, test.unpack(test.words).targets[0], group, 15)
+    assert popularity["metrics"]["test"] == {name: expected[name] for name in ("auc", "mrr", "gauc", "gauc_left_out")}
+    assert [part["metric"] for part in popularity["differences"]] == ["auc", "mrr"]
+    assert len(found["left_out"]) == 2
+    assert "negatives are drawn anew" in found["left_out"][0]
+
+
+def test_the_table_shows_the_model_on_the_same_rows_and_what_is_worse():
+    rows = baseline_rows(found_of("binary")[0])
+    assert [row[""] for row in rows] == ["this model", "constant", "linear model", "boosted trees"]
+    assert rows[0]["logloss"] == pytest.approx(np.log(2), rel=1e-6)
+    assert rows[3]["gain of logloss"] == pytest.approx(rows[3]["logloss"] - rows[0]["logloss"])
+    assert rows[3]["the model is worse by"] == "logloss, auc"
+    assert baseline_rows({"found": []}) == []
+
+
+@pytest.mark.parametrize(
+    ("losses", "steps", "words"),
+    [
+        ([0.6, 0.5], 55, ["only 55 steps: lower train.batch_size", "in the last epoch: raise train.epochs"]),
+        ([0.5, 0.6, 0.7], 5000, ["in epoch 1 of 3: lower train.lr_max", "gigabatch tune"]),
+        ([0.6, 0.5, 0.51], 5000, ["Gigabatch tune looks"]),
+    ],
+)
+def test_advice_follows_the_learning_curve(losses, steps, words):
+    curve = [{"epoch": i + 1.0, "valid_loss": loss} for i, loss in enumerate(losses)]
+    text = advice([{"epoch": 0.5}, *curve], steps)
+    assert all(word in text for word in words), text
+    assert ("steps" in text) == (steps < 1000)

@@ -1,0 +1,155 @@
+"""Warnings about data: told for what is wrong and beyond chance, silent on splits of one table."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.schema import Column, IdColumn, Schema, Target, TensorSchema
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.pipeline.evaluation.checks import (
+    column_warnings,
+    label_warnings,
+    leak_warnings,
+    missing_shares,
+    unseen_shares,
+)
+from gigabatch.pipeline.stages.stages import pack
+
+ROWS = 4000
+
+
+def labelled(task: str, labels, **columns) -> PackedTable:
+    labels = torch.as_tensor(labels, dtype=torch.int32 if task == "multiclass" else torch.float32)
+    classes = ("egg", "ham", "spam") if task == "multiclass" else ()
+    ids = {name: torch.as_tensor(v, dtype=torch.int32) for name, v in columns.items() if v.dtype.kind == "i"}
+    floats = {name: torch.as_tensor(v, dtype=torch.float32) for name, v in columns.items() if v.dtype.kind == "f"}
+    schema = TensorSchema(
+        tuple(IdColumn(name, int(v.max()) + 1) for name, v in ids.items()),
+        tuple(floats),
+        (Target("y", task, len(classes) or 1, classes),),
+    )
+    return PackedTable.from_columns(schema, list(ids.values()), list(floats.values()), [labels])
+
+
+def drawn(task: str, seed: int, rows=ROWS, shift=0.0):
+    random = np.random.default_rng(seed)
+    if task == "regression":
+        return random.normal(10 + shift, 2, rows)
+    if task == "multiclass":
+        return random.choice(3, rows, p=[0.5 - shift, 0.3 + shift, 0.2])
+    return random.random(rows) < 0.24 + shift
+
+
+@pytest.mark.parametrize(
+    ("task", "shift", "words"),
+    [
+        ("binary", 0.1, "the share of 1 differs between the splits: train 0.2"),
+        ("binary", 0.05, None),  # 1.2 times
+        ("multiclass", 0.15, "the shares of the classes differ from train's, test by 0.1"),
+        ("multiclass", 0.07, None),
+        ("regression", 0.8, "the mean differs between the splits: train 9.9"),
+        ("regression", 0.3, None),
+    ],
+)
+def test_labels_that_differ_by_more_than_the_bound_are_told_and_no_others(task, shift, words):
+    tables = {
+        "train": labelled(task, drawn(task, 1)),
+        "valid": labelled(task, drawn(task, 2)),
+        "test": labelled(task, drawn(task, 3, shift=shift)),
+    }
+    found = label_warnings(tables)
+    assert len(found) == (words is not None)
+    if words:
+        assert words in found[0]
+        assert "valid" not in found[0]
+
+
+def test_a_difference_within_chance_is_not_told():
+    tables = {"train": labelled("binary", drawn("binary", 1)), "test": labelled("binary", [1.0] * 10 + [0.0] * 20)}
+    assert label_warnings(tables) == []  # .33 of thirty rows
+
+
+def test_a_class_that_a_split_lacks_is_named():
+    tables = {
+        "train": labelled("multiclass", [0, 1, 0, 1]),
+        "valid": labelled("multiclass", [0, 0, 2, 1]),
+        "test": labelled("multiclass", [0, 0, 2, 0]),
+    }
+    assert label_warnings(tables) == [
+        "target 'y': the train split has no row of class 'spam', so no model can learn it.",
+        "target 'y': split 'test' has no row of class 'ham'. Metrics of it say nothing there.",
+    ]
+    binary = {"train": labelled("binary", [0, 1]), "test": labelled("binary", [0, 0])}
+    assert "split 'test' has no row of class 1" in label_warnings(binary)[0]
+
+
+def test_missing_shares_are_those_of_the_files(tmp_path):
+    frame = pd.DataFrame({"a": [1.0, np.nan, 3.0, np.nan], "b": ["x", None, "y", "z"], "c": [1.0, 2.0, 3.0, 4.0]})
+    frame.to_parquet(tmp_path / "part-0.parquet")
+    # Without statistics the columns themselves are read.
+    table = pa.Table.from_pandas(pd.concat([frame] * 2))
+    pq.write_table(table, tmp_path / "part-1.parquet", write_statistics=False, row_group_size=3)
+    found = missing_shares({"train": sorted(tmp_path.glob("*.parquet")), "test": []}, ["a", "b", "c"])
+    assert found == {"train": {"a": 0.5, "b": 0.25, "c": 0.0}, "test": {"a": 0.0, "b": 0.0, "c": 0.0}}
+
+
+def test_columns_with_more_missing_or_unseen_values_are_told():
+    rows = {"train": ROWS, "valid": 500, "test": 500}
+    missing = {
+        "train": {"price": 0.02, "age": 0.30, "city": 0.0},
+        "valid": {"price": 0.03, "age": 0.35, "city": 0.0},
+        "test": {"price": 0.40, "age": 0.33, "city": 0.05},
+    }
+    unseen = {
+        "train": {"city": 0.0, "flight": 0.45},
+        "valid": {"city": 0.02, "flight": 0.5},
+        "test": {"city": 0.08, "flight": 0.52},
+    }
+    assert column_warnings(missing, unseen, rows) == [
+        "column 'price': the share of missing values differs: train 2%, test 40% (more than 10% of the rows).",
+        "column 'flight': 50% of valid, 52% of test has values that are not in the vocabulary (more than 10%; 45% of "
+        "train, as values that are too rare).",
+    ]
+    few = rows | {"test": 2}
+    assert "price" not in " ".join(column_warnings(missing, unseen, few))
+
+
+def test_unseen_shares_are_counted_from_ids():
+    columns = Column("city", "categorical", "string"), Column("y", "target", "float32")
+    train = pd.DataFrame({"city": ["a", "a", "b", None], "y": [0.0, 1.0, 0.0, 1.0]})
+    preprocessor = Preprocessor(Schema(columns, (Target("y", "binary"),))).fit([train])
+    tables = {"train": pack(preprocessor, train), "test": pack(preprocessor, train.assign(city=["a", "x", "y", None]))}
+    assert unseen_shares(preprocessor, tables) == {"train": {"city": 0.0}, "test": {"city": 0.5}}
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+def test_a_column_that_gives_the_label_away_is_named_and_no_good_feature(task):
+    random = np.random.default_rng(5)
+    y = drawn(task, 1)
+    noise = random.normal(size=ROWS)
+    number = np.asarray(y, dtype=float)
+    far = np.abs(number - number.mean()) if task == "regression" else number
+    columns = {
+        "good": number + 1.2 * noise * number.std(),
+        "leak": 1000 - 3 * number + 1e-3 * noise,
+        "noise": noise,
+        "many": random.integers(3, 3000, ROWS),
+        "codes": (random.integers(0, 5, ROWS) * 3 + number.clip(0, 2)).astype(int) + 3,
+        "folded": np.where(random.random(ROWS) < 0.5, 1, -1) * (far + 1),
+    }
+    found = leak_warnings(labelled(task, y, **columns))
+    named = {text.split("'")[1] for text in found}
+    assert named == ({"leak"} if task == "regression" else {"leak", "codes", "folded"})
+    assert all("alone it reaches an " + ("R²" if task == "regression" else "AUC") in text for text in found)
+
+
+def test_too_few_rows_of_a_class_tell_nothing():
+    y = np.arange(ROWS) < 15
+    assert leak_warnings(labelled("binary", y, x=y.astype(float))) == []
+    many = np.arange(ROWS) < 40
+    assert len(leak_warnings(labelled("binary", many, x=many.astype(float)))) == 1
+    assert leak_warnings(labelled("regression", np.ones(ROWS), x=np.ones(ROWS))) == []

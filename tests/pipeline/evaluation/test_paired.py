@@ -1,0 +1,88 @@
+"""Standard errors of paired differences against bootstraps, and metrics against those of `models/metrics`."""
+
+import numpy as np
+import pytest
+import torch
+
+from gigabatch.models.metrics.pointwise import log_loss, multiclass_log_loss, rmse, roc_auc
+from gigabatch.models.metrics.ranking import grouped_mrr
+from gigabatch.pipeline.evaluation.paired import Labelled, difference
+
+ROWS = 3000
+
+
+def two_models(task: str, seed: int = 0):
+    """Labels, and predictions of a good and of a worse model whose errors have much in common."""
+    random = torch.Generator().manual_seed(seed)
+    signal, common, own = torch.randn(3, ROWS, generator=random)
+    better, worse = signal + common, signal + common + 0.7 * own
+    if task == "regression":
+        return signal, better, worse
+    labels = (torch.rand(ROWS, generator=random) < torch.sigmoid(2 * signal)).float()
+    better, worse = torch.sigmoid(better), torch.sigmoid(worse)
+    if task == "multiclass":
+        return labels.int(), torch.stack([1 - better, better], 1), torch.stack([1 - worse, worse], 1)
+    return labels, better, worse
+
+
+METRICS = {
+    "logloss": lambda p, y, w, g: (multiclass_log_loss if p.dim() == 2 else log_loss)(p, y, w),
+    "auc": lambda p, y, w, g: roc_auc(p, y, w),
+    "rmse": lambda p, y, w, g: rmse(p, y, w),
+    "mrr": lambda p, y, w, g: grouped_mrr(p, y, g, w),
+}
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["alike", "weighted"])
+@pytest.mark.parametrize(
+    ("metric", "task", "grouped"),
+    [
+        ("logloss", "binary", False),
+        ("logloss", "binary", True),
+        ("auc", "binary", False),
+        ("auc", "binary", True),
+        ("mrr", "binary", True),
+        ("logloss", "multiclass", False),
+        ("rmse", "regression", True),
+    ],
+)
+def test_the_standard_error_of_a_difference_is_that_of_a_paired_bootstrap(metric, task, weighted, grouped):
+    labels, better, worse = two_models(task)
+    weight = torch.rand(ROWS, generator=torch.Generator().manual_seed(1)) if weighted else None
+    group = torch.arange(ROWS) // 5 if grouped else None
+    found = difference(metric, worse, better, Labelled(task, labels, weight, group))
+    value = METRICS[metric]
+    assert found.model == pytest.approx(float(value(worse, labels, weight, group)), rel=1e-6)
+    assert found.baseline == pytest.approx(float(value(better, labels, weight, group)), rel=1e-6)
+    assert found.gain == pytest.approx(-abs(found.model - found.baseline))
+    random = np.random.default_rng(2)
+    gains = []
+    for _ in range(200):
+        if grouped:  # groups are drawn, and each draw is a group of its own
+            drawn = random.integers(0, ROWS // 5, ROWS // 5)
+            rows = torch.tensor((drawn[:, None] * 5 + np.arange(5)).ravel())
+            groups = torch.arange(ROWS) // 5
+        else:
+            rows, groups = torch.tensor(random.integers(0, ROWS, ROWS)), None
+        w = None if weight is None else weight[rows]
+        gains.append(float(value(worse[rows], labels[rows], w, groups) - value(better[rows], labels[rows], w, groups)))
+    assert found.error == pytest.approx(np.std(gains), rel=0.2)
+    assert found.is_worse == (found.gain < -2 * np.std(gains)) == (metric != "mrr")
+
+
+def test_equal_predictions_are_not_worse_and_a_metric_of_one_class_is_none():
+    labels, better, worse = two_models("binary")
+    rows = Labelled("binary", labels)
+    assert not difference("logloss", better, better, rows).is_worse
+    assert not difference("logloss", better, worse, rows).is_worse
+    assert not difference("logloss", better + 1e-7, better, rows).is_worse
+    assert difference("auc", better, worse, Labelled("binary", labels * 0)) is None
+
+
+def test_rows_of_weight_zero_do_not_count():
+    labels, better, worse = two_models("binary")
+    half = (torch.arange(ROWS) % 2).float()
+    for metric in ("logloss", "auc"):
+        found = difference(metric, worse, better, Labelled("binary", labels, half))
+        odd = difference(metric, worse[1::2], better[1::2], Labelled("binary", labels[1::2]))
+        assert (found.gain, found.error) == pytest.approx((odd.gain, odd.error), rel=1e-3)

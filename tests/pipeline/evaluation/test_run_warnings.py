@@ -1,0 +1,90 @@
+"""What a run says first, on the console and in its report, where the model or the data are not what they should be."""
+
+import json
+import logging
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.stages.stages import Pipeline
+
+ROWS = 3000
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    """A configuration of the recipe `table` on rows by time; the last tenth comes from another shop."""
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    random = np.random.default_rng(0)
+    price, hour = random.normal(size=ROWS), random.integers(0, 24, ROWS)
+    late = np.arange(ROWS) >= 0.9 * ROWS
+    bought = (random.random(ROWS) < 1 / (1 + np.exp(1 - 2 * price - 2.5 * late))).astype(int)
+    frame = pd.DataFrame(
+        {
+            "at": np.arange(ROWS) * 60, "price": price, "hour": hour, "bought": bought,
+            "brand": np.where(late & (random.random(ROWS) < 0.5), "new", random.choice(["a", "b", "c"], ROWS)),
+            "weight": np.where(late & (random.random(ROWS) < 0.4), np.nan, random.normal(size=ROWS)),
+            "refund": bought * 5 + random.normal(size=ROWS) * 0.01,
+        }
+    )  # fmt: skip
+    frame.to_csv(tmp_path / "shop.csv", index=False)
+    config = {
+        "name": "shop", "recipe": "table", "device": "cpu", "engine": "pandas",
+        "artifacts": str(tmp_path / "artifacts"), "runs": str(tmp_path / "runs"),
+        "features": {
+            "path": str(tmp_path / "shop.csv"), "categorical": ["brand", "hour"], "time": "at",
+            "continuous": ["price", "weight", "refund"], "targets": {"bought": {"task": "binary"}},
+        },
+        "model": {"layers": [8]},
+        "train": {"epochs": 1, "batch_size": 1024, "lr_max": 1e-6},
+        "evaluate": {"importance": False},
+    }  # fmt: skip
+    (tmp_path / "shop.yaml").write_text(json.dumps(config))
+    return tmp_path / "shop.yaml"
+
+
+def test_a_poor_model_and_odd_data_are_the_first_thing_that_is_said(shop, capsys, caplog):
+    caplog.set_level(logging.INFO)
+    assert main(["train", "--config", str(shop)]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("Warning: 'bought' on the test split: the model is worse than ")
+    assert "the boosted trees (" in out[0]
+    assert "It took only 2 steps: lower train.batch_size or raise train.epochs; " in out[0]
+    warned = [line for line in out if line.startswith("Warning: ")]
+    for words in (
+        "target 'bought': the share of 1 differs between the splits: train",
+        "column 'refund' may leak target 'bought': alone it reaches an AUC of ",
+        "column 'weight': the share of missing values differs: train 0%, test ",
+        "column 'brand': ",
+    ):
+        assert any(words in line for line in warned), words
+    assert len(warned) == 5
+    assert "boosted trees" in "\n".join(out[len(warned) :])
+    run = Pipeline.from_config(shop).train()
+    summary = run.summary
+    assert [f"Warning: {text}" for text in summary["warnings"]] == warned
+    assert [item["name"] for item in summary["baselines"]["found"]] == ["constant", "linear", "boosted"]
+    assert [set(item["metrics"]) for item in summary["baselines"]["found"]] == [{"valid", "test"}] * 3
+    page = (run.path / "report.html").read_text()
+    assert page.index("the model is worse than") < page.index("<dl") < page.index("<h2>Baselines</h2>")
+    assert "baselines: constant" in caplog.text
+    assert "boosted" in caplog.text.partition("baselines: constant")[2].splitlines()[0]
+
+
+def test_a_model_that_learnt_is_not_warned_of_and_baselines_can_be_left_out(shop, capsys):
+    good = [
+        "features.continuous=[price]", "features.categorical=[hour]", "train.epochs=10", "train.batch_size=128",
+        "train.lr_max=0.02", "evaluate.baselines=[constant]",
+    ]  # fmt: skip
+    assert main(["train", "--config", str(shop), *good]) == 0
+    out = capsys.readouterr().out
+    assert "the model is worse than" not in out
+    assert "boosted" not in out
+    run = Pipeline.from_config(shop, *good, "evaluate.baselines=[]").train()
+    assert run.skipped == ("features", "encode", "train")
+    assert run.summary["baselines"] is None
+    assert "Baselines" not in (run.path / "report.html").read_text()
+    assert main(["train", "--config", str(shop), "evaluate.baselines=[constant, constant]"]) == 2
+    assert "names a baseline twice" in capsys.readouterr().err
