@@ -113,7 +113,9 @@ class ArtifactStore:
         remove_leftovers(target.parent)
         if target.is_dir():
             try:
-                verified(target, "run", alone=False)
+                named = verified(target, "run", alone=False)["files"].keys()
+                if lost := sorted(artifact.manifest["files"].keys() - named):
+                    raise ArtifactError(f"run {target}: its manifest does not name {lost[0]}.")
                 return
             except ArtifactError as error:
                 log.warning("%s It is put aside and made again.", error)

@@ -132,6 +132,13 @@ def test_rows_of_weight_zero_teach_nothing_and_the_others_by_their_weight():
         assert one["metrics"]["test"] == pytest.approx(other["metrics"]["test"], rel=1e-3)
 
 
+def test_wide_rows_and_many_classes_leave_fewer_rows_to_learn_from(monkeypatch):
+    monkeypatch.setattr(module, "FEWEST_ROWS", 100)
+    monkeypatch.setattr(module, "CELLS", 4 * 1500)  # four columns
+    assert [item["rows"] for item in found_of("binary")[0]["found"]] == [4000, 1500, 1500]
+    assert [item["rows"] for item in found_of("multiclass", ["linear"])[0]["found"]] == [500]
+
+
 def test_only_a_sample_by_the_seed_is_learnt_from_and_measured(monkeypatch):
     monkeypatch.setattr(module, "MOST_ROWS", 900)
     train, test = table_of("binary", 4000, 1), table_of("binary", 2000, 2)
@@ -199,7 +206,7 @@ def test_the_table_shows_the_model_on_the_same_rows_and_what_is_worse():
     assert [row[""] for row in rows] == ["this model", "constant", "linear model", "boosted trees"]
     assert rows[0]["logloss"] == pytest.approx(np.log(2), rel=1e-6)
     assert rows[3]["gain of logloss"] == pytest.approx(rows[3]["logloss"] - rows[0]["logloss"])
-    assert rows[3]["worse"] == "logloss, auc"
+    assert rows[3]["the model is worse by"] == "logloss, auc"
     assert baseline_rows({"found": []}) == []
 
 

@@ -292,7 +292,7 @@ def test_a_null_label_is_an_error_with_its_split_and_number(tiny):
 
 def test_a_label_other_than_zero_and_one_is_an_error(tiny):
     change(tiny, lambda frame: frame.assign(clicked=frame["clicked"] * 2))
-    with pytest.raises(ValueError, match=r"binary target 'clicked'.*labels must be 0 or 1"):
+    with pytest.raises(ValueError, match=r"binary target 'clicked': .* values are not 0 or 1; the first is 2"):
         tiny.train()
     assert tiny.artifacts("encode") == []
 
