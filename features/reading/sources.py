@@ -60,9 +60,9 @@ def expand(pattern: str) -> list[str]:
     if pattern.startswith("package://"):
         pattern = _in_package(pattern)
     if "://" in pattern:
-        filesystem, path = file_system(pattern)
+        filesystem, inside = file_system(pattern)
         try:
-            found = [filesystem.unstrip_protocol(name) for name in sorted(filesystem.glob(path))]
+            found = [filesystem.unstrip_protocol(name) for name in sorted(filesystem.glob(inside))]
         except OSError as error:
             raise DataError(
                 f"input {pattern!r}: cannot be reached ({error}). Check the URL and the network."

@@ -44,7 +44,9 @@ def refuse_future(features: Features, now: float | None = None) -> None:
     allowed = (time.time() if now is None else now) + features.pipeline.config.nightly.max_future_seconds
     limit = allowed / TIME_UNITS[unit]
     engine, keys = load_engine(features.pipeline.engine), features.schema.names("key")
-    found, count, latest, examples = [], 0, limit, []
+    found: list[str] = []
+    examples: list[dict[str, Any]] = []
+    count, latest = 0, limit
     for split in ("train", "valid", "test"):
         late = 0
         for part in features.parts(split):
