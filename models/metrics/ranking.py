@@ -80,13 +80,8 @@ def grouped_mrr(scores: Tensor, labels: Tensor, groups: Tensor, weight: Tensor |
     0.75
     """
     ranked = RankedGroups(scores, labels, groups, weight)
-    share = (ranked.weight.double() / ranked.num_rows)[ranked.num_positives > 0]
+    share = ranked.share_of_ranks()
     return (ranked.reciprocal_rank() * share).sum() / share.sum()
-
-
-def reciprocal_ranks(scores: Tensor, labels: Tensor, groups: Tensor) -> Tensor:
-    """1 / mean rank of the best-ranked positive of each group that has one, float64 [groups], by ascending number."""
-    return RankedGroups(scores, labels, groups).reciprocal_rank()
 
 
 def normalised_entropy(probabilities: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -231,6 +226,10 @@ class RankedGroups:
         best = rank.new_full((len(self.num_rows),), torch.inf)
         best.scatter_reduce_(0, self.group_of_run[has_positive], rank[has_positive], "amin")
         return best[best.isfinite()].reciprocal()
+
+    def share_of_ranks(self) -> Tensor:
+        """How much each of `reciprocal_rank` counts, float64: the mean weight of its group's rows, else 1."""
+        return (self.weight.double() / self.num_rows)[self.num_positives > 0]
 
     def _expected_hits(self, k: int) -> Tensor:
         _check_k(k)

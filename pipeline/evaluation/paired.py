@@ -90,7 +90,7 @@ def _influence(metric: str, scores: Tensor, rows: Labelled) -> tuple[float, Tens
     if metric == "mrr":
         assert rows.group is not None
         ranked = RankedGroups(scores, rows.labels, rows.group, rows.weight)
-        share = (ranked.weight.double() / ranked.num_rows)[ranked.num_positives > 0]
+        share = ranked.share_of_ranks()
         ranks = ranked.reciprocal_rank()
         value = (ranks * share).sum() / share.sum()
         return float(value), share * (ranks - value) / share.sum()
