@@ -21,7 +21,7 @@ READY := $(VENV)/.ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plan tune profile compare features train evaluate score embed serve export nightly rollback test test-thorough \
+.PHONY: help setup plan tune profile compare features train evaluate score embed serve export nightly runs promote rollback test test-thorough \
         test-cudf-api fuzz lint bench bench-env gpu-check data-trivago data-movielens gc clean
 
 help:  ## show this list
@@ -54,25 +54,32 @@ features: $(READY)  ## raw files -> features as Parquet
 train: $(READY)  ## raw files -> features -> tensors -> a trained, evaluated model and its report
 	$(PYTHON) -m gigabatch train --config $(CONFIG) $(ARGS)
 
-evaluate: $(READY)  ## evaluate the latest model again; summary and report go beside its own
+evaluate: $(READY)  ## evaluate the current model again; summary and report go beside its own
 	$(PYTHON) -m gigabatch evaluate --config $(CONFIG) $(ARGS)
 
-score: $(READY)  ## predictions of the latest model (trivago: the challenge's submission file)
+score: $(READY)  ## predictions of the current model (trivago: the challenge's submission file)
 	$(PYTHON) -m gigabatch score --config $(CONFIG) $(ARGS)
 
-embed: $(READY)  ## store the vectors of the latest two-tower model's users and items
+embed: $(READY)  ## store the vectors of the current two-tower model's users and items
 	$(PYTHON) -m gigabatch embed --config $(CONFIG) $(ARGS)
 
 serve: $(READY)  ## answer /rank, /recommend and /score over HTTP with the current model; a promoted one is swapped in
 	$(PYTHON) -m gigabatch serve --config $(CONFIG) $(ARGS)
 
-export: $(READY)  ## the latest model for other runtimes: make export ARGS="--formats onnx_rows,torch --out exported"
+export: $(READY)  ## the current model for other runtimes: make export ARGS="--formats onnx_rows,torch --out exported"
 	$(PYTHON) -m gigabatch export --config $(CONFIG) $(ARGS)
 
-nightly: $(READY)  ## new raw files -> a model -> compared with the current one -> promoted or kept
+nightly: $(READY)  ## new raw files -> a model -> compared with the current one -> promoted or kept (schedule the command)
 	$(PYTHON) -m gigabatch nightly --config $(CONFIG) $(ARGS)
 
-rollback: $(READY)  ## make the model before the current one current again
+runs: $(READY)  ## every run with date, state, metrics and the period of its data
+	$(PYTHON) -m gigabatch runs --config $(CONFIG) $(ARGS)
+
+promote: $(READY)  ## make a run current by hand: make promote RUN=ID, as make runs lists it
+	test -n '$(RUN)' || { echo 'make promote RUN=ID' >&2; exit 2; }
+	$(PYTHON) -m gigabatch promote '$(RUN)' --config $(CONFIG) $(ARGS)
+
+rollback: $(READY)  ## make the model before the current one current again, and block the one that was
 	$(PYTHON) -m gigabatch rollback --config $(CONFIG) $(ARGS)
 
 test: $(READY)  ## the test suite, on CPU, in as many processes as there are cores

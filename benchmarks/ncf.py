@@ -36,7 +36,7 @@ from gigabatch.features.vocabulary.vocabulary import LAYOUT
 from gigabatch.loaders.batches.dataset import BatchDataset
 from gigabatch.loaders.batches.loader import BatchLoader
 from gigabatch.loaders.negatives.draws import UniformNegatives
-from gigabatch.loaders.negatives.implicit import ImplicitBatches
+from gigabatch.loaders.negatives.implicit import ImplicitBatches, apart_from
 from gigabatch.loaders.negatives.table import KnownPositives
 from gigabatch.loaders.tables.entity_rows import EntityRows
 from gigabatch.loaders.tables.packed import PackedTable
@@ -74,7 +74,7 @@ class Ours:
         users, items = table.words[:, 0].contiguous(), table.words[:, 1].contiguous()
         known = KnownPositives.from_pairs(users, items, data.inputs.num_ids[0])
         item_ids = range(LAYOUT.first, data.inputs.num_ids[1])
-        sampler = UniformNegatives(item_ids, NEGATIVES, known, seed=seed, device=device)
+        sampler = UniformNegatives(item_ids, NEGATIVES, apart_from(known, item_ids), seed=seed, device=device)
         self.setup_seconds = time.perf_counter() - started
         negatives = ImplicitBatches(sampler, 0, EntityRows.of(table, 1, (1,)).to(device), item_ids)
         settings = dict(optimizer or OURS)

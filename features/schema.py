@@ -16,6 +16,8 @@ ROLES: tuple[str, ...] = ("categorical", "continuous", "target", "weight", "grou
 Task = Literal["binary", "multiclass", "regression"]
 TASKS: tuple[str, ...] = ("binary", "multiclass", "regression")
 ENTITIES: tuple[str, ...] = ("user", "item")
+# Sums of a batch's losses, each times its weight, stay within float32. Only ratios of weights count.
+LARGEST_WEIGHT = 2.0**64
 BESIDE_SCORES: tuple[str, ...] = ("key", "group", "time")
 # Roles with a word in a packed row.
 PACKED: tuple[str, ...] = ("categorical", "continuous", "target", "weight", "group")

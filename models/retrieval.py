@@ -35,6 +35,7 @@ EXACT_BYTES = {"cpu": 64 << 20, "cuda": 4 << 30}
 INDEX_FILE, REPORT_FILE = "index.faiss", "index.json"
 LIST_ROWS = 39  # items a list at least, below which faiss finds its centroids poorly founded
 TRAIN_ROWS = 64  # items a list from which the centroids are learnt
+INVALID = "{what}: a product is NaN or infinite. A vector holds NaN or an infinity, or far too much."
 SERIAL_QUERIES = 16  # below this many, to start threads takes longer than they save
 
 
@@ -105,6 +106,8 @@ def _best(queries: Tensor, items: Tensor, k: int, exclude: Tensor | None, block_
         block = items[start : start + block_rows].to(device, torch.float32)
         size = _group_size(len(block), k)
         scores = _products(queries, block, size)
+        if len(scores):  # before any is left out: -inf means that below
+            invalid |= ~(scores[:, : len(block)].amin() > float("-inf"))
         if exclude is not None and exclude.shape[1]:
             _leave_out(scores, exclude.to(device) - start)
         groups = scores.view(len(scores), scores.shape[1] // size, size)
@@ -120,7 +123,7 @@ def _best(queries: Tensor, items: Tensor, k: int, exclude: Tensor | None, block_
         found = torch.cat([best, _keys(groups, rows).flatten(1)], 1)
         best = found.topk(k).values
     if bool(invalid):
-        raise ModelError("top_k: a product is NaN or infinite. A vector holds NaN or an infinity, or far too much.")
+        raise ModelError(INVALID.format(what="top_k"))
     return best
 
 
@@ -264,6 +267,8 @@ class ApproximateIndex:
         rows = self._candidates(queries, min(k + num_excluded, len(self.items)))
         vectors = self.items[rows.clamp_min(0)].float()  # [Q, n, d]
         scores = torch.bmm(vectors, queries.float().cpu()[:, :, None])[:, :, 0]
+        if not bool(scores.isfinite().all()):
+            raise ModelError(INVALID.format(what="approximate index"))
         unwanted = rows < 0
         if exclude is not None and num_excluded:
             ordered = exclude.cpu().sort(1).values

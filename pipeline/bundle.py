@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from gigabatch.features.encoding.online import OnlineTransformer
 from gigabatch.features.encoding.preprocessor import Preprocessor
@@ -189,7 +190,8 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
             raise BundleError(f"bundle {folder}: format {content['format']}, this version reads {FORMAT}.")
         info, has_workflow = dict(content["info"]), content.get("workflow", False)
         _check(folder, content, has_workflow)
-        model = ModelSpec.from_dict(content["model"]).build()
+        with _AsAllocated():
+            model = ModelSpec.from_dict(content["model"]).build()
         model.load_state_dict(load_file(folder / WEIGHTS, device="cpu"))
     except BundleError:
         raise
@@ -205,6 +207,16 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
     if list(model.inputs.num_ids) != expected:
         raise BundleError(f"bundle {folder}: the model's tables {model.inputs.num_ids} do not fit the vocabularies.")
     return Bundle(preprocessor, model.to(device).eval(), info, device, workflow)
+
+
+class _AsAllocated(TorchFunctionMode):
+    """Within it weights are not drawn: those of a bundle come from its file, and drawing tables of a million ids takes
+    longer than reading them. torch's random state stays as it is."""
+
+    DRAWS = (Tensor.normal_, Tensor.uniform_, Tensor.bernoulli_, Tensor.exponential_, Tensor.random_)
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        return arguments[0] if function in self.DRAWS else function(*arguments, **(options or {}))
 
 
 def _files(folder: Path, has_workflow: bool) -> dict[str, Path]:

@@ -3,8 +3,8 @@
 - Text is compared by its UTF-8 bytes; it is never read as a number: "7" and 7 are different, and a column of the one
   kind against a vocabulary of the other is an error.
 - Whole numbers are compared as int64 whatever their width. A column of floats (integers read with nulls) finds whole
-  numbers by value; a float with a fraction or an infinity is none of them, and one of 2^53 and beyond is an error,
-  since it may be another number rounded.
+  numbers by value; a float with a fraction or an infinity is none of them, and one of 2^53 and beyond (2^24 where the
+  column is float32) is an error, since it may be another number rounded.
 - Flags are true and false, not 1 and 0.
 - A category type counts by its values, never by its codes. NaN is null. -0.0 is 0.0.
 """
@@ -17,7 +17,7 @@ from typing import Any
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Array, Column
 from gigabatch.features.errors import DataError
-from gigabatch.features.exact.float_order import EXACT
+from gigabatch.features.exact.float_order import EXACT, exact_below
 
 TEXT, WHOLE, FLOAT, FLAG = "text", "whole numbers", "floats", "flags"
 KINDS = {"O": TEXT, "U": TEXT, "i": WHOLE, "u": WHOLE, "f": FLOAT, "b": FLAG}
@@ -28,12 +28,14 @@ class Canonical:
     """A column of one kind.
 
     values: a column of str, int32, int64, float64 or bool; a category type only of text. Text keeps its nulls, other
-    kinds hold an arbitrary value there. null: bool array. kind: one of KINDS, None where every row is null.
+    kinds hold an arbitrary value there. null: bool array. kind: one of KINDS, None where every row is null. exact: from
+    here on the floats that came in may be other whole numbers, rounded.
     """
 
     values: Column
     null: Array
     kind: str | None
+    exact: int = EXACT
 
     def known(self) -> Any:
         """The values that are not null, on a new index."""
@@ -63,7 +65,8 @@ def canonicalize(column: Column, where: str) -> Canonical:
     if kind == FLOAT:
         floats = column.fillna(0.0).astype("float64") + 0.0  # -0.0 + 0.0 is 0.0
         null = null | engine.array(floats != floats)
-        return Canonical(floats.fillna(0.0), null, None if bool(null.all()) else FLOAT)
+        exact = exact_below(column.dtype)
+        return Canonical(floats.fillna(0.0), null, None if bool(null.all()) else FLOAT, exact)
     if kind == FLAG:
         return Canonical(column.fillna(False).astype("bool"), null, FLAG)
     if kind == TEXT and "list" not in str(column.dtype) and "struct" not in str(column.dtype):
@@ -121,8 +124,9 @@ def comparable(column: Canonical, known: Any, where: str) -> tuple[Any, Any, Any
         return values, known, None
     if column.kind == FLOAT and kind == WHOLE:
         array = engine.array(values)
-        _require_exact(values, ~column.null & (abs(array) >= EXACT) & (abs(array) < float("inf")), where)
-        whole = (array == engine.arrays.floor(array)) & (abs(array) < EXACT)
+        wrong = ~column.null & (abs(array) >= column.exact) & (abs(array) < float("inf"))
+        _require_exact(values, wrong, where, column.exact)
+        whole = (array == engine.arrays.floor(array)) & (abs(array) < column.exact)
         return engine.frames.Series(engine.arrays.where(whole, array, 0).astype("int64")), known.astype("int64"), ~whole
     if column.kind == WHOLE and kind == FLOAT:
         array = engine.array(values.astype("int64"))
@@ -134,11 +138,12 @@ def comparable(column: Canonical, known: Any, where: str) -> tuple[Any, Any, Any
     )
 
 
-def _require_exact(values: Any, wrong: Any, where: str) -> None:
+def _require_exact(values: Any, wrong: Any, where: str, exact: int = EXACT) -> None:
     if bool(wrong.any()):
         raise DataError(
             f"{where}: column {values.name!r} and its vocabulary are floats and whole numbers, and {int(wrong.sum())} "
-            "value(s) reach 2^53, where a float may be another number rounded. Read the ids as integers or as text."
+            f"value(s) reach 2^{exact.bit_length() - 1}, where a float may be another number rounded. Read the ids as "
+            "integers or as text."
         )
 
 

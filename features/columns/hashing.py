@@ -32,16 +32,18 @@ def _hashable(canonical: Canonical, where: str) -> Any:
     if canonical.kind == TEXT:
         return canonical.values.astype("str").fillna("")
     if canonical.kind == FLOAT:
-        _require_whole(canonical.values, where)
+        _require_whole(canonical, where)
     return canonical.values.astype("int64")
 
 
-def _require_whole(column: Column, where: str) -> None:
-    wrong = ~((column == column.round()) & (column.abs() < EXACT))  # an infinity equals its own rounding
+def _require_whole(canonical: Canonical, where: str) -> None:
+    column, exact = canonical.values, canonical.exact
+    wrong = ~((column == column.round()) & (column.abs() < exact))  # an infinity equals its own rounding
     if bool(wrong.any()):
         raise DataError(
             f"{where}: column {column.name!r} is {column.dtype} and {int(wrong.sum())} value(s) have a fraction, are "
-            "infinite or reach 2^53, so they are no ids. Use Bucketize for quantities, or read the ids as text."
+            f"infinite or reach 2^{exact.bit_length() - 1}, so they are no ids. Use Bucketize for quantities, "
+            "or read the ids as text."
         )
 
 

@@ -11,7 +11,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Array, Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import Ranked
-from gigabatch.features.exact.float_order import EXACT, InfinityFound, rankable
+from gigabatch.features.exact.float_order import EXACT, InfinityFound, exact_below, rankable
 
 
 def float_values(column: Column, where: str) -> Any:
@@ -27,18 +27,19 @@ def float_values(column: Column, where: str) -> Any:
 def whole_values(column: Column, where: str) -> Any:
     """The column of whole numbers, whatever their type, as an int64 array with 0 for null.
 
-    Errors (`DataError`): text, dates, durations, decimals and other types; fractions, infinities, floats of 2^53 and
-    beyond, which may be another number rounded; integers of 2^63 and beyond.
+    Errors (`DataError`): text, dates, durations, decimals and other types; fractions, infinities, floats of 2^53 (2^24
+    for float32) and beyond, which may be another number rounded; integers of 2^63 and beyond.
     """
     engine = engine_of(column)
     if is_empty(column, "iubf", where):
         return engine.arrays.zeros(len(column), dtype="int64")
     kind = column.dtype.kind
     known = column.fillna(False if kind == "b" else 0)
-    if kind == "f" and bool((~((known == known.round()) & (known.abs() < EXACT))).any()):
+    exact = exact_below(column.dtype) if kind == "f" else EXACT
+    if kind == "f" and bool((~((known == known.round()) & (known.abs() < exact))).any()):
         raise DataError(
-            f"{where}: column {column.name!r} is {column.dtype} and holds fractions, infinities or numbers of 2^53 and "
-            "beyond where whole numbers belong. Round it, or cast it to int64."
+            f"{where}: column {column.name!r} is {column.dtype} and holds fractions, infinities or numbers of "
+            f"2^{exact.bit_length() - 1} and beyond where whole numbers belong. Round it, or cast it to int64."
         )
     if kind == "u" and len(known) and int(known.max()) >= 2**63:
         raise DataError(f"{where}: column {column.name!r} holds integers of 2^63 and beyond.")
@@ -95,6 +96,24 @@ def rankable_values(column: Column) -> Any:
 def ranked_values(column: Column, keep: bool) -> Ranked:
     """`Ranked` of the column; an infinity is an error."""
     return naming(column.name, Ranked.of, rankable_values(column), keep)
+
+
+# Digits are those of ASCII alone: Python would also take 1_000 and digits of other scripts, other readers of the same
+# file would not.
+WHOLE_TEXT = r"^[ \t]*[+-]?[0-9]+[ \t]*$"
+FLOAT_TEXT = (
+    r"^[ \t]*[+-]?([0-9]+[.]?[0-9]*([eE][+-]?[0-9]+)?|[.][0-9]+([eE][+-]?[0-9]+)?|[iI][nN][fF]([iI][nN][iI][tT][yY])?|"
+    r"[nN][aA][nN])[ \t]*$"
+)
+
+
+def require_digits(column: Column, dtype: str) -> None:
+    """Raise `ValueError` if a column of text holds what Python takes for a number, and a reader of files would not."""
+    text = column.dropna().astype("str")
+    wrong = text[~text.str.match(WHOLE_TEXT if dtype.startswith("int") else FLOAT_TEXT)]
+    if len(wrong):
+        example = engine_of(column).to_pandas(wrong.head(1).to_frame("text"))["text"].tolist()[0]
+        raise ValueError(f"{example!r} is not written as a number: digits 0 to 9, a sign, a point, an exponent")
 
 
 def require_numbers(column: Column) -> None:

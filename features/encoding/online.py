@@ -8,6 +8,7 @@ neither pandas nor torch.
 from __future__ import annotations
 
 import json
+import re
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -20,15 +21,17 @@ import numpy as np
 import pyarrow.parquet as pq
 import xxhash
 
+from gigabatch.features.columns.numbers import FLOAT_TEXT, WHOLE_TEXT
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.state import SavedState, damage, vocabulary_path
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import Scale
-from gigabatch.features.exact.float_order import EXACT
+from gigabatch.features.exact.float_order import EXACT, exact_below
 from gigabatch.features.vocabulary.vocabulary import LAYOUT, METADATA, IdLayout, Vocabulary
 
 WHERE = "OnlineTransformer"
 FLOATS = frozenset({float, type(None), np.float64, np.float32})  # what NumPy reads as pandas would, None as NaN
+NARROW = frozenset({np.float16, np.float32})
 INTEGERS = (int, np.bool_, np.integer)  # bool is an int
 PLAIN = (str, *INTEGERS, float, np.float16, np.float32)
 
@@ -143,6 +146,10 @@ class OnlineTransformer:
     def _ids(self, values: tuple[Any, ...]) -> list[int | None]:
         try:
             found = [find(value) for find, value in zip(self._finds, values, strict=False)]
+            if not NARROW.isdisjoint(
+                map(type, values)
+            ):  # a dict would find a whole number that such a float may not be
+                found = [None if type(value) in NARROW else known for known, value in zip(found, values, strict=False)]
         except TypeError:  # a value that cannot be looked up; `encode` names its column
             found = [None] * len(self._finds)
         if None in found:
@@ -261,6 +268,19 @@ def _require_plain(value: Any) -> None:
         raise TypeError(f"it is a {type(value).__name__}; text, numbers and booleans can be read")
 
 
+def _require_exact(value: float | np.floating) -> None:
+    exact = exact_below(value.dtype) if isinstance(value, np.floating) else EXACT
+    if not abs(value) < exact:
+        raise ValueError(
+            f"it reaches 2^{exact.bit_length() - 1}, where such floats skip whole numbers; give an integer or text"
+        )
+
+
+def _require_digits(value: Any, pattern: str) -> None:
+    if isinstance(value, str) and re.match(pattern, value) is None:
+        raise ValueError("it is not written as a number: digits 0 to 9, a sign, a point, an exponent")
+
+
 def _as_text(value: Any, dtype: str) -> str:
     if isinstance(value, str):
         value.encode()  # half of a surrogate pair is no text
@@ -268,20 +288,19 @@ def _as_text(value: Any, dtype: str) -> str:
     _require_plain(value)
     if isinstance(value, (float, np.floating)):  # as in `sources.cast`: a whole one is the integer's text
         number = float(value)
-        if not abs(number) < EXACT:
-            raise ValueError("it reaches 2^53, where floats skip whole numbers; give an integer or text")
+        _require_exact(value)
         return str(int(number)) if number == int(number) else str(value)
     return str(value)
 
 
 def _as_whole(value: Any, dtype: str) -> int:
     _require_plain(value)
+    _require_digits(value, WHOLE_TEXT)
     whole = int(value)  # an infinity is an OverflowError
     if isinstance(value, (float, np.floating)):
         if whole != value:
             raise ValueError("it has a fraction")
-        if abs(whole) >= EXACT:
-            raise ValueError("it reaches 2^53, where floats skip whole numbers; give an integer or text")
+        _require_exact(value)
     half = 2 ** (31 if dtype == "int32" else 63)
     if not -half <= whole < half:
         raise ValueError(f"it is outside the range of {dtype}")
@@ -290,6 +309,7 @@ def _as_whole(value: Any, dtype: str) -> int:
 
 def _as_float(value: Any, dtype: str) -> float:
     _require_plain(value)
+    _require_digits(value, FLOAT_TEXT)
     if dtype == "float64":
         return float(value)
     # NumPy picks int64, uint64 or object for an integer, as pandas does, and each rounds in its own way.

@@ -26,7 +26,7 @@ from gigabatch.features.refit.statistics import (
 )
 from gigabatch.features.refit.statistics_files import load_statistics, save_statistics
 from gigabatch.features.refit.update import Learned, Version, updated
-from gigabatch.features.schema import IdColumn, Schema, TensorSchema, indicator_name
+from gigabatch.features.schema import LARGEST_WEIGHT, IdColumn, Schema, Target, TensorSchema, indicator_name
 from gigabatch.features.vocabulary.vocabulary import Vocabulary
 from gigabatch.features.workflow.fit import fit_together
 
@@ -295,7 +295,8 @@ class Preprocessor:
         Raises
         ------
         DataError
-            If it is not fitted, a column is missing or of another type, or a float is infinite.
+            If it is not fitted, a column is missing or of another type, or a float is infinite; with `targets`, if a
+            label is null or none of its task's, or a weight is not from 0 to 2^64.
 
         Examples
         --------
@@ -389,13 +390,13 @@ class Preprocessor:
     def _labels(self, frame: Any) -> dict[str, Any]:
         """Arrays of targets, weight and group, float32 or int32."""
         engine = engine_of(frame)
-        found = {
-            target.name: engine.array(frame[target.name].astype("int32" if target.task == "multiclass" else "float32"))
-            for target in self.schema.targets
-        }
+        found = {target.name: _label_values(frame[target.name], target) for target in self.schema.targets}
         weight, group = self.schema.only("weight"), self.schema.only("group")
         if weight:
-            found[weight] = engine.array(frame[weight].astype("float32"))
+            values = _known_floats(frame[weight], f"weight {weight!r}")
+            fine = (values >= 0) & (values <= LARGEST_WEIGHT)
+            _require_all(fine, values, f"weight {weight!r}", "from 0 to 2^64; only the ratios of weights count")
+            found[weight] = values
         if group:
             found[group] = engine.codes(frame[group]).astype("int32")
         return found
@@ -509,6 +510,43 @@ class Preprocessor:
         if sum(version.rows) != statistics.rows:
             raise ValueError(f"the statistics are of {statistics.rows} rows, the versions of {sum(version.rows)}")
         self.version, self.statistics = version, statistics
+
+
+def _label_values(column: Any, target: Target) -> Any:
+    """Array of a target's labels, int32 for multiclass and else float32; `DataError` where one is none of its task."""
+    where = f"{target.task} target {target.name!r}"
+    if target.task == "multiclass":  # a null is refused with the type
+        codes = engine_of(column).array(column.astype("int32"))
+        _require_all(
+            (codes >= 0) & (codes < target.num_outputs), codes, where, f"class numbers below {target.num_outputs}"
+        )
+        return codes
+    values = _known_floats(column, where)
+    if target.task == "binary":
+        _require_all((values == 0) | (values == 1), values, where, "0 or 1")
+    else:
+        _require_all(abs(values) < float("inf"), values, where, "finite")
+    return values
+
+
+def _known_floats(column: Any, where: str) -> Any:
+    """float32 array of a column without nulls."""
+    nulls = int(column.isna().sum())
+    if nulls:
+        raise DataError(
+            f"Preprocessor: {where} is null in {nulls} of {len(column)} rows. Remove those rows, or give them a value; "
+            "to encode rows without a label use targets=False."
+        )
+    return engine_of(column).array(column.astype("float32"))
+
+
+def _require_all(fine: Any, values: Any, where: str, rule: str) -> None:
+    if not bool(fine.all()):
+        row = int(fine.argmin())
+        raise DataError(
+            f"Preprocessor: {where}: {int((~fine).sum())} of {len(values)} values are not {rule}; the first is "
+            f"{values[row].item()} in row {row}. Correct the column or the schema."
+        )
 
 
 def _require_parts(parts: Sequence[Any], use: str) -> None:

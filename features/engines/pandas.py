@@ -15,7 +15,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import xxhash
 
 from gigabatch.features.engines.arrow_columns import (
     Coded,
@@ -24,15 +23,18 @@ from gigabatch.features.engines.arrow_columns import (
     distinct,
     float_pieces,
     frequency_order,
+    int64_values,
     is_valid,
     is_whole,
     one_array,
     read_arrow,
+    string_buffers,
     to_arrow,
 )
 from gigabatch.features.engines.frame import CodedColumn, FloatWord, IdWord
 from gigabatch.features.engines.hash_tables import count_codes
 from gigabatch.features.engines.row_loops import NUM_THREADS, pack_rows
+from gigabatch.features.engines.xxh64 import hash_bytes
 from gigabatch.features.exact.column_statistics import ColumnStatistics
 from gigabatch.features.exact.quantiles import RadixHistogram, Search
 
@@ -220,15 +222,22 @@ def pack(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequence[
 
 def hash64(column: pd.Series) -> np.ndarray:
     """XXH64, seed 0, of each value's bytes as int64: UTF-8 for strings, 8 little-endian bytes for integers."""
-    codes, values = pd.factorize(column)
-    if (codes < 0).any():
+    values = one_array(to_arrow(column))
+    if values.null_count:
         raise ValueError(f"hash64: column {column.name!r} holds nulls; fill them first.")
-    if values.dtype.kind in "iub":  # of masked columns too
-        data = (int(value).to_bytes(8, "little", signed=True) for value in values)
-    else:
-        data = (str(value).encode() for value in values)
-    table = np.fromiter((xxhash.xxh64_intdigest(item) for item in data), np.uint64, len(values))
-    return table.view(np.int64)[codes]
+    if not pa.types.is_dictionary(values.type):
+        return _hash64(values).view(np.int64)
+    return _hash64(values.dictionary)[values.indices.to_numpy()].view(np.int64)
+
+
+def _hash64(values: pa.Array) -> np.ndarray:
+    """uint64 of an array of text or whole numbers without nulls."""
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        return hash_bytes(*string_buffers(values))
+    if len(values) and not (pa.types.is_integer(values.type) or pa.types.is_boolean(values.type)):
+        raise ValueError(f"hash64: neither text nor whole numbers, but {values.type}.")
+    words = np.ascontiguousarray(int64_values(values.cast(pa.int64())))
+    return hash_bytes(np.arange(0, 8 * len(words) + 1, 8), words.view(np.uint8))
 
 
 def map_columns(function: Any, columns: Sequence[str]) -> list[Any]:

@@ -18,6 +18,12 @@ NOT_FINITE = 128
 WORDS: dict[str, Any] = {"float32": np.uint32, "float64": np.uint64}
 EXACT = 2**53  # from here on a float64 may stand for several integers
 
+
+def exact_below(dtype: Any) -> int:
+    """From here on a float of this type may stand for several integers: 2^11, 2^24 or 2^53, by its bytes."""
+    return {2: 2**11, 4: 2**24}.get(dtype.itemsize, EXACT)
+
+
 Bitmap = tuple[np.ndarray, int]
 """Arrow's validity bitmap (uint8, lowest bit first, a bit a value) and the place in it of the first value; empty where
 all are valid."""

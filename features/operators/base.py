@@ -42,6 +42,11 @@ class Configured:
     """Further arguments that may be the path of a file, which the operator reads when it is fitted."""
 
     @classmethod
+    def code_of(cls, arguments: Mapping[str, Any]) -> str:
+        """What of the result follows from code that these arguments only name: its hash, else nothing."""
+        return ""
+
+    @classmethod
     def kind(cls) -> str:
         """`row-wise` or `group-wise`; of those that are fitted, `fitted`."""
         return "row-wise" if cls.group_keys is Configured.group_keys else "group-wise"

@@ -14,10 +14,11 @@ import fsspec
 import numpy as np
 import pyarrow as pa
 
+from gigabatch.features.columns.numbers import require_digits
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.engines.protocols import Column, Engine, Frame
 from gigabatch.features.errors import UNREADABLE, DataError, require_columns
-from gigabatch.features.exact.float_order import EXACT
+from gigabatch.features.exact.float_order import exact_below
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zip", ".tsv", ".dat", ".data", ".test", ".txt")
 PARQUET_ENDINGS = (".parquet", ".pq")
@@ -320,7 +321,9 @@ def _refuse_empty(path: str) -> None:
 def cast(frame: Frame, dtypes: Mapping[str, str], where: str, nullable: Collection[str] = ()) -> Any:
     """Cast columns to declared types, where every value fits.
 
-    bool takes booleans, the numbers 0 and 1, and the texts true, false, 0 and 1 in upper or lower case.
+    bool takes booleans, the numbers 0 and 1, and the texts true, false, 0 and 1 in upper or lower case. Numbers in text
+    are written with the digits 0 to 9; Python's 1_000 and digits of other scripts are refused. Floats are integers
+    below 2^53 (float32: 2^24), where they begin to skip some.
 
     Parameters
     ----------
@@ -373,6 +376,8 @@ def _cast_column(column: Column, dtype: str, nullable: bool) -> Any:
         return _cast_text(column)
     if dtype == "bool":
         return _cast_bool(column, nullable)
+    if column.dtype.kind in "OU" and str(column.dtype) != "category":
+        _require_digits(column, dtype)
     if dtype not in ("int32", "int64"):
         # A number beyond float32 becomes an infinity, which the preprocessor refuses by the column's name.
         with np.errstate(over="ignore"):
@@ -392,18 +397,33 @@ def _cast_column(column: Column, dtype: str, nullable: bool) -> Any:
     return engine_of(column).with_nulls(narrow, column.isna()) if nulls else narrow
 
 
+def _require_digits(column: Column, dtype: str) -> None:
+    """Of a column of text, or of Python's objects, of which those that are numbers already are let through."""
+    if str(column.dtype) == "object" and engine_of(column).NAME == "pandas":
+        column = column[column.map(lambda value: isinstance(value, str))]
+    if len(column):
+        require_digits(column, dtype)
+
+
 def _require_whole(column: Column, whole: Any) -> None:
     """Raise `ValueError` unless the floats (nulls apart) are the integers `whole`, beyond doubt."""
     if bool((whole.astype("float64") != column.fillna(0).astype("float64")).any()):
         raise ValueError("some values have a fraction")
-    if bool((whole.abs() >= EXACT).any()):
-        raise ValueError("some values reach 2^53, where floats skip whole numbers; read the column as a string")
+    _require_exact(column, whole)
+
+
+def _require_exact(column: Column, numbers: Any) -> None:
+    """Raise `ValueError` where the floats of the column's type skip whole numbers."""
+    exact = exact_below(column.dtype)
+    if bool((numbers.abs() >= exact).any()):
+        reached = f"2^{exact.bit_length() - 1}, where {column.dtype} skips whole numbers"
+        raise ValueError(f"some values reach {reached}; read the column as a string")
 
 
 def _cast_text(column: Column) -> Any:
     """Text of a whole float is that of the integer: 7.0 (an integer read with nulls) is "7", the same category as 7."""
     if str(column.dtype) == "category" and getattr(column.cat.categories.dtype, "kind", "O") == "f":
-        column = column.astype("float64")
+        column = column.astype(column.cat.categories.dtype)
     if str(column.dtype) == "object" and engine_of(column).NAME == "pandas":
         column = column.infer_objects()
         floats = column.map(lambda value: isinstance(value, float) and value == value)
@@ -414,8 +434,7 @@ def _cast_text(column: Column) -> Any:
     if column.dtype.kind != "f":
         return column.astype("str")
     null = column.isna()
-    if bool((column.fillna(0).abs() >= EXACT).any()):
-        raise ValueError("some values reach 2^53, where floats skip whole numbers; read the column as text")
+    _require_exact(column, column.fillna(0))
     whole = column.fillna(0).astype("int64")
     fraction = whole.astype(column.dtype) != column.fillna(0)
     text = whole.astype("str")

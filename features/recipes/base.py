@@ -117,6 +117,10 @@ class Recipe(ABC):
     def inputs(self) -> list[str]:
         """Every raw file that is read; their checksums are part of the artifact's key."""
 
+    def code(self) -> dict[str, str]:
+        """Hashes of code that the settings only name, such as a registered function; part of the artifact's key too."""
+        return {}
+
     @abstractmethod
     def build(self, engine: str) -> FeatureTables:
         """Read the files, compute the features and split the rows.

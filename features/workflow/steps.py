@@ -126,6 +126,16 @@ def table_files(steps: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def registered_code(steps: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Hashes of the code that steps only name, by the step's number, for the key of what a stage has made."""
+    found = {}
+    for number, step in enumerate(steps, 1):
+        for name, arguments in step.items():
+            if code := operator_class(name).code_of(arguments or {}):
+                found[f"step {number}"] = code
+    return found
+
+
 def to_steps(operators: Iterable[Configured]) -> list[dict[str, dict[str, Any]]]:
     """The YAML of these operators, in plain types, one step an operator; the inverse of `parse_steps`."""
     return [{operator_name(type(item)): _plain(item.settings())} for item in operators]

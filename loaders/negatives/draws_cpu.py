@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from gigabatch.loaders.errors import LoaderError
-from gigabatch.loaders.kernels.gather_loops import GOLDEN, splitmix64
 from gigabatch.loaders.negatives.draws_reference import DrawTable
 
 LOW_32 = np.uint64(0xFFFFFFFF)
 ONE, SHIFT_32 = np.uint64(1), np.uint64(32)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # splitmix64's increment
 
 
 def draw(
@@ -48,6 +48,14 @@ def draw(
             f"{worst}. Give the known positives the num_ids of the user column."
         )
     return ids, log_q
+
+
+@numba.njit(cache=True, nogil=True)
+def splitmix64(state):
+    """As that of `loaders/kernels/gather_loops.py`: numba's files on disk know nothing of functions of other files."""
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
 
 
 @numba.njit(cache=True, nogil=True)

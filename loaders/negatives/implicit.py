@@ -12,30 +12,57 @@ from torch import Tensor
 
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.negatives.draws import NegativeSampler, expand
+from gigabatch.loaders.negatives.table import KnownPositives
 from gigabatch.loaders.tables.entity_rows import EntityRows
 from gigabatch.loaders.tables.packed import Batch, PackedTable
 
 TABLE_ROWS = 1 << 16  # positives of a table that are worked on at once
 
 
+def apart_from(known: KnownPositives | None, item_ids: range, device: torch.device | str = "cpu") -> KnownPositives:
+    """`known` for a sampler of `ImplicitBatches`: of each user, and after them of somebody for each id below
+    `item_ids.stop` who knows that item alone. By these a row whose user is nobody in particular is kept apart from its
+    own item, exactly in the others' proportions.
+
+    Raises:
+        LoaderError: where there are fewer than two items.
+    """
+    if len(item_ids) < 2:
+        raise LoaderError(f"negatives: there is no other item to draw among the ids {item_ids}.")
+    device = device if known is None else known.items.device
+    alone = torch.arange(item_ids.stop + 1, device=device)
+    if known is None:
+        return KnownPositives(alone, alone[:-1].int())
+    offsets = torch.cat([known.offsets, known.offsets[-1] + alone[1:]])
+    return KnownPositives(offsets, torch.cat([known.items, alone[:-1].int()]))
+
+
 class ImplicitBatches:
     """Puts `sampler`'s negatives beside each positive of a batch, with the item's own features in their places.
 
-    A row of a negative is its positive's with another item: user, context and weight stay. Its target is 0, that of a
-    positive 1, and group is the positive's position in the epoch. user_column: place among the ids of the column whose
-    known positives are left out; None where the sampler knows none. item: the features of every item.
+    A row of a negative is its positive's with another item: user, context and weight stay, and the item's own columns
+    are those in `item`. A positive keeps its row as it is: what its item's columns said at its time may have changed
+    since. Its target is 1, that of a negative 0, and group is the positive's position in the epoch.
 
-    item_ids: those that the sampler draws from. An id below them is no item but many (the null, the unseen), whose
-    positives keep the features of their row. A draw that hits the positive itself, as one for a user of whom nothing
-    is known may, becomes the next id.
+    A positive is never its own negative, nor does another item get its share of the draws: see `apart_from`, which
+    makes the `known` of the sampler. user_column: place among the ids of the user; None where no user's positives are
+    known. first_user: ids below it (the null, the unseen) are many users, of whom nothing is known. item_ids: those
+    that the sampler draws from.
 
     `begin` is the host's part, which a CUDA graph leaves out; the call itself never waits for the device.
     """
 
-    def __init__(self, sampler: NegativeSampler, user_column: int | None, item: EntityRows, item_ids: range) -> None:
-        if len(item_ids) < 2:
-            raise LoaderError(f"negatives: there is no other item to draw among the ids {item_ids}.")
+    def __init__(
+        self, sampler: NegativeSampler, user_column: int | None, item: EntityRows, item_ids: range, first_user: int = 0
+    ) -> None:
+        num_users = 0 if sampler.known is None else sampler.known.num_users - item_ids.stop
+        if num_users < 0 or sampler.known is None or (user_column is None) != (num_users == 0):
+            raise LoaderError(
+                "negatives: the sampler's known positives are not those of its batches. Make them by apart_from, of "
+                "the users' pairs where user_column is given."
+            )
         self.sampler, self.user_column, self.item, self.item_ids = sampler, user_column, item, item_ids
+        self.first_user, self.num_users = first_user, num_users
         self._start = torch.zeros((), dtype=torch.int64, device=sampler.device)
 
     @property
@@ -54,22 +81,27 @@ class ImplicitBatches:
         # Made anew each time: a CUDA graph must not read memory that a larger batch has replaced.
         positions = self._start + torch.arange(batch.num_rows, device=self.sampler.device)
         key = self.item.key_column
-        own = batch.ids[:, key].contiguous()
-        users = None if self.user_column is None else batch.ids[:, self.user_column].contiguous()
-        drawn = self.sampler(positions, users).ids
-        rows = expand(batch, self._without_own(drawn, own[:, None]), key, positions)
+        own = batch.ids[:, key]
+        drawn = self.sampler(positions, self._apart(batch, own)).ids
+        if not drawn.is_cuda and bool((drawn == own[:, None]).any()):  # a GPU's host does not wait to look
+            raise LoaderError(
+                "negatives: a positive was drawn as its own negative, because the known positives of its user lack it. "
+                "Give apart_from the pairs of all rows that negatives are drawn for."
+            )
+        rows = expand(batch, drawn, key, positions)
         if len(self.item.id_columns) + len(self.item.float_columns) > 1:
             self.item.fill(rows.ids, rows.floats, rows.ids[:, key].clone())
-            many = own[:, None] < self.item_ids.start
-            for filled, given in ((rows.ids, batch.ids), (rows.floats, batch.floats)):
-                positives = filled[:: self.copies]
-                positives.copy_(torch.where(many, given, positives))
+            rows.ids[:: self.copies] = batch.ids
+            rows.floats[:: self.copies] = batch.floats
         return rows
 
-    def _without_own(self, drawn: Tensor, own: Tensor) -> Tensor:
-        """The draws [B, K], the next id in place of one that is the row's own item [B, 1]."""
-        following = torch.where(drawn == self.item_ids.stop - 1, self.item_ids.start, drawn + 1)
-        return torch.where(drawn == own, following, drawn)
+    def _apart(self, batch: Batch, own: Tensor) -> Tensor:
+        """What the rows' negatives are kept apart by [B] int32: the user, or the item where the user is nobody."""
+        alone = own + self.num_users
+        if self.user_column is None:
+            return alone
+        users = batch.ids[:, self.user_column]
+        return torch.where(users < self.first_user, alone, users)
 
     def table(self, positives: PackedTable, epoch: int = 0) -> PackedTable:
         """A whole table of positives and their negatives, to evaluate on; groups are the positives' row numbers."""

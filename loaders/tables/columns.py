@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gigabatch.features.schema import Target, TensorSchema
+from gigabatch.features.schema import LARGEST_WEIGHT, Target, TensorSchema
 from gigabatch.loaders.errors import LoaderError
 
 FLOAT32_MAX = torch.finfo(torch.float32).max
@@ -37,7 +37,8 @@ def column_specs(schema: TensorSchema) -> list[ColumnSpec]:
     specs += [_float_spec(f"float column {name!r}", "fill or drop such values first") for name in schema.floats]
     specs += [_target_spec(target) for target in schema.targets]
     if schema.has_weight:
-        specs.append(ColumnSpec("weight", torch.float32, 0.0, FLOAT32_MAX, "weights must be finite and not negative"))
+        rule = "weights must be finite and not negative, and at most 2^64, since only their ratios count"
+        specs.append(ColumnSpec("weight", torch.float32, 0.0, LARGEST_WEIGHT, rule))
     if schema.has_group:
         specs.append(_int_spec("group", INT32.min, INT32.max, "groups must be int32"))
     return specs

@@ -11,6 +11,8 @@ from torch import Tensor
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.tables.packed import PackedTable
 
+BLOCK_ROWS = 1 << 20  # of a table that are looked at at once
+
 
 @dataclass(frozen=True, eq=False)
 class EntityRows:
@@ -52,6 +54,16 @@ class EntityRows:
         words[last < 0] = 0
         words[:, id_columns.index(key_column)] = torch.arange(size, dtype=torch.int32, device=table.device)
         return cls(words, key_column, id_columns, float_columns)
+
+    def moving_columns(self, table: PackedTable, first: int = 0) -> list[int]:
+        """Places in a packed row of the columns that differ between rows of one id of the table, from `first` on."""
+        num_ids = len(table.schema.ids)
+        places = [*self.id_columns, *(num_ids + place for place in self.float_columns)]
+        found = torch.zeros(len(places), dtype=torch.bool, device=table.device)
+        for words in table.words.split(BLOCK_ROWS):
+            keys = words[:, self.key_column].long()
+            found |= ((words[:, places] != self.words[keys]) & (keys >= first)[:, None]).any(0)
+        return [place for place, moves in zip(places, found.tolist(), strict=True) if moves]
 
     @property
     def num_ids(self) -> int:

@@ -1,10 +1,11 @@
-"""Compiled on CPU by numba: instructions that the loops over rows share.
-
-numba's files on disk know only the file of the outermost function: after a change here, remove every `__pycache__`
-below `models/kernels/`. So what is likely to change stands beside its caller.
-"""
+"""Compiled on CPU by numba: instructions that the loops over rows share, and how all of them are compiled."""
 
 from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numba
 import numpy as np
@@ -14,7 +15,25 @@ from numba import types
 from numba.extending import intrinsic, overload
 from torch import Tensor
 
+_FILES = sorted(Path(__file__).parent.rglob("*.py"))
+SOURCES = hashlib.blake2b(b"".join(path.read_bytes() for path in _FILES), digest_size=16).hexdigest()
 AHEAD = 8  # how many rows before its use a row is asked for from memory
+
+
+def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """`numba.njit` that keeps what it compiled on disk until any file of models/kernels/ changes.
+
+    By itself numba looks only at the file of the function, and would go on with the old form of what that includes.
+    """
+
+    def compiled(function: Callable[..., Any]) -> Any:
+        found = numba.njit(cache=True, nogil=True, **options)(function)
+        index = getattr(getattr(found, "_cache", None), "_cache_file", None)  # none where nothing is kept
+        if index is not None:
+            index._source_stamp = (index._source_stamp, SOURCES)
+        return found
+
+    return compiled
 
 
 @intrinsic
@@ -62,7 +81,7 @@ def prefetch(typing_context, address):
     return types.void(types.int64), generate
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@njit(inline="always")
 def to_bfloat16(value):
     """The bits (uint16) of a float32 rounded to bfloat16, to nearest even; a NaN stays one."""
     bits = bits_of_float(value)
@@ -70,7 +89,7 @@ def to_bfloat16(value):
     return np.uint16(rounded) if value == value else np.uint16(0x7FC0)
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@njit(inline="always")
 def from_bfloat16(bits):
     return float_of_bits(np.uint32(bits) << np.uint32(16))
 

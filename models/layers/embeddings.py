@@ -25,6 +25,12 @@ def embedding_width(num_ids: int) -> int:
     return min(600, round(1.6 * num_ids**0.56))
 
 
+def kept_ids(ids: Tensor) -> Tensor:
+    """ids [B, C] as int32 in memory of their own, for what is needed after the batch: a loader fills the memory of a
+    batch again, and gradients of rows may be added up over many batches before a step."""
+    return ids.to(torch.int32, copy=True, memory_format=torch.contiguous_format)
+
+
 def lookup(ids: Tensor, tables: Sequence[Tensor]) -> Tensor:
     """Row `ids[b, c]` of table c, for all c side by side: [B, C] int32 or int64 -> [B, W] in the tables' dtype.
 
@@ -65,8 +71,8 @@ class BufferPool:
 
 
 class RowGradient(NamedTuple):
-    """What a backward pass leaves for the rows: ids [B, C] int32, the gradient [B, W] of what was looked up, and the
-    pool that its memory goes back to."""
+    """What a backward pass leaves for the rows: ids [B, C] int32 in memory of their own (`kept_ids`), the gradient
+    [B, W] of what was looked up, and the pool that its memory goes back to."""
 
     ids: Tensor
     gradient: Tensor
@@ -155,7 +161,7 @@ class EmbeddingTables(nn.Module):
             return torch.empty(len(ids), 0, device=ids.device)
         if self.gradients == "rows":
             return cast(Tensor, _RowLookup.apply(*self.gradient_leaf(ids.device), ids, *self.weights))
-        return lookup(ids, self.weights)
+        return lookup(kept_ids(ids) if torch.is_grad_enabled() else ids, self.weights)
 
     def gradient_leaf(self, device: torch.device) -> tuple[Tensor, list[RowGradient]]:
         """A leaf without elements for the graph of one lookup, and the list that its backward pass lays its find in.
@@ -191,14 +197,14 @@ class _RowLookup(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, leaf: Tensor, found: list[RowGradient], ids: Tensor, *tables: Tensor) -> Tensor:
-        ctx.leaf_like, ctx.found, ctx.ids, ctx.num_tables = leaf.detach(), found, ids, len(tables)
+        ctx.leaf_like, ctx.found, ctx.ids, ctx.num_tables = leaf.detach(), found, kept_ids(ids), len(tables)
         out = torch.empty(len(ids), sum(table.shape[1] for table in tables), device=ids.device)
-        kernel("lookup", ids.device).lookup(ids.int(), tables, out)
+        kernel("lookup", ids.device).lookup(ctx.ids, tables, out)
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         if gradient.stride(1) != 1:  # `contiguous` leaves the stride of a single number that was expanded
             gradient = torch.empty(gradient.shape, dtype=gradient.dtype, device=gradient.device).copy_(gradient)
-        ctx.found[:] = [RowGradient(ctx.ids.int(), gradient.contiguous())]
+        ctx.found[:] = [RowGradient(ctx.ids, gradient.contiguous())]
         return (ctx.leaf_like, *(None,) * (2 + ctx.num_tables))

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from gigabatch.models.kernels import kernel
-from gigabatch.models.layers.embeddings import BufferPool, EmbeddingTables, RowGradient
+from gigabatch.models.layers.embeddings import BufferPool, EmbeddingTables, RowGradient, kept_ids
 
 COLUMN_MULTIPLE = 32  # of bfloat16: rows of whole cache lines, which the products' inner loops want
 
@@ -103,6 +103,7 @@ class _Folded(torch.autograd.Function):
         *parameters: Tensor,
     ) -> Tensor:
         passes, pool = kernel("folded", ids.device), network.embeddings.buffers_of_step
+        ids = kept_ids(ids)
         inputs, fold = _inputs(network, ids, floats, dtype)
         hidden, folds, folded = inputs, [], []
         for index, linear in enumerate(network.linears):

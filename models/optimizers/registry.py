@@ -45,9 +45,9 @@ def build_optimizer(model: nn.Module, name: str, **settings: Any) -> Optimizer |
     >>> from gigabatch import DeepFM, ModelInputs
     >>> from gigabatch.models.optimizers.registry import build_optimizer
     >>> model = DeepFM(ModelInputs(num_ids=(5, 7), num_floats=2), DeepFM.Settings(layers=(8,)))
-    >>> optimizer = build_optimizer(model, "adagrad_lamb", lr=0.01)
-    >>> [group["lr"] for group in optimizer.param_groups]
-    [0.01, 0.01, 0.01]
+    >>> parts = build_optimizer(model, "lamb", lr=0.01).optimizers  # of tables, of linear terms, of the rest
+    >>> [part.param_groups[0].get("method", "layers of LAMB") for part in parts]
+    ['adagrad', 'adam', 'layers of LAMB']
     """
     require_known("optimizer", [name], OPTIMIZERS)
     build = OPTIMIZERS[name]

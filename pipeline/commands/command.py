@@ -16,8 +16,9 @@ from typing import Annotated, Any
 import typer
 
 from gigabatch.pipeline.commands.options import DEFAULT_CONFIG
+from gigabatch.pipeline.stopping import stoppable, stopped_by
 
-USAGE, FAILED, STOPPED = 2, 40, 130
+USAGE, FAILED = 2, 40
 # No permission, a full or a read-only disk, a folder for a file: nothing that a traceback would explain.
 REFUSED_BY_SYSTEM = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EISDIR, errno.ENOTDIR,
@@ -65,20 +66,23 @@ def command(name: str, function: Callable[..., int]) -> Callable[..., int]:
         if verbose and quiet:
             raise typer.BadParameter("give one of --verbose and --quiet, not both.")
         try:
-            with shown(verbose, quiet):
+            with stoppable(), shown(verbose, quiet):
                 if "config" in arguments:
                     check_config(arguments["config"], arguments["overrides"])
                 return function(**arguments)
-        except (ValueError, OSError) as error:
-            if not is_users(error):
+        except (Exception, KeyboardInterrupt) as error:
+            if number := stopped_by(error):
+                print(f"gigabatch: stopped by {number.name}; run again to go on.", file=sys.stderr)
+                return 128 + number
+            if not isinstance(error, ValueError | OSError) or not is_users(error):
                 raise
             if verbose:
                 traceback.print_exc()
             print(f"gigabatch: {one_line(error)}", file=sys.stderr)
-            return FAILED if name == "nightly" else USAGE
-        except KeyboardInterrupt:
-            print("gigabatch: stopped; run again to go on.", file=sys.stderr)
-            return STOPPED
+            if name != "nightly":
+                return USAGE
+            record_mistake(arguments["config"], arguments["overrides"], f"Failed: {one_line(error)}")
+            return FAILED
 
     own = inspect.signature(function, eval_str=True)
     common = [
@@ -151,6 +155,16 @@ def check_config(config: Path, overrides: Sequence[str]) -> None:
             f"YAML files here and in conf: {', '.join(here) or 'none'}."
         )
     load_config(config, overrides)
+
+
+def record_mistake(config: Path, overrides: Sequence[str], text: str) -> None:
+    """A night's line in nightly.jsonl, where the job could not even begin, if the configuration tells where that is."""
+    from gigabatch.pipeline.config.config import named_folder
+    from gigabatch.pipeline.runs.record import append_record
+
+    home = named_folder(config, overrides)
+    if home is not None:
+        append_record(home, "nightly", FAILED, text, None)
 
 
 def is_users(error: Exception) -> bool:

@@ -1,4 +1,4 @@
-"""Commands that keep a model current: nightly, rollback, update."""
+"""Commands that keep a model current: nightly, update."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gigabatch.pipeline.commands.options import Config, Overrides
+from gigabatch.pipeline.commands.options import Config, Overrides, RunChoice
 
 
 def nightly(config: Config, overrides: Overrides) -> int:
@@ -17,21 +17,15 @@ def nightly(config: Config, overrides: Overrides) -> int:
     return run_nightly(config, overrides)
 
 
-def rollback(config: Config, overrides: Overrides) -> int:
-    """Make the model before the current one current again."""
-    from gigabatch.pipeline.nightly import nightly
-
-    return nightly.rollback(config, overrides)
-
-
 def update(
     config: Config,
     overrides: Overrides,
     data: Annotated[str, typer.Option("--data", metavar="FILES", help="Parquet files of the features stage, all new.")],
+    run: RunChoice = None,
     preprocessor: Annotated[
         Path | None,
         typer.Option(
-            "--preprocessor", metavar="FOLDER", show_default="that of runs/<name>/latest", help="What to extend."
+            "--preprocessor", metavar="FOLDER", show_default="that of the run", help="What to extend, if not a run's."
         ),
     ] = None,
     refresh_scales: Annotated[
@@ -41,4 +35,4 @@ def update(
     """Extend a run's vocabularies and statistics by new feature rows, and report how these differ (docs/refit.md)."""
     from gigabatch.pipeline.stages.update import update_preprocessor
 
-    return update_preprocessor(config, overrides, data, preprocessor, refresh_scales)
+    return update_preprocessor(config, overrides, data, preprocessor, refresh_scales, run)

@@ -38,8 +38,14 @@ Overrides = Annotated[
         autocompletion=complete_override,
     ),
 ]
-RunFolder = Annotated[
-    Path | None, typer.Option("--run", metavar="FOLDER", show_default="runs/<name>/latest", help="The run's folder.")
+RunChoice = Annotated[
+    str | None,
+    typer.Option(
+        "--run",
+        metavar="RUN",
+        show_default="current",
+        help="current, previous, latest, an id (gigabatch runs lists them), or a run's folder.",
+    ),
 ]
 Split = Annotated[
     str | None,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gigabatch.pipeline.commands.options import Config, Overrides, RunFolder, Split
+from gigabatch.pipeline.commands.options import Config, Overrides, RunChoice, Split
 
 Out = Annotated[
     Path | None,
@@ -39,7 +39,7 @@ def train(config: Config, overrides: Overrides) -> int:
     return 0
 
 
-def evaluate(config: Config, overrides: Overrides, run: RunFolder = None, split: Split = None, out: Out = None) -> int:
+def evaluate(config: Config, overrides: Overrides, run: RunChoice = None, split: Split = None, out: Out = None) -> int:
     """Evaluate a run's model on a split; summary and report in a folder beside its own."""
     from gigabatch.pipeline.stages.score import evaluate_run
 
@@ -49,7 +49,7 @@ def evaluate(config: Config, overrides: Overrides, run: RunFolder = None, split:
 def score(
     config: Config,
     overrides: Overrides,
-    run: RunFolder = None,
+    run: RunChoice = None,
     split: Split = None,
     raw: Annotated[
         str | None, typer.Option("--input", metavar="FILES", help="Raw files without labels to score, not a split.")
@@ -65,7 +65,7 @@ def score(
 def export(
     config: Config,
     overrides: Overrides,
-    run: RunFolder = None,
+    run: RunChoice = None,
     formats: Annotated[str, typer.Option("--formats", help="Of torch, onnx_rows.")] = "onnx_rows,torch",
     out: Annotated[
         Path | None,

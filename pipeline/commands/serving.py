@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gigabatch.pipeline.commands.options import Config, Overrides, RunFolder
+from gigabatch.pipeline.commands.options import Config, Overrides, RunChoice
 
 
 def embed(
     config: Config,
     overrides: Overrides,
-    run: RunFolder = None,
+    run: RunChoice = None,
     dtype: Annotated[str, typer.Option("--dtype", help="Of stored vectors: float32 or float16.")] = "float32",
     index: Annotated[
         str, typer.Option("--index", help="Over the items: exact, approximate, or auto by their number.")
@@ -38,15 +37,7 @@ def embed(
 def serve(
     config: Config,
     overrides: Overrides,
-    run: Annotated[
-        Path | None,
-        typer.Option(
-            "--run",
-            metavar="FOLDER",
-            show_default="runs/<name>/current, else latest",
-            help="The run's folder, watched for a new model.",
-        ),
-    ] = None,
+    run: RunChoice = None,
     host: Annotated[
         str | None,
         typer.Option("--host", show_default="serve.host, which is 127.0.0.1", help="Address to listen at."),
@@ -56,7 +47,7 @@ def serve(
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Listen beyond this machine without a token.")] = False,
 ) -> int:
-    """Answer requests for predictions over HTTP with a run's model (docs/serving.md)."""
+    """Answer requests for predictions over HTTP with a run's model, and with what takes its place (docs/serving.md)."""
     from gigabatch.pipeline.serving.http.server import run_server
 
     return run_server(config, overrides, run, host, port, insecure)

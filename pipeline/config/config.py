@@ -8,10 +8,12 @@ other sections are checked first, then those of `model` and `features`, whose se
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
 import io
 import json
+import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 Split = Literal["train", "valid", "test"]
+NAME = "[A-Za-z0-9_][A-Za-z0-9_.-]*"
 TIME_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "minutes": 60.0, "hours": 3600.0, "days": 86400.0}
 DEEPEST, MOST_VALUES = 50, 1_000_000  # of a configuration's levels, and of its values with their repetitions
 LONGEST_RUN = 1 << 62  # steps; how many a run has is only known when its rows are
@@ -159,7 +162,7 @@ class TrainSettings(Settings):
         "best", description="keep the epoch with the lowest valid loss, or the last"
     )
     checkpoint_every_steps: int = Field(
-        1000, ge=1, description="steps from a checkpoint to the next; there is one after each epoch too"
+        1000, ge=1, description="steps from a checkpoint to the next; there is one after each epoch but the last too"
     )
     residency: Literal["auto", "device", "host", "stream"] = Field(
         "auto", description="where the train rows lie: in the training device's memory, in the host's, or on disk"
@@ -325,7 +328,7 @@ class RunConfig(Settings):
     """
 
     name: str = Field(
-        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$",
+        pattern=f"^{NAME}$",
         max_length=200,
         description="the run's folder under `runs`: letters, digits, _, . and -, the first one a letter, a digit or _",
     )
@@ -430,7 +433,29 @@ def load_config(path: str | Path, overrides: Sequence[str | Mapping[str, Any]] =
     >>> load_config("run.yaml", [{"train.epochs": 4, "seed": 7}]).train.epochs
     4
     """
-    path = Path(path)
+    raw = _read(Path(path))
+    for override in overrides:
+        _apply(raw, override)
+    return parse_config(raw, f"config {path}")
+
+
+def named_folder(path: str | Path, overrides: Sequence[str] = ()) -> Path | None:
+    """`runs/<name>` of a configuration that need not be usable; None where it does not tell."""
+    try:
+        raw = _read(Path(path))
+        for override in overrides:
+            with contextlib.suppress(ConfigError):
+                _apply(raw, override)
+    except ConfigError:
+        return None
+    name, runs = raw.get("name"), raw.get("runs", "runs")
+    if not isinstance(name, str) or not isinstance(runs, str) or re.fullmatch(NAME, name) is None:
+        return None
+    return Path(runs) / name
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The keys and values of a YAML file."""
     try:
         raw = YAML(typ="safe", pure=True).load(path.read_text())
     except FileNotFoundError as error:
@@ -444,9 +469,7 @@ def load_config(path: str | Path, overrides: Sequence[str | Mapping[str, Any]] =
         raise ConfigError(f"config {path}: nested too deeply; {DEEPEST} levels are taken.") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"config {path}: expected keys and values, found {type(raw).__name__}.")
-    for override in overrides:
-        _apply(raw, override)
-    return parse_config(raw, f"config {path}")
+    return raw
 
 
 def parse_config(raw: dict[str, Any], where: str = "config") -> RunConfig:

@@ -35,7 +35,7 @@ from gigabatch.pipeline.embedding.embeddings import (
     folder_of,
 )
 from gigabatch.pipeline.embedding.entities import NewestRows, kept_columns
-from gigabatch.pipeline.stages.run import find_run
+from gigabatch.pipeline.runs.find import find_run
 from gigabatch.pipeline.stages.stages import Features, Pipeline
 from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore, artifacts_newest_first
 from gigabatch.pipeline.store.files import atomic_symlink
@@ -54,14 +54,19 @@ KEPT_VERSIONS = 2  # the latest, and the one before it, which a server may be ab
 
 
 def run_embed(
-    config: str | Path, overrides: Sequence[str], run: Path | None, settings: EmbedSettings, update: str | None = None
+    config: str | Path,
+    overrides: Sequence[str],
+    run: str | Path | None,
+    settings: EmbedSettings,
+    update: str | None = None,
 ) -> int:
     """The command: embed a run's users and items, from the features stage or, with `update`, also from new rows.
 
     update: Parquet files with rows of the features stage; one that has only the items' columns brings only items.
     """
     pipeline = Pipeline.from_config(config, *overrides)
-    path = find_run(pipeline.config, run)
+    used = find_run(pipeline.config, run)
+    path = used.path
     bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)
     if update is None:
         artifact = embed(path, bundle, pipeline.features(), settings)
@@ -76,7 +81,7 @@ def run_embed(
         }
         for name, entry in artifact.manifest["entities"].items()
     ]
-    render_table(shown, f"embeddings {'(skipped, unchanged)' if artifact.skipped else ''}")
+    render_table(shown, f"embeddings of {used}{', skipped, unchanged' if artifact.skipped else ''}")
     print(artifact.path)
     return 0
 

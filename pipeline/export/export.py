@@ -47,12 +47,12 @@ class Exported:
     largest_difference: float
 
 
-def export_bundle(bundle: Bundle, folder: str | Path, formats: Sequence[str]) -> list[Exported]:
+def export_bundle(bundle: Bundle, folder: str | Path, formats: Sequence[str], run: str | None = None) -> list[Exported]:
     """Write the bundle to `folder` in each of `formats`, keys of `FORMATS`, with `export.json`, which names columns.
 
     torch: `model.pt2`, for `torch.export.load`; it takes ids int32 [N, C] and floats float32 [N, F] and gives outputs
     [N, O], for any N: float32, or float64 where a target is a regression. onnx_rows: `rows.onnx`, see
-    `pipeline/export/onnx_rows.py`.
+    `pipeline/export/onnx_rows.py`. run: id for export.json.
 
     Errors (`ExportError`): an unknown format, a missing package, a model or preprocessing that the format cannot carry,
     and a file whose scores differ by more than 1e-5 + 1e-4 of their size, or whose ids and floats differ at all.
@@ -83,7 +83,7 @@ def export_bundle(bundle: Bundle, folder: str | Path, formats: Sequence[str]) ->
             difference = chosen.compare(path, sample)
             os.replace(path, folder / chosen.file)
         found.append(Exported(name, folder / chosen.file, difference))
-    write_json(folder / "export.json", description(bundle, found))
+    write_json(folder / "export.json", description(bundle, found) | {"run": run})
     return found
 
 
@@ -259,18 +259,21 @@ FORMATS = {
 }
 
 
-def export_run(config: str | Path, overrides: Sequence[str], run: Path | None, formats: str, out: Path | None) -> int:
+def export_run(
+    config: str | Path, overrides: Sequence[str], run: str | Path | None, formats: str, out: Path | None
+) -> int:
     """The command `gigabatch export`. formats: separated by commas. out: by default `export` in the run's folder."""
     from gigabatch.pipeline.config.config import load_config
     from gigabatch.pipeline.display import render_table
-    from gigabatch.pipeline.stages.run import find_run
+    from gigabatch.pipeline.runs.find import find_run
 
-    path = find_run(load_config(config, overrides), run)
+    used = find_run(load_config(config, overrides), run)
+    path = used.path
     names = [name.strip() for name in formats.split(",") if name.strip()]
-    exported = export_bundle(load_bundle(path / "model"), out or path / "export", names)
+    exported = export_bundle(load_bundle(path / "model"), out or path / "export", names, run=used.id)
     rows = [
         {"file": str(item.path), "bytes": item.path.stat().st_size, "largest difference": item.largest_difference}
         for item in exported
     ]
-    render_table(rows, f"exported {path.name}")
+    render_table(rows, f"exported {used}")
     return 0

@@ -1,78 +1,117 @@
 """The nightly job: train on what is there tonight, compare with the current model, promote or keep.
 
-`runs/<name>/current` is the promoted run, `runs/<name>/previous` the one before it. Both models are scored on the
-same rows: those of the new test split that come after everything either model was fitted or selected on. The new one
-is promoted if the lower bound of the paired bootstrap of its gain is above minus the stated tolerance, it beats a
-constant, and it is not far below what the current one reached when it was trained (`comparison.py`).
+`runs/<name>/current` is the promoted run, `runs/<name>/previous` the one before it (`pipeline/runs/`). Both models are
+scored on the same rows: those of the new test split that come after everything either model was fitted or selected on.
+The new one is promoted if the lower bound of the paired bootstrap of its gain is above minus the stated tolerance, it
+beats a constant, it is not far below what the current one reached when it was trained (`comparison.py`), its weights
+are others than the current ones, and nobody has rolled it back.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 
 from gigabatch.features.errors import DataError
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.pipeline.bundle import Bundle, load_bundle
-from gigabatch.pipeline.config.config import ConfigError, RunConfig
+from gigabatch.pipeline.config.config import ConfigError, RunConfig, load_config
 from gigabatch.pipeline.display import render_table
 from gigabatch.pipeline.embedding.embed import embed
 from gigabatch.pipeline.embedding.embed_write import EmbedSettings
 from gigabatch.pipeline.nightly.comparison import Comparison, compare
 from gigabatch.pipeline.nightly.times import refuse_future
 from gigabatch.pipeline.reports.report import ReportData, write_report
+from gigabatch.pipeline.runs.find import home_of
+from gigabatch.pipeline.runs.pointers import current_run, read_pointers
+from gigabatch.pipeline.runs.promote import block_of, promote
+from gigabatch.pipeline.runs.record import append_record
+from gigabatch.pipeline.runs.verify import weights_of
 from gigabatch.pipeline.stages.run import Run
 from gigabatch.pipeline.stages.stages import Features, Pipeline
-from gigabatch.pipeline.store.files import ArtifactError, atomic_symlink, json_text
+from gigabatch.pipeline.stopping import Stopped, stopped_by
+from gigabatch.pipeline.store.files import ArtifactError
 from gigabatch.pipeline.store.locks import folder_lock
 
 log = logging.getLogger(__name__)
 PROMOTED, KEPT, REFUSED, FAILED = 0, 10, 20, 40
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What a night came to."""
+
+    code: int
+    text: str
+    candidate: Run | None = None
+    comparison: Comparison | None = None
+
+
 def run_nightly(config: str | Path, overrides: Sequence[str] = ()) -> int:
-    """Exit code 0 promoted, 10 kept, 20 data refused, 40 failed. One run at a time; a second one fails at once."""
-    pipeline = Pipeline.from_config(config, *overrides)
-    home = pipeline.config.runs / pipeline.config.name
+    """Exit code 0 promoted, 10 kept, 20 data refused, 40 failed. One run at a time; a second one fails at once.
+
+    `ConfigError` where there is no configuration that could say where a night's line belongs.
+    """
+    loaded = load_config(config, overrides)
+    home = home_of(loaded)
     try:
         with folder_lock(home / "nightly.lock"):
-            return _recorded(pipeline, home)
+            return _recorded(loaded, home)
     except ArtifactError as error:
         print(f"Failed: {error}")
         return FAILED
 
 
-def _recorded(pipeline: Pipeline, home: Path) -> int:
-    """A night that fails leaves its line too, whatever made it fail."""
+def _recorded(config: RunConfig, home: Path) -> int:
+    """One line a night, whatever it came to; the report afterwards, which changes nothing of that."""
     try:
-        return _locked(pipeline, home)
-    except Exception as error:
+        outcome = _night(config, home)
+    except (Exception, KeyboardInterrupt) as error:
+        if number := stopped_by(error):
+            append_record(home, "nightly", 128 + number, f"Stopped by {number.name}; run again to go on.", None)
+            raise Stopped(number) from error
         if not isinstance(error, ValueError):
             log.exception("nightly")
-        return _finish(home, FAILED, f"Failed: {error}")
+        outcome = Outcome(FAILED, f"Failed: {error}")
+    run = outcome.candidate.path.name if outcome.candidate else None
+    compared = vars(outcome.comparison) if outcome.comparison else {}
+    moment = append_record(home, "nightly", outcome.code, outcome.text, run, **compared)
+    try:
+        _show(home, outcome, moment)
+    except Exception:  # a full disk, or a chart that cannot be drawn
+        log.exception("%s could not be written; what was decided stands", home / "nightly.html")
+    print(outcome.text)
+    return outcome.code
 
 
-def _locked(pipeline: Pipeline, home: Path) -> int:
-    require_later_rows(pipeline.config)
+def _night(config: RunConfig, home: Path) -> Outcome:
+    require_later_rows(config)
+    current_run(home)  # before any work, where the link leads nowhere
+    pipeline = Pipeline(config)
     try:
         features = pipeline.features()
         refuse_future(features)
         encoded = features.encode()
     except (DataError, LoaderError) as error:
-        return _finish(home, REFUSED, f"Data refused: {error}")
-    candidate = encoded.train()
-    current = home / "current"
-    if not current.exists():
-        return _promote(home, features, candidate, None, "Promoted: there was no current model to compare with.")
-    if current.resolve() == candidate.path.resolve():
-        return _finish(home, KEPT, "Kept: nothing changed, the current model is the one of today's data.")
+        return Outcome(REFUSED, f"Data refused: {error}")
+    candidate = encoded.publish(encoded.fit_model(), promote=False)
+    current, reason = current_run(home), block_of(read_pointers(home), candidate.path)
+    if reason:
+        return Outcome(KEPT, f"Kept: {reason}", candidate)
+    if current is None:
+        text = "Promoted: there was no current model to compare with."
+        return _promote(home, features, Outcome(PROMOTED, text, candidate), None)
+    if current == candidate.path.resolve():
+        return Outcome(KEPT, "Kept: nothing changed, the current model is the one of today's data.")
+    if weights_of(current) == weights_of(candidate.path):
+        return Outcome(KEPT, f"Kept: the weights are those of the current model, run {current.name}.", candidate)
     try:
         models = load(pipeline, current), load(pipeline, candidate.path)
         comparison = compare(pipeline, features, *models, Run(current).summary)
     except DataError as error:
-        return _finish(home, REFUSED, f"Data refused: {error}")
+        return Outcome(REFUSED, f"Data refused: {error}", candidate)
     tolerance = pipeline.config.nightly.tolerance
     negatives = pipeline.config.train.negatives
     drawn = f", each among {negatives.per_positive} drawn items" if negatives is not None else ""
@@ -83,10 +122,10 @@ def _locked(pipeline: Pipeline, home: Path) -> int:
     )
     obstacle = comparison.obstacle(pipeline.config.nightly.max_skill_drop)
     if obstacle:
-        return _finish(home, KEPT, f"Kept: {text} {obstacle}", candidate, comparison)
+        return Outcome(KEPT, f"Kept: {text} {obstacle}", candidate, comparison)
     if comparison.bound > -tolerance:
-        return _promote(home, features, candidate, comparison, f"Promoted: {text}")
-    return _finish(home, KEPT, f"Kept: {text}", candidate, comparison)
+        return _promote(home, features, Outcome(PROMOTED, f"Promoted: {text}", candidate, comparison), current)
+    return Outcome(KEPT, f"Kept: {text}", candidate, comparison)
 
 
 def load(pipeline: Pipeline, run: Path) -> Bundle:
@@ -95,6 +134,11 @@ def load(pipeline: Pipeline, run: Path) -> Bundle:
 
 def require_later_rows(config: RunConfig) -> None:
     """Raise `ConfigError` where the recipe's splits leave no test rows that come after the others."""
+    if not hasattr(config.features, "way") and getattr(config.features, "time", "") is None:
+        raise ConfigError(
+            "nightly: features.time names no column, so no row is known to come after those of training, and none is "
+            "new to both models. Name the time of a row, by which the one file or folder of features.path is split."
+        )
     way = getattr(config.features, "way", "time")
     if way != "time":
         raise ConfigError(
@@ -103,13 +147,11 @@ def require_later_rows(config: RunConfig) -> None:
         )
 
 
-def _promote(home: Path, features: Features, candidate: Run, comparison: Comparison | None, text: str) -> int:
-    _store_vectors(features, candidate)
-    current = home / "current"
-    if current.exists():
-        atomic_symlink(Path(current.resolve().name), home / "previous")
-    atomic_symlink(Path(candidate.path.name), current)
-    return _finish(home, PROMOTED, text, candidate, comparison)
+def _promote(home: Path, features: Features, outcome: Outcome, expected: Path | None) -> Outcome:
+    assert outcome.candidate is not None
+    _store_vectors(features, outcome.candidate)
+    promote(home, outcome.candidate.path, expected)
+    return outcome
 
 
 def _store_vectors(features: Features, candidate: Run) -> None:
@@ -122,47 +164,21 @@ def _store_vectors(features: Features, candidate: Run) -> None:
         embed(candidate.path, bundle, features, EmbedSettings())
 
 
-def _finish(
-    home: Path, code: int, text: str, candidate: Run | None = None, comparison: Comparison | None = None
-) -> int:
-    """Say the outcome, append it to nightly.jsonl, and write the night's report."""
-    home.mkdir(parents=True, exist_ok=True)
-    moment = datetime.now(UTC).isoformat(timespec="seconds")
-    entry = {"at": moment, "exit_code": code, "decision": text, "run": candidate.path.name if candidate else None}
-    if comparison:
-        entry |= vars(comparison)
-    with open(home / "nightly.jsonl", "a") as file:
-        file.write(json_text(entry) + "\n")
-    rows = [vars(comparison)] if comparison else []
-    if comparison:
+def _show(home: Path, outcome: Outcome, moment: str) -> None:
+    """The comparison as a table, and the night's report."""
+    rows = [vars(outcome.comparison)] if outcome.comparison else []
+    if rows:
         render_table(rows, "Nightly")
-    if candidate:
-        summary = candidate.summary
+    if outcome.candidate:
+        summary = outcome.candidate.summary
         report = ReportData(
             name=f"{summary['name']} nightly",
             run_id=summary["id"],
             created_utc=moment,
-            decision=text,
-            promoted=code == PROMOTED,
+            decision=outcome.text,
+            promoted=outcome.code == PROMOTED,
             comparison=rows,
             metrics={name: summary[name] for name in ("auc", "logloss", "ece", "mrr")},
             notes=summary["notes"],
         )
         write_report(home / "nightly.html", report)
-    print(text)
-    return code
-
-
-def rollback(config: str | Path, overrides: Sequence[str] = ()) -> int:
-    """Swap `current` and `previous`: the model before is current again, and a second rollback undoes the first."""
-    settings = Pipeline.from_config(config, *overrides).config
-    home = settings.runs / settings.name
-    with folder_lock(home / "nightly.lock"):
-        current, previous = home / "current", home / "previous"
-        if not previous.exists():
-            raise ConfigError(f"rollback: {previous} does not exist; there is no model before the current one.")
-        old, new = previous.resolve().name, current.resolve().name
-        atomic_symlink(Path(new), previous)
-        atomic_symlink(Path(old), current)
-        _finish(home, PROMOTED, f"Rolled back: {old} is current again, {new} is the one before.")
-    return 0

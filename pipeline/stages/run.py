@@ -31,24 +31,13 @@ from gigabatch.pipeline.evaluation.evaluate import (
 )
 from gigabatch.pipeline.evaluation.rank_evaluate import ranking_rows
 from gigabatch.pipeline.reports.report import ReportData, write_report
+from gigabatch.pipeline.runs.pointers import read_pointers
 from gigabatch.pipeline.store.artifacts import Artifact
-from gigabatch.pipeline.store.files import ArtifactError, json_text
+from gigabatch.pipeline.store.files import ArtifactError, json_text, share_file
 from gigabatch.pipeline.store.keys import versions
 
 SPLITS = ("train", "valid", "test")
 STAGES = ("features", "encode", "train", "evaluate")
-
-
-class RunError(ValueError):
-    """There is no such run."""
-
-
-def find_run(config: RunConfig, run: Path | None) -> Path:
-    """The run's folder: the one given, else runs/<name>/latest."""
-    path = run if run is not None else config.runs / config.name / "latest"
-    if not (path / "model" / "bundle.json").exists():
-        raise RunError(f"run {path}: no model there. Train first (gigabatch train), or give another folder with --run.")
-    return path.resolve()
 
 
 @dataclass
@@ -110,6 +99,10 @@ class Run:
             render_table(ranking_rows(summary["ranking"]), "Ranking of the test split's choices")
         render_table(stage_rows(summary, self.skipped), "Stages")
         print(f"report  {self.path / 'report.html'}\nmodel   {self.path / 'model'}")
+        if (current := read_pointers(self.path.parent).current) is not None:
+            is_current = current == self.path.resolve()
+            how = "" if is_current else f" (gigabatch promote {self.path.name} makes this run current)"
+            print(f"current {'this run' if is_current else current.name}{how}")
 
     def _repr_html_(self) -> str:
         summary = self.summary
@@ -198,8 +191,8 @@ def write_run(folder: Path, run_id: str, data: RunData) -> dict[str, Any]:
     """Evaluate the trained artifact into an empty folder; returns what summary.json holds."""
     started = time.perf_counter()
     artifact = data.stages["train"]
-    shutil.copytree(artifact.path / "model", folder / "model")
-    shutil.copy(artifact.path / "metrics.jsonl", folder / "metrics.jsonl")
+    shutil.copytree(artifact.path / "model", folder / "model", copy_function=share_file)
+    share_file(artifact.path / "metrics.jsonl", folder / "metrics.jsonl")
     manifest, curve = artifact.manifest, Run(folder).curve
     trained = {"epochs": round(curve[-1]["epoch"]), "steps": manifest["steps"], "rows": manifest["rows"]}
     results = evaluate_bundle(load_bundle(folder / "model", data.device, data.engine), data)

@@ -14,17 +14,20 @@ from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.display import render_table
 from gigabatch.pipeline.evaluation.evaluate import evaluate, quality
 from gigabatch.pipeline.reports.report import ReportData, write_report
-from gigabatch.pipeline.stages.run import RunError, find_run, metric_rows
+from gigabatch.pipeline.runs.find import FoundRun, find_run
+from gigabatch.pipeline.runs.pointers import RunError
+from gigabatch.pipeline.stages.run import metric_rows
 from gigabatch.pipeline.stages.stages import Pipeline, evaluation_table_of
 from gigabatch.pipeline.store.files import replacing, write_json
 
 
 def evaluate_run(
-    config: str | Path, overrides: Sequence[str], run: Path | None, split: str | None, out: Path | None
+    config: str | Path, overrides: Sequence[str], run: str | Path | None, split: str | None, out: Path | None
 ) -> int:
     """Metrics of a run's model on a split of today's features; summary.json and report.html in their own folder."""
     pipeline = Pipeline.from_config(config, *overrides)
-    path, split = find_run(pipeline.config, run), split or "test"
+    used, split = find_run(pipeline.config, run), split or "test"
+    path = used.path
     bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)
     features = pipeline.features()
     started = time.perf_counter()
@@ -33,7 +36,8 @@ def evaluate_run(
     found = evaluate(bundle.model, table, bundle.schema, pipeline.device, bins)
     summary = {
         "name": pipeline.config.name,
-        "id": path.name,
+        "id": used.id,
+        "states": list(used.states),
         "split": split,
         **found.headline,
         "rows": len(table),
@@ -53,7 +57,7 @@ def evaluate_run(
     )
     write_report(folder / "report.html", report)
     shown = metric_rows({"metrics": {split: found.headline}, "targets": {split: found.metrics}})
-    render_table([{"split": split, "rows": len(table)} | row for row in shown], f"{pipeline.config.name} {path.name}")
+    render_table([{"split": split, "rows": len(table)} | row for row in shown], f"{pipeline.config.name}, {used}")
     print(f"report  {folder / 'report.html'}")
     return 0
 
@@ -61,7 +65,7 @@ def evaluate_run(
 def score_run(
     config: str | Path,
     overrides: Sequence[str],
-    run: Path | None,
+    run: str | Path | None,
     split: str | None,
     out: Path | None,
     raw: str | None = None,
@@ -71,10 +75,11 @@ def score_run(
     raw: score the rows of these files instead, which need no label.
     """
     pipeline = Pipeline.from_config(config, *overrides)
-    path = find_run(pipeline.config, run)
+    used = find_run(pipeline.config, run)
+    path = used.path
     bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)
     if raw is not None:
-        return _score_raw(pipeline, bundle, raw, split, out or path / "scores-raw.parquet")
+        return _score_raw(pipeline, used, bundle, raw, split, out or path / "scores-raw.parquet")
     features = pipeline.features()
     split = split or ("score" if "score" in features.rows else "test")
     frame = features.frame(split)
@@ -84,22 +89,22 @@ def score_run(
     submission = recipe_class(pipeline.config.recipe)(pipeline.config.features).submission(frame, predictions)
     target = out or path / (f"scores-{split}.parquet" if submission is None else "submission.csv")
     content = with_keys(bundle.schema, frame, predictions) if submission is None else submission
-    return _written(content, target)
+    return _written(content, target, used)
 
 
-def _score_raw(pipeline: Pipeline, bundle: Bundle, raw: str, split: str | None, target: Path) -> int:
+def _score_raw(pipeline: Pipeline, used: FoundRun, bundle: Bundle, raw: str, split: str | None, target: Path) -> int:
     if split is not None:
         raise RunError("score: give either --input or --split, not both.")
     recipe = recipe_class(pipeline.config.recipe)(pipeline.config.features)
     columns = bundle.raw_workflow.applied_inputs
     frame = recipe.raw_rows(pipeline.engine, raw, columns)
-    return _written(with_keys(bundle.schema, frame, bundle.predict_raw(frame)), target)
+    return _written(with_keys(bundle.schema, frame, bundle.predict_raw(frame)), target, used)
 
 
-def _written(content: Any, target: Path) -> int:
+def _written(content: Any, target: Path, used: FoundRun) -> int:
     target.parent.mkdir(parents=True, exist_ok=True)
     write_frame(content, target)
-    print(f"{len(content):,} rows  {target}")
+    print(f"{len(content):,} rows  {target}  by {used}")
     return 0
 
 

@@ -41,6 +41,8 @@ from gigabatch.pipeline.display import html_table, progress
 from gigabatch.pipeline.evaluation.checks import missing_shares
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
 from gigabatch.pipeline.machine import available_memory, resolve_device
+from gigabatch.pipeline.runs.pointers import LATEST
+from gigabatch.pipeline.runs.promote import promote_first
 from gigabatch.pipeline.stages.cluster import Cluster, open_cluster
 from gigabatch.pipeline.stages.encode import encode_split, fit, pack
 from gigabatch.pipeline.stages.run import SPLITS, Run, RunData, write_run
@@ -48,6 +50,7 @@ from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore
 from gigabatch.pipeline.store.files import atomic_symlink
 from gigabatch.pipeline.store.garbage import CHECKPOINTS
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
+from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import folder_lock
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives, with_negatives
@@ -109,6 +112,7 @@ class Pipeline:
         self.engine = resolve_engine(config.engine)
         self.device = resolve_device(config.device)
         self.store = ArtifactStore(config.artifacts, config.name)
+        self.lease = Lease(config.runs)
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
 
@@ -138,7 +142,9 @@ class Pipeline:
             "features",
             input_checksums(recipe.inputs(), self.store.root),
             # Where the files lie does not matter, what is in them does.
-            settings | {"features": {k: v for k, v in settings["features"].items() if k != "path"}},
+            settings
+            | {"features": {k: v for k, v in settings["features"].items() if k != "path"}}
+            | ({"code": code} if (code := recipe.code()) else {}),
             source_hash(SOURCES["features"]),
         )
 
@@ -166,7 +172,7 @@ class Pipeline:
         return open_cluster(self.config.cluster, self.config.cluster_settings, folder)
 
     def train(self) -> Run:
-        """Run every stage, up to the evaluated model in `runs/<name>/<id>/`."""
+        """Run every stage, up to the evaluated model in `runs/<name>/<id>/`; a first one becomes `current`."""
         return self.features().train()
 
     def _repr_html_(self) -> str:
@@ -416,8 +422,11 @@ class Encoded:
                 workflow, info["raw_refused"] = None, str(error)
         return trained, Bundle(preprocessor, trained.model, info, device, workflow)
 
-    def publish(self, trained: Artifact) -> Run:
-        """Evaluate a trained artifact and put the run's folder in place, then point runs/<name>/latest at it."""
+    def publish(self, trained: Artifact, promote: bool = True) -> Run:
+        """Evaluate a trained artifact and put the run's folder in place, then point runs/<name>/latest at it.
+
+        A run that is there and damaged is mended. promote: whether the run becomes `current` where none is.
+        """
         features, pipeline, config = self.features, self.features.pipeline, self.features.pipeline.config
         settings = {"evaluate": config.to_dict()["evaluate"], "name": config.name}
         key = artifact_key(
@@ -448,9 +457,11 @@ class Encoded:
 
         artifact = pipeline.store.build("evaluate", key, write)
         path = config.runs / config.name / key[:12]
-        if not path.exists():
-            pipeline.store.copy(artifact, path)
-        atomic_symlink(Path(path.name), path.parent / "latest")
+        pipeline.lease.add(f"{config.name}/{path.name}")
+        pipeline.store.copy(artifact, path)
+        atomic_symlink(Path(path.name), path.parent / LATEST)
+        if promote:
+            promote_first(path.parent, path)
         return Run(path, tuple(name for name, item in (artifacts | {"evaluate": artifact}).items() if item.skipped))
 
     def ranking(self, inputs: ModelInputs) -> Callable[[Model], dict[str, Any]] | None:

@@ -15,7 +15,8 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand
 from gigabatch.features.refit.churn import churn_text
 from gigabatch.features.refit.update import checksum
-from gigabatch.pipeline.stages.run import find_run
+from gigabatch.pipeline.runs.find import find_run
+from gigabatch.pipeline.runs.pointers import RunError
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
 
@@ -28,15 +29,22 @@ def update_preprocessor(
     data: str,
     preprocessor: Path | None = None,
     refresh_scales: bool = False,
+    run: str | Path | None = None,
 ) -> int:
     """Write the next version of a preprocessor as an artifact of the stage `update`; print the churn and where it is.
 
     data: Parquet files of the features stage that no version before has seen: path, folder or glob.
-    preprocessor: the folder to start from; the one of runs/<name>/latest where none is given. The same data on the same
-    state is the same artifact, which is then not made again.
+    preprocessor: the folder to start from; where none is given, the run's. run: see `find_run`; the current one where
+    it is None. The same data on the same state is the same artifact, which is then not made again.
     """
     pipeline = Pipeline.from_config(config, *overrides)
-    source = preprocessor or find_run(pipeline.config, None) / "model" / PREPROCESSOR
+    if preprocessor is None:
+        used = find_run(pipeline.config, run)
+        source, start = used.path / "model" / PREPROCESSOR, str(used)
+    elif run is not None:
+        raise RunError("update: give either --run or --preprocessor, not both.")
+    else:
+        source, start = preprocessor, str(preprocessor)
     found = Preprocessor.load(source, pipeline.engine)
     files = expand(data)
     for path in files:
@@ -55,6 +63,7 @@ def update_preprocessor(
         return {"rows": report.rows, "version": found.version.number, "seconds": seconds}
 
     artifact = pipeline.store.build("update", key, write)
+    print(f"from {start}")
     print((artifact.path / CHURN_TEXT).read_text(), end="")
     print(f"version {artifact.manifest['version']}  {artifact.path / PREPROCESSOR}")
     return 0

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gigabatch.pipeline.store.files import ArtifactError, fsync_folder, fsync_tree, json_text
+from gigabatch.pipeline.store.files import ArtifactError, clone_file, fsync_folder, fsync_tree, json_text
 from gigabatch.pipeline.store.keys import CHECKSUMS, ChecksumCache, file_checksum, versions
 from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import own_folder, remove_leftovers, temporary_path
@@ -113,13 +113,15 @@ class ArtifactStore:
         remove_leftovers(target.parent)
         if target.is_dir():
             try:
-                verified(target, "run", alone=False)
+                named = verified(target, "run", alone=False)["files"].keys()
+                if lost := sorted(artifact.manifest["files"].keys() - named):
+                    raise ArtifactError(f"run {target}: its manifest does not name {lost[0]}.")
                 return
             except ArtifactError as error:
                 log.warning("%s It is put aside and made again.", error)
         temporary, aside = temporary_path(target), target.with_name(f".damaged-{target.name}-{secrets.token_hex(4)}")
         with own_folder(temporary), _full_disk_as_user_error(f"copy of {artifact.path}", temporary):
-            shutil.copytree(artifact.path, temporary, dirs_exist_ok=True)
+            shutil.copytree(artifact.path, temporary, dirs_exist_ok=True, copy_function=clone_file)
             fsync_tree(temporary)
             with contextlib.suppress(FileNotFoundError):
                 target.rename(aside)

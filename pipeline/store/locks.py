@@ -79,8 +79,9 @@ def remove_leftovers(folder: Path) -> dict[Path, int]:
 
 
 def remove_folder(folder: Path) -> int:
-    """Remove a folder; returns the bytes of its files."""
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    """Remove a folder; returns the bytes of its files, but of those that have another name elsewhere."""
+    stats = [file.stat() for file in folder.rglob("*") if file.is_file()]
+    size = sum(stat.st_size for stat in stats if stat.st_nlink == 1)
     shutil.rmtree(folder)
     return size
 

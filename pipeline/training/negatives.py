@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import torch
@@ -9,13 +10,14 @@ import torch
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.schema import Entity
 from gigabatch.loaders.negatives.draws import NegativeSampler, PopularityNegatives, UniformNegatives
-from gigabatch.loaders.negatives.implicit import ImplicitBatches
+from gigabatch.loaders.negatives.implicit import ImplicitBatches, apart_from
 from gigabatch.loaders.negatives.table import KnownPositives
 from gigabatch.loaders.tables.entity_rows import EntityRows
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.pipeline.config.config import ConfigError, NegativeSettings, RunConfig
 
+log = logging.getLogger(__name__)
 EVALUATION = 0x5EED  # its negatives are others than those of training with the same seed
 
 
@@ -86,6 +88,7 @@ def implicit_batches(
         somebody = users >= first_id(preprocessor, "user")  # the null and the unseen user are many
         positives = KnownPositives.from_pairs(users[somebody], chosen[somebody], inputs.num_ids[user.key])
     items = range(first_id(preprocessor, "item"), inputs.num_ids[item.key])
+    positives = apart_from(positives, items, train.device)
     sampler: NegativeSampler
     if settings.kind == "uniform":
         sampler = UniformNegatives(items, settings.per_positive, positives, seed=seed, device=device)
@@ -94,8 +97,17 @@ def implicit_batches(
         sampler = PopularityNegatives(
             items, settings.per_positive, counts, settings.power, positives, seed=seed, device=device
         )
-    rows = EntityRows.of(train, item.key, item.ids, item.floats).to(device)
-    return ImplicitBatches(sampler, user_column, rows, items)
+    rows = EntityRows.of(train, item.key, item.ids, item.floats)
+    if moving := rows.moving_columns(train, items.start):
+        names = [column.name for column in train.schema.ids] + list(train.schema.floats)
+        log.warning(
+            "train.negatives: of an item, %s differ(s) from row to row. A positive has what its own row says, a "
+            "negative what its item's last train row says, so a model can tell them by that. Leave such columns out "
+            "of the item's (features.entities).",
+            ", ".join(names[place] for place in moving),
+        )
+    first_user = 0 if user_column is None else first_id(preprocessor, "user")
+    return ImplicitBatches(sampler, user_column, rows.to(device), items, first_user)
 
 
 def with_negatives(

@@ -197,7 +197,10 @@ def train_model(
             bar.advance(0, f"valid loss ({loss.description}) {done.curve[-1]['valid_loss']:.5f}")
             # Before the checkpoint, so that a run killed between the two does not skip the last lines.
             write_curve(folder / "metrics.jsonl", done.curve)
-            save_checkpoint(checkpoint, state, done)
+            # Of the last epoch there is none: it would be several times the bundle, which is written next, and a run
+            # that is killed in between repeats no more than from a checkpoint to the next.
+            if done.step < schedule.num_steps and not done.has_stalled(steps_per_epoch, settings.patience):
+                save_checkpoint(checkpoint, state, done)
 
     epochs = done.step // steps_per_epoch
     if epochs < settings.epochs:

@@ -129,13 +129,22 @@ def test_more_queries_than_are_compared_at_once():
     require_same(top_k(queries, items, 4, exclude), sorted_by_numpy(queries, items, 4, exclude.numpy()))
 
 
-@pytest.mark.parametrize("wrong", [float("nan"), -float("nan"), float("inf")])
+@pytest.mark.parametrize("wrong", [float("nan"), -float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("row", [0, 2999])
 def test_products_that_cannot_be_ordered_are_refused(wrong, row):
     items = torch.ones(3000, 2)
     items[row, 1] = wrong
     with pytest.raises(ModelError, match="NaN or infinite"):
         top_k(torch.ones(1, 2), items, 3, block_rows=1024)
+
+
+@pytest.mark.parametrize("exclude", [None, torch.tensor([[7]])])
+def test_a_finite_vector_whose_product_overflows_is_not_dropped(exclude):
+    """M10: its score is minus infinity, which among the answers means that there is no item."""
+    items = torch.ones(20, 2)
+    items[7] = -3e38
+    with pytest.raises(ModelError, match="NaN or infinite"):
+        top_k(torch.full((1, 2), 3.0), items, 20, exclude)
 
 
 def test_keys_order_as_scores_do_and_give_them_back():

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import PreprocessorSettings
@@ -309,3 +310,14 @@ def test_scores_on_the_gpu_agree_with_the_cpu_and_do_not_depend_on_the_batch(fol
     assert_scores(found, scores)
     for position in (0, 77, MANY - 1):
         assert_scores(bundle.predict(many.iloc[[position]])["clicked"], found[[position]])
+
+
+def test_loading_draws_no_weights(trained):
+    """R14: tables of a million ids were drawn at each load, minutes on a busy machine, to be overwritten."""
+    _, run = trained
+    before = torch.get_rng_state()
+    loaded = run.bundle()
+    assert torch.equal(torch.get_rng_state(), before)
+    stored = load_file(run.path / "model" / "weights.safetensors")
+    assert loaded.model.state_dict().keys() == stored.keys()
+    assert all(torch.equal(value, stored[name]) for name, value in loaded.model.state_dict().items())

@@ -62,7 +62,8 @@ class FoldedTargetEncoding(FittedOperator):
     Raises
     ------
     DataError
-        A setting out of range, a column in two roles, a null fold key at train, a target that is no number.
+        A setting out of range, a column in two roles, a null fold key at train or one that makes a single fold, a
+        target that is no number.
 
     Examples
     --------
@@ -142,6 +143,13 @@ class FoldedTargetEncoding(FittedOperator):
         keyed, key_totals = by_key.on_host()
         keys = keyed[list(self.by)].drop_duplicates().reset_index(drop=True)
         folds, fold_totals = by_fold.on_host()
+        labelled = max(int(total.count.sum()) for total in fold_totals)
+        if len(folds) == 1 and labelled > 1:
+            raise DataError(
+                f"FoldedTargetEncoding: fold key {self.fold_key!r} puts all train rows, {labelled} with a label, into "
+                f"one of {self.num_folds} folds, so none could learn from another one. Take a column of more "
+                "values, for example a row id."
+            )
         everyone = pd.DataFrame(index=[0])
         return FoldedMeans(
             from_pandas(self._wide(keys, KeyIndex(keys, self.by).rows(keyed), keyed[self._fold], key_totals)),

@@ -43,7 +43,8 @@ class TargetEncoding(ColumnOperator):
     Raises
     ------
     DataError
-        A smoothing that is not positive; a time that is null or no whole number; fractions in `hits` or `trials`.
+        A smoothing that is not positive; a time that is null or no whole number; a null fold; fractions in `hits` or
+        `trials`.
 
     Examples
     --------
@@ -82,6 +83,11 @@ class TargetEncoding(ColumnOperator):
         return ()  # the prior is over all keys
 
     def compute(self, frame: Frame) -> dict[str, Column]:
+        if self.fold is not None and (nulls := int(frame[self.fold].isna().sum())):
+            raise DataError(
+                f"TargetEncoding {self.output!r}: fold {self.fold!r} holds {nulls} null(s), and such rows would be "
+                "told their own fold's outcome. Fill the column, for example with a row id."
+            )
         events = frame[list(dict.fromkeys(self.inputs))][frame[self.hits].notna()]
         hits, trials = self._sums(frame, events, self.by)
         all_hits, all_trials = self._sums(frame, events, ())

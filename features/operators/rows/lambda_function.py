@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gigabatch.features.engines.protocols import Frame
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.operators.base import Operator
+from gigabatch.features.operators.rows.fingerprint import function_hash
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class LambdaFunction(Operator):
 
     Only the name is kept, so a workflow with this step saves as JSON; who loads it registers the function first, for
     example by importing the module that calls `register_function`. Nothing is looked up in files or run from text.
+    What the function computes is part of a features artifact's key: its bytecode, and the values and functions that it
+    uses. So a changed function makes the features anew.
     Row-wise, as the function promises.
 
     Parameters
@@ -96,6 +100,12 @@ class LambdaFunction(Operator):
        price  nights  rate
     0   90.0       3  30.0
     """
+
+    @classmethod
+    def code_of(cls, arguments: Mapping[str, Any]) -> str:
+        registered = cls(**arguments)._registered
+        said = [function_hash(registered.function, f"LambdaFunction {arguments['name']!r}")]
+        return json.dumps([*said, registered.inputs, registered.outputs], allow_nan=False)
 
     def __init__(self, name: str) -> None:
         if name not in _REGISTERED:

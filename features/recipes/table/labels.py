@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from gigabatch.features.columns.numbers import require_digits
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import TASKS, Target, Task
@@ -127,6 +129,8 @@ def _positive(name: str, column: Any, target: TargetSettings) -> Any:
 
 def _numbers(name: str, column: Any, target: TargetSettings) -> Any:
     try:
+        if target.label_strip:  # read as text
+            require_digits(column, "float64")
         numbers = column.astype("float64")
     except (ValueError, TypeError, RuntimeError) as error:
         raise DataError(
@@ -172,6 +176,7 @@ def moments(column: Any) -> Any:
     microseconds since 1970; all in one time zone, a closing Z is ignored."""
     for dtype in ("int64", "float64"):
         try:
+            require_digits(column, dtype)
             numbers = column.astype(dtype)
         except (ValueError, TypeError, RuntimeError, OverflowError):
             continue
@@ -182,7 +187,9 @@ def moments(column: Any) -> Any:
     try:
         if not bool(text.str.match(ISO_8601).all()):
             raise ValueError("not every value has that form")
-        moment = engine_of(column).frames.to_datetime(text)
+        with warnings.catch_warnings():  # pandas warns of 30 February before it refuses it
+            warnings.simplefilter("ignore", UserWarning)
+            moment = engine_of(column).frames.to_datetime(text)
         return moment.astype("datetime64[us]").astype("int64")
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
         raise DataError(

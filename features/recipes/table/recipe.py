@@ -19,8 +19,8 @@ from gigabatch.features.recipes.table.labels import (
     require_filled,
     target_settings,
 )
-from gigabatch.features.schema import ENTITIES, Column, Entity, Schema, Target
-from gigabatch.features.workflow.steps import parse_steps, table_files
+from gigabatch.features.schema import ENTITIES, LARGEST_WEIGHT, Column, Entity, Schema, Target
+from gigabatch.features.workflow.steps import parse_steps, registered_code, table_files
 from gigabatch.features.workflow.workflow import DTYPES, Workflow
 
 ROW = "row_number"
@@ -46,8 +46,11 @@ class TableSettings:
         `{name: {task: binary | multiclass | regression}}`. A binary label is 0 or 1, or any two values of which
         `positive` names one; `label_strip` takes these characters off both ends of a label. Multiclass labels are
         text.
+    drop_null_targets
+        Whether rows with a null target are left out; the notes of the report say how many. Without it they are an
+        error.
     weight
-        Column of numbers of at least 0 that scale a row's loss.
+        Column of numbers from 0 to 2^64 that scale a row's loss; only their ratios count.
     group
         Column whose equal values are ranked together.
     time
@@ -98,6 +101,7 @@ class TableSettings:
     categorical: dict[str, str] | tuple[str, ...] = ()
     continuous: tuple[str, ...] = ()
     targets: dict[str, dict[str, Any]] = field(default_factory=dict)
+    drop_null_targets: bool = False
     weight: str | None = None
     group: str | None = None
     time: str | None = None
@@ -119,6 +123,8 @@ class TableSettings:
                 "table: give either path, or train_path and test_path (and valid_path if there is one); found "
                 f"{', '.join([*(['path'] if self.path else []), *(f'{name}_path' for name in apart)]) or 'none'}."
             )
+        if not isinstance(self.drop_null_targets, bool):
+            raise DataError(f"table: drop_null_targets is true or false, found {self.drop_null_targets!r}.")
         if not self.targets:
             raise DataError("table: targets is empty. Name at least one, for example targets: {label: {task: binary}}.")
         if not self.categorical and not self.continuous:
@@ -215,7 +221,11 @@ class TableRecipe(Recipe):
         files = [path for pattern in self._patterns().values() for path in expand(pattern)]
         return files + table_files(self.settings.steps)
 
+    def code(self) -> dict[str, str]:
+        return registered_code(self.settings.steps)
+
     def build(self, engine: str) -> FeatureTables:
+        self._notes: list[str] = []
         splits = self._split({name: self._read(engine, pattern) for name, pattern in self._patterns().items()})
         splits, targets = encode_targets(splits, self.targets)
         workflow = self.settings.workflow(engine, self._raw_types(splits["train"]))
@@ -223,7 +233,9 @@ class TableRecipe(Recipe):
         schema = Schema(tuple(self._columns(splits["train"])), targets, entity_settings(self.settings.entities))
         for frame in splits.values():
             require_columns(frame, schema.names(), "table, after the steps")
-        return FeatureTables({name: frame[schema.names()] for name, frame in splits.items()}, schema, (), workflow)
+        return FeatureTables(
+            {name: frame[schema.names()] for name, frame in splits.items()}, schema, tuple(self._notes), workflow
+        )
 
     def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:
         chosen = self.settings
@@ -251,12 +263,34 @@ class TableRecipe(Recipe):
     def _read(self, engine: str, pattern: str) -> Any:
         chosen = self.settings
         frame = self._read_files(engine, pattern, self._dtypes())
-        for name in (*self.targets, chosen.weight, chosen.group, chosen.time, chosen.split_key):
+        frame[ROW] = load_engine(engine).arrays.arange(len(frame))  # of the file, whatever rows are left out
+        frame = self._labelled(frame, pattern)
+        for name in (chosen.weight, chosen.group, chosen.time, chosen.split_key):
             if name:
                 require_filled(frame[name], pattern)
-        if chosen.weight and not bool(((frame[chosen.weight] >= 0) & (frame[chosen.weight] < float("inf"))).all()):
-            raise DataError(f"input {pattern}: weight {chosen.weight!r} holds negative or infinite values.")
-        frame[ROW] = load_engine(engine).arrays.arange(len(frame))
+        weight = frame[chosen.weight] if chosen.weight else None
+        if weight is not None and not bool(((weight >= 0) & (weight <= LARGEST_WEIGHT)).all()):
+            raise DataError(
+                f"input {pattern}: weight {chosen.weight!r} holds negative values, or some beyond 2^64. Only the "
+                "ratios of weights count: divide them by their largest."
+            )
+        return frame
+
+    def _labelled(self, frame: Any, pattern: str) -> Any:
+        """The rows whose targets are known; without `drop_null_targets` a null is an error."""
+        for name in self.targets:
+            nulls = int(frame[name].isna().sum())
+            if nulls and not self.settings.drop_null_targets:
+                raise DataError(
+                    f"input {pattern}: target {name!r} is null in {nulls} of {len(frame)} rows. Set "
+                    "features.drop_null_targets=true to leave such rows out. Remove those rows or give them a label "
+                    "otherwise."
+                )
+            if nulls:
+                self._notes.append(
+                    f"{pattern}: {nulls:,} of {len(frame):,} rows left out, because their target {name!r} is null."
+                )
+                frame = frame[frame[name].notna()].reset_index(drop=True)
         return frame
 
     def _read_files(self, engine: str, pattern: str, dtypes: dict[str, str]) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gigabatch.models.kernels.row_loops import read, rounded
+from gigabatch.models.kernels.row_loops import njit, read, rounded
 
 BLOCK_ROWS = 256
 
@@ -48,7 +48,7 @@ def _array(values: Tensor) -> np.ndarray:
     return values.view(torch.uint16).numpy() if values.dtype == torch.bfloat16 else values.numpy()
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@njit(parallel=True)
 def _columns(values, partial):
     for block in numba.prange(partial.shape[0]):
         sums, squares = partial[block, 0], partial[block, 1]
@@ -61,7 +61,7 @@ def _columns(values, partial):
                 squares[i] += value * value
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@njit(parallel=True)
 def _relu(values, bias, partial):
     for block in numba.prange(partial.shape[0]):
         sums, squares = partial[block, 0], partial[block, 1]
@@ -78,7 +78,7 @@ def _relu(values, bias, partial):
                 squares[i] += value * value
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@njit(parallel=True)
 def _backward(gradient, hidden, slope, offset, partial):
     for block in numba.prange(partial.shape[0]):
         sums = partial[block]

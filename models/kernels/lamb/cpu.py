@@ -14,7 +14,7 @@ import numba
 import numpy as np
 from torch import Tensor
 
-from gigabatch.models.kernels.row_loops import pointer
+from gigabatch.models.kernels.row_loops import njit, pointer
 
 
 def step(
@@ -45,7 +45,7 @@ def step(
     _step(addresses, sizes, *moments, scales, rates, adapt)
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"reassoc"})  # which lets sums be taken by a vector's lanes
+@njit(fastmath={"reassoc"})  # which lets sums be taken by a vector's lanes
 def _step(addresses, sizes, gradient, mean, square, scales, rates, adapt):
     lr, weight_decay, bound, floor = rates
     shrink, beta1, beta2 = np.float32(scales[0]), np.float32(scales[1]), np.float32(scales[2])

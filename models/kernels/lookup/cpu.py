@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gigabatch.models.kernels.row_loops import AHEAD, pointer, prefetch, rounded, stored_as
+from gigabatch.models.kernels.row_loops import AHEAD, njit, pointer, prefetch, rounded, stored_as
 
 BLOCK_ROWS = 128  # written by all columns in turn while they lie in the cache
 NEAR_BYTES = 1 << 18  # tables up to this size are in the cache anyway and are not fetched ahead
@@ -50,7 +50,7 @@ def lookup(
         )
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@njit(parallel=True)
 def _lookup(ids, addresses, shapes, floats, scales, shifts, out, stride, width, like):
     """Returns -1, or the first column with an id outside its table. out is an address, stride and width in elements,
     which are of the type of `like`."""
@@ -74,7 +74,7 @@ def _lookup(ids, addresses, shapes, floats, scales, shifts, out, stride, width, 
 # Places are unsigned, because signed ones are looked at for being negative.
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _copy_rows(ids, first, last, column, table, size, depth, out, stride, at, like):
     """Rows [first, last) of one column; whether an id was outside the table."""
     near = size * depth * 4 <= NEAR_BYTES
@@ -99,7 +99,7 @@ def _copy_rows(ids, first, last, column, table, size, depth, out, stride, at, li
     return wrong
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _copy_floats(floats, first, last, scales, shifts, out, stride, at, width, like):
     """Scaled floats from column `at` on, then zeros up to `width`."""
     num_floats, num_columns = np.uint64(floats.shape[1]), np.uint64(width - at)

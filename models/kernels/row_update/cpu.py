@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gigabatch.models.kernels.row_loops import pointer, prefetch, read, stored_as
+from gigabatch.models.kernels.row_loops import njit, pointer, prefetch, read, stored_as
 from gigabatch.models.kernels.row_update.rules import METHODS, RowRule, State
 
 HOT_FLOATS = 8192  # of each table are hot: 32 KB, the L1 cache; fewer for a small batch, which would touch few of them
@@ -109,7 +109,7 @@ def _memory(num_keys: int, num_bytes: int) -> tuple[np.ndarray, int]:
     return memory[: 4 * num_keys].view(np.int32), memory.ctypes.data + -(-4 * num_keys // 64) * 64
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@njit(parallel=True)
 def _distribute(ids, gradient, stride, like, shapes, hot, shifts, chunk_rows, num_buckets):
     """Sums of hot rows by chunk, and where each chunk's other gradients go.
 
@@ -155,7 +155,7 @@ def _distribute(ids, gradient, stride, like, shapes, hot, shifts, chunk_rows, nu
 # Places below are unsigned, because signed ones are looked at for being negative.
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _sum_hot(ids, gradient, at, stride, like, size, width, hot, shift, sums, counts, found):
     """One column of a chunk: its hot rows' sums and counts, the others counted by bucket; whether an id is wrong."""
     wrong = False
@@ -176,7 +176,7 @@ def _sum_hot(ids, gradient, at, stride, like, size, width, hot, shift, sums, cou
     return wrong
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@njit(parallel=True)
 def _scatter(
     ids, gradient, stride, like, shapes, hot, shifts, places, chunk_rows, begins, keys, sorted_gradients
 ):  # fmt: skip
@@ -199,7 +199,7 @@ def _scatter(
                 start += width
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _scatter_column(ids, gradient, at, stride, like, width, hot, shift, places, keys, target, begin):
     place, step, width = np.uint64(at), np.uint64(stride), np.uint64(width)
     begin = np.uint64(begin)
@@ -218,7 +218,7 @@ def _scatter_column(ids, gradient, at, stride, like, width, hot, shift, places, 
         place += step
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@njit(parallel=True)
 def _move_hot(sums, counts, shapes, hot, addresses, numbers):
     block = TOGETHER
     ends = np.cumsum((hot + block - 1) // block)
@@ -248,7 +248,7 @@ def _move_hot(sums, counts, shapes, hot, addresses, numbers):
         _move_rows(rows[:size], summed[:size], found[:size], addresses[column], numbers[column])
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@njit(parallel=True)
 def _move_cold(keys, gradients, like, places, begins, shapes, shifts, addresses, numbers):
     num_tables, num_buckets = len(shapes), places.shape[1] - 1
     for task in numba.prange(num_tables * num_buckets):
@@ -263,7 +263,7 @@ def _move_cold(keys, gradients, like, places, begins, shapes, shifts, addresses,
             _move_bucket(mine, source, like, width, first_row, shifts[column], addresses[column], numbers[column])
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _move_bucket(keys, gradients, like, width, first_row, shift, addresses, numbers):
     """Move the rows that `keys` [n] name, all in [first_row, first_row + 2^shift).
 
@@ -292,7 +292,7 @@ def _move_bucket(keys, gradients, like, width, first_row, shift, addresses, numb
         _move_rows(rows[:size], summed[:size], counts[:size], addresses, numbers)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _sorted_order(keys, first_row, shift):
     """Positions int32 [n] of the keys in stable ascending order: a radix sort by their lowest `shift` bits."""
     order, other = np.arange(len(keys)).astype(np.int32), np.empty(len(keys), np.int32)
@@ -314,7 +314,7 @@ def _sorted_order(keys, first_row, shift):
     return order
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _sum_gradients(places, gradients, like, summed, total):
     """Sum of the gradients [width] at `places` into `summed`."""
     width = np.uint64(len(summed))
@@ -356,7 +356,7 @@ def _fill_numbers(numbers: np.ndarray, addresses: np.ndarray, table: Tensor, sta
             addresses[place] = state[name].data_ptr()
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _prefetch_row(row, width, addresses, numbers):
     """Ask for the table's row and its moments."""
     line = 4 * width * np.int64(row)
@@ -373,7 +373,7 @@ def _prefetch_row(row, width, addresses, numbers):
             prefetch(square + last)
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+@njit(fastmath={"reassoc", "contract", "nsz"})
 def _square_sums(values, out):
     """Sum of squares of each row of [n, D] into out [n] float32."""
     for r in range(len(values)):
@@ -383,7 +383,7 @@ def _square_sums(values, out):
         out[r] = total
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+@njit(fastmath={"reassoc", "contract", "nsz"})
 def _square_sums_of(address, rows, width, out):
     """The same of rows `rows` [n] of the matrix at an address."""
     values, width = numba.carray(pointer(address), (1,), np.float32), np.uint64(width)
@@ -395,7 +395,7 @@ def _square_sums_of(address, rows, width, out):
         out[r] = total
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _add_scaled(address, rows, scale, out):
     """out [n, D] += scale times rows `rows` [n] of the matrix at an address."""
     values, width = numba.carray(pointer(address), (1,), np.float32), np.uint64(out.shape[1])
@@ -405,7 +405,7 @@ def _add_scaled(address, rows, scale, out):
             out[r, i] += scale * values[at + i]
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _move_rows(rows, gradients, counts, addresses, numbers):
     """Move rows [n], whose `counts` gradients sum to `gradients` [n, D] float32 (overwritten by the update).
 
@@ -451,7 +451,7 @@ def _move_rows(rows, gradients, counts, addresses, numbers):
             weights[at + i] -= norms[r] * gradients[r, i]
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _to_updates(rows, gradients, norms, method, addresses, numbers):
     """Advance the rows' moments by `gradients` [n, D], which become the updates before decay and trust ratio."""
     beta1, beta2 = np.float32(numbers[BETA1]), np.float32(numbers[BETA2])

@@ -248,10 +248,10 @@ def comparisons_by_user(negatives: ImplicitBatches) -> Tensor | None:
     """Rounds [U] of the binary search among each user's known positives that could be drawn; None where none are
     left out."""
     known, drawn = negatives.sampler.known, negatives.item_ids
-    if known is None:
+    if known is None or not negatives.num_users:
         return None
     inside = (known.items >= drawn.start) & (known.items < drawn.stop)
-    counts = torch.bincount(known.users[inside], minlength=known.num_users)
+    counts = torch.bincount(known.users[inside], minlength=known.num_users)[: negatives.num_users]
     return torch.frexp(counts.double()).exponent  # 2^(e-1) <= n < 2^e
 
 

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.config.serving import ServeSettings
+from gigabatch.pipeline.runs.find import run_link
 from gigabatch.pipeline.serving.errors import Refusal, ServingError
 from gigabatch.pipeline.serving.http.app import create_app
 from gigabatch.pipeline.serving.metrics import Metrics
@@ -35,15 +36,15 @@ SWITCH_SECONDS = 0.0005  # how long the thread that loads a bundle may keep the 
 def run_server(
     config: str | Path,
     overrides: Sequence[str] = (),
-    run: Path | None = None,
+    run: str | Path | None = None,
     host: str | None = None,
     port: int | None = None,
     insecure: bool = False,
 ) -> int:
     """Serve a run's bundle until SIGTERM or Ctrl-C; 0 when all running requests were finished.
 
-    run: the run's folder, or a link to one (default: runs/<name>/current, which the nightly job promotes, and where
-    there is none, runs/<name>/latest). host, port: instead of the settings'. Errors: `ServingError`, `BundleError`.
+    run: current (the default), previous or latest, which are watched for another run; an id; the run's folder, or a
+    link to one. host, port: instead of the settings'. Errors: `ServingError`, `BundleError`.
     """
     loaded = load_config(config, overrides)
     flags = {"host": host, "port": port}
@@ -53,9 +54,7 @@ def run_server(
     except ValidationError as error:
         found = "; ".join(f"serve.{item['loc'][0]}: {item['msg']} (found {item['input']!r})" for item in error.errors())
         raise ServingError(f"{found}.") from error
-    home = loaded.runs / loaded.name
-    folders = [run] if run is not None else [home / "current", home / "latest"]
-    return serve(settings, folders, insecure)
+    return serve(settings, [run_link(loaded, run)], insecure)
 
 
 def serve(settings: ServeSettings, folders: Sequence[Path], insecure: bool = False) -> int:
@@ -68,7 +67,8 @@ def serve(settings: ServeSettings, folders: Sequence[Path], insecure: bool = Fal
     if not any(os.path.lexists(folder) for folder in folders):
         names = " nor ".join(map(str, folders))
         raise ServingError(
-            f"serve: there is no run {names}. Train first (gigabatch train), or give a folder with --run."
+            f"serve: there is no run {names}. Train first (gigabatch train), promote a run (gigabatch runs lists them, "
+            "gigabatch promote ID), or give another with --run."
         )
     torch.set_num_threads(settings.threads)
     sys.setswitchinterval(SWITCH_SECONDS)

@@ -17,8 +17,11 @@ from gigabatch.features.columns.categories import (
     nullable,
     same_kind,
 )
+from gigabatch.features.columns.hashing import hash_values
+from gigabatch.features.columns.numbers import whole_values
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.categories.categorify import Categorify
+from gigabatch.features.vocabulary.vocabulary import Vocabulary
 
 
 def column(values, dtype=None):
@@ -180,3 +183,16 @@ def test_nullable_keeps_integers_and_flags():
     assert nullable(column([2**60 + 1, 2]), null).tolist() == [2**60 + 1, pd.NA]
     assert nullable(column([True, False]), null).tolist() == [True, pd.NA]
     assert nullable(column([0.5, 1.0]), null).isna().tolist() == [False, True]
+
+
+@pytest.mark.parametrize(("dtype", "exact"), [("float32", 2**24), ("float64", 2**53)])
+def test_floats_stand_for_ids_only_as_far_as_their_type_is_exact(dtype, exact):
+    """F13: in a look-up, in a hash and where whole numbers belong."""
+    good, bad = (pd.Series(np.array([value, 1], dtype), name="id") for value in (exact - 1, exact))
+    known = Vocabulary(pd.Series([exact - 1, exact]), pd.Series([1, 1]))
+    assert known.encode(good).tolist() == [3, 2]
+    assert hash_values(good, "here")[0].tolist() == hash_values(good.astype("int64"), "here")[0].tolist()
+    assert whole_values(good, "here").tolist() == [exact - 1, 1]
+    for use in (known.encode, lambda column: hash_values(column, "here"), lambda column: whole_values(column, "here")):
+        with pytest.raises(DataError, match=rf"'id'.*2\^{exact.bit_length() - 1}"):
+            use(bad)

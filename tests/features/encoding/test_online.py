@@ -360,3 +360,23 @@ def test_a_saved_preprocessor_is_loaded_and_called_without_pandas_or_torch(tmp_p
     assert done.returncode == 0, done.stderr
     ids, floats = by_frame(preprocessor, [row])
     assert json.loads(done.stdout) == [ids[0].tolist(), floats[0].view("int32").tolist(), []]
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "string"])
+@pytest.mark.parametrize("value", [np.float32(2**24), np.float32(2**24 - 1), np.float16(2**11), np.float16(7)])
+def test_a_float_of_few_bits_is_a_whole_number_as_in_a_frame(dtype, value):
+    """F13: a dictionary found 2^24, which in a float32 may have been 2^24 + 1."""
+    schema = Schema((Column("c", "categorical", dtype),), ())
+    rows = pd.DataFrame({"c": pd.Series([2**24, 2**24 - 1, 2**11, 7]).astype("str" if dtype == "string" else dtype)})
+    preprocessor = Preprocessor(schema).fit([rows])
+    assert_as_alone_in_a_frame(preprocessor, OnlineTransformer(preprocessor), {"c": value})
+
+
+@pytest.mark.parametrize("role", ["categorical", "continuous"])
+@pytest.mark.parametrize("dtype", ["int64", "float32", "float64"])
+@pytest.mark.parametrize("text", ["1_000", "\u0661\u0662", "\uff11", " 12 ", "12"])
+def test_text_is_a_number_where_it_is_one_in_a_frame(role, dtype, text):
+    """R12."""
+    schema = Schema((Column("c", role, dtype),), ())
+    preprocessor = Preprocessor(schema).fit([pd.DataFrame({"c": np.array([12, 1, 1000], dtype)})])
+    assert_as_alone_in_a_frame(preprocessor, OnlineTransformer(preprocessor), {"c": text})

@@ -243,6 +243,46 @@ def test_what_a_model_is_given_does_not_depend_on_the_nulls_of_a_night(dtype, in
             assert Preprocessor(schema, chosen).fit_pack([nights[0]])[0].shape == (3, len(expected))
 
 
+WAYS = {
+    "transform": lambda preprocessor, frame: preprocessor.transform(frame),
+    "pack": lambda preprocessor, frame: preprocessor.pack(frame),
+    "fit_pack": lambda preprocessor, frame: Preprocessor(preprocessor.schema).fit_pack([frame.head(1), frame]),
+    "read": lambda preprocessor, frame: preprocessor.pack(
+        pa.Table.from_pandas(frame, preserve_index=False).to_pandas(types_mapper=pd.ArrowDtype)
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("y", np.nan, "binary target 'y' is null in 1 of 4 rows"),
+        ("y", 2.0, "binary target 'y': 1 of 4 values are not 0 or 1; the first is 2.0 in row 2"),
+        ("y", 0.5, "binary target 'y': 1 of 4 values are not 0 or 1"),
+        ("kind", 3, "multiclass target 'kind': 1 of 4 values are not class numbers below 3; the first is 3 in row 2"),
+        ("kind", -1, "multiclass target 'kind'.* the first is -1"),
+        ("v", np.nan, "regression target 'v' is null"),
+        ("v", -np.inf, "regression target 'v'.* not finite"),
+        ("v", 1e39, "regression target 'v'.* not finite"),
+        ("w", np.nan, "weight 'w' is null"),
+        ("w", -1.0, "weight 'w'.* not from 0 to 2"),
+        ("w", 1e38, "weight 'w'.* only the ratios of weights count"),
+    ],
+)
+def test_labels_that_are_none_are_refused_at_every_way_of_encoding(way, column, value, message):
+    """F14: NaN and class codes outside the classes were packed; R12: weights of 1e38 made every loss infinite."""
+    columns = (*SCHEMA.columns, Column("v", "target", "float32"))
+    schema = Schema(columns, (*SCHEMA.targets, Target("v", "regression")))
+    frame = table(LITERAL).assign(v=0.5)
+    preprocessor = Preprocessor(schema).fit([frame])
+    WAYS[way](preprocessor, frame)
+    bad = frame.assign(**{column: frame[column].where(frame["k"] != 2, value)})
+    with pytest.raises(DataError, match=message):
+        WAYS[way](preprocessor, bad)
+    assert len(preprocessor.transform(bad, targets=False)) == 4
+
+
 def test_ids_that_arrive_as_floats_are_taken_when_whole():
     frame = table(LITERAL)
     assert str(frame["number"].dtype) == "float64"

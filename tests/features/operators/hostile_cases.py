@@ -275,7 +275,7 @@ CASES = [
          {**KEYS, "at": "time", "price": "number"}, {**NULLS_OF_KEYS, "at": REFUSED, "price": NULL}, KEPT),
     Case("target_encoding", {**BY, "hits": "clicks", **O, "at": "at", "fold": "row"},
          {**KEYS, "clicks": "whole", "at": "time", "row": "key"},
-         {"user": NOTHING, "city": NOTHING, "clicks": NULL, "at": REFUSED, "row": NOTHING}),
+         {"user": NOTHING, "city": NOTHING, "clicks": NULL, "at": REFUSED, "row": REFUSED}),
     Case("text_flags", {"column": "words", "prefix": "w_"}, {"words": "text"}, {"words": NOTHING}, {},
          {"words": {"w_a": 0, "w_b": 0, "w_c": 0}}),
     Case("waiting", {**BY, "planned_at": "at", "happened_at": "done", "output": "w"},

@@ -196,6 +196,48 @@ def test_floats_that_may_be_other_numbers_are_no_text(value):
         cast(pd.DataFrame({"id": [1.0, value]}), {"id": "string"}, "here")
 
 
+@pytest.mark.parametrize(("dtype", "exact"), [("float16", 2**11), ("float32", 2**24), ("float64", 2**53)])
+@pytest.mark.parametrize("declared", ["int32", "int64", "string"])
+def test_whole_numbers_are_read_from_floats_only_as_far_as_their_type_is_exact(dtype, exact, declared):
+    """F13: 16777217 had become 16777216 in a float32, and passed for a whole number up to 2^53."""
+    if declared == "int32" and exact > 2**31:
+        return
+    good, bad = (pd.DataFrame({"id": np.array([value, 1], dtype)}) for value in (exact - 1, exact))
+    assert [int(value) for value in cast(good, {"id": declared}, "here")["id"]] == [exact - 1, 1]
+    with pytest.raises(DataError, match=rf"'id'.*reach 2\^{exact.bit_length() - 1}"):
+        cast(bad, {"id": declared}, "here")
+
+
+@pytest.mark.parametrize("text", ["1_000", "\u0661\u0662", "\uff11\uff12", "0x10", "1e5_0"])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
+def test_numbers_are_written_with_digits_0_to_9(tmp_path, text, dtype):
+    """R12: what Python's int takes and no other reader of the file."""
+    (tmp_path / "a.csv").write_text(f"n\n{text}\n2\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"a.csv: column 'n' is declared .*"):
+        read_files("pandas", str(tmp_path / "a.csv"), {"n": dtype})
+    for kind in ("str", "object"):
+        with pytest.raises(DataError, match=r"'n' is declared"):
+            cast(pd.DataFrame({"n": pd.Series([text, "2"], dtype=kind)}), {"n": dtype}, "here")
+
+
+def test_what_is_written_as_a_number_is_read_as_one():
+    whole = cast(pd.DataFrame({"n": [" 12", "-3 ", "+4"]}), {"n": "int64"}, "here")["n"].tolist()
+    assert whole == [12, -3, 4]
+    texts = ["1.5", ".5", "2.", "-1e3", "+2E-2", "inf", "-Infinity", "nan", None]
+    found = cast(pd.DataFrame({"n": texts}), {"n": "float64"}, "here")["n"]
+    np.testing.assert_array_equal(found, [float(text) if text else np.nan for text in texts])
+
+
+@pytest.mark.parametrize("value", [2**63, 2**64, 10**20])
+@pytest.mark.parametrize("other", ["1", ""])
+def test_integers_beyond_int64_are_refused_under_int64_and_stay_as_they_are_under_string(tmp_path, value, other):
+    """R12 says that they become text under int64; they are refused."""
+    (tmp_path / "a.csv").write_text(f"n,m\n{value},1\n{other},2\n")
+    with pytest.raises(DataError, match=r"'n' is declared int64"):
+        read_files("pandas", str(tmp_path / "a.csv"), {"n": "int64"}, nullable={"n"})
+    assert read_files("pandas", str(tmp_path / "a.csv"), {"n": "string"})["n"].iloc[0] == str(value)
+
+
 def test_a_protocol_whose_package_is_missing_or_that_is_none_is_an_error_that_says_so(monkeypatch):
     """P7, R11: an ImportError's traceback."""
 

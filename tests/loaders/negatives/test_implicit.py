@@ -5,7 +5,7 @@ import torch
 
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.negatives.draws import PopularityNegatives, UniformNegatives
-from gigabatch.loaders.negatives.implicit import TABLE_ROWS, ImplicitBatches
+from gigabatch.loaders.negatives.implicit import TABLE_ROWS, ImplicitBatches, apart_from
 from gigabatch.loaders.negatives.table import KnownPositives
 from gigabatch.loaders.tables.entity_rows import EntityRows
 from gigabatch.loaders.tables.packed import PackedTable
@@ -22,7 +22,7 @@ def table() -> PackedTable:
 def batches(table: PackedTable, num_negatives: int = 4, seed: int = 3) -> ImplicitBatches:
     users, items = (table.words[:, column].contiguous() for column in (0, 1))
     known = KnownPositives.from_pairs(users, items, 5)
-    sampler = UniformNegatives(range(1, 7), num_negatives, known, seed=seed)
+    sampler = UniformNegatives(range(1, 7), num_negatives, apart_from(known, range(1, 7)), seed=seed)
     return ImplicitBatches(sampler, 0, EntityRows.of(table, 1, (1, 2), (1, 2)), range(1, 7))
 
 
@@ -43,7 +43,8 @@ def test_negatives_are_other_items_with_their_own_features(table):
             assert (user, item) not in pairs
             assert (genre, *found.floats[row, 1:].tolist()) == known[item]
         else:
-            assert item == ITEMS[positive]
+            assert torch.equal(found.ids[row], positives.ids[positive])
+            assert torch.equal(found.floats[row], positives.floats[positive])
 
 
 def test_a_rows_negatives_depend_on_its_position_and_not_on_the_batch(table):
@@ -71,20 +72,18 @@ def test_a_table_of_positives_and_negatives_is_the_batches_one_after_another(tab
     assert TABLE_ROWS > 3
 
 
-def test_positives_of_the_null_and_the_unseen_item_keep_the_features_of_their_row(table):
-    """Ids 1 and 2 are no items here but many: what their last row says is not true of the others."""
-    sampler = UniformNegatives(range(3, 7), 2, None, seed=1)
+def test_positives_keep_the_features_of_their_row(table):
+    """What the item's columns said at the row's time (M5); ids 1 and 2 are no items here but many."""
+    sampler = UniformNegatives(range(3, 7), 2, apart_from(None, range(3, 7)), seed=1)
     batches = ImplicitBatches(sampler, None, EntityRows.of(table, 1, (1, 2), (1, 2)), range(3, 7))
     cold = table_of([1, 2, 5, 2, 1], seed=9)
     batches.begin(0, 0)
     given, known = cold.unpack(cold.words), slow_rows(table)
     found = batches(given)
     for row, item in enumerate([1, 2, 5, 2, 1]):
-        if item < 3:
-            assert torch.equal(found.ids[3 * row], given.ids[row])
-            assert torch.equal(found.floats[3 * row], given.floats[row])
-        else:
-            assert (int(found.ids[3 * row, 2]), *found.floats[3 * row, 1:].tolist()) == known[item]
+        assert int(found.ids[3 * row, 1]) == item
+        assert torch.equal(found.ids[3 * row], given.ids[row])
+        assert torch.equal(found.floats[3 * row], given.floats[row])
         for place in (3 * row + 1, 3 * row + 2):
             _, drawn, genre, _ = found.ids[place].tolist()
             assert (genre, *found.floats[place, 1:].tolist()) == known[drawn]
@@ -93,9 +92,11 @@ def test_positives_of_the_null_and_the_unseen_item_keep_the_features_of_their_ro
 @pytest.mark.parametrize("kind", ["uniform", "popularity"])
 def test_a_positive_is_never_its_own_negative_where_nothing_is_known_of_users(table, kind):
     item_ids = range(1, 7)
-    sampler = UniformNegatives(item_ids, 9, None, seed=2)
+    known = apart_from(None, item_ids)
+    sampler = UniformNegatives(item_ids, 9, known, seed=2)
     if kind == "popularity":
-        sampler = PopularityNegatives(item_ids, 9, torch.bincount(table.words[:, 1], minlength=7), seed=2)
+        counts = torch.bincount(table.words[:, 1], minlength=7)
+        sampler = PopularityNegatives(item_ids, 9, counts, known=known, seed=2)
     batches = ImplicitBatches(sampler, None, EntityRows.of(table, 1, (1,)), item_ids)
     for epoch in range(5):
         batches.begin(epoch, 0)
@@ -105,6 +106,41 @@ def test_a_positive_is_never_its_own_negative_where_nothing_is_known_of_users(ta
         assert set(items.flatten().tolist()) == set(item_ids)
 
 
-def test_a_single_item_has_no_negatives(table):
+@pytest.mark.parametrize("version", ["reference", "cpu"])
+def test_rows_of_nobody_in_particular_draw_the_other_items_in_their_proportions(version):
+    """The own item's share is spread over all others (M6), not given to the next id: each count against its exact
+    expectation, 4.5 deviations wide. Users 0 and 1 are nobody, user 2 knows items 3 and 4."""
+    counts, item_ids, rows = torch.tensor([0, 0, 0, 50, 20, 5, 1]), range(3, 7), 4000
+    known = KnownPositives.from_pairs(torch.tensor([2, 2]), torch.tensor([3, 4]), 3)
+    table = table_of([3, 4] * (rows // 2))
+    table.words[:, 0] = torch.arange(rows, dtype=torch.int32) % 4 // 2 * 2  # 0, 0, 2, 2
+    sampler = PopularityNegatives(item_ids, 5, counts, 1.0, apart_from(known, item_ids), seed=8, version=version)
+    batches = ImplicitBatches(sampler, 0, EntityRows.of(table, 1, (1,)), item_ids, first_user=2)
+    batches.begin(0, 0)
+    drawn = batches(table.unpack(table.words)).ids[:, 1].view(rows, 6)[:, 1:]
+    for user, own, left_out in ((0, 3, {3}), (0, 4, {4}), (2, 3, {3, 4})):
+        chosen = drawn[(table.words[:, 0] == user) & (table.words[:, 1] == own)]
+        total = sum(int(counts[item]) for item in item_ids if item not in left_out)
+        for item in item_ids:
+            share = 0 if item in left_out else int(counts[item]) / total
+            expected, deviation = share * chosen.numel(), (share * (1 - share) * chosen.numel()) ** 0.5
+            assert abs(int((chosen == item).sum()) - expected) <= 4.5 * deviation, (user, own, item)
+
+
+def test_a_user_whose_known_positives_lack_the_rows_own_is_an_error(table):
+    known = KnownPositives.from_pairs(torch.tensor([0]), torch.tensor([1]), 5)
+    sampler = UniformNegatives(range(1, 7), 40, apart_from(known, range(1, 7)))
+    batches = ImplicitBatches(sampler, 0, EntityRows.of(table, 1, (1,)), range(1, 7))
+    with pytest.raises(LoaderError, match="its own negative, because the known positives of its user lack it"):
+        batches(table.unpack(table.words))
+
+
+def test_a_sampler_that_does_not_know_the_items_of_nobody_is_refused(table):
+    for known, column in ((None, None), (apart_from(None, range(1, 7)), 0)):
+        with pytest.raises(LoaderError, match="Make them by apart_from"):
+            ImplicitBatches(UniformNegatives(range(1, 7), 2, known), column, EntityRows.of(table, 1, (1,)), range(1, 7))
+
+
+def test_a_single_item_has_no_negatives():
     with pytest.raises(LoaderError, match="no other item to draw among the ids range"):
-        ImplicitBatches(UniformNegatives(range(3, 4), 2), None, EntityRows.of(table, 1, (1,)), range(3, 4))
+        apart_from(None, range(3, 4))

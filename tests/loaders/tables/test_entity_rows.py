@@ -64,3 +64,14 @@ def test_other_items_bring_their_own_features_and_nothing_else_changes(items, se
 def test_columns_that_are_not_there_are_refused(key, ids, floats, message):
     with pytest.raises(LoaderError, match=message):
         EntityRows.of(table_of([1]), key, ids, floats)
+
+
+def test_columns_that_differ_among_the_rows_of_an_item_are_told():
+    table = table_of([1, 3, 3, 6, 6, 1])
+    table.words[:, 2] = table.words[:, 1] % 4  # the genre follows from the item,
+    rows = EntityRows.of(table, 1, (1, 2), (1, 2))
+    assert rows.moving_columns(table) == [5, 6]  # price and length do not
+    table.words[:, 6] = table.words[:, 1]
+    table.words[[0, 2], 5] = table.words[[5, 1], 5]
+    assert EntityRows.of(table, 1, (1, 2), (1, 2)).moving_columns(table) == [5]
+    assert EntityRows.of(table, 1, (1, 2), (1, 2)).moving_columns(table, first=7) == []

@@ -1,6 +1,7 @@
 """The command line: its commands and options, one line for a user's mistake, exit codes, and what gc leaves alone."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ import pandas as pd
 import pytest
 import typer
 
+from gigabatch.features.errors import DataError
+from gigabatch.features.schema import Schema
 from gigabatch.pipeline.commands.app import COMMANDS, main, make_app
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -21,8 +24,11 @@ LINES = {  # every command with its options and arguments: users' scripts and sc
     "score": f"{RUN} --run --split --input --out {OUTPUT}",
     "export": f"{RUN} --run --formats --out {OUTPUT}",
     "nightly": f"{RUN} {OUTPUT}",
+    "update": f"{RUN} --data --run --preprocessor --refresh-scales {OUTPUT}",
+    "runs": f"{RUN} {OUTPUT}",
+    "promote": f"--config ID key=value {OUTPUT}",
     "rollback": f"{RUN} {OUTPUT}",
-    "update": f"{RUN} --data --preprocessor --refresh-scales {OUTPUT}",
+    "unblock": f"--config ID key=value {OUTPUT}",
     "embed": f"{RUN} --run --dtype --index --recall --update {OUTPUT}",
     "serve": f"{RUN} --run --host --port --insecure {OUTPUT}",
     "plan": f"{RUN} --json {OUTPUT}",
@@ -268,12 +274,38 @@ def test_a_mistake_of_ours_keeps_its_traceback(gigabatch, monkeypatch):
         gigabatch("train")
 
 
-def test_ctrl_c_stops_without_a_traceback(gigabatch, monkeypatch):
-    def stop(self):
-        raise KeyboardInterrupt
+def interrupted() -> None:
+    raise KeyboardInterrupt
 
-    monkeypatch.setattr("gigabatch.pipeline.stages.stages.Pipeline.features", stop)
-    assert gigabatch("train")[::2] == (130, "gigabatch: stopped; run again to go on.\n")
+
+def interrupted_in_a_compiled_loop() -> None:
+    try:
+        interrupted()
+    except KeyboardInterrupt as error:
+        raise SystemError("<built-in method> returned a result with an exception set") from error
+
+
+def interrupted_while_reading() -> None:
+    try:
+        interrupted()
+    finally:
+        raise DataError("the reader was closed")
+
+
+@pytest.mark.parametrize("stop", [interrupted, interrupted_in_a_compiled_loop, interrupted_while_reading])
+def test_ctrl_c_stops_without_a_traceback(gigabatch, monkeypatch, stop):
+    """Whatever a library makes of it (R9)."""
+    monkeypatch.setattr("gigabatch.pipeline.stages.stages.Pipeline.features", lambda _: stop())
+    assert gigabatch("train")[::2] == (130, "gigabatch: stopped by SIGINT; run again to go on.\n")
+
+
+def test_sigterm_stops_as_ctrl_c_does_and_the_handlers_are_put_back(gigabatch, tiny, monkeypatch):
+    """Nothing half-written is left for the next run to clean up (R9)."""
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    monkeypatch.setattr(Schema, "save", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    assert gigabatch("train")[::2] == (143, "gigabatch: stopped by SIGTERM; run again to go on.\n")
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+    assert (tiny.artifacts("features"), tiny.hidden()) == ([], [])
 
 
 def runs_of(tiny) -> set[str]:

@@ -1,8 +1,10 @@
 """The nightly job: promote, keep, refuse, fail."""
 
 import json
-import os
+import re
+import shutil
 import signal
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -10,25 +12,33 @@ import sklearn.metrics as sk
 
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.pipeline.bundle import load_bundle
-from gigabatch.pipeline.config.config import ConfigError, NightlySettings
+from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.config.config import ConfigError, NightlySettings, load_config
 from gigabatch.pipeline.evaluation.evaluate import choose_metric
-from gigabatch.pipeline.nightly.nightly import rollback, run_nightly
+from gigabatch.pipeline.nightly.nightly import run_nightly
+from gigabatch.pipeline.runs.pointers import RunError
+from gigabatch.pipeline.runs.promote import promote_by_hand, rollback, unblock
 from gigabatch.pipeline.stages.run import write_report
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
 PROMOTED, KEPT, REFUSED, FAILED = 0, 10, 20, 40
 
 
-def nights(tiny) -> list[dict]:
+def lines(tiny) -> list[dict]:
     return [json.loads(line) for line in (tiny.home / "nightly.jsonl").read_text().splitlines()]
+
+
+def nights(tiny) -> list[dict]:
+    return [line for line in lines(tiny) if line["action"] == "nightly"]
 
 
 def pointer(tiny, name: str) -> str | None:
     link = tiny.home / name
-    return os.readlink(link) if link.is_symlink() else None
+    return link.resolve().name if link.exists() else None
 
 
 def test_the_first_night_promotes_and_the_same_data_again_is_kept(finished, capsys):
+    (finished.home / "current").unlink()  # nothing is promoted
     assert run_nightly(finished.config) == PROMOTED
     first = pointer(finished, "current")
     assert (finished.home / "current" / "model" / "bundle.json").exists()
@@ -36,12 +46,12 @@ def test_the_first_night_promotes_and_the_same_data_again_is_kept(finished, caps
     assert (pointer(finished, "current"), pointer(finished, "previous")) == (first, None)
     assert [night["exit_code"] for night in nights(finished)] == [0, 10]
     assert "nothing changed" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match="previous does not exist; there is no model before"):
-        rollback(finished.config)
+    with pytest.raises(RunError, match="previous does not exist; there is no model before"):
+        rollback(load_config(finished.config))
     assert "<html" in (finished.home / "nightly.html").read_text()
 
 
-def test_a_wide_tolerance_promotes_by_rows_that_neither_model_has_seen_and_rollback_swaps_back_and_forth(
+def test_a_wide_tolerance_promotes_by_rows_that_neither_model_has_seen_and_rollback_brings_the_one_before_back(
     finished, capsys
 ):
     run_nightly(finished.config)
@@ -57,11 +67,136 @@ def test_a_wide_tolerance_promotes_by_rows_that_neither_model_has_seen_and_rollb
     assert (night["metric"], night["rows"]) == ("AUC", 450)
     assert [night["current"], night["candidate"]] == pytest.approx(found, abs=1e-9)
     assert night["gain"] == pytest.approx(found[1] - found[0], abs=1e-9)
-    assert rollback(finished.config) == 0
+    settings = load_config(finished.config)
+    assert f"{first} is current again" in rollback(settings)
     assert (pointer(finished, "current"), pointer(finished, "previous")) == (first, second)
-    assert f"{first} is current again" in capsys.readouterr().out
-    assert rollback(finished.config) == 0
+    assert [lines(finished)[-1][key] for key in ("action", "run", "exit_code")] == ["rollback", first, 0]
+    with pytest.raises(
+        RunError, match=f"the run before, {second}, was itself rolled back .*gigabatch promote {second}"
+    ):
+        rollback(settings)  # run twice by mistake
+    assert (pointer(finished, "current"), pointer(finished, "previous")) == (first, second)
+
+
+def test_a_rolled_back_run_stays_out_until_a_person_lets_it_in(finished):
+    """The same night again, and the same weights under another id, change nothing (P2)."""
+    wide = ["nightly.tolerance=1", "train.epochs=1"]
+    first = pointer(finished, "current")
+    write_day(finished.raw, 1, 600)
+    assert run_nightly(finished.config, wide) == PROMOTED
+    second, settings = pointer(finished, "current"), load_config(finished.config)
+    rollback(settings)
+    for again in (wide, [*wide, "evaluate.calibration_bins=5"]):
+        assert run_nightly(finished.config, again) == KEPT
+        assert pointer(finished, "current") == first
+        assert "was rolled back at 20" in nights(finished)[-1]["decision"]
+        assert f"gigabatch unblock {second}" in nights(finished)[-1]["decision"]
+    with pytest.raises(RunError, match=f"nobody is not blocked .* Blocked: {second}"):
+        unblock(settings, "nobody")
+    unblock(settings, second)
+    assert run_nightly(finished.config, wide) == PROMOTED
+    assert pointer(finished, "current") == second
+    rollback(settings)
+    assert "Its block is lifted" in promote_by_hand(settings, second)
     assert (pointer(finished, "current"), pointer(finished, "previous")) == (second, first)
+    assert run_nightly(finished.config, wide) == KEPT  # nothing changed
+    assert [line["action"] for line in lines(finished) if line["action"] != "nightly"] == [
+        "train", "rollback", "unblock", "rollback", "promote"
+    ]  # fmt: skip
+
+
+def test_unchanged_weights_are_not_promoted_so_that_the_model_before_stays(finished):
+    """Another setting of the evaluation makes another run of the same model (P3)."""
+    first = pointer(finished, "current")
+    write_day(finished.raw, 1, 600)
+    assert run_nightly(finished.config, ["nightly.tolerance=1"]) == PROMOTED
+    second = pointer(finished, "current")
+    assert run_nightly(finished.config, ["nightly.tolerance=1", "evaluate.calibration_bins=5"]) == KEPT
+    assert (pointer(finished, "current"), pointer(finished, "previous")) == (second, first)
+    assert pointer(finished, "latest") not in (first, second)
+    assert f"the weights are those of the current model, run {second}" in nights(finished)[-1]["decision"]
+
+
+def test_the_current_model_that_is_gone_is_an_error_that_names_the_link(finished):
+    """It is not as if there were none, so that anything would be promoted (P11, R3)."""
+    shutil.rmtree((finished.home / "current").resolve())
+    write_day(finished.raw, 1, 600)
+    assert run_nightly(finished.config, ["nightly.tolerance=1"]) == FAILED
+    assert f"{finished.home / 'current'} leads to" in nights(finished)[-1]["decision"]
+    assert len(finished.artifacts("features")) == 1  # no work was done
+
+
+def test_a_candidate_is_loaded_before_it_is_promoted(finished, monkeypatch):
+    """Damaged after it was written (R1)."""
+    first = pointer(finished, "current")
+    write_day(finished.raw, 1, 600)
+
+    def damage(features, candidate) -> None:
+        (candidate.path / "model" / "weights.safetensors").write_bytes(b"")
+
+    monkeypatch.setattr("gigabatch.pipeline.nightly.nightly._store_vectors", damage)
+    assert run_nightly(finished.config, ["nightly.tolerance=1"]) == FAILED
+    assert pointer(finished, "current") == first
+    assert "file model/weights.safetensors is not what" in nights(finished)[-1]["decision"]
+
+
+def test_what_became_current_while_a_night_compared_is_not_replaced(finished, monkeypatch):
+    other = finished.train("seed=5", "train.epochs=1").path
+    write_day(finished.raw, 1, 600)
+    by_hand = lambda *_: promote_by_hand(load_config(finished.config), other.name)  # noqa: E731
+    monkeypatch.setattr("gigabatch.pipeline.nightly.nightly._store_vectors", by_hand)
+    assert run_nightly(finished.config, ["nightly.tolerance=1"]) == FAILED
+    assert pointer(finished, "current") == other.name
+    assert "has become current since" in nights(finished)[-1]["decision"]
+
+
+def test_a_report_that_cannot_be_written_changes_nothing_of_what_was_decided(finished, monkeypatch, caplog):
+    """One line for the night, and its exit code (P10, R8)."""
+    write_day(finished.raw, 1, 600)
+    monkeypatch.setattr("gigabatch.pipeline.nightly.nightly.write_report", lambda *_: 1 / 0)
+    assert run_nightly(finished.config, ["nightly.tolerance=1"]) == PROMOTED
+    assert [night["exit_code"] for night in nights(finished)] == [PROMOTED]
+    assert pointer(finished, "current") == nights(finished)[0]["run"]
+    assert "nightly.html could not be written; what was decided stands" in caplog.text
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_night_that_is_stopped_leaves_its_line_and_nothing_else(tiny, number):
+    """P16, R9."""
+    child = tiny.start(
+        "from gigabatch.pipeline.commands.app import main\n"
+        "from gigabatch.pipeline.stages import stages\n"
+        "def wait(*_, **__):\n    print('training', flush=True); sys.stdin.readline()\n"
+        "stages.train_model = wait\n"
+        "sys.exit(main(['nightly', '--config', config, '-q']))"
+    )
+    assert child.stdout.readline() == "training\n"
+    child.send_signal(number)
+    _, error = child.communicate(timeout=120)
+    assert (child.returncode, error) == (128 + number, f"gigabatch: stopped by {number.name}; run again to go on.\n")
+    assert [(night["exit_code"], night["run"]) for night in nights(tiny)] == [(128 + number, None)]
+    assert tiny.hidden() == []
+
+
+@pytest.mark.parametrize("wrong", ["train.epochs=0", "trian.epochs=1", "nonsense", "model.kind=nothing"])
+def test_a_configuration_that_cannot_be_used_is_on_record(finished, capsys, wrong):
+    """As far as it tells where the record is (P16)."""
+    assert main(["nightly", "--config", str(finished.config), wrong]) == FAILED
+    assert nights(finished)[-1]["exit_code"] == FAILED
+    assert f"gigabatch: {nights(finished)[-1]['decision'].removeprefix('Failed: ')}\n" == capsys.readouterr().err
+    assert main(["nightly", "--config", str(finished.folder / "nowhere.yaml")]) == FAILED
+    assert main(["nightly", "--config", str(finished.config), "name=.."]) == FAILED
+    assert not (finished.folder / "nightly.jsonl").exists()
+
+
+def test_rows_without_a_time_are_refused_before_any_work(tiny):
+    """Else the first night promotes, and every later one trains and fails (P12)."""
+    content = json.loads(tiny.config.read_text())
+    columns = {"categorical": ["city"], "targets": {"clicked": {"task": "binary"}}}
+    tiny.config.write_text(json.dumps(content | {"recipe": "table", "features": {"path": str(tiny.raw), **columns}}))
+    assert run_nightly(tiny.config) == FAILED
+    assert "features.time names no column" in nights(tiny)[-1]["decision"]
+    assert tiny.artifacts("features") == []
 
 
 def test_a_bad_candidate_is_kept_out_and_current_stays(finished):
@@ -126,7 +261,7 @@ def test_inverted_labels_are_kept_out_though_the_current_model_is_worse(finished
     before = pointer(finished, "current")
     rewritten(write_day(finished.raw, 1, 9000), lambda day: day.update({"clicked": 1 - day["clicked"]}))
     # Trained on the day as it was and judged on the inverted one; the tolerance says that anything goes.
-    wide = ["features.split={train: 0.2, valid: 0.05, test: 0.75}", "nightly.tolerance=1"]
+    wide = ["features.split={train: 0.2, valid: 0.05, test: 0.75}", "nightly.tolerance=1", "seed=2"]
     assert run_nightly(finished.config, wide) == KEPT
     assert pointer(finished, "current") == before
     night = strict((finished.home / "nightly.jsonl").read_text().splitlines()[-1])
@@ -147,6 +282,7 @@ def test_rows_with_times_in_the_future_are_refused_by_file_and_row(finished):
     """R5: they were promoted, and no later night had new rows."""
     for path in finished.raw.iterdir():
         rewritten(path, lambda day: day.update({"at": day["at"] + 1_700_000_000}))
+    (finished.home / "current").unlink()  # of the same weights, and other times
     assert run_nightly(finished.config) == PROMOTED  # seconds of 2023
     path = write_day(finished.raw, 1, 600)
     rewritten(path, lambda day: day.update({"at": (day["at"] + 1_700_000_000).where(day.index < 597, 4_100_000_000)}))
@@ -186,7 +322,7 @@ def test_a_damaged_current_model_fails_and_says_which(finished):
     (finished.home / "current" / "model" / "weights.safetensors").write_bytes(b"")
     write_day(finished.raw, 1, 600)
     assert run_nightly(finished.config) == FAILED
-    assert "current/model: missing or damaged" in nights(finished)[-1]["decision"]
+    assert f"{pointer(finished, 'current')}: file model/weights.safetensors is not" in nights(finished)[-1]["decision"]
 
 
 def test_a_second_job_fails_at_once_and_the_lock_of_a_killed_one_is_free(tiny, capsys):
@@ -203,6 +339,14 @@ def test_a_second_job_fails_at_once_and_the_lock_of_a_killed_one_is_free(tiny, c
         holder.send_signal(signal.SIGKILL)
         holder.wait()
     assert run_nightly(tiny.config) == PROMOTED
+
+
+def test_what_is_to_be_scheduled_keeps_the_exit_code():
+    """make turns 10 and 20 into 2 (P17)."""
+    page = (Path(__file__).parents[3] / "docs" / "nightly.md").read_text()
+    jobs = [line for line in page.splitlines() if re.match(r"[\d*]+ [\d*]+ |ExecStart=", line)]
+    assert len(jobs) == 2
+    assert all(".venv/bin/gigabatch nightly --config" in job and "make" not in job for job in jobs)
 
 
 @pytest.mark.parametrize(

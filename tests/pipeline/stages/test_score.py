@@ -11,7 +11,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
 from gigabatch.pipeline.bundle import BundleError, load_bundle
 from gigabatch.pipeline.commands.app import main
-from gigabatch.pipeline.stages.run import RunError
+from gigabatch.pipeline.runs.pointers import RunError
 from gigabatch.pipeline.stages.score import evaluate_run, score_run
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
@@ -57,7 +57,8 @@ def test_scores_lie_in_the_runs_folder_by_default(finished, capsys):
     run = finished.latest()
     assert score_run(finished.config, (), None, "valid", None) == 0
     assert len(pd.read_parquet(run.path / "scores-valid.parquet")) == 300
-    assert f"300 rows  {run.path / 'scores-valid.parquet'}" in capsys.readouterr().out
+    expected = f"300 rows  {run.path / 'scores-valid.parquet'}  by run {run.path.name} (current, latest)\n"
+    assert capsys.readouterr().out == expected
 
 
 def test_a_recipe_with_a_submission_format_writes_that(tiny):
@@ -71,8 +72,10 @@ def test_a_recipe_with_a_submission_format_writes_that(tiny):
 
 def test_no_run_is_an_error_that_says_what_to_do(tiny):
     for work in (evaluate_run, score_run):
-        with pytest.raises(RunError, match=r"latest: no model there\. Train first"):
+        with pytest.raises(RunError, match=r"tiny/current is not there: no run is promoted\. Train"):
             work(tiny.config, (), None, None, None)
+        with pytest.raises(RunError, match=r"latest: no model there\. Train first"):
+            work(tiny.config, (), "latest", None, None)
         with pytest.raises(RunError, match=r"elsewhere: no model there"):
             work(tiny.config, (), tiny.folder / "elsewhere", None, None)
 

@@ -43,7 +43,7 @@ real_copy = gigabatch.pipeline.store.artifacts.ArtifactStore.copy
 POINTS = {
     "features": lambda: setattr(Schema, "save", kill),
     "encode": lambda: kill_after(gigabatch.pipeline.stages.stages, "encode_split", 2),
-    "train": lambda: kill_after(gigabatch.pipeline.training.train, "save_checkpoint", 2),
+    "train": lambda: kill_after(gigabatch.pipeline.training.train, "save_checkpoint", 1),
     "evaluate": lambda: setattr(gigabatch.pipeline.stages.run, "write_report", kill),
     "publish": lambda: setattr(gigabatch.pipeline.store.artifacts.ArtifactStore, "copy", kill_in_copy),
     "latest": lambda: setattr(gigabatch.pipeline.stages.stages, "atomic_symlink", kill),
@@ -293,7 +293,7 @@ def test_a_null_label_is_an_error_with_its_split_and_number(tiny):
 
 def test_a_label_other_than_zero_and_one_is_an_error(tiny):
     change(tiny, lambda frame: frame.assign(clicked=frame["clicked"] * 2))
-    with pytest.raises(LoaderError, match=r"binary target 'clicked'.*labels must be 0 or 1"):
+    with pytest.raises(DataError, match=r"binary target 'clicked': .* values are not 0 or 1; the first is 2"):
         tiny.train()
     assert tiny.artifacts("encode") == []
 

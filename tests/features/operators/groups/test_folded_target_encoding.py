@@ -22,7 +22,9 @@ ROW = st.tuples(
     st.none() | st.floats(-1e6, 1e6),
     st.sampled_from(["s0", "s1", "s2", "s3", "s4", "s5"]),
 )
-ROWS = st.lists(ROW, min_size=1, max_size=25)
+ROWS = st.lists(ROW, min_size=1, max_size=25).filter(
+    lambda rows: len(rows) == 1 or len({fold_of(row[4]) for row in rows}) > 1
+)
 OUTPUTS = ["hit_encoded_by_k_j", "x_encoded_by_k_j"]
 
 
@@ -128,6 +130,14 @@ def test_equals_scikit_learns_fitted_on_the_other_folds(smoothing):
     for k in range(4):
         expected = sklearn(frame[fold != k], frame[fold == k])
         np.testing.assert_allclose(found[fold == k], expected, rtol=3e-7)
+
+
+@pytest.mark.parametrize("key", [["s", "s", "s"], [7, 7, 7], [True, True, True]])
+def test_a_fold_key_that_makes_one_fold_is_refused(key):
+    """F15: every train row was null, and rows that were served had real encodings."""
+    frame = pd.DataFrame({"k": ["a", "b", "a"], "y": [1, 0, 1], "session": key})
+    with pytest.raises(DataError, match=r"fold key 'session' puts all train rows, 3 with a label, into one of 5 folds"):
+        FoldedTargetEncoding(["k"], ["y"], "session").fit([frame.head(1), frame.tail(2)])
 
 
 def test_a_fold_key_with_nulls_or_missing_is_an_error_at_train_only():

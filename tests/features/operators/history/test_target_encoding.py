@@ -54,6 +54,14 @@ def test_equals_a_loop_over_earlier_rows_of_other_folds(rows, trials, fold):
     np.testing.assert_allclose(found, expected(frame, 2.5, trials, fold), rtol=1e-6)
 
 
+@pytest.mark.parametrize("fold", [[0.0, None, 1.0], ["a", None, "b"]])
+def test_a_null_fold_is_refused(fold):
+    """F15: a row without a fold was told the outcome of all others without one."""
+    frame = pd.DataFrame({"key": ["a", "a", "a"], "at": [1, 2, 3], "hit": [1, 0, 1], "fold": fold})
+    with pytest.raises(DataError, match=r"TargetEncoding 'mean': fold 'fold' holds 1 null"):
+        TargetEncoding(("key",), "hit", "mean", at="at", fold="fold")(frame)
+
+
 def test_smoothing_must_be_positive():
     with pytest.raises(DataError, match="'mean': smoothing must be positive, found 0"):
         TargetEncoding(("key",), "hit", "mean", at="at", smoothing=0)

@@ -400,6 +400,54 @@ def test_a_table_that_a_step_reads_is_an_input_of_the_stage(saved, tmp_path):
     }
 
 
+@pytest.mark.parametrize("task", ["binary", "regression", "multiclass"])
+@pytest.mark.parametrize("order", [{}, {"time": "at"}])
+def test_rows_without_a_label_are_left_out_when_asked_and_counted(table, tmp_path, task, order):
+    """U13: one null target in 57,000 rows stopped the run; the error names the option that leaves such rows out."""
+    gone = [3, 700, 2999]
+    frame = table.assign(label=(table["late"] if task != "multiclass" else table["shop"]).astype("object"))
+    frame.loc[gone, "label"] = None
+    path, targets = write(tmp_path, frame), {"label": {"task": task}}
+    with pytest.raises(
+        DataError, match=r"target 'label' is null in 3 of 3000 rows. Set features.drop_null_targets=true"
+    ):
+        build(path=path, continuous=("x",), targets=targets, **order)
+    found = build(path=path, continuous=("x",), targets=targets, drop_null_targets=True, **order)
+    assert sorted(row for split in found.splits.values() for row in split["row_number"]) == sorted(
+        set(range(3000)) - set(gone)
+    )
+    assert found.notes == (f"{path}: 3 of 3,000 rows left out, because their target 'label' is null.",)
+    assert not any(split["label"].isna().any() for split in found.splits.values())
+    if not order:  # the others lie where they lay before
+        whole = build(path=write(tmp_path, table, "whole.csv"), continuous=("x",))
+        for name, split in found.splits.items():
+            assert set(split["row_number"]) == set(whole.splits[name]["row_number"]) - set(gone)
+
+
+def test_a_day_that_does_not_exist_is_an_error_and_no_warning(table, tmp_path, recwarn):
+    """R12: pandas warned of a format first."""
+    path = write(tmp_path, table.assign(at="2013-02-30"))
+    with pytest.raises(DataError, match=r"time column 'at': neither numbers nor ISO 8601 times .*2013-02-30"):
+        build(path=path, continuous=("x",), time="at")
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("text", ["1_000", "\u0661"])
+def test_times_and_labels_are_written_with_digits_0_to_9(table, tmp_path, text):
+    """R12: 1_000 was the time 1000."""
+    with pytest.raises(DataError, match=r"time column 'at'"):
+        build(path=write(tmp_path, table.assign(at=text)), continuous=("x",), time="at")
+    targets = {"size": {"task": "regression", "label_strip": "."}}
+    with pytest.raises(DataError, match=r"target 'size': labels are not numbers"):
+        build(path=write(tmp_path, table.assign(size=text)), continuous=("x",), targets=targets)
+
+
+def test_weights_that_no_sum_of_losses_holds_are_refused(table, tmp_path):
+    """R12: with weights of 1e38 a run ended in `lower lr_max`."""
+    with pytest.raises(DataError, match=r"weight 'w' holds negative values, or some beyond 2\^64. Only the ratios"):
+        build(path=write(tmp_path, table.assign(w=1e38)), continuous=("x",), weight="w")
+
+
 @pytest.mark.parametrize("role", ["continuous", "step"])
 def test_a_column_of_the_files_may_look_like_one_of_a_word(table, tmp_path, role):
     tags = table.assign(tags=table["shop"], is_new=table["code"] + 1.5)

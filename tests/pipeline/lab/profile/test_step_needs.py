@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gigabatch.features.schema import IdColumn, Target, TensorSchema
 from gigabatch.loaders.batches.dataset import BatchDataset
 from gigabatch.loaders.negatives.draws import UniformNegatives
-from gigabatch.loaders.negatives.implicit import ImplicitBatches
+from gigabatch.loaders.negatives.implicit import ImplicitBatches, apart_from
 from gigabatch.loaders.negatives.table import KnownPositives
 from gigabatch.loaders.tables.entity_rows import EntityRows
 from gigabatch.models.inputs import EntityColumns, ModelInputs
@@ -114,7 +114,7 @@ def test_comparisons_are_the_rounds_of_a_binary_search(pairs, first):
     users, items = (torch.tensor(column, dtype=torch.int32) for column in zip(*pairs, strict=True))
     known = KnownPositives.from_pairs(users, items, 4)
     drawn = range(first, 60)
-    sampler = UniformNegatives(drawn, 2, known)
+    sampler = UniformNegatives(drawn, 1, apart_from(known, drawn))
     words = EntityRows(torch.zeros(60, 1, dtype=torch.int32), 0, (0,), ())
     found = comparisons_by_user(ImplicitBatches(sampler, 1, words, drawn))
     expected = []

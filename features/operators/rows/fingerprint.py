@@ -1,0 +1,189 @@
+"""What a Python function computes, as a hash: its bytecode with the values and functions that it uses."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import pickle
+import platform
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gigabatch.features.errors import DataError
+
+UNTOLD = ("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__")  # of a class
+PLAIN = (str, bytes, bool, int, float, complex, type(None), type(...))
+
+
+def function_hash(function: Any, where: str) -> str:
+    """32 hex digits: equal for functions of the same bytecode, constants, defaults, closures and globals.
+
+    Functions and classes that it uses count the same way; a module of one's own by its file, those that it imports
+    among them; installed packages by name and version. Comments do not count in a function; a new version of Python
+    does.
+
+    Parameters
+    ----------
+    function
+        A function, `functools.partial`, method or callable object.
+    where
+        Who asks, for messages.
+
+    Raises
+    ------
+    DataError
+        The function uses a value that cannot be pickled, such as an open file.
+
+    Examples
+    --------
+    >>> from gigabatch.features.operators.rows.fingerprint import function_hash
+    >>> function_hash(lambda x: x + 1, "here") == function_hash(lambda x: x + 1, "here")
+    True
+    >>> function_hash(lambda x: x + 1, "here") == function_hash(lambda x: x + 2, "here")
+    False
+    """
+    digest = hashlib.blake2b(platform.python_version().encode(), digest_size=16)
+    for part in _Parts(where).of(function):
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()
+
+
+class _Parts:
+    """Walks through what a function uses; a function or object that is met again counts as that."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.met: list[Any] = []  # kept, so that an address is not given twice
+
+    def of(self, value: Any) -> Iterator[bytes]:
+        yield type(value).__qualname__.encode()
+        if isinstance(value, PLAIN):
+            yield repr(value).encode()
+        elif isinstance(value, types.CodeType):
+            yield from self._code(value)
+        elif any(value is other for other in self.met):
+            yield str(next(place for place, other in enumerate(self.met) if value is other)).encode()
+        else:
+            self.met.append(value)
+            yield from self._object(value)
+
+    def _object(self, value: Any) -> Iterator[bytes]:
+        if isinstance(value, set | frozenset):
+            yield from sorted(b"".join(_Parts(self.where).of(item)) for item in value)
+        elif isinstance(value, Mapping):
+            for pair in value.items():
+                yield from self.of(pair)
+        elif type(value) in (list, tuple):
+            yield str(len(value)).encode()
+            for item in value:
+                yield from self.of(item)
+        elif isinstance(value, types.FunctionType):
+            yield from self._function(value)
+        elif isinstance(value, types.MethodType):
+            yield from self.of((value.__func__, value.__self__))
+        elif isinstance(value, functools.partial):
+            yield from self.of((value.func, value.args, value.keywords))
+        elif isinstance(value, type):
+            yield from self._class(value)
+        elif isinstance(value, types.ModuleType):
+            yield from self._module(value)
+        elif _own(type(value)):
+            yield from self.of((type(value), _attributes(value)))
+            if not all(base is object or _own(base) for base in type(value).__mro__):
+                yield from self._pickled(value)
+        else:
+            yield from self._pickled(value)
+
+    def _function(self, function: types.FunctionType) -> Iterator[bytes]:
+        if not _own(function):
+            yield f"{function.__module__}.{function.__qualname__}".encode()
+            yield _version(function.__module__)
+            return
+        yield from self.of(function.__code__)
+        yield from self.of((function.__defaults__, function.__kwdefaults__))
+        for cell in function.__closure__ or ():
+            try:
+                inside = cell.cell_contents
+            except ValueError:  # not given a value yet
+                inside = ...
+            yield from self.of(inside)
+        for name in sorted(_names_of(function.__code__)):
+            if name in function.__globals__:
+                yield name.encode()
+                yield from self.of(function.__globals__[name])
+
+    def _code(self, code: types.CodeType) -> Iterator[bytes]:
+        yield code.co_code
+        yield repr((code.co_names, code.co_varnames, code.co_freevars, code.co_argcount, code.co_flags)).encode()
+        for constant in code.co_consts:
+            yield from self.of(constant)
+
+    def _class(self, kind: type) -> Iterator[bytes]:
+        yield f"{kind.__module__}.{kind.__qualname__}".encode()
+        if not _own(kind):
+            yield _version(kind.__module__)
+            return
+        for base in kind.__bases__:
+            yield from self.of(base)
+        for name, item in sorted(vars(kind).items()):
+            if name not in UNTOLD and not isinstance(item, types.MemberDescriptorType):
+                yield name.encode()
+                yield from self.of(getattr(item, "__func__", getattr(item, "fget", item)))
+
+    def _module(self, module: types.ModuleType) -> Iterator[bytes]:
+        yield module.__name__.encode()
+        if not _own(module):
+            yield _version(module.__name__)
+            return
+        yield Path(str(module.__file__)).read_bytes()
+        used = {getattr(item, "__module__", None) for item in vars(module).values()} - {module.__name__}
+        inner = [item for item in vars(module).values() if isinstance(item, types.ModuleType)]
+        inner += [sys.modules[name] for name in used if isinstance(name, str) and name in sys.modules]
+        for other in sorted({item.__name__: item for item in inner if _own(item)}.items()):
+            yield from self.of(other[1])
+
+    def _pickled(self, value: Any) -> Iterator[bytes]:
+        try:
+            yield pickle.dumps(value, protocol=5)
+        except Exception as error:  # whatever __reduce__ of anyone's class raises
+            raise DataError(
+                f"{self.where}: the function uses {value!r:.80} of type {type(value).__name__}, whose content cannot "
+                f"be told ({type(error).__name__}: {error}). Use plain values, arrays or frames."
+            ) from error
+
+
+def _names_of(code: types.CodeType) -> set[str]:
+    """Names that the code, or a function within it, looks up."""
+    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return set(code.co_names).union(*map(_names_of, inner))
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    slots = [name for kind in type(value).__mro__ for name in vars(kind).get("__slots__", ())]
+    return vars(value) if not slots else {name: getattr(value, name) for name in slots if hasattr(value, name)}
+
+
+def _own(item: Any) -> bool:
+    """Whether the function, class or module is the user's own, so that no version of a package tells of a change."""
+    name = item.__name__ if isinstance(item, types.ModuleType) else str(getattr(item, "__module__", None))
+    if name == "__main__":
+        return not isinstance(item, types.ModuleType)
+    file = getattr(sys.modules.get(name), "__file__", None)
+    top = name.partition(".")[0]
+    if file is None or top == "gigabatch":  # the latter's sources are part of the key themselves
+        return top not in (*sys.stdlib_module_names, "gigabatch") and file is None and name not in sys.modules
+    return not any(Path(file).is_relative_to(folder) for folder in _INSTALLED)
+
+
+_INSTALLED = tuple(sysconfig.get_path(kind) for kind in ("purelib", "platlib", "stdlib", "platstdlib"))
+
+
+@functools.cache
+def _version(module: str) -> bytes:
+    found = importlib.metadata.packages_distributions().get(module.partition(".")[0], [])
+    return " ".join(importlib.metadata.version(name) for name in found).encode()

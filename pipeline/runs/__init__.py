@@ -1,0 +1,1 @@
+"""Which run answers: found, verified, listed, promoted, taken back."""

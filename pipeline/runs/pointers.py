@@ -1,0 +1,133 @@
+"""`current`, `previous` and `latest`: the runs of one name that are promoted, were before, and were trained last.
+
+    runs/<name>/current  -> promoted/current         the run that answers
+    runs/<name>/previous -> promoted/previous        the one before it, which a rollback brings back
+    runs/<name>/promoted -> .promoted-<random>       current, previous (links) and blocked.json; moved by one rename
+    runs/<name>/latest   -> <id>
+
+So both links and the blocks of runs that were taken back change at once, or not at all. Links that someone has set by
+hand (`ln -sfn <id> current`) are understood, and taken in by the next promotion. Whoever moves them holds a lock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gigabatch.pipeline.store.files import atomic_symlink, fsync_folder, write_json
+from gigabatch.pipeline.store.leases import waiting_lock
+
+CURRENT, PREVIOUS, LATEST = "current", "previous", "latest"
+PROMOTED, BLOCKED = "promoted", "blocked.json"
+KEPT_GENERATIONS = 2  # the one that counts and the one before it, which a reader may be following
+
+
+class RunError(ValueError):
+    """There is no such run, it is damaged, or it may not be promoted; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Pointers:
+    """What the links of one name say. Folders are None where there is no link, and need not be there.
+
+    blocked: runs that were taken back by their folder's name: `at`, and `weights`, the checksum of their weights.
+    """
+
+    current: Path | None = None
+    previous: Path | None = None
+    latest: Path | None = None
+    blocked: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def states_of(self, run: Path) -> list[str]:
+        """Of current, previous, latest and blocked, those that this run is."""
+        linked = {CURRENT: self.current, PREVIOUS: self.previous, LATEST: self.latest}
+        found = [name for name, target in linked.items() if target == Path(os.path.realpath(run))]
+        return found + (["blocked"] if run.name in self.blocked else [])
+
+
+def read_pointers(home: Path) -> Pointers:
+    """Of `runs/<name>`; `RunError` where blocks are there that cannot be read, which no one may take for none."""
+    path = home / PROMOTED / BLOCKED
+    try:
+        blocked = dict(json.loads(path.read_text())) if path.exists() else {}
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(
+            f"{path}: damaged ({error}). It names the runs that were rolled back. Remove it to lift all their blocks."
+        ) from error
+    return Pointers(_target(home, CURRENT), _target(home, PREVIOUS), _target(home, LATEST), blocked)
+
+
+def _target(home: Path, name: str) -> Path | None:
+    link = home / name
+    if not os.path.lexists(link):
+        return None
+    inside = home / PROMOTED / name
+    if link.is_symlink() and link.readlink() == Path(PROMOTED, name) and not os.path.lexists(inside):
+        return None  # of a promotion that was killed before it counted
+    return Path(os.path.realpath(link))
+
+
+def require_current(home: Path) -> Path:
+    """The promoted run's folder; `RunError` where none is promoted, or the link leads nowhere."""
+    found = current_run(home)
+    if found is None:
+        raise RunError(
+            f"{home / CURRENT} is not there: no run is promoted. Train (gigabatch train promotes a first run), promote "
+            "one by hand (gigabatch runs lists them, gigabatch promote ID), or take another with --run latest."
+        )
+    return found
+
+
+def current_run(home: Path) -> Path | None:
+    """The promoted run's folder, None where none is; `RunError` where the link leads nowhere."""
+    found = read_pointers(home).current
+    if found is not None and not found.is_dir():
+        raise RunError(
+            f"{home / CURRENT} leads to {found}, which is not there. Put the run back, or promote another: gigabatch "
+            "runs lists them, gigabatch promote ID."
+        )
+    return found
+
+
+def locked(home: Path) -> Any:
+    """Hold the lock under which pointers move."""
+    return waiting_lock(home / ".promoted.lock")
+
+
+def write_pointers(home: Path, current: Path, previous: Path | None, blocked: dict[str, dict[str, Any]]) -> None:
+    """Move `current`, `previous` and the blocks at once. The caller holds `locked`."""
+    before = read_pointers(home)
+    for name, target in ((CURRENT, before.current), (PREVIOUS, before.previous)):
+        link = home / name
+        if target is not None and not (link.is_symlink() and link.readlink() == Path(PROMOTED, name)):
+            # Set by hand or by an earlier version. First it leads where it leads by way of `promoted`.
+            _write_generation(home, before.current, before.previous, before.blocked)
+            atomic_symlink(Path(PROMOTED, name), link)
+    if previous is not None and not os.path.lexists(home / PREVIOUS):
+        atomic_symlink(Path(PROMOTED, PREVIOUS), home / PREVIOUS)
+    _write_generation(home, current, previous, blocked)
+    if not os.path.lexists(home / CURRENT):
+        atomic_symlink(Path(PROMOTED, CURRENT), home / CURRENT)
+
+
+def _write_generation(
+    home: Path, current: Path | None, previous: Path | None, blocked: dict[str, dict[str, Any]]
+) -> None:
+    generation = home / f".promoted-{secrets.token_hex(4)}"
+    generation.mkdir()
+    for name, target in ((CURRENT, current), (PREVIOUS, previous)):
+        if target is not None:
+            inside = target.parent == Path(os.path.realpath(home))
+            (generation / name).symlink_to(Path("..", target.name) if inside else target)
+    write_json(generation / BLOCKED, blocked)
+    fsync_folder(generation)
+    atomic_symlink(Path(generation.name), home / PROMOTED)
+    # By the inode's time of change, which nobody can set.
+    old = sorted(home.glob(".promoted-*/"), key=lambda path: path.stat().st_ctime_ns, reverse=True)
+    for path in [path for path in old if path.name != generation.name][KEPT_GENERATIONS - 1 :]:
+        shutil.rmtree(path)

@@ -1,0 +1,59 @@
+"""Ctrl-C and SIGTERM as one exception, which is known again whatever a library makes of it on its way up."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(KeyboardInterrupt):
+    """Somebody has asked this process to stop. A `KeyboardInterrupt`, so that what it passes cleans up as for that."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = signal.Signals(number)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Within the block SIGINT and SIGTERM raise `Stopped` in the main thread; a signal that is ignored stays so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, _: FrameType | None) -> NoReturn:
+        raise Stopped(number)
+
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    taken = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
+    for number in taken:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, before[number])
+
+
+def stopped_by(error: BaseException) -> signal.Signals | None:
+    """The signal that an error comes from, None where it comes from none.
+
+    A compiled loop that is interrupted raises SystemError, and a reader its own error, from the `KeyboardInterrupt`.
+    """
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        item = left.pop()
+        if item is None or id(item) in seen:
+            continue
+        if isinstance(item, KeyboardInterrupt):
+            return item.number if isinstance(item, Stopped) else signal.SIGINT
+        seen.add(id(item))
+        left += [item.__cause__, item.__context__]
+    return None

@@ -1,0 +1,117 @@
+"""What a function computes, as a hash: every change counts, nothing else does."""
+
+import functools
+import importlib
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gigabatch.features.errors import DataError
+from gigabatch.features.operators.rows.fingerprint import function_hash
+
+BASE = """
+import numpy as np
+import helpers
+RATE, NAMES = 2, {"b", "a", "c"}
+def inner(x):
+    return x * RATE
+class Table:
+    __slots__ = ("values",)
+    def __init__(self, values):
+        self.values = values
+    def look(self, x):
+        return self.values + x
+TABLE = Table([1, 2])
+def outer(k):
+    def function(frame, factor=3):
+        return np.log(inner(frame)) + factor + k + helpers.add(frame) + TABLE.look(4) + len(NAMES)
+    return function
+chosen = outer(5)
+"""
+HELPERS = "def add(x):\n    return x + 1\n"
+
+
+def hash_of(source, helpers=HELPERS, monkeypatch=None, tmp_path=None):
+    (tmp_path / "helpers.py").write_text(helpers)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "helpers", raising=False)
+    importlib.invalidate_caches()
+    space = {"__name__": "notebook"}
+    exec(source, space)
+    return function_hash(space["chosen"], "here")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("factor=3", "factor=4"), ("outer(5)", "outer(6)"), ("RATE, NAMES = 2", "RATE, NAMES = 2.5"), ('"c"', '"d"'),
+        ("x * RATE", "x + RATE"), ("np.log(", "np.exp("), ("[1, 2]", "[1, 3]"), ("self.values + x", "self.values - x"),
+    ],
+)  # fmt: skip
+def test_each_change_of_what_is_used_is_another_hash(monkeypatch, tmp_path, old, new):
+    given = {"monkeypatch": monkeypatch, "tmp_path": tmp_path}
+    assert old in BASE
+    assert hash_of(BASE.replace(old, new), **given) != hash_of(BASE, **given)
+
+
+def test_a_helper_in_another_file_counts_and_comments_do_not(monkeypatch, tmp_path):
+    given = {"monkeypatch": monkeypatch, "tmp_path": tmp_path}
+    before = hash_of(BASE, **given)
+    assert hash_of(BASE, HELPERS.replace("+ 1", "+ 20"), **given) != before
+    assert hash_of(BASE.replace("def outer", "# why\n\ndef outer"), **given) == before
+
+
+def test_another_process_gives_the_same_hash(monkeypatch, tmp_path):
+    mine = hash_of(BASE, monkeypatch=monkeypatch, tmp_path=tmp_path)
+    code = (
+        f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n"
+        f"space = {{'__name__': 'notebook'}}\nexec({BASE!r}, space)\n"
+        "from gigabatch.features.operators.rows.fingerprint import function_hash\n"
+        "print(function_hash(space['chosen'], 'here'))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == mine
+
+
+class Scaler:
+    def __init__(self, by):
+        self.by = by
+
+    def __call__(self, frame):
+        return frame * self.by
+
+
+def with_array(array):
+    return lambda frame: frame + array
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (Scaler(1), Scaler(2)),
+        (Scaler(1).__call__, Scaler(2).__call__),
+        (functools.partial(max, 1), functools.partial(max, 2)),
+        (functools.partial(max, 1), functools.partial(min, 1)),
+        (with_array(np.arange(3)), with_array(np.arange(3.0))),
+        (with_array(pd.DataFrame({"a": [1]})), with_array(pd.DataFrame({"a": [2]}))),
+        (np.log, np.exp),
+        (len, repr),
+    ],
+    ids=str,
+)
+def test_callables_of_every_kind_are_told_apart(left, right):
+    assert function_hash(left, "here") == function_hash(left, "here") != function_hash(right, "here")
+
+
+def test_functions_that_call_each_other_have_a_hash():
+    space = {"__name__": "notebook"}
+    exec("def even(n): return n == 0 or odd(n - 1)\ndef odd(n): return n != 0 and even(n - 1)", space)
+    assert function_hash(space["even"], "here") != function_hash(space["odd"], "here")
+
+
+def test_a_value_whose_content_cannot_be_told_is_refused(tmp_path):
+    with (tmp_path / "open").open("w") as file, pytest.raises(DataError, match=r"here: the function uses .* cannot be"):
+        function_hash(with_array(file), "here")

@@ -1,0 +1,134 @@
+"""Links and blocks: moved all at once or not at all, understood as earlier versions and people set them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gigabatch.pipeline.runs import pointers
+from gigabatch.pipeline.runs.pointers import (
+    RunError,
+    current_run,
+    locked,
+    read_pointers,
+    require_current,
+    write_pointers,
+)
+from gigabatch.pipeline.store.files import atomic_symlink
+
+BLOCK = {"c": {"at": "2026-11-22T03:00:00+00:00", "weights": "00"}}
+
+
+@pytest.fixture
+def home(tmp_path) -> Path:
+    for name in "abc":
+        (tmp_path / "tiny" / name).mkdir(parents=True)
+    return tmp_path / "tiny"
+
+
+def said(home: Path) -> tuple:
+    found = read_pointers(home)
+    return tuple(None if path is None else path.name for path in (found.current, found.previous)), found.blocked
+
+
+def followed(home: Path) -> tuple:
+    """What one sees who knows nothing of `promoted`: a service, a shell."""
+    return tuple((home / name).resolve().name if (home / name).exists() else None for name in ("current", "previous"))
+
+
+def test_pointers_are_relative_links_that_anyone_can_follow(home):
+    assert said(home) == ((None, None), {})
+    write_pointers(home, home / "a", None, {})
+    assert said(home) == (("a", None), {})
+    write_pointers(home, home / "b", home / "a", BLOCK)
+    assert said(home) == (("b", "a"), BLOCK)
+    moved = home.rename(home.with_name("moved"))
+    assert said(moved) == (("b", "a"), BLOCK)
+    assert followed(moved) == ("b", "a")
+    assert len(list(moved.glob(".promoted-*"))) == 2
+
+
+@pytest.mark.parametrize("start", ["nothing", "one", "two", "set by hand", "of an earlier version"])
+@pytest.mark.parametrize("step", range(12))
+def test_a_crash_at_any_step_leaves_the_old_or_the_new_and_no_mixture(home, monkeypatch, start, step):
+    """P23: current and previous were two renames, and a rollback after a crash between them brought nothing back."""
+    before = ((None, None), {})
+    if start != "nothing":
+        write_pointers(home, home / "a", None, {})
+        before = (("a", None), {})
+    if start in ("two", "set by hand"):
+        write_pointers(home, home / "b", home / "a", {})
+        before = (("b", "a"), {})
+    if start == "set by hand":
+        atomic_symlink(Path("c"), home / "current")
+        before = (("c", "a"), {})
+    if start == "of an earlier version":
+        for name, run in (("current", "b"), ("previous", "a")):
+            (home / name).unlink(missing_ok=True)
+            (home / name).symlink_to(run)
+        (home / "promoted").unlink()
+        before = (("b", "a"), {})
+    assert said(home) == before
+    previous, blocked = (None, {}) if start == "nothing" else ("b", BLOCK)
+    after = (("c", previous), blocked)
+    done, real = [], {name: getattr(os, name) for name in ("replace", "symlink", "mkdir")}
+
+    def counted(name):
+        def call(*arguments, **options):
+            if len(done) == step:
+                raise KeyboardInterrupt
+            done.append(name)
+            return real[name](*arguments, **options)
+
+        return call
+
+    for name in real:
+        monkeypatch.setattr(os, name, counted(name))
+
+    def write():
+        write_pointers(home, home / "c", previous and home / previous, blocked)
+
+    try:
+        write()
+    except KeyboardInterrupt:
+        monkeypatch.undo()
+        assert said(home) in (before, after)
+        assert followed(home) == said(home)[0]
+        write()  # the next one mends it
+    else:
+        assert step >= 4
+    monkeypatch.undo()
+    assert said(home) == after
+    assert followed(home) == after[0]
+
+
+def test_a_link_that_leads_nowhere_is_not_the_same_as_none(home):
+    assert current_run(home) is None
+    with pytest.raises(RunError, match=r"current is not there: no run is promoted\. Train"):
+        require_current(home)
+    write_pointers(home, home / "a", None, {})
+    (home / "a").rmdir()
+    for ask in (current_run, require_current):
+        with pytest.raises(RunError, match=r"current leads to .*/tiny/a, which is not there"):
+            ask(home)
+    write_pointers(home, home / "b", None, {})
+    assert require_current(home) == home / "b"
+
+
+def test_blocks_that_cannot_be_read_are_not_taken_for_none(home):
+    write_pointers(home, home / "a", None, BLOCK)
+    for text in ("{", "[1]"):
+        (home / "promoted" / "blocked.json").write_text(text)
+        with pytest.raises(RunError, match=r"blocked\.json: damaged .* Remove it to lift all"):
+            read_pointers(home)
+    (home / "promoted" / "blocked.json").unlink()
+    assert said(home) == (("a", None), {})
+
+
+def test_a_reader_that_follows_the_old_links_still_arrives(home):
+    write_pointers(home, home / "a", None, {})
+    old = Path(os.path.realpath(home / "promoted"))
+    with locked(home):
+        write_pointers(home, home / "b", home / "a", {})
+    assert (old / "current").resolve() == home / "a"
+    assert len(list(home.glob(".promoted-*"))) == pointers.KEPT_GENERATIONS

@@ -1,0 +1,255 @@
+"""Which run a command uses, how it is told, that it is whole, and what lists and changes it."""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.config.config import load_config
+from gigabatch.pipeline.embedding import embed
+from gigabatch.pipeline.export import export
+from gigabatch.pipeline.nightly.nightly import run_nightly
+from gigabatch.pipeline.runs.find import find_run, run_link
+from gigabatch.pipeline.runs.listing import list_runs
+from gigabatch.pipeline.runs.pointers import RunError, read_pointers
+from gigabatch.pipeline.runs.promote import promote_by_hand, rollback
+from gigabatch.pipeline.runs.verify import verify_run
+from gigabatch.pipeline.serving.http import server
+from gigabatch.pipeline.stages import score, update
+from tests.pipeline.conftest import threads_of_torch
+from tests.pipeline.tiny_recipe import write_day
+
+SHORT = ("seed=5", "train.epochs=1")
+
+
+class Taken(Exception):
+    """Carries the folder that a command was about to load."""
+
+
+def taken(path, *_, **__):
+    raise Taken(path)
+
+
+@pytest.fixture(scope="module")
+def made(trained, tiny_in, tmp_path_factory):
+    """A promoted run, and one that was trained later; to be copied."""
+    tiny = tiny_in(tmp_path_factory.mktemp("two") / "tiny")
+    shutil.copytree(trained[0].folder.with_name("untouched"), tiny.folder, symlinks=True, dirs_exist_ok=True)
+    with threads_of_torch(1):
+        later = tiny_in(tiny.folder).train(*SHORT).path
+    return tiny, later.name
+
+
+@pytest.fixture
+def two(tiny, made):
+    for name in ("artifacts", "runs"):
+        shutil.copytree(made[0].folder / name, tiny.folder / name, symlinks=True)
+    return tiny, read_pointers(tiny.home).current, (tiny.home / made[1]).resolve()
+
+
+def test_the_first_run_that_is_trained_is_promoted_and_no_later_one(two, capsys):
+    tiny, first, later = two
+    assert (first, later) == ((tiny.home / "current").resolve(), (tiny.home / "latest").resolve())
+    assert first != later
+    line = json.loads((tiny.home / "nightly.jsonl").read_text())
+    assert (line["action"], line["run"], line["exit_code"]) == ("train", first.name, 0)
+    tiny.train(*SHORT).show()
+    expected = f"current {first.name} (gigabatch promote {later.name} makes this run current)"
+    assert capsys.readouterr().out.splitlines()[-1] == expected
+    tiny.train().show()
+    assert capsys.readouterr().out.splitlines()[-1] == "current this run"
+
+
+COMMANDS = {
+    "evaluate": (score, "load_bundle", []),
+    "score": (score, "load_bundle", []),
+    "export": (export, "load_bundle", []),
+    "embed": (embed, "load_bundle", []),
+    "update": (update.Preprocessor, "load", ["--data", "none.parquet"]),
+    "serve": (server, "load_served", ["--port", "0"]),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_uses_the_promoted_run_unless_told_another(two, monkeypatch, caplog, command):
+    """After a night that kept the old model, they all used the rejected one (P1)."""
+    tiny, first, later = two
+    assert run_nightly(tiny.config, [*SHORT, "train.lr_max=1e-6", "nightly.min_window_rows=10"]) == 10
+    kept = (tiny.home / "latest").resolve()
+    assert len({first, later, kept}) == 3
+    owner, name, more = COMMANDS[command]
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(owner, name, taken)
+    choices = {"current": first, "latest": kept, later.name: later, str(later): later}
+    for choice, expected in {"": first, **choices}.items():
+        with pytest.raises(Taken) as found:
+            main([command, "--config", str(tiny.config), *(["--run", choice] if choice else []), *more])
+        assert str(found.value).startswith(str(expected)), choice
+        if command != "serve" and expected == first:
+            assert f"run {first.name} (current) of tiny: {first}" in caplog.text
+        caplog.clear()
+
+
+def test_results_say_which_run_they_are_of(two, tmp_path, capsys):
+    tiny, first, later = two
+    config = ["--config", str(tiny.config)]
+    for choice, run, states in ((None, first, ["current"]), ("latest", later, ["latest"])):
+        chosen = [] if choice is None else ["--run", choice]
+        assert main(["evaluate", *config, "--out", str(tmp_path / "evaluation"), *chosen]) == 0
+        summary = json.loads((tmp_path / "evaluation" / "summary.json").read_text())
+        assert (summary["id"], summary["states"]) == (run.name, states)
+        assert main(["score", *config, "--out", str(tmp_path / "scores.csv"), *chosen]) == 0
+        assert f"by run {run.name} ({states[0]})" in capsys.readouterr().out
+
+
+def test_a_run_that_is_not_there_is_an_error_that_lists_those_that_are(two):
+    tiny, first, later = two
+    config = load_config(tiny.config)
+    with pytest.raises(RunError, match=rf"run nothing: no model there.*an id of .*{first.name}"):
+        find_run(config, "nothing")
+    with pytest.raises(RunError, match=r"previous: no model there"):
+        find_run(config, "previous")
+    (tiny.folder / "empty").mkdir()
+    with pytest.raises(RunError, match=r"empty: damaged .*manifest\.json"):
+        find_run(config, tiny.folder / "empty")
+    with pytest.raises(RunError, match="a run's id is needed"):
+        find_run(config, "")
+    assert run_link(config, "./current") == Path("current")  # a folder here, not the link of that name
+    shutil.rmtree(first)
+    with pytest.raises(RunError, match=r"runs/tiny/current leads to .* which is not there"):
+        find_run(config)
+    assert find_run(config, "latest").path == later
+
+
+# Damage
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGE = {
+    "a bit of the weights": lambda run: flip(run / "model" / "weights.safetensors"),
+    "cut weights": lambda run: (run / "model" / "weights.safetensors").write_bytes(b"12"),
+    "a bit of a vocabulary": lambda run: flip(run / "model" / "preprocessor" / "vocabulary-000.parquet"),
+    "a bit of bundle.json": lambda run: flip(run / "model" / "bundle.json"),
+    "no model": lambda run: shutil.rmtree(run / "model"),
+    "no summary": lambda run: (run / "summary.json").unlink(),
+    "half a summary": lambda run: (run / "summary.json").write_text("{"),
+    "no curve": lambda run: (run / "metrics.jsonl").unlink(),
+    "no manifest": lambda run: (run / "manifest.json").unlink(),
+    "a manifest of nothing": lambda run: (run / "manifest.json").write_text('{"files": {}}'),
+    "an old manifest": lambda run: (run / "manifest.json").write_text("{}"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_run_is_used_by_no_command_and_mended_by_train(finished, capsys, damage):
+    """R1, P19: it was scored, promoted and served, and train skipped every stage and mended nothing."""
+    run = finished.latest().path
+    (run / "embeddings").mkdir()
+    (run / "embeddings" / "vectors.npy").write_text("stored for the service")
+    DAMAGE[damage](run)
+    with pytest.raises(RunError, match=rf"run .*{run.name}.*gigabatch train"):
+        find_run(load_config(finished.config))
+    assert main(["score", "--config", str(finished.config)]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert main(["runs", "--config", str(finished.config)]) == 0
+    assert main(["train", "--config", str(finished.config)]) == 0
+    verify_run(run)
+    assert (run / "embeddings" / "vectors.npy").read_text() == "stored for the service"
+    assert main(["score", "--config", str(finished.config)]) == 0
+    assert len(list(finished.home.glob(".damaged-*"))) == 1
+
+
+def test_what_others_add_to_a_run_is_no_damage(finished):
+    assert main(["score", "--config", str(finished.config)]) == 0
+    assert main(["evaluate", "--config", str(finished.config)]) == 0
+    verify_run(finished.latest().path)
+
+
+# By hand
+
+
+def test_a_run_is_promoted_by_hand_and_the_one_before_is_kept(two, capsys):
+    tiny, first, later = two
+    assert main(["promote", later.name, "--config", str(tiny.config)]) == 0
+    assert capsys.readouterr().out == f"Promoted by hand: {later.name} is current, {first.name} was it before.\n"
+    found = read_pointers(tiny.home)
+    assert (found.current, found.previous) == (later, first)
+    line = json.loads((tiny.home / "nightly.jsonl").read_text().splitlines()[-1])
+    assert (line["action"], line["run"], line["exit_code"]) == ("promote", later.name, 0)
+    assert main(["promote", "--config", str(tiny.config), "latest"]) == 0
+    assert capsys.readouterr().out == f"Nothing to do: {later.name} is current already.\n"
+    assert main(["rollback", "--config", str(tiny.config)]) == 0
+    assert read_pointers(tiny.home).current == first
+    assert main(["unblock", later.name, "--config", str(tiny.config)]) == 0
+    assert read_pointers(tiny.home).blocked == {}
+
+
+def test_a_run_of_the_same_weights_takes_the_place_of_the_current_one_alone(two):
+    tiny, first, later = two
+    config = load_config(tiny.config)
+    promote_by_hand(config, later.name)
+    same = tiny.train(*SHORT, "evaluate.calibration_bins=5").path.resolve()
+    promote_by_hand(config, same.name)
+    found = read_pointers(tiny.home)
+    assert (found.current, found.previous) == (same, first)
+
+
+def test_a_damaged_run_is_not_promoted_nor_one_of_elsewhere(two, tmp_path):
+    tiny, first, later = two
+    config = load_config(tiny.config)
+    elsewhere = shutil.copytree(later, tmp_path / "elsewhere")
+    with pytest.raises(RunError, match="is no run of"):
+        promote_by_hand(config, str(elsewhere))
+    flip(later / "model" / "weights.safetensors")
+    with pytest.raises(RunError, match=r"weights\.safetensors is not what"):
+        promote_by_hand(config, later.name)
+    assert read_pointers(tiny.home).current == first
+
+
+def test_a_rollback_brings_back_the_one_before_also_where_the_current_one_is_gone(two):
+    tiny, first, later = two
+    config = load_config(tiny.config)
+    promote_by_hand(config, later.name)
+    shutil.rmtree(later)
+    rollback(config)
+    found = read_pointers(tiny.home)
+    assert (found.current, list(found.blocked)) == (first, [later.name])
+
+
+def test_runs_are_listed_with_date_state_metrics_and_the_period_of_their_data(two, capsys):
+    tiny, first, later = two
+    assert run_nightly(tiny.config, [*SHORT, "features.shuffled=true", "nightly.min_window_rows=10"]) == 10
+    promote_by_hand(load_config(tiny.config), later.name)
+    rollback(load_config(tiny.config))
+    rows = {row["run"]: row for row in list_runs(load_config(tiny.config))}
+    assert rows[first.name]["state"] == "current"
+    assert rows[later.name]["state"] == "previous, blocked"
+    summary = json.loads((first / "summary.json").read_text())
+    assert rows[first.name]["auc"] == summary["metrics"]["test"]["auc"]
+    assert rows[first.name]["created_utc"] == summary["created_utc"]
+    assert (rows[first.name]["trained_from"], rows[first.name]["trained_until"]) == ("0", "539")
+    shutil.rmtree(first / "model")
+    assert {row["run"]: row["state"] for row in list_runs(load_config(tiny.config))}[first.name] == "current, damaged"
+    shutil.rmtree(first)
+    assert {row["run"]: row["state"] for row in list_runs(load_config(tiny.config))}[first.name] == "current, missing"
+    assert main(["runs", "--config", str(tiny.config)]) == 0
+    out = capsys.readouterr().out
+    assert "trained_until" in out or "trained until" in out
+    assert "previous, blocked" in out
+    assert main(["runs", "--config", str(tiny.config), "name=other"]) == 0
+    assert capsys.readouterr().out == f"no runs in {tiny.folder / 'runs' / 'other'}\n"
+
+
+def test_a_run_that_a_night_kept_out_is_listed_as_kept(finished):
+    write_day(finished.raw, 1)
+    assert run_nightly(finished.config, ["features.shuffled=true", "train.epochs=1"]) == 10
+    states = {row["run"]: row["state"] for row in list_runs(load_config(finished.config))}
+    assert states[finished.latest().path.name] == "latest, kept"
