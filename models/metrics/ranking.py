@@ -172,9 +172,8 @@ class RankedGroups:
         self._masses, self.weight = (self.positives, self.size - self.positives), self.num_rows
         if weight is not None:
             none, mass = weight.new_zeros(len(self.size), dtype=torch.float64), weight.double()[order]
-            self._masses = tuple(
-                none.index_add(0, run_of_row, mass * of_class) for of_class in (positive, 1 - positive)
-            )
+            masses = [none.index_add(0, run_of_row, mass * of_class) for of_class in (positive, 1 - positive)]
+            self._masses = masses[0], masses[1]
             self.weight = self._sum(self._masses[0] + self._masses[1])
 
     def hit_rate(self, k: int) -> Tensor:
