@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -106,9 +107,12 @@ class Run:
 
     def _repr_html_(self) -> str:
         summary = self.summary
-        return html_table(metric_rows(summary), f"Run {summary['name']} {summary['id']}") + html_table(
-            stage_rows(summary, self.skipped), "Stages"
-        )
+        parts = [f"<p>Warning: {escape(text)}</p>" for text in summary.get("warnings", ())]
+        parts.append(html_table(metric_rows(summary), f"Run {summary['name']} {summary['id']}"))
+        compared = summary.get("baselines")
+        if compared:
+            parts.append(html_table(baseline_rows(compared), baseline_title(compared)))
+        return "".join([*parts, html_table(stage_rows(summary, self.skipped), "Stages")])
 
 
 def metric_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
