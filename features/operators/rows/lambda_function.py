@@ -105,7 +105,7 @@ class LambdaFunction(Operator):
     def code_of(cls, arguments: Mapping[str, Any]) -> str:
         registered = cls(**arguments)._registered
         said = [function_hash(registered.function, f"LambdaFunction {arguments['name']!r}")]
-        return json.dumps([*said, registered.inputs, registered.outputs])
+        return json.dumps([*said, registered.inputs, registered.outputs], allow_nan=False)
 
     def __init__(self, name: str) -> None:
         if name not in _REGISTERED:
