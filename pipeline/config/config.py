@@ -135,11 +135,15 @@ class LossSettings(Settings):
 class TrainSettings(Settings):
     """How the model is trained; docs/training.md says what each setting costs and when to use it."""
 
-    epochs: int = Field(5, ge=1, description="times that the train rows are gone through")
-    batch_size: int = Field(4096, ge=2, description="rows of a step")
+    epochs: int | None = Field(
+        None, ge=1, description="times that the train rows are gone through; null: by the rule of docs/training.md"
+    )
+    batch_size: int | None = Field(None, ge=2, description="rows of a step; null: by the rule of docs/training.md")
     optimizer: Literal["lamb", "adamw", "adagrad_lamb", "cowclip"] = Field("lamb", description="name of the optimizer")
     optimizer_settings: dict[str, Any] = Field(default_factory=dict, description="further arguments of the optimizer")
-    lr_max: float = Field(0.01, gt=0, description="highest learning rate of the schedule")
+    lr_max: float | None = Field(
+        None, gt=0, description="highest learning rate of the schedule; null: by the rule of docs/training.md"
+    )
     weight_decay: float = Field(0.01, ge=0, description="share of a weight that a step at learning rate 1 takes away")
     schedule: Literal["one_cycle", "warmup_polynomial", "constant"] = Field(
         "one_cycle", description="learning rate and momentum by step"
@@ -197,19 +201,29 @@ class TrainSettings(Settings):
 
             _try(
                 "optimizer_settings",
-                lambda: build_optimizer(_tiny_model(), self.optimizer, lr=self.lr_max, **self.optimizer_settings),
+                lambda: build_optimizer(
+                    _tiny_model(), self.optimizer, lr=self.lr_max or 1.0, **self.optimizer_settings
+                ),
             )
         if self.schedule_settings:
             _try(
                 "schedule_settings",
-                lambda: build_schedule(self.schedule, self.lr_max, LONGEST_RUN, **self.schedule_settings),
+                lambda: build_schedule(self.schedule, self.lr_max or 1.0, LONGEST_RUN, **self.schedule_settings),
             )
-        if self.batch_size < 2 * self.accumulate_steps:
+        if self.batch_size is not None and self.batch_size < 2 * self.accumulate_steps:
             raise ValueError(
                 f"accumulate_steps: {self.accumulate_steps} pieces of a batch of {self.batch_size} rows have fewer "
                 "than 2 rows, which batch norm needs. Lower it or take a larger batch_size."
             )
         return self
+
+
+class WholeTrainSettings(TrainSettings):
+    """Train settings in which nothing is left to a rule: `gigabatch.pipeline.training.defaults.settle` makes them."""
+
+    epochs: int = Field(ge=1, description="times that the train rows are gone through")
+    batch_size: int = Field(ge=2, description="rows of a step")
+    lr_max: float = Field(gt=0, description="highest learning rate of the schedule")
 
 
 def _tiny_model() -> nn.Module:
@@ -321,8 +335,8 @@ class RunConfig(Settings):
     Examples
     --------
     >>> config = RunConfig(name="clicks", recipe="flights", train={"epochs": 2, "lr_max": 0.02})
-    >>> config.train.epochs, config.train.batch_size
-    (2, 4096)
+    >>> config.train.epochs, config.train.batch_size  # left to the rule of docs/training.md
+    (2, None)
     >>> RunConfig(name="clicks", recipe="flights", model={"layers": [64, 32]}).model.kind
     'tabular'
     """

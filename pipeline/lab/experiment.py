@@ -28,7 +28,7 @@ from gigabatch.models.model import Model
 from gigabatch.models.optimizers.precision import choose_precision
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.bundle import target_loss
-from gigabatch.pipeline.config.config import ConfigError, RunConfig, TrainSettings
+from gigabatch.pipeline.config.config import ConfigError, RunConfig, TrainSettings, WholeTrainSettings
 from gigabatch.pipeline.display import silence
 from gigabatch.pipeline.evaluation.evaluate import choose_metric, evaluate
 from gigabatch.pipeline.evaluation.sample import spread_rows
@@ -116,7 +116,7 @@ class Experiment:
     @classmethod
     def of(cls, encoded: Encoded, max_rows: int | None, max_valid_rows: int | None = None) -> Experiment:
         """The run whose tables these are; max_rows, max_valid_rows: as in `of_run`, for each split."""
-        config, device = encoded.features.pipeline.config, encoded.features.pipeline.device
+        config, device = encoded.config, encoded.features.pipeline.device
         preprocessor, whole = encoded.preprocessor, encoded.table("train")
         require_positives(config, preprocessor)
         spec, settings = model_spec(preprocessor, config), config.train.negatives
@@ -148,6 +148,13 @@ class Experiment:
         return home
 
     @property
+    def settings(self) -> WholeTrainSettings:
+        """The run's train settings, those that it leaves to the rule filled in by all its train rows."""
+        settings = self.config.train
+        assert isinstance(settings, WholeTrainSettings)
+        return settings
+
+    @property
     def loss(self) -> TargetLoss:
         return target_loss(self.schema, self.config.train.losses)
 
@@ -163,7 +170,7 @@ class Experiment:
 
     def train_step(self, model: Model) -> TrainStep:
         """One update of `model` as the run makes it: (batch, learning rate, momentum, place) to the loss before it."""
-        settings = self.config.train
+        settings = self.settings
         optimizer, max_grad_norm = optimizer_of(model, settings)
         return TrainStep(
             model,
@@ -227,9 +234,9 @@ class Experiment:
                 negatives=self.negatives(seed),
             )
 
-    def with_train_settings(self, **changes: Any) -> TrainSettings:
+    def with_train_settings(self, **changes: Any) -> WholeTrainSettings:
         """The run's train settings with these changed, checked as a configuration is."""
-        return TrainSettings.model_validate(self.config.train.model_dump() | changes)
+        return WholeTrainSettings.model_validate(self.settings.model_dump() | changes)
 
 
 class TimedTrainer:

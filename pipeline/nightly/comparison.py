@@ -150,9 +150,9 @@ def train_mean(features: Features) -> Tensor:
     parts = [engine.read_parquet(path, [target.name])[target.name] for path in features.parts("train")]
     labels = [torch.as_tensor(engine.to_host(engine.array(part))) for part in parts]
     if target.task == "multiclass":
-        counts = sum(part.long().bincount(minlength=target.num_outputs) for part in labels)
+        counts = torch.cat(labels).long().bincount(minlength=target.num_outputs)
         return (counts / counts.sum()).float()
-    return sum(part.double().sum() for part in labels) / sum(map(len, labels))
+    return torch.cat(labels).double().mean()
 
 
 def recorded(summary: Mapping[str, Any], target: str, metric: str) -> float | None:

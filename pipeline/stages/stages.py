@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.model import Model
 from gigabatch.pipeline.bundle import Bundle, target_loss
-from gigabatch.pipeline.config.config import RunConfig, load_config
+from gigabatch.pipeline.config.config import RunConfig, WholeTrainSettings, load_config
 from gigabatch.pipeline.display import html_table, progress
 from gigabatch.pipeline.evaluation.checks import missing_shares
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
@@ -53,6 +53,7 @@ from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_
 from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import folder_lock
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
+from gigabatch.pipeline.training.defaults import id_sizes, rule_text, settle
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives, with_negatives
 from gigabatch.pipeline.training.train import batch_size_for, model_inputs, model_spec, new_model, train_model
 
@@ -162,6 +163,8 @@ class Pipeline:
                     tables = recipe.build(self.engine)
                     rows, notes = write_features(tables, folder, config.rows_per_part), tables.notes
                 bar.advance(sum(rows.values()))
+            for note in notes:
+                log.info("features: %s", note)
             seconds = time.perf_counter() - started
             return {"rows": rows, "notes": list(notes), "inputs": cache.files, "seconds": seconds}
 
@@ -305,7 +308,7 @@ class Encoded:
     >>> encoded = Pipeline(config).features().encode()
     >>> table = encoded.table("train")
     >>> [(column.name, column.num_ids) for column in table.schema.ids], table.schema.floats
-    ([('city', 5)], ('price',))
+    ([('city', 5)], ('price', 'price_na'))
     >>> len(encoded.evaluation_table("test")) == len(encoded.table("test"))
     True
     """
@@ -336,6 +339,25 @@ class Encoded:
         place = list(tables).index(split)
         return with_negatives(preprocessor, inputs, list(tables.values()), place, config, device)
 
+    @cached_property
+    def config(self) -> RunConfig:
+        """The run's configuration, with the train settings that it leaves to the rule filled in."""
+        config, stored = self.features.pipeline.config, PackedShards(self.artifact.path / "train")
+        return config.model_copy(update={"train": settle(config.train, stored.num_rows, id_sizes(stored.schema))})
+
+    @property
+    def train_settings(self) -> WholeTrainSettings:
+        """Those of the configuration, and of the rule where it leaves them out."""
+        settings = self.config.train
+        assert isinstance(settings, WholeTrainSettings)
+        return settings
+
+    @property
+    def ruled(self) -> list[str]:
+        """What the rule filled in, in words; nothing where all was set."""
+        text = rule_text(self.features.pipeline.config.train, self.train_settings, self.features.rows["train"])
+        return [text] if text else []
+
     def shuffled(self) -> Artifact:
         """The train split in a global random order, of which blocks can be streamed."""
         stored, seed = PackedShards(self.artifact.path / "train"), self.features.pipeline.config.seed
@@ -356,7 +378,7 @@ class Encoded:
         copies = 1 if config.train.negatives is None else 1 + config.train.negatives.per_positive
         residency = residency_here([stored, *[valid] * copies], device, available_memory(), config.train.residency)
         table = PackedShards(self.shuffled().path) if residency.kind == "stream" else stored
-        batch_size = batch_size_for(stored.num_rows, config.train)
+        batch_size = batch_size_for(stored.num_rows, self.train_settings)
         return open_source(table, residency, batch_size, device=device, seed=config.seed, drop_last=True)
 
     def train(self) -> Run:
@@ -365,7 +387,7 @@ class Encoded:
 
     def fit_model(self) -> Artifact:
         """The trained bundle and metrics.jsonl as an artifact. A run that was killed goes on from its checkpoint."""
-        pipeline, config = self.features.pipeline, self.features.pipeline.config
+        pipeline, config = self.features.pipeline, self.config
         raw = config.to_dict()
         settings = {"model": raw["model"], "train": raw["train"], "seed": config.seed, "device": pipeline.device}
         key = artifact_key("train", {"encode": self.artifact.key}, settings, source_hash(SOURCES["train"]))
@@ -391,11 +413,13 @@ class Encoded:
 
     def _train(self, work: Path) -> tuple[Any, Bundle]:
         pipeline, config = self.features.pipeline, self.features.pipeline.config
-        preprocessor, device, settings = self.preprocessor, pipeline.device, config.train
+        preprocessor, device, settings = self.preprocessor, pipeline.device, self.train_settings
         require_positives(config, preprocessor)
         loss = target_loss(self.features.schema, settings.losses)
         spec = model_spec(preprocessor, config)
         source, rows = self.train_source(), self.table("train")
+        for text in self.ruled:
+            log.info(text)
         negatives = None
         if settings.negatives is not None:
             negatives = implicit_batches(preprocessor, spec.inputs, rows, settings.negatives, config.seed, device)
@@ -427,7 +451,7 @@ class Encoded:
 
         A run that is there and damaged is mended. promote: whether the run becomes `current` where none is.
         """
-        features, pipeline, config = self.features, self.features.pipeline, self.features.pipeline.config
+        features, pipeline, config = self.features, self.features.pipeline, self.config
         settings = {"evaluate": config.to_dict()["evaluate"], "name": config.name}
         key = artifact_key(
             "evaluate", {"train": trained.key}, settings, source_hash(["gigabatch.pipeline", "gigabatch.models"])
@@ -441,7 +465,7 @@ class Encoded:
                 device=pipeline.device,
                 engine=pipeline.engine,
                 rows=features.rows,
-                notes=features.notes,
+                notes=[*features.notes, *self.ruled],
                 tables={split: self.table(split) for split in SPLITS},
                 evaluation_tables={split: self.evaluation_table(split) for split in ("valid", "test")},
                 rank=self.ranking(inputs),

@@ -34,7 +34,7 @@ from gigabatch.models.optimizers.registry import OPTIMIZERS, build_optimizer
 from gigabatch.models.optimizers.schedule import Schedule, build_schedule
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.bundle import model_outputs, standardised_outputs
-from gigabatch.pipeline.config.config import RunConfig, TrainSettings
+from gigabatch.pipeline.config.config import RunConfig, TrainSettings, WholeTrainSettings
 from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.store.files import atomic_write, json_text
 from gigabatch.pipeline.training.checkpoint import (
@@ -44,6 +44,7 @@ from gigabatch.pipeline.training.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from gigabatch.pipeline.training.defaults import id_sizes, settle
 from gigabatch.pipeline.training.target_scales import target_scales
 from gigabatch.pipeline.training.train_step import TrainStep, hold_in_tensors, use_cuda_graph
 
@@ -107,7 +108,7 @@ def train_model(
     loss
         Of the schema's targets.
     settings
-        Epochs, optimizer, schedule and the rest.
+        Epochs, optimizer, schedule and the rest; what is not set follows from rows and columns (`settle`).
     seed
         Of the order of rows. Weights and dropout follow torch's random state.
     device
@@ -144,7 +145,12 @@ def train_model(
     >>> trained.steps, trained.curve[-1]["valid_loss"] < trained.curve[0]["train_loss"]
     (16, True)
     """
-    source = table_batches(train, settings, seed) if isinstance(train, PackedTable) else train
+    if isinstance(train, PackedTable):
+        settings = settle(settings, len(train), id_sizes(train.schema))
+        source: BatchSource = table_batches(train, settings, seed)
+    else:
+        given = settings.model_copy(update={"batch_size": train.batch_size})
+        settings, source = settle(given, train.num_rows, id_sizes(train.schema)), train
     loader, batch_size = BatchLoader(source, device=device), source.batch_size
     steps_per_epoch = len(loader)
     schedule = build_schedule(
@@ -245,12 +251,12 @@ def new_model(spec: ModelSpec, train: PackedTable, seed: int) -> Model:
     return model
 
 
-def table_batches(table: PackedTable, settings: TrainSettings, seed: int) -> BatchDataset:
+def table_batches(table: PackedTable, settings: WholeTrainSettings, seed: int) -> BatchDataset:
     """The table as shuffled whole batches of `batch_size_for` rows."""
     return BatchDataset(table, batch_size_for(len(table), settings), shuffle=True, seed=seed, drop_last=True)
 
 
-def batch_size_for(num_rows: int, settings: TrainSettings) -> int:
+def batch_size_for(num_rows: int, settings: WholeTrainSettings) -> int:
     """settings.batch_size, or the rows that there are, which the log says."""
     batch_size = min(settings.batch_size, num_rows)
     if batch_size < settings.batch_size:
@@ -263,7 +269,7 @@ def batch_size_for(num_rows: int, settings: TrainSettings) -> int:
     return batch_size
 
 
-def optimizer_of(model: nn.Module, settings: TrainSettings) -> tuple[Any, float | None]:
+def optimizer_of(model: nn.Module, settings: WholeTrainSettings) -> tuple[Any, float | None]:
     """The optimizer, and the norm that is left for the step to clip to: None where the optimizer clips by itself."""
     norm = settings.max_grad_norm
     if norm == "auto":

@@ -24,7 +24,7 @@ from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.model import Model
 from gigabatch.models.shelf import ModelSpec
-from gigabatch.pipeline.config.config import ConfigError, ModelChoice, TrainSettings, model_choice
+from gigabatch.pipeline.config.config import ConfigError, ModelChoice, WholeTrainSettings, model_choice
 from gigabatch.pipeline.display import progress, silence
 from gigabatch.pipeline.evaluation.evaluate import evaluate
 from gigabatch.pipeline.evaluation.rank_evaluate import RankingError
@@ -47,11 +47,11 @@ class Trainer(TimedTrainer):
         self.test = experiment.encoded.evaluation_table("test").to(experiment.device)
         self._ranking = experiment.encoded.ranking(experiment.spec.inputs)
 
-    def valid_metric(self, spec: ModelSpec, settings: TrainSettings, seed: int) -> float:
+    def valid_metric(self, spec: ModelSpec, settings: WholeTrainSettings, seed: int) -> float:
         """The metric of the valid split after a training."""
         return self.metric_of(self.fit(settings, seed, spec))
 
-    def outcome(self, spec: ModelSpec, settings: TrainSettings, seed: int) -> Outcome:
+    def outcome(self, spec: ModelSpec, settings: WholeTrainSettings, seed: int) -> Outcome:
         """A training and all metrics of the test split."""
         experiment, test = self.experiment, self.test
         schema, device = experiment.schema, experiment.device
@@ -156,7 +156,7 @@ def compare_models(experiment: Experiment, choices: Mapping[str, ModelChoice], b
     """
     started = time.perf_counter()
     config = experiment.config
-    settings = config.train.model_copy(update={"checkpoint_every_steps": NO_CHECKPOINTS})
+    settings = experiment.settings.model_copy(update={"checkpoint_every_steps": NO_CHECKPOINTS})
     if budget.epochs is not None:
         settings = settings.model_copy(update={"epochs": budget.epochs})
     trainer = Trainer(experiment, math.inf if budget.seconds is None else started + budget.seconds)
@@ -205,7 +205,7 @@ def compare_models(experiment: Experiment, choices: Mapping[str, ModelChoice], b
 class Contest:
     """What is known while models are compared. left_out: by label, why a model takes part no more."""
 
-    def __init__(self, trainer: Trainer, settings: TrainSettings, search_seed: int) -> None:
+    def __init__(self, trainer: Trainer, settings: WholeTrainSettings, search_seed: int) -> None:
         self.trainer, self.settings, self.search_seed = trainer, settings, search_seed
         self.specs: dict[str, ModelSpec] = {}
         self.parameters: dict[str, int] = {}
@@ -287,5 +287,5 @@ def learning_rates(centre: float, count: int) -> list[float]:
     return [float(f"{centre * LR_STEP ** (k - count // 2):.4g}") for k in range(count)]
 
 
-def _with_lr(settings: TrainSettings, lr: float) -> TrainSettings:
+def _with_lr(settings: WholeTrainSettings, lr: float) -> WholeTrainSettings:
     return settings.model_copy(update={"lr_max": lr})

@@ -19,6 +19,7 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.config.config import RunConfig
 from gigabatch.pipeline.lab.plan.sample import PlanError, sample_files
+from gigabatch.pipeline.training.defaults import settle
 
 FLOAT_BYTES = 4
 LABELLED = ("train", "valid", "test")
@@ -46,7 +47,7 @@ class Probes:
         settings, share = sample_files(self.config.recipe, self.config.features, fraction, home / "inputs")
         raw = self.config.to_dict() | {"features": asdict(settings), "cluster": "none"}
         raw |= {"artifacts": str(home / "artifacts"), "runs": str(home / "runs")}
-        epochs = min(self.config.train.epochs, 1 if share < 1 else MEASURED_EPOCHS)
+        epochs = min(self.config.train.epochs or MEASURED_EPOCHS, 1 if share < 1 else MEASURED_EPOCHS)
         raw["train"] |= {"epochs": epochs}
         if share < 1:
             raw["rows_per_part"] = rows_per_part or max(round(self.config.rows_per_part * share), 1)
@@ -100,10 +101,11 @@ class Forecast:
         self.smaller: tuple[int, dict[str, Any]] | None = None
         last = found[-1]
         self.exact = bool(last["share"] >= 1)
-        self.trained = self.exact and last["epochs"] == config.train.epochs
         self.rows = self._rows()
         self.id_sizes = {name: self._id_size(name) for name in last["counts"]}
-        self.batch_size = min(config.train.batch_size, max(self.rows["train"], 2))
+        self.settings = settle(config.train, self.rows["train"], tuple(self.id_sizes.values()))
+        self.trained = self.exact and last["epochs"] == self.settings.epochs
+        self.batch_size = min(self.settings.batch_size, max(self.rows["train"], 2))
 
     def _rows(self) -> dict[str, int]:
         """Rows by split. Where one row of each user is left out, their number grows as that of users does."""
@@ -177,11 +179,11 @@ class Forecast:
         # What the stage does beside the loop, such as saving the bundle, as far as the larger sample shows it.
         loop = self._loop_seconds(self.steps, last["rows"], last["epochs"])
         beside = max(self._points("train", "seconds")[-1][1] - loop, 0.0)
-        seconds = self._loop_seconds(self.steps, self.rows, self.config.train.epochs) + beside
+        seconds = self._loop_seconds(self.steps, self.rows, self.settings.epochs) + beside
         return seconds * (self.steps["cpu_per_second"] if what == "cpu_seconds" else 1.0)
 
     def _loop_seconds(self, found: dict[str, Any], rows: dict[str, int], epochs: int) -> float:
-        settings = self.config.train
+        settings = self.settings
         steps = rows["train"] // min(settings.batch_size, max(rows["train"], 1))
         saves = 1 + steps // settings.checkpoint_every_steps
         valid = rows["valid"] * found["valid_row_seconds"]

@@ -211,6 +211,7 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
     )
     preprocessor, drawing = encoded.preprocessor, config.train.negatives
     batch_size = config.train.batch_size
+    assert batch_size is not None, "the forecast names it"
     copies = 1 if drawing is None else 1 + drawing.per_positive
     num_steps = min(max(STEP_ROWS // (batch_size * copies), 3), STEPS)
     # The sample may have fewer rows than so many batches.

@@ -75,7 +75,7 @@ class PhasedStep:
     """
 
     def __init__(self, experiment: Experiment, model: TabularModel | NCF, laps: Laps) -> None:
-        settings, device = experiment.config.train, experiment.device
+        settings, device = experiment.settings, experiment.device
         self.negatives = experiment.negatives(experiment.config.seed)
         self.model, self.laps, self.loss = model, laps, experiment.loss
         self.settings = settings

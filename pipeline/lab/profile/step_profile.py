@@ -113,7 +113,7 @@ def profile_steps(experiment: Experiment, num_steps: int, trace: Path | None = N
     TrainingError
         For fewer than 1 step, a train split of fewer than 8 batches, or a model whose phases are not told apart.
     """
-    settings, device, seed = experiment.config.train, experiment.device, experiment.config.seed
+    settings, device, seed = experiment.settings, experiment.device, experiment.config.seed
     model = experiment.new_model(seed).train()
     network = Network.of(model)
     if num_steps < 1:

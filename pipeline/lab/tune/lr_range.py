@@ -222,7 +222,7 @@ def lr_range_test(
 def run_lr_range(path: str | Path, overrides: Sequence[str], start: float, stop: float, num_steps: int) -> int:
     """Test the run's model and optimizer on its train split, print suggestions and draw the curve: the command."""
     experiment = Experiment.of_run(path, overrides)
-    settings, seed = experiment.config.train, experiment.config.seed
+    settings, seed = experiment.settings, experiment.config.seed
     batches = experiment.batches(settings.batch_size, seed)
     batch_size_for(len(experiment.train), settings)  # raises for pieces that are too small, as training does
     model = experiment.new_model(seed)
@@ -259,8 +259,8 @@ def _write(experiment: Experiment, found: LrRange, suggestions: dict[str, float]
     moment = datetime.now(UTC).isoformat(timespec="seconds")
     content = {
         "created_utc": moment,
-        "batch_size": config.train.batch_size,
-        "optimizer": config.train.optimizer,
+        "batch_size": experiment.settings.batch_size,
+        "optimizer": experiment.settings.optimizer,
         "suggestions": suggestions,
         "diverged": found.diverged,
         "lrs": found.lrs,
@@ -272,8 +272,8 @@ def _write(experiment: Experiment, found: LrRange, suggestions: dict[str, float]
     marks = {f"{name}: {lr:.2g}": (lr, float(np.interp(lr, lrs, losses))) for name, lr in suggestions.items()}
     curves = Curves(lrs, {"smoothed loss": losses}, "learning rate", "loss", marks, log_x=True)
     text = (
-        f"{len(found.lrs)} steps of {config.train.optimizer} at batch {config.train.batch_size:,}. Drawn without the "
-        "first tenth and the last five steps."
+        f"{len(found.lrs)} steps of {experiment.settings.optimizer} at batch {experiment.settings.batch_size:,}. Drawn "
+        "without the first tenth and the last five steps."
     )
     section = Section("Loss by learning rate", text, charts=(curves_chart(curves, "Loss by learning rate", "range"),))
     page = experiment.home / "lr_range.html"

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from gigabatch.models.optimizers.noise_scale import NoiseScale, measure_noise_scale
-from gigabatch.pipeline.config.config import TrainSettings
+from gigabatch.pipeline.config.config import WholeTrainSettings
 from gigabatch.pipeline.lab.experiment import NO_CHECKPOINTS, Enough, Experiment, PlacedBatch, wait_for
 from gigabatch.pipeline.machine import available_memory, reset_peak, resident_bytes
 from gigabatch.pipeline.training.train import TrainingError
@@ -193,7 +193,7 @@ class NoisePoint:
     scale: NoiseScale
 
 
-def noise_scales(experiment: Experiment, settings: TrainSettings, seconds: float) -> list[NoisePoint]:
+def noise_scales(experiment: Experiment, settings: WholeTrainSettings, seconds: float) -> list[NoisePoint]:
     """The noise scale in the course of the first epoch of a training with `settings`, for about `seconds`.
 
     Gradients are taken from a copy of the model with dense gradients, so that the training is not disturbed. The

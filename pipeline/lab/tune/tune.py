@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gigabatch.models.optimizers.registry import build_cowclip
 from gigabatch.models.optimizers.schedule import OneCycle, square_root_scaled_lr
-from gigabatch.pipeline.config.config import TrainSettings
+from gigabatch.pipeline.config.config import WholeTrainSettings
 from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.lab.experiment import MOST_SEEDS, Enough, Experiment, TimedTrainer, mean_margin, valid_losses
 from gigabatch.pipeline.lab.tune.report import Trial, Tuned, show, write_tune_page
@@ -82,7 +82,7 @@ def tune(experiment: Experiment, bounds: Bounds) -> Tuned:
     TrainingError
         Where the run's own batch leaves no room for a larger one, or is above --max-batch.
     """
-    started, settings = time.perf_counter(), experiment.config.train
+    started, settings = time.perf_counter(), experiment.settings
     rows, small = len(experiment.train), settings.batch_size
     most = min(rows // LEAST_STEPS, rows if bounds.max_batch is None else bounds.max_batch)
     if most < small:
@@ -132,7 +132,7 @@ def choose_candidates(sweep: Sweep, noise: Sequence[NoisePoint], small: int) -> 
     return below[::-1], because
 
 
-def scaled_settings(settings: TrainSettings, batch_size: int, rows: int) -> TrainSettings:
+def scaled_settings(settings: WholeTrainSettings, batch_size: int, rows: int) -> WholeTrainSettings:
     """Scale settings to `batch_size` by LAMB's rules (You et al., arXiv 1904.00962).
 
     The learning rate grows with the square root of the batch and the share of warm-up steps with the batch, up to half
@@ -150,14 +150,14 @@ def scaled_settings(settings: TrainSettings, batch_size: int, rows: int) -> Trai
 
     Returns
     -------
-    TrainSettings
+    WholeTrainSettings
         Checked as a configuration is.
 
     Examples
     --------
-    >>> from gigabatch.pipeline.config.config import TrainSettings
+    >>> from gigabatch.pipeline.config.config import WholeTrainSettings
     >>> from gigabatch.pipeline.lab.tune.tune import overrides_of, scaled_settings
-    >>> own = TrainSettings(batch_size=512, lr_max=0.01, schedule="constant")
+    >>> own = WholeTrainSettings(epochs=5, batch_size=512, lr_max=0.01, schedule="constant")
     >>> overrides_of(scaled_settings(own, 2048, rows=100_000), own)
     ('train.batch_size=2048', 'train.lr_max=0.02')
     """
@@ -176,10 +176,10 @@ def scaled_settings(settings: TrainSettings, batch_size: int, rows: int) -> Trai
         own_l2 = inspect.signature(build_cowclip).parameters["l2"].default
         given = {"table_lr": settings.lr_max, "l2": own_l2} | settings.optimizer_settings
         changes["optimizer_settings"] = given | {"l2": float(f"{given['l2'] * factor:.4g}")}
-    return TrainSettings.model_validate(settings.model_dump() | changes)
+    return WholeTrainSettings.model_validate(settings.model_dump() | changes)
 
 
-def overrides_of(settings: TrainSettings, before: TrainSettings) -> tuple[str, ...]:
+def overrides_of(settings: WholeTrainSettings, before: WholeTrainSettings) -> tuple[str, ...]:
     """Write what `settings` changes as `key=value` for the command line; the inverse of reading them."""
     found = [f"train.batch_size={settings.batch_size}", f"train.lr_max={settings.lr_max:g}"]
     for section in ("schedule_settings", "optimizer_settings"):
@@ -199,7 +199,7 @@ class Outcome:
 class Trainer(TimedTrainer):
     """Trains a run's model with other settings."""
 
-    def train(self, settings: TrainSettings, seed: int) -> Outcome | None:
+    def train(self, settings: WholeTrainSettings, seed: int) -> Outcome | None:
         """None where the time was up first. A training that diverges is a `TrainingError`."""
         try:
             trained = self.fit(settings, seed)
@@ -233,7 +233,7 @@ def compare_batches(
 
     Returns the trials, and the mean valid loss by epoch of every batch size.
     """
-    settings, seeds = experiment.config.train, [experiment.config.seed + k for k in range(bounds.seeds)]
+    settings, seeds = experiment.settings, [experiment.config.seed + k for k in range(bounds.seeds)]
     # A warm-up in steps was meant for all of the rows.
     base = _for_rows(settings, len(experiment.train) / experiment.num_train_rows)
     small: list[Outcome] = []
@@ -255,7 +255,7 @@ def compare_batches(
 
 
 def _train_pairs(
-    trainer: Trainer, base: TrainSettings, scaled: TrainSettings, seeds: Sequence[int], small: list[Outcome]
+    trainer: Trainer, base: WholeTrainSettings, scaled: WholeTrainSettings, seeds: Sequence[int], small: list[Outcome]
 ) -> tuple[list[Outcome], str]:
     """Outcomes of `scaled` by seed, and how it diverged, if it did. Those of `base` that are missing join `small`."""
     large: list[Outcome] = []
@@ -279,8 +279,8 @@ def _train_pairs(
 
 def _trial(
     trainer: Trainer,
-    scaled: TrainSettings,
-    settings: TrainSettings,
+    scaled: WholeTrainSettings,
+    settings: WholeTrainSettings,
     small: Sequence[Outcome],
     large: Sequence[Outcome],
     diverged: str,
@@ -317,7 +317,7 @@ def _trial(
     )
 
 
-def _for_rows(settings: TrainSettings, share: float) -> TrainSettings:
+def _for_rows(settings: WholeTrainSettings, share: float) -> WholeTrainSettings:
     """The settings for a share of the rows: warm-up steps shrink with all steps."""
     steps = settings.schedule_settings.get("warmup_steps")
     if not steps or share == 1:

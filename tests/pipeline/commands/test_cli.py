@@ -81,7 +81,7 @@ def test_help_lists_every_command_under_its_group(capsys):
     out = capsys.readouterr().out
     groups = {part.partition(" ─")[0]: part for part in out.split("╭─ ")}
     for group, functions in COMMANDS.items():
-        first_words = [line.strip("│ ").partition(" ")[0] for line in groups[group].splitlines()]
+        first_words = [line.removeprefix("│ ").partition(" ")[0] for line in groups[group].splitlines()]
         assert [word for word in first_words if word in LINES] == list(functions)
 
 

@@ -1,0 +1,71 @@
+"""Batch size, epochs and learning rate where a configuration leaves them out; docs/training.md has the derivation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log2, sqrt
+
+from gigabatch.features.schema import TensorSchema
+from gigabatch.models.optimizers.schedule import square_root_scaled_lr
+from gigabatch.pipeline.config.config import TrainSettings, WholeTrainSettings
+
+RULED = ("batch_size", "epochs", "lr_max")
+ROW_VISITS = 400_000  # that an epoch's number is chosen for
+FEWEST_EPOCHS, MOST_EPOCHS = 3, 30
+STEPS = 1500  # that a batch is chosen for
+LEAST_BATCH, MOST_BATCH = 64, 4096
+REFERENCE_BATCH = 256  # to which the learning rates below belong
+REFERENCE_LR = {"lamb": 0.015, "adagrad_lamb": 0.015, "adamw": 0.003, "cowclip": 0.003}
+
+
+def settle(settings: TrainSettings, rows: int, num_ids: Sequence[int]) -> WholeTrainSettings:
+    """The settings with what they leave out filled in, by a rule of the train split's rows and id columns.
+
+    Parameters
+    ----------
+    settings
+        Of a configuration; what is set stays.
+    rows
+        Of the train split; with drawn negatives, positives.
+    num_ids
+        Rows of each id column's table, as `id_sizes` gives them.
+
+    Returns
+    -------
+    WholeTrainSettings
+        With a batch size, epochs and a learning rate.
+
+    Examples
+    --------
+    >>> found = settle(TrainSettings(), rows=28_950, num_ids=(9, 16, 7, 42))
+    >>> found.epochs, found.batch_size, round(found.lr_max, 4)
+    (14, 256, 0.015)
+    >>> settle(TrainSettings(epochs=3, lr_max=0.1), rows=26_000, num_ids=()).batch_size
+    64
+    """
+    rows = max(rows, 1)
+    epochs, batch_size, lr = settings.epochs, settings.batch_size, settings.lr_max
+    if epochs is None:
+        epochs = round(min(max(ROW_VISITS / rows, FEWEST_EPOCHS), MOST_EPOCHS))
+        if num_ids:  # rows of tables that few train rows touch learn these by heart
+            epochs = max(min(epochs, int(sqrt(rows / sum(num_ids)))), 1)
+    if batch_size is None:
+        nearest = 2 ** round(log2(rows * epochs / STEPS)) if rows * epochs > STEPS else 1
+        batch_size = max(min(max(nearest, LEAST_BATCH), MOST_BATCH), 2 * settings.accumulate_steps)
+    if lr is None:
+        lr = square_root_scaled_lr(REFERENCE_LR[settings.optimizer], batch_size, REFERENCE_BATCH)
+        lr = float(f"{lr:.3g}")
+    return WholeTrainSettings.model_validate(
+        settings.model_dump() | {"batch_size": batch_size, "epochs": epochs, "lr_max": lr}
+    )
+
+
+def id_sizes(schema: TensorSchema) -> tuple[int, ...]:
+    """Rows of each id column's table."""
+    return tuple(column.num_ids for column in schema.ids)
+
+
+def rule_text(settings: TrainSettings, settled: WholeTrainSettings, rows: int) -> str:
+    """What the rule filled in, in words; empty where all was set."""
+    ruled = [f"{name} {getattr(settled, name):,g}" for name in RULED if getattr(settings, name) is None]
+    return f"Training by default: {', '.join(ruled)} (from {rows:,} train rows; docs/training.md)." if ruled else ""

@@ -1,0 +1,103 @@
+"""What training takes where a configuration says nothing: the rule by hand, and that explicit settings win."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gigabatch.features.schema import IdColumn, Target, TensorSchema
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.click.lr import LogisticRegression
+from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.losses import TargetLoss
+from gigabatch.models.tabular.tabular import TabularModel
+from gigabatch.pipeline.config.config import TrainSettings, WholeTrainSettings
+from gigabatch.pipeline.training.defaults import id_sizes, rule_text, settle
+from gigabatch.pipeline.training.train import train_model
+from tests.examples import examples
+
+
+@pytest.mark.parametrize(
+    ("rows", "num_ids", "epochs", "batch_size"),
+    [
+        (2_000, (), 30, 64),  # 60,000 visits over 1,500 steps are 40 rows
+        (28_950, (9, 16, 7, 42), 14, 256),  # 400,000 / 28,950; 405,300 / 1,500 = 270
+        (45_600, (6_000, 900, 24, 4, 250), 2, 64),  # the root of 45,600 / 7,178 is 2.5; 91,200 / 1,500 = 61
+        (1_600_000, (938_604, 903_867), 1, 1024),  # fewer rows than ids
+        (2_000_000, (), 3, 4096),
+        (10**9, (1000,), 3, 4096),
+        (1, (5,), 1, 64),
+    ],
+)
+def test_the_rule_by_hand(rows, num_ids, epochs, batch_size):
+    found = settle(TrainSettings(), rows, num_ids)
+    assert (found.epochs, found.batch_size) == (epochs, batch_size)
+
+
+def test_the_learning_rate_grows_with_the_root_of_the_batch():
+    lrs = [settle(TrainSettings(batch_size=size), 10_000, ()).lr_max for size in (64, 256, 1024)]
+    assert lrs == pytest.approx([lrs[1] / 2, lrs[1], lrs[1] * 2], rel=0.01)
+    assert settle(TrainSettings(optimizer="adamw"), 10_000, ()).lr_max < lrs[1]
+
+
+@settings(max_examples=examples(20))
+@given(
+    rows=st.integers(0, 10**10),
+    num_ids=st.lists(st.integers(1, 10**9), max_size=5),
+    given_settings=st.fixed_dictionaries(
+        {},
+        optional={
+            "epochs": st.integers(1, 99),
+            "batch_size": st.integers(64, 10**6),
+            "lr_max": st.floats(1e-6, 1.0),
+            "optimizer": st.sampled_from(["lamb", "adamw", "cowclip", "adagrad_lamb"]),
+            "accumulate_steps": st.integers(1, 32),
+        },
+    ),
+)
+def test_what_is_set_stays_and_the_rest_is_whole(rows, num_ids, given_settings):
+    own = TrainSettings(**given_settings)
+    found = settle(own, rows, num_ids)
+    assert found.model_dump() | given_settings == found.model_dump()
+    assert found.batch_size >= 2 * own.accumulate_steps
+    assert settle(found, 7, ()) == found  # nothing is left to the rule
+
+
+def test_the_rule_is_told_in_words_and_only_where_it_was_asked():
+    own = TrainSettings(epochs=3)
+    found = settle(own, 26_000, ())
+    assert rule_text(own, found, 26_000).startswith("Training by default: batch_size 64, lr_max 0.0")
+    assert rule_text(found, found, 26_000) == ""
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "regression"])
+@pytest.mark.parametrize("model", [TabularModel, LogisticRegression])
+def test_a_model_without_any_setting_is_better_than_the_constant(tmp_path, kind, model):
+    """U1. 1,500 rows; the target of the regression is far from 0 (M1)."""
+    random = torch.Generator().manual_seed(4)
+    target = Target("y", kind, 3) if kind == "multiclass" else Target("y", kind)
+    schema = TensorSchema((IdColumn("a", 9),), ("x", "z"), (target,))
+
+    def table(rows):
+        ids, floats = torch.randint(1, 9, (rows,), generator=random), torch.randn(2, rows, generator=random)
+        value = floats[0] + 0.5 * (ids % 3) - 0.5 + 0.3 * torch.randn(rows, generator=random)
+        labels = {"binary": (value > 0).float(), "multiclass": value.round().clamp(-1, 1).int() + 1}
+        return PackedTable.from_columns(schema, [ids.int()], list(floats), [labels.get(kind, 2000 + 500 * value)])
+
+    train, valid = table(1500), table(500)
+    loss = TargetLoss([(target.task, target.num_outputs)])
+    torch.manual_seed(1)
+    built = model(ModelInputs(id_sizes(schema), 2, target.num_outputs), model.Settings())
+    trained = train_model(built, train, valid, loss, TrainSettings(), seed=1, device="cpu", folder=tmp_path)
+    labels = valid.unpack(valid.words).targets[0]
+    if kind == "regression":
+        constant = 1.0  # in standard deviations
+    else:
+        shares = torch.bincount(labels.long()) / len(labels)
+        constant = float(-(shares * shares.log()).sum())
+    assert min(point["valid_loss"] for point in trained.curve if "valid_loss" in point) < 0.75 * constant
+
+
+def test_whole_settings_leave_nothing_out():
+    with pytest.raises(ValueError, match="epochs"):
+        WholeTrainSettings(batch_size=64, lr_max=0.1)
