@@ -207,7 +207,7 @@ def baseline_title(found: Mapping[str, Any]) -> str:
 
 def baseline_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What `baselines` found as rows of a table: the model's metrics on the same rows first, then each baseline's."""
-    shown = []
+    shown: list[dict[str, Any]] = []
     several = len({item["target"] for item in found["found"]}) > 1
     for item in found["found"]:
         names = [part["metric"] for part in item["differences"]]
