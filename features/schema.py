@@ -54,7 +54,8 @@ class Column:
         `group` gathers rows that are ranked together; `time` orders rows; `key` is carried along for reports and
         scores.
     dtype
-        pandas/cuDF name after casting, one of int32, int64, float32, float64, string, bool.
+        pandas/cuDF name after casting, one of int32, int64, float32, float64, string, bool; or datetime, which is int64
+        microseconds since 1970 in UTC.
 
     Examples
     --------

@@ -190,7 +190,7 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
             raise BundleError(f"bundle {folder}: format {content['format']}, this version reads {FORMAT}.")
         info, has_workflow = dict(content["info"]), content.get("workflow", False)
         _check(folder, content, has_workflow)
-        with _AsAllocated():
+        with AsAllocated():
             model = ModelSpec.from_dict(content["model"]).build()
         model.load_state_dict(load_file(folder / WEIGHTS, device="cpu"))
     except BundleError:
@@ -209,14 +209,18 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
     return Bundle(preprocessor, model.to(device).eval(), info, device, workflow)
 
 
-class _AsAllocated(TorchFunctionMode):
+class AsAllocated(TorchFunctionMode):
     """Within it weights are not drawn: those of a bundle come from its file, and drawing tables of a million ids takes
     longer than reading them. torch's random state stays as it is."""
 
     DRAWS = (Tensor.normal_, Tensor.uniform_, Tensor.bernoulli_, Tensor.exponential_, Tensor.random_)
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
-        return arguments[0] if function in self.DRAWS else function(*arguments, **(options or {}))
+        if function in self.DRAWS or getattr(function, "__module__", None) == "torch.nn.init":
+            return arguments[0] if arguments else (options or {})["tensor"]
+        if function in (torch.randn, torch.rand):
+            return torch.zeros(*arguments, **(options or {}))
+        return function(*arguments, **(options or {}))
 
 
 def _files(folder: Path, has_workflow: bool) -> dict[str, Path]:

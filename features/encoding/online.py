@@ -268,7 +268,7 @@ def _require_plain(value: Any) -> None:
         raise TypeError(f"it is a {type(value).__name__}; text, numbers and booleans can be read")
 
 
-def _require_exact(value: float | np.floating) -> None:
+def _require_exact(value: Any) -> None:
     exact = exact_below(value.dtype) if isinstance(value, np.floating) else EXACT
     if not abs(value) < exact:
         raise ValueError(

@@ -123,10 +123,8 @@ def _named(step: Configured, columns: Iterable[str]) -> str:
 def _preprocessor(schema: Schema, found: Mapping[str, Sequence[tuple[type, Any]]]) -> Preprocessor:
     """found: of each column of the schema the kinds of step that make it, in their order, with their states."""
     categorical, continuous = schema.names("categorical"), schema.names("continuous")
-    vocabularies, fills = (
-        {name: next((state for _, state in found[name] if isinstance(state, kind)), None) for name in names}
-        for names, kind in ((categorical, Vocabulary), (continuous, Fill))
-    )
+    vocabularies: dict[str, Any] = {name: _state(found[name], Vocabulary) for name in categorical}
+    fills: dict[str, Any] = {name: _state(found[name], Fill) for name in continuous}
     for kind, states in ((Categorify, vocabularies), (FillMissing, fills)):
         missing = [name for name, state in states.items() if state is None]
         if missing:
@@ -139,6 +137,11 @@ def _preprocessor(schema: Schema, found: Mapping[str, Sequence[tuple[type, Any]]
         missing = [name for name in continuous if name not in scales]
         raise DataError(f"import: column(s) {', '.join(map(repr, missing))} are not normalised, others are.")
     return Preprocessor(schema, PreprocessorSettings(scale=bool(scales)), vocabularies, fills, scales)
+
+
+def _state(steps: Sequence[tuple[type, Any]], kind: type) -> Any:
+    """The state of that kind, None if no step has one."""
+    return next((state for _, state in steps if isinstance(state, kind)), None)
 
 
 def _scale(state: Scale | Range) -> Scale:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError, require_columns
+from gigabatch.features.reading.tables import Reading
 
 
 class Configured:
@@ -40,6 +41,9 @@ class Configured:
 
     files: ClassVar[tuple[str, ...]] = ()
     """Further arguments that may be the path of a file, which the operator reads when it is fitted."""
+
+    reading: Reading = Reading()
+    """How such a file is read; no setting of the operator, but of the recipe that holds it."""
 
     @classmethod
     def code_of(cls, arguments: Mapping[str, Any]) -> str:
@@ -112,6 +116,11 @@ class Configured:
         if not self.untold:
             open_inputs.update(self.inputs)
         return self.outputs if open_inputs.intersection(names) else ()
+
+    @property
+    def recurring(self) -> tuple[str, ...]:
+        """Outputs whose values come round, however far those of the inputs go, such as the hour of a time."""
+        return ()
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments by name, those at their default left out: `type(op)(**op.settings())` is `op`."""

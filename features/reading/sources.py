@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from gigabatch.features.columns.numbers import require_digits
+from gigabatch.features.columns.times import is_dates, is_text, iso_text, microseconds
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.engines.protocols import Column, Engine, Frame
 from gigabatch.features.errors import UNREADABLE, DataError, require_columns
@@ -26,6 +27,7 @@ PACKAGES = {  # what fsspec's protocols need
     "http": "'gigabatch[remote]'", "https": "'gigabatch[remote]'", "s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs",
     "abfs": "adlfs", "az": "adlfs", "sftp": "paramiko", "ssh": "paramiko", "hdfs": "pyarrow",
 }  # fmt: skip
+AS_TEXT = ("string", "datetime", "time")  # what a CSV file is not asked to guess
 PLAIN = (str, bool, int, float, np.bool_, np.integer, np.floating)
 
 
@@ -58,9 +60,9 @@ def expand(pattern: str) -> list[str]:
     if pattern.startswith("package://"):
         pattern = _in_package(pattern)
     if "://" in pattern:
-        filesystem, path = file_system(pattern)
+        filesystem, inside = file_system(pattern)
         try:
-            found = [filesystem.unstrip_protocol(name) for name in sorted(filesystem.glob(path))]
+            found = [filesystem.unstrip_protocol(name) for name in sorted(filesystem.glob(inside))]
         except OSError as error:
             raise DataError(
                 f"input {pattern!r}: cannot be reached ({error}). Check the URL and the network."
@@ -144,8 +146,9 @@ def read_files(
     pattern
         What `expand` takes: CSV (also compressed) and Parquet files.
     dtypes
-        Type by column: int32, int64, float32, float64, string or bool. The frame holds exactly these columns, in this
-        order.
+        Type by column: int32, int64, float32, float64, string, bool, or datetime: timestamps, dates and ISO 8601 text
+        as int64 microseconds since 1970 in UTC, whole numbers as they are. A column of type time may hold any of these
+        and comes for `gigabatch.features.columns.times.moments`. The frame holds exactly these columns, in this order.
     null_values
         Fields of CSV files that are null.
     separator
@@ -257,7 +260,7 @@ def _read_one(
                 keep_default_na=False,
                 skipinitialspace=True,
                 # Text columns are read as text: a guess would turn the id 007 into the number 7.
-                dtype={name: "str" for name, dtype in dtypes.items() if dtype == "string"},
+                dtype={name: "str" for name, dtype in dtypes.items() if dtype in AS_TEXT},
             )
         else:
             raise DataError(
@@ -287,7 +290,7 @@ def _refuse_guesses(
 ) -> None:
     """Raise `DataError` where the reader has made sense of a file that has none."""
     if path.endswith(PARQUET_ENDINGS):
-        for name in (name for name, dtype in dtypes.items() if dtype == "string" and module.NAME == "pandas"):
+        for name in (name for name, dtype in dtypes.items() if dtype in AS_TEXT and module.NAME == "pandas"):
             try:
                 pa.array(frame[name], from_pandas=True).validate(full=True)
             except (ValueError, TypeError) as error:
@@ -323,18 +326,19 @@ def cast(frame: Frame, dtypes: Mapping[str, str], where: str, nullable: Collecti
 
     bool takes booleans, the numbers 0 and 1, and the texts true, false, 0 and 1 in upper or lower case. Numbers in text
     are written with the digits 0 to 9; Python's 1_000 and digits of other scripts are refused. Floats are integers
-    below 2^53 (float32: 2^24), where they begin to skip some.
+    below 2^53 (float32: 2^24), where they begin to skip some. string takes
+    timestamps as ISO 8601 text.
 
     Parameters
     ----------
     frame
         The frame; it is not changed.
     dtypes
-        Type by column: int32, int64, float32, float64, string or bool.
+        Type by column, as in `read_files`.
     where
         Who asks, for messages.
     nullable
-        Integer and bool columns that may hold nulls; others that do are an error.
+        Integer, bool and datetime columns that may hold nulls; others that do are an error.
 
     Returns
     -------
@@ -371,7 +375,15 @@ def cast(frame: Frame, dtypes: Mapping[str, str], where: str, nullable: Collecti
 
 
 def _cast_column(column: Column, dtype: str, nullable: bool) -> Any:
+    if dtype in AS_TEXT and is_dates(column):
+        if dtype == "datetime":
+            return _cast_datetime(column, nullable)
+        return column if dtype == "time" else iso_text(column)
     column = _plain(column, dtype)
+    if dtype == "datetime":
+        return _cast_datetime(column, nullable) if is_text(column) else _cast_column(column, "int64", nullable)
+    if dtype == "time":
+        return column
     if dtype == "string":
         return _cast_text(column)
     if dtype == "bool":
@@ -395,6 +407,16 @@ def _cast_column(column: Column, dtype: str, nullable: bool) -> Any:
     if bool((narrow.astype("int64") != whole).any()):
         raise ValueError(f"some values are outside the range of {dtype}")
     return engine_of(column).with_nulls(narrow, column.isna()) if nulls else narrow
+
+
+def _cast_datetime(column: Column, nullable: bool) -> Any:
+    """Timestamps or text as int64 microseconds since 1970."""
+    null = column.isna()
+    nulls = int(null.sum())
+    if nulls and not nullable:
+        raise ValueError(f"{nulls} null(s); fill them, or drop those rows")
+    found = microseconds(column)
+    return engine_of(column).with_nulls(found, null) if nulls else found
 
 
 def _require_digits(column: Column, dtype: str) -> None:
@@ -450,7 +472,10 @@ def _plain(column: Column, dtype: str) -> Any:
         inner = column.cat.categories.dtype if kind == "category" else column.dtype
         words = ("list", "struct", "decimal", "binary", "complex", "interval")
         if getattr(inner, "kind", "O") not in "OUiufb" or any(word in str(inner) for word in words):
-            raise TypeError("only text, numbers and booleans can be cast; make dates text, or seconds since 1970")
+            raise TypeError(
+                "only text, numbers and booleans can be cast; read timestamps as the type datetime, and make features "
+                "of them with date_parts"
+            )
         return column
     known = column[column.notna()]
     types = {type(value) for value in known}

@@ -18,26 +18,28 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Union
 
-from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError, did_you_mean
 from gigabatch.features.operators import operator_class, operator_name
 from gigabatch.features.operators.base import Configured
-from gigabatch.features.reading.sources import CSV_ENDINGS, expand
+from gigabatch.features.reading.sources import expand
+from gigabatch.features.reading.tables import Reading
 
+READING = Reading()
 JSON_TYPES = {str: "text", int: "a whole number", float: "a number", bool: "true or false", type(None): "null"}
 
 
-def parse_steps(steps: Any, engine: str = "pandas") -> list[Configured]:
+def parse_steps(steps: Any, engine: str = "pandas", reading: Reading = READING) -> list[Configured]:
     """The operators that a YAML list stands for; `DataError` names the step by its number.
 
-    engine: the library of the frames of arguments that are tables, given as the path of a Parquet or CSV file.
+    engine: the library of the frames of arguments that are tables, given as the path of a Parquet or CSV file. reading:
+    how such files are read.
     """
     if isinstance(steps, Mapping | str) or not isinstance(steps, Sequence):
         raise DataError(f"steps: expected a list of steps, each an operator and its arguments; found {steps!r}.")
-    return [operator for number, step in enumerate(steps, 1) for operator in _parse_step(number, step, engine)]
+    return [operator for number, step in enumerate(steps, 1) for operator in _parse_step(number, step, engine, reading)]
 
 
-def _parse_step(number: int, step: Any, engine: str) -> Iterable[Configured]:
+def _parse_step(number: int, step: Any, engine: str, reading: Reading) -> Iterable[Configured]:
     if not isinstance(step, Mapping) or len(step) != 1:
         raise DataError(
             f"step {number}: expected one operator and its arguments, such as `log: {{column: price}}`; found {step!r}."
@@ -47,7 +49,7 @@ def _parse_step(number: int, step: Any, engine: str) -> Iterable[Configured]:
         kind = operator_class(str(name))
         if not isinstance(arguments, Mapping | None):
             raise DataError(f"expected arguments by name, such as {{column: price}}; found {arguments!r}.")
-        return [make_operator(kind, given, engine) for given in _expanded(kind, arguments or {})]
+        return [make_operator(kind, given, engine, reading) for given in _expanded(kind, arguments or {})]
     except DataError as error:
         raise DataError(f"step {number} ({name}): {error}") from error
 
@@ -69,7 +71,9 @@ def _expanded(kind: type[Configured], arguments: Mapping[str, Any]) -> list[dict
     return [{"column": column, **rest} for column in columns]
 
 
-def make_operator(kind: type[Configured], arguments: Mapping[str, Any], engine: str | None = "pandas") -> Configured:
+def make_operator(
+    kind: type[Configured], arguments: Mapping[str, Any], engine: str | None = "pandas", reading: Reading = READING
+) -> Configured:
     """The operator with these arguments, plain types as in YAML or JSON; `DataError` for any that it does not take.
 
     engine: None where an argument that is a table must be one already, and no path may stand there.
@@ -86,32 +90,27 @@ def make_operator(kind: type[Configured], arguments: Mapping[str, Any], engine: 
     given = {}
     for name, value in arguments.items():
         if name in kind.tables:
-            given[name] = _table(name, value, engine)
+            given[name] = _table(name, value, engine, reading, arguments.get("columns"))
         else:
             given[name] = typed(value, hints.get(name, Any), name)
     try:
-        return kind(**given)
+        operator = kind(**given)
+        if kind.files:
+            operator.reading = reading
+        return operator
     except DataError:
         raise
     except (ValueError, TypeError, OverflowError) as error:
         raise DataError(str(error)) from error
 
 
-def _table(name: str, value: Any, engine: str | None) -> Any:
+def _table(name: str, value: Any, engine: str | None, reading: Reading, called: Any) -> Any:
     if hasattr(value, "columns"):
         return value
     if engine is None or not isinstance(value, str):
         kind = "a data frame" if engine is None else "a data frame or the path of one"
         raise DataError(f"{name}: expected {kind}, found {value!r}.")
-    return _read_table(value, engine)
-
-
-def _read_table(path: str, engine: str) -> Any:
-    module = load_engine(engine)
-    (found, *more) = expand(path)
-    if more:
-        raise DataError(f"table {path!r}: names {len(more) + 1} files, expected one.")
-    return module.read_csv(found) if found.endswith(CSV_ENDINGS) else module.read_parquet(found)
+    return reading.table(engine, value, called if isinstance(called, Mapping) else None)
 
 
 def table_files(steps: Iterable[Mapping[str, Any]]) -> list[str]:

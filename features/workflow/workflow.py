@@ -20,6 +20,7 @@ from gigabatch.features.errors import DataError, require_columns, strict_json
 from gigabatch.features.operators import operator_class, operator_name
 from gigabatch.features.operators.base import Configured, FittedOperator, Operator
 from gigabatch.features.reading.sources import cast
+from gigabatch.features.reading.tables import Reading
 from gigabatch.features.workflow.drawing import to_mermaid
 from gigabatch.features.workflow.fit import fit_together, read_part
 from gigabatch.features.workflow.flow import (
@@ -35,10 +36,10 @@ from gigabatch.features.workflow.flow import (
     to_fit,
 )
 from gigabatch.features.workflow.state import StateReader, StateWriter, check_state
-from gigabatch.features.workflow.steps import make_operator, parse_steps, to_steps
+from gigabatch.features.workflow.steps import READING, make_operator, parse_steps, to_steps
 
 FORMAT = 1
-DTYPES = ("int32", "int64", "float32", "float64", "string", "bool")
+DTYPES = ("int32", "int64", "float32", "float64", "string", "bool", "datetime")
 
 
 class Workflow:
@@ -104,7 +105,9 @@ class Workflow:
             raise DataError(f"workflow: unknown type {unknown[0]!r} of a column. Known: {', '.join(DTYPES)}.")
 
     @classmethod
-    def from_steps(cls, steps: Any, labels: Iterable[str] = (), engine: str = "pandas") -> Workflow:
+    def from_steps(
+        cls, steps: Any, labels: Iterable[str] = (), engine: str = "pandas", reading: Reading = READING
+    ) -> Workflow:
         """Make a workflow from a list of steps as written in YAML; see `gigabatch.features.workflow.steps`.
 
         Parameters
@@ -115,13 +118,15 @@ class Workflow:
             As of the class.
         engine
             Library of arguments that are tables, `pandas` or `cudf`.
+        reading
+            How files that arguments name are read.
 
         Raises
         ------
         DataError
             If a step is misspelt or misses an argument; the message names it by its number.
         """
-        return cls(parse_steps(steps, engine), labels)
+        return cls(parse_steps(steps, engine, reading), labels)
 
     def to_steps(self) -> list[dict[str, dict[str, Any]]]:
         """The list that `from_steps` reads."""
@@ -162,6 +167,19 @@ class Workflow:
     def makes(self, name: str) -> bool:
         """Whether a step adds or replaces the column, or may, where that follows from its fit."""
         return any(step.may_make(name) for step in self.steps)
+
+    def told_by(self, name: str) -> set[str]:
+        """The raw column and every column that its value in a row enters, in the end: no history, no part that comes
+        round."""
+        told = {name}
+        for position, step in enumerate(self.steps):
+            if step.group_keys is not None:
+                continue
+            made = self.made(position)
+            tells = {output for item in step.tells(told) for output in (made if item.endswith("*") else (item,))}
+            gone = set(told).difference(step.columns_after(tuple(told)))
+            told = told.difference(made, gone).union(tells.difference(step.recurring))
+        return told
 
     def fit(self, parts: Iterable[Any], scheduler: Any = "threads") -> Workflow:
         """Learn from the train split, in as few passes over it as the steps' dependence on each other allows.
@@ -477,7 +495,10 @@ class Workflow:
         return dict(zip(names, map(self._chosen, frames), strict=True))
 
     def typed(self, frame: Any) -> Any:
-        """The frame with raw columns cast to `dtypes`, so that a frame from elsewhere cannot lie."""
+        """The frame with raw columns cast to `dtypes`, so that a frame from elsewhere cannot lie.
+
+        A time of type `datetime` may come as ISO 8601 text, a timestamp of any unit and zone, or whole microseconds.
+        """
         require_columns(frame, self.applied_inputs, "workflow")
         known = {name: dtype for name, dtype in self.dtypes.items() if name in self.applied_inputs}
         return cast(frame, known, "workflow", nullable=set(known))

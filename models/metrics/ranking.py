@@ -80,13 +80,8 @@ def grouped_mrr(scores: Tensor, labels: Tensor, groups: Tensor, weight: Tensor |
     0.75
     """
     ranked = RankedGroups(scores, labels, groups, weight)
-    share = (ranked.weight.double() / ranked.num_rows)[ranked.num_positives > 0]
+    share = ranked.share_of_ranks()
     return (ranked.reciprocal_rank() * share).sum() / share.sum()
-
-
-def reciprocal_ranks(scores: Tensor, labels: Tensor, groups: Tensor) -> Tensor:
-    """1 / mean rank of the best-ranked positive of each group that has one, float64 [groups], by ascending number."""
-    return RankedGroups(scores, labels, groups).reciprocal_rank()
 
 
 def normalised_entropy(probabilities: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -177,9 +172,8 @@ class RankedGroups:
         self._masses, self.weight = (self.positives, self.size - self.positives), self.num_rows
         if weight is not None:
             none, mass = weight.new_zeros(len(self.size), dtype=torch.float64), weight.double()[order]
-            self._masses = tuple(
-                none.index_add(0, run_of_row, mass * of_class) for of_class in (positive, 1 - positive)
-            )
+            masses = [none.index_add(0, run_of_row, mass * of_class) for of_class in (positive, 1 - positive)]
+            self._masses = masses[0], masses[1]
             self.weight = self._sum(self._masses[0] + self._masses[1])
 
     def hit_rate(self, k: int) -> Tensor:
@@ -231,6 +225,10 @@ class RankedGroups:
         best = rank.new_full((len(self.num_rows),), torch.inf)
         best.scatter_reduce_(0, self.group_of_run[has_positive], rank[has_positive], "amin")
         return best[best.isfinite()].reciprocal()
+
+    def share_of_ranks(self) -> Tensor:
+        """How much each of `reciprocal_rank` counts, float64: the mean weight of its group's rows, else 1."""
+        return (self.weight.double() / self.num_rows)[self.num_positives > 0]
 
     def _expected_hits(self, k: int) -> Tensor:
         _check_k(k)

@@ -77,7 +77,7 @@ class NewestRows:
         if dtype == "string":
             raise DataError(f"rows of the {self.entity.name}: time column {time!r} is text. Make it a number.")
         # Not through float64, which would round a time in nanoseconds.
-        moments = engine.array(frame[time].dropna().astype(dtype))
+        moments = engine.array(frame[time].dropna().astype("int64" if dtype == "datetime" else dtype))
         ranks[there] = 1 + xp.unique(moments, return_inverse=True)[1].astype("int64")
         return ranks
 

@@ -56,7 +56,7 @@ class Difference:
 
 
 def difference(metric: str, model: Tensor, baseline: Tensor, rows: Labelled) -> Difference | None:
-    """The paired difference of a metric; None where it cannot be computed (AUC of one class).
+    """The paired difference of a metric; None where it cannot be computed (AUC of one class, a single row).
 
     Parameters
     ----------
@@ -76,11 +76,11 @@ def difference(metric: str, model: Tensor, baseline: Tensor, rows: Labelled) -> 
     """
     found = [_influence(metric, scores, rows) for scores in (model, baseline)]
     (own, of_model), (other, of_baseline) = found
-    if not (math.isfinite(own) and math.isfinite(other)):
-        return None
     values = of_model - of_baseline
     count = len(values)
-    error = math.sqrt(float(values.square().sum()) * count / (count - 1)) if count > 1 else math.inf
+    if not (math.isfinite(own) and math.isfinite(other)) or count < 2:
+        return None
+    error = math.sqrt(float(values.square().sum()) * count / (count - 1))
     sign = 1 if metric in MORE_IS_BETTER else -1
     return Difference(metric, own, other, sign * (own - other), error)
 
@@ -90,7 +90,7 @@ def _influence(metric: str, scores: Tensor, rows: Labelled) -> tuple[float, Tens
     if metric == "mrr":
         assert rows.group is not None
         ranked = RankedGroups(scores, rows.labels, rows.group, rows.weight)
-        share = (ranked.weight.double() / ranked.num_rows)[ranked.num_positives > 0]
+        share = ranked.share_of_ranks()
         ranks = ranked.reciprocal_rank()
         value = (ranks * share).sum() / share.sum()
         return float(value), share * (ranks - value) / share.sum()

@@ -13,7 +13,7 @@ from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Target
 from gigabatch.models.metrics.pointwise import log_loss, multiclass_log_loss, rmse, roc_auc
-from gigabatch.models.metrics.ranking import reciprocal_ranks
+from gigabatch.models.metrics.ranking import RankedGroups
 from gigabatch.pipeline.bundle import Bundle
 from gigabatch.pipeline.config.config import ConfigError, NightlySettings
 from gigabatch.pipeline.evaluation.evaluate import choose_metric, evaluate
@@ -150,9 +150,9 @@ def train_mean(features: Features) -> Tensor:
     parts = [engine.read_parquet(path, [target.name])[target.name] for path in features.parts("train")]
     labels = [torch.as_tensor(engine.to_host(engine.array(part))) for part in parts]
     if target.task == "multiclass":
-        counts = sum(part.long().bincount(minlength=target.num_outputs) for part in labels)
+        counts = torch.cat(labels).long().bincount(minlength=target.num_outputs)
         return (counts / counts.sum()).float()
-    return sum(part.double().sum() for part in labels) / sum(map(len, labels))
+    return torch.cat(labels).double().mean()
 
 
 def recorded(summary: Mapping[str, Any], target: str, metric: str) -> float | None:
@@ -250,39 +250,46 @@ def bootstrap(
 def _bootstrap_groups(
     current: Tensor, candidate: Tensor, window: Window, settings: NightlySettings, generator: torch.Generator
 ) -> Comparison:
-    # MRR is a mean over groups, so it is enough to resample each group's reciprocal ranks.
+    # MRR is a mean over groups by their weights, so it is enough to resample each group's reciprocal ranks.
     labels, group = window.labels, window.group
     assert group is not None, "choose_metric takes mrr where rows have groups"
-    each = [reciprocal_ranks(scores, labels, group) for scores in (current, candidate)]
-    difference = each[1] - each[0]
+    ranked = [RankedGroups(scores, labels, group, window.weight) for scores in (current, candidate)]
+    share = ranked[0].share_of_ranks()
+    each = [ranks.reciprocal_rank()[share > 0] for ranks in ranked]
+    difference, share = each[1] - each[0], share[share > 0]
     count = len(difference)
     if count == 0:
         raise DataError(
             f"target {window.target.name!r}: no group of the rows that neither model has seen has a positive. Wait for "
             "more data."
         )
-    gains = torch.stack(
-        [difference[torch.randint(count, (count,), generator=generator)].mean() for _ in range(settings.num_bootstrap)]
-    )
-    old, new = (float(ranks.mean()) for ranks in each)
+
+    def mean(values: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
+        return (values * share)[rows].sum() / share[rows].sum()
+
+    drawn = (torch.randint(count, (count,), generator=generator) for _ in range(settings.num_bootstrap))
+    gains = torch.stack([mean(difference, groups) for groups in drawn])
+    old, new = (float(mean(ranks)) for ranks in each)
     bound = float(gains.quantile(1 - settings.confidence))
-    return Comparison("MRR", len(labels), old, new, new - old, bound, random_mrr(labels, group))
+    return Comparison("MRR", len(labels), old, new, new - old, bound, random_mrr(labels, group, window.weight))
 
 
-def random_mrr(labels: Tensor, group: Tensor) -> float:
-    """The MRR that a random order has on average, over the groups with a positive.
+def random_mrr(labels: Tensor, group: Tensor, weight: Tensor | None = None) -> float:
+    """The MRR that a random order has on average, over the groups with a positive, each by its rows' mean weight.
 
     Of n rows with p positives the first positive is at place r in C(n - r, p - 1) of C(n, p) orders.
     """
     _, place = group.unique(return_inverse=True)
     sizes, positives = place.bincount(), place.bincount(labels.double()).long()
-    kinds, count = torch.stack([sizes, positives], 1)[positives > 0].unique(dim=0, return_counts=True)
+    mass = torch.ones(len(labels), dtype=torch.float64) if weight is None else weight.double()
+    share = (place.bincount(mass) / sizes)[positives > 0]
+    kinds, kind = torch.stack([sizes, positives], 1)[positives > 0].unique(dim=0, return_inverse=True)
     means = []
     for n, p in kinds.double():
         r = torch.arange(1, int(n - p) + 2, dtype=torch.float64)
         log_chance = _log_binomial(n - r, p - 1) - _log_binomial(n, p)
         means.append((log_chance.exp() / r).sum())
-    return float((torch.stack(means) * count).sum() / count.sum())
+    return float((torch.stack(means)[kind] * share).sum() / share.sum())
 
 
 def _log_binomial(n: Tensor, k: Tensor) -> Tensor:

@@ -92,6 +92,8 @@ def _night(config: RunConfig, home: Path) -> Outcome:
     pipeline = Pipeline(config)
     try:
         features = pipeline.features()
+        if features.schema.only("time") is None:
+            raise ConfigError("nightly: the recipe has no time column, so no row is known to be new to both models.")
         refuse_future(features)
         encoded = features.encode()
     except (DataError, LoaderError) as error:

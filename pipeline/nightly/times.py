@@ -6,11 +6,11 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from gigabatch.features.columns.times import moments
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import read_files
 from gigabatch.features.recipes import recipe_class
-from gigabatch.features.recipes.table.labels import moments
 from gigabatch.pipeline.config.config import TIME_UNITS
 from gigabatch.pipeline.stages.stages import Features
 
@@ -44,7 +44,9 @@ def refuse_future(features: Features, now: float | None = None) -> None:
     allowed = (time.time() if now is None else now) + features.pipeline.config.nightly.max_future_seconds
     limit = allowed / TIME_UNITS[unit]
     engine, keys = load_engine(features.pipeline.engine), features.schema.names("key")
-    found, count, latest, examples = [], 0, limit, []
+    found: list[str] = []
+    examples: list[dict[str, Any]] = []
+    count, latest = 0, limit
     for split in ("train", "valid", "test"):
         late = 0
         for part in features.parts(split):
@@ -76,6 +78,8 @@ def unit_of_times(features: Features) -> str | None:
     column = features.schema.only("time")
     if column is None:
         return None
+    if features.schema.dtypes()[column] == "datetime":
+        return "us"
     engine = load_engine(features.pipeline.engine)
     medians = sorted(float(engine.read_parquet(part, [column])[column].median()) for part in features.parts("train"))
     middle = medians[len(medians) // 2]
@@ -102,7 +106,7 @@ def future_files(features: Features, column: str, limit: float) -> list[str]:
             frame = read_files(
                 pipeline.engine,
                 path,
-                {column: "string"},
+                {column: "time"},
                 separator=getattr(settings, "separator", ","),
                 names=getattr(settings, "column_names", None),
             )

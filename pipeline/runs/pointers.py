@@ -15,6 +15,7 @@ import json
 import os
 import secrets
 import shutil
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,8 +95,10 @@ def current_run(home: Path) -> Path | None:
     return found
 
 
-def locked(home: Path) -> Any:
-    """Hold the lock under which pointers move."""
+def locked(home: Path) -> AbstractContextManager[None]:
+    """Hold the lock under which pointers move, for a `with` block; `RunError` where no run of that name was made."""
+    if not home.is_dir():
+        raise RunError(f"{home} is not there: no run of that name was made. Train first (gigabatch train).")
     return waiting_lock(home / ".promoted.lock")
 
 

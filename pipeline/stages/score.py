@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gigabatch.features.columns.times import is_dates, iso_text
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes import recipe_class
@@ -19,6 +21,9 @@ from gigabatch.pipeline.runs.pointers import RunError
 from gigabatch.pipeline.stages.run import metric_rows
 from gigabatch.pipeline.stages.stages import Pipeline, evaluation_table_of
 from gigabatch.pipeline.store.files import replacing, write_json
+
+log = logging.getLogger(__name__)
+FORMULA = r"^[=+@\t\r-]"
 
 
 def evaluate_run(
@@ -110,17 +115,45 @@ def _written(content: Any, target: Path, used: FoundRun) -> int:
 
 def with_keys(schema: Any, frame: Any, predictions: Any) -> Any:
     """Key, group and time columns, as far as they are there, beside the predictions (`predicted_<target>`)."""
-    found = {name: frame[name] for name in schema.names("key", "group", "time") if name in frame.columns}
+    dtypes = schema.dtypes()
+    found = {
+        name: as_written(frame[name], dtypes[name])
+        for name in schema.names("key", "group", "time")
+        if name in frame.columns
+    }
     found |= {f"predicted_{name}": predictions[name] for name in predictions.columns}
     return engine_of(frame).frames.DataFrame(found)
 
 
+def as_written(column: Any, dtype: str) -> Any:
+    """Times of the calendar as ISO 8601 text in UTC; other columns as they are."""
+    numbers = dtype == "datetime" and column.dtype.kind in "iu"
+    return iso_text(column) if numbers or is_dates(column) else column
+
+
 def write_frame(frame: Any, path: Path) -> None:
-    """CSV or Parquet by the file's ending, whole or not at all."""
+    """CSV or Parquet by the file's ending, whole or not at all.
+
+    Values are written as they are, so that keys can be joined again; a warning names the columns of a CSV file in which
+    a spreadsheet would take some for formulas.
+    """
     if path.suffix not in (".csv", ".parquet"):
         raise DataError(f"output {path}: unknown ending. Known: .csv, .parquet.")
     with replacing(path) as temporary:
         if path.suffix == ".csv":
+            if names := formula_columns(frame):
+                log.warning(
+                    "%s: column(s) %s hold text that begins with =, +, -, @, a tab or a return, which a spreadsheet "
+                    "runs as a formula. Import them as text there, or write Parquet.",
+                    path,
+                    ", ".join(map(repr, names)),
+                )
             frame.to_csv(temporary, index=False)
         else:
             engine_of(frame).write_parquet(frame, temporary)
+
+
+def formula_columns(frame: Any) -> list[str]:
+    """Text columns with a value that a spreadsheet takes for a formula when it opens a CSV file."""
+    texts = [name for name in frame.columns if str(frame[name].dtype) in ("object", "str", "string")]
+    return [name for name in texts if bool(frame[name].dropna().astype("str").str.match(FORMULA).any())]

@@ -163,6 +163,8 @@ class Pipeline:
                     tables = recipe.build(self.engine)
                     rows, notes = write_features(tables, folder, config.rows_per_part), tables.notes
                 bar.advance(sum(rows.values()))
+            for note in notes:
+                log.info("features: %s", note)
             seconds = time.perf_counter() - started
             return {"rows": rows, "notes": list(notes), "inputs": cache.files, "seconds": seconds}
 
@@ -306,7 +308,7 @@ class Encoded:
     >>> encoded = Pipeline(config).features().encode()
     >>> table = encoded.table("train")
     >>> [(column.name, column.num_ids) for column in table.schema.ids], table.schema.floats
-    ([('city', 5)], ('price',))
+    ([('city', 5)], ('price', 'price_na'))
     >>> len(encoded.evaluation_table("test")) == len(encoded.table("test"))
     True
     """

@@ -70,6 +70,10 @@ class Lease:
         self._file: IO[str] | None = None
         self._added: set[str] = set()
 
+    def __reduce__(self) -> tuple[type[Lease], tuple[Path, str | None]]:
+        """A worker's copy has a lease of its own."""
+        return Lease, (self.root, self.name)
+
     def add(self, folder: str) -> None:
         """Take in a folder, such as `train/<key>`. Where nothing may be written, gc may not remove anything either."""
         try:

@@ -7,7 +7,7 @@ import logging
 import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -97,7 +97,7 @@ def save_checkpoint(path: Path, state: TrainingState, progress: Progress) -> Non
     with replacing(path) as temporary:
         with open(temporary, "wb") as file:
             written = _Digesting(file)
-            torch.save(content, written)
+            torch.save(content, cast(IO[bytes], written))
         checksum = written.digest.hexdigest()
         atomic_write(known, "\n".join([*before, checksum]).encode())
     atomic_write(known, checksum.encode())

@@ -11,16 +11,24 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Column, Schema, Target
-from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
+from gigabatch.models.shelf import MODELS, ModelSpec, model_class
 from gigabatch.models.tabular.tabular import TabularModel, TabularSettings
-from gigabatch.pipeline.bundle import BLOCK_ROWS, Bundle, BundleError, load_bundle, model_outputs, target_loss
+from gigabatch.pipeline.bundle import (
+    BLOCK_ROWS,
+    AsAllocated,
+    Bundle,
+    BundleError,
+    load_bundle,
+    model_outputs,
+    target_loss,
+)
 from gigabatch.pipeline.stages.stages import pack
 from tests.examples import examples
 from tests.pipeline.tiny_recipe import day_of_rows
@@ -312,12 +320,23 @@ def test_scores_on_the_gpu_agree_with_the_cpu_and_do_not_depend_on_the_batch(fol
         assert_scores(bundle.predict(many.iloc[[position]])["clicked"], found[[position]])
 
 
-def test_loading_draws_no_weights(trained):
+@pytest.mark.parametrize("kind", sorted(MODELS))
+def test_loading_draws_no_weights(kind, tmp_path):
     """R14: tables of a million ids were drawn at each load, minutes on a busy machine, to be overwritten."""
-    _, run = trained
-    before = torch.get_rng_state()
-    loaded = run.bundle()
+    entities = {"user": EntityColumns(0, (0,)), "item": EntityColumns(1, (1,))}
+    inputs = ModelInputs((9, 8, 7), 3, 2 if kind == "multi_task" else 1, **entities)
+    spec = ModelSpec(kind, inputs, model_class(kind).Settings())
+    drawn, before = spec.build(), torch.get_rng_state()
+    with AsAllocated():
+        made = spec.build()
     assert torch.equal(torch.get_rng_state(), before)
-    stored = load_file(run.path / "model" / "weights.safetensors")
-    assert loaded.model.state_dict().keys() == stored.keys()
-    assert all(torch.equal(value, stored[name]) for name, value in loaded.model.state_dict().items())
+    made.load_state_dict(drawn.state_dict())
+    buffers = dict(made.named_buffers())  # also those that no file holds
+    assert all(torch.equal(value, buffers[name]) for name, value in drawn.named_buffers())
+    assert all(torch.equal(value, made.state_dict()[name]) for name, value in drawn.state_dict().items())
+
+
+def test_a_loaded_bundle_leaves_the_random_state(trained):
+    before = torch.get_rng_state()
+    trained[1].bundle()
+    assert torch.equal(torch.get_rng_state(), before)

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gigabatch.features.columns.categories import TEXT, canonicalize, same_kind
+from gigabatch.features.columns.categories import FLAG, FLOAT, TEXT, WHOLE, canonicalize, category_kind, same_kind
 from gigabatch.features.columns.lists import list_column, list_entries
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import FittedOperator
 from gigabatch.features.operators.lists.explode_lists import split_lists
+from gigabatch.features.reading.sources import cast
+from gigabatch.features.reading.tables import plain_type
 from gigabatch.features.setting_checks import require_counts
 from gigabatch.features.vocabulary.combined import (
     CombinedVocabulary,
@@ -58,7 +60,8 @@ class Categorify(FittedOperator):
         `HashedCross`) modulo `oov_buckets`; the vocabulary follows after them.
     vocabulary
         The values in id order instead of a fit, or the path of a file of them: Parquet or CSV with a column `value`,
-        one of the column's own name, or only one; or text with one value a line.
+        one of the column's own name, or only one; or text with one value a line. Fields and lines are taken as they
+        stand and become what the column holds: 01234 is a number only where the column is one.
     max_cardinality
         More distinct values at fit are an error, because counting them would exhaust memory.
 
@@ -139,15 +142,22 @@ class Categorify(FittedOperator):
 
     def partial(self, frame: Frame) -> Any:
         """Columns value and count of this partition; of a combination its columns and count. With a given vocabulary
-        only the engine's name."""
+        only the engine's name and the kind of the values."""
         if self.vocabulary is not None:
-            return engine_of(frame).NAME
+            kinds = [self._kind(frame[name]) for name in self.inputs]
+            return engine_of(frame).NAME, next(filter(None, kinds), None)
         if self.combined is not None:
             return self._guarded(count_combinations(frame, list(self.inputs), self._where))
         parts = [self._counted(frame[name]) for name in self.inputs]
         while len(parts) > 1:
             parts.append(self.merge(parts.pop(), parts.pop()))
         return self._guarded(parts[0])
+
+    def _kind(self, column: Column) -> str | None:
+        entries = self._entries(column)[0] if self.is_list else column
+        return canonicalize(entries, self._where).kind or (
+            None if str(entries.dtype) == "object" else category_kind(entries)
+        )
 
     def _counted(self, column: Column) -> Any:
         engine = engine_of(column)
@@ -161,8 +171,8 @@ class Categorify(FittedOperator):
         return engine.value_counts(canonical.values if canonical.kind == TEXT else canonical.known())
 
     def merge(self, left: Any, right: Any) -> Any:
-        if isinstance(left, str):
-            return left
+        if isinstance(left, tuple):
+            return left if left[1] else right
         if self.combined is not None:
             return self._guarded(merge_combinations(left, right, list(self.inputs), self._where))
         values = same_kind(left["value"], right["value"], self._where)
@@ -179,8 +189,8 @@ class Categorify(FittedOperator):
         return counted
 
     def finish(self, partial: Any) -> Vocabulary | CombinedVocabulary:
-        if isinstance(partial, str):
-            return self._given(load_engine(partial))
+        if isinstance(partial, tuple):
+            return self._given(load_engine(partial[0]), partial[1])
         names = list(self.inputs) if self.combined is not None else ["value"]
         counted = by_frequency(partial[partial["count"] >= self.min_count], names)
         if self.max_size is not None:
@@ -192,7 +202,7 @@ class Categorify(FittedOperator):
     def update(self, state: Any, partial: Any) -> Vocabulary | CombinedVocabulary:
         """The state after more rows, of which `partial` is the merged partial: old ids stay; min_count and max_size
         hold for the values that are new. A given vocabulary stays as it is."""
-        return state if isinstance(partial, str) else state.update(partial, self.min_count, self.max_size)
+        return state if isinstance(partial, tuple) else state.update(partial, self.min_count, self.max_size)
 
     def entries(self, column: Column, state: Vocabulary) -> tuple[Any, Any]:
         """(int32 ids of all lists one after the other, int64 number of ids of every row)."""
@@ -217,8 +227,8 @@ class Categorify(FittedOperator):
                 found[output] = engine.series(state.encode(frame[name]), frame)
         return found
 
-    def _given(self, engine: Any) -> Vocabulary:
-        values = canonicalize(self._read(engine), f"{self._where}, given vocabulary")
+    def _given(self, engine: Any, kind: str | None) -> Vocabulary:
+        values = canonicalize(self._read(engine, kind), f"{self._where}, given vocabulary")
         if values.kind is None or bool(values.null.any()):
             raise DataError(f"{self._where}: the given vocabulary is empty or holds a null. Remove the null.")
         known = values.values.astype("str") if str(values.values.dtype) == "category" else values.values
@@ -229,16 +239,18 @@ class Categorify(FittedOperator):
         counts = engine.frames.Series(engine.arrays.zeros(len(known), dtype="int64"))
         return Vocabulary(known, counts, IdLayout(buckets=self.oov_buckets))
 
-    def _read(self, engine: Any) -> Any:
+    def _read(self, engine: Any, kind: str | None) -> Any:
         given = self.vocabulary
         if not isinstance(given, str):
             return engine.frames.Series(list(given or ()), name="value")
         path = Path(given)
         try:
             if path.suffix not in (".parquet", ".csv"):
-                lines = path.read_text(encoding="utf-8").splitlines()
-                return engine.frames.Series(lines, dtype="str", name="value")
-            frame = engine.read_parquet(path) if path.suffix == ".parquet" else engine.read_csv(path)
+                # Not str.splitlines, which also ends a line at U+2028, U+0085 and others that a value may hold.
+                lines = path.read_bytes().decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")
+                return self._as_kind(engine.frames.Series(lines, dtype="str", name="value"), kind)
+            whole = path.suffix == ".parquet"
+            frame = engine.read_parquet(path) if whole else self.reading.text(engine.NAME, given)
         except (OSError, ValueError) as error:
             raise DataError(f"{self._where}: vocabulary {given!r} cannot be read ({error}).") from error
         names = [name for name in ("value", self.column) if name in frame.columns]
@@ -247,7 +259,14 @@ class Categorify(FittedOperator):
                 f"{self._where}: vocabulary {given!r} has the columns {', '.join(map(repr, frame.columns))}; it must "
                 f"have a column 'value' or {self.column!r}, or only one."
             )
-        return frame[names[0] if names else frame.columns[0]]
+        values = frame[names[0] if names else frame.columns[0]]
+        return values if whole else self._as_kind(values, kind)
+
+    def _as_kind(self, text: Column, kind: str | None) -> Any:
+        """The text as values of the kind that the column holds: 01234 is a number only where the column is one."""
+        dtype = {WHOLE: "int64", FLOAT: plain_type(text), FLAG: "bool"}.get(str(kind), "string")
+        found = cast(text.to_frame("value"), {"value": dtype}, f"{self._where}, given vocabulary", ("value",))
+        return found["value"]
 
 
 def _names(columns: Any) -> tuple[str, ...] | None:

@@ -1,40 +1,50 @@
-"""DateParts: calendar parts of an epoch time column."""
+"""DateParts: calendar parts of a time column, as numbers or on a circle."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 from gigabatch.features.columns.numbers import whole_values
+from gigabatch.features.columns.times import SECOND, is_dates, is_text, microseconds
 from gigabatch.features.engines.frame import engine_of
-from gigabatch.features.engines.protocols import Column, Frame
+from gigabatch.features.engines.protocols import Array, Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
 
 PARTS = ("year", "month", "day", "weekday", "day_of_year", "hour", "minute", "minute_of_day")
+UNITS = {"min": "minutes", "s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 FIRST, LAST = -62_135_596_800, 253_402_300_799  # seconds since 1970 of the first of the year 1 and the last of 9999
 
 
 class DateParts(ColumnOperator):
     """Split a time column into calendar parts.
 
-    The column is taken as it is: give local time to get local parts. Row-wise.
+    Numbers are taken as they are: give local time to get local parts. Timestamps with a zone, and text with an offset,
+    give the parts of UTC. Row-wise.
 
     Parameters
     ----------
     column
-        Whole minutes (or seconds) since 1970-01-01 00:00.
+        Timestamps, dates, ISO 8601 text, or whole numbers since 1970-01-01 00:00.
     parts
         Any of year, month (1-12), day (1-31), weekday (0 is Monday), day_of_year (1-366), hour, minute, minute_of_day.
     prefix
         The new int32 columns are called `<prefix>_<part>`.
     unit
-        `min` or `s`.
+        Of whole numbers: `min`, `s`, `ms`, `us` or `ns`. The recipes make microseconds (`us`) of timestamps, dates and
+        ISO 8601 text.
+    cyclical
+        Any of the parts but year, as a point on a circle, so that 23:59 lies beside 0:00: the new float32 columns
+        `<prefix>_<part>_sin` and `<prefix>_<part>_cos`. The circle of a month or a year is as long as that one is.
 
     Raises
     ------
     DataError
-        An unknown part or unit; a null, because an event has a time; dates, which come in many units and zones; a
-        number outside the years 1 to 9999.
+        An unknown part or unit, or none at all; a null, because an event has a time; text that is no time; a number
+        outside the years 1 to 9999.
 
     Examples
     --------
@@ -45,38 +55,94 @@ class DateParts(ColumnOperator):
           at  dep_month  dep_weekday  dep_minute_of_day
     0      0          1            3                  0
     1  44730          2            6                 90
+    >>> DateParts("at", ["hour"], "at", cyclical=["hour"])(pd.DataFrame({"at": ["2013-01-31T06:00"]}))
+                     at  at_hour  at_hour_sin  at_hour_cos
+    0  2013-01-31T06:00        6          1.0          0.0
     """
 
     reads = ("column",)
 
-    def __init__(self, column: str, parts: Sequence[str], prefix: str, unit: str = "min") -> None:
-        unknown = [part for part in parts if part not in PARTS]
-        if unknown:
+    def __init__(
+        self, column: str, parts: Sequence[str], prefix: str, unit: str = "min", cyclical: Sequence[str] = ()
+    ) -> None:
+        if unknown := [part for part in (*parts, *cyclical) if part not in PARTS]:
             raise DataError(f"DateParts: unknown part(s) {', '.join(unknown)}. Known: {', '.join(PARTS)}.")
-        if unit not in ("min", "s"):
-            raise DataError(f"DateParts: unknown unit {unit!r}. Known: min, s.")
+        if not parts and not cyclical:
+            raise DataError(f"DateParts: give parts or cyclical, any of {', '.join(PARTS)}.")
+        if "year" in cyclical:
+            raise DataError("DateParts: years do not come round, so year cannot be cyclical. Leave it to parts.")
+        if unit not in UNITS:
+            raise DataError(f"DateParts: unknown unit {unit!r}. Known: {', '.join(UNITS)}.")
         self.column, self.parts, self.prefix, self.unit = column, tuple(parts), prefix, unit
+        self.cyclical = tuple(cyclical)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        return tuple(f"{self.prefix}_{part}" for part in self.parts)
+        circles = [f"{self.prefix}_{part}_{side}" for part in self.cyclical for side in ("sin", "cos")]
+        return (*(f"{self.prefix}_{part}" for part in self.parts), *circles)
+
+    @property
+    def recurring(self) -> tuple[str, ...]:
+        return tuple(name for name in self.outputs if name != f"{self.prefix}_year")
 
     def compute(self, frame: Frame) -> dict[str, Column]:
         if frame[self.column].isna().any():
             raise DataError(f"DateParts: column {self.column!r} holds nulls. Drop or fill those rows first.")
-        engine, unit = engine_of(frame), 60 if self.unit == "min" else 1
-        times = whole_values(frame[self.column], "DateParts")
-        if len(times) and not (int(times.min()) * unit >= FIRST and int(times.max()) * unit <= LAST):
+        engine = engine_of(frame)
+        moment = engine.frames.to_datetime(engine.series(self._seconds(frame), frame), unit="s").dt
+        found: dict[str, Any] = {f"{self.prefix}_{part}": _part(moment, part).astype("int32") for part in self.parts}
+        for part in self.cyclical:
+            # In whole steps of a circle of whole length, so that every engine has the same angle.
+            angle = engine.array(_part(moment, part) - _first(part)) * (2 * math.pi) / _length(engine, moment, part)
+            for side in ("sin", "cos"):
+                values = getattr(engine.arrays, side)(angle).round(7).astype("float32")
+                found[f"{self.prefix}_{part}_{side}"] = engine.series(values, frame)
+        return found
+
+    def _seconds(self, frame: Frame) -> Array:
+        """int64 whole seconds since 1970, at or before each time."""
+        column = frame[self.column]
+        if is_dates(column) or is_text(column):
+            return engine_of(frame).array(microseconds(column) // SECOND)
+        times = whole_values(column, "DateParts")
+        if not len(times):
+            return times
+        found = times * 60 if self.unit == "min" else times // PER_SECOND[self.unit]
+        low, high = self._in_seconds(int(times.min()), self.unit), self._in_seconds(int(times.max()), self.unit)
+        if not (low >= FIRST and high <= LAST):
+            fits = [
+                unit
+                for unit in UNITS
+                if self._in_seconds(int(times.min()), unit) >= FIRST
+                and self._in_seconds(int(times.max()), unit) <= LAST
+            ]
+            hint = f" They are where the unit is {' or '.join(fits)}." if fits else ""
             raise DataError(
                 f"DateParts: column {self.column!r} holds {int(times.min())} to {int(times.max())}, which as "
-                f"{'minutes' if unit == 60 else 'seconds'} since 1970 are not in the years 1 to 9999. Check its unit."
+                f"{UNITS[self.unit]} since 1970 are not in the years 1 to 9999. Check its unit.{hint}"
             )
-        moment = engine.frames.to_datetime(engine.series(times * unit, frame), unit="s").dt
-        found = {}
-        for part, name in zip(self.parts, self.outputs, strict=True):
-            if part == "minute_of_day":
-                values = moment.hour * 60 + moment.minute
-            else:
-                values = getattr(moment, "dayofyear" if part == "day_of_year" else part)
-            found[name] = values.astype("int32")
         return found
+
+    @staticmethod
+    def _in_seconds(number: int, unit: str) -> int:
+        return number * 60 if unit == "min" else number // PER_SECOND[unit]
+
+
+def _part(moment: Any, part: str) -> Any:
+    """Column of whole numbers."""
+    if part == "minute_of_day":
+        return moment.hour * 60 + moment.minute
+    return getattr(moment, "dayofyear" if part == "day_of_year" else part)
+
+
+def _first(part: str) -> int:
+    return 1 if part in ("month", "day", "day_of_year") else 0
+
+
+def _length(engine: Any, moment: Any, part: str) -> Any:
+    """How many values of the part there are before it begins anew."""
+    if part == "day":
+        return engine.array(moment.days_in_month)
+    if part == "day_of_year":
+        return engine.array(moment.is_leap_year.astype("int64") + 365)
+    return {"month": 12, "weekday": 7, "hour": 24, "minute": 60, "minute_of_day": 1440}[part]

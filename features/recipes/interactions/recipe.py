@@ -8,9 +8,10 @@ items comes along.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from gigabatch.features.columns.times import is_calendar, moments
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import expand, read_files
@@ -22,7 +23,7 @@ from gigabatch.features.recipes.interactions.side_tables import (
     require_distinct_names,
 )
 from gigabatch.features.recipes.interactions.splits import ROW, TARGET, InteractionRules, Layout, interaction_tables
-from gigabatch.features.recipes.table.labels import moments, require_filled
+from gigabatch.features.recipes.table.labels import require_filled
 from gigabatch.features.schema import ENTITIES
 
 
@@ -39,7 +40,8 @@ class InteractionsSettings(InteractionRules):
     id_type
         Type of the ids, `string` or `int64`.
     time
-        Column of numbers or ISO 8601 times.
+        Column of numbers, timestamps, dates or ISO 8601 text; all but numbers are whole microseconds since 1970 in UTC
+        in the features stage.
     rating
         Column of numbers, for task rating and for a threshold.
     contexts
@@ -139,23 +141,25 @@ class InteractionsRecipe(Recipe):
         return expand(str(self.settings.path)) + sides
 
     def build(self, engine: str) -> FeatureTables:
-        frame = self.read(engine)
+        frame, layout = self.read(engine), self.settings.layout
+        if layout.time:
+            raw = frame[layout.time]
+            frame[layout.time] = moments(raw)
+            layout = replace(layout, time_dtype="datetime" if is_calendar(raw) else str(frame[layout.time].dtype))
         self.report("read")
-        return interaction_tables(frame, self.settings.layout, self.settings, self._sides(engine))
+        return interaction_tables(frame, layout, self.settings, self._sides(engine))
 
     def read(self, engine: str) -> Any:
-        """Every interaction of the files, with `row_number`, its place there, and its time as a number."""
+        """Every interaction of the files, with `row_number`, its place there, and its time as it is written."""
         chosen, pattern = self.settings, str(self.settings.path)
         layout = chosen.layout
         dtypes = {**layout.categorical} | dict.fromkeys(layout.continuous, "float32")
-        dtypes |= {layout.time: "string"} if layout.time else {}
+        dtypes |= {layout.time: "time"} if layout.time else {}
         dtypes |= {layout.rating: "float64"} if layout.rating else {}
         frame = self._read_files(engine, pattern, dtypes)
         for name in (layout.user, layout.item, layout.time, layout.rating):
             if name:
                 require_filled(frame[name], pattern)
-        if layout.time:
-            frame[layout.time] = moments(frame[layout.time])
         return frame
 
     def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:

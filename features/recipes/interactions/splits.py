@@ -100,7 +100,7 @@ class Layout:
 
     categorical: types of the user's, the item's and all further columns of that role, in the schema's order.
     user_columns, item_columns: those of `categorical` and `continuous` that describe the user or item of a row; those
-    that describe neither are its context.
+    that describe neither are its context. time_dtype: the schema's type of the times.
     """
 
     user: str
@@ -111,6 +111,7 @@ class Layout:
     rating: str | None = None
     user_columns: tuple[str, ...] = ()
     item_columns: tuple[str, ...] = ()
+    time_dtype: str = "int64"
 
     @property
     def identity(self) -> list[str]:
@@ -145,13 +146,13 @@ def interaction_tables(
             notes.append(
                 f"{missing:,} rows have a {entity} that {side.path} does not list; its columns are null there."
             )
-    schema = interaction_schema(layout, sides, frame[layout.time].dtype if layout.time else None)
+    schema = interaction_schema(layout, sides)
     dtypes = {column.name: column.dtype for column in schema.columns if column.role in ("categorical", "continuous")}
     workflow = Workflow((), [TARGET], dtypes).fit([splits["train"]])
     return FeatureTables({k: v[schema.names()] for k, v in splits.items()}, schema, tuple(notes), workflow)
 
 
-def interaction_schema(layout: Layout, sides: Mapping[str, SideColumns], time_dtype: Any) -> Schema:
+def interaction_schema(layout: Layout, sides: Mapping[str, SideColumns]) -> Schema:
     """Roles and types of the splits' columns, and which of them are about the user and about the item."""
     found = list(sides.values())
     columns = [Column(name, "categorical", dtype) for name, dtype in layout.categorical.items()]
@@ -159,7 +160,7 @@ def interaction_schema(layout: Layout, sides: Mapping[str, SideColumns], time_dt
     columns += [Column(name, "continuous", "float32") for name in layout.continuous]
     columns += [Column(name, "continuous", "float32") for side in found for name in side.continuous]
     columns += [Column(TARGET, "target", "float32")]
-    columns += [Column(layout.time, "time", str(time_dtype))] if layout.time else []
+    columns += [Column(layout.time, "time", layout.time_dtype)] if layout.time else []
     columns += [Column(ROW, "key", "int64")]
     about = {name: sides[name].names if name in sides else () for name in ("user", "item")}
     entities = (

@@ -1,8 +1,7 @@
-"""Labels and times of the table recipe: checked, and turned into the numbers that the schema promises."""
+"""Labels of the table recipe: checked, and turned into the numbers that the schema promises."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -13,8 +12,9 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.schema import TASKS, Target, Task
 
 MOST_SHOWN = 10
+LARGEST_LOSS = 1e-3  # of the standard deviation of labels, by rounding
+SMALLEST_SPREAD = 1e-12  # of the mean: less is the rounding of float64
 LARGEST_FLOAT32 = (2 - 2.0**-23) * 2.0**127
-ISO_8601 = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?)?$"
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,8 @@ def encode_targets(
         else:
             encode = _positive if target.positive is not None else _numbers
             encoded = {split: encode(name, column, target) for split, column in labels.items()}
+            if target.task == "regression":
+                _require_differences(name, labels["train"])
             described.append(Target(name, target.task))
         for split, column in encoded.items():
             splits[split][name] = column
@@ -146,6 +148,18 @@ def _numbers(name: str, column: Any, target: TargetSettings) -> Any:
     return numbers.astype("float32")
 
 
+def _require_differences(name: str, column: Any) -> None:
+    """Raise `DataError` for numbers whose differences float32 loses; a constant has none."""
+    numbers = column.astype("float64")
+    mean, spread = float(numbers.mean()), float(numbers.std())
+    lost = float(abs(numbers.astype("float32").astype("float64") - numbers).max())
+    if spread > SMALLEST_SPREAD * abs(mean) and lost > LARGEST_LOSS * spread:
+        raise DataError(
+            f"target {name!r}: float32, in which labels are kept, moves values by up to {lost:.3g}, and they differ by "
+            f"{spread:.3g} (standard deviation). Subtract a constant near their mean, {mean:.17g}."
+        )
+
+
 def _class_numbers(name: str, labels: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     engine = engine_of(labels["train"])
     classes = _sorted_classes(_values(labels["train"]))
@@ -169,30 +183,3 @@ def _sorted_classes(values: list[str]) -> list[str]:
     """Ascending: by value where every class is a whole number, else as text."""
     whole = all(value.removeprefix("-").isdecimal() for value in values)
     return sorted(values, key=int if whole else str)
-
-
-def moments(column: Any) -> Any:
-    """A text column of times as numbers that sort alike: int64 or float64 numbers as they are, ISO 8601 times as int64
-    microseconds since 1970; all in one time zone, a closing Z is ignored."""
-    for dtype in ("int64", "float64"):
-        try:
-            require_digits(column, dtype)
-            numbers = column.astype(dtype)
-        except (ValueError, TypeError, RuntimeError, OverflowError):
-            continue
-        if not bool((abs(numbers) < float("inf")).all()):
-            raise DataError(f"time column {column.name!r}: holds NaN or an infinity. Give every row a time.")
-        return numbers
-    text = column.str.rstrip("Z")
-    try:
-        if not bool(text.str.match(ISO_8601).all()):
-            raise ValueError("not every value has that form")
-        with warnings.catch_warnings():  # pandas warns of 30 February before it refuses it
-            warnings.simplefilter("ignore", UserWarning)
-            moment = engine_of(column).frames.to_datetime(text)
-        return moment.astype("datetime64[us]").astype("int64")
-    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-        raise DataError(
-            f"time column {column.name!r}: neither numbers nor ISO 8601 times ({error}). Write them like "
-            "2013-01-31T23:59:00, all alike and in one time zone, or as numbers."
-        ) from error

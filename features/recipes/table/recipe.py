@@ -8,14 +8,15 @@ from functools import cached_property
 from typing import Any
 
 from gigabatch.features.columns.hashing import unit_interval
+from gigabatch.features.columns.times import is_calendar, moments
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.reading.sources import expand, read_files
+from gigabatch.features.reading.tables import Reading
 from gigabatch.features.recipes.base import FeatureTables, Recipe, SplitFractions, cut_by_place, split_by_time
 from gigabatch.features.recipes.table.labels import (
     TargetSettings,
     encode_targets,
-    moments,
     require_filled,
     target_settings,
 )
@@ -26,6 +27,14 @@ from gigabatch.features.workflow.workflow import DTYPES, Workflow
 ROW = "row_number"
 SPLITS = ("train", "valid", "test")
 ENTITY_KEYS = ("key", "columns")
+GROUP_FEATURE = (
+    "a model can learn the groups of the train split by heart, which says nothing of others. Leave them out, or "
+    "describe a group by what other groups have too."
+)
+TIME_FEATURE = (
+    "they go on growing, so that valid, test and serving hold values that the train split has not. Leave them out, or "
+    "take parts that come round (date_parts) or differences of times."
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +63,9 @@ class TableSettings:
     group
         Column whose equal values are ranked together.
     time
-        Column of numbers or ISO 8601 times; rows are then split in its order.
+        Column of numbers, timestamps, dates or ISO 8601 text; rows are then split in its order. All but numbers are
+        whole microseconds since 1970 in UTC from here on, for steps and in the features stage; `score` writes them as
+        ISO text.
     split_key
         Without `time` rows are split by a hash of this column (by default `group`, else the row number) and `seed`, so
         that equal keys share a split.
@@ -75,7 +86,8 @@ class TableSettings:
         they make.
     inputs
         `{name: type}` of columns that only steps read, or that steps read as another type than their role's: int32,
-        int64, float32, float64, string or bool.
+        int64, float32, float64, string, bool, or datetime: timestamps, dates or ISO 8601 text, for steps whole
+        microseconds since 1970 in UTC (`date_parts: {unit: us}`).
     entities
         What rows are about, for recommenders: `{user: {key: user_id, columns: [age]}, item: {key: item_id}}`. A key is
         a categorical column; columns are features, by default the key alone. What belongs to neither is the row's
@@ -164,8 +176,10 @@ class TableSettings:
             workflow = self.workflow()
         except DataError as error:
             raise DataError(f"table: {error}") from error
+        made = {name for step in workflow.steps for name in step.outputs}.difference(workflow.inputs, self.inputs)
+        made.intersection_update((*self.categories, *self.continuous))  # features that steps make are no raw columns
         try:
-            workflow.check(self.declared)
+            workflow.check([name for name in self.declared if name not in made])
         except DataError as error:
             raise DataError(f"table: {error} Columns that only steps read are declared under inputs.") from error
         there = workflow.columns_after(self.declared)
@@ -186,7 +200,9 @@ class TableSettings:
     def workflow(self, engine: str = "pandas", dtypes: Mapping[str, str] | None = None) -> Workflow:
         """The steps, not fitted."""
         labels = [*self.targets, *([self.weight] if self.weight else [])]
-        return Workflow(parse_steps(self.steps, engine), labels, dtypes)
+        roles = {**dict.fromkeys(self.keys, "string"), **dict.fromkeys(self.continuous, "float32"), **self.categories}
+        reading = Reading(tuple(self.null_values), self.separator, roles | self.inputs)
+        return Workflow(parse_steps(self.steps, engine, reading), labels, dtypes)
 
     @property
     def categories(self) -> dict[str, str]:
@@ -226,23 +242,37 @@ class TableRecipe(Recipe):
 
     def build(self, engine: str) -> FeatureTables:
         self._notes: list[str] = []
-        splits = self._split({name: self._read(engine, pattern) for name, pattern in self._patterns().items()})
-        splits, targets = encode_targets(splits, self.targets)
-        workflow = self.settings.workflow(engine, self._raw_types(splits["train"]))
+        files = {name: self._read(engine, pattern) for name, pattern in self._patterns().items()}
+        times = {self.settings.time: self._number_times(files["all"])} if self.settings.time else {}
+        splits, targets = encode_targets(self._split(files), self.targets)
+        workflow = self.settings.workflow(engine, self._raw_types() | times)
         splits = {k: v.reset_index(drop=True) for k, v in workflow.fit_transform_splits(splits).items()}
-        schema = Schema(tuple(self._columns(splits["train"])), targets, entity_settings(self.settings.entities))
+        schema = Schema(tuple(self._columns(splits["train"], times)), targets, entity_settings(self.settings.entities))
         for frame in splits.values():
             require_columns(frame, schema.names(), "table, after the steps")
+        self._notes += self._told_notes(workflow)
         return FeatureTables(
             {name: frame[schema.names()] for name, frame in splits.items()}, schema, tuple(self._notes), workflow
+        )
+
+    def _told_notes(self, workflow: Workflow) -> tuple[str, ...]:
+        """What is said of features that steps make of the group or of the time."""
+        chosen, reasons = self.settings, {"group": GROUP_FEATURE, "time": TIME_FEATURE}
+        names = {role: getattr(chosen, role) for role in reasons}
+        found = {role: workflow.told_by(name) if name else set() for role, name in names.items()}
+        features = (*chosen.categories, *chosen.continuous)
+        return tuple(
+            f"Feature(s) {', '.join(map(repr, told))} come from the {role} column {names[role]!r}: {reason}"
+            for role, reason in reasons.items()
+            if (told := [name for name in features if name in found[role]])
         )
 
     def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:
         chosen = self.settings
         dtypes = {name: dtype for name, dtype in self._dtypes().items() if name in (*columns, *chosen.keys)}
-        frame = self._read_files(engine, pattern, dtypes)
-        if chosen.time in dtypes:
-            frame[chosen.time] = moments(frame[chosen.time])
+        frame = self._read_files(
+            engine, pattern, dtypes
+        )  # a time stays as it is written, until the fit's type is known
         frame[ROW] = load_engine(engine).arrays.arange(len(frame))
         return frame
 
@@ -310,8 +340,11 @@ class TableRecipe(Recipe):
         """Type of each column that is read from the files: those that have a role, unless a step makes them, and those
         that steps read."""
         chosen, workflow = self.settings, self._workflow
-        texts = [name for name in (chosen.group, chosen.time, chosen.split_key, *chosen.keys) if name]
-        dtypes = dict.fromkeys(texts, "string") | chosen.categories | dict.fromkeys(chosen.continuous, "float32")
+        texts = [name for name in (chosen.group, chosen.split_key, *chosen.keys) if name]
+        times = {chosen.time: "time"} if chosen.time else {}
+        dtypes = (
+            dict.fromkeys(texts, "string") | times | chosen.categories | dict.fromkeys(chosen.continuous, "float32")
+        )
         dtypes |= {name: target.dtype for name, target in self.targets.items()}
         if chosen.weight:
             dtypes[chosen.weight] = "float32"
@@ -324,20 +357,23 @@ class TableRecipe(Recipe):
         }
         return {name: dtype for name, dtype in (dtypes | needed).items() if name not in made and name != ROW}
 
-    def _raw_types(self, frame: Any) -> dict[str, str]:
-        """What the workflow is to be given, label and weight left out; a time is a number by now."""
-        chosen = self.settings
-        found = {name: dtype for name, dtype in self._dtypes().items() if name not in (*self.targets, chosen.weight)}
-        if chosen.time:
-            found[chosen.time] = str(frame[chosen.time].dtype)
-        return found
+    def _raw_types(self) -> dict[str, str]:
+        """What the workflow is to be given; label and weight are left out."""
+        labels = (*self.targets, self.settings.weight)
+        return {name: dtype for name, dtype in self._dtypes().items() if name not in labels}
+
+    def _number_times(self, frame: Any) -> str:
+        """Make the times of the frame numbers; their type: datetime, or that of numbers of the user's own unit."""
+        time = str(self.settings.time)
+        raw = frame[time]
+        frame[time] = moments(raw)
+        return "datetime" if is_calendar(raw) else str(frame[time].dtype)
 
     def _split(self, files: dict[str, Any]) -> dict[str, Any]:
         shares = self.settings.split
         if "all" in files:
             frame = files["all"]
             if self.settings.time:
-                frame[self.settings.time] = moments(frame[self.settings.time])
                 return split_by_time(frame, self.settings.time, ROW, shares)
             place = self._place(frame)
             return cut_by_place(frame, place, shares.cuts)
@@ -354,14 +390,16 @@ class TableRecipe(Recipe):
         mixed = engine.hash64(engine.series(engine.hash64(key) ^ (self.settings.seed & (2**63 - 1)), frame))
         return unit_interval(mixed.view("uint64"))
 
-    def _columns(self, frame: Any) -> list[Column]:
+    def _columns(self, frame: Any, times: Mapping[str, str]) -> list[Column]:
         chosen = self.settings
         columns = [Column(name, "categorical", self._stored(frame, name)) for name in chosen.categories]
         columns += [Column(name, "continuous", "float32") for name in chosen.continuous]
         columns += [Column(name, "target", target.stored) for name, target in self.targets.items()]
         columns += [Column(chosen.weight, "weight", "float32")] if chosen.weight else []
         columns += [Column(chosen.group, "group", "string")] if chosen.group else []
-        columns += [Column(chosen.time, "time", str(frame[chosen.time].dtype))] if chosen.time else []
+        if chosen.time:
+            made = self._workflow.makes(chosen.time)
+            columns += [Column(chosen.time, "time", str(frame[chosen.time].dtype) if made else times[chosen.time])]
         return columns + ([Column(name, "key", "string") for name in chosen.keys] or [Column(ROW, "key", "int64")])
 
     def _stored(self, frame: Any, name: str) -> str:

@@ -134,7 +134,8 @@ def run_stages(config: RunConfig, block_scale: float, whole_run: bool, watch: Wa
         keep_as_a_whole_run_does()
         artifact = encoded.fit_model()
         watch.mark("train")
-        quiet = {"importance": False, "ranking": None}  # both stop growing at some number of rows
+        # All stop growing at some number of rows, the baselines at some ten seconds of a core, which are not foretold.
+        quiet = {"importance": False, "ranking": None, "baselines": ()}
         pipeline.config = config.model_copy(update={"evaluate": config.evaluate.model_copy(update=quiet)})
         encoded.publish(artifact)
         watch.mark("evaluate")

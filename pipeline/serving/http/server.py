@@ -107,7 +107,7 @@ def serve(settings: ServeSettings, folders: Sequence[Path], insecure: bool = Fal
 def json_errors(protocol: Any) -> type:
     """uvicorn's protocol class, whose answer to bytes that are no HTTP is JSON as every other error is."""
 
-    class JsonErrors(protocol):  # type: ignore[misc]
+    class JsonErrors(protocol):
         def send_400_response(self, msg: str) -> None:
             refusal = Refusal(400, "bad_request", f"{msg.removesuffix('.')}.")
             body = refusal.response().body

@@ -77,6 +77,7 @@ def test_equal_predictions_are_not_worse_and_a_metric_of_one_class_is_none():
     assert not difference("logloss", better, worse, rows).is_worse
     assert not difference("logloss", better + 1e-7, better, rows).is_worse
     assert difference("auc", better, worse, Labelled("binary", labels * 0)) is None
+    assert difference("logloss", better[:1], worse[:1], Labelled("binary", labels[:1])) is None
 
 
 def test_rows_of_weight_zero_do_not_count():

@@ -67,6 +67,9 @@ def test_a_poor_model_and_odd_data_are_the_first_thing_that_is_said(shop, capsys
     assert [f"Warning: {text}" for text in summary["warnings"]] == warned
     assert [item["name"] for item in summary["baselines"]["found"]] == ["constant", "linear", "boosted"]
     assert [set(item["metrics"]) for item in summary["baselines"]["found"]] == [{"valid", "test"}] * 3
+    notebook = run._repr_html_()
+    assert notebook.startswith("<p>Warning: &#x27;bought&#x27; on the test split: the model is worse than")
+    assert "boosted trees" in notebook.partition("<table")[2]
     page = (run.path / "report.html").read_text()
     assert page.index("the model is worse than") < page.index("<dl") < page.index("<h2>Baselines</h2>")
     assert "baselines: constant" in caplog.text

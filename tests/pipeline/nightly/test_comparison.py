@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Target
-from gigabatch.models.metrics.ranking import grouped_mrr, reciprocal_ranks
+from gigabatch.models.metrics.ranking import RankedGroups, grouped_mrr
 from gigabatch.pipeline.config.config import NightlySettings
 from gigabatch.pipeline.nightly.comparison import Comparison, Window, bootstrap, random_mrr
 from tests.examples import examples
@@ -49,7 +49,7 @@ def slow_reciprocal_ranks(scores, labels, groups) -> list[float]:
 def test_reciprocal_ranks_equal_a_slow_loop_and_their_mean_the_metric(rows):
     scores, labels, groups = (list(column) for column in zip(*rows, strict=True))
     tensors = torch.tensor(scores).float(), torch.tensor(labels).float(), torch.tensor(groups)
-    found = reciprocal_ranks(*tensors)
+    found = RankedGroups(*tensors).reciprocal_rank()
     assert found.tolist() == pytest.approx(slow_reciprocal_ranks(scores, labels, groups))
     if len(found):
         assert float(found.mean()) == pytest.approx(float(grouped_mrr(*tensors)))
@@ -217,3 +217,21 @@ def test_the_constant_is_the_train_splits_mean_under_the_same_metric():
     assert bootstrap("auc", labels, labels, window(labels, mean=0.4), NightlySettings(), 1).constant == 0.5
     found = bootstrap("logloss", labels, labels, window(labels, REGRESSION, 0.4), NightlySettings(), 1)
     assert found.constant == pytest.approx(math.sqrt(np.mean((labels.numpy() - 0.4) ** 2)))
+
+
+def test_promotion_by_mrr_follows_the_weights_of_the_rows():
+    """The candidate is better in the groups that count and far worse in those that do not."""
+    random = torch.Generator().manual_seed(3)
+    groups, counts = torch.arange(2000) // 4, (torch.arange(2000) // 4) % 2 == 0
+    labels = (torch.arange(2000) % 4 == 0).float()
+    old, noise = torch.rand(2, 2000, generator=random)
+    new = torch.where(counts, old + 0.2 * labels, noise - 2 * labels)
+    settings = NightlySettings(num_bootstrap=200)
+    whole = bootstrap("mrr", old, new, window(labels, group=groups), settings, 1)
+    found = bootstrap("mrr", old, new, window(labels, group=groups, weight=counts * 2.0), settings, 1)
+    assert whole.gain < 0 < found.bound
+    kept = [column[counts] for column in (old, new, labels, groups)]
+    expected = bootstrap("mrr", kept[0], kept[1], window(kept[2], group=kept[3]), settings, 1)
+    assert (found.gain, found.constant) == pytest.approx((expected.gain, expected.constant))
+    means = [np.mean(slow_reciprocal_ranks(s.tolist(), kept[2].tolist(), kept[3].tolist())) for s in kept[:2]]
+    assert (found.current, found.candidate) == pytest.approx(means)

@@ -115,6 +115,12 @@ def test_a_link_that_leads_nowhere_is_not_the_same_as_none(home):
     assert require_current(home) == home / "b"
 
 
+def test_a_name_that_has_no_runs_gets_no_folder_by_asking(home):
+    with pytest.raises(RunError, match=r"typo is not there: no run of that name"), locked(home / "typo"):
+        pass
+    assert not (home / "typo").exists()
+
+
 def test_blocks_that_cannot_be_read_are_not_taken_for_none(home):
     write_pointers(home, home / "a", None, BLOCK)
     for text in ("{", "[1]"):

@@ -64,6 +64,11 @@ def test_a_run_learns_from_positives_alone(run):
     """A rule that half of the items fit: chance of a hit among 20 at depth 5 is .25, and the best there is is .5."""
     summary = run.summary
     assert summary["auc"] > 0.65
+    assert [item["name"] for item in summary["baselines"]["found"]] == ["popularity"]
+    assert [text.partition(" (")[0] for text in summary["baselines"]["left_out"]] == [
+        "the linear model",
+        "the boosted trees",
+    ]
     assert summary["ranking"]["rows"] == USERS
     assert summary["ranking"]["sampled"]["candidates"] == 20
     assert summary["ranking"]["sampled"]["hr@5"] > 0.38

@@ -12,7 +12,7 @@ from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
 from gigabatch.pipeline.bundle import BundleError, load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.runs.pointers import RunError
-from gigabatch.pipeline.stages.score import evaluate_run, score_run
+from gigabatch.pipeline.stages.score import evaluate_run, score_run, write_frame
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
 
@@ -157,7 +157,7 @@ def test_a_bundle_without_its_workflow_is_damaged(stepped, tmp_path):
     _, run = stepped
     folder = shutil.copytree(run.path / "model", tmp_path / "model")
     shutil.rmtree(folder / "workflow")
-    with pytest.raises(BundleError, match=r"workflow .*damaged"):
+    with pytest.raises(BundleError, match=r"damaged, workflow/workflow\.json is missing"):
         load_bundle(folder)
 
 
@@ -194,3 +194,50 @@ def test_features_that_need_history_are_trained_on_and_refused_row_by_row(tiny_i
     with pytest.raises(DataError, match=refused):
         score_run(tiny.config, (), None, None, tmp_path / "scores.csv", str(tiny.raw))
     assert score_run(tiny.config, (), None, "test", tmp_path / "scores.csv") == 0
+
+
+@pytest.mark.parametrize(("text", "warned"), [("=1+1", True), ("@SUM(A1)", True), ("-2", True), ("a=1", False)])
+def test_text_that_a_spreadsheet_runs_is_written_as_it_is_and_warned_of(tmp_path, caplog, text, warned):
+    """R12: to alter a key would break joins, so the file holds it and the log says so; Parquet has no such reader."""
+    frame = pd.DataFrame({"id": [None, text], "predicted_y": [-0.5, 0.5]})
+    write_frame(frame, tmp_path / "x.csv")
+    assert pd.read_csv(tmp_path / "x.csv", dtype={"id": "str"})["id"].tolist()[1] == text
+    assert (["column(s) 'id' hold text" in message for message in caplog.messages] == [True]) == warned
+    caplog.clear()
+    write_frame(frame.astype({"id": "str"}), tmp_path / "x.parquet")
+    assert not caplog.messages
+
+
+def test_dates_go_in_as_text_or_timestamps_and_come_out_as_text(tiny_in, tmp_path):
+    tiny = tiny_in(tmp_path / "tiny")
+    raw = day_of_rows(0)
+    stamps = pd.Timestamp("2013-12-31T22:00") + pd.to_timedelta(raw["row"], unit="min")
+    text = stamps.dt.strftime("%Y-%m-%dT%H:%M:%S")
+    raw.assign(at=text).to_csv(tmp_path / "days.csv", index=False)
+    steps = [{"date_parts": {"column": "at", "parts": ["hour"], "prefix": "at", "unit": "us", "cyclical": ["hour"]}}]
+    features = TABLE | {
+        "path": str(tmp_path / "days.csv"), "steps": steps, "time": "at", "inputs": {}, "categorical": ["at_hour"],
+        "continuous": ["signal", "at_hour_sin", "at_hour_cos"],
+    }  # fmt: skip
+    del features["group"]
+    content = json.loads(tiny.config.read_text()) | {"recipe": "table", "name": "dated", "features": features}
+    tiny.config.write_text(json.dumps(content))
+    run = tiny.train()
+    for name in ("scores.csv", "scores.parquet"):
+        assert score_run(tiny.config, (), None, "test", tmp_path / name) == 0
+    written = text.set_axis(raw["row"].astype("str"))
+    for found in (pd.read_csv(tmp_path / "scores.csv"), pd.read_parquet(tmp_path / "scores.parquet")):
+        assert found["at"].tolist() == written[found["row"].astype("str")].tolist()
+    new = raw.drop(columns="clicked")
+    bundle = run.bundle()
+    expected = bundle.predict_raw(new.assign(at=text))["clicked"]
+    for at in (stamps, stamps.dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo"), text + "Z",
+               stamps.astype("datetime64[us]").astype("int64")):  # fmt: skip
+        assert np.array_equal(bundle.predict_raw(new.assign(at=at))["clicked"], expected)
+    for at, name in ((text, "new.csv"), (stamps, "new.parquet")):
+        frame = new.assign(at=at)
+        frame.to_csv(tmp_path / name, index=False) if name == "new.csv" else frame.to_parquet(tmp_path / name)
+        assert score_run(tiny.config, (), None, None, tmp_path / "out.csv", str(tmp_path / name)) == 0
+        found = pd.read_csv(tmp_path / "out.csv")
+        assert found["at"].tolist() == text.tolist()
+        assert_scores(found["predicted_clicked"].astype("float32"), expected)

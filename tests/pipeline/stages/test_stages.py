@@ -17,6 +17,7 @@ from gigabatch.loaders.errors import LoaderError
 from gigabatch.pipeline.config.config import ConfigError
 from gigabatch.pipeline.stages.run import STAGES, Run, stage_rows
 from gigabatch.pipeline.store.files import ArtifactError
+from gigabatch.pipeline.training.checkpoint import TrainingError
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
 KILL = """
@@ -292,7 +293,7 @@ def test_a_null_label_is_an_error_with_its_split_and_number(tiny):
 
 def test_a_label_other_than_zero_and_one_is_an_error(tiny):
     change(tiny, lambda frame: frame.assign(clicked=frame["clicked"] * 2))
-    with pytest.raises(ValueError, match=r"binary target 'clicked': .* values are not 0 or 1; the first is 2"):
+    with pytest.raises(DataError, match=r"binary target 'clicked': .* values are not 0 or 1; the first is 2"):
         tiny.train()
     assert tiny.artifacts("encode") == []
 
@@ -398,7 +399,7 @@ def test_a_category_without_any_value_is_one_id(tiny):
 
 
 def test_a_run_that_diverges_is_an_error_and_makes_no_model(finished):
-    with pytest.raises(ValueError, match=r"diverged in epoch 1.*Lower train\.lr_max"):
+    with pytest.raises(TrainingError, match=r"diverged in epoch 1.*Lower train\.lr_max"):
         finished.train("train.lr_max=1e30")
     assert len(finished.artifacts("train")) == 1
 

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -615,6 +616,16 @@ def test_a_lease_ends_with_the_object_that_holds_it_and_other_machines_keep_thei
     assert [path.name for path in collect_artifacts(store.root, keep=0)[0]] == ["k1"]
     theirs.unlink()
     assert [path.name for path in collect_artifacts(store.root, keep=0)[0]] == ["k2"]
+
+
+def test_a_store_goes_to_workers_which_have_leases_of_their_own(store):
+    mine = ArtifactStore(store.root, "flights")
+    mine.build("encode", "k1", write_parts)
+    theirs = pickle.loads(pickle.dumps(mine))
+    del mine
+    assert len(collect_artifacts(store.root, keep=0)[0]) == 1
+    theirs.build("encode", "k1", write_parts)
+    assert collect_artifacts(store.root, keep=0) == ([], 0)
 
 
 def test_a_store_that_may_not_be_written_to_is_used_as_it_is(store, monkeypatch):

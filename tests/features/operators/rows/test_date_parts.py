@@ -1,5 +1,7 @@
 """DateParts against the standard library's calendar."""
 
+import calendar
+import math
 from datetime import UTC, datetime, timedelta
 
 import pandas as pd
@@ -44,5 +46,36 @@ def test_outputs_are_int32_and_the_rest_stays():
 def test_unknown_parts_and_units_list_the_known_ones():
     with pytest.raises(DataError, match=r"unknown part\(s\) century. Known: year"):
         DateParts("at", ("century",), "d")
-    with pytest.raises(DataError, match=r"unknown unit 'h'. Known: min, s"):
+    with pytest.raises(DataError, match=r"unknown unit 'h'. Known: min, s, ms, us, ns"):
         DateParts("at", ("hour",), "d", unit="h")
+
+
+def test_cyclical_parts_are_points_on_a_circle_that_closes():
+    """Against the standard library's calendar; the last step of a period lies beside its first."""
+    times = [datetime(2023, 12, 31, 23, 59), datetime(2024, 1, 1), datetime(2024, 2, 29, 12), datetime(2023, 2, 28, 6)]
+    parts = [part for part in PARTS if part != "year"]
+    found = DateParts("at", (), "t", cyclical=parts)(pd.DataFrame({"at": [time.isoformat() for time in times]}))
+    assert set(map(str, found.drop(columns="at").dtypes)) == {"float32"}
+    for row, time in enumerate(times):
+        days = calendar.monthrange(time.year, time.month)[1]
+        year = 366 if calendar.isleap(time.year) else 365
+        share = {
+            "month": (time.month - 1) / 12, "day": (time.day - 1) / days, "weekday": time.weekday() / 7,
+            "day_of_year": (time.timetuple().tm_yday - 1) / year, "hour": time.hour / 24, "minute": time.minute / 60,
+            "minute_of_day": (60 * time.hour + time.minute) / 1440,
+        }  # fmt: skip
+        for part in parts:
+            expected = math.sin(2 * math.pi * share[part]), math.cos(2 * math.pi * share[part])
+            assert tuple(found.loc[row, [f"t_{part}_sin", f"t_{part}_cos"]]) == pytest.approx(expected, abs=1e-6), part
+    step = found.loc[0, ["t_minute_of_day_sin", "t_minute_of_day_cos"]] - [0, 1]
+    assert abs(step).max() < 2 * math.pi / 1440 + 1e-6
+
+
+def test_settings_and_times_that_make_no_sense_say_what_to_do():
+    with pytest.raises(DataError, match="year cannot be cyclical"):
+        DateParts("at", (), "d", cyclical=["year"])
+    with pytest.raises(DataError, match="give parts or cyclical"):
+        DateParts("at", (), "d")
+    micros = pd.DataFrame({"at": [1_359_590_400_000_000]})
+    with pytest.raises(DataError, match=r"as minutes since 1970 are not in the years 1 to 9999.*unit is us or ns"):
+        DateParts("at", ["hour"], "d")(micros)

@@ -324,3 +324,23 @@ def test_the_examples_of_the_docs_are_settings():
     found = {raw["recipe"]: parse_config({"name": "example"} | raw).features for raw in recipes if "recipe" in raw}
     assert found["interactions"].side_tables["item"].flags == ("genres",)
     assert found["table"].entities["user"]["columns"] == ["age", "gender"]
+
+
+@pytest.mark.parametrize("written", ["text", "datetime64[s]", "datetime64[ms]", "datetime64[ns]", "zone"])
+def test_a_calendar_time_splits_as_its_microseconds_do(tmp_path, written):
+    log = make_log()
+    stamps = pd.Timestamp("2013-12-31") + pd.to_timedelta(log["when"], unit="s")
+    ways = {"text": stamps.dt.strftime("%Y-%m-%dT%H:%M:%S"), "zone": stamps.dt.tz_localize("Europe/Berlin")}
+    column = ways[written] if written in ways else stamps.astype(written)
+    micros = (stamps - pd.Timedelta(hours=int(written == "zone"))).astype("datetime64[us]").astype("int64")
+    found = {}
+    for name, at in (("dates", column), ("numbers", micros)):
+        log.assign(when=at).to_parquet(tmp_path / f"{name}.parquet")
+        settings = InteractionsSettings(
+            path=str(tmp_path / f"{name}.parquet"), user="who", item="what", time="when", split_by="time"
+        )
+        found[name] = InteractionsRecipe(settings).build("pandas")
+    dates, numbers = found["dates"], found["numbers"]
+    assert (dates.schema.dtypes()["when"], numbers.schema.dtypes()["when"]) == ("datetime", "int64")
+    for name in SPLITS:
+        pd.testing.assert_frame_equal(dates.splits[name], numbers.splits[name], check_exact=True)

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gigabatch.features.columns.times import moments
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes import recipe_class
 from gigabatch.features.recipes.base import SplitFractions
-from gigabatch.features.recipes.table.labels import moments
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.features.schema import Target
 
@@ -206,6 +206,15 @@ def test_large_integer_ids_stay_exact_and_nulls_stay_null(table, tmp_path):
         build(path=write(tmp_path, holes), categorical={"code": "int64"})
 
 
+@pytest.mark.parametrize("labels", [[0.1], [1e9 + 0.3], [1e9, 0.1, 7.3], [2000.1, 1499.7]])
+def test_labels_that_float32_tells_apart_and_constants_are_kept(table, tmp_path, labels):
+    frame = table.assign(late=np.resize(np.array(labels), len(table)))
+    tables = build(path=write(tmp_path, frame), continuous=("x",), targets={"late": {"task": "regression"}})
+    found = tables.splits["train"]
+    expected = np.resize(np.array(labels), len(table)).astype("float32")[found["row_number"]]
+    np.testing.assert_array_equal(found["late"], expected)
+
+
 def test_files_without_a_header_take_the_given_names(table, tmp_path):
     table[["shop", "late"]].to_csv(tmp_path / "t.tsv", index=False, header=False, sep="\t")
     tables = build(
@@ -242,6 +251,7 @@ def test_a_nan_label_is_an_error(table, tmp_path):
         (["no", "yes", "who"], {"task": "binary", "positive": "yes"}, "a binary label has two values"),
         (["no", "no", "no"], {"task": "multiclass"}, "holds only 'no'"),
         ([1.0, 2.0, 1e300], {"task": "regression"}, "beyond float32"),
+        ([1e9, 1e9 + 1, 1e9 + 2], {"task": "regression"}, "moves values by up to 2, .* Subtract a constant near their"),
         (["1.", "many.", "2."], {"task": "regression", "label_strip": "."}, "labels are not numbers"),
     ],
 )
@@ -492,3 +502,79 @@ def test_rows_of_every_split_see_what_was_known_before_them_in_any(table, tmp_pa
     for name, frame in splits["scaled"].items():  # fitted on what train's rows see of all splits
         scaled = (splits["counts"][name]["recent"] - low) / (high - low)
         np.testing.assert_allclose(frame["recent"], scaled, rtol=1e-6, err_msg=name)
+
+
+UNITS = {"datetime64[s]": None, "datetime64[ms]": None, "datetime64[us]": None, "datetime64[ns]": None}
+WRITTEN = [*UNITS, "zone", "text", "text Z", "offset"]
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+def test_a_calendar_time_is_the_same_however_it_is_written(table, tmp_path, written):
+    table = table.head(300)
+    stamps = pd.Timestamp("2013-12-31") + pd.to_timedelta(table["at"], unit="min")
+    text = stamps.dt.strftime("%Y-%m-%dT%H:%M:%S")
+    later = (stamps + pd.Timedelta(hours=2)).dt.strftime("%Y-%m-%d %H:%M:%S") + "+02:00"
+    ways = {"zone": stamps.dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo"), "text": text, "text Z": text + "Z",
+            "offset": later}  # fmt: skip
+    column = stamps.astype(written) if written in UNITS else ways[written]
+    table.assign(at=column, shown=column).to_parquet(tmp_path / "t.parquet")
+    parts = {"prefix": "t", "parts": ["hour"], "unit": "us", "cyclical": ["minute_of_day"]}
+    settings = {
+        "continuous": ("t_hour", "s_hour", "t_minute_of_day_sin"), "time": "at", "keys": ("id",),
+        "inputs": {"shown": "datetime"},
+        "steps": ({"date_parts": {"column": "at", **parts}},
+                  {"date_parts": {"column": "shown", **parts, "prefix": "s"}}),
+    }  # fmt: skip
+    tables = build(path=str(tmp_path / "t.parquet"), **settings)
+    expected = stamps.astype("datetime64[us]").astype("int64").set_axis(table["id"])
+    assert tables.schema.dtypes()["at"] == "datetime"
+    previous = expected.min() - 1
+    for part in tables.splits.values():
+        assert part["at"].tolist() == expected[part["id"]].tolist()
+        assert part["t_hour"].tolist() == part["s_hour"].tolist() == (part["at"] // 3_600_000_000 % 24).tolist()
+        assert previous < part["at"].min()
+        previous = part["at"].max()
+    serving = tables.workflow.serving(["t_hour"])
+    one = pd.DataFrame({"at": column}).head(3)
+    found = serving.transform(serving.typed(one))["t_hour"].tolist()
+    assert found == stamps.dt.hour.head(3).tolist()
+    for bad in ([1.5, 2.5, 3.5], ["7", "8", "9"], ["soon"] * 3):
+        with pytest.raises(DataError, match="column 'at' is declared datetime"):
+            serving.typed(one.assign(at=bad))
+
+
+def test_times_that_are_numbers_take_no_dates_when_served(table, tmp_path):
+    step = {"date_parts": {"column": "at", "parts": ["hour"], "prefix": "t"}}
+    tables = build(path=write(tmp_path, table), continuous=("t_hour",), time="at", steps=(step,))
+    serving = tables.workflow.serving(["t_hour"])
+    for dates in (["2013-12-31T00:00:00"], pd.to_datetime(["2013-12-31"])):
+        with pytest.raises(DataError, match="column 'at' is declared int64"):
+            serving.typed(pd.DataFrame({"at": dates}))
+
+
+def test_categories_groups_and_keys_that_are_timestamps_are_iso_text(table, tmp_path):
+    stamps = pd.Timestamp("2013-12-31T23:00") + pd.to_timedelta(table["code"], unit="min")
+    table.assign(day=stamps, visit=stamps, key=stamps).to_parquet(tmp_path / "t.parquet")
+    tables = build(path=str(tmp_path / "t.parquet"), categorical=("day",), group="visit", keys=("key",))
+    train = tables.splits["train"]
+    assert train["day"].tolist() == train["visit"].tolist() == train["key"].tolist()
+    assert set(train["day"]) <= set(stamps.dt.strftime("%Y-%m-%dT%H:%M:%S"))
+
+
+def test_features_made_of_the_group_or_the_time_are_noted(table, tmp_path):
+    settings = {
+        "path": write(tmp_path, table), "time": "at", "group": "visit", "categorical": ("spot", "shop"),
+        "continuous": ("t_year", "t_hour", "t_hour_sin", "scaled", "before", "x"),
+        "steps": (
+            {"hash_bucket": {"column": "visit", "num_buckets": 50, "output": "spot"}},
+            {"date_parts": {"column": "at", "parts": ["year", "hour"], "prefix": "t", "cyclical": ["hour"]}},
+            {"expression": {"output": "since", "expression": "at - 100"}},
+            {"rename": {"mapping": {"since": "scaled"}}}, {"min_max": {"column": "scaled"}},
+            {"rolling": {"by": ["visit"], "time": "at", "column": "late", "window": 9, "statistic": "sum",
+                         "output": "before"}},
+        ),
+    }  # fmt: skip
+    group, time = build(**settings).notes
+    assert group.startswith("Feature(s) 'spot' come from the group column 'visit': a model can learn the groups")
+    assert time.startswith("Feature(s) 't_year', 'scaled' come from the time column 'at': they go on growing")
+    assert build(path=settings["path"], time="at", group="visit", categorical=("shop",)).notes == ()

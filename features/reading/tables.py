@@ -1,0 +1,94 @@
+"""Files that steps name (lookup tables, events, vocabularies), read by the rules of the recipe that holds the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gigabatch.features.engines.frame import load_engine
+from gigabatch.features.engines.protocols import Column
+from gigabatch.features.errors import DataError
+from gigabatch.features.reading.sources import PARQUET_ENDINGS, cast, expand, read_files
+
+SHORT = r"[+-]?(0|[1-9][0-9]{0,17})$"  # inside int64 whatever the digits
+WHOLE = r"[+-]?(0|[1-9][0-9]*)$"
+NUMBER = r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Say how files that steps name are read.
+
+    Parameters
+    ----------
+    null_values
+        Fields of CSV files that are null.
+    separator
+        Between the fields of CSV files.
+    dtypes
+        Types of columns, as `read_files` takes them. In a CSV file a column without one is whole numbers or floats if
+        every field that is not null is the plain text of one, a flag if every field is true or false, else text; so
+        01234 is text.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from gigabatch.features.reading.tables import Reading
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "shops.csv")
+    ...     _ = path.write_text("zip,country,staff\\n01234,NA,5\\n98765,,\\n")
+    ...     Reading(null_values=("",)).table("pandas", str(path))
+         zip country  staff
+    0  01234      NA      5
+    1  98765     NaN   <NA>
+    """
+
+    null_values: tuple[str, ...] = ("", "NA")
+    separator: str = ","
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+
+    def table(self, engine: str, pattern: str, called: Mapping[str, str] | None = None) -> Any:
+        """The one file that a path names, as a frame of all its columns.
+
+        called: new names by those in the file, whose types hold too. Errors (`DataError`): none or several files, and
+        what `read_files` refuses.
+        """
+        (path, *more) = expand(pattern)
+        if more:
+            raise DataError(f"table {pattern!r}: names {len(more) + 1} files, expected one.")
+        parquet = path.endswith(PARQUET_ENDINGS)
+        frame = load_engine(engine).read_parquet(path) if parquet else self.text(engine, path)
+        dtypes = {name: self._dtype(frame[name], name, called or {}, path) for name in frame.columns}
+        return cast(frame, {name: dtype for name, dtype in dtypes.items() if dtype}, f"table {path}", tuple(dtypes))
+
+    def text(self, engine: str, path: str) -> Any:
+        """A CSV file as a frame of text. Errors (`DataError`): what `read_files` refuses."""
+        try:
+            header = load_engine(engine).read_csv(path, sep=self.separator, nrows=0, skipinitialspace=True)
+        except (OSError, ValueError) as error:
+            raise DataError(f"table {path}: cannot be read ({error}).") from error
+        text = dict.fromkeys(header.columns, "string")
+        return read_files(engine, path, text, null_values=self.null_values, separator=self.separator)
+
+    def _dtype(self, column: Column, name: str, called: Mapping[str, str], path: str) -> str | None:
+        declared = self.dtypes.get(name, self.dtypes.get(called.get(name, name)))
+        return declared if declared or path.endswith(PARQUET_ENDINGS) else plain_type(column)
+
+
+def plain_type(column: Column) -> str:
+    """The type that every known field of a text column is the plain text of; `string` where there is none."""
+    known = column.dropna()
+    if len(known) == 0:
+        return "string"
+    if bool(known.str.match(SHORT).all()):
+        return "int64"
+    if bool(known.str.match(WHOLE).all()):
+        try:
+            return "int64" if bool((known.astype("int64").astype("str") == known).all()) else "string"
+        except (ValueError, OverflowError):
+            return "string"
+    if bool(known.str.match(NUMBER).all()):
+        return "float64"
+    return "bool" if bool(known.str.lower().isin(["true", "false"]).all()) else "string"
