@@ -15,7 +15,8 @@ FEWEST_EPOCHS, MOST_EPOCHS = 3, 40
 STEPS = 1500  # that a batch is chosen for
 LEAST_BATCH, MOST_BATCH = 64, 4096
 REFERENCE_BATCH = 256  # to which the learning rates below belong
-REFERENCE_LR = {"lamb": 0.015, "adagrad_lamb": 0.015, "adamw": 0.003, "cowclip": 0.003}
+REFERENCE_LR = {"lamb": 0.03, "adagrad_lamb": 0.03, "adamw": 0.003, "cowclip": 0.003}
+MOST_LR = 4 / 3  # times the reference
 
 
 def settle(settings: TrainSettings, rows: int, num_ids: Sequence[int]) -> WholeTrainSettings:
@@ -39,7 +40,7 @@ def settle(settings: TrainSettings, rows: int, num_ids: Sequence[int]) -> WholeT
     --------
     >>> found = settle(TrainSettings(), rows=28_950, num_ids=(9, 16, 7, 42))
     >>> found.epochs, found.batch_size, round(found.lr_max, 4)
-    (14, 256, 0.015)
+    (13, 256, 0.03)
     >>> settle(TrainSettings(epochs=3, lr_max=0.1), rows=26_000, num_ids=()).batch_size
     64
     """
@@ -48,13 +49,14 @@ def settle(settings: TrainSettings, rows: int, num_ids: Sequence[int]) -> WholeT
     if epochs is None:
         epochs = round(min(max(ROW_VISITS / rows, FEWEST_EPOCHS), MOST_EPOCHS))
         if num_ids:  # rows of tables that few train rows touch learn these by heart
-            epochs = max(min(epochs, int(sqrt(rows / sum(num_ids)))), 1)
+            epochs = max(min(epochs, int(sqrt(rows / (2 * sum(num_ids))))), 1)
     if batch_size is None:
         nearest = 2 ** round(log2(rows * epochs / STEPS)) if rows * epochs > STEPS else 1
         batch_size = max(min(max(nearest, LEAST_BATCH), MOST_BATCH), 2 * settings.accumulate_steps)
     if lr is None:
-        lr = square_root_scaled_lr(REFERENCE_LR[settings.optimizer], batch_size, REFERENCE_BATCH)
-        lr = float(f"{lr:.3g}")
+        reference = REFERENCE_LR[settings.optimizer]
+        scaled = square_root_scaled_lr(reference, batch_size, REFERENCE_BATCH)
+        lr = float(f"{min(scaled, MOST_LR * reference):.3g}")
     return WholeTrainSettings.model_validate(
         settings.model_dump() | {"batch_size": batch_size, "epochs": epochs, "lr_max": lr}
     )

@@ -121,3 +121,25 @@ def test_a_step_of_many_small_tensors_takes_few_calls():
             optimizer.step()
         found.append(Counter.calls)
     assert found[0] == found[1] < 50, found
+
+
+@pytest.mark.parametrize("bad_steps", [{0}, {2, 3}])
+def test_a_step_that_the_device_skips_changes_nothing(bad_steps):
+    """As on a GPU, where the host does not know: the flag goes into the arithmetic, here in float64."""
+    found = []
+    for skips in (bad_steps, set()):
+        parameters, random = parameters_of(5), torch.Generator().manual_seed(6)
+        states = [{} for _ in parameters]
+        (bundle,) = lamb.make_bundles(parameters, states)
+        group = Lamb(parameters, weight_decay=0.02).param_groups[0]
+        with torch.no_grad():
+            for step in range(6):
+                gradient = torch.randn(len(bundle.exp_avg), generator=random, dtype=torch.float64)
+                if step in bad_steps and step not in skips:
+                    continue
+                if step in skips:
+                    gradient[3] = torch.nan
+                clip, skipped = gradient.norm().clamp(min=1.0), torch.tensor(float(step in skips))
+                lamb.step_bundle(bundle, gradient, clip, group, skipped)
+        found.append([*parameters, bundle.exp_avg, bundle.exp_avg_sq, bundle.num_steps])
+    torch.testing.assert_close(*found, rtol=0, atol=0)

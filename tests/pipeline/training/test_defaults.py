@@ -21,8 +21,8 @@ from tests.examples import examples
     ("rows", "num_ids", "epochs", "batch_size"),
     [
         (2_000, (), 40, 64),  # 80,000 visits over 1,500 steps are 53 rows
-        (28_950, (9, 16, 7, 42), 14, 256),  # 400,000 / 28,950; 405,300 / 1,500 = 270
-        (45_600, (6_000, 900, 24, 4, 250), 2, 64),  # the root of 45,600 / 7,178 is 2.5; 91,200 / 1,500 = 61
+        (28_950, (9, 16, 7, 42), 13, 256),  # 400,000 / 28,950; the root of 28,950 / 148 is 13.99; 376,350 / 1,500 = 251
+        (45_600, (4_000, 900, 24, 4, 250), 2, 64),  # the root of 45,600 / 10,356 is 2.1; 91,200 / 1,500 = 61
         (1_600_000, (938_604, 903_867), 1, 1024),  # fewer rows than ids
         (2_000_000, (), 3, 4096),
         (10**9, (1000,), 3, 4096),
@@ -35,9 +35,9 @@ def test_the_rule_by_hand(rows, num_ids, epochs, batch_size):
 
 
 def test_the_learning_rate_grows_with_the_root_of_the_batch():
-    lrs = [settle(TrainSettings(batch_size=size), 10_000, ()).lr_max for size in (64, 256, 1024)]
-    assert lrs == pytest.approx([lrs[1] / 2, lrs[1], lrs[1] * 2], rel=0.01)
-    assert settle(TrainSettings(optimizer="adamw"), 10_000, ()).lr_max < lrs[1]
+    lrs = [settle(TrainSettings(batch_size=size), 10_000, ()).lr_max for size in (16, 64, 256, 1024, 4096)]
+    assert lrs == [0.0075, 0.015, 0.03, 0.04, 0.04]
+    assert settle(TrainSettings(optimizer="adamw", batch_size=64), 10_000, ()).lr_max == 0.0015
 
 
 @settings(max_examples=examples(20))
