@@ -159,7 +159,7 @@ def run_all(cache: str, names: list[str], num_others: int) -> list[dict[str, Any
             found.append(result)
             file.write(json.dumps(result, allow_nan=False) + "\n")
             file.flush()
-            print(f"{len(found)} of {len(wanted)}: {json.dumps(result)}", file=sys.stderr)
+            print(f"{len(found)} of {len(wanted)}: {json.dumps(result, allow_nan=False)}", file=sys.stderr)
     return found
 
 

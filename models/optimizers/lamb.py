@@ -108,7 +108,11 @@ class Lamb(Optimizer):
         self._bundles: dict[int, list[Bundle]] = {}  # of each group
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"max_grad_norm": self.max_grad_norm, "found_inf": None, "_bundles": {}}  # of the copy's own state
+        own: dict[str, Any] = {
+            "max_grad_norm": self.max_grad_norm,
+            "found_inf": None,
+            "_bundles": {},
+        }  # of the copy's own state
         return super().__getstate__() | own
 
     def __setstate__(self, state: dict[str, Any]) -> None:

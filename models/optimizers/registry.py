@@ -99,10 +99,9 @@ def build_lamb(
     if not (rowwise and tables):
         return _with_dense_tables(dense, tables)
     common: dict[str, Any] = {"lr_scale": _scale(table_lr, lr), "second_moment": rowwise_second_moment}
-    adam = common | {"eps": eps, "step": rowwise_step}
-    if rowwise_method == "adagrad":
-        rule = common | {"eps": adagrad_eps}
-    else:
+    adam: dict[str, Any] = common | {"eps": eps, "step": rowwise_step}
+    rule: dict[str, Any] = common | {"eps": adagrad_eps}
+    if rowwise_method == "lamb":
         rule = adam | {"weight_decay": weight_decay, "trust_clip": trust_clip, "trust_floor": trust_floor}
     linear = linear_tables(model)
     wide = [module for module in tables if module not in linear]
@@ -129,7 +128,7 @@ def build_adamw(
     """
     tables = row_tables(model, "rows" if rowwise else "dense")
     dense = _adamw(model, lr, weight_decay, betas, eps, tables=not rowwise)
-    rule = {"weight_decay": weight_decay, "second_moment": rowwise_second_moment, "step": rowwise_step}
+    rule: dict[str, Any] = {"weight_decay": weight_decay, "second_moment": rowwise_second_moment, "step": rowwise_step}
     if not (rowwise and tables):
         return _with_dense_tables(dense, tables)
     return Optimizers(RowOptimizer(tables, lr, betas, method="adam", eps=eps, **rule), dense)
@@ -158,7 +157,7 @@ def build_cowclip(
     embeddings = [module for module in tables if module not in linear]
     rule: dict[str, Any] = {"method": "adam", "eps": eps, "l2": l2, "second_moment": "full"}
     rule["lr_scale"] = _scale(table_lr, lr)
-    clip = {"clip_ratio": clip_ratio, "clip_floor": clip_floor}
+    clip: dict[str, Any] = {"clip_ratio": clip_ratio, "clip_floor": clip_floor}
     found = [RowOptimizer(embeddings, lr, betas, **rule, **clip)] if embeddings else []
     found += [RowOptimizer(linear, lr, betas, **rule)] if linear else []
     return Optimizers(*found, dense) if found else dense

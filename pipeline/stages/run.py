@@ -92,10 +92,10 @@ class Run:
             print(f"Warning: {text}")
         render_table(metric_rows(summary), f"{summary['name']} {summary['id']}")
         compared = summary.get("baselines")
-        if compared:
+        if compared and compared["found"]:
             render_table(baseline_rows(compared), baseline_title(compared))
-            for text in compared["left_out"]:
-                print(f"Does not apply: {text}.")
+        for text in compared["left_out"] if compared else ():
+            print(f"Does not apply: {text}.")
         if summary.get("ranking"):
             render_table(ranking_rows(summary["ranking"]), "Ranking of the test split's choices")
         render_table(stage_rows(summary, self.skipped), "Stages")
@@ -110,7 +110,7 @@ class Run:
         parts = [f"<p>Warning: {escape(text)}</p>" for text in summary.get("warnings", ())]
         parts.append(html_table(metric_rows(summary), f"Run {summary['name']} {summary['id']}"))
         compared = summary.get("baselines")
-        if compared:
+        if compared and compared["found"]:
             parts.append(html_table(baseline_rows(compared), baseline_title(compared)))
         return "".join([*parts, html_table(stage_rows(summary, self.skipped), "Stages")])
 
@@ -229,6 +229,7 @@ def evaluate_bundle(bundle: Bundle, data: RunData) -> dict[str, Any]:
             seed=data.config.seed,
             bins=bins,
             item_column=data.item_column,
+            quantiles=[name for name, loss in data.config.train.losses.items() if loss.kind == "quantile"],
         )
     drawn = data.item_column is not None
     return {

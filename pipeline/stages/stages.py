@@ -308,7 +308,7 @@ class Encoded:
     >>> encoded = Pipeline(config).features().encode()
     >>> table = encoded.table("train")
     >>> [(column.name, column.num_ids) for column in table.schema.ids], table.schema.floats
-    ([('city', 5)], ('price',))
+    ([('city', 5)], ('price', 'price_na'))
     >>> len(encoded.evaluation_table("test")) == len(encoded.table("test"))
     True
     """

@@ -11,7 +11,7 @@ from gigabatch.pipeline.config.config import TrainSettings, WholeTrainSettings
 
 RULED = ("batch_size", "epochs", "lr_max")
 ROW_VISITS = 400_000  # that an epoch's number is chosen for
-FEWEST_EPOCHS, MOST_EPOCHS = 3, 30
+FEWEST_EPOCHS, MOST_EPOCHS = 3, 40
 STEPS = 1500  # that a batch is chosen for
 LEAST_BATCH, MOST_BATCH = 64, 4096
 REFERENCE_BATCH = 256  # to which the learning rates below belong

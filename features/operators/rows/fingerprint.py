@@ -42,9 +42,10 @@ def function_hash(function: Any, where: str) -> str:
     Examples
     --------
     >>> from gigabatch.features.operators.rows.fingerprint import function_hash
-    >>> function_hash(lambda x: x + 1, "here") == function_hash(lambda x: x + 1, "here")
+    >>> from functools import partial
+    >>> function_hash(partial(max, 1), "here") == function_hash(partial(max, 1), "here")
     True
-    >>> function_hash(lambda x: x + 1, "here") == function_hash(lambda x: x + 2, "here")
+    >>> function_hash(partial(max, 1), "here") == function_hash(partial(max, 2), "here")
     False
     """
     digest = hashlib.blake2b(platform.python_version().encode(), digest_size=16)

@@ -185,6 +185,14 @@ def test_what_does_not_apply_is_said(task):
     ]
 
 
+def test_a_quantile_is_not_compared_with_means():
+    train, test = table_of("regression", 4000, 1), table_of("regression", 2000, 2)
+    evaluations = {"test": evaluation_of(test, flat(test))}
+    found = baselines(ALL, train, {"test": test}, evaluations, seed=1, quantiles=["label"])
+    assert (found["found"], found["worse"]) == ([], [])
+    assert found["left_out"][0] == "the constant of 'label' (it predicts the mean, and the model a quantile)"
+
+
 def test_where_negatives_are_drawn_the_constant_is_the_items_popularity():
     train = table_of("binary", 4000, 1)
     group = torch.arange(2000, dtype=torch.int32) // 5

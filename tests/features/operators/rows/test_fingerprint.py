@@ -100,7 +100,6 @@ def with_array(array):
         (np.log, np.exp),
         (len, repr),
     ],
-    ids=str,
 )
 def test_callables_of_every_kind_are_told_apart(left, right):
     assert function_hash(left, "here") == function_hash(left, "here") != function_hash(right, "here")

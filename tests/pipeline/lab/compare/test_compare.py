@@ -30,10 +30,12 @@ from gigabatch.pipeline.lab.compare.report import (
     notes,
 )
 from gigabatch.pipeline.lab.experiment import Enough, Experiment
+from gigabatch.pipeline.reports import charts
 from gigabatch.pipeline.training.train import TrainingError
 from tests.pipeline.tiny_recipe import TinyRecipe
 
 SMALL = ("train.batch_size=64", "train.epochs=1", "model.layers=[8]")
+DRAWN = charts._svg  # which the fixture `tiny` replaces
 OWN = ModelChoice("tabular", TabularSettings(layers=(8,)))
 
 
@@ -231,7 +233,8 @@ def test_a_training_ends_when_the_time_is_up_and_leaves_no_trace(experiment, cap
     assert "train:" not in capsys.readouterr().err
 
 
-def test_the_command_prints_a_table_and_writes_page_drawing_and_numbers(tiny, capsys):
+def test_the_command_prints_a_table_and_writes_page_drawing_and_numbers(tiny, capsys, monkeypatch):
+    monkeypatch.setattr(charts, "_svg", DRAWN)
     arguments = ["compare", "--config", str(tiny.config), "train.batch_size=64", "model.layers=[8]"]
     arguments += ["--models", "lr,tabular,two_tower", "--seeds", "2", "--trials", "1", "--epochs", "2"]
     assert main(arguments) == 0
