@@ -260,7 +260,8 @@ def test_the_type_of_a_nullable_column_does_not_depend_on_tonights_nulls(tmp_pat
     for name, values in (("with", [1, 0, None]), ("without", [1, 0])):
         path = tmp_path / f"{name}.{ending}"
         if ending == "csv":
-            pd.DataFrame({"x": pd.array(values, "Int64"), "y": "a"}).to_csv(path, index=False)
+            texts = {1: "1970-01-01T00:00:01", 0: "1970-01-01"} if dtype == "datetime" else {1: "1", 0: "0"}
+            pd.DataFrame({"x": list(map(texts.get, values)), "y": "a"}).to_csv(path, index=False)
         else:
             pd.DataFrame({"x": values, "y": "a"}).to_parquet(path)
         found.append(read_files("pandas", str(path), {"x": dtype, "y": "string"}, nullable={"x"})["x"])
