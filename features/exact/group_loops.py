@@ -178,7 +178,7 @@ def _nearest(digits, exponent, first, second, window):
     kept, rest, half = whole >> drop, whole & ((1 << drop) - 1), 1 << (drop - 1)
     if rest > half or (rest == half and (more or kept & 1)):
         kept += 1
-    return math.ldexp(float(kept), np.int32(unit + drop))
+    return math.ldexp(float(kept), unit + drop)
 
 
 @njit(cache=True, nogil=True)
