@@ -1,12 +1,13 @@
 """Exact sums by group: the same for any order and any split of the rows, for a million groups at once.
 
-Each value is cut into pieces of 26 bits (`exact_sum.exact_pieces`), pieces of one unit add up in int64 without error,
-and only at the end is a group's sum, mean or deviation rounded, once, to the nearest float64.
+Each value is cut into pieces of 26 bits, pieces of one unit add up in int64 without error, and only at the end is a
+group's sum, mean or deviation rounded, once, to the nearest float64. On the CPU compiled loops do it
+(`features/exact/group_loops.py`); on a GPU the pieces come from vector arithmetic (`exact_pieces`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +17,13 @@ from gigabatch.features.columns.numbers import float_values
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
-from gigabatch.features.exact.float_order import EXACT
-from gigabatch.features.exact.sums import exact_pieces, halves
+from gigabatch.features.exact.sums import UNIT_EXPONENT, exact_pieces, halves
 from gigabatch.features.history.asof import group_codes
 
 COUNT, SUM, SQUARES = range(3)
 LIMIT = 1e30  # sums of 3e8 such values stay inside float32, squares inside float64
 BITS = 26  # int64 holds sums of 2^36 such pieces
-CHUNK = 1 << 16  # groups whose sums are Python integers at one time
+CHUNK = 1 << 16  # groups whose digits lie beside each other at one time
 
 
 @dataclass(frozen=True)
@@ -52,17 +52,16 @@ class GroupedSums:
         xp = engine.arrays
         codes = group_codes(frame, frame.head(0), by, where)[0]
         keyed = xp.nonzero(codes >= 0)[0]
-        _, first, groups = xp.unique(codes[keyed], return_index=True, return_inverse=True)
+        first, groups = _numbered(xp, codes[keyed])
         keys = frame[list(by)].take(keyed[first]).reset_index(drop=True)
         sums: dict[tuple[int, int, int], Any] = {}
         extremes = {}
         for column, name in enumerate(values):
             known = engine.array(frame[name].notna())[keyed]
             numbers = _numbers(frame[name].take(keyed[known]), where)
-            rows = _Rows(xp, groups.ravel()[known], numbers, len(keys))
+            rows = (_HostRows if xp is np else _SortedRows)(xp, groups[known], numbers, len(keys))
             extremes[column] = rows.extremes()
-            for kind, unit, pieces in _whole_numbers(rows.values, squares):
-                found = rows.sums(pieces)
+            for kind, unit, found in rows.sums(squares):
                 sums[column, kind, unit] = sums.get((column, kind, unit), 0) + found
         return cls(keys, sums, extremes)
 
@@ -72,8 +71,8 @@ class GroupedSums:
         xp = engine.arrays
         both = engine.frames.concat([self.keys, other.keys], ignore_index=True)
         codes = group_codes(both, both.head(0), list(both.columns))[0]
-        _, first, groups = xp.unique(codes, return_index=True, return_inverse=True)
-        mine, theirs = groups.ravel()[: len(self.keys)], groups.ravel()[len(self.keys) :]
+        first, groups = _numbered(xp, codes)
+        mine, theirs = groups[: len(self.keys)], groups[len(self.keys) :]
         sums = {}
         for name in sorted({*self.sums, *other.sums}):
             sums[name] = xp.zeros(len(first), dtype="int64")
@@ -142,27 +141,27 @@ class GroupTotals:
         return np.where(self.count > 1, found, np.nan)
 
     def _sum_over(self, divisor: np.ndarray, rows: slice) -> np.ndarray:
-        return _quotient(*_whole(self.sums, rows, len(divisor)), divisor)
+        from gigabatch.features.exact.group_loops import quotients
+
+        return quotients(*_digits(self.sums, rows, len(divisor)), divisor)
 
     def _deviation(self, rows: slice) -> np.ndarray:
+        from gigabatch.features.exact.group_loops import variances
+
         count = np.maximum(self.count[rows], 2)
-        total, unit = _whole(self.sums, rows, len(count))
-        squares, square_unit = _whole(self.squares, rows, len(count))
-        exponent = min(square_unit, 2 * unit)
-        up, square_up = 2 * unit - exponent, square_unit - exponent
-        fits = max(_largest(total) ** 2 << up, _largest(count) * max(_largest(squares) << square_up, _largest(count)))
-        if fits >= EXACT:
-            count, total, squares = count.astype(object), total.astype(object), squares.astype(object)
-        spread = (count * (squares << square_up)) - (total * total << up)
-        return np.sqrt(_quotient(spread, exponent, count * (count - 1)))
+        sums, unit = _digits(self.sums, rows, len(count))
+        squares, square_unit = _digits(self.squares, rows, len(count))
+        sum_place = max(-((square_unit - 2 * unit) // BITS), 0)
+        exponent = 2 * unit - BITS * sum_place
+        return np.sqrt(variances(sums, squares, count, exponent, sum_place, *divmod(square_unit - exponent, BITS)))
 
     def _in_chunks(self, function: Any) -> np.ndarray:
         starts = range(0, len(self.count), CHUNK)
         return np.concatenate([np.empty(0), *(function(slice(start, start + CHUNK)) for start in starts)])
 
 
-class _Rows:
-    """Rows of a partition in order of group and value."""
+class _SortedRows:
+    """Rows of a partition in order of group and value, for vector arithmetic alone."""
 
     def __init__(self, xp: Any, groups: Any, values: Any, num_groups: int) -> None:
         order = xp.lexsort(xp.stack([values, groups.astype("float64")]))
@@ -173,7 +172,12 @@ class _Rows:
         self.last = xp.nonzero(is_last)[0]
         self.present = groups[self.last]
 
-    def sums(self, values: Any) -> Any:
+    def sums(self, squares: bool) -> Iterator[tuple[int, int, Any]]:
+        """Triples (kind, unit, int64 [groups]) that add up to each group's sums."""
+        for kind, unit, pieces in _whole_numbers(self.values, squares):
+            yield kind, unit, self._added(pieces)
+
+    def _added(self, values: Any) -> Any:
         """int64 [groups] of an int64 array in the order of `self.values`."""
         # Differences of one running sum; where it wraps around, they wrap back.
         running = self.xp.cumsum(values)[self.last]
@@ -191,6 +195,42 @@ class _Rows:
             first[1:] = self.last[:-1] + 1
             low[self.present] = self.values[first]
         return low, high
+
+
+class _HostRows:
+    """Rows of a partition on the CPU, in whatever order."""
+
+    def __init__(self, xp: Any, groups: np.ndarray, values: np.ndarray, num_groups: int) -> None:
+        self.groups, self.values, self.num_groups = groups, values, num_groups
+
+    def sums(self, squares: bool) -> Iterator[tuple[int, int, np.ndarray]]:
+        """As those of `_SortedRows`; the totals are the same, their digits need not be."""
+        from gigabatch.features.exact.group_loops import digit_sums, used_places
+
+        yield COUNT, 0, np.bincount(self.groups, minlength=self.num_groups)
+        used = used_places(self.values, squares)
+        found = digit_sums(used, self.groups, self.values, self.num_groups)
+        for (kind, place), row in zip(np.argwhere(used).tolist(), found, strict=True):
+            yield (SUM, SQUARES)[kind], UNIT_EXPONENT + BITS * place, row
+
+    def extremes(self) -> tuple[np.ndarray, np.ndarray]:
+        """As those of `_SortedRows`."""
+        from gigabatch.features.exact.group_loops import add_extremes
+
+        low, high = np.full(self.num_groups, np.inf), np.full(self.num_groups, -np.inf)
+        add_extremes(low, high, self.groups, self.values)
+        return low, high
+
+
+def _numbered(xp: Any, codes: Any) -> tuple[Any, Any]:
+    """(place of the first row of each group, int64 group of each row, from 0 without gaps), of codes not below 0."""
+    if xp is not np:
+        _, first, groups = xp.unique(codes, return_index=True, return_inverse=True)
+        return first, groups.ravel()
+    first = np.full(int(codes.max(initial=-1)) + 1, -1, dtype="int64")  # `group_codes` has few gaps
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)  # the last one written stays
+    present = first >= 0
+    return first[present], (np.cumsum(present) - 1)[codes]
 
 
 def _numbers(column: Column, where: str) -> Any:
@@ -225,33 +265,12 @@ def _in_units(kind: int, values: Any) -> Any:
         yield kind, unit, (pieces * 2.0**half * 2.0 ** (-unit - half)).astype("int64")
 
 
-def _largest(whole: np.ndarray) -> int:
-    return int(abs(whole).max()) if len(whole) else 0
-
-
-def _whole(parts: Mapping[int, np.ndarray], rows: slice, size: int) -> tuple[np.ndarray, int]:
-    """(whole numbers, exponent): each group's exact sum in multiples of 2^exponent, int64 if all are below 2^53 in
-    absolute value, else Python's integers."""
-    used = {unit: part[rows] for unit, part in sorted(parts.items()) if part[rows].any()}
-    base = min(used, default=0)
-    total: Any = 0
-    unit, held, bound = base, np.zeros(size, dtype="int64"), 0
-    for next_unit, part in used.items():
-        reach = bound + (_largest(part) << (next_unit - unit))
-        if reach < 2**62:  # neighbouring units fit into one int64
-            held, bound = held + (part << (next_unit - unit)), reach
-        else:
-            total = total + (held.astype(object) << (unit - base))
-            unit, held, bound = next_unit, part, _largest(part)
-    if unit == base and bound < EXACT:
-        return held, base
-    return total + (held.astype(object) << (unit - base)), base
-
-
-def _quotient(whole: np.ndarray, exponent: int, divisor: np.ndarray) -> np.ndarray:
-    """float64, the nearest to whole * 2^exponent / divisor. Integers that are not Python's are below 2^53."""
-    if whole.dtype != object and abs(exponent) < 900:  # one rounding, by the division; no result is subnormal
-        return whole / divisor * 2.0**exponent
-    whole, divisor = whole.astype(object), divisor.astype(object)
-    quotient = whole / (divisor << -exponent) if exponent < 0 else (whole << exponent) / divisor
-    return quotient.astype("float64")  # Python rounds a quotient of integers correctly
+def _digits(parts: Mapping[int, np.ndarray], rows: slice, size: int) -> tuple[np.ndarray, int]:
+    """(int64 [digits, size], exponent): each group's exact sum is that of its digits in multiples of 2^exponent, 2^26
+    times as large from one to the next."""
+    used = sorted(unit for unit, part in parts.items() if part[rows].any())
+    base = used[0] if used else UNIT_EXPONENT
+    found = np.zeros(((used[-1] - base) // BITS + 1 if used else 0, size), dtype="int64")
+    for unit in used:
+        found[(unit - base) // BITS] = parts[unit][rows]
+    return found, base

@@ -15,8 +15,9 @@ from typing import Any
 
 from gigabatch.features.errors import UNREADABLE, DataError
 from gigabatch.features.importers.base import Imported, field, number, numbers, read_json, scale_of
-from gigabatch.features.importers.nvtabular_categories import read_categories
+from gigabatch.features.importers.nvtabular_categories import read_categories, read_statistics
 from gigabatch.features.operators.base import Configured
+from gigabatch.features.operators.groups.join_external import JoinExternal
 from gigabatch.features.operators.lists.list_slice import ListSlice
 from gigabatch.features.operators.missing.drop_nulls import DropNulls
 from gigabatch.features.operators.missing.fill_missing import Fill, FillMissing
@@ -32,13 +33,14 @@ PASSING = ("SelectionOp", "ConcatColumns", "AddMetadata")
 SPELLED = {"boolean": "bool", "str": "string", "object": "string"}  # merlin's names of types where ours differ
 NO_END = 2**63 - 1  # of a ListSlice
 RAW = -1  # the version of a column that no step has changed
+STATISTICS = {"count": "Int32", "mean": "float32", "std": "float32", "var": "float32"}  # NVTabular's AGG_DTYPES
 # Ours for the operators that are not taken over.
 EQUIVALENTS = {
     "Bucketize": "bucketize (its ids start at 1, with 0 for null; NVTabular's at 0)",
     "HashBucket": "hash_bucket (another hash, so its ids cannot be kept)",
     "HashedCross": "hashed_cross",
+    # NVTabular draws folds by a row's place in its partition, at every transform: no row has an encoding of its own.
     "TargetEncoding": "folded_target_encoding, fitted again",
-    "JoinGroupby": "join_groupby, fitted again",
     "JoinExternal": "join_external",
     "DifferenceLag": "difference_lag",
     "Groupby": "groupby_to_sequence, or rolling for statistics",
@@ -188,7 +190,7 @@ class _Builder:
         """Note what the node reads, and which columns it gives; its parents come first."""
         parents = [self.columns[parent] for parent in node["parent_ids"] + node["dependency_ids"]]
         given = {name: version for columns in parents for name, version in columns.items()}
-        names, outputs = self._schema(node, "input_schema"), list(self._schema(node, "output_schema"))
+        names, outputs = self._schema(node, "input_schema"), self.names(node, "output_schema")
         reads = {name: given.get(name, RAW) for name in names}
         for name, entry in names.items():
             if reads[name] == RAW:
@@ -238,6 +240,10 @@ class _Builder:
             for other in others
             for name in item.writes
         )
+
+    def names(self, node: dict[str, Any], schema: str) -> list[str]:
+        """The columns of its input_schema or output_schema."""
+        return list(self._schema(node, schema))
 
     def _schema(self, node: dict[str, Any], name: str) -> dict[str, dict[str, Any]]:
         if node.get(name) is None:
@@ -417,12 +423,54 @@ def _categorify(builder: _Builder, node: dict[str, Any], names: list[str]) -> li
     return [name for operator, _ in found.steps for name in operator.outputs]
 
 
+def _join_groupby(builder: _Builder, node: dict[str, Any], names: list[str]) -> list[str]:
+    where = builder.at(node)
+    params, state = (field(node, name, dict, where) for name in ("op_params", "op_state"))
+    separator = field(params, "name_sep", str, where)
+    lacking = builder.names(node, "output_schema")
+    made: list[str] = []
+    for entry in field(state, "categories", list, where):
+        table = read_statistics(builder.folder / "artifacts" / f"node_{node['id']}", entry, where)
+        keys = [name for name in table.columns if name not in lacking]
+        found = [name for name in table.columns if name in lacking]
+        if not keys or not set(keys) <= set(names):
+            raise DataError(f"{where}: statistics by {keys}, expected some of {names}. Save the workflow again.")
+        changed = [name for name in keys if name in builder.altered]
+        if changed:
+            builder.problems.append(f"JoinGroupby by {', '.join(changed)} after other steps changed them (ours: "
+                                    "join_groupby, fitted again)")  # fmt: skip
+            continue
+        if bool(table[keys].isna().any().any()):
+            builder.problems.append(
+                f"JoinGroupby by {', '.join(keys)} with statistics of null keys, which are joined there and null here "
+                "(ours: join_groupby, fitted again)"
+            )
+            continue
+        for name in found:
+            if table[name].dtype.kind not in "iuf":
+                raise DataError(f"{where}: statistic {name!r} holds {table[name].dtype}, expected numbers.")
+            for statistic, dtype in STATISTICS.items():
+                if name.endswith(separator + statistic):
+                    table[name] = table[name].astype(dtype)
+        builder.step(JoinExternal(table, keys, {name: name for name in found}, f"NVTabular's groups by {keys}"))
+        made += found
+        lacking = [name for name in lacking if name not in found]
+    if lacking and not builder.problems:
+        raise DataError(f"{where}: no statistics for {', '.join(map(repr, lacking))}; the workflow was not fitted.")
+    builder.notes.append(
+        "JoinGroupby is a table that is joined (join_external): a new fit leaves its statistics as they are, and "
+        "counts of unseen keys are null (NVTabular: an error on pandas)"
+    )
+    return made
+
+
 HANDLERS: dict[str, Callable[[_Builder, dict[str, Any], list[str]], list[str]]] = {
     "Categorify": _categorify,
     "Clip": _clip,
     "Dropna": _drop_nulls,
     "FillMedian": _fill_median,
     "FillMissing": _fill_missing,
+    "JoinGroupby": _join_groupby,
     "ListSlice": _list_slice,
     "LogOp": _log,
     "Normalize": _normalize,

@@ -4,6 +4,9 @@ As `nvtabular/ops/categorify.py` writes and reads them since version 23.06 (`_sa
 1 null, 2..2+num_buckets-1 unseen, then the values by falling count. A file holds one row a value, in id order, its
 pandas index being the ids; beside the values (for a combination, a column a part) is `<name>_size`, their counts.
 `meta.<name>.parquet` repeats where each kind of id begins.
+
+The statistics of a JoinGroupby lie in `cat_stats.*.parquet`, which the same file of NVTabular writes
+(`_write_gb_stats`).
 """
 
 from __future__ import annotations
@@ -121,6 +124,25 @@ def vocabulary_of_file(path: Path, column: str, start_index: int = 0) -> Vocabul
     return _vocabulary(found, column, _counts(found, column, where), buckets, where)
 
 
+def read_statistics(artifacts: Path, entry: Any, where: str) -> Any:
+    """The groups of one record of a JoinGroupby as a pandas frame, a row each: keys, then statistics."""
+    path = _inside(artifacts, entry, where)
+    tables = [_read(part, where) for part in _parts(path)]
+    if not tables:
+        raise DataError(f"{where}: {path.name} holds no part.*.parquet.")
+    return pa.concat_tables([table.replace_schema_metadata(None) for table in tables]).to_pandas(
+        types_mapper=MASKED.get
+    )
+
+
+def _parts(path: Path) -> list[Path]:
+    """A file, or the files of a folder in the order of their numbers."""
+    if not path.is_dir():
+        return [path]
+    numbered = {int(match[1]): part for part in path.iterdir() if (match := PART.fullmatch(part.name))}
+    return [numbered[number] for number in sorted(numbered)]
+
+
 def _has_meta(path: Path) -> bool:
     return path.with_name(path.name.replace("unique.", "meta.", 1)).is_file()
 
@@ -160,11 +182,7 @@ def _option(params: dict[str, Any], name: str, column: str, where: str) -> int:
 
 def _uniques(path: Path, first: int, where: str) -> pa.Table:
     """The values and their counts in id order; the first id must be `first`, and none may be missing."""
-    parts = [path]
-    if path.is_dir():
-        numbered = {int(match[1]): part for part in path.iterdir() if (match := PART.fullmatch(part.name))}
-        parts = [numbered[number] for number in sorted(numbered)]
-    tables = [_read(part, where) for part in parts]
+    tables = [_read(part, where) for part in _parts(path)]
     expected = first
     for table in tables:
         ids = _ids(table, where)

@@ -156,7 +156,7 @@ def read_files(
     names
         Column names for CSV files without a header row.
     nullable
-        Integer and bool columns that may hold nulls.
+        As in `cast`.
     cache
         Asked for the rows of each file first; recipes pass their own.
 
@@ -338,7 +338,8 @@ def cast(frame: Frame, dtypes: Mapping[str, str], where: str, nullable: Collecti
     where
         Who asks, for messages.
     nullable
-        Integer, bool and datetime columns that may hold nulls; others that do are an error.
+        Integer, bool and datetime columns that may hold nulls; others that do are an error. With or without a null they
+        come in the engine's types for that (Int64 and boolean on pandas, or Arrow's).
 
     Returns
     -------
@@ -360,17 +361,19 @@ def cast(frame: Frame, dtypes: Mapping[str, str], where: str, nullable: Collecti
     out = frame.copy(deep=False)
     for name, dtype in dtypes.items():
         column = frame[name]
-        typed = engine_of(frame).as_typed(column, dtype, name in nullable)
-        if typed is not None:
-            out[name] = typed
-            continue
+        engine = engine_of(frame)
         try:
-            out[name] = _cast_column(column, dtype, name in nullable)
+            typed = engine.as_typed(column, dtype, name in nullable)
+            if typed is None:
+                typed = _cast_column(column, dtype, name in nullable)
         except (ValueError, TypeError, RuntimeError, OverflowError) as error:
             raise DataError(
                 f"{where}: column {name!r} is declared {dtype} but holds {column.dtype} values that do not fit "
                 f"({error}). Correct the data or the declared type."
             ) from error
+        # The type follows from the setting, not from tonight's nulls: what comes after computes otherwise with another.
+        has_nulls = name in nullable and str(typed.dtype) in ("int32", "int64", "bool")
+        out[name] = engine.with_nulls(typed, typed.isna()) if has_nulls else typed
     return out
 
 

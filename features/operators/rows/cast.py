@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
@@ -72,8 +71,6 @@ class Cast(ColumnOperator):
             column = typed[name]
             if self.dtype == "float32":
                 _require_in_range(column, frame[name])
-            if self.nullable and str(column.dtype) in NULLABLE:
-                column = engine_of(frame).with_nulls(column, column.isna())
             found[name] = column
         return found
 

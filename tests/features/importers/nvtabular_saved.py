@@ -24,6 +24,7 @@ CLASSES = {
     "ListSlice": "nvtabular.ops.list_slice.ListSlice",
     "LambdaOp": "nvtabular.ops.lambdaop.LambdaOp",
     "HashBucket": "nvtabular.ops.hash_bucket.HashBucket",
+    "JoinGroupby": "nvtabular.ops.join_groupby.JoinGroupby",
     "TargetEncoding": "nvtabular.ops.target_encoding.TargetEncoding",
     "Categorify": "nvtabular.ops.categorify.Categorify",
 }
@@ -77,6 +78,19 @@ class Saved:
             records.append({"key": [name], "path": f"categories/unique.{name}.parquet"})
         return self.node("Categorify", names, [parent], outputs, {**CATEGORIFY, "num_buckets": buckets, **params},
                          {"categories": records, "storage_name": storage or {}})  # fmt: skip
+
+    def join_groupby(self, names, parents, groups, values, stats, outputs):
+        """groups: stored name -> frame of keys and statistics, as `_write_gb_stats` writes it."""
+        number, records = len(self.nodes), []
+        for name, frame in groups.items():
+            path = self.folder / "artifacts" / f"node_{number}" / "categories" / f"cat_stats.{name}.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            frame.to_parquet(path, compression=None)
+            records.append({"key": [name], "path": f"categories/cat_stats.{name}.parquet"})
+        params = {"cont_cols": values, "stats": stats, "split_out": None, "split_every": None, "on_host": False,
+                  "cat_cache": "host", "name_sep": "_"}  # fmt: skip
+        return self.node("JoinGroupby", [*names, *values], parents, outputs, params,
+                         {"categories": records, "storage_name": {}})  # fmt: skip
 
     def close(self, output=None):
         versions = {"nvtabular": "26.3.0", "pandas": "2.2.0", "python": "3.10"}

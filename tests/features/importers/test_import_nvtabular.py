@@ -260,6 +260,70 @@ def test_row_wise_operators_and_names_are_taken_over(tmp_path):
     np.testing.assert_allclose(found["y_log"], y, rtol=1e-6)
 
 
+STATS = ["count", "sum", "mean", "var"]
+BY_CITY = [f"city_{name}" for name in ("count", "x_sum", "x_mean", "x_var")]
+BY_PAIR = [f"city_shop_{name}" for name in ("count", "x_sum", "x_mean", "x_var")]
+
+
+def groups(train, keys):
+    """As `_mid_level_groupby` of nvtabular/ops/categorify.py: the mean is over all rows, null values among them."""
+    by, where = train.groupby(keys, dropna=False), "_".join(keys)
+    found = by.agg(**{f"{where}_count": (keys[0], "count"), f"{where}_x_sum": ("x", "sum")})
+    found[f"{where}_x_mean"] = found[f"{where}_x_sum"] / found[f"{where}_count"]
+    found[f"{where}_x_var"] = by["x"].var()
+    return found.reset_index()
+
+
+def joined(folder, train, **first):
+    saved = Saved(folder)
+    node = saved.select("city", "shop", "x")
+    if first:
+        node = saved.node("FillMissing", ["shop"], [node], **first)
+    tables = {"city": groups(train, ["city"]), "city_shop": groups(train, ["city", "shop"])}
+    saved.join_groupby(["city", "shop"], [node], tables, ["x"], STATS, [*BY_CITY, *BY_PAIR])
+    return saved.close()
+
+
+TRAIN = pd.DataFrame({"city": ["a", "a", "b", "a"], "shop": [1, 1, 2, 3], "x": [0.1, None, 2.5, 7.0]})
+
+
+def test_statistics_of_groups_are_joined_as_nvtabular_left_them(tmp_path):
+    imported = import_nvtabular(joined(tmp_path / "nvt", TRAIN))
+    imported.workflow.save(tmp_path / "ours")
+    rows = pd.DataFrame({"city": ["b", "a", "z", None], "shop": [2, 3, 1, 1]}, index=[5, 5, 0, 1])
+    found = Workflow.load(tmp_path / "ours").transform(rows)
+    assert list(found.columns) == [*BY_CITY, *BY_PAIR]
+    for names, keys in ((BY_CITY, ["city"]), (BY_PAIR, ["city", "shop"])):
+        expected = rows.merge(groups(TRAIN, keys), on=keys, how="left")[names]
+        for name, dtype in zip(names, ["Int32", "float64", "float32", "float32"], strict=True):
+            assert str(found[name].dtype) == dtype
+            wanted = expected[name].astype("float32" if dtype == "float32" else "float64")
+            np.testing.assert_array_equal(found[name].astype("float64"), wanted.astype("float64"))
+    assert found["city_x_mean"].iloc[1] == np.float32((0.1 + 7.0) / 3)
+    assert any("a new fit leaves its statistics" in note for note in imported.notes)
+
+
+def test_statistics_that_cannot_be_kept_are_refused(tmp_path):
+    nulls = TRAIN.assign(shop=[None, 1, 2, 3])
+    with pytest.raises(DataError, match=r"JoinGroupby by city, shop with statistics of null keys"):
+        import_nvtabular(joined(tmp_path / "nulls", nulls))
+    filled = {"params": {"fill_val": 0, "add_binary_cols": False}}
+    with pytest.raises(DataError, match=r"JoinGroupby by shop after other steps changed them"):
+        import_nvtabular(joined(tmp_path / "filled", TRAIN, **filled))
+    folder = joined(tmp_path / "damaged", TRAIN)
+    path = folder / "artifacts/node_1/categories/cat_stats.city.parquet"
+    whole = pd.read_parquet(path)
+    for frame, message in (
+        (whole.drop(columns="city_x_sum"), "no statistics for 'city_x_sum'; the workflow was not fitted"),
+        (whole.drop(columns="city"), r"statistics by \[\], expected some of"),
+        (whole.assign(city_x_sum="1"), "statistic 'city_x_sum' holds str, expected numbers"),
+        (pd.concat([whole, whole], ignore_index=True), "duplicate key"),
+    ):
+        frame.to_parquet(path)
+        with pytest.raises(DataError, match=message):
+            import_nvtabular(folder)
+
+
 def test_indicators_keep_their_names_and_values(tmp_path):
     saved = Saved(tmp_path)
     numbers = saved.select("x")

@@ -249,3 +249,24 @@ def test_a_protocol_whose_package_is_missing_or_that_is_none_is_an_error_that_sa
     monkeypatch.setattr("fsspec.url_to_fs", missing)
     with pytest.raises(DataError, match=r"input 'http://a/b.csv': .*\"aiohttp\".* pip install 'gigabatch\[remote\]'"):
         expand("http://a/b.csv")
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("int32", "Int32"), ("int64", "Int64"), ("bool", "boolean"),
+                                                 ("datetime", "Int64")])  # fmt: skip
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_the_type_of_a_nullable_column_does_not_depend_on_tonights_nulls(tmp_path, dtype, expected, ending):
+    """A relative of F7: it was int64 without a null and Int64 with one, and `//` by 0 is then inf or 0."""
+    found = []
+    for name, values in (("with", [1, 0, None]), ("without", [1, 0])):
+        path = tmp_path / f"{name}.{ending}"
+        if ending == "csv":
+            texts = {1: "1970-01-01T00:00:01", 0: "1970-01-01"} if dtype == "datetime" else {1: "1", 0: "0"}
+            pd.DataFrame({"x": list(map(texts.get, values)), "y": "a"}).to_csv(path, index=False)
+        else:
+            pd.DataFrame({"x": values, "y": "a"}).to_parquet(path)
+        found.append(read_files("pandas", str(path), {"x": dtype, "y": "string"}, nullable={"x"})["x"])
+    assert [str(column.dtype) for column in found] == [expected] * 2
+    pd.testing.assert_series_equal(found[0][:2], found[1])
+    assert found[0].isna().tolist() == [False, False, True]
+    plain = read_files("pandas", str(tmp_path / f"without.{ending}"), {"x": dtype, "y": "string"})["x"]
+    assert str(plain.dtype) == {"datetime": "int64"}.get(dtype, dtype)

@@ -29,10 +29,10 @@ def test_null_values_and_separator_are_the_recipes(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "dtype"),
     [
-        (["1", "20"], "int64"), (["1", ""], "Int64"), (["1", "07"], "str"), (["0", "-3"], "int64"),
+        (["1", "20"], "Int64"), (["1", ""], "Int64"), (["1", "07"], "str"), (["0", "-3"], "Int64"),
         (["0.5", "1e3"], "float64"), (["0.5", "00.5"], "str"), (["1", "nan"], "str"), (["", "x"], "str"),
-        (["9" * 18, "1"], "int64"), ([str(2**63 - 1), "1"], "int64"), ([str(2**63), "1"], "str"),
-        (["True", "false"], "bool"),
+        (["9" * 18, "1"], "Int64"), ([str(2**63 - 1), "1"], "Int64"), ([str(2**63), "1"], "str"),
+        (["True", "false"], "boolean"),
     ],
 )  # fmt: skip
 def test_a_column_is_numbers_only_where_every_field_is_a_plain_one(tmp_path, fields, dtype):

@@ -59,7 +59,7 @@ def test_side_tables_are_looked_up_by_key(log, sides, tmp_path):
     for word, name in (("Red", "words_red"), ("Sci-Fi", "words_sci_fi")):
         expected = [word in text.split("|") for text in by_item["words"][rows["what"]]]
         np.testing.assert_array_equal(rows[name], np.array(expected, "float32"))
-    assert str(rows["serial"].dtype) == "int64"
+    assert str(rows["serial"].dtype) == "Int64"
     assert rows["serial"].tolist() == by_item["serial"][rows["what"]].tolist()
     known = rows["who"].isin(by_user.index)
     assert rows["born"].isna().tolist() == (~known).tolist()
