@@ -70,7 +70,8 @@ class TableSettings:
         Without `time` rows are split by a hash of this column (by default `group`, else the row number) and `seed`, so
         that equal keys share a split.
     keys
-        Columns carried along to predictions, as text; without any it is `row_number`, int64.
+        Columns carried along to predictions, as text; without any it is `row_number`, int64: the row's place in the
+        files, whatever column of that name they may have.
     seed
         Of the hash, a whole number.
     split
@@ -147,8 +148,18 @@ class TableSettings:
         if self.time and apart:
             raise DataError("table: time splits one path; with separate files leave it out.")
         target_settings(self.targets)
+        self._check_row_number()
         self._check_schema()
         self._check_steps()
+
+    def _check_row_number(self) -> None:
+        """Raise `DataError` where a column of the files is meant by the name of one that the recipe makes."""
+        named = (*self.categories, *self.continuous, *self.targets, *self.keys, *self.inputs)
+        if ROW in (*named, self.weight, self.group, self.time):
+            raise DataError(
+                f"table: {ROW!r} is a column that the recipe makes, the row's place in the files, and no column of "
+                "theirs is read under this name. Rename yours; as a key the place is there without keys."
+            )
 
     def _check_schema(self) -> None:
         """Raise what the schema would refuse once the files have been read."""

@@ -578,3 +578,16 @@ def test_features_made_of_the_group_or_the_time_are_noted(table, tmp_path):
     assert group.startswith("Feature(s) 'spot' come from the group column 'visit': a model can learn the groups")
     assert time.startswith("Feature(s) 't_year', 'scaled' come from the time column 'at': they go on growing")
     assert build(path=settings["path"], time="at", group="visit", categorical=("shop",)).notes == ()
+
+
+@pytest.mark.parametrize(
+    "role",
+    [
+        {"keys": ["row_number"]}, {"inputs": {"row_number": "int64"}}, {"continuous": ["price", "row_number"]},
+        {"time": "row_number"}, {"group": "row_number"}, {"targets": {"row_number": {"task": "regression"}}},
+    ],
+)  # fmt: skip
+def test_a_column_of_the_files_by_the_name_of_the_rows_place_is_refused(role):
+    given = {"path": "shop.csv", "continuous": ["price"], "targets": {"late": {"task": "binary"}}} | role
+    with pytest.raises(DataError, match=r"'row_number' is a column that the recipe makes.*Rename yours"):
+        TableSettings(**given)
