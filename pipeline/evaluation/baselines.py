@@ -279,6 +279,8 @@ class _Learner:
         counted = labels if weight is None else labels[weight > 0]
         if len(counted) == 0:
             raise _DoesNotApply("no train row has a weight above 0")
+        if weight is not None:  # only their ratios count, and a penalty or a least hessian is of weights about 1
+            weight = weight / weight[weight > 0].mean()
         if self.target.task != "regression" and len(np.unique(counted)) < 2:
             raise _DoesNotApply("the train labels are all alike")
         self.prepare(sample, weight)

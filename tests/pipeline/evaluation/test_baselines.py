@@ -122,14 +122,34 @@ def test_predictions_of_the_mean_are_as_good_as_the_constant_and_a_shifted_one_i
     assert "worse than the constant (Log loss" in sentence
 
 
-def test_rows_of_weight_zero_teach_nothing_and_the_others_by_their_weight():
+def test_rows_of_weight_zero_teach_nothing():
     weight = (torch.arange(4000) % 2).float() * 3
     weighted = found_of("binary", ["constant", "linear"], weight=weight)[0]
     train, test = table_of("binary", 4000, 1), table_of("binary", 2000, 2)
-    odd = PackedTable(train.words[1::2].repeat_interleave(3, 0).contiguous(), train.schema)
+    odd = PackedTable(train.words[1::2].contiguous(), train.schema)
     expected = baselines(["constant", "linear"], odd, {"test": test}, {"test": evaluation_of(test, flat(test))}, seed=1)
     for one, other in zip(weighted["found"], expected["found"], strict=True):
         assert one["metrics"]["test"] == pytest.approx(other["metrics"]["test"], rel=1e-3)
+
+
+def test_a_row_of_weight_three_is_three_rows_of_weight_one(monkeypatch):
+    weight = 1 + 2 * (torch.arange(4000) % 2).float()  # 2 on average, so the penalty is twice that of as many copies
+    names = ["constant", "linear"]
+    weighted = found_of("binary", names, weight=weight)[0]["found"]
+    train, test = table_of("binary", 4000, 1), table_of("binary", 2000, 2)
+    copies = PackedTable(train.words.repeat_interleave(weight.int(), 0).contiguous(), train.schema)
+    monkeypatch.setattr(module._Linear, "made", lambda self, seed: LogisticRegression(C=0.5))
+    expected = baselines(names, copies, {"test": test}, {"test": evaluation_of(test, flat(test))}, seed=1)["found"]
+    for one, other in zip(weighted, expected, strict=True):
+        assert one["metrics"]["test"] == pytest.approx(other["metrics"]["test"], rel=1e-3)
+
+
+@pytest.mark.parametrize("task", ["binary", "regression"])
+def test_only_the_ratios_of_weights_count(task):
+    weight = 1 + (torch.arange(4000) % 2).float()
+    expected, scaled = (found_of(task, weight=weight * unit)[0]["found"] for unit in (1, 2.0**-30))
+    for one, other in zip(scaled, expected, strict=True):
+        assert one["metrics"]["test"] == pytest.approx(other["metrics"]["test"], rel=1e-3), one["name"]
 
 
 def test_wide_rows_and_many_classes_leave_fewer_rows_to_learn_from(monkeypatch):
