@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.metadata
+import io
 import pickle
 import platform
 import sys
@@ -18,6 +19,8 @@ from gigabatch.features.errors import DataError
 
 UNTOLD = ("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__")  # of a class
 PLAIN = (str, bytes, bool, int, float, complex, type(None), type(...))
+CACHED = type(functools.lru_cache(len))
+DISPATCH = ("dispatch", "register", "_clear_cache")  # of `singledispatch`, beside the functions in its `registry`
 
 
 def function_hash(function: Any, where: str) -> str:
@@ -59,7 +62,7 @@ class _Parts:
 
     def __init__(self, where: str) -> None:
         self.where = where
-        self.met: list[Any] = []  # kept, so that an address is not given twice
+        self.met: dict[int, tuple[int, Any]] = {}  # by address; values are kept, so that none is given twice
 
     def of(self, value: Any) -> Iterator[bytes]:
         yield type(value).__qualname__.encode()
@@ -67,26 +70,21 @@ class _Parts:
             yield repr(value).encode()
         elif isinstance(value, types.CodeType):
             yield from self._code(value)
-        elif any(value is other for other in self.met):
-            yield str(next(place for place, other in enumerate(self.met) if value is other)).encode()
+        elif id(value) in self.met:
+            yield str(self.met[id(value)][0]).encode()
         else:
-            self.met.append(value)
+            self.met[id(value)] = len(self.met), value
             yield from self._object(value)
 
     def _object(self, value: Any) -> Iterator[bytes]:
-        if isinstance(value, set | frozenset):
-            yield from sorted(b"".join(_Parts(self.where).of(item)) for item in value)
-        elif isinstance(value, Mapping):
-            for pair in value.items():
-                yield from self.of(pair)
-        elif type(value) in (list, tuple):
-            yield str(len(value)).encode()
-            for item in value:
-                yield from self.of(item)
+        if isinstance(value, set | frozenset | Mapping | list | tuple):
+            yield from self._collection(value)
         elif isinstance(value, types.FunctionType):
             yield from self._function(value)
         elif isinstance(value, types.MethodType):
             yield from self.of((value.__func__, value.__self__))
+        elif isinstance(value, CACHED):
+            yield from self.of(value.__wrapped__)
         elif isinstance(value, functools.partial):
             yield from self.of((value.func, value.args, value.keywords))
         elif isinstance(value, type):
@@ -100,6 +98,17 @@ class _Parts:
         else:
             yield from self._pickled(value)
 
+    def _collection(self, value: Any) -> Iterator[bytes]:
+        if isinstance(value, set | frozenset):
+            yield from sorted(b"".join(_Parts(self.where).of(item)) for item in value)
+        else:
+            yield str(len(value)).encode()
+            for item in value.items() if isinstance(value, Mapping) else value:
+                yield from self.of(item)
+        yield from self.of(getattr(value, "default_factory", None))
+        if _own(type(value)):
+            yield from self.of((type(value), _attributes(value)))
+
     def _function(self, function: types.FunctionType) -> Iterator[bytes]:
         if not _own(function):
             yield f"{function.__module__}.{function.__qualname__}".encode()
@@ -107,6 +116,7 @@ class _Parts:
             return
         yield from self.of(function.__code__)
         yield from self.of((function.__defaults__, function.__kwdefaults__))
+        yield from self.of({name: item for name, item in vars(function).items() if name not in DISPATCH})
         for cell in function.__closure__ or ():
             try:
                 inside = cell.cell_contents
@@ -134,6 +144,7 @@ class _Parts:
         for name, item in sorted(vars(kind).items()):
             if name not in UNTOLD and not isinstance(item, types.MemberDescriptorType):
                 yield name.encode()
+                item = item.func if isinstance(item, functools.cached_property) else item
                 yield from self.of(getattr(item, "__func__", getattr(item, "fget", item)))
 
     def _module(self, module: types.ModuleType) -> Iterator[bytes]:
@@ -149,13 +160,29 @@ class _Parts:
             yield from self.of(other[1])
 
     def _pickled(self, value: Any) -> Iterator[bytes]:
+        file = io.BytesIO()
         try:
-            yield pickle.dumps(value, protocol=5)
+            _Pickler(self, file).dump(value)
+            yield file.getvalue()
+        except DataError:
+            raise
         except Exception as error:  # whatever __reduce__ of anyone's class raises
             raise DataError(
                 f"{self.where}: the function uses {value!r:.80} of type {type(value).__name__}, whose content cannot "
                 f"be told ({type(error).__name__}: {error}). Use plain values, arrays or frames."
             ) from error
+
+
+class _Pickler(pickle.Pickler):
+    """Pickle, which knows functions and classes by name, with what these are where they are the user's own."""
+
+    def __init__(self, parts: _Parts, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=5)
+        self.parts = parts
+
+    def persistent_id(self, value: Any) -> bytes | None:
+        told = isinstance(value, types.FunctionType | type | types.ModuleType | CACHED) and _own(value)
+        return b"".join(self.parts.of(value)) if told else None
 
 
 def _names_of(code: types.CodeType) -> set[str]:
@@ -165,8 +192,23 @@ def _names_of(code: types.CodeType) -> set[str]:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    slots = [name for kind in type(value).__mro__ for name in vars(kind).get("__slots__", ())]
-    return vars(value) if not slots else {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    members = (
+        item
+        for kind in reversed(type(value).__mro__)
+        for item in vars(kind).values()
+        if isinstance(item, types.MemberDescriptorType)
+    )
+    slots = {f"{item.__objclass__.__name__}.{item.__name__}": item for item in members}
+    kept = {name: item.__get__(value) for name, item in slots.items() if _is_set(item, value)}
+    return kept | getattr(value, "__dict__", {})
+
+
+def _is_set(slot: types.MemberDescriptorType, value: Any) -> bool:
+    try:
+        slot.__get__(value)
+    except AttributeError:
+        return False
+    return True
 
 
 def _own(item: Any) -> bool:

@@ -1,9 +1,11 @@
 """What a function computes, as a hash: every change counts, nothing else does."""
 
+import collections
 import functools
 import importlib
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pandas as pd
@@ -103,6 +105,52 @@ def with_array(array):
 )
 def test_callables_of_every_kind_are_told_apart(left, right):
     assert function_hash(left, "here") == function_hash(left, "here") != function_hash(right, "here")
+
+
+INDIRECT = {
+    "a cached function": "@functools.lru_cache\ndef g(x): return x + 1\ndef f(d): return g(d)",
+    "a function in a library's object": "def g(x): return x + 1\nv = np.vectorize(g)\ndef f(d): return v(d)",
+    "a function in a deque": "def g(x): return x + 1\nv = collections.deque([g])\ndef f(d): return v[0](d)",
+    "a named tuple": "N = collections.namedtuple('N', 'n')\nv = N(+ 1)\ndef f(d): return d * v.n",
+    "a default": "v = collections.defaultdict(lambda: + 1)\ndef f(d): return v[d]",
+    "a dict of one's own": "class T(dict):\n    def __missing__(self, k): return k + 1\nv = T()\ndef f(d): return v[d]",
+    "a single dispatch": "@functools.singledispatch\ndef g(x): return x + 1\ndef f(d): return g(d)",
+    "one of its functions": (
+        "@functools.singledispatch\ndef g(x): return x\n@g.register\ndef _(x: int): return x + 1\ndef f(d): return g(d)"
+    ),
+    "a cached property": (
+        "class T:\n    @functools.cached_property\n    def a(self): return 2 + 1\nv = T()\ndef f(d): return v.a"
+    ),
+    "a slot beside a dict": (
+        "class S: __slots__ = 's',\nclass T(S): pass\nv = T()\nv.s, v.d = 0, + 1\ndef f(d): return v.d"
+    ),
+    "a slot written as text": "class T: __slots__ = 'rate'\nv = T()\nv.rate = + 1\ndef f(d): return v.rate",
+    "a private slot": (
+        "class T:\n    __slots__ = ('__a',)\n    def __init__(self, a): self.__a = a\n"
+        "    def a(self): return self.__a\nv = T(+ 1)\ndef f(d): return v.a()"
+    ),
+    "an attribute of the function": "def f(d): return f.rate\nf.rate = + 1",
+}
+
+
+@pytest.mark.parametrize("source", INDIRECT.values(), ids=INDIRECT)
+def test_what_is_used_by_way_of_another_object_counts(source, monkeypatch):
+    found = []
+    for text in (source, source, source.replace("+ 1", "+ 2")):
+        space = {"__name__": "__main__", "functools": functools, "collections": collections, "np": np}
+        exec(text, space)
+        for name, value in space.items():  # where pickle looks for what it knows by name
+            if name in "fgvNTS":
+                monkeypatch.setattr(sys.modules["__main__"], name, value, raising=False)
+        found.append(function_hash(space["f"], "here"))
+    assert found[0] == found[1] != found[2]
+
+
+def test_a_large_table_takes_no_time_that_grows_with_its_square():
+    table = {number: str(number) for number in range(100_000)}
+    start = time.process_time()
+    function_hash(lambda frame: frame["a"].map(table), "here")
+    assert time.process_time() - start < 20  # 0.5 s; by the square of its size it was ten minutes
 
 
 def test_functions_that_call_each_other_have_a_hash():
