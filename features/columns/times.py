@@ -12,7 +12,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column
 from gigabatch.features.errors import DataError
 
-ISO_8601 = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?|Z)?$"
+ISO_8601 = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:[0-5]\d(\.\d+)?)?(Z|[+-]([01]\d|2[0-3]):?[0-5]\d)?|Z)?$"
 OFFSET = r"[T ].*([+-])(\d{2}):?(\d{2})$"
 EPOCH = np.datetime64(0, "us")
 SECOND = 1_000_000
