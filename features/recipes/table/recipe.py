@@ -303,7 +303,14 @@ class TableRecipe(Recipe):
 
     def _read(self, engine: str, pattern: str) -> Any:
         chosen = self.settings
-        frame = self._read_files(engine, pattern, self._dtypes())
+        dtypes = self._dtypes()
+        for name in (*self.targets, chosen.weight, chosen.group, chosen.time, chosen.split_key):
+            if name and name not in dtypes and name != ROW:
+                raise DataError(
+                    f"table: {name!r} is made by a step, but targets, weight, group, time and split_key are read from "
+                    "the files, before the steps. Name a column of the files."
+                )
+        frame = self._read_files(engine, pattern, dtypes)
         frame[ROW] = load_engine(engine).arrays.arange(len(frame))  # of the file, whatever rows are left out
         frame = self._labelled(frame, pattern)
         for name in (chosen.weight, chosen.group, chosen.time, chosen.split_key):

@@ -591,3 +591,19 @@ def test_a_column_of_the_files_by_the_name_of_the_rows_place_is_refused(role):
     given = {"path": "shop.csv", "continuous": ["price"], "targets": {"late": {"task": "binary"}}} | role
     with pytest.raises(DataError, match=r"'row_number' is a column that the recipe makes.*Rename yours"):
         TableSettings(**given)
+
+
+@pytest.mark.parametrize("role", ["targets", "weight", "group"])
+def test_a_label_that_a_step_makes_is_refused_by_name(tmp_path, role):
+    pd.DataFrame({"c": ["a", "b"], "y": [0, 1], "raw": [1, 2]}).to_csv(tmp_path / "rows.csv", index=False)
+    given = {"targets": {"y": {"task": "binary"}}}
+    given[role] = {"made": {"task": "binary"}} if role == "targets" else "made"
+    settings = TableSettings(
+        path=str(tmp_path / "rows.csv"),
+        categorical=("c",),
+        inputs={"raw": "float32"},
+        steps=[{"rename": {"mapping": {"raw": "made"}}}],
+        **given,
+    )
+    with pytest.raises(DataError, match="'made' is made by a step, but targets, weight, group"):
+        TableRecipe(settings).build("pandas")
