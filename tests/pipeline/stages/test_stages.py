@@ -380,7 +380,7 @@ def test_a_broken_raw_file_is_named_and_nothing_is_made(tiny, kind):
 
 def test_an_id_with_a_fraction_is_an_error_and_a_whole_float_is_not(tiny):
     change(tiny, lambda frame: frame.assign(store=frame["store"].astype(float)))
-    assert tiny.pipeline().features().frame("train")["store"].dtype == "int64"
+    assert tiny.pipeline().features().frame("train")["store"].dtype == "Int64"
     change(tiny, lambda frame: frame.assign(store=frame["store"] + 0.5))
     with pytest.raises(DataError, match=r"column 'store' is declared int64 but holds float64 values.*fraction"):
         tiny.train()

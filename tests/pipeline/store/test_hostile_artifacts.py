@@ -81,7 +81,7 @@ def saved(tmp_path_factory):
     preprocessor = Preprocessor(SCHEMA).fit([ROWS])
     tensors = preprocessor.tensor_schema
     inputs = ModelInputs(tuple(column.num_ids for column in tensors.ids), len(tensors.floats))
-    steps = [Normalize("number"), JoinGroupby(["word"], ["y"], ["mean"]), Categorify("word")]
+    steps = [Normalize("number"), JoinGroupby(["word"], ["number"], ["mean"]), Categorify("word")]
     workflow = Workflow(steps, labels=["y"]).fit([ROWS])
     model = TabularModel(inputs, TabularSettings())
     Bundle(preprocessor, model, {"recipe": "none"}, workflow=workflow).save(folder / "bundle")

@@ -377,6 +377,7 @@ def test_training_stops_when_the_valid_loss_has_not_improved_for_so_many_epochs(
     assert stopped.curve == whole.curve[: epochs * 10]
     assert (stopped.steps, stopped.rows) == (epochs * 10, epochs * 10 * BATCH)
     assert stopped.best_epoch == best
+    script_valid_losses(monkeypatch, losses[epochs - 1 :])  # there is no checkpoint of the last epoch
     again = run(tmp_path / "stopped", settings_of(patience=patience, select=select, **changes))
     assert again.steps == stopped.steps  # a run that was stopped does not go on
     assert f"stopped after epoch {epochs} of 12" in caplog.text
