@@ -25,7 +25,8 @@ def list_runs(config: RunConfig) -> list[dict[str, Any]]:
     """
     home = home_of(config)
     pointers = read_pointers(home)
-    last_code = {entry.get("run"): entry.get("exit_code") for entry in read_records(home)}
+    records = [entry for entry in read_records(home) if isinstance(entry.get("run"), str)]
+    last_code = {entry["run"]: entry.get("exit_code") for entry in records}
     rows, metrics = [], dict[str, None]()
     found = [path for path in home.iterdir() if _is_run(path)] if home.is_dir() else []
     for path in found:

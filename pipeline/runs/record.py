@@ -28,8 +28,11 @@ def append_record(home: Path, action: str, code: int, text: str, run: str | None
     entry = {"at": moment, "action": action, "exit_code": code, "decision": text, "run": run, **more}
     try:
         home.mkdir(parents=True, exist_ok=True)
-        with open(home / RECORD, "a") as file:
-            file.write(json_text(entry) + "\n")
+        with open(home / RECORD, "ab+") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(end - 1, 0))
+            torn = file.read(1) not in (b"", b"\n")  # by a full disk or a kill; this line must not be lost with it
+            file.write(b"\n" * torn + json_text(entry).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
