@@ -54,9 +54,17 @@ class Pointers:
 def read_pointers(home: Path) -> Pointers:
     """Of `runs/<name>`; `RunError` where blocks are there that cannot be read, which no one may take for none."""
     path = home / PROMOTED / BLOCKED
+    if os.path.lexists(home / PROMOTED) and not (home / PROMOTED).is_dir():
+        raise RunError(
+            f"{home / PROMOTED} leads to {os.path.realpath(home / PROMOTED)}, which is not there (a copy without "
+            "hidden folders?). It says which run is promoted and which were rolled back. Put it back, or remove the "
+            "link and promote a run: gigabatch promote ID."
+        )
     try:
-        blocked = dict(json.loads(path.read_text())) if path.exists() else {}
-    except (OSError, ValueError, TypeError) as error:
+        blocked = json.loads(path.read_text()) if path.exists() else {}
+        if not isinstance(blocked, dict) or not all(isinstance(entry, dict) for entry in blocked.values()):
+            raise ValueError("not an object of objects")
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(
             f"{path}: damaged ({error}). It names the runs that were rolled back. Remove it to lift all their blocks."
         ) from error
@@ -68,8 +76,13 @@ def _target(home: Path, name: str) -> Path | None:
     if not os.path.lexists(link):
         return None
     inside = home / PROMOTED / name
-    if link.is_symlink() and link.readlink() == Path(PROMOTED, name) and not os.path.lexists(inside):
-        return None  # of a promotion that was killed before it counted
+    if (
+        name == PREVIOUS
+        and not os.path.lexists(inside)
+        and link.is_symlink()
+        and link.readlink() == Path(PROMOTED, name)
+    ):
+        return None  # of a promotion that was killed before it counted; `current` is linked after that
     return Path(os.path.realpath(link))
 
 
@@ -103,8 +116,12 @@ def locked(home: Path) -> AbstractContextManager[None]:
 
 
 def write_pointers(home: Path, current: Path, previous: Path | None, blocked: dict[str, dict[str, Any]]) -> None:
-    """Move `current`, `previous` and the blocks at once. The caller holds `locked`."""
+    """Move `current`, `previous` and the blocks at once. The caller holds `locked`.
+
+    A run is never the one before itself, which a rollback would block while it answers.
+    """
     before = read_pointers(home)
+    previous = None if previous == current else previous
     for name, target in ((CURRENT, before.current), (PREVIOUS, before.previous)):
         link = home / name
         if target is not None and not (link.is_symlink() and link.readlink() == Path(PROMOTED, name)):

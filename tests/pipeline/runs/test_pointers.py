@@ -1,6 +1,7 @@
 """Links and blocks: moved all at once or not at all, understood as earlier versions and people set them."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -123,7 +124,7 @@ def test_a_name_that_has_no_runs_gets_no_folder_by_asking(home):
 
 def test_blocks_that_cannot_be_read_are_not_taken_for_none(home):
     write_pointers(home, home / "a", None, BLOCK)
-    for text in ("{", "[1]"):
+    for text in ("{", "[1]", "[]", '[["c", 1]]', '{"c": 3}', '{"c": null}', "[" * 100_000):
         (home / "promoted" / "blocked.json").write_text(text)
         with pytest.raises(RunError, match=r"blocked\.json: damaged .* Remove it to lift all"):
             read_pointers(home)
@@ -138,3 +139,27 @@ def test_a_reader_that_follows_the_old_links_still_arrives(home):
         write_pointers(home, home / "b", home / "a", {})
     assert (old / "current").resolve() == home / "a"
     assert len(list(home.glob(".promoted-*"))) == pointers.KEPT_GENERATIONS
+
+
+def test_what_is_promoted_and_blocked_is_not_taken_for_none_where_its_folder_is_gone(home):
+    """`cp -r runs/tiny/* elsewhere` leaves hidden folders behind; the next night then promoted anything."""
+    write_pointers(home, home / "a", None, {})
+    write_pointers(home, home / "b", home / "a", BLOCK)
+    for path in home.glob(".promoted-*"):
+        shutil.rmtree(path)
+    for ask in (read_pointers, current_run, require_current):
+        with pytest.raises(RunError, match=r"promoted leads to .*\.promoted-.*, which is not there"):
+            ask(home)
+    (home / "promoted").unlink()  # as the message says
+    with pytest.raises(RunError, match=r"current leads to .*promoted/current, which is not there"):
+        current_run(home)
+    write_pointers(home, home / "c", None, {})
+    assert said(home) == (("c", None), {})
+    assert followed(home) == ("c", None)
+
+
+def test_a_run_is_never_the_one_before_itself(home):
+    write_pointers(home, home / "b", home / "a", {})
+    (home / "current").unlink()  # "to start anew"
+    write_pointers(home, home / "a", read_pointers(home).previous, {})
+    assert said(home) == (("a", None), {})

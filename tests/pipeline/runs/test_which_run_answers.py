@@ -224,6 +224,22 @@ def test_a_rollback_brings_back_the_one_before_also_where_the_current_one_is_gon
     assert (found.current, list(found.blocked)) == (first, [later.name])
 
 
+def test_a_promotion_by_hand_in_place_of_a_run_that_is_gone_keeps_the_one_before_it(two):
+    tiny, first, later = two
+    config = load_config(tiny.config)
+    promote_by_hand(config, later.name)
+    last = tiny.train(*SHORT, "seed=7").path.resolve()
+    shutil.rmtree(later)
+    promote_by_hand(config, last.name)
+    found = read_pointers(tiny.home)
+    assert (found.current, found.previous) == (last, first)
+    (tiny.home / "current").unlink()
+    promote_by_hand(config, first.name)
+    assert read_pointers(tiny.home).previous is None
+    with pytest.raises(RunError, match="no model before"):
+        rollback(config)
+
+
 def test_runs_are_listed_with_date_state_metrics_and_the_period_of_their_data(two, capsys):
     tiny, first, later = two
     assert run_nightly(tiny.config, [*SHORT, "features.shuffled=true", "nightly.min_window_rows=10"]) == 10
