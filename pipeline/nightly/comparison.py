@@ -94,6 +94,13 @@ def compare(
         DataError: for too few rows that neither has seen, and where their labels are all alike.
     """
     settings, negatives = pipeline.config.nightly, pipeline.config.train.negatives
+    link = pipeline.config.runs / pipeline.config.name / "current"
+    anew = f"Remove the link {link} to start anew."
+    if "trained_until" not in current.info:
+        raise ConfigError(
+            "the current model was trained when the schema had no time column, so no row is known to be new to it. "
+            f"{anew}"
+        )
     frame = unseen_rows(features, [current, candidate])
     if len(frame) < settings.min_window_rows:
         raise DataError(too_few(len(frame), settings, features, current, candidate))
@@ -104,9 +111,10 @@ def compare(
             reason = "predicts other targets than today's features hold"
         elif negatives is not None and bundle.schema.entity("item") is None:
             reason = "was trained when the schema named no item, so none can be drawn for it"
+        elif lost := sorted(set(bundle.schema.names("categorical", "continuous")) - set(frame.columns)):
+            reason = f"reads column(s) {', '.join(map(repr, lost))}, which today's features do not have"
         if reason:
-            link = pipeline.config.runs / pipeline.config.name / "current"
-            raise ConfigError(f"the current model {reason}. Remove the link {link} to start anew.")
+            raise ConfigError(f"the current model {reason}. {anew}")
         table = evaluation_table_of(bundle, features, frame)
         outputs.append(evaluate(bundle.model, table, bundle.schema, pipeline.device).predictions[0].cpu())
     batch, target = table.unpack(table.words), features.schema.targets[0]

@@ -117,6 +117,37 @@ def test_unchanged_weights_are_not_promoted_so_that_the_model_before_stays(finis
     assert f"the weights are those of the current model, run {second}" in nights(finished)[-1]["decision"]
 
 
+@pytest.mark.parametrize(
+    ("lacks", "reason"),
+    [
+        ("time", r"had no time column, so no row is known to be new to it\."),
+        ("column", r"reads column\(s\) 'signal', which"),
+    ],
+)
+def test_a_current_model_that_cannot_be_compared_is_an_error_that_says_why(tmp_path, lacks, reason):
+    """The first was "Failed: 'trained_until'"; the second was put down to tonight's data, exit code 20."""
+    day_of_rows(0, 600).to_csv(tmp_path / "rows.csv", index=False)
+    settings = {
+        "name": "table",
+        "recipe": "table",
+        "runs": str(tmp_path / "runs"),
+        "artifacts": str(tmp_path / "artifacts"),
+        "features": {
+            "path": str(tmp_path / "rows.csv"),
+            "continuous": ["signal", "noise"],
+            "targets": {"clicked": {"task": "binary"}},
+        },
+    }
+    config = tmp_path / "table.yaml"
+    config.write_text(json.dumps(settings | {"train": {"epochs": 1}, "nightly": {"min_window_rows": 10}}))
+    timed = "features.time=at"
+    assert main(["train", "--config", str(config), *([] if lacks == "time" else [timed])]) == 0
+    changed = [timed] if lacks == "time" else [timed, "features.continuous=[noise]"]
+    assert run_nightly(config, changed) == FAILED
+    line = json.loads((tmp_path / "runs" / "table" / "nightly.jsonl").read_text().splitlines()[-1])
+    assert re.search(reason + r".* Remove the link .*current to start anew", line["decision"])
+
+
 def test_the_current_model_that_is_gone_is_an_error_that_names_the_link(finished):
     """It is not as if there were none, so that anything would be promoted (P11, R3)."""
     shutil.rmtree((finished.home / "current").resolve())
