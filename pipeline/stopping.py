@@ -13,11 +13,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(KeyboardInterrupt):
-    """Somebody has asked this process to stop. A `KeyboardInterrupt`, so that what it passes cleans up as for that."""
+    """Somebody has asked this process to stop. A `KeyboardInterrupt`, so that what it passes cleans up as for that.
 
-    def __init__(self, number: int) -> None:
+    recorded: whether the night that was stopped has its line in nightly.jsonl.
+    """
+
+    def __init__(self, number: int, recorded: bool = False) -> None:
         super().__init__(signal.Signals(number).name)
-        self.number = signal.Signals(number)
+        self.number, self.recorded = signal.Signals(number), recorded
 
 
 @contextmanager
@@ -39,6 +42,11 @@ def stoppable() -> Iterator[None]:
     finally:
         for number in taken:
             signal.signal(number, before[number])
+
+
+def stopped_text(number: signal.Signals) -> str:
+    """What a night's line says of it."""
+    return f"Stopped by {number.name}; run again to go on."
 
 
 def stopped_by(error: BaseException) -> signal.Signals | None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from gigabatch.pipeline.commands.options import DEFAULT_CONFIG
-from gigabatch.pipeline.stopping import stoppable, stopped_by
+from gigabatch.pipeline.stopping import Stopped, stoppable, stopped_by, stopped_text
 
 USAGE, FAILED = 2, 40
 # No permission, a full or a read-only disk, a folder for a file: nothing that a traceback would explain.
@@ -73,6 +73,8 @@ def command(name: str, function: Callable[..., int]) -> Callable[..., int]:
         except (Exception, KeyboardInterrupt) as error:
             if number := stopped_by(error):
                 print(f"gigabatch: stopped by {number.name}; run again to go on.", file=sys.stderr)
+                if name == "nightly" and not (isinstance(error, Stopped) and error.recorded):  # before its work began
+                    record_mistake(arguments["config"], arguments["overrides"], stopped_text(number), 128 + number)
                 return 128 + number
             if not isinstance(error, ValueError | OSError) or not is_users(error):
                 raise
@@ -157,14 +159,14 @@ def check_config(config: Path, overrides: Sequence[str]) -> None:
     load_config(config, overrides)
 
 
-def record_mistake(config: Path, overrides: Sequence[str], text: str) -> None:
+def record_mistake(config: Path, overrides: Sequence[str], text: str, code: int = FAILED) -> None:
     """A night's line in nightly.jsonl, where the job could not even begin, if the configuration tells where that is."""
     from gigabatch.pipeline.config.config import named_folder
     from gigabatch.pipeline.runs.record import append_record
 
     home = named_folder(config, overrides)
     if home is not None:
-        append_record(home, "nightly", FAILED, text, None)
+        append_record(home, "nightly", code, text, None)
 
 
 def is_users(error: Exception) -> bool:

@@ -10,6 +10,7 @@ are others than the current ones, and nobody has rolled it back.
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ from gigabatch.pipeline.runs.record import append_record
 from gigabatch.pipeline.runs.verify import weights_of
 from gigabatch.pipeline.stages.run import Run
 from gigabatch.pipeline.stages.stages import Features, Pipeline
-from gigabatch.pipeline.stopping import Stopped, stopped_by
+from gigabatch.pipeline.stopping import Stopped, stopped_by, stopped_text
 from gigabatch.pipeline.store.files import ArtifactError
 from gigabatch.pipeline.store.locks import folder_lock
 
@@ -70,8 +71,8 @@ def _recorded(config: RunConfig, home: Path) -> int:
         outcome = _night(config, home)
     except (Exception, KeyboardInterrupt) as error:
         if number := stopped_by(error):
-            append_record(home, "nightly", 128 + number, f"Stopped by {number.name}; run again to go on.", None)
-            raise Stopped(number) from error
+            append_record(home, "nightly", 128 + number, stopped_text(number), None)
+            raise Stopped(number, recorded=True) from error
         if not isinstance(error, ValueError):
             log.exception("nightly")
         outcome = Outcome(FAILED, f"Failed: {error}")
@@ -82,6 +83,8 @@ def _recorded(config: RunConfig, home: Path) -> int:
         _show(home, outcome, moment)
     except Exception:  # a full disk, or a chart that cannot be drawn
         log.exception("%s could not be written; what was decided stands", home / "nightly.html")
+    except KeyboardInterrupt as error:
+        raise Stopped(stopped_by(error) or signal.SIGINT, recorded=True) from error
     print(outcome.text)
     return outcome.code
 

@@ -19,6 +19,7 @@ from gigabatch.pipeline.nightly.nightly import run_nightly
 from gigabatch.pipeline.runs.pointers import RunError
 from gigabatch.pipeline.runs.promote import promote_by_hand, rollback, unblock
 from gigabatch.pipeline.stages.run import write_report
+from gigabatch.pipeline.stopping import Stopped
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
 PROMOTED, KEPT, REFUSED, FAILED = 0, 10, 20, 40
@@ -207,6 +208,20 @@ def test_a_night_that_is_stopped_leaves_its_line_and_nothing_else(tiny, number):
     assert (child.returncode, error) == (128 + number, f"gigabatch: stopped by {number.name}; run again to go on.\n")
     assert [(night["exit_code"], night["run"]) for night in nights(tiny)] == [(128 + number, None)]
     assert tiny.hidden() == []
+
+
+@pytest.mark.parametrize("where", ["load_config", "folder_lock", "write_report"])
+def test_a_night_that_is_stopped_before_its_work_or_after_it_has_one_line(finished, monkeypatch, where):
+    """The seconds of imports had none, though the docs promise one."""
+
+    def stop(*_, **__):
+        raise Stopped(signal.SIGTERM)
+
+    monkeypatch.setattr(f"gigabatch.pipeline.nightly.nightly.{where}", stop)
+    write_day(finished.raw, 1, 600)
+    assert main(["nightly", "--config", str(finished.config), "nightly.tolerance=1"]) == 128 + signal.SIGTERM
+    late = where == "write_report"  # what was decided stands
+    assert [night["exit_code"] for night in nights(finished)] == [PROMOTED if late else 143]
 
 
 @pytest.mark.parametrize("wrong", ["train.epochs=0", "trian.epochs=1", "nonsense", "model.kind=nothing"])
