@@ -79,10 +79,15 @@ def remove_leftovers(folder: Path) -> dict[Path, int]:
 
 
 def remove_folder(folder: Path) -> int:
-    """Remove a folder; returns the bytes of its files, but of those that have another name elsewhere."""
-    stats = [file.stat() for file in folder.rglob("*") if file.is_file()]
-    size = sum(stat.st_size for stat in stats if stat.st_nlink == 1)
-    shutil.rmtree(folder)
+    """Remove a folder, which another process may be removing, too; returns the bytes of its files, but of those that
+    have another name elsewhere."""
+    size = 0
+    with contextlib.suppress(FileNotFoundError):
+        stats = [file.stat() for file in folder.rglob("*") if file.is_file()]
+        size = sum(stat.st_size for stat in stats if stat.st_nlink == 1)
+    while os.path.lexists(folder):
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder)
     return size
 
 
