@@ -22,6 +22,7 @@ from gigabatch.pipeline.config.config import ConfigError, RunConfig, load_config
 from gigabatch.pipeline.display import render_table
 from gigabatch.pipeline.embedding.embed import embed
 from gigabatch.pipeline.embedding.embed_write import EmbedSettings
+from gigabatch.pipeline.evaluation.evaluate import choose_metric
 from gigabatch.pipeline.nightly.comparison import Comparison, compare
 from gigabatch.pipeline.nightly.times import refuse_future
 from gigabatch.pipeline.reports.report import ReportData, write_report
@@ -97,6 +98,7 @@ def _night(config: RunConfig, home: Path) -> Outcome:
         features = pipeline.features()
         if features.schema.only("time") is None:
             raise ConfigError("nightly: the recipe has no time column, so no row is known to be new to both models.")
+        choose_metric(config.nightly, features.schema, in_groups=config.train.negatives is not None)
         refuse_future(features)
         encoded = features.encode()
     except (DataError, LoaderError) as error:

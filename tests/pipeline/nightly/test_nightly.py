@@ -245,6 +245,14 @@ def test_rows_without_a_time_are_refused_before_any_work(tiny):
     assert tiny.artifacts("features") == []
 
 
+def test_a_metric_that_does_not_apply_is_refused_before_any_training(tiny):
+    """Else the first night promotes, and every later one trains and fails."""
+    assert run_nightly(tiny.config, ["nightly.metric=mrr"]) == FAILED
+    assert "nightly.metric: mrr does not apply" in nights(tiny)[-1]["decision"]
+    assert tiny.artifacts("train") == []
+    assert pointer(tiny, "current") is None
+
+
 def test_a_bad_candidate_is_kept_out_and_current_stays(finished):
     run_nightly(finished.config)
     before = pointer(finished, "current")
