@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +28,10 @@ from gigabatch.models.shelf import ModelSpec, spec_of
 from gigabatch.pipeline.config.config import ConfigError, LossSettings
 from gigabatch.pipeline.store.keys import file_checksum
 
+log = logging.getLogger(__name__)
 FORMAT = 2  # since 2 a model is described by its name, inputs and settings
 BLOCK_ROWS = 65_536
+FEW_VALUES = 20  # that may all be new by chance
 WEIGHTS = "weights.safetensors"
 AGAIN = "Train again, which mends the run, or take another."
 
@@ -98,12 +101,33 @@ class Bundle:
         ------
         DataError
             Where a column is missing or holds what its type cannot; the message names it.
+
+        Notes
+        -----
+        A column of 20 or more values of which none was there in training is named in a warning of the log: CSV files
+        are read as text, so a whole number with nulls that was written as `3.0` is not the 3 of a data frame.
         """
         rows = torch.from_dlpack(self.preprocessor.pack(frame, targets=False)).to(self.device)
         num_ids = len(self.schema.names("categorical"))
         ids, floats = rows[:, :num_ids], rows[:, num_ids:].view(torch.float32)
+        for text in self._unknown(ids, frame):
+            log.warning(text)
         outputs = torch.cat(list(model_outputs(self.model, ids, floats)))
         return self._named(outputs, frame)
+
+    def _unknown(self, ids: Tensor, frame: Any) -> Iterator[str]:
+        """What to say of columns of which no value is known: most often another spelling, such as 3.0 for 3."""
+        for name, values in zip(self.schema.names("categorical"), ids.T, strict=True):
+            vocabulary = self.preprocessor.vocabularies[name]
+            layout = vocabulary.layout
+            given = int((values != layout.null).sum())
+            if given >= FEW_VALUES and not bool((values >= layout.first).any()) and len(vocabulary.values):
+                first = engine_of(vocabulary.values).to_pandas(vocabulary.values[:3])
+                some = ", ".join(map(repr, first.tolist()))
+                yield (
+                    f"column {name!r}: none of its {given:,} values ({frame[name].dtype}) was there in training, whose "
+                    f"values are such as {some}. All count as unseen; is the column spelt or typed as it was?"
+                )
 
     def predict_raw(self, frame: Any) -> Any:
         """Predictions for raw rows, as `predict` gives them; they need no label, only the workflow's columns."""

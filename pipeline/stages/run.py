@@ -62,7 +62,7 @@ class Run:
     >>> config = RunConfig(name="clicks", recipe="table", features={"path": "clicks.csv", **columns})
     >>> run = Run(Pipeline(config).train().path)
     >>> run.summary["rows"], run.curve[-1]["epoch"]
-    (100, 5.0)
+    (100, 40.0)
     >>> run.bundle().predict(rows).shape
     (100, 1)
     """

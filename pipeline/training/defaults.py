@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log2, sqrt
+from math import ceil, log2, sqrt
 
 from gigabatch.features.schema import TensorSchema
 from gigabatch.models.optimizers.schedule import square_root_scaled_lr
@@ -13,6 +13,7 @@ RULED = ("batch_size", "epochs", "lr_max")
 ROW_VISITS = 400_000  # that an epoch's number is chosen for
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 40
 STEPS = 1500  # that a batch is chosen for
+FEWEST_STEPS = 200  # of a training, as far as MOST_EPOCHS allows
 LEAST_BATCH, MOST_BATCH = 64, 4096
 REFERENCE_BATCH = 256  # to which the learning rates below belong
 REFERENCE_LR = {"lamb": 0.03, "adagrad_lamb": 0.03, "adamw": 0.003, "cowclip": 0.003}
@@ -50,6 +51,7 @@ def settle(settings: TrainSettings, rows: int, num_ids: Sequence[int]) -> WholeT
         epochs = round(min(max(ROW_VISITS / rows, FEWEST_EPOCHS), MOST_EPOCHS))
         if num_ids:  # rows of tables that few train rows touch learn these by heart
             epochs = max(min(epochs, int(sqrt(rows / (2 * sum(num_ids))))), 1)
+        epochs = max(epochs, min(ceil(FEWEST_STEPS * (settings.batch_size or LEAST_BATCH) / rows), MOST_EPOCHS))
     if batch_size is None:
         nearest = 2 ** round(log2(rows * epochs / STEPS)) if rows * epochs > STEPS else 1
         batch_size = max(min(max(nearest, LEAST_BATCH), MOST_BATCH), 2 * settings.accumulate_steps)

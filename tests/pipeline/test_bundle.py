@@ -16,6 +16,7 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Column, Schema, Target
+from gigabatch.models.click.fm import FactorizationMachine
 from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.model import SCORE_ATOL, SCORE_RTOL
 from gigabatch.models.shelf import MODELS, ModelSpec, model_class
@@ -144,6 +145,23 @@ def test_an_unseen_category_and_a_new_null_are_scored(bundle, many):
     ids = bundle.preprocessor.transform(strange, targets=False)["city"].tolist()
     assert ids == [2, 2, 1]
     assert np.isfinite(bundle.predict(strange)["clicked"]).all()
+
+
+def test_a_column_of_which_no_value_is_known_is_named(caplog):
+    """A file's `3.0` is text, a frame's 3.0 the number 3, so a frame read from the same file knew no category."""
+    columns = Column("shop", "categorical", "string"), Column("clicked", "target", "float32")
+    rows = pd.DataFrame({"shop": ["3.0", "4.0", None] * 10, "clicked": [1.0, 0.0, 1.0] * 10})
+    preprocessor = Preprocessor(Schema(columns, (Target("clicked", "binary"),))).fit([rows])
+    inputs = ModelInputs(num_ids=(preprocessor.tensor_schema.ids[0].num_ids,), num_floats=0)
+    bundle = Bundle(preprocessor, FactorizationMachine(inputs, FactorizationMachine.Settings()), {})
+    bundle.predict(rows)
+    bundle.predict(rows.assign(shop=[3.0, 4.0, None] * 10).head(20))  # 14 values
+    bundle.predict(rows.assign(shop=["3.0"] + ["5"] * 29))
+    assert not caplog.messages
+    bundle.predict(rows.assign(shop=[3.0, 4.0, None] * 10))
+    (text,) = caplog.messages
+    assert text.startswith("column 'shop': none of its 20 values (float64) was there in training")
+    assert "'3.0', '4.0'" in text
 
 
 def test_a_missing_column_is_named_with_those_there(bundle, many):

@@ -19,6 +19,12 @@ REFUSED, SAME, RELABELLED, AS_NULL, UNTOUCHED = "refused", "same", "relabelled",
 # SAME: as of the plain column. RELABELLED: each value counts as itself, whatever its type. AS_NULL: as of a column of
 # nulls. UNTOUCHED: the values come out as they went in, in the rows that stay. A function: (frame, column) -> values.
 
+
+def weekday(frame, column):
+    """Of moments, in UTC."""
+    return pd.to_datetime(frame[column], utc=True).dt.weekday.tolist()
+
+
 DATES = {"moments_ns", "moments_s_in_zone", "moments_of_mixed_zones", "durations", "moments_for_text"}
 NO_VALUES = {*DATES, "decimals", "decimals_with_fraction", "complex_numbers", "lists_of_numbers", "mixed_objects",
              "lone_surrogate", "bytes_of_bad_utf8", "a_list_among_text", "a_number_among_text"}  # fmt: skip
@@ -204,7 +210,8 @@ CASES = [
     Case("count_encoding", {"events": TABLE, **BY, **O, "at": "at"}, {**KEYS, "at": "time"},
          {**COUNTS, "at": REFUSED}, LOOKED_UP),
     Case("date_parts", {"column": "at", "parts": ["hour", "minute", "weekday"], "prefix": "p"}, {"at": "time"},
-         {"at": REFUSED}),
+         {"at": REFUSED},
+         {("at", form): weekday for form in ("moments_ns", "moments_s_in_zone", "moments_of_mixed_zones")}),
     Case("difference", {"left": "price", "right": "at", **O}, {"price": "number", "at": "number"},
          {"price": NULL, "at": NULL}, KEPT),
     Case("difference_lag", {**BY, "order": "row", "column": "price", **O}, {**KEYS, "row": "time", "price": "number"},

@@ -275,7 +275,10 @@ def test_date_parts_are_those_of_the_minutes_given_whatever_clocks_do(moments):
 ], ids=["naive", "zoned", "objects", "mixed zones", "zoned and naive"])  # fmt: skip
 def test_dates_are_never_taken_as_numbers_of_some_unit_and_zone(column):
     frame = pd.DataFrame({"at": column, "key": 1})
-    steps = [DateParts("at", ["hour"], "at"), *(Cast(["at"], dtype) for dtype in ("int64", "float64", "bool")),
+    hours = [pd.Timestamp(moment).tz_localize("UTC").hour if moment.tzinfo is None else moment.astimezone(UTC).hour
+             for moment in column]  # fmt: skip
+    assert DateParts("at", ["hour"], "at")(frame)["at_hour"].tolist() == hours
+    steps = [*(Cast(["at"], dtype) for dtype in ("int64", "float64", "bool")),
              CountEncoding(frame.assign(at=[1, 2]), ["key"], "n", at="at"), HashBucket("at", 5)]  # fmt: skip
     for step in steps:
         with pytest.raises(DataError, match="'at'"):

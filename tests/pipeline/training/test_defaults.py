@@ -26,7 +26,8 @@ from tests.examples import examples
         (1_600_000, (938_604, 903_867), 1, 1024),  # fewer rows than ids
         (2_000_000, (), 3, 4096),
         (10**9, (1000,), 3, 4096),
-        (1, (5,), 1, 64),
+        (1600, (1100, 8, 5), 8, 64),  # 200 updates of 64 rows
+        (1, (5,), 40, 64),
     ],
 )
 def test_the_rule_by_hand(rows, num_ids, epochs, batch_size):
