@@ -330,7 +330,8 @@ class Unfaithful(Model):
 @pytest.mark.parametrize("format", ["torch", "onnx_rows"])
 def test_a_file_that_differs_is_an_error_and_is_not_left_behind(format, tmp_path):
     preprocessor = fitted()
-    inputs = ModelInputs(tuple(column.num_ids for column in preprocessor.tensor_schema.ids), 4)
+    tensors = preprocessor.tensor_schema
+    inputs = ModelInputs(tuple(column.num_ids for column in tensors.ids), len(tensors.floats))
     with pytest.raises(ExportError, match=r"values differ from the bundle's, by up to 0\.0"):
         export_bundle(Bundle(preprocessor, Unfaithful(inputs), {}), tmp_path, [format])
     assert list(tmp_path.iterdir()) == []
