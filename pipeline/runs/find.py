@@ -70,7 +70,7 @@ def find_run(config: RunConfig, run: str | Path | None = None) -> FoundRun:
         require_current(home)
     path = Path(os.path.realpath(link))
     lease = Lease(config.runs)
-    if not path.is_dir():
+    if not any((path / name).exists() for name in ("manifest.json", "model")):
         known = ", ".join(found.name for found in artifacts_newest_first(home)) if home.is_dir() else ""
         raise RunError(
             f"run {link}: no model there. Train first (gigabatch train), or give another with --run: {CURRENT}, "

@@ -130,11 +130,11 @@ def test_comparisons_are_the_rounds_of_a_binary_search(pairs, first):
     ("overrides", "touched"),
     [
         # Of a table of width D: weight and first moment, 4 D bytes each, read and written; a second moment a row.
-        (("train.optimizer=lamb",), lambda width: 16 * width + 8),
-        (("train.optimizer=adagrad_lamb",), lambda width: 8 * width + 8),
+        (("train.optimizer=lamb", "train.optimizer_settings.rowwise_method=lamb"), lambda width: 16 * width + 8),
+        (("train.optimizer=lamb",), lambda width: 8 * width + 8),  # row-wise Adagrad has no first moment
         (("train.optimizer=adamw",), None),
     ],
-    ids=["lamb", "adagrad", "adamw"],
+    ids=["rows of lamb", "lamb", "adamw"],
 )
 def test_a_rows_state_is_read_off_the_optimizer(trained, overrides, touched):
     experiment = Experiment.of_run(trained[0].config, [*SMALL, *overrides, "train.precision=float32"])
