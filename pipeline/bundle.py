@@ -119,9 +119,10 @@ class Bundle:
         """What to say of columns of which no value is known: most often another spelling, such as 3.0 for 3."""
         for name, values in zip(self.schema.names("categorical"), ids.T, strict=True):
             vocabulary = self.preprocessor.vocabularies[name]
-            layout = vocabulary.layout
-            given = int((values != layout.null).sum())
-            if given >= FEW_VALUES and not bool((values >= layout.first).any()) and len(vocabulary.values):
+            if len(vocabulary.values) == 0 or bool((values >= vocabulary.layout.first).any()):
+                continue
+            given = int((values != vocabulary.layout.null).sum())
+            if given >= FEW_VALUES:
                 first = engine_of(vocabulary.values).to_pandas(vocabulary.values[:3])
                 some = ", ".join(map(repr, first.tolist()))
                 yield (

@@ -80,6 +80,10 @@ class IdLayout:
         """Rows that an embedding table needs for a vocabulary of `num_values`."""
         return self.first + num_values
 
+    def is_unseen(self, ids: Any) -> Any:
+        """Bool array of ids, of any library: which stand for values that the vocabulary does not have."""
+        return (ids >= self.unseen) & (ids < self.unseen + self.buckets)
+
     def ids(self, positions: Any, null: Any, buckets: Any) -> Any:
         """int32 ids of positions in a vocabulary (-1: not there), of nulls (bool array) and of the unseen.
 

@@ -207,8 +207,7 @@ def unseen_shares(preprocessor: Any, tables: Mapping[str, PackedTable]) -> dict[
         found[split] = {}
         for position, column in enumerate(table.schema.ids):
             layout = preprocessor.vocabularies[column.name].layout
-            values = ids[:, position]
-            unseen = (values >= layout.unseen) & (values < layout.unseen + layout.buckets)
+            unseen = layout.is_unseen(ids[:, position])
             found[split][column.name] = float(unseen.double().mean()) if len(table) else 0.0
     return found
 

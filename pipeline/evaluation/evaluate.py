@@ -242,7 +242,7 @@ def column_summary(preprocessor: Any, train: PackedTable, test: PackedTable) -> 
     for position, column in enumerate(train.schema.ids):
         vocabulary = preprocessor.vocabularies[column.name]
         layout = vocabulary.layout
-        unseen = (asked[:, position] >= layout.unseen) & (asked[:, position] < layout.unseen + layout.buckets)
+        unseen = layout.is_unseen(asked[:, position])
         found.append(
             {
                 "name": column.name,

@@ -97,7 +97,7 @@ def promote_by_hand(config: RunConfig, run: str) -> str:
             return text
         gone = before.current is None or not before.current.is_dir()
         previous = before.previous if gone or _weights_or_none(before.current) == weights else before.current
-        write_pointers(home, found.path, previous or before.previous, blocked)
+        write_pointers(home, found.path, previous, blocked)
     old = "there was none before" if before.current is None else f"{before.current.name} was it before"
     text = f"Promoted by hand: {found.id} is current, {old}.{lifted}"
     append_record(home, "promote", 0, text, found.id)
