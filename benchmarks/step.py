@@ -9,8 +9,12 @@ Each contender gathers a shuffled batch of the same packed table, goes forward a
 - torch: nn.Embedding, float32, fused AdamW over everything (dense gradients), its rows by index_select of a randperm;
 - ours: BatchLoader, tables moved row by row in one kernel, batch norm folded, bfloat16 where the processor has it.
 
+The same again with layers [1000, 500] and dropout of .1 at batch 14,336, where torch's masks took most of a step; there
+"torch's masks" is ours with the plain form and `nn.Dropout`, and "not folded" the plain form with our dropout.
+
 They take turns in one process, a few steps at a time, medians of all steps but the first of each turn. Bars: at least 4
-times torch at batch 204,800 and 10 times at 4,096; at most 10 % of a step spent waiting for its rows (3 % on a GPU).
+times torch at batch 204,800 and 10 times at 4,096, and with dropout 1.4 times ours with torch's masks; at most 10 % of
+a step spent waiting for its rows (3 % on a GPU).
 """
 
 from __future__ import annotations
@@ -44,6 +48,7 @@ NUM_IDS = (938_604, 903_867, 56, 32_763, 4, 27_842, *(3,) * 7)
 WIDTHS = (16, 16, 4, 8, 1, 8, *(3,) * 7)
 NUM_FLOATS, LAYERS = 20, (64, 32)
 BATCHES = {204_800: 4.0, 4_096: 10.0}
+WIDE, WIDE_BATCH, DROPOUT, WIDE_RATIO = (1000, 500), 14_336, 0.1, 1.4
 MOST_WAITING = {"cpu": 0.10, "cuda": 0.03}
 Step = Callable[[], Tensor]
 
@@ -64,14 +69,15 @@ def packed_pairs(num_rows: int, seed: int = 1) -> PackedTable:
     return PackedTable(torch.from_numpy(words), schema)
 
 
-def torch_step(table: PackedTable, batch_size: int) -> Step:
-    """One step of plain torch as a function."""
+def torch_step(table: PackedTable, batch_size: int, widths: tuple[int, ...] = LAYERS, dropout: float = 0.0) -> Step:
+    """One step of plain torch as a function; widths are those of the hidden layers."""
     tables = nn.ModuleList(nn.Embedding(n, d) for n, d in zip(NUM_IDS, WIDTHS, strict=True))
     norm = nn.BatchNorm1d(NUM_FLOATS)
-    sizes = [sum(WIDTHS) + NUM_FLOATS, *LAYERS]
+    sizes = [sum(WIDTHS) + NUM_FLOATS, *widths]
     blocks: list[nn.Module] = []
     for num_in, num_out in pairwise(sizes):
         blocks += [nn.Linear(num_in, num_out, bias=False), nn.ReLU(inplace=True), nn.BatchNorm1d(num_out)]
+        blocks += [nn.Dropout(dropout)] if dropout else []
     layers = nn.Sequential(*blocks, nn.Linear(sizes[-1], 1))
     device = table.device
     model = nn.ModuleList([tables, norm, layers]).to(device)
@@ -104,15 +110,22 @@ def our_step(
     precision: str = "auto",
     folded: bool = True,
     waits: list[float] | None = None,
+    widths: tuple[int, ...] = LAYERS,
+    dropout: float = 0.0,
+    torch_masks: bool = False,
     **settings: str,
 ) -> Step:
     """One step of ours as a function, through the loader and the step that `gigabatch train` runs.
 
-    waits: is given the seconds that each step waited for its batch. settings: of the optimizer.
+    waits: is given the seconds that each step waited for its batch. widths: of the hidden layers. torch_masks: masks
+    of the plain form by `nn.Dropout`. settings: of the optimizer.
     """
     inputs = ModelInputs(NUM_IDS, NUM_FLOATS)
-    model = TabularModel(inputs, TabularSettings(LAYERS, embedding_widths=WIDTHS)).to(table.device)
+    model = TabularModel(inputs, TabularSettings(widths, dropout, embedding_widths=WIDTHS)).to(table.device)
     model.folded = folded
+    if torch_masks:
+        for block in model.layers[:-1]:
+            block[-1] = nn.Dropout(dropout)
     loader = BatchLoader(BatchDataset(table, batch_size, shuffle=True, drop_last=True), device=table.device)
     step = TrainStep(
         model,
@@ -155,6 +168,21 @@ def timed_turns(
     return {name: (median(times), min(times), max(times)) for name, times in found.items()}
 
 
+def table_of(found: dict[str, tuple[float, float, float]], title: str, batch_size: int) -> list[dict[str, Any]]:
+    """Lines of the table that is printed."""
+    return [
+        {
+            "batch": title,
+            "who": name,
+            "ms a step": round(1e3 * time_, 2),
+            "spread": f"{1e3 * least:.1f}-{1e3 * most:.1f}",
+            "rows/s": f"{batch_size / time_:,.0f}",
+            "times torch": round(found["torch"][0] / time_, 2),
+        }
+        for name, (time_, least, most) in found.items()
+    ]
+
+
 def main() -> None:
     flags = arguments(__doc__ or "", rows=2_000_000, turns=7)
     automatic = "cuda" if torch.cuda.is_available() else "cpu"
@@ -162,7 +190,10 @@ def main() -> None:
     torch.manual_seed(0)
     rows, turns = (300_000, 1) if flags.quick else (flags.rows, flags.turns)
     table = packed_pairs(rows).to(device)
-    seconds, ratios, claims, shown = {}, {}, {}, []
+    seconds: dict[str, float] = {}
+    ratios: dict[str, float] = {}
+    claims: dict[str, tuple[float, float, bool]] = {}
+    shown: list[dict[str, Any]] = []
     for batch_size, required in BATCHES.items():
         waits: list[float] = []
         contenders = {
@@ -181,17 +212,22 @@ def main() -> None:
         claims[f"times torch at batch {batch_size:,}"] = (ratio, required, ratio >= required)
         share, most = median(waits) / middle["ours"], MOST_WAITING[device.type]
         claims[f"share of a step that waits for its batch of {batch_size:,}"] = (share, most, share <= most)
-        shown += [
-            {
-                "batch": f"{batch_size:,}",
-                "who": name,
-                "ms a step": round(1e3 * time_, 2),
-                "spread": f"{1e3 * found[name][1]:.1f}-{1e3 * found[name][2]:.1f}",
-                "rows/s": f"{batch_size / time_:,.0f}",
-                "times torch": round(middle["torch"] / time_, 2),
-            }
-            for name, time_ in middle.items()
-        ]
+        shown += table_of(found, f"{batch_size:,}", batch_size)
+    wide: dict[str, Any] = {"widths": WIDE, "dropout": DROPOUT}
+    contenders = {
+        "torch": torch_step(table, WIDE_BATCH, WIDE, DROPOUT),
+        "ours": our_step(table, WIDE_BATCH, **wide),
+        "ours, not folded": our_step(table, WIDE_BATCH, folded=False, **wide),
+        "ours, torch's masks": our_step(table, WIDE_BATCH, folded=False, torch_masks=True, **wide),
+        "ours, no dropout": our_step(table, WIDE_BATCH, widths=WIDE),
+    }
+    found = timed_turns(contenders, turns, 2 if flags.quick else 5, device)
+    middle = {name: time_ for name, (time_, _, _) in found.items()}
+    seconds |= {f"{name}, dropout": time_ for name, time_ in middle.items()}
+    ratios["torch_dropout"] = middle["torch"] / middle["ours"]
+    ratio = ratios["torch_masks_dropout"] = middle["ours, torch's masks"] / middle["ours"]
+    claims["times ours with torch's masks, dropout .1"] = (ratio, WIDE_RATIO, ratio >= WIDE_RATIO)
+    shown += table_of(found, f"{WIDE_BATCH:,}, dropout .1, layers [1000, 500]", WIDE_BATCH)
     render_table(shown, f"a training step from packed rows, {rows:,} rows in the table")
     finish(
         "step",

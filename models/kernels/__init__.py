@@ -14,7 +14,7 @@ import torch
 from gigabatch.models.errors import ModelError, require_known
 
 VERSIONS = ("reference", "cpu", "cuda")
-KERNELS = ("lookup", "row_update", "folded")
+KERNELS = ("lookup", "row_update", "folded", "dropout")
 
 
 def kernel(name: str, device: torch.device | str, version: str | None = None) -> ModuleType:

@@ -100,6 +100,11 @@ def stored_as(tensor: Tensor) -> np.ndarray:
     return np.empty(0, np.uint16 if tensor.dtype == torch.bfloat16 else np.float32)
 
 
+def numbers(values: Tensor) -> np.ndarray:
+    """A tensor's own memory: float32, or the bits of bfloat16 as uint16."""
+    return values.view(torch.uint16).numpy() if values.dtype == torch.bfloat16 else values.numpy()
+
+
 def read(stored):
     """A stored number, float32 or the bits of a bfloat16 as uint16, as float32."""
     raise NotImplementedError("for compiled loops")

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from gigabatch.models.errors import require, require_known
 from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables
 
 
@@ -124,7 +125,7 @@ def mlp(
             parts.append(nn.BatchNorm1d(width))
         parts.append(nn.ReLU())
         if dropout:
-            parts.append(nn.Dropout(dropout))
+            parts.append(Dropout(dropout))
     if num_out is not None:
         parts.append(OutputLinear(layers[-1] if layers else num_in, num_out))
     return nn.Sequential(*parts)

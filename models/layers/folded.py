@@ -11,6 +11,11 @@ A = dz^T h that dW asks for anyway, and the sums d = sum over rows of dz:
 so that each activation is written once and read twice on the way down, and read and overwritten once on the way back.
 (Derived from Ioffe and Szegedy, arXiv 1502.03167, section 3; s, t, mu and r have one entry a column.)
 
+Dropout between batch norm and the next layer, y' = m y / (1 - p), keeps t from becoming a bias: there y' is made,
+in one pass that computes its mask m from counters (`models/kernels/dropout`), h is kept beside it, and dz^T y' is dW.
+With g = dz W the way back reads g and h once more for sum dy = sum m g / (1 - p) and sum dy h; the rest is as above,
+with dh = s m g / (1 - p) + h slope + offset. Without a batch norm y' takes the place of h.
+
 Products run in `dtype`, bfloat16 where the hardware has it; weights, sums, and what is computed from them stay float32.
 
 Shapes: B rows, K columns of the first layer's input (embeddings, floats, zeros up to a multiple of 32), N of a layer.
@@ -19,13 +24,14 @@ Shapes: B rows, K columns of the first layer's input (embeddings, floats, zeros 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from gigabatch.models.kernels import kernel
+from gigabatch.models.kernels.dropout.reference import draw_seeds
 from gigabatch.models.layers.embeddings import BufferPool, EmbeddingTables, RowGradient, kept_ids
 
 COLUMN_MULTIPLE = 32  # of bfloat16: rows of whole cache lines, which the products' inner loops want
@@ -36,13 +42,16 @@ class FoldedNetwork:
     """The parts of a network that `folded_forward` runs: linear layers, each after an optional batch norm of its input.
 
     linears: L of them; all but the last are followed by a ReLU. norms: that of each ReLU's output, L - 1 of them or
-    None. float_norm: that of the floats, or None.
+    None. float_norm: that of the floats, or None. dropouts: what is dropped of each norm's output, L - 1 rates.
+    embedding_dropout: of the looked up rows.
     """
 
     embeddings: EmbeddingTables
     float_norm: nn.BatchNorm1d | None
     linears: Sequence[nn.Linear]
     norms: Sequence[nn.BatchNorm1d | None]
+    dropouts: Sequence[float]
+    embedding_dropout: float = 0.0
 
     def parameters(self) -> list[Tensor]:
         """Those that get gradients here, in the order in which the backward pass returns them."""
@@ -53,7 +62,8 @@ class FoldedNetwork:
 def folded_forward(network: FoldedNetwork, ids: Tensor, floats: Tensor, dtype: torch.dtype) -> Tensor:
     """ids [B, C] int32, floats [B, F] float32 -> outputs [B, O] float32, in training mode.
 
-    Batch norms use the batch's statistics and advance their running ones, as in `nn.Module.train`. Gradients of tables
+    Batch norms use the batch's statistics and advance their running ones, as in `nn.Module.train`; dropout takes its
+    seeds from the device's generator, and none where nothing is dropped. Gradients of tables
     go to `network.embeddings.row_gradients`, whose `gradients` must be `rows`.
     """
     assert network.embeddings.gradients == "rows", network.embeddings.gradients
@@ -90,6 +100,21 @@ class _Fold:
         return cls(one, zero, zero, one, None)
 
 
+@dataclass
+class _Layer:
+    """What a linear layer's backward pass asks for: its input, the batch norm before it, the activation before both.
+
+    inputs: [B, K], h or, after dropout, y'. hidden: [B, K], h. rate, seed: of dropout; where it is 0, weight is W s.
+    """
+
+    inputs: Tensor
+    fold: _Fold
+    hidden: Tensor
+    seed: Tensor | None = None
+    rate: float = 0.0
+    weight: Tensor = field(init=False)
+
+
 class _Folded(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -103,31 +128,45 @@ class _Folded(torch.autograd.Function):
         *parameters: Tensor,
     ) -> Tensor:
         passes, pool = kernel("folded", ids.device), network.embeddings.buffers_of_step
+        drops = kernel("dropout", ids.device)
+        first = network.embedding_dropout if network.embeddings.width else 0.0
+        seeds = _seeds((first, *network.dropouts), ids.device)
         ids = kept_ids(ids)
-        inputs, fold = _inputs(network, ids, floats, dtype)
-        hidden, folds, folded = inputs, [], []
+        hidden, fold = _inputs(network, ids, floats, dtype)
+        if seeds[0] is not None:
+            embedded = hidden[:, : network.embeddings.width]
+            drops.dropout(embedded, embedded, seeds[0], first)
+        layers = []
+        layer = _Layer(hidden, fold, hidden)
         for index, linear in enumerate(network.linears):
+            hidden, fold = layer.inputs, layer.fold
             weight = torch.zeros(linear.out_features, hidden.shape[1], dtype=dtype, device=ids.device)
-            weight[:, : linear.in_features] = linear.weight * fold.scale
-            bias = torch.mv(linear.weight, fold.shift)
+            weight[:, : linear.in_features] = linear.weight * fold.scale if layer.seed is None else linear.weight
+            layer.weight = weight
+            layers.append(layer)
+            bias = torch.zeros_like(linear.weight[:, 0])
+            if layer.seed is None:
+                bias = torch.mv(linear.weight, fold.shift)
             if linear.bias is not None:
                 bias += linear.bias
             outputs = pool.take((len(hidden), len(weight)), dtype, ids.device)
             torch.mm(hidden, weight.t(), out=outputs)
-            folds.append(fold)
-            folded.append((hidden, weight))
             if index + 1 == len(network.linears):
                 break
             sums, squares = passes.relu_moments(outputs, bias)
-            norm = network.norms[index]
+            norm, rate, seed = network.norms[index], network.dropouts[index], seeds[index + 1]
             fold = (
                 _Fold.identity(linear.out_features, bias)
                 if norm is None
                 else _Fold.of(norm, sums, squares, len(outputs))
             )
-            hidden = outputs
+            layer = _Layer(outputs, fold, outputs, seed, rate)
+            if seed is not None:
+                if norm is not None:
+                    layer.inputs = pool.take(tuple(outputs.shape), dtype, ids.device)
+                drops.dropout(outputs, layer.inputs, seed, rate, fold.scale, fold.shift)
         ctx.network, ctx.ids, ctx.leaf_like, ctx.found = network, ids, leaf.detach(), found
-        ctx.folds, ctx.folded = folds, folded
+        ctx.layers, ctx.embedding_seed = layers, seeds[0]
         result = outputs.to(bias.dtype) + bias
         pool.give(outputs)
         return result
@@ -136,17 +175,25 @@ class _Folded(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         network: FoldedNetwork = ctx.network
         passes, pool = kernel("folded", gradient.device), network.embeddings.buffers_of_step
+        layers: list[_Layer] = ctx.layers
         found: dict[nn.Module, tuple[Tensor, ...]] = {}
         delta_sums = gradient.sum(0, dtype=torch.float64)
-        delta = pool.take(tuple(gradient.shape), ctx.folded[-1][1].dtype, gradient.device).copy_(gradient)
+        delta = pool.take(tuple(gradient.shape), layers[-1].weight.dtype, gradient.device).copy_(gradient)
         for index in reversed(range(len(network.linears))):
-            linear, fold, (hidden, folded_weight) = network.linears[index], ctx.folds[index], ctx.folded[index]
-            num_rows, weight = len(hidden), linear.weight
-            product = torch.mm(delta.t(), hidden)[:, : linear.in_features].to(weight.dtype)  # A
+            linear, layer = network.linears[index], layers[index]
+            fold, num_rows, weight = layer.fold, len(layer.inputs), linear.weight
+            product = torch.mm(delta.t(), layer.inputs)[:, : linear.in_features].to(weight.dtype)  # A
             sums = delta_sums.to(weight.dtype)  # d
-            found[linear] = (product * fold.scale + torch.outer(sums, fold.shift), sums)
-            grad_sums = torch.mv(weight.t(), sums)  # sum dy
-            grad_scale = fold.inverse * ((weight * product).sum(0) - fold.mean * grad_sums)  # dgamma
+            if layer.seed is not None:
+                found[linear] = (product, sums)
+                delta = _product(delta, layer.weight, pool)
+                dropped = passes.dropped_sums(delta, layer.hidden, layer.seed, layer.rate)
+                grad_sums, products = (part.to(weight.dtype) for part in dropped)
+            else:
+                found[linear] = (product * fold.scale + torch.outer(sums, fold.shift), sums)
+                grad_sums = torch.mv(weight.t(), sums)  # sum dy
+                products = (weight * product).sum(0)  # sum dy h
+            grad_scale = fold.inverse * (products - fold.mean * grad_sums)  # dgamma
             if fold.norm is not None:
                 found[fold.norm] = (grad_scale[-fold.norm.num_features :], grad_sums[-fold.norm.num_features :])
             if index == 0:
@@ -155,19 +202,35 @@ class _Folded(torch.autograd.Function):
             if fold.norm is not None:
                 slope = -fold.scale * fold.inverse * grad_scale / num_rows
                 offset = -fold.scale * grad_sums / num_rows - fold.mean * slope
-            delta = _product(delta, folded_weight, pool)
-            delta_sums = passes.norm_relu_backward(delta, hidden, slope, offset)
-            pool.give(hidden)
+            if layer.seed is None:
+                delta = _product(delta, layer.weight, pool)
+                delta_sums = passes.norm_relu_backward(delta, layer.hidden, slope, offset)
+            else:
+                dropout = fold.scale, layer.seed, layer.rate
+                delta_sums = passes.norm_relu_backward(delta, layer.hidden, slope, offset, *dropout)
+            pool.give(layer.hidden)
+            if layer.inputs is not layer.hidden:
+                pool.give(layer.inputs)
         # The inputs are done with, so their gradient takes their place.
-        width, inputs = network.embeddings.width, ctx.folded[0][0]
+        width, inputs = network.embeddings.width, layers[0].inputs
         if width:
-            torch.mm(delta, ctx.folded[0][1], out=inputs)
-            ctx.found[:] = [RowGradient(ctx.ids, inputs[:, :width], pool)]
+            torch.mm(delta, layers[0].weight, out=inputs)
+            embedded = inputs[:, :width]
+            if ctx.embedding_seed is not None:
+                drops = kernel("dropout", gradient.device)
+                drops.dropout(embedded, embedded, ctx.embedding_seed, network.embedding_dropout)
+            ctx.found[:] = [RowGradient(ctx.ids, embedded, pool)]
         pool.give(delta)
         modules = [module for module in (network.float_norm, *network.norms, *network.linears) if module is not None]
         gradients = [part for module in modules for part in found[module][: len(_parameters(module))]]
-        ctx.folded = ctx.folds = None
+        ctx.layers = None
         return (ctx.leaf_like, *(None,) * 5, *gradients)
+
+
+def _seeds(rates: Sequence[float], device: torch.device) -> list[Tensor | None]:
+    """A seed [2] for each rate that drops something, in their order, as one layer after the other would draw them."""
+    drawn = iter(draw_seeds(sum(rate > 0 for rate in rates), device) if any(rates) else ())
+    return [next(drawn) if rate else None for rate in rates]
 
 
 def _product(delta: Tensor, weight: Tensor, pool: BufferPool) -> Tensor:

@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import OutputLinear, check_settings, positive_number
 from gigabatch.models.model import Model
@@ -142,8 +143,8 @@ class Block(nn.Module):
         self.hidden_norm = nn.LayerNorm(dim)
         self.widen = nn.Linear(dim, 2 * hidden)
         self.narrow = nn.Linear(hidden, dim)
-        self.hidden_dropout = nn.Dropout(settings.hidden_dropout)
-        self.residual_dropout = nn.Dropout(settings.residual_dropout)
+        self.hidden_dropout = Dropout(settings.hidden_dropout)
+        self.residual_dropout = Dropout(settings.residual_dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """[B, T, d] -> [B, T, d], or [B, 1, d]."""

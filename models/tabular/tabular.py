@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width
 from gigabatch.models.layers.fields import check_settings, is_number, probability
 from gigabatch.models.layers.folded import FoldedNetwork, folded_forward
@@ -114,7 +115,7 @@ def linear_block(
         nn.init.constant_(norm.bias, 1e-3)  # as fastai's BatchNorm starts
         regularisers.append(norm)
     if dropout:
-        regularisers.append(nn.Dropout(dropout))
+        regularisers.append(Dropout(dropout))
     linear: list[nn.Module] = [nn.Linear(num_in, num_out, bias=not batch_norm)]
     if activation:
         linear.append(nn.ReLU(inplace=True))
@@ -152,7 +153,7 @@ class TabularModel(Model):
         super().__init__(inputs, settings)
         self.folded = True
         self.embeddings = EmbeddingTables(inputs.num_ids, settings.widths(inputs.num_ids))
-        self.embedding_dropout = nn.Dropout(settings.embedding_dropout)
+        self.embedding_dropout = Dropout(settings.embedding_dropout)
         has_norm = settings.batch_norm_floats and inputs.num_floats
         self.float_norm = nn.BatchNorm1d(inputs.num_floats) if has_norm else None
         self.layers = self._build_layers()
@@ -209,8 +210,6 @@ class TabularModel(Model):
             return "torch.compile fuses the plain form"
         if self.embeddings.gradients != "rows":
             return f"the tables' gradients are {self.embeddings.gradients}, not rows"
-        if any(settings.layer_dropouts) or settings.embedding_dropout:
-            return "there is dropout between batch norm and the next layer"
         if not settings.linear_first or settings.batch_norm_last:
             return "a batch norm is not between a ReLU and the next linear layer"
         norms = [module for module in self.modules() if isinstance(module, nn.modules.batchnorm._NormBase)]
@@ -225,4 +224,5 @@ class TabularModel(Model):
             next((m for m in block.children() if isinstance(m, nn.BatchNorm1d)), None)
             for block in self.layers.children()
         ][:-1]
-        return FoldedNetwork(self.embeddings, self.float_norm, linears, norms)
+        dropouts, first = self.settings.layer_dropouts, self.settings.embedding_dropout
+        return FoldedNetwork(self.embeddings, self.float_norm, linears, norms, dropouts, first)

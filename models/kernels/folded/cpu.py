@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gigabatch.models.kernels.row_loops import njit, read, rounded
+from gigabatch.models.kernels.dropout.cpu import keeps, mask_of
+from gigabatch.models.kernels.row_loops import njit, numbers, read, rounded
 
 BLOCK_ROWS = 256
 
@@ -20,7 +21,7 @@ BLOCK_ROWS = 256
 def column_moments(values: Tensor) -> tuple[Tensor, Tensor]:
     """As the reference."""
     partial = np.empty((-(-len(values) // BLOCK_ROWS), 2, values.shape[1]))
-    _columns(_array(values), partial)
+    _columns(numbers(values), partial)
     sums = torch.from_numpy(partial.sum(axis=0))
     return sums[0], sums[1]
 
@@ -30,22 +31,38 @@ def relu_moments(values: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Te
     """As the reference."""
     partial = np.empty((-(-len(values) // BLOCK_ROWS), 2, values.shape[1]), np.float32)
     added = np.zeros(values.shape[1], np.float32) if bias is None else bias.detach().numpy()
-    _relu(_array(values), added, partial)
+    _relu(numbers(values), added, partial)
     sums = torch.from_numpy(partial.sum(axis=0, dtype=np.float64))
     return sums[0], sums[1]
 
 
 @torch.no_grad()
-def norm_relu_backward(gradient: Tensor, hidden: Tensor, slope: Tensor, offset: Tensor) -> Tensor:
+def dropped_sums(gradient: Tensor, hidden: Tensor, seed: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+    """As the reference."""
+    partial = np.empty((-(-len(gradient) // BLOCK_ROWS), 2, gradient.shape[1]), np.float32)
+    _dropped(numbers(gradient), numbers(hidden), *mask_of(seed, rate), partial)
+    sums = torch.from_numpy(partial.sum(axis=0, dtype=np.float64)) / (1 - rate)
+    return sums[0], sums[1]
+
+
+@torch.no_grad()
+def norm_relu_backward(
+    gradient: Tensor,
+    hidden: Tensor,
+    slope: Tensor,
+    offset: Tensor,
+    scale: Tensor | None = None,
+    seed: Tensor | None = None,
+    rate: float = 0.0,
+) -> Tensor:
     """As the reference."""
     partial = np.empty((-(-len(gradient) // BLOCK_ROWS), gradient.shape[1]), np.float32)
-    _backward(_array(gradient), _array(hidden), slope.numpy(), offset.numpy(), partial)
+    arrays = numbers(gradient), numbers(hidden), slope.numpy(), offset.numpy()
+    if scale is None or seed is None:
+        _backward(*arrays, partial)
+    else:
+        _dropped_backward(*arrays, (scale / (1 - rate)).numpy(), *mask_of(seed, rate), partial)
     return torch.from_numpy(partial.sum(axis=0, dtype=np.float64))
-
-
-def _array(values: Tensor) -> np.ndarray:
-    """float32, or the bits of bfloat16 as uint16."""
-    return values.view(torch.uint16).numpy() if values.dtype == torch.bfloat16 else values.numpy()
 
 
 @njit(parallel=True)
@@ -88,6 +105,38 @@ def _backward(gradient, hidden, slope, offset, partial):
             for i in range(len(sums)):
                 state = read(states[i])
                 moved = read(line[i]) + (slope[i] * state + offset[i])
+                stored = rounded(np.float32(0) if state <= 0 else moved, line[i])
+                line[i] = stored
+                sums[i] += read(stored)
+
+
+@njit(parallel=True)
+def _dropped(gradient, hidden, first, second, least, partial):
+    for block in numba.prange(partial.shape[0]):
+        sums, products = partial[block, 0], partial[block, 1]
+        sums[:] = 0
+        products[:] = 0
+        for row in range(block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, gradient.shape[0])):
+            line, states = gradient[row], hidden[row]
+            begin = np.uint32(row * len(sums))
+            for i in range(len(sums)):
+                value = read(line[i]) * keeps(np.uint32(begin + np.uint32(i)), first, second, least)
+                sums[i] += value
+                products[i] += value * read(states[i])
+
+
+@njit(parallel=True)
+def _dropped_backward(gradient, hidden, slope, offset, scale, first, second, least, partial):
+    for block in numba.prange(partial.shape[0]):
+        sums = partial[block]
+        sums[:] = 0
+        for row in range(block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, gradient.shape[0])):
+            line, states = gradient[row], hidden[row]
+            begin = np.uint32(row * len(sums))
+            for i in range(len(sums)):
+                state = read(states[i])
+                value = read(line[i]) * (scale[i] * keeps(np.uint32(begin + np.uint32(i)), first, second, least))
+                moved = value + (slope[i] * state + offset[i])
                 stored = rounded(np.float32(0) if state <= 0 else moved, line[i])
                 line[i] = stored
                 sums[i] += read(stored)

@@ -13,6 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gigabatch.models.kernels.dropout.cuda import keeps
+from gigabatch.models.kernels.dropout.reference import threshold
+
 PROGRAMS = 132 * 8  # an H200's SMs times the programs of 8 warps that fit one
 TILE = 4096  # elements: 16 a thread
 
@@ -32,14 +35,41 @@ def relu_moments(values: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Te
 
 
 @torch.no_grad()
-def norm_relu_backward(gradient: Tensor, hidden: Tensor, slope: Tensor, offset: Tensor) -> Tensor:
+def dropped_sums(gradient: Tensor, hidden: Tensor, seed: Tensor, rate: float) -> tuple[Tensor, Tensor]:
     """As the reference."""
     assert hidden.shape == gradient.shape, (hidden.shape, gradient.shape)
-    return _run(gradient, hidden, slope, offset, "backward")[0]
+    sums = _run(gradient, hidden, None, None, "dropped", seed=seed, rate=rate) / (1 - rate)
+    return sums[0], sums[1]
 
 
-def _run(values: Tensor, hidden: Tensor | None, first: Tensor | None, second: Tensor | None, kind: str) -> Tensor:
-    """Column sums, and sums of squares but for `backward`: [1 or 2, N] float64."""
+@torch.no_grad()
+def norm_relu_backward(
+    gradient: Tensor,
+    hidden: Tensor,
+    slope: Tensor,
+    offset: Tensor,
+    scale: Tensor | None = None,
+    seed: Tensor | None = None,
+    rate: float = 0.0,
+) -> Tensor:
+    """As the reference."""
+    assert hidden.shape == gradient.shape, (hidden.shape, gradient.shape)
+    if scale is not None:
+        scale = scale / (1 - rate)
+    return _run(gradient, hidden, slope, offset, "backward", scale, seed, rate)[0]
+
+
+def _run(
+    values: Tensor,
+    hidden: Tensor | None,
+    first: Tensor | None,
+    second: Tensor | None,
+    kind: str,
+    scale: Tensor | None = None,
+    seed: Tensor | None = None,
+    rate: float = 0.0,
+) -> Tensor:
+    """Column sums, and sums of squares (of products for `dropped`) but for `backward`: [1 or 2, N] float64."""
     num_rows, num_columns = values.shape
     assert values.dtype in (torch.float32, torch.bfloat16), values.dtype
     num_sums = 1 if kind == "backward" else 2
@@ -60,11 +90,15 @@ def _run(values: Tensor, hidden: Tensor | None, first: Tensor | None, second: Te
             0 if hidden is None else hidden.stride(0),
             first,
             second,
+            scale,
+            seed,
+            threshold(rate),
             partial,
             num_rows,
             num_columns,
             KIND=kind,
             HAS_BIAS=kind == "relu" and first is not None,
+            DROPS=seed is not None,
             BLOCK_B=block_b,
             BLOCK_N=block_n,
             num_warps=8,
@@ -72,7 +106,7 @@ def _run(values: Tensor, hidden: Tensor | None, first: Tensor | None, second: Te
     return partial.sum(0)  # a few hundred float64 a column
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(do_not_specialize=["num_rows", "least"])
 def _pass(
     values,
     stride,
@@ -80,11 +114,15 @@ def _pass(
     hidden_stride,
     first,
     second,
+    scale,
+    seed,
+    least,
     partial,
     num_rows,
     num_columns,
     KIND: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    DROPS: tl.constexpr,
     BLOCK_B: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
@@ -95,6 +133,8 @@ def _pass(
     if KIND == "backward":
         slope = tl.load(first + n, mask=wanted, other=0.0)[None, :]
         offset = tl.load(second + n, mask=wanted, other=0.0)[None, :]
+        if DROPS:
+            scales = tl.load(scale + n, mask=wanted, other=0.0)[None, :]
     if HAS_BIAS:
         bias = tl.load(first + n, mask=wanted, other=0.0)[None, :]
     begin = tl.program_id(1).to(tl.int64) * BLOCK_B
@@ -104,13 +144,16 @@ def _pass(
         place = values + row[:, None] * stride + n[None, :]
         stored = tl.load(place, mask=tile, other=0.0)
         value = stored.to(tl.float32)
-        if KIND != "moments":
+        if DROPS:
+            value *= keeps(row, n, num_columns, seed, least)
+        if KIND == "backward" or KIND == "dropped":
+            active = tl.load(hidden + row[:, None] * hidden_stride + n[None, :], mask=tile, other=0.0).to(tl.float32)
+        if KIND == "backward" or KIND == "relu":
             if HAS_BIAS:
                 value += bias
             if KIND == "backward":
-                active = tl.load(hidden + row[:, None] * hidden_stride + n[None, :], mask=tile, other=0.0).to(
-                    tl.float32
-                )
+                if DROPS:
+                    value *= scales
                 value = tl.where(active <= 0, 0.0, value + slope * active + offset)
             else:
                 value = tl.where(value < 0, 0.0, value)  # a NaN stays one
@@ -125,6 +168,8 @@ def _pass(
             sums += tl.sum(value, axis=0).to(tl.float64)
         if KIND == "relu":
             squares += tl.sum(value * value, axis=0).to(tl.float64)
+        if KIND == "dropped":
+            squares += tl.sum(value * active, axis=0).to(tl.float64)
         begin += tl.num_programs(1) * BLOCK_B
     if KIND == "backward":
         tl.store(partial + tl.program_id(1) * num_columns + n, sums, mask=wanted)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gigabatch.models.kernels.dropout.reference import kept
+
 
 @torch.no_grad()
 def column_moments(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -29,12 +31,34 @@ def relu_moments(values: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Te
 
 
 @torch.no_grad()
-def norm_relu_backward(gradient: Tensor, hidden: Tensor, slope: Tensor, offset: Tensor) -> Tensor:
+def dropped_sums(gradient: Tensor, hidden: Tensor, seed: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+    """Column sums, each [N] float64, of what dropout leaves of the gradient, and of that times hidden.
+
+    gradient, hidden: [B, N]. seed: [2] int64. What stays is divided by 1 - rate.
+    """
+    left = gradient.double() * (kept(seed, rate, *gradient.shape) / (1 - rate))
+    return left.sum(0), (left * hidden.double()).sum(0)
+
+
+@torch.no_grad()
+def norm_relu_backward(
+    gradient: Tensor,
+    hidden: Tensor,
+    slope: Tensor,
+    offset: Tensor,
+    scale: Tensor | None = None,
+    seed: Tensor | None = None,
+    rate: float = 0.0,
+) -> Tensor:
     """gradient <- gradient + slope hidden + offset where hidden > 0, else 0; in place. Returns its column sums.
 
-    gradient, hidden: [B, N]. slope, offset: [N] float32. Computed in float32 and rounded once; the sums [N] float64
-    are of the rounded values.
+    gradient, hidden: [B, N]. slope, offset: [N] float32. With scale [N] float32, seed [2] int64 and rate the gradient
+    goes through dropout and that scale first. Computed in float32 and rounded once; the sums [N] float64 are of the
+    rounded values.
     """
-    moved = torch.addcmul(offset, slope, hidden.to(slope.dtype)).add_(gradient)
+    moved = gradient
+    if scale is not None and seed is not None:
+        moved = gradient * (scale * (kept(seed, rate, *gradient.shape) / (1 - rate)).to(scale.dtype))
+    moved = torch.addcmul(offset, slope, hidden.to(slope.dtype)).add_(moved)
     gradient.copy_(moved.masked_fill_(hidden <= 0, 0))
     return gradient.double().sum(0)

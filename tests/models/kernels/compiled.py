@@ -12,6 +12,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from gigabatch.models.kernels.dropout import cuda as dropout_cuda
 from gigabatch.models.kernels.folded import cuda as folded_cuda
 from gigabatch.models.kernels.lookup import cuda as lookup_cuda
 from gigabatch.models.kernels.row_update import cuda as row_update_cuda
@@ -60,6 +61,11 @@ def main() -> None:
     folded_cuda.column_moments(values)
     folded_cuda.relu_moments(values, torch.empty(64))
     folded_cuda.norm_relu_backward(values, values, torch.empty(64), torch.empty(64))
+    seed = torch.zeros(2, dtype=torch.int64)
+    folded_cuda.dropped_sums(values, values, seed, 0.1)
+    folded_cuda.norm_relu_backward(values, values, torch.empty(64), torch.empty(64), torch.empty(64), seed, 0.1)
+    dropout_cuda.dropout(values, values, seed, 0.1)
+    dropout_cuda.dropout(values, values, seed, 0.1, torch.empty(64), torch.empty(64))
     for name, size in compiled.values():
         sys.stdout.write(f"{name} {size}\n")
 

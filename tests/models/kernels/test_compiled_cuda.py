@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-KERNELS = {"_lookup", "_sum_small", "_move_small", "write_keys", "_update_spans", "_update_crossing", "_pass"}
+KERNELS = {
+    "_lookup",
+    "_sum_small",
+    "_move_small",
+    "write_keys",
+    "_update_spans",
+    "_update_crossing",
+    "_pass",
+    "_dropout",
+}
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gigabatch.models.kernels.dropout.reference import kept
 from gigabatch.models.kernels.folded import cpu as folded_cpu
 from gigabatch.models.kernels.folded import reference as folded_reference
 from tests.examples import examples
@@ -87,6 +88,33 @@ def test_gradient_through_norm_and_relu(passes, size, seed, dtype):
     assert not found[h == 0].any()
     assert sums.dtype == torch.float64
     np.testing.assert_allclose(sums.numpy(), found.sum(0), **SUM_TOLERANCE)
+
+
+@VERSIONS
+@settings(max_examples=examples(40))
+@given(
+    size=SIZES,
+    seed=st.integers(0, 1000),
+    dtype=st.sampled_from([SINGLE, HALF]),
+    rate=st.floats(0, 0.9, exclude_min=True),
+)
+def test_gradient_through_dropout_norm_and_relu(passes, size, seed, dtype, rate):
+    gradient, hidden = draw(seed, *size, dtype=dtype), draw(seed + 1, *size, dtype=dtype).clamp(min=0)
+    slope, offset, scale = draw(seed + 2, size[1]), draw(seed + 3, size[1]), draw(seed + 4, size[1])
+    key = torch.tensor([seed, 2**32 - 1 - seed])
+    g, h, s, t, a = (tensor.double().numpy() for tensor in (gradient, hidden, slope, offset, scale))
+    left = g * kept(key, rate, *size).numpy() / (1 - rate)
+    before = gradient.clone()
+    near = {"rtol": 2e-5, "atol": 1e-3 / (1 - rate)}
+    for found, wanted in zip(passes.dropped_sums(gradient, hidden, key, rate), (left, left * h), strict=True):
+        assert found.dtype == torch.float64
+        np.testing.assert_allclose(found.numpy(), wanted.sum(0), **near)
+    assert torch.equal(gradient, before)
+    sums = passes.norm_relu_backward(gradient, hidden, slope, offset, scale, key, rate)
+    found = gradient.double().numpy()
+    expected = np.where(h > 0, left * a + s * h + t, 0)
+    np.testing.assert_allclose(found, expected, rtol=2**-8 if dtype == HALF else 2e-6, atol=1e-5 / (1 - rate))
+    np.testing.assert_allclose(sums.numpy(), found.sum(0), **near)
 
 
 @VERSIONS

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from gigabatch.models.kernels.dropout.reference import kept
+
 SHAPES = [(1, 1), (70, 20), (900, 64), (300, 130), (40, 33), (0, 5)]
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -69,6 +71,27 @@ def test_norm_relu_backward(triton_device, shape, dtype):
     # slope * hidden and the sums are rounded to float32 before they are rounded once more
     eps = 2**-21 if dtype == torch.float32 else 2**-7
     torch.testing.assert_close(gradient.double(), exact, rtol=eps, atol=2**-19)
+    assert_sums(sums, gradient.double())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_way_back_through_dropout(triton_device, shape, dtype):
+    from gigabatch.models.kernels.folded import cuda as folded_cuda
+
+    gradient, hidden = (random_values(seed, shape, triton_device, dtype) for seed in (4, 5))
+    hidden.clamp_(min=0)
+    slope, offset, scale = (random_values(seed, shape[1:], triton_device) for seed in (6, 7, 11))
+    seed = torch.tensor([5, 2**32 - 2], device=triton_device)
+    left = gradient.double() * kept(seed, 0.3, *shape) / 0.7
+    sums, products = folded_cuda.dropped_sums(gradient, hidden, seed, 0.3)
+    assert_sums(sums, left)
+    assert_sums(products, left * hidden.double())
+    exact = left * scale.double() + slope.double() * hidden.double() + offset.double()
+    exact[hidden <= 0] = 0
+    sums = folded_cuda.norm_relu_backward(gradient, hidden, slope, offset, scale, seed, 0.3)
+    eps = 2**-20 if dtype == torch.float32 else 2**-7
+    torch.testing.assert_close(gradient.double(), exact, rtol=eps, atol=2**-18)
     assert_sums(sums, gradient.double())
 
 

@@ -1,0 +1,1 @@
+"""Dropout whose mask is computed from counters, not drawn and kept."""

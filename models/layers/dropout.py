@@ -1,0 +1,65 @@
+"""Dropout that computes its mask instead of drawing and keeping it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gigabatch.models.kernels import kernel
+from gigabatch.models.kernels.dropout.reference import draw_seeds
+
+TYPES = (torch.float32, torch.bfloat16)  # that the compiled pass takes
+
+
+class Dropout(nn.Dropout):
+    """`torch.nn.Dropout`, on a CPU in one pass over the values without a mask in memory.
+
+    Torch draws its CPU masks number by number on one core, which can take longer than the products beside it; here a
+    hash of an element's number and of a seed says whether it stays (`models/kernels/dropout/reference.py`), on all
+    cores, in the backward pass again. A seed comes from torch's generator, so `torch.manual_seed` fixes the masks,
+    whatever the number of threads. On a GPU, under `torch.compile`, and for other types than float32 and bfloat16 it is
+    torch's own.
+
+    Parameters
+    ----------
+    p : float, default 0.5
+        Probability of an element to be dropped, in [0, 1].
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch.models.layers.dropout import Dropout
+    >>> found = Dropout(0.25)(torch.ones(4, 1000))
+    >>> found.unique().tolist(), 0.7 < float(found.bool().float().mean()) < 0.8
+    ([0.0, 1.3333333730697632], True)
+    """
+
+    def forward(self, values: Tensor) -> Tensor:
+        """[..., N] -> [..., N] of the same type; the values themselves in evaluation mode."""
+        own = values.device.type == "cpu" and values.dtype in TYPES and self.p < 1
+        if not self.training or not own or not values.numel() or torch.compiler.is_compiling():
+            return super().forward(values)
+        return values if self.p == 0 else _Dropout.apply(values, self.p)
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, rate: float) -> Tensor:
+        (ctx.seed,), ctx.rate = draw_seeds(1, values.device), rate
+        return _dropped(values, ctx.seed, rate)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _dropped(gradient, ctx.seed, ctx.rate), None
+
+
+def _dropped(values: Tensor, seed: Tensor, rate: float) -> Tensor:
+    values = values.contiguous()
+    found = torch.empty_like(values)
+    width = values.shape[-1] if values.dim() else 1
+    rows, out = (part.view(-1, width) for part in (values, found))
+    kernel("dropout", values.device).dropout(rows, out, seed, rate)
+    return found
