@@ -1,4 +1,4 @@
-"""The number format of a model's matrix products: float32, or bfloat16 where the hardware has instructions for it.
+"""The number format of a model's matrix products: float32, or bfloat16 where that is faster.
 
 Weights, gradients, optimizer state and the loss are float32 either way; autocast only casts what enters a product.
 """
@@ -12,7 +12,6 @@ import torch
 from gigabatch.models.errors import require_known
 
 PRECISIONS = ("auto", "float32", "bfloat16")
-CPU_BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")  # as Linux names them; the first multiplies whole tiles
 CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -42,7 +41,8 @@ def choose_precision(setting: str, device: torch.device | str) -> Precision:
     """The precision that `setting`, one of `PRECISIONS`, means on a device.
 
     auto: bfloat16 on a GPU that computes in it (not one that only emulates it), and on a Linux machine whose processor
-    has AMX or AVX-512 instructions for it; else float32. A setting of its own is taken whatever the hardware has.
+    multiplies faster in it: with AMX, or AMD's with AVX-512 instructions for it. Intel's AVX-512 ones are slower than
+    its float32 (docs/training.md). Else float32. A setting of its own is taken whatever the hardware has.
     """
     require_known("precision", [setting], PRECISIONS)
     found, reason = _hardware(torch.device(device))
@@ -52,26 +52,29 @@ def choose_precision(setting: str, device: torch.device | str) -> Precision:
 
 
 def _hardware(device: torch.device) -> tuple[bool, str]:
-    """Whether the device has instructions for bfloat16, in words too."""
+    """Whether the device is faster in bfloat16, in words too."""
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
         with torch.cuda.device(device):
             found = torch.cuda.is_bf16_supported(including_emulation=False)
         return found, f"{name} {'computes' if found else 'does not compute'} in bfloat16"
-    flags = cpu_flags()
-    if flags is None:
+    flags = cpu_words("flags")
+    if not flags:
         return False, f"{CPUINFO} does not say what the processor has"
-    for flag in CPU_BFLOAT16_FLAGS:
-        if flag in flags:
-            return True, f"the processor has {flag}"
-    return False, f"the processor has neither {' nor '.join(CPU_BFLOAT16_FLAGS)}"
+    if "amx_bf16" in flags:
+        return True, "the processor has amx_bf16"
+    if "avx512_bf16" not in flags:
+        return False, "the processor has neither amx_bf16 nor avx512_bf16"
+    if "AuthenticAMD" in cpu_words("vendor_id"):
+        return True, "the processor has avx512_bf16"
+    return False, "the processor has avx512_bf16, which only AMD's multiply faster in than in float32, and no amx_bf16"
 
 
-def cpu_flags() -> frozenset[str] | None:
-    """The instruction sets of this machine's first processor, as Linux lists them; None where it does not."""
+def cpu_words(name: str) -> frozenset[str]:
+    """What Linux lists under `name` (`flags`, `vendor_id`) for the first processor; nothing where it does not."""
     try:
         lines = CPUINFO.read_text().splitlines()
     except OSError:
-        return None
-    found = [line.partition(":")[2].split() for line in lines if line.partition(":")[0].strip() == "flags"]
-    return frozenset(found[0]) if found else None
+        return frozenset()
+    found = [line.partition(":")[2].split() for line in lines if line.partition(":")[0].strip() == name]
+    return frozenset(found[0]) if found else frozenset()

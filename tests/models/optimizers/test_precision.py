@@ -8,32 +8,39 @@ from gigabatch.models.errors import ModelError
 from gigabatch.models.optimizers import precision
 from gigabatch.models.optimizers.precision import choose_precision
 
-CPUINFO = "processor\t: 0\nmodel name\t: some processor\nflags\t\t: fpu sse2 {flags} avx2\nbugs\t\t: spectre_v1\n\n"
+CPUINFO = (
+    "processor\t: 0\nvendor_id\t: {vendor}\nmodel name\t: some processor\nflags\t\t: fpu sse2 {flags} avx2\n"
+    "bugs\t\t: spectre_v1\n\n"
+)
 
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
     """Pretend to be a machine with these flags."""
 
-    def pretend(flags: str) -> None:
+    def pretend(flags: str, vendor: str = "GenuineIntel") -> None:
         path = tmp_path / "cpuinfo"
-        path.write_text(CPUINFO.format(flags=flags) * 2)
+        path.write_text(CPUINFO.format(flags=flags, vendor=vendor) * 2)
         monkeypatch.setattr(precision, "CPUINFO", path)
 
     return pretend
 
 
 @pytest.mark.parametrize(
-    ("flags", "dtype", "reason"),
+    ("vendor", "flags", "dtype", "reason"),
     [
-        ("avx512_bf16", torch.bfloat16, "the processor has avx512_bf16"),
-        ("avx512_bf16 amx_bf16", torch.bfloat16, "the processor has amx_bf16"),
-        ("avx512f amx_int8", torch.float32, "the processor has neither amx_bf16 nor avx512_bf16"),
+        ("AuthenticAMD", "avx512_bf16", torch.bfloat16, "the processor has avx512_bf16"),
+        ("GenuineIntel", "avx512_bf16", torch.float32, "the processor has avx512_bf16, which only AMD's"),
+        ("GenuineIntel", "avx512_bf16 amx_bf16", torch.bfloat16, "the processor has amx_bf16"),
+        ("GenuineIntel", "avx512f amx_int8", torch.float32, "the processor has neither amx_bf16 nor avx512_bf16"),
+        ("AuthenticAMD", "avx512f", torch.float32, "the processor has neither amx_bf16 nor avx512_bf16"),
     ],
 )
-def test_auto_is_bfloat16_where_the_processor_has_instructions_for_it(machine, flags, dtype, reason):
-    machine(flags)
-    assert choose_precision("auto", "cpu") == (dtype, reason)
+def test_auto_is_bfloat16_where_the_processor_multiplies_faster_in_it(machine, vendor, flags, dtype, reason):
+    machine(flags, vendor)
+    found = choose_precision("auto", "cpu")
+    assert found.dtype == dtype
+    assert found.reason.startswith(reason)
 
 
 @pytest.mark.parametrize(
