@@ -213,12 +213,22 @@ def permutation_importance(
     binary = schema.targets[0].task == "binary"
     metric = "minus loss" if not binary else "MRR" if table.schema.has_group else "AUC"
 
+    loss, known = target_loss(schema), table.unpack(words).to(device)  # shuffling moves no label, group or weight
+
     def measure(words: Tensor) -> float:
         part = PackedTable(words, table.schema)
         if metric == "minus loss":
-            return -table_loss(model, part, target_loss(schema), device)
-        found = evaluate(model, part, schema, device).headline["mrr" if metric == "MRR" else "auc"]
-        return float("nan") if found is None else found
+            return -table_loss(model, part, loss, device)
+        found = []
+        predictions = loss.predict(table_outputs(model, part, device))
+        for target, prediction, labels in zip(schema.targets, predictions, known.targets, strict=True):
+            if target.task == "binary" and metric == "MRR":
+                assert known.group is not None
+                found.append(float(grouped_mrr(prediction, labels, known.group, known.weight)))
+            elif target.task == "binary":
+                found.append(float(roc_auc(prediction, labels, known.weight)))
+        found = [value for value in found if not math.isnan(value)]
+        return float(np.mean(found)) if found else float("nan")
 
     generator = torch.Generator().manual_seed(seed)
     base = measure(words)
