@@ -398,6 +398,7 @@ class Preprocessor:
             _require_all(fine, values, f"weight {weight!r}", "from 0 to 2^64; only the ratios of weights count")
             found[weight] = values
         if group:
+            _require_known(frame[group], f"group {group!r}")
             found[group] = engine.codes(frame[group]).astype("int32")
         return found
 
@@ -531,13 +532,17 @@ def _label_values(column: Any, target: Target) -> Any:
 
 def _known_floats(column: Any, where: str) -> Any:
     """float32 array of a column without nulls."""
+    _require_known(column, where)
+    return engine_of(column).array(column.astype("float32"))
+
+
+def _require_known(column: Any, where: str) -> None:
     nulls = int(column.isna().sum())
     if nulls:
         raise DataError(
             f"Preprocessor: {where} is null in {nulls} of {len(column)} rows. Remove those rows, or give them a value; "
             "to encode rows without a label use targets=False."
         )
-    return engine_of(column).array(column.astype("float32"))
 
 
 def _require_all(fine: Any, values: Any, where: str, rule: str) -> None:

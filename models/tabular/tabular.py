@@ -21,6 +21,8 @@ from gigabatch.models.layers.fields import check_settings, is_number, probabilit
 from gigabatch.models.layers.folded import FoldedNetwork, folded_forward
 from gigabatch.models.model import Model
 
+FOLDED_PARTS = frozenset({nn.Linear, nn.ReLU, nn.BatchNorm1d, nn.Dropout, Dropout, nn.Identity})
+
 
 @dataclass(frozen=True)
 class TabularSettings:
@@ -215,6 +217,13 @@ class TabularModel(Model):
         norms = [module for module in self.modules() if isinstance(module, nn.modules.batchnorm._NormBase)]
         if not all(norm.training and norm.track_running_stats and norm.momentum is not None for norm in norms):
             return "a batch norm is in evaluation mode, or keeps its statistics in another way"
+        kinds = [tuple(type(part) for part in block.children()) for block in self.layers.children()]
+        if any(not set(kind) <= FOLDED_PARTS or len(set(kind)) < len(kind) for kind in kinds):
+            return "a layer has a part of another kind"
+        if any(_hooked(module) for module in self.modules() if module is not self):
+            return "a module has hooks, which would not be called"
+        if any(rate >= 1 for rate in (_rate(self.embedding_dropout), *map(_rate_of_block, self.layers.children()))):
+            return "a dropout leaves nothing"
         return None
 
     def _network(self) -> FoldedNetwork:
@@ -224,5 +233,19 @@ class TabularModel(Model):
             next((m for m in block.children() if isinstance(m, nn.BatchNorm1d)), None)
             for block in self.layers.children()
         ][:-1]
-        dropouts, first = self.settings.layer_dropouts, self.settings.embedding_dropout
-        return FoldedNetwork(self.embeddings, self.float_norm, linears, norms, dropouts, first)
+        dropouts = [_rate_of_block(block) for block in self.layers.children()][:-1]
+        return FoldedNetwork(self.embeddings, self.float_norm, linears, norms, dropouts, _rate(self.embedding_dropout))
+
+
+def _rate(module: nn.Module) -> float:
+    """What a module drops as it is now, which may differ from the settings: it may be changed, frozen or replaced."""
+    return module.p if isinstance(module, nn.Dropout) and module.training else 0.0
+
+
+def _rate_of_block(block: nn.Module) -> float:
+    return max((_rate(part) for part in block.children()), default=0.0)
+
+
+def _hooked(module: nn.Module) -> bool:
+    kinds = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(kinds)

@@ -320,7 +320,9 @@ class _Linear(_Learner):
         floats = sample.floats.double().numpy()
         self.mean = np.average(floats, axis=0, weights=weight) if floats.size else np.zeros(floats.shape[1])
         deviation = np.sqrt(np.average((floats - self.mean) ** 2, axis=0, weights=weight)) if floats.size else 1.0
-        self.scale = np.where(deviation > 0, deviation, 1.0)
+        counted = floats if weight is None else floats[weight > 0]
+        varies = np.ptp(counted, axis=0) > 0 if floats.size else False  # a deviation of rounding alone is none
+        self.scale = np.where(varies, deviation, 1.0)
 
     def made(self, seed: int) -> Any:
         from sklearn.linear_model import LogisticRegression, Ridge

@@ -18,7 +18,7 @@ from torch import Tensor
 from gigabatch.features.schema import Target
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.metrics.pointwise import roc_auc
-from gigabatch.pipeline.evaluation.sample import spread_rows
+from gigabatch.pipeline.evaluation.sample import hashed, spread_rows
 
 CHANCE = 4.0  # standard errors that a difference must exceed, whatever its bound
 RATE_RATIO = 1.25  # of the mean of a binary target in a split and in train, either way round
@@ -266,11 +266,12 @@ def _alone(target: Target, code: np.ndarray, values: np.ndarray | None, labels: 
 
 def _means_of_the_other_half(code: np.ndarray, values: np.ndarray) -> np.ndarray:
     """For each row the mean value of its code among the rows of the other half, drawn to the mean of all as by one row
-    of it. Rows take turns to belong to the halves."""
+    of it. A hash says to which half a row belongs: rows in turn would be all positives where these stand in turn."""
     code, out = np.unique(code, return_inverse=True)[1], np.empty(len(values))
-    for half in (0, 1):
-        others = slice(1 - half, None, 2)
+    side = (hashed(len(values)) & 1).numpy().astype(bool)
+    for half in (side, ~side):
+        others = ~half
         count = np.bincount(code[others], minlength=code.max() + 1)
         total = np.bincount(code[others], values[others], minlength=code.max() + 1)
-        out[half::2] = ((total + values[others].mean()) / (count + 1))[code[half::2]]
+        out[half] = ((total + values[others].mean()) / (count + 1))[code[half]]
     return out

@@ -18,7 +18,7 @@ from gigabatch.models.metrics.pointwise import PROBABILITY_CLIP
 from gigabatch.models.metrics.ranking import RankedGroups
 
 NOISE = 2.0  # standard errors: a difference of chance alone is seldom larger, about once in 40 in either direction
-SMALLEST = 1e-6  # of a metric: less is float32's rounding
+SMALLEST = 1e-6  # of a metric's size: less is float32's rounding
 MORE_IS_BETTER = frozenset({"auc", "mrr"})
 METRICS = {"binary": ("logloss", "auc", "mrr"), "multiclass": ("logloss",), "regression": ("rmse",)}
 
@@ -52,7 +52,7 @@ class Difference:
     @property
     def is_worse(self) -> bool:
         """Whether the model is worse by more than the noise."""
-        return self.gain < -max(NOISE * self.error, SMALLEST)
+        return self.gain < -max(NOISE * self.error, SMALLEST * max(abs(self.model), abs(self.baseline)))
 
 
 def difference(metric: str, model: Tensor, baseline: Tensor, rows: Labelled) -> Difference | None:

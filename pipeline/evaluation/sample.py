@@ -1,30 +1,39 @@
-"""Samples of rows that are the same each time: evenly spread over a table, and of whole groups where it has them."""
+"""Samples of rows that are the same each time: spread over a table, and of whole groups where it has them."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from gigabatch.loaders.order.order import GOLDEN, splitmix64
 from gigabatch.loaders.tables.packed import PackedTable
 
 
 def spread(count: int, most: int) -> Tensor:
-    """`most` of the numbers 0 ... count - 1, or all of them where there are fewer: int64, rising, evenly spread.
+    """`most` of the numbers 0 ... count - 1, or all of them where there are fewer: int64, rising, one of each stratum.
 
-    The first and the last are among them. In whole numbers, since float32 has none between 2^24 and 2^24 + 2.
+    Strata are as long as one another. Which number of a stratum is taken follows from a hash, since rows at equal
+    distances meet the period of a file: of one that has a positive and a negative in turn, they are all positives.
 
     Examples
     --------
-    >>> spread(11, 3).tolist(), spread(3, 5).tolist()
-    ([0, 5, 10], [0, 1, 2])
+    >>> found = spread(12, 3).tolist()
+    >>> [number // 4 for number in found], spread(3, 5).tolist()
+    ([0, 1, 2], [0, 1, 2])
     """
     if count <= most:
         return torch.arange(count)
-    return torch.arange(most) * (count - 1) // max(most - 1, 1)
+    bounds = torch.arange(most + 1) * count // most
+    return bounds[:-1] + hashed(most) % (bounds[1:] - bounds[:-1])
+
+
+def hashed(count: int) -> Tensor:
+    """A number from 0 to 2^62 - 1 for each of 0 ... count - 1, without a pattern: int64."""
+    return splitmix64(torch.arange(1, count + 1) * GOLDEN) & ((1 << 62) - 1)
 
 
 def spread_rows(table: PackedTable, most: int) -> Tensor:
-    """Row numbers of an evenly spread sample of about `most` rows, in their order; with groups, whole groups."""
+    """Row numbers of a spread sample of about `most` rows, in their order; with groups, whole groups."""
     if len(table) <= most or not table.schema.has_group:
         return spread(len(table), most)
     group = table.words[:, -1].long().cpu()

@@ -219,7 +219,7 @@ def _compare_torch(path: Path, sample: Sample) -> float:
     largest = 0.0
     for rows in (1, len(sample.ids)):
         outputs = module(sample.ids[:rows], sample.floats[:rows]).detach().numpy()
-        largest = max(largest, difference(path.name, outputs, sample.outputs[:rows]))
+        largest = max(largest, difference(path.name, outputs, sample.outputs[:rows], sample))
     return largest
 
 
@@ -233,7 +233,7 @@ def _compare_rows(path: Path, sample: Sample) -> float:
             same = np.array_equal(found.view(np.int32), expected[:rows].numpy().view(np.int32))
             if not same:
                 raise ExportError(f"{path.name}: its {what} are not those of the preprocessor. The file was removed.")
-        largest = max(largest, difference(path.name, predictions, sample.predictions[:rows]))
+        largest = max(largest, difference(path.name, predictions, sample.predictions[:rows], sample))
     return largest
 
 

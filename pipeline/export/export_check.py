@@ -16,7 +16,8 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.vocabulary.vocabulary import Vocabulary
 from gigabatch.pipeline.bundle import Bundle, model_outputs
 
-# Another runtime adds the terms of a product in another order. A score may differ by this much, no more.
+# Another runtime adds the terms of a product in another order. A score may differ by this much, no more; one of a
+# regression target in deviations of the target, since far from 0 a share of its value is as large as all that differs.
 ABSOLUTE, RELATIVE = 1e-5, 1e-4
 SAMPLE_ROWS = 300
 
@@ -28,7 +29,8 @@ class ExportError(ValueError):
 @dataclass(frozen=True)
 class Sample:
     """Rows to compare on. frame: of the features stage; ids int32 [N, C], floats float32 [N, F]: what the preprocessor
-    makes of it; outputs [N, O], predictions [N, P]: what the bundle makes of these, float32."""
+    makes of it; outputs [N, O], predictions [N, O]: what the bundle makes of these. mean, std: [O] of regression
+    targets, 0 and 1 for others."""
 
     preprocessor: Preprocessor
     frame: pd.DataFrame
@@ -36,6 +38,8 @@ class Sample:
     floats: Tensor
     outputs: np.ndarray
     predictions: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
 
     @classmethod
     def of(cls, bundle: Bundle) -> Sample:
@@ -44,7 +48,10 @@ class Sample:
         num_ids = len(bundle.preprocessor.vocabularies)
         ids, floats = rows[:, :num_ids].contiguous(), rows[:, num_ids:].view(torch.float32).contiguous()
         outputs = torch.cat(list(model_outputs(bundle.model, ids, floats))).numpy()
-        return cls(bundle.preprocessor, frame, ids, floats, outputs, bundle.predict(frame).to_numpy())
+        mean, std = np.zeros(outputs.shape[1]), np.ones(outputs.shape[1])
+        for scale in bundle.model.target_scales:
+            mean[scale.output], std[scale.output] = scale.mean, scale.std
+        return cls(bundle.preprocessor, frame, ids, floats, outputs, bundle.predict(frame).to_numpy(), mean, std)
 
 
 def sample_rows(preprocessor: Preprocessor, rows: int = SAMPLE_ROWS, seed: int = 0) -> pd.DataFrame:
@@ -94,12 +101,13 @@ def vocabulary_values(vocabulary: Vocabulary) -> list[Any]:
     return engine_of(column).to_pandas(column.to_frame("value"))["value"].tolist()
 
 
-def difference(what: str, found: np.ndarray, expected: np.ndarray) -> float:
+def difference(what: str, found: np.ndarray, expected: np.ndarray, sample: Sample) -> float:
     """Largest difference; `ExportError` if one exceeds the tolerance, or shapes differ, or a value is NaN."""
     if found.shape != expected.shape:
         raise ExportError(f"{what}: it gives {list(found.shape)} for {list(expected.shape)}.")
     apart = np.abs(found.astype(np.float64) - expected)
-    wrong = ~(apart <= ABSOLUTE + RELATIVE * np.abs(expected))
+    rounding = np.finfo(np.float32).eps * np.abs(expected) if found.dtype == np.float32 else 0.0
+    wrong = ~(apart <= ABSOLUTE * sample.std + RELATIVE * np.abs(expected - sample.mean) + rounding)
     if wrong.any():
         raise ExportError(
             f"{what}: {int(wrong.sum())} of {wrong.size} values differ from the bundle's, by up to "

@@ -21,6 +21,7 @@ from gigabatch.pipeline.store.files import atomic_write
 
 MAX_CLASSES = 15  # of a confusion matrix; rarer ones share a row and a column
 SIGNED = ("difference", "lower_bound", "gain", "bound")  # headings of a comparison whose numbers get a sign
+FRACTIONS = frozenset({"nulls", "null_rate", "unseen_rate"})  # headings of shares, shown as percentages
 ROWS_SHOWN = 30  # of a long table; the rest is folded
 HINTS = {
     "auc": "0.5 is chance, 1 is perfect",
@@ -61,7 +62,7 @@ class Quality:
 class ReportData:
     """All that a report shows. Rows of a table are mappings; their keys become headings, in order of appearance.
 
-    Keys ending in `_rate`, and `nulls`, hold fractions in [0, 1] and are shown as percentages. A metric that is None
+    `nulls`, `null_rate` and `unseen_rate` hold fractions in [0, 1] and are shown as percentages. A metric that is None
     does not apply to the run; one that is NaN could not be computed. `learning_curve` rows hold `step` or `epoch`,
     and `train_*`, `valid_*` or other numbers: one chart a quantity, one line a split. `importance` rows hold `name`,
     `mean` (drop of the metric) and `std`. `promoted` colours the banner that `decision` is written on. A row of
@@ -174,7 +175,7 @@ def table(rows: Sequence[Mapping[str, Any]], bars: Sequence[str] = (), signed: S
 
 
 def _style(name: str, signed: Sequence[str]) -> str:
-    if name.endswith("_rate") or name == "nulls":
+    if name in FRACTIONS:
         return "fraction"
     return "seconds" if name == "seconds" else "signed" if name in signed else "plain"
 

@@ -109,14 +109,15 @@ def self_test(served: ServedBundle) -> None:
     users = np.unique(np.linspace(0, len(ranker.users) - 1, min(4, len(ranker.users))).astype(np.int64))
     askers = [ranker.asker_of_row(int(row)) for row in users]
     askers.append(ranker.asker_of_row(None))
-    unit = next((scale.std for scale in served.bundle.model.target_scales if scale.target == 0), 1.0)
+    scale = next((scale for scale in served.bundle.model.target_scales if scale.target == 0), None)
+    mean, unit = (0.0, 1.0) if scale is None else (scale.mean, scale.std)
     for asker in askers:
         scores = ranker.rank(asker, items)
         expected = predicted(ranker, asker, items)
         if not bool(expected.isfinite().all()):
             raise ServingError(f"bundle {served.folder}: a score is no finite number. Train again.")
         apart = (scores - expected).abs()
-        rounding = SELF_TEST_MARGIN * (SCORE_ATOL * unit + SCORE_RTOL * expected.abs())
+        rounding = SELF_TEST_MARGIN * (SCORE_ATOL * unit + SCORE_RTOL * (expected - mean).abs())
         allowed = rounding if ranker.exact else torch.full_like(rounding, HALF_TOLERANCE * unit)
         if not bool((apart <= allowed).all()):
             raise ServingError(

@@ -83,8 +83,10 @@ class PhasedStep:
         self.precision = choose_precision(settings.precision, device)
         self.device = device
         self.tables_began = False
-        model.embeddings.register_forward_pre_hook(lambda *_: laps.lap(FORWARD))
-        model.embeddings.register_forward_hook(self._looked_up)
+        folds = isinstance(model, TabularModel) and model.train().folded and model.folding_obstacle() is None
+        if not folds:  # a folded network calls the kernel alone, and one with hooks does not fold
+            model.embeddings.register_forward_pre_hook(lambda *_: laps.lap(FORWARD))
+            model.embeddings.register_forward_hook(self._looked_up)
 
     @property
     def dense_tables(self) -> bool:

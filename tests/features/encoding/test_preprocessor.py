@@ -216,6 +216,14 @@ def test_transform_needs_no_label_and_no_key_and_labels_change_nothing():
     pd.testing.assert_frame_equal(preprocessor.transform(frame.assign(y=1 - frame["y"]))[list(found.columns)], found)
 
 
+def test_a_null_group_is_refused_as_other_nulls_are():
+    """Rows of unknown groups were ranked together, as one group of the number -1."""
+    preprocessor, frame = fitted(), table(LITERAL)
+    with pytest.raises(DataError, match="group 'g' is null in 2 of 4 rows"):
+        preprocessor.pack(frame.assign(g=["a", None, None, "b"]))
+    assert preprocessor.pack(frame.assign(g=["a", None, None, "b"]), targets=False).shape[0] == 4
+
+
 def test_unseen_categories_and_new_nulls_are_handled():
     frame = table([("new", 99, None, None)])
     found = fitted(scale=False).transform(frame, targets=False)

@@ -252,6 +252,50 @@ def test_a_batch_norm_that_was_frozen_stays_so(place, freeze):
     torch.testing.assert_close(dict(folded.named_buffers()), dict(plain.named_buffers()), rtol=1e-4, atol=1e-5)
 
 
+def _freeze(module):
+    module.eval()
+
+
+def _switch_off(module):
+    module.p = 0.0
+
+
+def _change(module):
+    module.p = 0.6
+
+
+@pytest.mark.parametrize("change", [_freeze, _switch_off, _change])
+def test_dropout_is_that_of_the_modules_as_they_are_now(change):
+    """The folded pass took its rates from the settings, whatever had become of the modules."""
+    (plain, folded), ids, floats, targets = make("dropout everywhere")
+    for model in (plain, folded):
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                change(module)
+    assert_same(plain, folded, ids, floats, targets, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("part", [nn.Identity(), nn.Tanh(), nn.Dropout(1.0)])
+def test_a_part_that_was_replaced_counts(part):
+    (plain, folded), ids, floats, targets = make("dropout everywhere")
+    for model in (plain, folded):
+        model.layers[0][-1] = part
+    outputs = [backward(model, ids, floats, targets) for model in (plain, folded)]
+    torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(gradients_of(folded), gradients_of(plain), rtol=1e-4, atol=1e-5)
+    assert (folded.folding_obstacle() is None) == isinstance(part, nn.Identity)
+
+
+def test_a_hook_is_called():
+    (_, folded), ids, floats, _ = make()
+    seen = []
+    handle = folded.layers[0].register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
+    folded(ids, floats)
+    assert seen == [(150, 24)]
+    handle.remove()
+    assert folded.folding_obstacle() is None
+
+
 def test_gradients_of_the_folded_pass_are_not_left_behind():
     """M9: `torch.autograd.grad` gives gradients, and a later step must not apply them to the tables."""
     (_, folded), ids, floats, targets = make()

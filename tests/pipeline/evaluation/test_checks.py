@@ -147,6 +147,13 @@ def test_a_column_that_gives_the_label_away_is_named_and_no_good_feature(task):
     assert all("alone it reaches an " + ("R²" if task == "regression" else "AUC") in text for text in found)
 
 
+@pytest.mark.parametrize("period", [2, 4, 100])
+def test_a_leak_is_seen_where_positives_stand_at_an_even_period(period):
+    y = np.arange(ROWS) % period == 0
+    found = leak_warnings(labelled("binary", y, x=y.astype(float), codes=y.astype(int) + 3, none=np.zeros(ROWS)))
+    assert {text.split("'")[1] for text in found} == {"x", "codes"}
+
+
 def test_too_few_rows_of_a_class_tell_nothing():
     y = np.arange(ROWS) < 15
     assert leak_warnings(labelled("binary", y, x=y.astype(float))) == []

@@ -267,8 +267,7 @@ def test_importance_with_groups_takes_whole_groups_and_mrr():
 def test_importance_rows_are_spread_over_the_whole_split(binary):
     assert spread_rows(binary[0], ROWS).tolist() == list(range(ROWS))
     rows = spread_rows(binary[0], 100)
-    assert (len(rows), int(rows[0]), int(rows[-1])) == (100, 0, ROWS - 1)
-    assert bool((rows.diff() >= 29).all())
+    assert (rows * 100 // ROWS).tolist() == list(range(100))
 
 
 def test_the_column_summary_counts_nulls_values_and_the_unseen():

@@ -87,3 +87,12 @@ def test_rows_of_weight_zero_do_not_count():
         found = difference(metric, worse, better, Labelled("binary", labels, half))
         odd = difference(metric, worse[1::2], better[1::2], Labelled("binary", labels[1::2]))
         assert (found.gain, found.error) == pytest.approx((odd.gain, odd.error), rel=1e-3)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-3, 1e-6, 1e-9])
+def test_a_worse_model_is_worse_in_every_unit_of_the_target(unit):
+    labels = torch.randn(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * unit
+    found = difference("rmse", torch.zeros(1000), labels * 0.9, Labelled("regression", labels))
+    assert found.is_worse
+    same = difference("rmse", labels * 0.9, labels * (0.9 + 1e-9), Labelled("regression", labels))
+    assert not same.is_worse

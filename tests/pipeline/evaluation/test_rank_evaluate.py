@@ -21,6 +21,7 @@ from gigabatch.pipeline.evaluation.rank_evaluate import (
     rank_evaluate,
     ranking_rows,
 )
+from gigabatch.pipeline.evaluation.sample import spread
 
 SMALL = RankingSettings(k=(1,), negatives=20)
 USERS, ITEMS = 30, 60  # ids of either column, 3 and up are users and items
@@ -168,7 +169,7 @@ def test_of_many_rows_an_even_sample_is_ranked():
     settings = RankingSettings(k=(5,), negatives=20, max_rows=5)
     found = evaluated(Scorer(mixed_score), tables, settings)
     positives = positive_rows(tables["test"])
-    places = [math.floor(i * (len(positives) - 1) / 4) for i in range(5)]
+    places = spread(len(positives), 5)
     catalogue = Catalogue.of(tables, INPUTS, "cpu")
     few = PackedTable(positives.words[places].contiguous(), SCHEMA)
     alone = rank_evaluate(Scorer(mixed_score), few, catalogue, settings, seed=1, device="cpu")

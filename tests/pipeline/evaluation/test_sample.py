@@ -1,4 +1,4 @@
-"""Samples of rows: evenly spread, whole groups, and in whole numbers at any size."""
+"""Samples of rows: one of each stratum, whole groups, and in whole numbers at any size."""
 
 import pytest
 import torch
@@ -16,18 +16,41 @@ def table_of(rows: int, group: bool) -> PackedTable:
     return PackedTable(torch.zeros(rows, schema.num_words, dtype=torch.int32), schema)
 
 
+def strata(count: int, most: int) -> list[range]:
+    return [range(i * count // most, (i + 1) * count // most) for i in range(most)]
+
+
 @pytest.mark.parametrize("group", [False, True], ids=["rows", "groups"])
-def test_a_sample_of_more_rows_than_float32_can_count_has_only_rows_that_there_are(group):
+def test_a_sample_of_more_rows_than_float32_can_count_has_one_row_of_each_stratum(group):
     table = table_of(BEYOND, group)
     if group:
         table.words[:, 1] = torch.arange(BEYOND, dtype=torch.int32)
-    rows = spread_rows(table, 1001)
-    assert rows.tolist() == [i * (BEYOND - 1) // 1000 for i in range(1001)]
+    rows = spread_rows(table, 1001).tolist()
+    assert all(row in stratum for row, stratum in zip(rows, strata(BEYOND, 1001), strict=True))
     assert len(sample_of(table, 1001)) == 1001
 
 
 @pytest.mark.parametrize(("count", "most"), [(1, 1), (7, 1), (7, 2), (7, 6), (7, 7), (7, 9), (0, 3), (10**13, 5)])
-def test_numbers_are_spread_as_by_exact_division(count, most):
-    kept = min(count, most)
-    exact = list(range(count)) if count <= most else [i * (count - 1) // max(most - 1, 1) for i in range(kept)]
-    assert spread(count, most).tolist() == exact
+def test_numbers_are_one_of_each_stratum(count, most):
+    found = spread(count, most).tolist()
+    wanted = [range(i, i + 1) for i in range(count)] if count <= most else strata(count, most)
+    assert all(number in stratum for number, stratum in zip(found, wanted, strict=True))
+    assert spread(count, most).tolist() == found
+
+
+@pytest.mark.parametrize("period", [2, 3, 4, 100])
+@pytest.mark.parametrize("times", [2, 3, 4, 8])
+def test_a_sample_does_not_meet_the_period_of_the_file(period, times):
+    """A positive, then negatives, over and over: at equal distances all rows could be positives, or none."""
+    rows = spread(times * 20_000, 20_000)
+    share = (rows % period == 0).double().mean()
+    assert abs(share - 1 / period) < 5 * (1 / period * (1 - 1 / period) / 20_000) ** 0.5
+
+
+@pytest.mark.parametrize("group", [False, True], ids=["rows", "groups"])
+def test_what_tune_learns_from_has_the_files_share_of_positives(group):
+    table = table_of(40_000, group)
+    table.words[:, 0] = (torch.arange(40_000) % 2 == 0).int()
+    if group:
+        table.words[:, 1] = torch.arange(40_000, dtype=torch.int32)
+    assert abs(float(sample_of(table, 20_000).words[:, 0].double().mean()) - 0.5) < 0.02

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -395,11 +396,20 @@ def test_sample_rows_hold_known_unseen_and_null_values_of_every_column(bundle):
 
 
 def test_difference_refuses_other_shapes_nan_and_what_is_too_far():
-    expected = np.array([[0.0], [1000.0]], np.float32)
-    assert difference("x", expected + np.float32([[9e-6], [0.09]]), expected) == pytest.approx(0.09, rel=0.01)
+    expected, sample = np.array([[0.0], [1000.0]], np.float32), SimpleNamespace(mean=np.zeros(1), std=np.ones(1))
+    assert difference("x", expected + np.float32([[9e-6], [0.09]]), expected, sample) == pytest.approx(0.09, rel=0.01)
     for wrong in (expected + 2e-5, np.array([[np.nan], [1000.0]]), expected[:1]):
         with pytest.raises(ExportError, match=r"^x: "):
-            difference("x", wrong, expected)
+            difference("x", wrong, expected, sample)
+
+
+def test_predictions_of_a_target_far_from_0_are_compared_in_its_deviations():
+    """Of mean a million and deviation 1, a share of 1e-4 of the value would be a hundred deviations."""
+    expected = 1e6 + np.array([[-1.0], [0.0], [2.0]])
+    sample = SimpleNamespace(mean=np.array([1e6]), std=np.array([1.0]))
+    assert difference("x", expected + 9e-6, expected, sample) == pytest.approx(9e-6, rel=0.01)
+    with pytest.raises(ExportError, match="3 of 3 values differ"):
+        difference("x", expected + 1e-3, expected, sample)
 
 
 def test_the_command_writes_the_files_of_a_run(trained, tmp_path, capsys):

@@ -131,6 +131,14 @@ def test_every_section_of_full_data_is_there_once_and_linked():
     assert any(text.startswith("2.0 seconds in this run.") for text in page.words)  # without the stage that was reused
 
 
+def test_only_shares_of_ours_are_shown_as_percentages():
+    """The mean of a target that is called exchange_rate is no share."""
+    splits = [{"name": "test", "rows": 3, "mean of exchange_rate": 1.1234}]
+    page = Page(render_report(replace(full(), splits=splits)))
+    assert "1.123" in page.words
+    assert not any("112.3" in text for text in page.words)
+
+
 def test_a_section_without_data_is_left_out(monkeypatch):
     monkeypatch.setattr(
         "gigabatch.pipeline.reports.charts._svg", lambda *_: Markup("<svg></svg>")
