@@ -9,7 +9,7 @@ from gigabatch.features.schema import TensorSchema
 from gigabatch.models.optimizers.schedule import square_root_scaled_lr
 from gigabatch.pipeline.config.config import TrainSettings, WholeTrainSettings
 
-RULED = ("batch_size", "epochs", "lr_max")
+RULED = ("epochs", "batch_size", "lr_max")
 ROW_VISITS = 400_000  # that an epoch's number is chosen for
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 40
 STEPS = 1500  # that a batch is chosen for

@@ -25,6 +25,7 @@ from gigabatch.pipeline.lab.tune.trials import LEAST_STEPS, NoisePoint, Sweep, b
 from gigabatch.pipeline.reports.charts import mean_curve
 from gigabatch.pipeline.stages.run import environment
 from gigabatch.pipeline.store.files import write_json
+from gigabatch.pipeline.training.defaults import RULED
 from gigabatch.pipeline.training.train import TrainingError
 
 SWEEP_SHARE, NOISE_SHARE = 0.25, 0.1  # of --seconds; trainings take the rest
@@ -159,7 +160,7 @@ def scaled_settings(settings: WholeTrainSettings, batch_size: int, rows: int) ->
     >>> from gigabatch.pipeline.lab.tune.tune import overrides_of, scaled_settings
     >>> own = WholeTrainSettings(epochs=5, batch_size=512, lr_max=0.01, schedule="constant")
     >>> overrides_of(scaled_settings(own, 2048, rows=100_000), own)
-    ('train.batch_size=2048', 'train.lr_max=0.02')
+    ('train.epochs=5', 'train.batch_size=2048', 'train.lr_max=0.02')
     """
     factor = batch_size / settings.batch_size
     schedule = dict(settings.schedule_settings)
@@ -180,8 +181,12 @@ def scaled_settings(settings: WholeTrainSettings, batch_size: int, rows: int) ->
 
 
 def overrides_of(settings: WholeTrainSettings, before: WholeTrainSettings) -> tuple[str, ...]:
-    """Write what `settings` changes as `key=value` for the command line; the inverse of reading them."""
-    found = [f"train.batch_size={settings.batch_size}", f"train.lr_max={settings.lr_max:g}"]
+    """Write what `settings` changes as `key=value` for the command line; the inverse of reading them.
+
+    Epochs, batch size and rate stand there always: where a configuration leaves one to the rule, it would follow from
+    the others, and another training would take place than the one that was tried.
+    """
+    found = [f"train.{name}={getattr(settings, name):.8g}" for name in RULED]
     for section in ("schedule_settings", "optimizer_settings"):
         old = getattr(before, section)
         found += [f"train.{section}.{k}={v}" for k, v in getattr(settings, section).items() if old.get(k) != v]

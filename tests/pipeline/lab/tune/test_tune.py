@@ -32,6 +32,7 @@ from gigabatch.pipeline.lab.tune.tune import (
     scaled_settings,
     tune,
 )
+from gigabatch.pipeline.training.defaults import settle
 from gigabatch.pipeline.training.train import TrainingError
 
 SMALL = ("train.batch_size=32", "train.epochs=2")
@@ -176,6 +177,17 @@ def test_the_overrides_give_the_settings_that_were_tried(tmp_path, changes):
     assert load_config(path, overrides_of(scaled, before)).train.model_dump() == scaled.model_dump()
 
 
+@pytest.mark.parametrize(("rows", "num_ids"), [(100_000, (10,)), (20_000, (20_000,))])
+def test_the_overrides_give_what_was_tried_where_the_rule_chose_the_epochs(tmp_path, rows, num_ids):
+    """The rule gives a larger batch more epochs: 17 for the 4 that were tried."""
+    before = settle(TrainSettings(), rows, num_ids)
+    path = tmp_path / "run.yaml"
+    path.write_text(json.dumps({"name": "x", "recipe": "tiny", "features": {"path": "."}}))
+    scaled = scaled_settings(before, 8192, rows)
+    train = load_config(path, overrides_of(scaled, before)).train
+    assert settle(train, rows, num_ids).model_dump() == scaled.model_dump()
+
+
 class Trained:
     """Stands for `Trainer`: a metric by batch size and seed, so that the comparison alone is tested."""
 
@@ -217,7 +229,7 @@ def test_the_first_batch_that_holds_ends_the_comparison(experiment):
     interval = scipy.stats.ttest_1samp(gains, 0, alternative="greater").confidence_interval(0.95)
     assert trials[1].bound == pytest.approx(interval.low, rel=1e-4)
     assert trials[0].text.startswith("The large batch loses: 256 has auc -1.250%")
-    assert trials[1].overrides[:2] == ("train.batch_size=128", "train.lr_max=0.04")
+    assert trials[1].overrides[:3] == ("train.epochs=2", "train.batch_size=128", "train.lr_max=0.04")
     assert curves == {f"batch {size}": (0.5, 0.25) for size in (32, 256, 128)}
 
 
@@ -286,7 +298,10 @@ def test_the_command_decides_and_writes_what_it_found(tiny, capsys):
         (trial,) = found["trials"]
         assert trial["verdict"] == "holds"
         assert all(0.6 < auc < 1 for auc in trial["small"] + trial["large"])
-        assert "overrides  train.batch_size=64 train.lr_max=0.02828 train.schedule_settings.pct_start=0.5" in out
+        assert (
+            "overrides  train.epochs=2 train.batch_size=64 train.lr_max=0.02828 train.schedule_settings.pct_start=0.5"
+            in out
+        )
     assert found["verdict"] in out
     assert out.splitlines()[-1] == str(tiny.home / "tune.html")
     html = (tiny.home / "tune.html").read_text()
