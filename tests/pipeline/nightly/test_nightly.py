@@ -388,14 +388,16 @@ def test_a_second_job_fails_at_once_and_the_lock_of_a_killed_one_is_free(tiny, c
         "    print('held', flush=True)\n    time.sleep(600)"
     )
     with holder:
-        assert holder.stdout.readline() == "held\n"
-        assert run_nightly(tiny.config) == FAILED
-        assert f"is held by another run (pid {holder.pid} " in capsys.readouterr().out
-        (night,) = nights(tiny)
-        assert (night["exit_code"], night["run"]) == (FAILED, None)
-        assert f"is held by another run (pid {holder.pid} " in night["decision"]
-        holder.send_signal(signal.SIGKILL)
-        holder.wait()
+        try:
+            assert holder.stdout.readline() == "held\n"
+            assert run_nightly(tiny.config) == FAILED
+            assert f"is held by another run (pid {holder.pid} " in capsys.readouterr().out
+            (night,) = nights(tiny)
+            assert (night["exit_code"], night["run"]) == (FAILED, None)
+            assert f"is held by another run (pid {holder.pid} " in night["decision"]
+        finally:
+            holder.send_signal(signal.SIGKILL)
+            holder.wait()
     assert run_nightly(tiny.config) == PROMOTED
 
 
