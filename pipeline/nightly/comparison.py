@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,15 +18,17 @@ from gigabatch.pipeline.bundle import Bundle
 from gigabatch.pipeline.config.config import ConfigError, NightlySettings
 from gigabatch.pipeline.evaluation.evaluate import choose_metric, evaluate
 from gigabatch.pipeline.nightly.times import shown, unit_of_times
-from gigabatch.pipeline.stages.stages import Features, Pipeline, evaluation_table_of
+from gigabatch.pipeline.stages.stages import Features, evaluation_table_of
 
 MORE_IS_BETTER = ("AUC", "MRR")
 KEYS = {"AUC": "auc", "MRR": "mrr", "log loss": "logloss", "RMSE": "rmse"}  # in summary.json
+MOST_CLASSES = 10  # that a message names
+ROUNDING = 1e-9  # how far below 1 a mean of ones may lie by rounding
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Both models on one window, and what the candidate must not fall below.
+class Floor:
+    """A new model on one window, and the constant that it must beat.
 
     Parameters
     ----------
@@ -34,26 +36,24 @@ class Comparison:
         AUC, MRR, log loss or RMSE.
     rows
         Of the window.
-    current, candidate
-        Each model's metric.
-    gain, bound
-        Candidate less current, so that more is better; its lower bound.
+    candidate
+        The model's metric.
     constant
         The metric of always predicting the train split's mean (class shares, share of positives); of MRR, what a
         random order has on average.
-    record
-        The metric of the current model on its own test split, at the time of its training; None where its summary has
-        none.
+
+    Examples
+    --------
+    >>> Floor("AUC", 1000, candidate=0.49, constant=0.5).no_better_than_constant()[:43]
+    'It is no better than a constant prediction '
+    >>> Floor("RMSE", 1000, candidate=2.0, constant=8.0).skill(2.0)
+    0.75
     """
 
     metric: str
     rows: int
-    current: float
     candidate: float
-    gain: float
-    bound: float
     constant: float
-    record: float | None = None
 
     def skill(self, value: float) -> float:
         """Where a value lies between the constant (0) and perfection (1); negative where it is worse than both."""
@@ -61,17 +61,41 @@ class Comparison:
             return (value - self.constant) / (1 - self.constant)
         return 1 - value / self.constant
 
+    def no_better_than_constant(self) -> str | None:
+        """Why the candidate may not be promoted, whatever else there is; None where it beats the constant."""
+        if self.skill(self.candidate) > 0:
+            return None
+        return (
+            f"It is no better than a constant prediction ({self.metric} {self.constant:.4f}). Look at the labels and "
+            "the columns of tonight's data."
+        )
+
+
+@dataclass(frozen=True)
+class Comparison(Floor):
+    """Both models on one window, and what the candidate must not fall below.
+
+    Parameters
+    ----------
+    current
+        The current model's metric.
+    gain, bound
+        Candidate less current, so that more is better; its lower bound.
+    record
+        The metric of the current model on its own test split, at the time of its training; None where its summary has
+        none.
+    """
+
+    current: float
+    gain: float
+    bound: float
+    record: float | None = None
+
     def obstacle(self, max_skill_drop: float) -> str | None:
         """Why the candidate may not be promoted, however much worse the current model is; None where it may."""
-        found = self.skill(self.candidate)
-        if not found > 0:
-            return (
-                f"It is no better than a constant prediction ({self.metric} {self.constant:.4f}). Look at the labels "
-                "and the columns of tonight's data."
-            )
-        if self.record is None:
-            return None
-        wanted = self.skill(self.record) - max_skill_drop
+        if (text := self.no_better_than_constant()) or self.record is None:
+            return text
+        found, wanted = self.skill(self.candidate), self.skill(self.record) - max_skill_drop
         if found >= wanted:
             return None
         return (
@@ -82,69 +106,132 @@ class Comparison:
         )
 
 
-def compare(
-    pipeline: Pipeline, features: Features, current: Bundle, candidate: Bundle, summary: Mapping[str, Any]
-) -> Comparison:
+def compare(features: Features, current: Bundle, candidate: Bundle, summary: Mapping[str, Any], run: str) -> Comparison:
     """Both bundles on the rows of the test split that neither has seen, with `train.negatives` each among items that
     are drawn for it from the bundle's own vocabulary; then MRR decides where no other metric is asked for.
 
-    summary: of the current model's run, for what it once reached.
+    Parameters
+    ----------
+    features
+        Tonight's.
+    current, candidate
+        What is promoted, and what was trained tonight.
+    summary
+        Of the current model's run, for what it once reached.
+    run
+        The candidate's id, for messages.
 
-    Raises:
-        DataError: for too few rows that neither has seen, and where their labels are all alike.
+    Raises
+    ------
+    DataError
+        For classes that only one of the two knows, for too few rows that neither has seen, and where their labels are
+        all alike.
+    ConfigError
+        Where the current model predicts or reads what today's features do not have.
     """
-    settings, negatives = pipeline.config.nightly, pipeline.config.train.negatives
-    link = pipeline.config.runs / pipeline.config.name / "current"
-    anew = f"Remove the link {link} to start anew."
+    by_hand = (
+        f"The two cannot be compared: gigabatch promote {run} makes the new model current, and gigabatch rollback "
+        "brings the current one back."
+    )
+    if changed := list(changed_classes(current.schema.targets, features.schema.targets)):
+        raise DataError(f"{' '.join(changed)} If labels are wrong, correct them or remove those rows. {by_hand}")
+    if reason := cannot_be_judged(current, features):
+        raise ConfigError(f"the current model {reason}. {by_hand}")
+    frame = window_rows(features, {"current model": current, "new one": candidate})
+    mean = train_mean(features)
+    (before, _), (after, window) = (predicted(features, bundle, frame, mean) for bundle in (current, candidate))
+    settings, seed = features.pipeline.config.nightly, features.pipeline.config.seed
+    found = bootstrap(metric_of(features), before, after, window, settings, seed)
+    return replace(found, rows=len(frame), record=recorded(summary, window.target.name, found.metric))
+
+
+def compare_with_constant(features: Features, candidate: Bundle) -> Floor:
+    """A bundle on the rows of the test split that come after its training data, where no model is current.
+
+    Raises
+    ------
+    DataError
+        For too few of these rows, and where their labels are all alike.
+    """
+    frame = window_rows(features, {"new model": candidate})
+    scores, window = predicted(features, candidate, frame, train_mean(features))
+    return replace(floor(metric_of(features), scores, window), rows=len(frame))
+
+
+def metric_of(features: Features) -> str:
+    """What decides: auc, mrr or logloss."""
+    config = features.pipeline.config
+    return choose_metric(config.nightly, features.schema, in_groups=config.train.negatives is not None)
+
+
+def changed_classes(known: Sequence[Target], today: Sequence[Target]) -> Iterator[str]:
+    """A sentence for each target of which the current model knows other classes than the new one."""
+    for old, new in zip(known, today, strict=False):
+        if old.name != new.name or (old.task, new.task) != ("multiclass", "multiclass"):
+            continue
+        before, now = (item.classes or tuple(map(str, range(item.num_outputs))) for item in (old, new))
+        if added := [name for name in now if name not in before]:
+            yield (
+                f"target {new.name!r}: class(es) {_listed(added)} of the train split are new to the current model, "
+                f"which knows {_listed(before)}."
+            )
+        if gone := [name for name in before if name not in now]:
+            yield (
+                f"target {new.name!r}: class(es) {_listed(gone)}, which the current model knows, are not in the train "
+                "split."
+            )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:MOST_CLASSES])) + (", ..." if len(names) > MOST_CLASSES else "")
+
+
+def cannot_be_judged(current: Bundle, features: Features) -> str | None:
+    """Why the current model cannot be measured on today's features; None where it can."""
     if "trained_until" not in current.info:
-        raise ConfigError(
-            "the current model was trained when the schema had no time column, so no row is known to be new to it. "
-            f"{anew}"
-        )
-    frame = unseen_rows(features, [current, candidate])
-    if len(frame) < settings.min_window_rows:
-        raise DataError(too_few(len(frame), settings, features, current, candidate))
-    outputs = []
-    for bundle in (current, candidate):
-        reason = None
-        if bundle.schema.targets != features.schema.targets:
-            reason = "predicts other targets than today's features hold"
-        elif negatives is not None and bundle.schema.entity("item") is None:
-            reason = "was trained when the schema named no item, so none can be drawn for it"
-        elif lost := sorted(set(bundle.schema.names("categorical", "continuous")) - set(frame.columns)):
-            reason = f"reads column(s) {', '.join(map(repr, lost))}, which today's features do not have"
-        if reason:
-            raise ConfigError(f"the current model {reason}. {anew}")
-        table = evaluation_table_of(bundle, features, frame)
-        outputs.append(evaluate(bundle.model, table, bundle.schema, pipeline.device).predictions[0].cpu())
+        return "was trained when the schema had no time column, so no row is known to be new to it"
+    if current.schema.targets != features.schema.targets:
+        return "predicts other targets than today's features hold"
+    if features.pipeline.config.train.negatives is not None and current.schema.entity("item") is None:
+        return "was trained when the schema named no item, so none can be drawn for it"
+    if lost := sorted(set(current.schema.names("categorical", "continuous")) - set(features.schema.names())):
+        return f"reads column(s) {', '.join(map(repr, lost))}, which today's features do not have"
+    return None
+
+
+def predicted(features: Features, bundle: Bundle, frame: Any, mean: Tensor) -> tuple[Tensor, Window]:
+    """What a bundle predicts of the first target of these rows, [n] or [n, K], and the rows as they are judged.
+
+    mean: see `train_mean`.
+    """
+    table = evaluation_table_of(bundle, features, frame)
+    scores = evaluate(bundle.model, table, bundle.schema, features.pipeline.device).predictions[0].cpu()
     batch, target = table.unpack(table.words), features.schema.targets[0]
     weight = None if batch.weight is None else batch.weight.cpu()
     group = None if batch.group is None else batch.group.cpu()
-    window = Window(target, batch.targets[0].cpu(), train_mean(features), weight, group)
-    metric = choose_metric(settings, features.schema, in_groups=negatives is not None)
-    found = bootstrap(metric, outputs[0], outputs[1], window, settings, pipeline.config.seed)
-    return replace(found, rows=len(frame), record=recorded(summary, target.name, found.metric))
+    return scores, Window(target, batch.targets[0].cpu(), mean, weight, group)
 
 
-def unseen_rows(features: Features, bundles: Sequence[Bundle]) -> Any:
-    """Rows of the test split later than everything that any of the bundles was fitted or selected on."""
-    time = features.schema.only("time")
+def window_rows(features: Features, bundles: Mapping[str, Bundle]) -> Any:
+    """Rows of the test split later than everything that any of the bundles was fitted or selected on.
+
+    bundles: by what a message calls them. `DataError` for fewer rows than `nightly.min_window_rows`.
+    """
+    time, wanted = features.schema.only("time"), features.pipeline.config.nightly.min_window_rows
     if time is None:
         raise ConfigError("nightly: the recipe has no time column, so it cannot tell which rows a model has not seen.")
-    frame = features.frame("test")
-    return frame[frame[time] > max(bundle.info["trained_until"] for bundle in bundles)].reset_index(drop=True)
-
-
-def too_few(rows: int, settings: NightlySettings, features: Features, current: Bundle, candidate: Bundle) -> str:
-    """The message where the window has fewer rows than are asked for."""
-    unit = unit_of_times(features)
-    ends = {name: shown(bundle.info["trained_until"], unit) for name, bundle in
-            (("current", current), ("new", candidate))}  # fmt: skip
-    return (
-        f"only {rows:,} labelled rows come after both models' training data; nightly.min_window_rows asks for "
-        f"{settings.min_window_rows}. trained_until is {ends['current']} for the current model and {ends['new']} for "
-        "the new one. Wait for more data; where one of these lies too far ahead, rows with wrong times were trained "
-        "on: take them out of the files, and if it is the current model's, undo its promotion (gigabatch rollback)."
+    frame, ends = features.frame("test"), {name: item.info["trained_until"] for name, item in bundles.items()}
+    frame = frame[frame[time] > max(ends.values())].reset_index(drop=True)
+    if len(frame) >= wanted:
+        return frame
+    unit, both = unit_of_times(features), len(bundles) > 1
+    whose = "both models'" if both else "the model's"
+    told = " and ".join(f"{shown(end, unit)} for the {name}" for name, end in ends.items())
+    rollback = ", and if it is the current model's, undo its promotion (gigabatch rollback)" if both else ""
+    raise DataError(
+        f"only {len(frame):,} labelled rows come after {whose} training data; "
+        f"nightly.min_window_rows asks for {wanted}. trained_until is {told}. Wait for more data; where such a time "
+        f"lies too far ahead, rows with wrong times were trained on: take them out of the files{rollback}."
     )
 
 
@@ -171,8 +258,8 @@ def recorded(summary: Mapping[str, Any], target: str, metric: str) -> float | No
 
 @dataclass(frozen=True)
 class Window:
-    """What both models are judged on. labels [n] of the target; mean: see `train_mean`; weight [n] of the rows and
-    group [n], where the schema has them."""
+    """What models are judged on. labels [n] of the target; mean: see `train_mean`; weight [n] of the rows and group
+    [n], where the schema has them."""
 
     target: Target
     labels: Tensor
@@ -180,15 +267,85 @@ class Window:
     weight: Tensor | None = None
     group: Tensor | None = None
 
+    @property
+    def mass(self) -> Tensor:
+        """Weight of each row, float64 [n]."""
+        return torch.ones(len(self.labels), dtype=torch.float64) if self.weight is None else self.weight.double()
+
     def require_variety(self) -> None:
         """Raise `DataError` where every label is the same: then no metric tells a good model from a bad one."""
-        values = self.labels if self.weight is None else self.labels[self.weight > 0]
+        values = self.labels[self.mass > 0]
         if len(values) == 0 or bool((values == values[0]).all()):
             what = f"the same, {float(values[0]):g}" if len(values) else "of weight 0"
             raise DataError(
-                f"target {self.target.name!r}: all {len(self.labels):,} labels of the rows that neither model has seen "
-                f"are {what}, so they tell nothing about the models. Wait for more data."
+                f"target {self.target.name!r}: all {len(self.labels):,} labels of the rows that come after the "
+                f"training data are {what}, so they tell nothing about a model. Wait for more data."
             )
+
+    def measure(self, name: str, scores: Tensor) -> float:
+        """A metric of predictions [n] or [n, K], by the rows' weights. name: AUC, MRR, log loss or RMSE."""
+        if name == "MRR":
+            ranks, share = self.reciprocal_ranks(scores)
+            return float((ranks * share).sum() / share.sum())
+        return _pointwise(name, scores, self.labels, self.mass)
+
+    def reciprocal_ranks(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each group that counts, and its share; `DataError` where none has a positive."""
+        assert self.group is not None, "choose_metric takes mrr where rows have groups"
+        ranked = RankedGroups(scores, self.labels, self.group, self.weight)
+        share = ranked.share_of_ranks()
+        if not bool((share > 0).any()):
+            raise DataError(
+                f"target {self.target.name!r}: no group of the rows that come after the training data has a positive. "
+                "Wait for more data."
+            )
+        return ranked.reciprocal_rank()[share > 0], share[share > 0]
+
+
+def _pointwise(name: str, scores: Tensor, labels: Tensor, weight: Tensor) -> float:
+    if name == "AUC":
+        return float(roc_auc(scores, labels, weight))
+    if name == "RMSE":
+        return float(rmse(scores, labels, weight))
+    return float((multiclass_log_loss if scores.dim() == 2 else log_loss)(scores, labels, weight))
+
+
+def floor(metric: str, candidate: Tensor, window: Window) -> Floor:
+    """A model and a constant on a window.
+
+    Parameters
+    ----------
+    metric
+        auc, logloss (RMSE of a regression target) or mrr.
+    candidate
+        Predictions of the window's rows, [n] or [n, K].
+    window
+        The rows.
+
+    Returns
+    -------
+    Floor
+        All its numbers are finite.
+
+    Raises
+    ------
+    DataError
+        Where the labels are all the same, or no group has a positive.
+    """
+    window.require_variety()
+    names = {"auc": "AUC", "mrr": "MRR", "logloss": "RMSE" if window.target.task == "regression" else "log loss"}
+    name, rows = names[metric], len(window.labels)
+    value = window.measure(name, candidate)
+    if name == "MRR":
+        assert window.group is not None
+        constant = random_mrr(window.labels, window.group, window.weight)
+        if constant > 1 - ROUNDING:
+            raise DataError(
+                f"target {window.target.name!r}: every group of the rows that come after the training data has "
+                "positives alone, or none, so their order tells nothing. Wait for more data."
+            )
+        return Floor(name, rows, value, constant)
+    return Floor(name, rows, value, window.measure(name, window.mean.expand(rows, *window.mean.shape)))
 
 
 def bootstrap(
@@ -222,64 +379,43 @@ def bootstrap(
     DataError
         Where the labels are all the same, or no group has a positive.
     """
-    window.require_variety()
+    alone = floor(metric, candidate, window)
+    sign = 1.0 if alone.metric in MORE_IS_BETTER else -1.0
+    before = window.measure(alone.metric, current)
     generator = torch.Generator().manual_seed(seed)
-    if metric == "mrr":
-        return _bootstrap_groups(current, candidate, window, settings, generator)
-    name = "AUC" if metric == "auc" else "RMSE" if window.target.task == "regression" else "log loss"
-    sign = 1.0 if name in MORE_IS_BETTER else -1.0
-    used = slice(None) if window.weight is None else window.weight > 0
-    labels, old, new = window.labels[used], current[used], candidate[used]
-    own = torch.ones(len(labels), dtype=torch.float64) if window.weight is None else window.weight[used].double()
+    rounds = settings.num_bootstrap
+    if alone.metric == "MRR":
+        gains = _gains_of_groups(current, candidate, window, rounds, generator)
+    else:
+        gains = _gains_of_rows(alone.metric, current, candidate, window, rounds, generator)
+    bound = float((sign * gains).quantile(1 - settings.confidence))
+    return Comparison(**vars(alone), current=before, gain=sign * (alone.candidate - before), bound=bound)
+
+
+def _gains_of_rows(
+    name: str, current: Tensor, candidate: Tensor, window: Window, rounds: int, generator: torch.Generator
+) -> Tensor:
+    """The candidate's metric less the current one's on each resample, float64 [rounds]."""
+    used = window.mass > 0
+    labels, old, new, own = (values[used] for values in (window.labels, current, candidate, window.mass))
     strata = [labels == 1, labels != 1] if name == "AUC" else [torch.ones(len(labels), dtype=torch.bool)]
     strata = [stratum.nonzero()[:, 0] for stratum in strata]
-
-    def measure(scores: Tensor, weight: Tensor) -> float:
-        if name == "AUC":
-            return float(roc_auc(scores, labels, weight))
-        if name == "RMSE":
-            return float(rmse(scores, labels, weight))
-        return float((multiclass_log_loss if scores.dim() == 2 else log_loss)(scores, labels, weight))
-
-    def resampled() -> Tensor:
-        drawn = [rows[torch.randint(len(rows), (len(rows),), generator=generator)] for rows in strata]
-        return own * torch.cat(drawn).bincount(minlength=len(labels))
-
     gains = []
-    for _ in range(settings.num_bootstrap):
-        weight = resampled()
-        gains.append(sign * (measure(new, weight) - measure(old, weight)))
-    before, after = measure(old, own), measure(new, own)
-    constant = measure(window.mean.expand(len(labels), *window.mean.shape), own)
-    bound = torch.tensor(gains, dtype=torch.float64).quantile(1 - settings.confidence)
-    return Comparison(name, len(window.labels), before, after, sign * (after - before), float(bound), constant)
+    for _ in range(rounds):
+        drawn = [rows[torch.randint(len(rows), (len(rows),), generator=generator)] for rows in strata]
+        weight = own * torch.cat(drawn).bincount(minlength=len(labels))
+        gains.append(_pointwise(name, new, labels, weight) - _pointwise(name, old, labels, weight))
+    return torch.tensor(gains, dtype=torch.float64)
 
 
-def _bootstrap_groups(
-    current: Tensor, candidate: Tensor, window: Window, settings: NightlySettings, generator: torch.Generator
-) -> Comparison:
+def _gains_of_groups(
+    current: Tensor, candidate: Tensor, window: Window, rounds: int, generator: torch.Generator
+) -> Tensor:
     # MRR is a mean over groups by their weights, so it is enough to resample each group's reciprocal ranks.
-    labels, group = window.labels, window.group
-    assert group is not None, "choose_metric takes mrr where rows have groups"
-    ranked = [RankedGroups(scores, labels, group, window.weight) for scores in (current, candidate)]
-    share = ranked[0].share_of_ranks()
-    each = [ranks.reciprocal_rank()[share > 0] for ranks in ranked]
-    difference, share = each[1] - each[0], share[share > 0]
-    count = len(difference)
-    if count == 0:
-        raise DataError(
-            f"target {window.target.name!r}: no group of the rows that neither model has seen has a positive. Wait for "
-            "more data."
-        )
-
-    def mean(values: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
-        return (values * share)[rows].sum() / share[rows].sum()
-
-    drawn = (torch.randint(count, (count,), generator=generator) for _ in range(settings.num_bootstrap))
-    gains = torch.stack([mean(difference, groups) for groups in drawn])
-    old, new = (float(mean(ranks)) for ranks in each)
-    bound = float(gains.quantile(1 - settings.confidence))
-    return Comparison("MRR", len(labels), old, new, new - old, bound, random_mrr(labels, group, window.weight))
+    (old, share), (new, _) = (window.reciprocal_ranks(scores) for scores in (current, candidate))
+    difference, count = (new - old) * share, len(share)
+    drawn = (torch.randint(count, (count,), generator=generator) for _ in range(rounds))
+    return torch.stack([difference[groups].sum() / share[groups].sum() for groups in drawn])
 
 
 def random_mrr(labels: Tensor, group: Tensor, weight: Tensor | None = None) -> float:

@@ -4,7 +4,8 @@
 scored on the same rows: those of the new test split that come after everything either model was fitted or selected on.
 The new one is promoted if the lower bound of the paired bootstrap of its gain is above minus the stated tolerance, it
 beats a constant, it is not far below what the current one reached when it was trained (`comparison.py`), its weights
-are others than the current ones, and nobody has rolled it back.
+are others than the current ones, and nobody has rolled it back. Where no run is promoted, it is promoted if it beats a
+constant on the rows that come after its own training data, and nobody has rolled it back.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from gigabatch.pipeline.display import render_table
 from gigabatch.pipeline.embedding.embed import embed
 from gigabatch.pipeline.embedding.embed_write import EmbedSettings
 from gigabatch.pipeline.evaluation.evaluate import choose_metric
-from gigabatch.pipeline.nightly.comparison import Comparison, compare
+from gigabatch.pipeline.nightly.comparison import Floor, compare, compare_with_constant
 from gigabatch.pipeline.nightly.times import refuse_future
 from gigabatch.pipeline.reports.report import ReportData, write_report
 from gigabatch.pipeline.runs.find import home_of
-from gigabatch.pipeline.runs.pointers import current_run, read_pointers
+from gigabatch.pipeline.runs.pointers import current_run, read_pointers, require_links
 from gigabatch.pipeline.runs.promote import block_of, promote
 from gigabatch.pipeline.runs.record import append_record
 from gigabatch.pipeline.runs.verify import weights_of
@@ -48,7 +49,7 @@ class Outcome:
     code: int
     text: str
     candidate: Run | None = None
-    comparison: Comparison | None = None
+    comparison: Floor | None = None
 
 
 def run_nightly(config: str | Path, overrides: Sequence[str] = ()) -> int:
@@ -62,7 +63,9 @@ def run_nightly(config: str | Path, overrides: Sequence[str] = ()) -> int:
         with folder_lock(home / "nightly.lock"):
             return _recorded(loaded, home)
     except ArtifactError as error:
-        print(f"Failed: {error}")
+        text = f"Failed: {error}"
+        append_record(home, "nightly", FAILED, text, None)
+        print(text)
         return FAILED
 
 
@@ -92,7 +95,8 @@ def _recorded(config: RunConfig, home: Path) -> int:
 
 def _night(config: RunConfig, home: Path) -> Outcome:
     require_later_rows(config)
-    current_run(home)  # before any work, where the link leads nowhere
+    require_links(home)  # before any work
+    current_run(home)  # where the link leads nowhere
     pipeline = Pipeline(config)
     try:
         features = pipeline.features()
@@ -108,24 +112,21 @@ def _night(config: RunConfig, home: Path) -> Outcome:
     if reason:
         return Outcome(KEPT, f"Kept: {reason}", candidate)
     if current is None:
-        text = "Promoted: there was no current model to compare with."
-        return _promote(home, features, Outcome(PROMOTED, text, candidate), None)
+        return _first(features, home, candidate)
     if current == candidate.path.resolve():
         return Outcome(KEPT, "Kept: nothing changed, the current model is the one of today's data.")
     if weights_of(current) == weights_of(candidate.path):
         return Outcome(KEPT, f"Kept: the weights are those of the current model, run {current.name}.", candidate)
     try:
         models = load(pipeline, current), load(pipeline, candidate.path)
-        comparison = compare(pipeline, features, *models, Run(current).summary)
+        comparison = compare(features, *models, Run(current).summary, candidate.path.name)
     except DataError as error:
         return Outcome(REFUSED, f"Data refused: {error}", candidate)
     tolerance = pipeline.config.nightly.tolerance
-    negatives = pipeline.config.train.negatives
-    drawn = f", each among {negatives.per_positive} drawn items" if negatives is not None else ""
     text = (
         f"{comparison.metric} {comparison.candidate:.4f} against {comparison.current:.4f} on {comparison.rows:,} rows "
-        f"that neither model has seen{drawn}; gain {comparison.gain:+.4f}, lower bound {comparison.bound:+.4f}, "
-        f"tolerance {tolerance}."
+        f"that neither model has seen{_drawn(config)}; gain {comparison.gain:+.4f}, lower bound "
+        f"{comparison.bound:+.4f}, tolerance {tolerance}."
     )
     obstacle = comparison.obstacle(pipeline.config.nightly.max_skill_drop)
     if obstacle:
@@ -133,6 +134,27 @@ def _night(config: RunConfig, home: Path) -> Outcome:
     if comparison.bound > -tolerance:
         return _promote(home, features, Outcome(PROMOTED, f"Promoted: {text}", candidate, comparison), current)
     return Outcome(KEPT, f"Kept: {text}", candidate, comparison)
+
+
+def _first(features: Features, home: Path, candidate: Run) -> Outcome:
+    """The outcome where no run is current: the new model is compared with a constant alone."""
+    try:
+        found = compare_with_constant(features, load(features.pipeline, candidate.path))
+    except DataError as error:
+        return Outcome(REFUSED, f"Data refused: {error}", candidate)
+    text = (
+        f"no model is current. The new one has {found.metric} {found.candidate:.4f} on {found.rows:,} rows that it has "
+        f"not seen{_drawn(features.pipeline.config)}, a constant {found.constant:.4f}."
+    )
+    if obstacle := found.no_better_than_constant():
+        by_hand = f"gigabatch promote {candidate.path.name} promotes it all the same."
+        return Outcome(KEPT, f"Kept out: {text} {obstacle} {by_hand}", candidate, found)
+    return _promote(home, features, Outcome(PROMOTED, f"Promoted: {text}", candidate, found), None)
+
+
+def _drawn(config: RunConfig) -> str:
+    negatives = config.train.negatives
+    return f", each among {negatives.per_positive} drawn items" if negatives is not None else ""
 
 
 def load(pipeline: Pipeline, run: Path) -> Bundle:

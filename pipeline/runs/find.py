@@ -69,6 +69,11 @@ def find_run(config: RunConfig, run: str | Path | None = None) -> FoundRun:
     if link == home / CURRENT:
         require_current(home)
     path = Path(os.path.realpath(link))
+    if link.is_symlink() and not path.exists():
+        raise RunError(
+            f"run {link}: it leads to {path}, which is not there. Put the run back, or take another: gigabatch runs "
+            "lists them."
+        )
     lease = Lease(config.runs)
     if not any((path / name).exists() for name in ("manifest.json", "model")):
         known = ", ".join(found.name for found in artifacts_newest_first(home)) if home.is_dir() else ""

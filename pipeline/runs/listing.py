@@ -13,41 +13,66 @@ from gigabatch.pipeline.runs.pointers import CURRENT, LATEST, PREVIOUS, read_poi
 from gigabatch.pipeline.runs.record import read_records
 from gigabatch.pipeline.store.artifacts import MANIFEST
 
-KEPT = "kept"  # trained by the nightly job, which kept the current model
+KEPT = "kept"  # trained by the nightly job, which did not promote it
 
 
 def list_runs(config: RunConfig) -> list[dict[str, Any]]:
     """A row a run, the newest first: `run`, `created_utc`, `state`, the test split's metrics, and the first and last
     moment of the data that it was fitted and selected on, in the unit of its time column.
 
-    Files are not verified, which may take long. A run that cannot be read, or that a link names and is not there, has
-    `damaged` or `missing` among its states.
+    Files are not verified, which may take long. A run that cannot be read, or that a link or a block names and that is
+    not there, has `damaged` or `missing` among its states. One that lies elsewhere is named by its folder.
     """
-    home = home_of(config)
-    pointers = read_pointers(home)
+    home = Path(os.path.realpath(home_of(config)))
     records = [entry for entry in read_records(home) if isinstance(entry.get("run"), str)]
     last_code = {entry["run"]: entry.get("exit_code") for entry in records}
     rows, metrics = [], dict[str, None]()
-    found = [path for path in home.iterdir() if _is_run(path)] if home.is_dir() else []
-    for path in found:
-        states = pointers.states_of(path)
-        if last_code.get(path.name) == 10:
+    for path, states in _states(home).items():
+        name = path.name if path.parent == home else str(path)
+        row: dict[str, Any] = {"run": name, "created_utc": "", "metrics": {}}
+        if last_code.get(name) == 10:
             states.append(KEPT)
-        row: dict[str, Any] = {"run": path.name, "created_utc": "", "state": "", "metrics": {}}
-        try:
-            summary = json.loads((path / "summary.json").read_text())
-            info = json.loads((path / "model" / "bundle.json").read_text())["info"]
-            row |= {"created_utc": str(summary["created_utc"]), "metrics": dict(summary["metrics"]["test"])}
-            row |= {name: _moment(info.get(name)) for name in ("trained_from", "trained_until")}
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            states.append("damaged")
+        if not path.is_dir():
+            states.append("missing")
+        else:
+            try:
+                summary = json.loads((path / "summary.json").read_text())
+                info = json.loads((path / "model" / "bundle.json").read_text())["info"]
+                row |= {"created_utc": str(summary["created_utc"]), "metrics": dict(summary["metrics"]["test"])}
+                row |= {end: _moment(info.get(end)) for end in ("trained_from", "trained_until")}
+            except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+                states.append("damaged")
         metrics |= dict.fromkeys(name for name, value in row["metrics"].items() if value is not None)
         rows.append(row | {"state": ", ".join(states)})
     rows.sort(key=lambda row: (row["created_utc"], row["run"]), reverse=True)
-    for name, target in ((CURRENT, pointers.current), (PREVIOUS, pointers.previous), (LATEST, pointers.latest)):
-        if target is not None and not target.is_dir():
-            rows.append({"run": target.name, "created_utc": "", "state": f"{name}, missing", "metrics": {}})
     return [_flat(row, list(metrics)) for row in rows]
+
+
+def _states(home: Path) -> dict[Path, list[str]]:
+    """Each run's folder once, with what links and blocks say of it: those in `home`, and those that are named alone."""
+    pointers = read_pointers(home)
+    linked = {CURRENT: pointers.current, PREVIOUS: pointers.previous, LATEST: pointers.latest}
+    there = [path for path in home.iterdir() if _is_run(path) and path.name not in linked] if home.is_dir() else []
+    found: dict[Path, list[str]] = {path: [] for path in there}
+    by_id = {path.name: path for path in there}
+    for name, target in linked.items():
+        if target is None:
+            continue
+        if (home / name).is_symlink():
+            found.setdefault(target, []).append(name)
+        else:  # of a copy that followed links, which has the same run twice
+            found.setdefault(by_id.setdefault(_id_of(target), target), []).append(f"{name} (a folder, not a link)")
+    for name in pointers.blocked:
+        found.setdefault(home / name, []).append("blocked")
+    return found
+
+
+def _id_of(run: Path) -> str:
+    """A run's id, as it was written; the folder's name where that cannot be read."""
+    try:
+        return str(json.loads((run / "summary.json").read_text())["id"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return run.name
 
 
 def _is_run(path: Path) -> bool:

@@ -15,12 +15,13 @@ import json
 import os
 import secrets
 import shutil
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gigabatch.pipeline.store.files import atomic_symlink, fsync_folder, write_json
+from gigabatch.pipeline.store.files import atomic_symlink, fsync_folder, refusals_named, write_json
 from gigabatch.pipeline.store.leases import waiting_lock
 
 CURRENT, PREVIOUS, LATEST = "current", "previous", "latest"
@@ -108,6 +109,17 @@ def current_run(home: Path) -> Path | None:
     return found
 
 
+def require_links(home: Path, names: Iterable[str] = (CURRENT, PREVIOUS, LATEST, PROMOTED)) -> None:
+    """Raise `RunError` where a folder stands in place of a link, so that the link could not be moved."""
+    folders = [str(home / name) for name in names if (home / name).is_dir() and not (home / name).is_symlink()]
+    if folders:
+        raise RunError(
+            f"{', '.join(folders)}: a folder in place of a link (a copy that followed links?), so nothing can be "
+            f"promoted. Copy the runs again with their links (cp -a). Or move it away, which lifts all blocks if it is "
+            f"{PROMOTED}, and promote a run: gigabatch runs lists them, gigabatch promote ID."
+        )
+
+
 def locked(home: Path) -> AbstractContextManager[None]:
     """Hold the lock under which pointers move, for a `with` block; `RunError` where no run of that name was made."""
     if not home.is_dir():
@@ -120,6 +132,7 @@ def write_pointers(home: Path, current: Path, previous: Path | None, blocked: di
 
     A run is never the one before itself, which a rollback would block while it answers.
     """
+    require_links(home, (CURRENT, PREVIOUS, PROMOTED))
     before = read_pointers(home)
     previous = None if previous == current else previous
     for name, target in ((CURRENT, before.current), (PREVIOUS, before.previous)):
@@ -139,7 +152,8 @@ def _write_generation(
     home: Path, current: Path | None, previous: Path | None, blocked: dict[str, dict[str, Any]]
 ) -> None:
     generation = home / f".promoted-{secrets.token_hex(4)}"
-    generation.mkdir()
+    with refusals_named(home):
+        generation.mkdir()
     for name, target in ((CURRENT, current), (PREVIOUS, previous)):
         if target is not None:
             inside = target.parent == Path(os.path.realpath(home))

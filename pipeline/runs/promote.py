@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
+from typing import Any
 
 from gigabatch.pipeline.config.config import RunConfig
 from gigabatch.pipeline.runs.find import find_run, home_of
@@ -59,18 +61,46 @@ def block_of(pointers: Pointers, run: Path) -> str | None:
 
 
 def promote_first(home: Path, run: Path) -> bool:
-    """Promote a run where none is, unless it is blocked; whether that was so."""
+    """Promote a run where none is, unless it is blocked; whether that was so.
+
+    One that is no better than a constant is promoted, too, with a warning: whoever trains by hand sees it.
+    """
     if read_pointers(home).current is not None:
         return False
     require_loadable(run)
+    compared = _against_constant(run)
     with locked(home):
         before = read_pointers(home)
         if before.current is not None or block_of(before, run):
             return False
         write_pointers(home, run.resolve(), before.previous, before.blocked)
-    append_record(home, "train", 0, f"Promoted: no run was current when {run.name} was trained.", run.name)
-    log.info("run %s is current: none was", run.name)
+    text = f"Promoted: no run was current when {run.name} was trained."
+    if compared is None:
+        log.info("run %s is current: none was. evaluate.baselines had no constant to compare it with.", run.name)
+    elif compared["gain"] > 0:
+        log.info("run %s is current: none was", run.name)
+    else:
+        poor = (
+            f"It is no better than {compared['name']} on the test split ({compared['metric']} {compared['model']:.4g} "
+            f"against {compared['baseline']:.4g}): look at the labels and the columns."
+        )
+        text += f" {poor}"
+        log.warning("run %s is current, for none was. %s", run.name, poor)
+    append_record(home, "train", 0, text, run.name)
     return True
+
+
+def _against_constant(run: Path) -> dict[str, Any] | None:
+    """The paired difference to the constant on the test split (to the items' popularity where negatives are drawn), of
+    the first target by the metric that decides at night; None where the evaluation had no such baseline."""
+    summary = json.loads((run / "summary.json").read_text())
+    names = {"constant": "a constant", "popularity": "the items' popularity"}
+    found = next((item for item in (summary["baselines"] or {"found": []})["found"] if item["name"] in names), None)
+    if found is None:
+        return None
+    parts = {part["metric"]: part | {"name": names[found["name"]]} for part in found["differences"]}
+    asked = summary["config"]["nightly"]["metric"]
+    return next((parts[metric] for metric in (asked, "mrr", "auc", "logloss", "rmse") if metric in parts), None)
 
 
 def promote_by_hand(config: RunConfig, run: str) -> str:

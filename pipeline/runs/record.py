@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -22,13 +23,14 @@ def now() -> str:
 def append_record(home: Path, action: str, code: int, text: str, run: str | None, **more: Any) -> str:
     """Append a line, flushed to the disk, and return its time; a disk that refuses it is logged.
 
-    What it tells has been done by then, so failing here would tell something else.
+    Writers wait for each other. What a line tells has been done by then, so failing here would tell something else.
     """
     moment = now()
     entry = {"at": moment, "action": action, "exit_code": code, "decision": text, "run": run, **more}
     try:
         home.mkdir(parents=True, exist_ok=True)
         with open(home / RECORD, "ab+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # so that nobody writes between the look at the end and the line
             end = file.seek(0, os.SEEK_END)
             file.seek(max(end - 1, 0))
             torn = file.read(1) not in (b"", b"\n")  # by a full disk or a kill; this line must not be lost with it

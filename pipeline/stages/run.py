@@ -6,7 +6,7 @@ import json
 import platform
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
@@ -86,19 +86,12 @@ class Run:
         return load_bundle(self.path / "model", device, engine)
 
     def show(self) -> None:
-        """Print the tables of metrics and stages."""
-        summary = self.summary
-        for text in summary.get("warnings", ()):
-            print(f"Warning: {text}")
-        render_table(metric_rows(summary), f"{summary['name']} {summary['id']}")
-        compared = summary.get("baselines")
-        if compared and compared["found"]:
-            render_table(baseline_rows(compared), baseline_title(compared))
-        for text in compared["left_out"] if compared else ():
-            print(f"Does not apply: {text}.")
-        if summary.get("ranking"):
-            render_table(ranking_rows(summary["ranking"]), "Ranking of the test split's choices")
-        render_table(stage_rows(summary, self.skipped), "Stages")
+        """Print the warnings, the tables of metrics, baselines, ranking and stages, and where the run lies."""
+        for part in self._parts():
+            if isinstance(part, str):
+                print(part)
+            else:
+                render_table(*part)
         print(f"report  {self.path / 'report.html'}\nmodel   {self.path / 'model'}")
         if (current := read_pointers(self.path.parent).current) is not None:
             is_current = current == self.path.resolve()
@@ -106,13 +99,22 @@ class Run:
             print(f"current {'this run' if is_current else current.name}{how}")
 
     def _repr_html_(self) -> str:
+        return "".join(
+            f"<p>{escape(part)}</p>" if isinstance(part, str) else html_table(*part) for part in self._parts()
+        )
+
+    def _parts(self) -> Iterator[str | tuple[list[dict[str, Any]], str]]:
+        """Lines, and tables as rows and title, in the order in which a terminal and a notebook show them."""
         summary = self.summary
-        parts = [f"<p>Warning: {escape(text)}</p>" for text in summary.get("warnings", ())]
-        parts.append(html_table(metric_rows(summary), f"Run {summary['name']} {summary['id']}"))
+        yield from (f"Warning: {text}" for text in summary.get("warnings", ()))
+        yield metric_rows(summary), f"Run {summary['name']} {summary['id']}"
         compared = summary.get("baselines")
         if compared and compared["found"]:
-            parts.append(html_table(baseline_rows(compared), baseline_title(compared)))
-        return "".join([*parts, html_table(stage_rows(summary, self.skipped), "Stages")])
+            yield baseline_rows(compared), baseline_title(compared)
+        yield from (f"Does not apply: {text}." for text in (compared["left_out"] if compared else ()))
+        if summary.get("ranking"):
+            yield ranking_rows(summary["ranking"]), "Ranking of the test split's choices"
+        yield stage_rows(summary, self.skipped), "Stages"
 
 
 def metric_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:

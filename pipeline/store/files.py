@@ -16,10 +16,30 @@ from typing import Any
 
 FICLONE = 0x40049409  # of linux/fs.h; another system refuses it
 NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
+READ_ONLY, FULL = (errno.EACCES, errno.EPERM, errno.EROFS), (errno.ENOSPC, errno.EDQUOT)
 
 
 class ArtifactError(ValueError):
     """An artifact cannot be written, read or shared; the message names the folder."""
+
+
+@contextlib.contextmanager
+def refusals_named(folder: Path) -> Iterator[None]:
+    """Where the system refuses to write in `folder`, raise its `OSError` with the folder and what to do, in place of
+    the name of a lock or of a temporary file that was to be there."""
+    try:
+        yield
+    except OSError as error:
+        names = [Path(name) for name in (error.filename, error.filename2) if isinstance(name, str | os.PathLike)]
+        inside = any(name.parent == folder or folder.is_relative_to(name) for name in names)
+        if error.errno not in READ_ONLY + FULL or not inside:
+            raise
+        advice = "Free some space (gigabatch gc)" if error.errno in FULL else "Make it writable for this user"
+        raise OSError(
+            error.errno,
+            f"{folder}: {error.strerror}, so nothing can be written there. {advice}, or name another folder (settings "
+            "runs and artifacts, option --out).",
+        ) from error
 
 
 @contextlib.contextmanager
@@ -29,15 +49,16 @@ def replacing(path: Path) -> Iterator[Path]:
     A reader sees the old file or the new one. An error in the block leaves the old one and nothing else.
     """
     temporary = path.with_name(f".{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
-    try:
-        yield temporary
-        if not temporary.is_symlink():
-            with open(temporary, "rb") as file:
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-        fsync_folder(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with refusals_named(path.parent):
+        try:
+            yield temporary
+            if not temporary.is_symlink():
+                with open(temporary, "rb") as file:
+                    os.fsync(file.fileno())
+            os.replace(temporary, path)
+            fsync_folder(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def atomic_write(path: Path, content: bytes) -> None:

@@ -19,6 +19,7 @@ from gigabatch.pipeline.store.parsed_files import STAGE as PARSED
 from gigabatch.pipeline.store.parsed_files import parsed_in_use
 
 CHECKPOINTS = "checkpoints"
+LINKS = ("current", "previous", "latest")  # of `runs/pointers.py`, a room that builds on this one
 
 
 def collect_artifacts(root: Path, keep: int) -> tuple[list[Path], int]:
@@ -50,7 +51,8 @@ def collect_artifacts(root: Path, keep: int) -> tuple[list[Path], int]:
 
 
 def collect_runs(root: Path, keep: int) -> tuple[list[Path], int]:
-    """Remove all but the newest `keep` runs of each name, those that links such as `current` lead to, and leftovers."""
+    """Remove all but the newest `keep` runs of each name, those that links such as `current` lead to (or that a copy
+    has in their place), and leftovers."""
     _require_number(keep)
     if not root.is_dir():
         return [], 0
@@ -61,7 +63,7 @@ def collect_runs(root: Path, keep: int) -> tuple[list[Path], int]:
             path: _aside(path)
             for home in homes
             for path in artifacts_newest_first(home)[keep:]
-            if f"{home.name}/{path.name}" not in leased and path.resolve() not in linked
+            if f"{home.name}/{path.name}" not in leased and path.resolve() not in linked and path.name not in LINKS
         }
     removed = _remove(homes, moved)
     return list(removed), sum(removed.values())

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from gigabatch.pipeline.store.files import refusals_named
 from gigabatch.pipeline.store.locks import host_name
 
 log = logging.getLogger(__name__)
@@ -28,8 +29,10 @@ LEASES, USED = ".leases", ".used"
 @contextmanager
 def waiting_lock(path: Path) -> Iterator[None]:
     """Hold the lock file `path`, after whoever holds it now; for what takes no time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a") as file:
+    with refusals_named(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        opened = open(path, "a")  # noqa: SIM115
+    with opened as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

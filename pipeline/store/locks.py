@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
-from gigabatch.pipeline.store.files import ArtifactError
+from gigabatch.pipeline.store.files import ArtifactError, refusals_named
 
 HOLDER_NAME_S = 1.0  # how long a refused run waits for the holder of a lock to write its name
 
@@ -51,7 +51,8 @@ def own_folder(path: Path) -> Iterator[None]:
 def _locked(lock: Path) -> IO[str]:
     """The lock file, open and locked; again where a cleaner removed it between the two steps."""
     while True:
-        file = open(lock, "w")  # noqa: SIM115
+        with refusals_named(lock.parent):
+            file = open(lock, "w")  # noqa: SIM115
         fcntl.flock(file, fcntl.LOCK_EX)
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
@@ -67,7 +68,9 @@ def remove_leftovers(folder: Path) -> dict[Path, int]:
     removed = {}
     for name in sorted({path.name.removesuffix(".lock") for path in folder.glob(f".tmp-*@{host_name()}@*")}):
         path, lock = folder / name, folder / f"{name}.lock"
-        with open(lock, "a") as file:
+        with refusals_named(folder):
+            opened = open(lock, "a")  # noqa: SIM115
+        with opened as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -94,8 +97,10 @@ def remove_folder(folder: Path) -> int:
 @contextlib.contextmanager
 def folder_lock(path: Path) -> Iterator[None]:
     """Hold the lock file `path`; a second holder gets an `ArtifactError` that names the first. Survives crashes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a+") as file:
+    with refusals_named(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        opened = open(path, "a+")  # noqa: SIM115
+    with opened as file:
         if holder := _take_lock(file):
             raise ArtifactError(f"{path} is held by another run ({holder}).")
         file.truncate(0)

@@ -206,7 +206,7 @@ def test_a_candidate_must_beat_a_constant_and_not_fall_far_below_the_current_mod
     metric, candidate, constant, record, obstacle
 ):
     current = 0.1 if metric == "AUC" else 100.0  # much worse tonight, so the gain is large
-    found = Comparison(metric, 100, current, candidate, 1.0, 0.5, constant, record).obstacle(0.2)
+    found = Comparison(metric, 100, candidate, constant, current, gain=1.0, bound=0.5, record=record).obstacle(0.2)
     assert found is None if obstacle is None else obstacle in found
 
 
@@ -235,3 +235,10 @@ def test_promotion_by_mrr_follows_the_weights_of_the_rows():
     assert (found.gain, found.constant) == pytest.approx((expected.gain, expected.constant))
     means = [np.mean(slow_reciprocal_ranks(s.tolist(), kept[2].tolist(), kept[3].tolist())) for s in kept[:2]]
     assert (found.current, found.candidate) == pytest.approx(means)
+
+
+def test_groups_that_have_no_negative_beside_a_positive_are_refused():
+    """Any order of them is perfect; the way from there to perfection was a division by zero."""
+    labels, group = torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0]), torch.tensor([0, 0, 1, 1, 2])
+    with pytest.raises(DataError, match=r"target 'y': every group .* has positives alone, or none"):
+        bootstrap("mrr", torch.rand(5), torch.rand(5), window(labels, group=group), NightlySettings(), 1)

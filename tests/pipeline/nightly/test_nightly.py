@@ -6,6 +6,7 @@ import shutil
 import signal
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import sklearn.metrics as sk
@@ -46,6 +47,7 @@ def test_the_first_night_promotes_and_the_same_data_again_is_kept(finished, caps
     assert run_nightly(finished.config) == KEPT
     assert (pointer(finished, "current"), pointer(finished, "previous")) == (first, None)
     assert [night["exit_code"] for night in nights(finished)] == [0, 10]
+    assert nights(finished)[0]["candidate"] > nights(finished)[0]["constant"] == 0.5
     assert "nothing changed" in capsys.readouterr().out
     with pytest.raises(RunError, match="previous does not exist; there is no model before"):
         rollback(load_config(finished.config))
@@ -121,7 +123,7 @@ def test_unchanged_weights_are_not_promoted_so_that_the_model_before_stays(finis
 @pytest.mark.parametrize(
     ("lacks", "reason"),
     [
-        ("time", r"had no time column, so no row is known to be new to it\."),
+        ("time", r"had no time column, so no row is known to be new to it"),
         ("column", r"reads column\(s\) 'signal', which"),
     ],
 )
@@ -146,7 +148,7 @@ def test_a_current_model_that_cannot_be_compared_is_an_error_that_says_why(tmp_p
     changed = [timed] if lacks == "time" else [timed, "features.continuous=[noise]"]
     assert run_nightly(config, changed) == FAILED
     line = json.loads((tmp_path / "runs" / "table" / "nightly.jsonl").read_text().splitlines()[-1])
-    assert re.search(reason + r".* Remove the link .*current to start anew", line["decision"])
+    assert re.search(reason + r".* gigabatch promote \w{12} makes the new model current", line["decision"])
 
 
 def test_the_current_model_that_is_gone_is_an_error_that_names_the_link(finished):
@@ -329,7 +331,7 @@ def test_a_window_of_one_class_is_refused(finished):
     rewritten(write_day(finished.raw, 1, 600), lambda day: day.update({"clicked": day["clicked"] * 0}))
     assert run_nightly(finished.config) == REFUSED
     night = strict((finished.home / "nightly.jsonl").read_text().splitlines()[-1])
-    assert "all 360 labels of the rows that neither model has seen are the same, 0" in night["decision"]
+    assert "all 360 labels of the rows that come after the training data are the same, 0" in night["decision"]
 
 
 def test_rows_with_times_in_the_future_are_refused_by_file_and_row(finished):
@@ -386,12 +388,16 @@ def test_a_second_job_fails_at_once_and_the_lock_of_a_killed_one_is_free(tiny, c
         "    print('held', flush=True)\n    time.sleep(600)"
     )
     with holder:
-        assert holder.stdout.readline() == "held\n"
-        assert run_nightly(tiny.config) == FAILED
-        assert f"is held by another run (pid {holder.pid} " in capsys.readouterr().out
-        assert not (tiny.home / "nightly.jsonl").exists()
-        holder.send_signal(signal.SIGKILL)
-        holder.wait()
+        try:
+            assert holder.stdout.readline() == "held\n"
+            assert run_nightly(tiny.config) == FAILED
+            assert f"is held by another run (pid {holder.pid} " in capsys.readouterr().out
+            (night,) = nights(tiny)
+            assert (night["exit_code"], night["run"]) == (FAILED, None)
+            assert f"is held by another run (pid {holder.pid} " in night["decision"]
+        finally:
+            holder.send_signal(signal.SIGKILL)
+            holder.wait()
     assert run_nightly(tiny.config) == PROMOTED
 
 
@@ -420,3 +426,113 @@ def test_the_metric_fits_the_target_or_is_an_error(task, group, asked, expected)
             choose_metric(NightlySettings(metric=asked), schema)
     else:
         assert choose_metric(NightlySettings(metric=asked), schema) == expected
+
+
+def test_a_first_model_that_is_no_better_than_a_constant_is_kept_out_until_a_person_lets_it_in(tiny):
+    """It was promoted, whatever it was: a later night has a floor."""
+    path = tiny.raw / "day-000.csv"
+    day = pd.read_csv(path)
+    day["clicked"] = day["clicked"].where(day.index < 2700, 1 - day["clicked"])  # of the test split
+    day.to_csv(path, index=False)
+    assert [run_nightly(tiny.config) for _ in range(2)] == [KEPT, KEPT]
+    assert pointer(tiny, "current") is None
+    night = nights(tiny)[-1]
+    scores = load_bundle(tiny.home / night["run"] / "model").predict(day.iloc[2700:])["clicked"]
+    auc = sk.roc_auc_score(day["clicked"].iloc[2700:], scores)
+    assert (night["metric"], night["rows"], night["constant"]) == ("AUC", 300, 0.5)
+    assert night["candidate"] == pytest.approx(auc, abs=1e-9)
+    assert night["decision"].startswith(
+        f"Kept out: no model is current. The new one has AUC {auc:.4f} on 300 rows that it has not seen, a constant "
+        "0.5000. It is no better than a constant prediction"
+    )
+    assert "<html" in (tiny.home / "nightly.html").read_text()
+    assert main(["runs", "--config", str(tiny.config)]) == 0
+    assert f"gigabatch promote {night['run']} promotes it all the same" in night["decision"]
+    assert main(["promote", night["run"], "--config", str(tiny.config)]) == 0
+    assert pointer(tiny, "current") == night["run"]
+
+
+def test_a_first_night_needs_the_rows_that_a_later_one_needs(tiny):
+    assert run_nightly(tiny.config, ["nightly.min_window_rows=301"]) == REFUSED
+    said = nights(tiny)[-1]["decision"]
+    assert "only 300 labelled rows come after the model's training data; nightly.min_window_rows asks for 301" in said
+    assert "trained_until is 539 for the new model. Wait for more data" in said
+    assert "rollback" not in said
+    assert run_nightly(tiny.config) == PROMOTED
+
+
+def kinds_of(day: int, rows: int = 600) -> pd.DataFrame:
+    """Rows whose class, `a` to `c`, is that of the signal."""
+    frame = day_of_rows(day, rows)[["at", "signal", "noise"]]
+    return frame.assign(kind=np.select([frame["signal"] < -0.5, frame["signal"] < 0.5], ["a", "b"], "c"))
+
+
+@pytest.fixture
+def kinds(tmp_path, monkeypatch):
+    """A configuration of three classes, whose first run is promoted, and what writes its rows."""
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    path, config = tmp_path / "rows.csv", tmp_path / "kinds.yaml"
+    settings = {
+        "name": "kinds", "recipe": "table", "runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts"),
+        "device": "cpu", "engine": "pandas",
+        "features": {
+            "path": str(path), "continuous": ["signal", "noise"], "time": "at",
+            "targets": {"kind": {"task": "multiclass"}},
+        },
+        "model": {"layers": [8]}, "train": {"epochs": 8, "batch_size": 64, "lr_max": 0.02},
+        "evaluate": {"importance": False, "baselines": []},
+        "nightly": {"min_window_rows": 10, "num_bootstrap": 50, "tolerance": 10, "max_skill_drop": 1},
+    }  # fmt: skip
+    config.write_text(json.dumps(settings))
+    kinds_of(0).to_csv(path, index=False)
+    assert main(["train", "--config", str(config), "-q"]) == 0
+    return config, tmp_path / "runs" / "kinds", path
+
+
+def test_a_class_that_the_current_model_does_not_know_is_refused_by_name_with_a_way_that_keeps_it(kinds):
+    """It was put down to the configuration (40), with the advice to remove the link to the promoted model."""
+    config, home, path = kinds
+    first = (home / "current").resolve()
+    rows = pd.concat([kinds_of(0), kinds_of(1)])
+    new = rows.assign(kind=rows["kind"].where((rows["at"] < 100_000) | (rows["signal"] < 1), "d"))
+    new.to_csv(path, index=False)
+    assert run_nightly(config) == REFUSED
+    night = json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])
+    assert night["decision"].startswith(
+        "Data refused: target 'kind': class(es) 'd' of the train split are new to the current model, which knows "
+        "'a', 'b', 'c'. If labels are wrong, correct them or remove those rows."
+    )
+    assert f"gigabatch promote {night['run']} makes the new model current, and gigabatch rollback" in night["decision"]
+    assert (home / "current").resolve() == first
+    assert main(["promote", night["run"], "--config", str(config)]) == 0  # as the message says
+    assert [(home / name).resolve().name for name in ("current", "previous")] == [night["run"], first.name]
+    pd.concat([new, kinds_of(2)]).to_csv(path, index=False)
+    assert run_nightly(config) == PROMOTED
+    night = json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])
+    assert (night["metric"], night["rows"]) == ("log loss", 180)
+    rows.to_csv(path, index=False)
+    assert run_nightly(config) == REFUSED
+    night = json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])
+    assert (
+        "target 'kind': class(es) 'd', which the current model knows, are not in the train split." in night["decision"]
+    )
+
+
+def test_a_class_that_the_train_split_does_not_know_is_refused_too(kinds):
+    config, home, path = kinds
+    rows = kinds_of(0)
+    rows.assign(kind=rows["kind"].where(rows.index < 590, "e")).to_csv(path, index=False)
+    assert run_nightly(config) == REFUSED
+    night = json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])
+    assert "target 'kind': class(es) 'e' of the test split are not in the train split" in night["decision"]
+
+
+def test_a_folder_in_place_of_a_link_fails_before_any_work(finished):
+    """A night was trained and compared before its promotion could not move the link."""
+    run = (finished.home / "current").resolve()
+    (finished.home / "current").unlink()
+    shutil.copytree(run, finished.home / "current")
+    write_day(finished.raw, 1, 600)
+    assert run_nightly(finished.config, ["nightly.tolerance=1"]) == FAILED
+    assert f"{finished.home / 'current'}: a folder in place of a link" in nights(finished)[-1]["decision"]
+    assert len(finished.artifacts("features")) == 1

@@ -163,3 +163,19 @@ def test_a_run_is_never_the_one_before_itself(home):
     (home / "current").unlink()  # "to start anew"
     write_pointers(home, home / "a", read_pointers(home).previous, {})
     assert said(home) == (("a", None), {})
+
+
+@pytest.mark.parametrize("name", ["current", "previous", "promoted"])
+def test_a_folder_in_place_of_a_link_is_named_before_anything_is_written(home, name):
+    """As `cp -rL` makes it. A generation had been written, which said that the folder was current."""
+    write_pointers(home, home / "b", home / "a", {})
+    (home / name).unlink()
+    (home / name).mkdir()
+    before = sorted(path.name for path in home.iterdir())
+    with pytest.raises(RunError, match=rf"{home / name}: a folder in place of a link.*\(cp -a\).*gigabatch promote ID"):
+        write_pointers(home, home / "c", None, {})
+    assert sorted(path.name for path in home.iterdir()) == before
+    (home / name).rename(home / "moved")  # as the message says
+    write_pointers(home, home / "c", home / "a", {})
+    assert said(home) == (("c", "a"), {})
+    assert followed(home) == ("c", "a")

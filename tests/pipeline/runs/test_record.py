@@ -1,6 +1,10 @@
 """nightly.jsonl: what is written after damage, and what damage does to those that read it."""
 
+import json
+import threading
+
 from gigabatch.pipeline.config.config import load_config
+from gigabatch.pipeline.runs import record
 from gigabatch.pipeline.runs.listing import list_runs
 from gigabatch.pipeline.runs.record import append_record, read_records
 
@@ -18,3 +22,25 @@ def test_a_line_of_the_record_that_names_no_run_by_text_lists_runs_all_the_same(
     with open(finished.home / "nightly.jsonl", "a") as file:
         file.write('{"run": ["a"], "exit_code": 10}\n')
     assert len(list_runs(load_config(finished.config))) == 1
+
+
+def test_two_writers_at_once_leave_a_line_each_and_nothing_between(tmp_path, monkeypatch):
+    """Both saw the cut line of a full disk, and each began a new one."""
+    (tmp_path / "nightly.jsonl").write_text('{"at": "2026-11')
+    looked, other_is_done = threading.Event(), threading.Event()
+
+    def slowly(entry):
+        if entry["decision"] == "first":  # has looked at the end of the file and not yet written
+            looked.set()
+            other_is_done.wait(0.5)
+        return json.dumps(entry)
+
+    monkeypatch.setattr(record, "json_text", slowly)
+    first = threading.Thread(target=append_record, args=(tmp_path, "nightly", 0, "first", "a"))
+    first.start()
+    assert looked.wait(10)
+    append_record(tmp_path, "nightly", 40, "second", None)
+    other_is_done.set()
+    first.join()
+    lines = (tmp_path / "nightly.jsonl").read_text().splitlines()
+    assert [json.loads(line)["decision"] for line in lines[1:]] == ["first", "second"]

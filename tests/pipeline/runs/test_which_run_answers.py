@@ -5,7 +5,9 @@ import logging
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
+import sklearn.metrics as sk
 
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import load_config
@@ -19,7 +21,9 @@ from gigabatch.pipeline.runs.promote import promote_by_hand, rollback
 from gigabatch.pipeline.runs.verify import verify_run
 from gigabatch.pipeline.serving.http import server
 from gigabatch.pipeline.stages import score, update
+from gigabatch.pipeline.stages.run import Run
 from tests.pipeline.conftest import threads_of_torch
+from tests.pipeline.read_only import read_only
 from tests.pipeline.tiny_recipe import write_day
 
 SHORT = ("seed=5", "train.epochs=1")
@@ -269,3 +273,93 @@ def test_a_run_that_a_night_kept_out_is_listed_as_kept(finished):
     assert run_nightly(finished.config, ["features.shuffled=true", "train.epochs=1"]) == 10
     states = {row["run"]: row["state"] for row in list_runs(load_config(finished.config))}
     assert states[finished.latest().path.name] == "latest, kept"
+
+
+def states(tiny) -> list[tuple[str, str]]:
+    return sorted((row["run"], row["state"]) for row in list_runs(load_config(tiny.config)))
+
+
+def test_a_copy_that_followed_links_lists_each_run_once_and_says_what_stands_for_a_link(finished):
+    """`cp -rL` makes folders of `current` and `latest`, which were listed as two runs more."""
+    run = finished.latest().path
+    aside = finished.home.rename(finished.home.with_name("aside"))
+    shutil.copytree(aside, finished.home)
+    both = "current (a folder, not a link), latest (a folder, not a link)"
+    assert states(finished) == [(run.name, both)]
+    shutil.rmtree(finished.home / run.name)
+    assert states(finished) == [("current", both)]  # as --run takes it
+    assert main(["gc", "--config", str(finished.config), "--keep", "0"]) == 0
+    assert find_run(load_config(finished.config)).path == finished.home / "current"
+
+
+def test_a_run_that_is_gone_is_listed_once_with_all_that_names_it(two):
+    """It had a row for each link, and none for its block."""
+    tiny, first, later = two
+    promote_by_hand(load_config(tiny.config), later.name)
+    with open(tiny.home / "nightly.jsonl", "a") as file:
+        file.write(json.dumps({"run": later.name, "exit_code": 10}) + "\n")
+    shutil.rmtree(later)
+    assert states(tiny) == sorted([(first.name, "previous"), (later.name, "current, latest, kept, missing")])
+    rollback(load_config(tiny.config))
+    (tiny.home / "latest").unlink()
+    (tiny.home / "previous").unlink()
+    gone = next(state for run, state in states(tiny) if run == later.name)
+    assert gone == "blocked, kept, missing"
+
+
+def test_a_link_that_leads_to_a_run_of_elsewhere_is_listed_by_its_folder(two, tmp_path):
+    """Though it answers, no row was current."""
+    tiny, first, later = two
+    elsewhere = first.rename(tmp_path / "elsewhere")
+    (tiny.home / "current").unlink()
+    (tiny.home / "current").symlink_to(elsewhere)
+    assert states(tiny) == sorted([(str(elsewhere), "current"), (later.name, "latest")])
+    (tiny.home / "latest").unlink()
+    (tiny.home / "latest").symlink_to(tmp_path)  # where no run is
+    assert (str(tmp_path), "latest, damaged") in states(tiny)
+
+
+def test_a_link_that_leads_nowhere_says_where_it_led(two):
+    tiny, _, later = two
+    shutil.rmtree(later)
+    with pytest.raises(RunError, match=rf"run {tiny.home}/latest: it leads to {later}, which is not there"):
+        find_run(load_config(tiny.config), "latest")
+
+
+# A folder that may not be written
+
+
+@pytest.mark.parametrize(
+    ("line", "code"), [("train", 2), ("train evaluate.calibration_bins=5", 2), ("promote {later}", 2), ("nightly", 40)]
+)
+def test_runs_that_may_not_be_written_are_named_by_their_folder(two, capsys, line, code):
+    """The links' temporary names were all that was said: [Errno 13] Permission denied: '.latest-4711-0a1b2c3d'."""
+    tiny, first, later = two
+    with read_only(tiny.home):
+        assert main([*line.format(later=later.name).split(), "--config", str(tiny.config), "-q"]) == code
+    said = capsys.readouterr().err
+    expected = f"{tiny.home}: Permission denied, so nothing can be written there. Make it writable for this user, or"
+    assert f"gigabatch: [Errno 13] {expected}" in said.splitlines()[-1]
+    assert read_pointers(tiny.home).current == first
+
+
+# The first run of all
+
+
+@pytest.mark.parametrize("inverted", [False, True])
+def test_a_first_run_that_is_no_better_than_a_constant_is_promoted_with_a_warning(tiny, caplog, inverted):
+    raw = tiny.raw / "day-000.csv"
+    day = pd.read_csv(raw)
+    day["clicked"] = day["clicked"].where((not inverted) | (day.index < 2700), 1 - day["clicked"])  # of the test split
+    day.to_csv(raw, index=False)
+    assert main(["train", "--config", str(tiny.config), "evaluate.baselines=[constant]"]) == 0
+    run = read_pointers(tiny.home).current
+    assert run == tiny.latest().path
+    scores = Run(run).bundle().predict(day.iloc[2700:])["clicked"]
+    auc = sk.roc_auc_score(day["clicked"].iloc[2700:], scores)
+    assert (auc < 0.5) == inverted
+    warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    decision = json.loads((tiny.home / "nightly.jsonl").read_text())["decision"]
+    words = f"It is no better than a constant on the test split (auc {auc:.4g} against 0.5)"
+    assert (words in decision) == inverted
+    assert any(text.startswith(f"run {run.name} is current, for none was. {words}") for text in warned) == inverted

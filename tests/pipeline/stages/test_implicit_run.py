@@ -1,6 +1,8 @@
 """Whole runs whose rows are all positives: negatives in training and evaluation, ranking, resuming, what is refused."""
 
 import json
+import re
+from html import unescape
 
 import numpy as np
 import pandas as pd
@@ -196,3 +198,15 @@ def test_users_that_train_does_not_have_are_evaluated_as_many(home, tmp_path):
     items = evaluated[:, names.index("item")].view(-1, 5)
     assert not (items[:, 1:] == items[:, :1]).any()
     assert set(items[:, 1:].flatten().tolist()) == set(range(3, 33))
+
+
+def test_a_notebook_shows_what_a_terminal_shows(run, capsys):
+    """It lacked the ranking, and what does not apply."""
+    run.show()
+    printed, page = capsys.readouterr().out, run._repr_html_()
+    titles = [unescape(title) for title in re.findall(r"<caption[^>]*>(.*?)</caption>", page)]
+    assert [title.partition(" ")[0] for title in titles] == ["Run", "Baselines", "Ranking", "Stages"]
+    assert all(title in printed for title in titles)
+    lines = [unescape(line) for line in re.findall(r"<p>(.*?)</p>", page)]
+    assert sum(line.startswith("Does not apply: the ") for line in lines) == 2
+    assert all(line in printed for line in lines)
