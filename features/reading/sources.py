@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from gigabatch.features.columns.numbers import require_digits
-from gigabatch.features.columns.times import is_dates, is_text, iso_text, microseconds
+from gigabatch.features.columns.times import is_dates, is_text, iso_text, microseconds, require_calendar
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.engines.protocols import Column, Engine, Frame
 from gigabatch.features.errors import UNREADABLE, DataError, require_columns
@@ -404,7 +404,11 @@ def _cast_column(column: Column, dtype: str, nullable: bool) -> Any:
         return column if dtype == "time" else iso_text(column)
     column = _plain(column, dtype)
     if dtype == "datetime":
-        return _cast_datetime(column, nullable) if is_text(column) else _cast_column(column, "int64", nullable)
+        if is_text(column):
+            return _cast_datetime(column, nullable)
+        found = _cast_column(column, "int64", nullable)
+        require_calendar(found, column)
+        return found
     if dtype == "time":
         return column
     if dtype == "string":
