@@ -8,6 +8,19 @@ from typing import Any
 from gigabatch.features.errors import DataError
 
 INDICATORS = ("auto", "all", "none")  # of FillMissing
+# Nanoseconds of each unit in which numbers count time. A configuration or a saved step may also hold a long name.
+TIME_UNITS = {
+    "d": 86_400 * 10**9, "h": 3600 * 10**9, "min": 60 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1
+}  # fmt: skip
+LONG_NAMES = {"days": "d", "hours": "h", "minutes": "min"}
+
+
+def time_unit(name: Any, where: str) -> str:
+    """The key of `TIME_UNITS` that a unit's name stands for; `DataError` for a name that is none."""
+    found = LONG_NAMES.get(name, name)
+    if found not in TIME_UNITS:
+        raise DataError(f"{where}: unknown unit {name!r}. Known: {', '.join(TIME_UNITS)}.")
+    return found
 
 
 def require_counts(where: str, **counts: Any) -> None:

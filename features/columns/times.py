@@ -16,6 +16,7 @@ ISO_8601 = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:[0-5]\d(\.\d+)?)?(Z|[+-]([01]\d
 OFFSET = r"[T ].*([+-])(\d{2}):?(\d{2})$"
 EPOCH = np.datetime64(0, "us")
 SECOND = 1_000_000
+FIRST, LAST = -62_135_596_800, 253_402_300_799  # seconds since 1970 of the first of the year 1 and the last of 9999
 NOT_A_TIME = (ValueError, TypeError, RuntimeError, OverflowError)  # what libraries raise for a text that is none
 
 
@@ -54,7 +55,8 @@ def microseconds(column: Column) -> Any:
     Raises
     ------
     DataError
-        A text of another form, or no date of the calendar; the message names the column.
+        A text of another form, no date of the calendar, or a time that lies outside the years 1 to 9999 in UTC; the
+        message names the column.
 
     Examples
     --------
@@ -66,12 +68,23 @@ def microseconds(column: Column) -> Any:
     [2000000]
     """
     try:
-        return _of_dates(column) if is_dates(column) else _of_text(column)
+        found = _of_dates(column) if is_dates(column) else _of_text(column)
+        require_calendar(found, column)
+        return found
     except NOT_A_TIME as error:
         raise DataError(
             f"time column {column.name!r}: neither numbers nor ISO 8601 times ({_first_line(error)}). Write them "
             "like 2013-01-31T23:59:00, with Z or an offset such as +02:00 where they are not in UTC, or as numbers."
         ) from error
+
+
+def require_calendar(found: Column, column: Column) -> None:
+    """Raise `ValueError` where microseconds since 1970, found of the column, lie outside the years 1 to 9999."""
+    known = found.fillna(0)
+    outside = (known < FIRST * SECOND) | (known >= (LAST + 1) * SECOND)
+    if bool(outside.any()):
+        example = engine_of(column).to_pandas(column[outside].head(1).astype("str")).tolist()[0]
+        raise ValueError(f"{example} is not in the years 1 to 9999 in UTC")
 
 
 def _first_line(error: Exception) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gigabatch.features.encoding.label_spread import FitLabels
 from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.encoding.state import SavedState, damage, vocabulary_path
 from gigabatch.features.engines.frame import FloatWord, IdWord, engine_of, load_engine
@@ -114,7 +115,8 @@ class Preprocessor:
         Raises
         ------
         DataError
-            If there is no partition, a column is missing or of another type, or a continuous column is all null.
+            If there is no partition, a column is missing or of another type, a continuous column is all null, or the
+            differences of a regression target, where the partitions hold one, are lost in float32 (1e9, 1e9 + 1).
 
         Examples
         --------
@@ -164,7 +166,8 @@ class Preprocessor:
         Raises
         ------
         DataError
-            If there are no rows, or no statistics of the fit (as after an import); nothing has changed then.
+            If there are no rows, no statistics of the fit (as after an import), or labels that `fit` refuses; nothing
+            has changed then.
         """
         learned = self.learned
         new = Statistics.from_states(self._states(statistics_operators(self.schema), parts, scheduler, "update with"))
@@ -180,8 +183,25 @@ class Preprocessor:
     ) -> dict[tuple[str, str], Any]:
         """What each operator learns from the parts; use: what the parts are for, in an error."""
         _require_parts(parts, use)
-        prepare = lambda frame: self._typed(frame, list(frame.columns))  # noqa: E731
-        return fit_together(operators, parts, prepare, read=self._read_columns, scheduler=scheduler)
+        labels = {("label", name): FitLabels(name) for name in self._regressions(parts[0])}
+        found = fit_together(
+            {**operators, **labels}, parts, self._prepared, read=self._read_columns, scheduler=scheduler
+        )
+        return {key: found[key] for key in operators}
+
+    def _regressions(self, part: Any) -> list[str]:
+        """The regression targets that a part holds: to fit needs none, and looks at those that are there."""
+        names = [target.name for target in self.schema.targets if target.task == "regression"]
+        if not names:
+            return []
+        there = load_engine(part[0]).parquet_columns(part[1]) if isinstance(part, tuple) else part.columns
+        return [name for name in names if name in there]
+
+    def _prepared(self, frame: Any) -> Any:
+        """The columns cast to the schema's types, but for targets: the cast may round what those differ by."""
+        targets = self.schema.names("target")
+        typed = self._typed(frame, [name for name in frame.columns if name not in targets])
+        return typed.assign(**{name: frame[name] for name in frame.columns if name in targets})
 
     @property
     def learned(self) -> Learned:
@@ -210,7 +230,10 @@ class Preprocessor:
             What `pack` gives for each part.
         """
         _require_parts(parts, "fit on")
-        frames = [self._typed(self.read(part), self._needed(True)) for part in parts]
+        frames = [self.read(part) for part in parts]
+        for name in self._regressions(frames[0]):
+            FitLabels(name).fit(frames)
+        frames = [self._typed(frame, self._needed(True)) for frame in frames]
         engine = engine_of(frames[0])
         tasks = [("id", name) for name in self.schema.names("categorical")]
         tasks += [("float", name) for name in self.schema.names("continuous")]

@@ -16,6 +16,18 @@ from gigabatch.features.exact.float_order import ALL_VALID, Bitmap
 
 # A Parquet column whose values take fewer bytes than this is stored as codes of a dictionary, and is read as them.
 DICTIONARY_BYTES = 4.0
+# Types of pandas that hold such integers and flags beside nulls as they are.
+MASKED: dict[pa.DataType, Any] = {
+    pa.int8(): pd.Int8Dtype(),
+    pa.int16(): pd.Int16Dtype(),
+    pa.int32(): pd.Int32Dtype(),
+    pa.int64(): pd.Int64Dtype(),
+    pa.uint8(): pd.UInt8Dtype(),
+    pa.uint16(): pd.UInt16Dtype(),
+    pa.uint32(): pd.UInt32Dtype(),
+    pa.uint64(): pd.UInt64Dtype(),
+    pa.bool_(): pd.BooleanDtype(),
+}
 
 
 def read_arrow(path: Any, columns: Collection[str] | None = None) -> pd.DataFrame:

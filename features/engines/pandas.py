@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+import fsspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -17,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gigabatch.features.engines.arrow_columns import (
+    MASKED,
     Coded,
     Lookup,
     codable,
@@ -49,8 +52,17 @@ def read_csv(path: Any, **options: Any) -> pd.DataFrame:
 
 
 def read_parquet(path: Any, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """A Parquet file as a frame; strings come Arrow-backed."""
-    return pd.read_parquet(path, columns=None if columns is None else list(columns))
+    """A Parquet file as a frame; strings come Arrow-backed, integers and flags with nulls of pandas' masked types.
+
+    By itself pandas makes floats of such integers, which skip whole numbers from 2^53, and objects of such flags.
+    """
+    with fsspec.open(path, "rb") if "://" in str(path) else nullcontext(path) as source:
+        table = pq.read_table(source, columns=None if columns is None else list(columns))
+    frame = table.to_pandas()
+    for field, column in zip(table.schema, table.columns, strict=True):
+        if column.null_count and field.type in MASKED and field.name in frame.columns:
+            frame[field.name] = column.to_pandas(types_mapper=MASKED.get).array
+    return frame
 
 
 def parquet_columns(path: Any) -> list[str]:

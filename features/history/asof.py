@@ -36,7 +36,8 @@ class AsOfJoin:
         Whole-number columns in one unit. An event whose time is null never becomes known; a query may not have a null
         time.
     order
-        Column of `events`, unique within equal times, which settles what comes last there.
+        Column of `events`, unique within equal times, which settles what comes last there; without it, it is the row
+        that stands last in `events`.
     exclude_self
         Whether queries and events are the same rows, so that a row must not find itself.
 
@@ -108,7 +109,7 @@ class AsOfJoin:
 
     def _argsort(self, keys: Any, events: Frame, rows: Any, order: str | None) -> Any:
         if order is None:
-            return self.xp.argsort(keys)
+            return self.xp.argsort(keys, kind="stable")  # as `rows` ascend, equal times stay in the order of `events`
         if events[order].isna().any():
             raise DataError(f"as-of: order column {order!r} holds nulls. Drop those rows or give them a place.")
         ties = whole_values(events[order], "as-of order")[rows]
@@ -180,7 +181,10 @@ class AsOfJoin:
         return self.xp.where(self.found_group, total, 0)
 
     def last_row(self, window: int | None = None) -> Any:
-        """int64 row number in `events` of the last earlier event, -1 where there is none."""
+        """int64 row number in `events` of the last earlier event, -1 where there is none.
+
+        Of events of one time it is the last by `order`, and without that the one that stands last in `events`.
+        """
         start, position = self._start(window), self.stop - 1
         if len(self.sorted_rows) == 0:
             return self.xp.full(self.num_queries, -1, dtype="int64")

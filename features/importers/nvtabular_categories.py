@@ -22,13 +22,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gigabatch.features.columns.categories import canonical_column, canonicalize
+from gigabatch.features.engines.arrow_columns import MASKED
 from gigabatch.features.errors import DataError
 from gigabatch.features.importers.base import distinct_values, field
 from gigabatch.features.operators.categories.categorify import Categorify
 from gigabatch.features.vocabulary.combined import CombinedVocabulary
 from gigabatch.features.vocabulary.vocabulary import IdLayout, Vocabulary
 
-MASKED = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype(), pa.bool_(): pd.BooleanDtype()}  # exact beside nulls
 PART = re.compile(r"part\.(\d+)\.parquet")
 
 

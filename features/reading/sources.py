@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from gigabatch.features.columns.numbers import require_digits
-from gigabatch.features.columns.times import is_dates, is_text, iso_text, microseconds
+from gigabatch.features.columns.times import is_dates, is_text, iso_text, microseconds, require_calendar
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.engines.protocols import Column, Engine, Frame
 from gigabatch.features.errors import UNREADABLE, DataError, require_columns
@@ -28,6 +28,7 @@ PACKAGES = {  # what fsspec's protocols need
     "abfs": "adlfs", "az": "adlfs", "sftp": "paramiko", "ssh": "paramiko", "hdfs": "pyarrow",
 }  # fmt: skip
 AS_TEXT = ("string", "datetime", "time")  # what a CSV file is not asked to guess
+WHOLE = ("int32", "int64")
 PLAIN = (str, bool, int, float, np.bool_, np.integer, np.floating)
 
 
@@ -152,7 +153,8 @@ def read_files(
     null_values
         Fields of CSV files that are null.
     separator
-        What stands between two fields of CSV files.
+        What stands between two fields of CSV files. Blanks beside it are part of a field (RFC 4180), unless one stands
+        behind it here, as in `", "`: then those after it are left out.
     names
         Column names for CSV files without a header row.
     nullable
@@ -246,22 +248,28 @@ def _read_one(
     names: list[str] | None,
     content: bytes | None = None,
 ) -> Any:
+    def parse(text: Collection[str]) -> Any:
+        """The CSV file; text: columns that are left as they are written."""
+        return module.read_csv(
+            path if content is None else io.BytesIO(content),
+            **csv_fields(separator),
+            header="infer" if names is None else None,
+            names=names,
+            na_values=null_values,
+            keep_default_na=False,
+            dtype=dict.fromkeys(text, "str"),
+        )
+
     try:
         if path.endswith(PARQUET_ENDINGS):
             frame = module.read_parquet(path)
         elif path.endswith(CSV_ENDINGS):
             _refuse_empty(path)
-            frame = module.read_csv(
-                path if content is None else io.BytesIO(content),
-                sep=separator,
-                header="infer" if names is None else None,
-                names=names,
-                na_values=null_values,
-                keep_default_na=False,
-                skipinitialspace=True,
-                # Text columns are read as text: a guess would turn the id 007 into the number 7.
-                dtype={name: "str" for name, dtype in dtypes.items() if dtype in AS_TEXT},
-            )
+            # Text columns are read as text: a guess would turn the id 007 into the number 7.
+            text = [name for name, dtype in dtypes.items() if dtype in AS_TEXT]
+            frame = parse(text)
+            if rounded := _rounded(frame, dtypes):
+                frame = parse([*text, *rounded])
         else:
             raise DataError(
                 f"input {path}: unknown kind of file. Known endings: {', '.join(CSV_ENDINGS + PARQUET_ENDINGS)}."
@@ -277,6 +285,18 @@ def _read_one(
     if len(frame) == 0:
         raise DataError(f"input {path}: it has a header but no rows.")
     return frame[list(dtypes)]
+
+
+def csv_fields(separator: str) -> dict[str, Any]:
+    """Options of a CSV reader for a separator as `read_files` takes it."""
+    blanks = len(separator) > 1 and separator.endswith(" ")
+    return {"sep": separator[:-1] if blanks else separator, "skipinitialspace": blanks}
+
+
+def _rounded(frame: Frame, dtypes: Mapping[str, str]) -> list[str]:
+    """Columns of integers that the reader made floats of, because of a null, though floats skip some of their size."""
+    floats = [name for name in frame.columns if dtypes.get(name) in WHOLE and frame[name].dtype.kind == "f"]
+    return [name for name in floats if bool((frame[name].abs() >= exact_below(frame[name].dtype)).any())]
 
 
 def _refuse_guesses(
@@ -301,7 +321,7 @@ def _refuse_guesses(
         raise DataError(f"input {path}: its rows have more fields than its header has names. Repair one of them.")
     if names is None and any(f"{name}.1" in frame.columns for name in dtypes):  # how readers rename a second one
         given = path if content is None else io.BytesIO(content)
-        header = module.read_csv(given, sep=separator, header=None, nrows=1, dtype="str", skipinitialspace=True)
+        header = module.read_csv(given, header=None, nrows=1, dtype="str", **csv_fields(separator))
         there = module.to_pandas(header).iloc[0].tolist()
         twice = [name for name in dtypes if there.count(name) > 1]
         if twice:
@@ -384,7 +404,11 @@ def _cast_column(column: Column, dtype: str, nullable: bool) -> Any:
         return column if dtype == "time" else iso_text(column)
     column = _plain(column, dtype)
     if dtype == "datetime":
-        return _cast_datetime(column, nullable) if is_text(column) else _cast_column(column, "int64", nullable)
+        if is_text(column):
+            return _cast_datetime(column, nullable)
+        found = _cast_column(column, "int64", nullable)
+        require_calendar(found, column)
+        return found
     if dtype == "time":
         return column
     if dtype == "string":

@@ -9,7 +9,7 @@ from typing import Any
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.engines.protocols import Column
 from gigabatch.features.errors import DataError
-from gigabatch.features.reading.sources import PARQUET_ENDINGS, cast, expand, read_files
+from gigabatch.features.reading.sources import PARQUET_ENDINGS, cast, csv_fields, expand, read_files
 
 SHORT = r"[+-]?(0|[1-9][0-9]{0,17})$"  # inside int64 whatever the digits
 WHOLE = r"[+-]?(0|[1-9][0-9]*)$"
@@ -25,7 +25,7 @@ class Reading:
     null_values
         Fields of CSV files that are null.
     separator
-        Between the fields of CSV files.
+        Between the fields of CSV files. Blanks beside it are part of a field, unless one stands behind it here: `", "`.
     dtypes
         Types of columns, as `read_files` takes them. In a CSV file a column without one is whole numbers or floats if
         every field that is not null is the plain text of one, a flag if every field is true or false, else text; so
@@ -66,7 +66,7 @@ class Reading:
     def text(self, engine: str, path: str) -> Any:
         """A CSV file as a frame of text. Errors (`DataError`): what `read_files` refuses."""
         try:
-            header = load_engine(engine).read_csv(path, sep=self.separator, nrows=0, skipinitialspace=True)
+            header = load_engine(engine).read_csv(path, nrows=0, **csv_fields(self.separator))
         except (OSError, ValueError) as error:
             raise DataError(f"table {path}: cannot be read ({error}).") from error
         text = dict.fromkeys(header.columns, "string")

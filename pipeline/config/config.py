@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 Split = Literal["train", "valid", "test"]
 NAME = "[A-Za-z0-9_][A-Za-z0-9_.-]*"
-TIME_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "minutes": 60.0, "hours": 3600.0, "days": 86400.0}
 DEEPEST, MOST_VALUES = 50, 1_000_000  # of a configuration's levels, and of its values with their repetitions
 LONGEST_RUN = 1 << 62  # steps; how many a run has is only known when its rows are
 
@@ -312,10 +311,10 @@ class NightlySettings(Settings):
         description="how far below the current model's own test metric the new one may be, as a share of the way from "
         "a constant prediction (0) to perfection (1)",
     )
-    time_unit: Literal["auto", "ns", "us", "ms", "s", "minutes", "hours", "days", "none"] = Field(
+    time_unit: Literal["auto", "ns", "us", "ms", "s", "min", "h", "d", "minutes", "hours", "days", "none"] = Field(
         "auto",
         description="in which the time column counts from 1970; auto: ns, us, ms or s where the times then lie between "
-        "1990 and 2262, else none: a number that only orders the rows",
+        "1990 and 2262, else none: a number that only orders the rows; minutes, hours and days are min, h and d",
     )
     max_future_seconds: float = Field(86_400.0, ge=0, description="rows with a time later than that after now: refuse")
 

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from gigabatch.features.columns.content_hash import TEXT, hash_of, plain_values
 from gigabatch.features.engines.arrow_columns import Lookup, one_array, to_arrow
+from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import UNREADABLE
 from gigabatch.models.retrieval import ApproximateIndex
 from gigabatch.pipeline.bundle import Bundle
@@ -112,7 +113,7 @@ class StoredEntity:
 
     def rows(self) -> pd.DataFrame:
         """The feature rows that all else was made from: the entity's columns and the time."""
-        return pd.read_parquet(self.folder / ROWS)
+        return load_engine("pandas").read_parquet(self.folder / ROWS)
 
 
 def _keys_as(kind: pa.DataType, keys: Sequence[Any] | np.ndarray | pd.Series) -> pa.Array:

@@ -11,7 +11,7 @@ from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import read_files
 from gigabatch.features.recipes import recipe_class
-from gigabatch.pipeline.config.config import TIME_UNITS
+from gigabatch.features.setting_checks import TIME_UNITS, time_unit
 from gigabatch.pipeline.stages.stages import Features
 
 # Numbers are taken to be times since 1970 where the train split's median lies between these, in seconds. In seconds,
@@ -42,7 +42,7 @@ def refuse_future(features: Features, now: float | None = None) -> None:
     if unit is None or column is None:
         return
     allowed = (time.time() if now is None else now) + features.pipeline.config.nightly.max_future_seconds
-    limit = allowed / TIME_UNITS[unit]
+    limit = allowed / _seconds(unit)
     engine, keys = load_engine(features.pipeline.engine), features.schema.names("key")
     found: list[str] = []
     examples: list[dict[str, Any]] = []
@@ -74,7 +74,7 @@ def unit_of_times(features: Features) -> str | None:
     """The unit in which the time column counts from 1970, a key of `TIME_UNITS`; None where it only orders the rows."""
     unit: str = features.pipeline.config.nightly.time_unit
     if unit != "auto":
-        return None if unit == "none" else unit
+        return None if unit == "none" else time_unit(unit, "nightly.time_unit")
     column = features.schema.only("time")
     if column is None:
         return None
@@ -83,7 +83,11 @@ def unit_of_times(features: Features) -> str | None:
     engine = load_engine(features.pipeline.engine)
     medians = sorted(float(engine.read_parquet(part, [column])[column].median()) for part in features.parts("train"))
     middle = medians[len(medians) // 2]
-    return next((unit for unit in GUESSED if EARLIEST <= middle * TIME_UNITS[unit] < LATEST), None)
+    return next((unit for unit in GUESSED if EARLIEST <= middle * _seconds(unit) < LATEST), None)
+
+
+def _seconds(unit: str) -> float:
+    return TIME_UNITS[unit] / TIME_UNITS["s"]
 
 
 def shown(moment: float, unit: str | None) -> str:
@@ -91,7 +95,7 @@ def shown(moment: float, unit: str | None) -> str:
     if unit is None:
         return f"{moment:.15g}"
     try:
-        return (EPOCH + timedelta(seconds=moment * TIME_UNITS[unit])).isoformat(timespec="seconds")
+        return (EPOCH + timedelta(seconds=moment * _seconds(unit))).isoformat(timespec="seconds")
     except OverflowError:  # after the year 9999
         return f"{moment:.15g} {unit} after 1970"
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from gigabatch.features.encoding.label_spread import LabelSpread
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.frame import engine_of, load_engine, resolve_engine
 from gigabatch.features.errors import DataError
@@ -538,6 +539,8 @@ def write_features(tables: FeatureTables, folder: Path, rows_per_part: int) -> d
                 raise DataError(
                     f"target {target.name!r}: {nulls} null(s) in split {split!r}. Drop rows without a label."
                 )
+            if target.task == "regression" and split == "train":  # before the cast below rounds what they differ by
+                LabelSpread.of(frame[target.name], target.name).require(target.name)
         typed = cast(frame[schema.names()], schema.dtypes(), f"split {split!r}", nullable=nullable)
         (folder / split).mkdir()
         for number, start in enumerate(range(0, max(len(typed), 1), rows_per_part)):

@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from gigabatch.features.columns.numbers import whole_values
-from gigabatch.features.columns.times import SECOND, is_dates, is_text, microseconds
+from gigabatch.features.columns.times import FIRST, LAST, SECOND, is_dates, is_text, microseconds
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Array, Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.base import ColumnOperator
+from gigabatch.features.setting_checks import TIME_UNITS, time_unit
 
 PARTS = ("year", "month", "day", "weekday", "day_of_year", "hour", "minute", "minute_of_day")
-UNITS = {"min": "minutes", "s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
-PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-FIRST, LAST = -62_135_596_800, 253_402_300_799  # seconds since 1970 of the first of the year 1 and the last of 9999
 
 
 class DateParts(ColumnOperator):
@@ -34,8 +32,8 @@ class DateParts(ColumnOperator):
     prefix
         The new int32 columns are called `<prefix>_<part>`.
     unit
-        Of whole numbers: `min`, `s`, `ms`, `us` or `ns`. The recipes make microseconds (`us`) of timestamps, dates and
-        ISO 8601 text.
+        Of whole numbers: `d`, `h`, `min`, `s`, `ms`, `us` or `ns`; also `days`, `hours` or `minutes`. The recipes make
+        microseconds (`us`) of timestamps, dates and ISO 8601 text.
     cyclical
         Any of the parts but year, as a point on a circle, so that 23:59 lies beside 0:00: the new float32 columns
         `<prefix>_<part>_sin` and `<prefix>_<part>_cos`. The circle of a month or a year is as long as that one is.
@@ -71,9 +69,7 @@ class DateParts(ColumnOperator):
             raise DataError(f"DateParts: give parts or cyclical, any of {', '.join(PARTS)}.")
         if "year" in cyclical:
             raise DataError("DateParts: years do not come round, so year cannot be cyclical. Leave it to parts.")
-        if unit not in UNITS:
-            raise DataError(f"DateParts: unknown unit {unit!r}. Known: {', '.join(UNITS)}.")
-        self.column, self.parts, self.prefix, self.unit = column, tuple(parts), prefix, unit
+        self.column, self.parts, self.prefix, self.unit = column, tuple(parts), prefix, time_unit(unit, "DateParts")
         self.cyclical = tuple(cyclical)
 
     @property
@@ -107,25 +103,22 @@ class DateParts(ColumnOperator):
         times = whole_values(column, "DateParts")
         if not len(times):
             return times
-        found = times * 60 if self.unit == "min" else times // PER_SECOND[self.unit]
-        low, high = self._in_seconds(int(times.min()), self.unit), self._in_seconds(int(times.max()), self.unit)
-        if not (low >= FIRST and high <= LAST):
-            fits = [
-                unit
-                for unit in UNITS
-                if self._in_seconds(int(times.min()), unit) >= FIRST
-                and self._in_seconds(int(times.max()), unit) <= LAST
-            ]
+        ends = int(times.min()), int(times.max())
+        if not _on_calendar(ends, self.unit):
+            fits = [unit for unit in TIME_UNITS if _on_calendar(ends, unit)]
             hint = f" They are where the unit is {' or '.join(fits)}." if fits else ""
             raise DataError(
-                f"DateParts: column {self.column!r} holds {int(times.min())} to {int(times.max())}, which as "
-                f"{UNITS[self.unit]} since 1970 are not in the years 1 to 9999. Check its unit.{hint}"
+                f"DateParts: column {self.column!r} holds {ends[0]} to {ends[1]}, which in {self.unit} since 1970 are "
+                f"not in the years 1 to 9999. Check its unit.{hint}"
             )
-        return found
+        unit, second = TIME_UNITS[self.unit], TIME_UNITS["s"]
+        return times * (unit // second) if unit >= second else times // (second // unit)
 
-    @staticmethod
-    def _in_seconds(number: int, unit: str) -> int:
-        return number * 60 if unit == "min" else number // PER_SECOND[unit]
+
+def _on_calendar(ends: Sequence[int], unit: str) -> bool:
+    """Whether these times lie in the years 1 to 9999."""
+    low, high = (number * TIME_UNITS[unit] // TIME_UNITS["s"] for number in ends)
+    return low >= FIRST and high <= LAST
 
 
 def _part(moment: Any, part: str) -> Any:

@@ -55,7 +55,7 @@ class InteractionsSettings(InteractionRules):
     null_values
         Texts that stand for null.
     separator
-        Between the fields of CSV files.
+        Between the fields of CSV files. Blanks beside it are part of a field, unless one stands behind it here: `", "`.
     column_names
         For CSV files without a header row.
 

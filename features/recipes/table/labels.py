@@ -7,14 +7,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from gigabatch.features.columns.numbers import require_digits
+from gigabatch.features.encoding.label_spread import LARGEST_FLOAT32, LabelSpread
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import TASKS, Target, Task
 
 MOST_SHOWN = 10
-LARGEST_LOSS = 1e-3  # of the standard deviation of labels, by rounding
-SMALLEST_SPREAD = 1e-12  # of the mean: less is the rounding of float64
-LARGEST_FLOAT32 = (2 - 2.0**-23) * 2.0**127
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ def encode_targets(
             encode = _positive if target.positive is not None else _numbers
             encoded = {split: encode(name, column, target) for split, column in labels.items()}
             if target.task == "regression":
-                _require_differences(name, labels["train"])
+                LabelSpread.of(labels["train"].astype("float64"), name).require(name)
             described.append(Target(name, target.task))
         for split, column in encoded.items():
             splits[split][name] = column
@@ -146,18 +144,6 @@ def _numbers(name: str, column: Any, target: TargetSettings) -> Any:
     if not bool((abs(numbers) <= LARGEST_FLOAT32).all()):
         raise DataError(f"target {name!r}: holds NaN, an infinity or a value beyond float32. Remove or rescale it.")
     return numbers.astype("float32")
-
-
-def _require_differences(name: str, column: Any) -> None:
-    """Raise `DataError` for numbers whose differences float32 loses; a constant has none."""
-    numbers = column.astype("float64")
-    mean, spread = float(numbers.mean()), float(numbers.std())
-    lost = float(abs(numbers.astype("float32").astype("float64") - numbers).max())
-    if spread > SMALLEST_SPREAD * abs(mean) and lost > LARGEST_LOSS * spread:
-        raise DataError(
-            f"target {name!r}: float32, in which labels are kept, moves values by up to {lost:.3g}, and they differ by "
-            f"{spread:.3g} (standard deviation). Subtract a constant near their mean, {mean:.17g}."
-        )
 
 
 def _class_numbers(name: str, labels: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -79,7 +79,7 @@ class TableSettings:
     null_values
         Texts that stand for null.
     separator
-        Between the fields of CSV files.
+        Between the fields of CSV files. Blanks beside it are part of a field, unless one stands behind it here: `", "`.
     column_names
         For CSV files without a header row.
     steps

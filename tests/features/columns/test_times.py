@@ -125,3 +125,39 @@ def test_the_parts_of_a_time_do_not_depend_on_how_it_is_written():
         found = operator(pd.DataFrame({"at": column})).drop(columns="at")
         times = [dt.datetime.fromisoformat(text) for text in WALL]
         assert found.to_numpy().tolist() == [[t.year, t.month, t.day, t.hour, t.minute] for t in times]
+
+
+BEYOND = {
+    "the year 0": pd.Series(["2013-01-31", "0000-12-31T23:59:59"], dtype="str"),
+    "the year 0 in UTC": pd.Series(["0001-01-01T00:00+02:00"], dtype="str"),
+    "the year 10000 in UTC": pd.Series(["9999-12-31T23:00-01:00"], dtype="str"),
+    "timestamps before": pd.Series(np.array(["0000-06-01"], "datetime64[s]")),
+    "timestamps after": pd.Series(np.array(["10000-01-01"], "datetime64[us]")),
+    "timestamps of Arrow": pd.Series(np.array(["0000-06-01"], "datetime64[s]")).astype(
+        pd.ArrowDtype(pa.timestamp("s"))
+    ),
+}
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+def test_a_time_outside_the_years_1_to_9999_is_refused_however_it_comes(beyond):
+    column = BEYOND[beyond].rename("at")
+    with pytest.raises(DataError, match=r"time column 'at': neither .*is not in the years 1 to 9999 in UTC"):
+        microseconds(column)
+    with pytest.raises(DataError, match=r"'at'.*is not in the years 1 to 9999 in UTC"):
+        DateParts("at", ["year"], "t")(column.to_frame())
+    with pytest.raises(DataError, match=r"here: column 'at'.*is not in the years 1 to 9999 in UTC"):
+        cast(column.to_frame(), {"at": "datetime"}, "here")
+
+
+def test_numbers_that_are_no_microseconds_are_refused_where_a_datetime_is_declared():
+    nanoseconds = pd.DataFrame({"at": pd.array([None, 1_700_000_000_000_000_000], "Int64")})
+    with pytest.raises(DataError, match=r"here: column 'at'.*1700000000000000000 is not in the years 1 to 9999"):
+        cast(nanoseconds, {"at": "datetime"}, "here", nullable={"at"})
+
+
+def test_the_first_and_the_last_moment_of_the_calendar_are_times():
+    text = ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"]
+    expected = [(dt.datetime.fromisoformat(one) - EPOCH) // dt.timedelta(microseconds=1) for one in text]
+    assert microseconds(pd.Series(text, dtype="str")).tolist() == expected
+    assert cast(pd.DataFrame({"at": expected}), {"at": "datetime"}, "here")["at"].tolist() == expected

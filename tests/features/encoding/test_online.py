@@ -22,6 +22,7 @@ from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import Scale
 from gigabatch.features.operators.missing.fill_missing import Fill
+from gigabatch.features.reading.sources import read_files
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.features.vocabulary.vocabulary import IdLayout, Vocabulary
 from tests.examples import examples
@@ -380,3 +381,27 @@ def test_text_is_a_number_where_it_is_one_in_a_frame(role, dtype, text):
     schema = Schema((Column("c", role, dtype),), ())
     preprocessor = Preprocessor(schema).fit([pd.DataFrame({"c": np.array([12, 1, 1000], dtype)})])
     assert_as_alone_in_a_frame(preprocessor, OnlineTransformer(preprocessor), {"c": text})
+
+
+@pytest.mark.parametrize("dtype", ["string", "int64"])
+def test_a_whole_number_is_one_category_from_every_source_but_as_another_text(tmp_path, dtype):
+    """As docs/workflow.md has it: of text declared `string` every character counts, also of the text of a number."""
+    schema = Schema((Column("shop", "categorical", dtype),), ())
+    frame = pd.DataFrame({"shop": [3.0, None, 7.0]})
+    frame.to_parquet(tmp_path / "floats.parquet")
+    frame.astype("Int64").to_parquet(tmp_path / "integers.parquet")
+    (tmp_path / "plain.csv").write_text("shop,n\n3,1\n,1\n7,1\n")
+    (tmp_path / "floats.csv").write_text("shop,n\n3.0,1\n,1\n7.0,1\n")
+
+    def of_file(name):
+        return read_files("pandas", str(tmp_path / name), {"shop": dtype}, nullable={"shop"})
+
+    fitted = Preprocessor(schema).fit([of_file("plain.csv")])
+    expected = [3, 1, 4]
+    frames = [frame, frame.astype("Int64"), *map(of_file, ("plain.csv", "floats.parquet", "integers.parquet"))]
+    assert [fitted.transform(one)["shop"].tolist() for one in frames] == [expected] * 5
+    online = OnlineTransformer(fitted)
+    for three in (3, 3.0, "3", np.float32(3), np.int32(3)):
+        assert online({"shop": three})[0].tolist() == [3]
+    known = fitted.transform(of_file("floats.csv"))["shop"].tolist()
+    assert known == (expected if dtype == "int64" else [2, 1, 2])

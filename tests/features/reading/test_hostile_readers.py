@@ -47,7 +47,7 @@ def plain(frame):
 
 def parsed(content):
     """The rows by Python's own csv module; None where a row has fields too many or a number is none."""
-    reader = csv.reader(io.StringIO(content.decode("utf-8"), newline=""), skipinitialspace=True)
+    reader = csv.reader(io.StringIO(content.decode("utf-8"), newline=""))
     header, *rows = [row for row in reader if any(cell for cell in row) or len(row) > 1]
     if any(header.count(name) != 1 for name in TYPES):
         return None

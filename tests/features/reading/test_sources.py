@@ -7,8 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import cast, expand, read_files
 
@@ -270,3 +273,75 @@ def test_the_type_of_a_nullable_column_does_not_depend_on_tonights_nulls(tmp_pat
     assert found[0].isna().tolist() == [False, False, True]
     plain = read_files("pandas", str(tmp_path / f"without.{ending}"), {"x": dtype, "y": "string"})["x"]
     assert str(plain.dtype) == {"datetime": "int64"}.get(dtype, dtype)
+
+
+IDS = [2**53 + 1, -(2**53) - 1, 2**62 + 1, 5]
+
+
+@pytest.mark.parametrize("url", [False, True])
+def test_ids_are_the_same_whether_or_not_tonights_file_holds_a_null(tmp_path, url):
+    for name, rows in (("without", IDS), ("with", [*IDS, None])):
+        pq.write_table(
+            pa.table({"id": pa.array(rows, pa.int64()), "n": range(len(rows))}), tmp_path / f"{name}.parquet"
+        )
+    folder = f"file://{tmp_path}" if url else tmp_path
+    without, with_null = (
+        read(f"{folder}/{name}.parquet", {"id": "int64"}, nullable={"id"})["id"] for name in ("without", "with")
+    )
+    assert [int(value) for value in without] == [int(value) for value in with_null[:-1]] == IDS
+    assert without.dtype == with_null.dtype
+    assert pd.isna(with_null[4])
+    texts = [read(f"{folder}/{name}.parquet", {"id": "string"})["id"].tolist() for name in ("without", "with")]
+    assert texts[0] == texts[1][:-1] == [str(value) for value in IDS]
+
+
+def test_a_frame_of_a_parquet_file_holds_what_the_file_holds(tmp_path):
+    """Integers of each width and flags beside nulls: pandas alone would make floats and objects of them."""
+    kinds = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
+    ends = {kind: (0 if str(kind)[0] == "u" else -(2 ** (kind.bit_width - 1))) for kind in kinds}
+    columns = {str(kind): pa.array([low, None, low + 2**kind.bit_width - 1], kind) for kind, low in ends.items()}
+    columns |= {
+        "flag": pa.array([True, None, False]),
+        "text": pa.array(["a", None, "b"]),
+        "x": pa.array([0.5, None, 1]),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    found = load_engine("pandas").read_parquet(tmp_path / "t.parquet")
+    assert list(found.columns) == list(columns)
+    for name, column in columns.items():
+        assert [None if pd.isna(value) else value for value in found[name]] == column.to_pylist()
+    assert {name: str(found[name].dtype) for name in ("int64", "uint8", "flag", "text", "x")} == {
+        "int64": "Int64", "uint8": "UInt8", "flag": "boolean", "text": "str", "x": "float64",
+    }  # fmt: skip
+    whole = load_engine("pandas").read_parquet(tmp_path / "t.parquet", ["x", "int8"])
+    assert list(whole.columns) == ["x", "int8"]
+
+
+def test_ids_of_a_csv_file_are_exact_beside_nulls(tmp_path):
+    text = "id,n\n" + "".join(f"{value},1\n" for value in [*IDS, ""])
+    found = read(put(tmp_path, "a.csv", text), {"id": "int64"}, nullable={"id"})["id"]
+    assert [int(value) for value in found[:-1]] == IDS
+    assert pd.isna(found[4])
+    with pytest.raises(DataError, match=r"a\.csv: column 'id' is declared int64.*'9e15' is not written as a number"):
+        read(put(tmp_path, "a.csv", "id,n\n9007199254740993,1\n9e15,1\n,1\n"), {"id": "int64"}, nullable={"id"})
+
+
+@pytest.mark.parametrize("names", [None, ["name", "size", "price"]])
+def test_blanks_are_part_of_a_field_unless_the_separator_has_one(tmp_path, names):
+    rows = " a, 3,1.5\nb , 4, NA\n"
+    text = rows if names else "name,size,price\n" + rows
+    found = read(put(tmp_path, "a.csv", text), {"name": "string", "size": "int64"}, names=names)
+    assert found["name"].tolist() == [" a", "b "]
+    assert found["size"].tolist() == [3, 4]
+    with pytest.raises(DataError, match=r"a\.csv: column 'price'"):  # ` NA` is no null
+        read(tmp_path / "a.csv", names=names)
+    found = read(tmp_path / "a.csv", names=names, separator=", ")
+    assert found["name"].tolist() == ["a", "b "]
+    assert found["price"].isna().tolist() == [False, True]
+
+
+def test_blanks_in_a_header_are_part_of_its_names(tmp_path):
+    path = put(tmp_path, "a.csv", "name, size, price\nx, 3, 1.5\n")
+    with pytest.raises(DataError, match=r"a\.csv: column\(s\) 'size', 'price' not found"):
+        read(path)
+    assert read(path, separator=", ")["size"].tolist() == [3]

@@ -89,3 +89,8 @@ def test_fields_that_are_none_of_the_columns_kind_are_refused(tmp_path):
     (tmp_path / "v.txt").write_text("7\nx\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"Categorify of 'c', given vocabulary: .* is declared int64"):
         Categorify("c", vocabulary=str(tmp_path / "v.txt")).fit([pd.DataFrame({"c": [7]})])
+
+
+def test_blanks_are_kept_unless_the_separator_has_one(tmp_path):
+    assert read(tmp_path, "k,v\na, b\n")["v"].tolist() == [" b"]
+    assert read(tmp_path, "k, v\na, b\n", separator=", ").to_dict("list") == {"k": ["a"], "v": ["b"]}

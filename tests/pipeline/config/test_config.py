@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from gigabatch.features.recipes.flights.recipe import FlightsSettings
+from gigabatch.features.setting_checks import LONG_NAMES, TIME_UNITS
 from gigabatch.loaders.order.order import start_state
 from gigabatch.pipeline.config.config import (
     ConfigError,
@@ -122,6 +124,11 @@ def test_an_override_that_makes_no_sense_is_an_error(load, override):
 def test_numbers_are_those_of_yaml_1_2(load, text, value):
     assert load(SMALLEST + f"train: {{schedule_settings: {{div: {text}}}}}").train.schedule_settings == {"div": value}
     assert load(SMALLEST, f"train.schedule_settings.div={text}").train.schedule_settings == {"div": value}
+
+
+def test_units_of_time_have_the_names_that_steps_take(load):
+    taken = set(get_args(type(load(SMALLEST).nightly).model_fields["time_unit"].annotation))
+    assert taken == {"auto", "none", *TIME_UNITS, *LONG_NAMES}
 
 
 @pytest.mark.parametrize("word", ["no", "off", "yes", "on"])

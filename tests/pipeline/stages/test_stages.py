@@ -13,9 +13,12 @@ import torch
 from safetensors.torch import load_file
 
 from gigabatch.features.errors import DataError
+from gigabatch.features.recipes.base import FeatureTables
+from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.pipeline.config.config import ConfigError
 from gigabatch.pipeline.stages.run import STAGES, Run, stage_rows
+from gigabatch.pipeline.stages.stages import write_features
 from gigabatch.pipeline.store.files import ArtifactError
 from gigabatch.pipeline.training.checkpoint import TrainingError
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
@@ -289,6 +292,15 @@ def test_a_null_label_is_an_error_with_its_split_and_number(tiny):
     change(tiny, edit)
     with pytest.raises(DataError, match=r"target 'clicked': 2 null\(s\) in split 'test'"):
         tiny.train()
+
+
+def test_labels_of_any_recipe_are_looked_at_before_they_are_rounded(tmp_path):
+    frame = pd.DataFrame({"x": [0.0, 1.0, 2.0], "price": [1e9 - 1, 1e9, 1e9 + 1]})
+    columns = (Column("x", "continuous", "float32"), Column("price", "target", "float32"))
+    schema = Schema(columns, (Target("price", "regression"),))
+    tables = FeatureTables(dict.fromkeys(("train", "valid", "test"), frame), schema)
+    with pytest.raises(DataError, match=r"target 'price': float32, .* Subtract a constant near their mean, 1000000000"):
+        write_features(tables, tmp_path, 100)
 
 
 def test_a_label_other_than_zero_and_one_is_an_error(tiny):

@@ -46,8 +46,8 @@ def test_outputs_are_int32_and_the_rest_stays():
 def test_unknown_parts_and_units_list_the_known_ones():
     with pytest.raises(DataError, match=r"unknown part\(s\) century. Known: year"):
         DateParts("at", ("century",), "d")
-    with pytest.raises(DataError, match=r"unknown unit 'h'. Known: min, s, ms, us, ns"):
-        DateParts("at", ("hour",), "d", unit="h")
+    with pytest.raises(DataError, match=r"unknown unit 'week'. Known: d, h, min, s, ms, us, ns"):
+        DateParts("at", ("hour",), "d", unit="week")
 
 
 def test_cyclical_parts_are_points_on_a_circle_that_closes():
@@ -77,5 +77,18 @@ def test_settings_and_times_that_make_no_sense_say_what_to_do():
     with pytest.raises(DataError, match="give parts or cyclical"):
         DateParts("at", (), "d")
     micros = pd.DataFrame({"at": [1_359_590_400_000_000]})
-    with pytest.raises(DataError, match=r"as minutes since 1970 are not in the years 1 to 9999.*unit is us or ns"):
+    with pytest.raises(DataError, match=r"in min since 1970 are not in the years 1 to 9999.*unit is us or ns"):
         DateParts("at", ["hour"], "d")(micros)
+
+
+@pytest.mark.parametrize(
+    ("unit", "seconds"),
+    [("d", 86_400), ("days", 86_400), ("h", 3600), ("hours", 3600), ("min", 60), ("minutes", 60), ("s", 1)],
+)
+def test_long_units_and_their_long_names(unit, seconds):
+    moments = [datetime(*day, tzinfo=UTC) for day in ((1970, 1, 1), (2024, 2, 29), (9999, 12, 31), (1, 1, 1))]
+    at = [(moment - START) // timedelta(seconds=seconds) for moment in moments]
+    operator = DateParts("at", ["year", "month", "day", "hour"], "t", unit)
+    found = operator(pd.DataFrame({"at": at})).drop(columns="at")
+    assert found.to_numpy().tolist() == [[m.year, m.month, m.day, m.hour] for m in moments]
+    assert DateParts(**operator.settings()).settings() == operator.settings()

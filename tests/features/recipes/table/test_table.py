@@ -21,6 +21,7 @@ ADULT = {
     "continuous": ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week"),
     "targets": {"Y": {"task": "binary", "positive": ">50K", "label_strip": "."}},
     "null_values": ("?",),
+    "separator": ", ",
 }  # fmt: skip
 KIND = {"kind": {"task": "multiclass"}}
 
@@ -202,8 +203,11 @@ def test_large_integer_ids_stay_exact_and_nulls_stay_null(table, tmp_path):
     rows = pd.concat(list(tables.splits.values()))
     assert int(rows["code"].isna().sum()) == int((table["code"] == 7).sum())
     holes = frame.assign(code=frame["code"].astype("Int64").mask(table["code"] == 7))
-    with pytest.raises(DataError, match=r"column 'code'.*2\^53.*read the column as a string"):
-        build(path=write(tmp_path, holes), categorical={"code": "int64"})
+    for path in (write(tmp_path, holes), str(tmp_path / "t.parquet")):
+        holes.to_parquet(tmp_path / "t.parquet")
+        rows = pd.concat(list(build(path=path, categorical={"code": "int64"}).splits.values()))
+        assert int(rows["code"].isna().sum()) == int((table["code"] == 7).sum())
+        assert set(rows["code"].dropna()) == {big}
 
 
 @pytest.mark.parametrize("labels", [[0.1], [1e9 + 0.3], [1e9, 0.1, 7.3], [2000.1, 1499.7]])
