@@ -159,15 +159,21 @@ def read_json_lines(path: Path, lines: bool = True) -> list[dict[str, Any]]:
 
 
 def stage_rows(summary: Mapping[str, Any], skipped: Collection[str]) -> list[dict[str, Any]]:
-    """A row a stage: rows, seconds, speed (of training over all epochs), and whether it was skipped.
+    """A row a stage: rows, seconds, speed, and whether it was skipped.
 
-    The seconds of a stage that was skipped are those of the run that made its artifact.
+    The speed of training is that of all epochs, in all processes where one went on from another's checkpoint. The
+    seconds of a stage that was skipped are those of the run that made its artifact.
     """
     found = []
     for name in STAGES:
         rows, seconds = summary["rows_by_stage"][name], summary["seconds"][name]
-        worked = summary["trained"]["rows"] if name == "train" else rows
-        notes = [f"{format_value(summary['trained']['epochs'])} epochs"] if name == "train" else []
+        trained = summary["trained"] if name == "train" else {}
+        worked = trained.get("rows", rows)
+        notes = [f"{format_value(trained['epochs'])} epochs"] if trained else []
+        if earlier := trained.get("earlier_rows"):
+            notes.append(f"{earlier:,} of {worked:,} rows before a break, with their seconds")
+        if skipped_steps := trained.get("skipped_steps"):
+            notes.append(f"{skipped_steps:,} of {trained['steps']:,} steps skipped")
         notes += ["skipped, unchanged: seconds of an earlier run"] if name in skipped else []
         speed = worked / max(seconds, 1e-9)
         found.append({"stage": name, "rows": rows, "seconds": seconds, "rows/s": speed, "note": "; ".join(notes)})
@@ -213,8 +219,10 @@ def write_run(folder: Path, run_id: str, data: RunData) -> dict[str, Any]:
     shutil.copytree(artifact.path / "model", folder / "model", copy_function=share_file)
     share_file(artifact.path / "metrics.jsonl", folder / "metrics.jsonl")
     manifest, curve = artifact.manifest, Run(folder).curve
-    trained = {"epochs": round(curve[-1]["epoch"]), "steps": manifest["steps"], "rows": manifest["rows"]}
-    results = evaluate_bundle(load_bundle(folder / "model", device, data.engine), data.evaluated, curve, trained["steps"])
+    trained = {"epochs": round(curve[-1]["epoch"])}
+    trained |= {name: manifest[name] for name in ("steps", "skipped_steps", "rows", "earlier_rows")}
+    bundle = load_bundle(folder / "model", device, data.engine)
+    results = evaluate_bundle(bundle, data.evaluated, curve, trained["steps"] - trained["skipped_steps"])
     seconds = {name: float(stage.manifest["seconds"]) for name, stage in data.stages.items()}
     seconds["evaluate"] = time.perf_counter() - started
     summary = summarise(run_id, data, results, seconds, trained)

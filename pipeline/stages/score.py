@@ -27,17 +27,18 @@ FORMULA = r"^[=+@\t\r-]"
 def evaluate_run(
     config: str | Path, overrides: Sequence[str], run: str | Path | None, split: str | None, out: Path | None
 ) -> int:
-    """A run's model on a split of today's features, evaluated as in its run: metrics, baselines, warnings and the rest of
-    `evaluate` in the configuration; summary.json and report.html in their own folder."""
+    """A run's model on a split of today's features, evaluated as in its run: metrics, baselines, warnings and all else
+    that `evaluate` of the configuration asks for; summary.json and report.html in their own folder."""
     pipeline = Pipeline.from_config(config, *overrides)
     used, split = find_run(pipeline.config, run), split or "test"
-    path = used.path
+    path, trained = used.path, Run(used.path).summary["trained"]
+    steps = trained["steps"] - trained.get("skipped_steps", 0)  # which runs before November 2026 did not count
     bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)
     features = pipeline.features()
     started = time.perf_counter()
     with packed_splits(bundle.preprocessor, features, list(dict.fromkeys([*SPLITS, split]))) as tables:
         data = evaluation_data(features, bundle.preprocessor, tables, [split], split)
-        results = evaluate_bundle(bundle, data, Run(path).curve, Run(path).summary["trained"]["steps"])
+        results = evaluate_bundle(bundle, data, Run(path).curve, steps)
     found = results["evaluations"][split]
     summary = {
         "name": pipeline.config.name,

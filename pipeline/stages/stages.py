@@ -55,7 +55,7 @@ from gigabatch.pipeline.store.locks import folder_lock, own_folder, remove_lefto
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
 from gigabatch.pipeline.training.defaults import id_sizes, rule_text, settle
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives, with_negatives
-from gigabatch.pipeline.training.train import batch_size_for, model_inputs, model_spec, new_model, train_model
+from gigabatch.pipeline.training.train import Trained, batch_size_for, model_inputs, model_spec, new_model, train_model
 
 __all__ = ["Encoded", "Features", "Pipeline", "pack"]
 log = logging.getLogger(__name__)
@@ -401,7 +401,9 @@ class Encoded:
             bundle.save(folder / "model")
             shutil.copy(work / "metrics.jsonl", folder / "metrics.jsonl")
             seconds = time.perf_counter() - started
-            return {"rows": trained.rows, "best_epoch": trained.best_epoch, "steps": trained.steps, "seconds": seconds}
+            kept = ("rows", "best_epoch", "steps", "skipped_steps", "earlier_rows")
+            # Those of a process that was killed count up to the checkpoint, as its rows do.
+            return {name: getattr(trained, name) for name in kept} | {"seconds": trained.earlier_seconds + seconds}
 
         if pipeline.store.find("train", key) is not None and not work.exists():
             return pipeline.store.build("train", key, write)
@@ -411,7 +413,7 @@ class Encoded:
             shutil.rmtree(work, ignore_errors=True)
         return artifact
 
-    def _train(self, work: Path) -> tuple[Any, Bundle]:
+    def _train(self, work: Path) -> tuple[Trained, Bundle]:
         pipeline, config = self.features.pipeline, self.features.pipeline.config
         preprocessor, device, settings = self.preprocessor, pipeline.device, self.train_settings
         require_positives(config, preprocessor)
