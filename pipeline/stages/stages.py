@@ -40,7 +40,7 @@ from gigabatch.pipeline.config.config import RunConfig, WholeTrainSettings, load
 from gigabatch.pipeline.display import html_table, progress
 from gigabatch.pipeline.evaluation.checks import missing_shares
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
-from gigabatch.pipeline.machine import available_memory, resolve_device
+from gigabatch.pipeline.machine import available_memory, free_memory, resolve_device
 from gigabatch.pipeline.runs.pointers import LATEST
 from gigabatch.pipeline.runs.promote import promote_first
 from gigabatch.pipeline.stages.cluster import Cluster, open_cluster
@@ -55,6 +55,7 @@ from gigabatch.pipeline.store.locks import folder_lock, own_folder, remove_lefto
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
 from gigabatch.pipeline.training.defaults import id_sizes, rule_text, settle
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives, with_negatives
+from gigabatch.pipeline.training.table_memory import large_tables
 from gigabatch.pipeline.training.train import Trained, batch_size_for, model_inputs, model_spec, new_model, train_model
 
 __all__ = ["Encoded", "Features", "Pipeline", "pack"]
@@ -420,6 +421,8 @@ class Encoded:
         loss = target_loss(self.features.schema, settings.losses)
         spec = model_spec(preprocessor, config)
         source, rows = self.train_source(), self.table("train")
+        for text in large_tables(spec, [column.name for column in preprocessor.tensor_schema.ids], free_memory(device)):
+            log.warning(text)
         for text in self.ruled:
             log.info(text)
         negatives = None
