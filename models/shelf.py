@@ -59,15 +59,20 @@ class ModelSpec:
         return kind(self.inputs, self.settings)
 
     @property
-    def table_parameters(self) -> int:
-        """Numbers in the model's embedding tables; none is allocated to count them."""
+    def table_shapes(self) -> list[tuple[int, int]]:
+        """Rows and columns of each of the model's embedding tables; none is allocated to find out."""
         import torch
 
         from gigabatch.models.layers.embeddings import EmbeddingTables
 
         with torch.device("meta"):
             tables = [module for module in self.build().modules() if isinstance(module, EmbeddingTables)]
-        return sum(table.numel() for module in tables for table in module.tables)
+        return [(table.shape[0], table.shape[1]) for module in tables for table in module.tables]
+
+    @property
+    def table_parameters(self) -> int:
+        """Numbers in the model's embedding tables."""
+        return sum(rows * columns for rows, columns in self.table_shapes)
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, "inputs": self.inputs.to_dict(), "settings": asdict(self.settings)}

@@ -218,7 +218,7 @@ class Progress:
     def __init__(self, work: Iterable[Any] | int | None, label: str, file: TextIO, clock: Callable[[], float]) -> None:
         self._items = None if work is None or isinstance(work, int) else work
         self._total = work if isinstance(work, int) else _length(work)
-        self._label, self._note, self._done = _printable(label), "", 0
+        self._label, self._note, self._done, self._before = _printable(label), "", 0, 0
         self._file: TextIO | None = None if _detail == "quiet" else file
         self._clock = clock
         self._bar = _bar(file) if _is_terminal(file) else None
@@ -249,6 +249,12 @@ class Progress:
         if now - self._shown >= self._interval:
             self._shown = now
             self._quietly(self._draw if self._bar else lambda: _write(self._file, self._line()))
+
+    def resume(self, count: int) -> None:
+        """Count `count` as done before: part of what is done, and of no speed, as its seconds are not known here."""
+        self._done = self._before = count
+        if self._bar:
+            self._bar.update(self._task, completed=count)  # rich leaves its first sample out of the speed
 
     def _draw(self) -> None:
         assert self._bar is not None
@@ -281,11 +287,13 @@ class Progress:
     def _last_line(self, stopped: bool) -> str:
         seconds = self._clock() - self._start
         of_total = f" of {self._total:,}" if stopped and self._total else ""
+        of_total += f" ({self._before:,} of them before)" if self._before else ""
         verb = "stopped after" if stopped else "done,"
         return f"{self._label}: {verb} {self._done:,}{of_total} in {seconds:.1f} s{self._tail(seconds)}\n"
 
     def _tail(self, seconds: float) -> str:
-        rate = f", {format_value(self._done / seconds)}/s" if seconds > 0 and self._done else ""
+        now = self._done - self._before
+        rate = f", {format_value(now / seconds)}/s" if seconds > 0 and now else ""
         return rate + (f", {self._note}" if self._note else "")
 
 

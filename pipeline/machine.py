@@ -35,7 +35,7 @@ class Machine:
 
 def this_machine(folder: Path, device: str) -> Machine:
     """folder: on the disk that is meant. device: of torch; `cpu` for no GPU."""
-    gpu = torch.cuda.mem_get_info(device)[0] if device != "cpu" else 0
+    gpu = free_memory(device) if device != "cpu" else 0
     return Machine(available_memory(), gpu, shutil.disk_usage(folder).free, available_cores())
 
 
@@ -96,6 +96,11 @@ def reset_peak() -> None:
     """Let the peak of `resident_bytes` begin anew. Where the kernel cannot, it stays that of the whole process."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # proc(5): reset the peak of the resident set
+
+
+def free_memory(device: str) -> int:
+    """Bytes that a model can have on `device`, as torch names it."""
+    return torch.cuda.mem_get_info(device)[0] if device != "cpu" else available_memory()
 
 
 def resolve_device(name: str) -> str:

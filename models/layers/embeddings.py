@@ -150,7 +150,8 @@ class EmbeddingTables(nn.Module):
     def reset_parameters(self) -> None:
         """Draw new weights from torch's global generator."""
         for table in self.tables:
-            for part in table.view(-1).split(INIT_ELEMENTS):
+            # On the meta device, where only shapes are asked for, there are no numbers to draw.
+            for part in () if table.is_meta else table.view(-1).split(INIT_ELEMENTS):
                 part.normal_().fmod_(2).mul_(0.01)
 
     def forward(self, ids: Tensor) -> Tensor:

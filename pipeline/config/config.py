@@ -40,6 +40,7 @@ Split = Literal["train", "valid", "test"]
 NAME = "[A-Za-z0-9_][A-Za-z0-9_.-]*"
 DEEPEST, MOST_VALUES = 50, 1_000_000  # of a configuration's levels, and of its values with their repetitions
 LONGEST_RUN = 1 << 62  # steps; how many a run has is only known when its rows are
+LONGEST_VALUE = 200  # characters of what a message says was found
 
 
 class ConfigError(ValueError):
@@ -545,16 +546,17 @@ def _apply(raw: dict[str, Any], override: str | Mapping[str, Any]) -> None:
         return
     if not isinstance(override, str):
         raise ConfigError(
-            f"override {override!r}: expected key=value or a mapping from keys to values, found "
+            f"override {_shortened(repr(override))}: expected key=value or a mapping from keys to values, found "
             f"{type(override).__name__}."
         )
     key, separator, text = override.partition("=")
     if not separator or not key:
-        raise ConfigError(f"override {override!r}: expected key=value, for example train.epochs=3.")
+        raise ConfigError(f"override {_shortened(repr(override))}: expected key=value, for example train.epochs=3.")
     try:
         value = YAML(typ="safe", pure=True).load(text)
     except YAMLError as error:
-        raise ConfigError(f"override {override!r}: the value is not valid YAML ({_where_yaml(error)}).") from error
+        shown = _shortened(repr(override))
+        raise ConfigError(f"override {shown}: the value is not valid YAML ({_where_yaml(error)}).") from error
     except RecursionError:
         raise ConfigError(f"override {key}=...: nested too deeply; {DEEPEST} levels are taken.") from None
     _set(raw, key, value, override)
@@ -567,7 +569,7 @@ def _set(raw: dict[str, Any], key: str, value: Any, override: str) -> None:
             raw[name] = {}
         raw = raw[name]
         if not isinstance(raw, dict):
-            raise ConfigError(f"override {override!r}: {name!r} is a value, not a section.")
+            raise ConfigError(f"override {_shortened(repr(override))}: {name!r} is a value, not a section.")
     raw[last] = value
 
 
@@ -672,8 +674,20 @@ def _unknown_key(path: str, known: Sequence[str], others: set[str]) -> str:
 
 
 def _describe(item: Any, where: str = "") -> str:
+    """A mistake that pydantic found: the key, what is wrong, and the value. where: section of the values checked."""
     location = ".".join(str(part) for part in ((where,) if where else ()) + item["loc"])
     if item["type"] == "missing":
         return f"key {location!r} is missing."
-    message = item["msg"].removeprefix("Value error, ")
-    return f"{location or 'configuration'}: {message} (found {item['input']!r})." if location else message
+    message, found = item["msg"].removeprefix("Value error, "), item["input"]
+    if not location:
+        return message
+    if item["type"] == "value_error" and isinstance(found, Mapping):  # of a section: only the settings that are meant
+        words = set(re.findall(r"\w+", message))
+        shown = _shortened(", ".join(f"{name}={value!r}" for name, value in found.items() if name in words))
+    else:
+        shown = _shortened(repr(found))
+    return f"{location}: {message.removesuffix('.')} (found {shown})." if shown else f"{location}: {message}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."

@@ -56,7 +56,7 @@ class Baseline:
     metrics
         By split, then by metric; None where one cannot be computed.
     differences
-        On the test split, the model less the baseline; see `paired.Difference`.
+        On the split that is compared on, the model less the baseline; see `paired.Difference`.
     worse
         Metrics by which the model is worse by more than the noise.
     """
@@ -99,6 +99,7 @@ def baselines(
     evaluations: Mapping[str, Evaluation],
     *,
     seed: int,
+    split: str = "test",
     bins: int = 15,
     item_column: int | None = None,
     quantiles: Collection[str] = (),
@@ -112,9 +113,11 @@ def baselines(
     train
         The train split.
     evaluated, evaluations
-        Rows by split, `test` among them, and what the model made of them.
+        Rows by split, `split` among them, and what the model made of them.
     seed
         Of the sample that is learnt from.
+    split
+        On whose rows the model is compared with the baselines.
     bins
         Of the calibration error.
     item_column
@@ -126,8 +129,8 @@ def baselines(
     Returns
     -------
     dict
-        `rows` that are measured by split; `found`, a `Baseline` each as a dict; `left_out`, the sentences that say what
-        does not apply; `worse`, the sentences that say where the model is worse. All of JSON types.
+        `split`; `rows` that are measured, by split; `found`, each `Baseline` as a dict; `left_out`, sentences that
+        say what does not apply; `worse`, those that say where the model is worse. All of JSON types.
     """
     if item_column is None and {"linear", "boosted"} & set(names):
         import sklearn.ensemble
@@ -154,17 +157,18 @@ def baselines(
                 continue
             seconds = time.perf_counter() - started
             shown = "popularity" if item_column is not None else name
-            found.append(_measured(shown, target, place, seconds, learnt, scores, rows, evaluations, bins))
+            found.append(_measured(shown, target, place, seconds, learnt, scores, rows, evaluations, split, bins))
     if found:
         spent = ", ".join(f"{item.name} {item.seconds:.1f} s from {item.rows:,} train rows" for item in found)
         log.info("baselines: %s", spent)
     for sentence in left_out:
         log.info("baselines: without %s", sentence)
     return {
-        "rows": {split: part.batch.num_rows for split, part in rows.items()},
+        "split": split,
+        "rows": {name: part.batch.num_rows for name, part in rows.items()},
         "found": [asdict(item) for item in found],
         "left_out": left_out,
-        "worse": [text for target in train.schema.targets if (text := _worse(target.name, found))],
+        "worse": [text for target in train.schema.targets if (text := _worse(target.name, found, split))],
     }
 
 
@@ -202,7 +206,14 @@ def advice(curve: Sequence[Mapping[str, Any]], steps: int) -> str:
 
 def baseline_title(found: Mapping[str, Any]) -> str:
     """What stands above the table of `baseline_rows`."""
-    return f"Baselines on {found['rows']['test']:,} test rows; gain of the model over each, ± {NOISE:g} standard errors"
+    split = compared_split(found)
+    rows = f"{found['rows'][split]:,} {split} rows"
+    return f"Baselines on {rows}; gain of the model over each, ± {NOISE:g} standard errors"
+
+
+def compared_split(found: Mapping[str, Any]) -> str:
+    """The split of `baselines`; summaries written before November 2026 do not name it, and theirs is test."""
+    return str(found.get("split", "test"))
 
 
 def baseline_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -215,7 +226,7 @@ def baseline_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
         if not any(row.get("target", item["target"]) == item["target"] for row in shown):
             own = {part["metric"]: part["model"] for part in item["differences"]}
             shown.append({"": "this model"} | of_target | own)
-        metrics = {name: item["metrics"]["test"][name] for name in names}
+        metrics = {name: item["metrics"][compared_split(found)][name] for name in names}
         gains = {f"gain of {part['metric']}": part["gain"] for part in item["differences"]}
         errors = {f"± of {part['metric']}": NOISE * part["error"] for part in item["differences"]}
         paired = {key: value for pair in zip(gains.items(), errors.items(), strict=True) for key, value in pair}
@@ -370,11 +381,12 @@ def _measured(
     scores: Mapping[str, Tensor],
     rows: Mapping[str, Rows],
     evaluations: Mapping[str, Evaluation],
+    compared_on: str,
     bins: int,
 ) -> Baseline:
     """The metrics of a baseline, and the model's on the same rows beside them."""
     metrics = {}
-    asked = [metric for metric in METRICS[target.task] if metric != "mrr" or rows["test"].batch.group is not None]
+    asked = [metric for metric in METRICS[target.task] if metric != "mrr" or rows[compared_on].batch.group is not None]
     if name == "popularity":  # a count orders items, and is no probability
         asked.remove("logloss")
     for split, part in rows.items():
@@ -382,15 +394,15 @@ def _measured(
         found = target_metrics(target, scores[split], batch.targets[place], batch.group, bins, batch.weight)
         ranks = ("auc", "mrr", "gauc", "gauc_left_out")
         metrics[split] = {key: found[key] for key in ranks} if name == "popularity" else found
-    labelled = rows["test"].labelled(target, place)
-    own = rows["test"].of_all(evaluations["test"].predictions[place])
-    compared = [difference(metric, own, scores["test"], labelled) for metric in asked]
+    labelled = rows[compared_on].labelled(target, place)
+    own = rows[compared_on].of_all(evaluations[compared_on].predictions[place])
+    compared = [difference(metric, own, scores[compared_on], labelled) for metric in asked]
     differences = [asdict(item) for item in compared if item is not None]
     worse = [item.metric for item in compared if item is not None and item.is_worse]
     return Baseline(name, target.name, seconds, learnt, metrics, differences, worse)
 
 
-def _worse(target: str, found: Sequence[Baseline]) -> str | None:
+def _worse(target: str, found: Sequence[Baseline], split: str) -> str | None:
     """The sentence that names the baselines of a target that the model is worse than; None where there is none."""
     parts = []
     for item in found:
@@ -404,4 +416,4 @@ def _worse(target: str, found: Sequence[Baseline]) -> str | None:
     if not parts:
         return None
     others = ", ".join(parts[:-1]) + " and " * (len(parts) > 1) + parts[-1]
-    return f"{target!r} on the test split: the model is worse than {others}, by more than {NOISE:g} standard errors."
+    return f"{target!r} on the {split} split: the model is worse than {others}, by more than {NOISE:g} standard errors."

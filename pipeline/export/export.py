@@ -7,12 +7,13 @@ that differs is an error and is not left behind. docs/export.md says how each is
 from __future__ import annotations
 
 import importlib.util
+import io
 import logging
 import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from gigabatch.pipeline.export.export_check import ExportError, Sample, differen
 from gigabatch.pipeline.export.onnx_rows import OUTPUTS, onnx_inputs, rows_graph
 from gigabatch.pipeline.store.files import write_json
 
+log = logging.getLogger(__name__)
+LOGGERS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")  # of what writes the files
 TRACED_ROWS = 128
 ONNX_BYTES = 2**31 - 2**24  # a protobuf file holds at most 2 GiB
 FORMER = {
@@ -137,20 +140,35 @@ def traced(model: Model, ids: Tensor, floats: Tensor) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without warnings about torch's own use of what torch deprecates, and that torchvision is not there, and without a
-    line for each constant that the graph holds only once."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
+    """Nothing of torch and ONNX on the console: what they print and log below errors goes to our log at debug level.
+
+    Without warnings about torch's own use of what torch deprecates.
+    """
+    loggers, handler = [logging.getLogger(name) for name in LOGGERS], _ToDebug()
+    before = [(logger.propagate, logger.handlers) for logger in loggers]
     for logger in loggers:
-        logger.setLevel(logging.ERROR)
+        logger.propagate, logger.handlers = False, [handler]
+    printed = io.StringIO()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(printed):
             for kind in (DeprecationWarning, FutureWarning):
                 warnings.simplefilter("ignore", kind)
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        for logger, (propagate, handlers) in zip(loggers, before, strict=True):
+            logger.propagate, logger.handlers = propagate, handlers
+        for line in printed.getvalue().splitlines():
+            log.debug("printed: %s", line)
+
+
+class _ToDebug(logging.Handler):
+    """Records of other libraries as ours: errors as they are, all else at debug level."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = record.levelno if record.levelno >= logging.ERROR else logging.DEBUG
+        if log.isEnabledFor(level):
+            record.levelno, record.levelname = level, logging.getLevelName(level)
+            log.handle(record)
 
 
 def _why(what: str, error: Exception) -> str:

@@ -81,6 +81,7 @@ class ReportData:
     baselines: Sequence[Mapping[str, Any]] = ()
     baselines_title: str = ""
     splits: Sequence[Mapping[str, Any]] = ()
+    split: str = "test"  # whose rows baselines and ranking are of
     ranking: Sequence[Mapping[str, Any]] = ()
     learning_curve: Sequence[Mapping[str, Any]] = ()
     quality: Sequence[Quality] = ()

@@ -6,7 +6,7 @@ import json
 import platform
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
@@ -39,6 +39,7 @@ from gigabatch.pipeline.store.keys import versions
 
 SPLITS = ("train", "valid", "test")
 STAGES = ("features", "encode", "train", "evaluate")
+Part = str | tuple[list[dict[str, Any]], str]  # a line, or a table's rows and title
 
 
 @dataclass
@@ -87,11 +88,7 @@ class Run:
 
     def show(self) -> None:
         """Print the warnings, the tables of metrics, baselines, ranking and stages, and where the run lies."""
-        for part in self._parts():
-            if isinstance(part, str):
-                print(part)
-            else:
-                render_table(*part)
+        show_parts(self._parts())
         print(f"report  {self.path / 'report.html'}\nmodel   {self.path / 'model'}")
         if (current := read_pointers(self.path.parent).current) is not None:
             is_current = current == self.path.resolve()
@@ -103,18 +100,34 @@ class Run:
             f"<p>{escape(part)}</p>" if isinstance(part, str) else html_table(*part) for part in self._parts()
         )
 
-    def _parts(self) -> Iterator[str | tuple[list[dict[str, Any]], str]]:
+    def _parts(self) -> Iterator[Part]:
         """Lines, and tables as rows and title, in the order in which a terminal and a notebook show them."""
         summary = self.summary
-        yield from (f"Warning: {text}" for text in summary.get("warnings", ()))
-        yield metric_rows(summary), f"Run {summary['name']} {summary['id']}"
-        compared = summary.get("baselines")
-        if compared and compared["found"]:
-            yield baseline_rows(compared), baseline_title(compared)
-        yield from (f"Does not apply: {text}." for text in (compared["left_out"] if compared else ()))
-        if summary.get("ranking"):
-            yield ranking_rows(summary["ranking"]), "Ranking of the test split's choices"
+        yield from evaluation_parts(summary, metric_rows(summary), f"Run {summary['name']} {summary['id']}")
         yield stage_rows(summary, self.skipped), "Stages"
+
+
+def evaluation_parts(
+    summary: Mapping[str, Any], metrics: list[dict[str, Any]], title: str, split: str = "test"
+) -> Iterator[Part]:
+    """What an evaluation found: warnings, the rows `metrics`, baselines, ranking."""
+    yield from (f"Warning: {text}" for text in summary.get("warnings", ()))
+    yield metrics, title
+    compared = summary.get("baselines")
+    if compared and compared["found"]:
+        yield baseline_rows(compared), baseline_title(compared)
+    yield from (f"Does not apply: {text}." for text in (compared["left_out"] if compared else ()))
+    if summary.get("ranking"):
+        yield ranking_rows(summary["ranking"]), f"Ranking of the {split} split's choices"
+
+
+def show_parts(parts: Iterable[Part]) -> None:
+    """Print lines and tables."""
+    for part in parts:
+        if isinstance(part, str):
+            print(part)
+        else:
+            render_table(*part)
 
 
 def metric_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -154,15 +167,21 @@ def read_json_lines(path: Path, lines: bool = True) -> list[dict[str, Any]]:
 
 
 def stage_rows(summary: Mapping[str, Any], skipped: Collection[str]) -> list[dict[str, Any]]:
-    """A row a stage: rows, seconds, speed (of training over all epochs), and whether it was skipped.
+    """A row a stage: rows, seconds, speed, and whether it was skipped.
 
-    The seconds of a stage that was skipped are those of the run that made its artifact.
+    The speed of training is that of all epochs, in all processes where one went on from another's checkpoint. The
+    seconds of a stage that was skipped are those of the run that made its artifact.
     """
     found = []
     for name in STAGES:
         rows, seconds = summary["rows_by_stage"][name], summary["seconds"][name]
-        worked = summary["trained"]["rows"] if name == "train" else rows
-        notes = [f"{format_value(summary['trained']['epochs'])} epochs"] if name == "train" else []
+        trained = summary["trained"] if name == "train" else {}
+        worked = trained.get("rows", rows)
+        notes = [f"{format_value(trained['epochs'])} epochs"] if trained else []
+        if earlier := trained.get("earlier_rows"):
+            notes.append(f"{earlier:,} of {worked:,} rows before a break, with their seconds")
+        if skipped_steps := trained.get("skipped_steps"):
+            notes.append(f"{skipped_steps:,} of {trained['steps']:,} steps skipped")
         notes += ["skipped, unchanged: seconds of an earlier run"] if name in skipped else []
         speed = worked / max(seconds, 1e-9)
         found.append({"stage": name, "rows": rows, "seconds": seconds, "rows/s": speed, "note": "; ".join(notes)})
@@ -170,40 +189,48 @@ def stage_rows(summary: Mapping[str, Any], skipped: Collection[str]) -> list[dic
 
 
 @dataclass(frozen=True)
-class RunData:
-    """What a trained model is evaluated on, and what led to it.
+class EvaluationData:
+    """What a trained model is evaluated on.
 
-    tables: by split; evaluation_tables: valid and test as their metrics are measured, with negatives where the run
-    draws them.
-    rank: how high a model ranks the choices of the test split; None where the configuration asks for none. stages: the
-    artifacts before the evaluation. missing: shares of nulls by split and column, of the features stage. item_column:
-    place of the items' ids where negatives are drawn.
+    tables: the packed splits, `train` among them. evaluation_tables: those that metrics are measured on, with negatives
+    where the run draws them. split: the one of these that is compared with baselines, ranked and drawn.
+    rank: how high a model ranks the choices of `split`; None where the configuration asks for none. missing: shares of
+    nulls by split and column, of the features stage. item_column: place of the items' ids where negatives are drawn.
     """
 
     config: RunConfig
     device: str
+    tables: Mapping[str, PackedTable]
+    evaluation_tables: Mapping[str, PackedTable]
+    split: str
+    rank: Callable[[Model], dict[str, Any]] | None
+    missing: Mapping[str, Mapping[str, float]]
+    item_column: int | None
+
+
+@dataclass(frozen=True)
+class RunData:
+    """What a run is made from. config: with nothing left to a rule; stages: the artifacts before the evaluation."""
+
+    config: RunConfig
     engine: str
     rows: dict[str, int]
     notes: list[str]
-    tables: dict[str, PackedTable]
-    evaluation_tables: dict[str, PackedTable]
-    rank: Callable[[Model], dict[str, Any]] | None
     stages: dict[str, Artifact]
-    missing: dict[str, dict[str, float]]
-    item_column: int | None
+    evaluated: EvaluationData
 
 
 def write_run(folder: Path, run_id: str, data: RunData) -> dict[str, Any]:
     """Evaluate the trained artifact into an empty folder; returns what summary.json holds."""
     started = time.perf_counter()
-    artifact = data.stages["train"]
+    artifact, device = data.stages["train"], data.evaluated.device
     shutil.copytree(artifact.path / "model", folder / "model", copy_function=share_file)
     share_file(artifact.path / "metrics.jsonl", folder / "metrics.jsonl")
     manifest, curve = artifact.manifest, Run(folder).curve
-    trained = {"epochs": round(curve[-1]["epoch"]), "steps": manifest["steps"], "rows": manifest["rows"]}
-    results = evaluate_bundle(load_bundle(folder / "model", data.device, data.engine), data)
-    if results["baselines"] and results["baselines"]["worse"]:
-        results["warnings"][0] += f" {advice(curve, trained['steps'])}"
+    trained = {"epochs": round(curve[-1]["epoch"])}
+    trained |= {name: manifest[name] for name in ("steps", "skipped_steps", "rows", "earlier_rows")}
+    bundle = load_bundle(folder / "model", device, data.engine)
+    results = evaluate_bundle(bundle, data.evaluated, curve, trained["steps"] - trained["skipped_steps"])
     seconds = {name: float(stage.manifest["seconds"]) for name, stage in data.stages.items()}
     seconds["evaluate"] = time.perf_counter() - started
     summary = summarise(run_id, data, results, seconds, trained)
@@ -212,16 +239,22 @@ def write_run(folder: Path, run_id: str, data: RunData) -> dict[str, Any]:
     return summary
 
 
-def evaluate_bundle(bundle: Bundle, data: RunData) -> dict[str, Any]:
-    """Metrics on valid and test, and what the report draws of test."""
-    settings, schema, model, test = data.config.evaluate, bundle.schema, bundle.model, data.evaluation_tables["test"]
-    bins, device = settings.calibration_bins, data.device
-    found = {split: evaluate(model, table, schema, device, bins) for split, table in data.evaluation_tables.items()}
+def evaluate_bundle(
+    bundle: Bundle, data: EvaluationData, curve: Sequence[Mapping[str, Any]], steps: int
+) -> dict[str, Any]:
+    """Metrics on the evaluation tables, baselines and warnings, and what the report draws of `data.split`.
+
+    curve, steps: of the training, for the advice where a baseline is better.
+    """
+    settings, schema, model, split = data.config.evaluate, bundle.schema, bundle.model, data.split
+    evaluated, bins, device = data.evaluation_tables[split], settings.calibration_bins, data.device
+    found = {name: evaluate(model, table, schema, device, bins) for name, table in data.evaluation_tables.items()}
     metric: str | None = None
     importance: list[dict[str, Any]] = []
     if settings.importance:
-        metric, importance = permutation_importance(model, test, schema, settings, data.config.seed, device)
+        metric, importance = permutation_importance(model, evaluated, schema, settings, data.config.seed, device)
     compared: dict[str, Any] | None = None
+    warnings: list[str] = []
     if settings.baselines:
         compared = baselines(
             settings.baselines,
@@ -229,20 +262,25 @@ def evaluate_bundle(bundle: Bundle, data: RunData) -> dict[str, Any]:
             data.evaluation_tables,
             found,
             seed=data.config.seed,
+            split=split,
             bins=bins,
             item_column=data.item_column,
             quantiles=[name for name, loss in data.config.train.losses.items() if loss.kind == "quantile"],
         )
+        warnings += compared["worse"]
+    if warnings:
+        warnings[0] += f" {advice(curve, steps)}"
     drawn = data.item_column is not None
+    warnings += data_warnings(bundle.preprocessor, data.tables, data.missing, only_positives=drawn)
     return {
+        "split": split,
         "baselines": compared,
-        "warnings": (compared["worse"] if compared else [])
-        + data_warnings(bundle.preprocessor, data.tables, data.missing, only_positives=drawn),
+        "warnings": warnings,
         "ranking": None if data.rank is None else data.rank(model),
-        "target_means": {split: target_means(table) for split, table in data.tables.items()},
+        "target_means": {name: target_means(table) for name, table in data.tables.items()},
         "evaluations": found,
-        "quality": quality(schema, found["test"], test, bins),
-        "columns": column_summary(bundle.preprocessor, data.tables["train"], data.tables["test"]),
+        "quality": quality(schema, found[split], evaluated, bins),
+        "columns": column_summary(bundle.preprocessor, data.tables["train"], data.tables[split]),
         "importance": importance,
         "importance_metric": metric,
     }
@@ -283,7 +321,7 @@ def summarise(
         "trained": trained,
         "skipped": [name for name, artifact in data.stages.items() if artifact.skipped],
         "notes": data.notes,
-        "environment": environment(data.device),
+        "environment": environment(data.evaluated.device),
         "config": data.config.to_dict(),
     }
 
@@ -303,34 +341,46 @@ def report_data(
     config: RunConfig, summary: dict[str, Any], results: dict[str, Any], curve: list[dict[str, Any]]
 ) -> ReportData:
     """The report of one run."""
-    means = summary["target_means"]
     notes = list(summary["notes"])
     notes += [f"Loss: {kind}." for kind in sorted({row["loss"] for row in curve if "loss" in row})]
-    if summary["baselines"]:
-        notes += [f"Does not apply as a baseline: {text}." for text in summary["baselines"]["left_out"]]
-    if results["importance"]:
-        notes.append(
-            f"Importance: drop of {results['importance_metric']} on the test split when a feature is shuffled."
-        )
-    return ReportData(
+    return evaluation_report(
+        results,
+        notes,
+        summary["rows_by_split"],
         name=summary["name"],
         run_id=summary["id"],
         created_utc=summary["created_utc"],
-        notes=notes,
-        warnings=summary["warnings"],
-        metrics=summary["metrics"]["test"],
-        baselines=baseline_rows(summary["baselines"]) if summary["baselines"] else (),
-        baselines_title=baseline_title(summary["baselines"]) if summary["baselines"] else "",
-        splits=[{"split": name, "rows": rows} | means.get(name, {}) for name, rows in summary["rows_by_split"].items()],
-        ranking=ranking_rows(results["ranking"]) if results["ranking"] else (),
         learning_curve=[{name: value for name, value in row.items() if name != "loss"} for row in curve],
-        quality=results["quality"],
         stages=[
             row | {"rows/s": round(row["rows/s"]), "reused": row["stage"] in summary["skipped"]}
             for row in stage_rows(summary, summary["skipped"])
         ],
-        columns=results["columns"],
-        importance=results["importance"],
         environment=summary["environment"],
         configuration=config.to_yaml(),
+    )
+
+
+def evaluation_report(
+    results: Mapping[str, Any], notes: Sequence[str], rows: Mapping[str, int], **of_the_run: Any
+) -> ReportData:
+    """What `evaluate_bundle` found as a report. rows: by split; of_the_run: further fields of `ReportData`."""
+    compared, split = results["baselines"], results["split"]
+    notes = [*notes, *(f"Does not apply as a baseline: {text}." for text in (compared["left_out"] if compared else ()))]
+    if results["importance"]:
+        notes.append(
+            f"Importance: drop of {results['importance_metric']} on the {split} split when a feature is shuffled."
+        )
+    return ReportData(
+        notes=notes,
+        warnings=results["warnings"],
+        metrics=results["evaluations"][split].headline,
+        baselines=baseline_rows(compared) if compared else (),
+        baselines_title=baseline_title(compared) if compared else "",
+        splits=[{"split": name, "rows": count} | results["target_means"].get(name, {}) for name, count in rows.items()],
+        split=split,
+        ranking=ranking_rows(results["ranking"]) if results["ranking"] else (),
+        quality=results["quality"],
+        columns=results["columns"],
+        importance=results["importance"],
+        **of_the_run,
     )

@@ -13,13 +13,19 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes import recipe_class
 from gigabatch.pipeline.bundle import Bundle, load_bundle
-from gigabatch.pipeline.display import render_table
-from gigabatch.pipeline.evaluation.evaluate import evaluate, quality
-from gigabatch.pipeline.reports.report import ReportData, write_report
+from gigabatch.pipeline.reports.report import write_report
 from gigabatch.pipeline.runs.find import FoundRun, find_run
 from gigabatch.pipeline.runs.pointers import RunError
-from gigabatch.pipeline.stages.run import metric_rows
-from gigabatch.pipeline.stages.stages import Pipeline, evaluation_table_of
+from gigabatch.pipeline.stages.run import (
+    SPLITS,
+    Run,
+    evaluate_bundle,
+    evaluation_parts,
+    evaluation_report,
+    metric_rows,
+    show_parts,
+)
+from gigabatch.pipeline.stages.stages import Pipeline, evaluation_data, packed_splits
 from gigabatch.pipeline.store.files import replacing, write_json
 
 log = logging.getLogger(__name__)
@@ -29,40 +35,43 @@ FORMULA = r"^[=+@\t\r-]"
 def evaluate_run(
     config: str | Path, overrides: Sequence[str], run: str | Path | None, split: str | None, out: Path | None
 ) -> int:
-    """Metrics of a run's model on a split of today's features; summary.json and report.html in their own folder."""
+    """A run's model on a split of today's features, evaluated as in its run: metrics, baselines, warnings and all else
+    that `evaluate` of the configuration asks for; summary.json and report.html in their own folder."""
     pipeline = Pipeline.from_config(config, *overrides)
     used, split = find_run(pipeline.config, run), split or "test"
-    path = used.path
+    path, trained = used.path, Run(used.path).summary["trained"]
+    steps = trained["steps"] - trained.get("skipped_steps", 0)  # which runs before November 2026 did not count
     bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)
     features = pipeline.features()
     started = time.perf_counter()
-    table = evaluation_table_of(bundle, features, features.frame(split))
-    bins = pipeline.config.evaluate.calibration_bins
-    found = evaluate(bundle.model, table, bundle.schema, pipeline.device, bins)
+    with packed_splits(bundle.preprocessor, features, list(dict.fromkeys([*SPLITS, split]))) as tables:
+        data = evaluation_data(features, bundle.preprocessor, tables, [split], split)
+        results = evaluate_bundle(bundle, data, Run(path).curve, steps)
+    found = results["evaluations"][split]
     summary = {
         "name": pipeline.config.name,
         "id": used.id,
         "states": list(used.states),
         "split": split,
         **found.headline,
-        "rows": len(table),
+        "rows": features.rows[split],
         "seconds": {"evaluate": time.perf_counter() - started},
         "targets": found.metrics,
+        "warnings": results["warnings"],
+        "baselines": results["baselines"],
+        "ranking": results["ranking"],
     }
     folder = out or path / f"evaluation-{split}"
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "summary.json", summary)
-    report = ReportData(
-        name=f"{summary['name']}, {split} split",
-        run_id=path.name,
-        notes=features.notes,
-        metrics=found.headline,
-        splits=[{"split": split, "rows": len(table)}],
-        quality=quality(bundle.schema, found, table, bins),
+    rows = {name: features.rows[name] for name in tables}
+    report = evaluation_report(
+        results, features.notes, rows, name=f"{summary['name']}, {split} split", run_id=path.name
     )
     write_report(folder / "report.html", report)
     shown = metric_rows({"metrics": {split: found.headline}, "targets": {split: found.metrics}})
-    render_table([{"split": split, "rows": len(table)} | row for row in shown], f"{pipeline.config.name}, {used}")
+    shown = [{"split": split, "rows": summary["rows"]} | row for row in shown]
+    show_parts(evaluation_parts(summary, shown, f"{pipeline.config.name}, {used}", split))
     print(f"report  {folder / 'report.html'}")
     return 0
 

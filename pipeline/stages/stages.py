@@ -12,8 +12,8 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -41,22 +41,23 @@ from gigabatch.pipeline.config.config import RunConfig, WholeTrainSettings, load
 from gigabatch.pipeline.display import html_table, progress
 from gigabatch.pipeline.evaluation.checks import missing_shares
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
-from gigabatch.pipeline.machine import available_memory, resolve_device
+from gigabatch.pipeline.machine import available_memory, free_memory, resolve_device
 from gigabatch.pipeline.runs.pointers import LATEST
 from gigabatch.pipeline.runs.promote import promote_first
 from gigabatch.pipeline.stages.cluster import Cluster, open_cluster
 from gigabatch.pipeline.stages.encode import encode_split, fit, pack
-from gigabatch.pipeline.stages.run import SPLITS, Run, RunData, write_run
+from gigabatch.pipeline.stages.run import SPLITS, EvaluationData, Run, RunData, write_run
 from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore
 from gigabatch.pipeline.store.files import atomic_symlink
 from gigabatch.pipeline.store.garbage import CHECKPOINTS
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
 from gigabatch.pipeline.store.leases import Lease
-from gigabatch.pipeline.store.locks import folder_lock
+from gigabatch.pipeline.store.locks import folder_lock, own_folder, remove_leftovers, temporary_path
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
 from gigabatch.pipeline.training.defaults import id_sizes, rule_text, settle
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives, with_negatives
-from gigabatch.pipeline.training.train import batch_size_for, model_inputs, model_spec, new_model, train_model
+from gigabatch.pipeline.training.table_memory import large_tables
+from gigabatch.pipeline.training.train import Trained, batch_size_for, model_inputs, model_spec, new_model, train_model
 
 __all__ = ["Encoded", "Features", "Pipeline", "pack"]
 log = logging.getLogger(__name__)
@@ -402,7 +403,9 @@ class Encoded:
             bundle.save(folder / "model")
             shutil.copy(work / "metrics.jsonl", folder / "metrics.jsonl")
             seconds = time.perf_counter() - started
-            return {"rows": trained.rows, "best_epoch": trained.best_epoch, "steps": trained.steps, "seconds": seconds}
+            kept = ("rows", "best_epoch", "steps", "skipped_steps", "earlier_rows")
+            # Those of a process that was killed count up to the checkpoint, as its rows do.
+            return {name: getattr(trained, name) for name in kept} | {"seconds": trained.earlier_seconds + seconds}
 
         if pipeline.store.find("train", key) is not None and not work.exists():
             return pipeline.store.build("train", key, write)
@@ -412,13 +415,15 @@ class Encoded:
             shutil.rmtree(work, ignore_errors=True)
         return artifact
 
-    def _train(self, work: Path) -> tuple[Any, Bundle]:
+    def _train(self, work: Path) -> tuple[Trained, Bundle]:
         pipeline, config = self.features.pipeline, self.features.pipeline.config
         preprocessor, device, settings = self.preprocessor, pipeline.device, self.train_settings
         require_positives(config, preprocessor)
         loss = target_loss(self.features.schema, settings.losses)
         spec = model_spec(preprocessor, config)
         source, rows = self.train_source(), self.table("train")
+        for text in large_tables(spec, [column.name for column in preprocessor.tensor_schema.ids], free_memory(device)):
+            log.warning(text)
         for text in self.ruled:
             log.info(text)
         negatives = None
@@ -460,22 +465,14 @@ class Encoded:
         artifacts = {"features": features.artifact, "encode": self.artifact, "train": trained}
 
         def write(folder: Path) -> dict[str, Any]:
-            inputs = model_inputs(self.preprocessor)
+            tables = {split: self.table(split) for split in SPLITS}
             data = RunData(
                 config=config,
-                device=pipeline.device,
                 engine=pipeline.engine,
                 rows=features.rows,
                 notes=[*features.notes, *self.ruled],
-                tables={split: self.table(split) for split in SPLITS},
-                evaluation_tables={split: self.evaluation_table(split) for split in ("valid", "test")},
-                rank=self.ranking(inputs),
                 stages=artifacts,
-                missing=missing_shares(
-                    {split: features.parts(split) for split in SPLITS},
-                    features.schema.names("categorical", "continuous"),
-                ),
-                item_column=inputs.item.key if config.train.negatives is not None and inputs.item is not None else None,
+                evaluated=evaluation_data(features, self.preprocessor, tables, ("valid", "test"), "test"),
             )
             summary = write_run(folder, key[:12], data)
             return {"rows": summary["rows"], "seconds": summary["seconds"]["evaluate"]}
@@ -491,27 +488,84 @@ class Encoded:
 
     def ranking(self, inputs: ModelInputs) -> Callable[[Model], dict[str, Any]] | None:
         """`rank_evaluate` on the test split, of models with these inputs; None where none is asked for."""
-        pipeline = self.features.pipeline
-        settings = pipeline.config.evaluate.ranking
-        if settings is None:
-            return None
-        vocabularies, entities = self.preprocessor.vocabularies, self.features.schema.entities
-        first = {f"first_{entity.name}": vocabularies[entity.key].layout.first for entity in entities}
         tables = {split: self.table(split) for split in SPLITS}
-        return partial(
-            rank_evaluate,
-            positives=positive_rows(tables["test"]),
-            catalogue=Catalogue.of(tables, inputs, pipeline.device, **first),
-            settings=settings,
-            seed=pipeline.config.seed,
-            device=pipeline.device,
-        )
+        return ranking_of(self.features.pipeline, self.preprocessor, tables, "test", inputs)
 
     def _repr_html_(self) -> str:
         schema = self.preprocessor.tensor_schema
         rows = [{"column": c.name, "kind": "id", "ids": c.num_ids} for c in schema.ids]
         rows += [{"column": name, "kind": "float", "ids": None} for name in schema.floats]
         return html_table(rows, f"Packed rows of {schema.num_words} words")
+
+
+def ranking_of(
+    pipeline: Pipeline, preprocessor: Preprocessor, tables: Mapping[str, PackedTable], split: str, inputs: ModelInputs
+) -> Callable[[Model], dict[str, Any]] | None:
+    """`rank_evaluate` on a split of these packed tables; None where the configuration asks for none."""
+    settings = pipeline.config.evaluate.ranking
+    if settings is None:
+        return None
+    entities = preprocessor.schema.entities
+    first = {f"first_{entity.name}": preprocessor.vocabularies[entity.key].layout.first for entity in entities}
+    return partial(
+        rank_evaluate,
+        positives=positive_rows(tables[split]),
+        catalogue=Catalogue.of(tables, inputs, pipeline.device, **first),
+        settings=settings,
+        seed=pipeline.config.seed,
+        device=pipeline.device,
+    )
+
+
+def evaluation_data(
+    features: Features,
+    preprocessor: Preprocessor,
+    tables: Mapping[str, PackedTable],
+    measured: Sequence[str],
+    split: str,
+) -> EvaluationData:
+    """What a model with this preprocessor is evaluated on. tables: the splits as it packs them, `SPLITS` first;
+    measured: those whose metrics are wanted; split: see `EvaluationData`."""
+    pipeline, inputs = features.pipeline, model_inputs(preprocessor)
+    config, places = pipeline.config, list(tables)
+    require_positives(config, preprocessor)
+    item = inputs.item if config.train.negatives is not None else None
+    packed = list(tables.values())
+    return EvaluationData(
+        config=config,
+        device=pipeline.device,
+        tables=tables,
+        evaluation_tables={
+            name: with_negatives(preprocessor, inputs, packed, places.index(name), config, pipeline.device)
+            for name in measured
+        },
+        split=split,
+        rank=ranking_of(pipeline, preprocessor, tables, split, inputs),
+        missing=missing_shares(
+            {name: features.parts(name) for name in tables}, preprocessor.schema.names("categorical", "continuous")
+        ),
+        item_column=None if item is None else item.key,
+    )
+
+
+@contextmanager
+def packed_splits(
+    preprocessor: Preprocessor, features: Features, splits: Sequence[str]
+) -> Iterator[dict[str, PackedTable]]:
+    """Splits of today's features as a bundle's own preprocessor packs them, memory-mapped, within a `with` block.
+
+    They are packed part by part into a temporary folder of the store, so that no split need fit in memory.
+    """
+    pipeline = features.pipeline
+    remove_leftovers(pipeline.store.root)
+    folder = temporary_path(pipeline.store.root / "evaluate")
+    with own_folder(folder), pipeline.cluster(folder) as cluster:
+        preprocessor.save(folder / "preprocessor")  # for the workers of a cluster
+        for split in splits:
+            encode_split(
+                preprocessor, pipeline.engine, features.parts(split), features.rows[split], folder / split, cluster
+            )
+        yield {split: PackedTable.load(folder / split) for split in splits}
 
 
 def evaluation_table_of(bundle: Bundle, features: Features, frame: Any) -> PackedTable:

@@ -33,6 +33,7 @@ class Progress:
     """What changes while training beside weights, optimizer and loader. Epochs and steps are numbers of those done.
 
     skipped_steps: whose gradient was not finite, in the epochs that are done; skipped_in_a_row: those at their end.
+    seconds: that these steps took, in all processes; those that a killed one did not save are lost, as its steps are.
     """
 
     step: int = 0
@@ -42,6 +43,7 @@ class Progress:
     best_weights: dict[str, Tensor] = field(default_factory=dict)
     skipped_steps: int = 0
     skipped_in_a_row: int = 0
+    seconds: float = 0.0
 
     def has_stalled(self, steps_per_epoch: int, patience: int | None) -> bool:
         """Whether the last `patience` epochs all went by without a lower valid loss."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -63,14 +64,16 @@ class Trained:
     model
         With the selected weights.
     curve
-        The learning curve: dicts of step, epoch, train_loss and lr, and at the end of an epoch valid_loss and loss, the
-        description of both.
+        The learning curve: dicts of step, epoch, train_loss (None where all of its steps were skipped) and lr, and at
+        the end of an epoch valid_loss and loss, the description of both.
     best_epoch
         From 0, the one whose weights these are.
     steps, rows
         Those trained on, all epochs together.
     skipped_steps
         Those of `steps` that changed nothing, because their loss or gradient was not finite.
+    earlier_rows, earlier_seconds
+        Of `rows`, those up to the checkpoint that this process went on from, and the seconds that they took.
     """
 
     model: Model
@@ -79,6 +82,8 @@ class Trained:
     steps: int
     rows: int
     skipped_steps: int = 0
+    earlier_rows: int = 0
+    earlier_seconds: float = 0.0
 
 
 def train_model(
@@ -165,11 +170,17 @@ def train_model(
     average = None if settings.ema_decay is None else WeightAverage(model, settings.ema_decay)
     losses = torch.zeros(steps_per_epoch, device=device)
     state = TrainingState(model, optimizer, loader, losses, precision, average)
-    done = Progress()
+    done, started = Progress(), time.perf_counter()
     checkpoint = folder / "checkpoint.pt"
     if checkpoint.exists():
         done = load_checkpoint(checkpoint, state)
-        log.info("training goes on at step %s of %s", f"{done.step:,}", f"{schedule.num_steps:,}")
+        log.info(
+            "training goes on at step %s of %s, after %.1f s",
+            f"{done.step:,}",
+            f"{schedule.num_steps:,}",
+            done.seconds,
+        )
+    earlier_rows, earlier_seconds = done.step * batch_size, done.seconds
     step = TrainStep(
         model,
         loss,
@@ -187,7 +198,7 @@ def train_model(
         step.capture(source.schema, batch_size)
 
     with progress(schedule.num_steps * batch_size, "train") as bar:
-        bar.advance(done.step * batch_size)
+        bar.resume(earlier_rows)
         while done.step < schedule.num_steps and not done.has_stalled(steps_per_epoch, settings.patience):
             model.train()
             for batch in loader:
@@ -197,6 +208,7 @@ def train_model(
                 bar.advance(batch_size)
                 if done.step % settings.checkpoint_every_steps == 0 and done.step % steps_per_epoch:
                     skipped_at_end(losses[: done.step % steps_per_epoch].cpu(), done)
+                    done.seconds = earlier_seconds + time.perf_counter() - started
                     save_checkpoint(checkpoint, state, done)
                 after_step(done.step)
             end_epoch(state, done, valid_table, loss, schedule)
@@ -206,6 +218,7 @@ def train_model(
             # Of the last epoch there is none: it would be several times the bundle, which is written next, and a run
             # that is killed in between repeats no more than from a checkpoint to the next.
             if done.step < schedule.num_steps and not done.has_stalled(steps_per_epoch, settings.patience):
+                done.seconds = earlier_seconds + time.perf_counter() - started
                 save_checkpoint(checkpoint, state, done)
 
     epochs = done.step // steps_per_epoch
@@ -215,7 +228,8 @@ def train_model(
         )
     model.load_state_dict(done.best_weights if settings.select == "best" else evaluated(state).state_dict())
     best = done.best_epoch if settings.select == "best" else epochs - 1
-    return Trained(model, done.curve, best, done.step, done.step * batch_size, done.skipped_steps)
+    rows = done.step * batch_size
+    return Trained(model, done.curve, best, done.step, rows, done.skipped_steps, earlier_rows, earlier_seconds)
 
 
 def model_spec(preprocessor: Preprocessor, config: RunConfig) -> ModelSpec:
@@ -316,7 +330,7 @@ def end_epoch(
             {
                 "step": step,
                 "epoch": step / per_epoch,
-                "train_loss": float((point if len(point) else host[finite]).double().mean()),
+                "train_loss": float(point.double().mean()) if len(point) else None,
                 "lr": schedule.at(step - 1)[0],
             }
         )

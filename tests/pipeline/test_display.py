@@ -189,6 +189,30 @@ def test_progress_counts_what_it_is_told_with_a_note():
     ]
 
 
+def test_what_was_done_before_is_part_of_the_count_and_not_of_the_speed():
+    """H3: a resumed training's rows/s counted the rows before the break against the seconds after it."""
+    clock, file = Clock(), io.StringIO()
+    with progress(10_000, "train", file=file, clock=clock) as bar:
+        bar.resume(6000)
+        clock.now += 6
+        bar.advance(1200)
+        clock.now += 2
+        bar.advance(2800)
+    assert file.getvalue().splitlines() == [
+        "train: 7,200 of 10,000 (72 %), 6.0 s, 200/s",
+        "train: done, 10,000 (6,000 of them before) in 8.0 s, 500/s",
+    ]
+
+
+@pytest.mark.parametrize("before", [0, 40])
+def test_the_bar_of_resumed_work_ends_full(before):
+    clock, file = Clock(), Terminal()
+    with progress(50, "train", file=file, clock=clock) as bar:
+        bar.resume(before)
+        bar.advance(50 - before)
+    assert "100%" in re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", file.getvalue())
+
+
 def test_an_error_passes_through_and_is_told_apart_from_success():
     clock, file = Clock(), io.StringIO()
 

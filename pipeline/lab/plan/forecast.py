@@ -136,9 +136,14 @@ class Forecast:
     @property
     def parameter_bytes(self) -> int:
         """Of the embedding tables, which grow with the data; the layers are in what a step was measured to take."""
+        return FLOAT_BYTES * self.spec.table_parameters
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model with the id tables of the whole."""
         sample, model = ModelInputs.from_dict(self.found[-1]["inputs"]), self.config.model
         inputs = replace(sample, num_ids=tuple(self.id_sizes.values()))
-        return FLOAT_BYTES * ModelSpec(model.kind, inputs, model.settings).table_parameters
+        return ModelSpec(model.kind, inputs, model.settings)
 
     def least_training_bytes(self) -> int:
         """Weights, gradients and one moment of each weight: less than any optimizer needs."""

@@ -24,6 +24,7 @@ from gigabatch.pipeline.lab.plan.sample import Size, measure
 from gigabatch.pipeline.machine import Machine, this_machine
 from gigabatch.pipeline.store.files import json_text
 from gigabatch.pipeline.store.locks import own_folder, remove_leftovers, temporary_path
+from gigabatch.pipeline.training.table_memory import large_tables
 
 # Of the larger sample. Below some 100,000 rows what allocators keep has not settled, and memory seems to grow faster
 # with the rows than it does later; the smaller sample has a third of the larger one's rows.
@@ -70,7 +71,7 @@ class Plan:
     """What a run will take.
 
     seconds: with the start of the process. exact: all of it was run, nothing is estimated. reasons: why it does not
-    fit; advice: what would help.
+    fit; advice: what would help. large_tables: sentences about columns whose tables take much of the memory.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Plan:
     residency_because: str
     reasons: tuple[str, ...]
     advice: tuple[str, ...]
+    large_tables: tuple[str, ...]
     unknown: tuple[str, ...]
     machine: Machine
     planning_seconds: float
@@ -119,6 +121,8 @@ class Plan:
         print(f"this machine   {self.machine}")
         print(f"rows_per_part  {self.rows_per_part:,}: {self.rows_per_part_because}")
         print(f"residency      {self.residency}: {self.residency_because}")
+        for text in self.large_tables:
+            print(f"large table    {text}")
         for text in self.unknown:
             print(f"not known      {text}")
         print("verdict        it fits" if self.fits else "verdict        REFUSED: it does not fit")
@@ -233,6 +237,9 @@ def _assembled(
         residency_because=residency.reason,
         reasons=reasons,
         advice=advice,
+        large_tables=tuple(
+            large_tables(forecast.spec, list(forecast.id_sizes), machine.gpu_bytes or machine.host_bytes)
+        ),
         unknown=_unknown(config, forecast, residency.kind),
         machine=machine,
         planning_seconds=planning,

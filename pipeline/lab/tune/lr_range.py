@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gigabatch.pipeline.display import progress, render_table
+from gigabatch.pipeline.display import format_value, progress, render_table
 from gigabatch.pipeline.lab.experiment import Experiment, PlacedBatch
 from gigabatch.pipeline.reports.charts import Curves, curves_chart
 from gigabatch.pipeline.reports.report import Section, write_page
@@ -28,6 +28,15 @@ from gigabatch.pipeline.training.train import TrainingError, batch_size_for
 SMOOTHING, DIVERGED = 0.98, 4.0
 MOMENTUM = 0.9  # constant, so that only the learning rate changes
 LEAST_POINTS = 10  # that a suggestion is made from
+# Bounds beyond which a curve carries no advice.
+CHANCE = 3.0  # standard errors that the loss must fall by
+MOST_APART = 1000  # the largest reading over the smallest
+MOST_PASSES = 10  # over the train rows
+NORMAL_MEDIAN = 0.6745  # of the size of a standard normal number
+INSTEAD = (
+    "leave train.lr_max to the rule (docs/training.md), or test again with a larger train.batch_size or a narrower "
+    "range (--start, --stop)"
+)
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,56 @@ class LrRange:
             "steepest": float(lrs[steepest(lrs, losses)]),
             "minimum / 10": float(lrs[np.argmin(losses)]) / 10,
         }
+
+    @property
+    def fall(self) -> tuple[float, float]:
+        """How far the smoothed loss falls to its least, and the standard error of that fall by the batches' scatter.
+
+        The scatter of single losses is read from neighbours, whose learning rates hardly differ; medians, so that the
+        steps of the descent itself do not count.
+        """
+        first, (_, smoothed) = len(self.lrs) // 10, self.trusted
+        least = first + int(np.argmin(smoothed))
+        steps = np.abs(np.diff(np.asarray(self.losses[: max(least, first + LEAST_POINTS) + 1])))
+        scatter = float(np.median(steps)) / (NORMAL_MEDIAN * math.sqrt(2))
+        of_means = 0.0
+        for place in (first, least):
+            weights = SMOOTHING ** np.arange(place + 1)
+            of_means += float((weights**2).sum() / weights.sum() ** 2)
+        return float(smoothed[0] - smoothed.min()), scatter * math.sqrt(of_means)
+
+    def doubts(self, batch_size: int, num_rows: int) -> list[str]:
+        """Why the curve carries no advice; nothing where it does.
+
+        Parameters
+        ----------
+        batch_size, num_rows
+            Rows of a step, and of the train split.
+
+        Returns
+        -------
+        list[str]
+            Sentences: the loss hardly falls, the readings contradict each other, or the rows are too few.
+        """
+        found, (fall, error), apart = [], self.fall, ratio(self.suggestions())
+        if fall < CHANCE * error:
+            found.append(
+                f"the loss falls by {max(fall, 0):.2g}, and the scatter of batches of {batch_size:,} rows alone makes "
+                f"{CHANCE * error:.2g} ({CHANCE:g} standard errors)"
+            )
+        if apart > MOST_APART:
+            found.append(f"the readings lie a factor of {apart:,.0f} apart, more than {MOST_APART:,}")
+        if (passes := len(self.lrs) * batch_size / num_rows) > MOST_PASSES:
+            found.append(
+                f"the steps went through the {num_rows:,} train rows {passes:.0f} times, more than {MOST_PASSES}: the "
+                "loss also falls as the model learns them by heart"
+            )
+        return found
+
+
+def ratio(suggestions: Mapping[str, float]) -> float:
+    """The largest of the readings over the smallest."""
+    return max(suggestions.values()) / min(suggestions.values())
 
 
 def valley(losses: Sequence[float] | np.ndarray) -> int:
@@ -240,7 +299,8 @@ def run_lr_range(path: str | Path, overrides: Sequence[str], start: float, stop:
         num_steps=num_steps,
     )
     suggestions = found.suggestions()
-    page = _write(experiment, found, suggestions)
+    doubts = found.doubts(settings.batch_size, len(experiment.train))
+    page = _write(experiment, found, suggestions, doubts)
     lrs, losses = found.trusted
     rows = [
         {"reading": name, "learning rate": lr, "smoothed loss": float(np.interp(lr, lrs, losses))}
@@ -248,12 +308,15 @@ def run_lr_range(path: str | Path, overrides: Sequence[str], start: float, stop:
     ]
     render_table(rows, f"lr range of {experiment.config.name}: {settings.optimizer}, batch {settings.batch_size:,}")
     print(f"{len(found.lrs)} of {num_steps} steps{', then the loss diverged' if found.diverged else ''}")
-    print(f"override  train.lr_max={suggestions['valley']:.2g}")
+    print(f"apart     the readings lie a factor of {format_value(ratio(suggestions))} apart")
+    for text in doubts:
+        print(f"no advice {text}")
+    print(f"try       {INSTEAD}" if doubts else f"override  train.lr_max={suggestions['valley']:.2g}")
     print(page)
     return 0
 
 
-def _write(experiment: Experiment, found: LrRange, suggestions: dict[str, float]) -> Path:
+def _write(experiment: Experiment, found: LrRange, suggestions: dict[str, float], doubts: list[str]) -> Path:
     """runs/<name>/lr_range.json and the page beside it; returns the page's path."""
     config = experiment.config
     moment = datetime.now(UTC).isoformat(timespec="seconds")
@@ -262,6 +325,8 @@ def _write(experiment: Experiment, found: LrRange, suggestions: dict[str, float]
         "batch_size": experiment.settings.batch_size,
         "optimizer": experiment.settings.optimizer,
         "suggestions": suggestions,
+        "apart": ratio(suggestions),
+        "no_advice": doubts,
         "diverged": found.diverged,
         "lrs": found.lrs,
         "losses": found.losses,
@@ -273,7 +338,8 @@ def _write(experiment: Experiment, found: LrRange, suggestions: dict[str, float]
     curves = Curves(lrs, {"smoothed loss": losses}, "learning rate", "loss", marks, log_x=True)
     text = (
         f"{len(found.lrs)} steps of {experiment.settings.optimizer} at batch {experiment.settings.batch_size:,}. Drawn "
-        "without the first tenth and the last five steps."
+        "without the first tenth and the last five steps. The readings lie a factor of "
+        f"{format_value(ratio(suggestions))} apart." + "".join(f" No advice: {doubt}." for doubt in doubts)
     )
     section = Section("Loss by learning rate", text, charts=(curves_chart(curves, "Loss by learning rate", "range"),))
     page = experiment.home / "lr_range.html"

@@ -175,7 +175,7 @@ def test_bytes_that_are_not_utf8_are_an_error(tmp_path):
         ("train.lr_max=.inf", r"train\.lr_max: .*finite"),
         ("device=gpu", r"device: .*found 'gpu'"),
         ("name=a/b", r"name: .*found 'a/b'"),
-        *((f"name={name}", rf"name: .*found '{name}'") for name in ("..", ".", ".hidden", "-x", "n" * 201)),
+        *((f"name={name}", rf"name: .*found '{name[:190]}") for name in ("..", ".", ".hidden", "-x", "n" * 201)),
         ("runs=artifacts", "runs and artifacts are one folder, artifacts"),
         ("recipe=flight", r"unknown recipe 'flight'\. Known: flights"),
         ("features.split.train=0.9", r"fractions must be positive and sum to 1"),
@@ -270,3 +270,36 @@ def test_yaml_that_nests_or_repeats_without_end_is_one_line(load, value, words):
     if "&" not in value:
         with pytest.raises(ConfigError, match=words):
             load(SMALLEST, f"features.path={value}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "wrong", "found"),
+    [
+        ({"time": "at", "path": None, "train_path": "a", "test_path": "b"}, "time splits one path", "time='at'"),
+        ({"targets": {}}, "targets is empty", "targets={}"),
+        ({"continuous": 3}, "features.continuous", "3"),
+    ],
+)
+def test_of_a_section_that_is_wrong_only_the_settings_that_are_meant_are_shown(changes, wrong, found):
+    """H3: the message held the whole of `features`, thousands of characters of columns."""
+    features = {
+        "path": "shop.csv", "categorical": [f"category_{number}" for number in range(500)], "continuous": ["price"],
+        "targets": {"sold": {"task": "binary"}},
+    } | changes  # fmt: skip
+    with pytest.raises(ConfigError) as error:
+        parse_config({"name": "a", "recipe": "table", "features": features})
+    message = str(error.value)
+    assert wrong in message
+    assert found in message.partition("(found ")[2]
+    assert "category_1" not in message
+    assert len(message) < 500
+
+
+@pytest.mark.parametrize("number", [1, 100_000])
+def test_a_long_value_is_shown_by_its_beginning(load, number):
+    for override in (f"seed={'x' * number}", f"train.optimizer={'x' * number}", f"seed[{'x' * number}"):
+        with pytest.raises(ConfigError) as error:
+            load(SMALLEST, override)
+        found = str(error.value)
+        assert len(found) < 500
+        assert ("..." in found) == (number > 1)

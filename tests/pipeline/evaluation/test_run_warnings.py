@@ -91,3 +91,42 @@ def test_a_model_that_learnt_is_not_warned_of_and_baselines_can_be_left_out(shop
     assert "Baselines" not in (run.path / "report.html").read_text()
     assert main(["train", "--config", str(shop), "evaluate.baselines=[constant, constant]"]) == 2
     assert "names a baseline twice" in capsys.readouterr().err
+
+
+def without_seconds(found: dict, split: str) -> list[dict]:
+    """Baselines with the metrics of one split, and without what differs each time."""
+    kept = [{name: value for name, value in item.items() if name != "seconds"} for item in found["found"]]
+    return [item | {"metrics": item["metrics"][split]} for item in kept]
+
+
+def test_evaluating_again_warns_and_compares_as_the_run_did(shop, tmp_path, capsys):
+    """H3: `gigabatch evaluate` told metrics alone, and nothing of what its run had warned of."""
+    assert main(["train", "--config", str(shop), "evaluate.importance=true"]) == 0
+    run = Pipeline.from_config(shop, "evaluate.importance=true").train()
+    capsys.readouterr()
+    again = ["evaluate", "--config", str(shop), "--out", str(tmp_path / "again"), "evaluate.importance=true"]
+    assert main(again) == 0
+    out = capsys.readouterr().out
+    found = json.loads((tmp_path / "again" / "summary.json").read_text())
+    assert found["warnings"] == run.summary["warnings"]
+    assert len(found["warnings"]) == 5
+    assert out.splitlines()[: len(found["warnings"])] == [f"Warning: {text}" for text in found["warnings"]]
+    compared = run.summary["baselines"]
+    assert without_seconds(found["baselines"], "test") == without_seconds(compared, "test")
+    assert "Baselines on 300 test rows" in out
+    page = (tmp_path / "again" / "report.html").read_text()
+    assert page.index("the model is worse than") < page.index("<h2>Baselines</h2>")
+    assert "<h2>Importance of the columns</h2>" in page
+    assert not list((tmp_path / "artifacts").glob(".tmp-*"))
+    assert main([*again, "--split", "valid", "evaluate.baselines=[constant, linear]"]) == 0
+    found = json.loads((tmp_path / "again" / "summary.json").read_text())
+    expected = [item for item in without_seconds(compared, "valid") if item["name"] != "boosted"]
+    assert [item["metrics"] for item in without_seconds(found["baselines"], "valid")] == [
+        item["metrics"] for item in expected
+    ]
+    assert found["warnings"][0].startswith("'bought' on the valid split: the model is worse than the constant (")
+    assert "Baselines on 300 valid rows" in capsys.readouterr().out
+    assert main([*again, "evaluate.baselines=[]"]) == 0
+    found = json.loads((tmp_path / "again" / "summary.json").read_text())
+    assert (found["baselines"], len(found["warnings"])) == (None, 4)
+    assert "Baselines" not in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import logging
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -421,3 +422,28 @@ def test_the_command_writes_the_files_of_a_run(trained, tmp_path, capsys):
     assert "rows.onnx" in capsys.readouterr().out
     assert main([*command[:3], "--formats", "onxx", "--out", str(out)]) == 2
     assert "Known: torch, onnx_rows" in capsys.readouterr().err
+
+
+def test_the_command_prints_its_own_lines_alone(trained, tmp_path, capsys, caplog, monkeypatch):
+    """H3: those of onnxscript stood between. They go to the log at debug level, as all that these libraries log."""
+    real = torch.onnx.export
+
+    def loud(*arguments, **options):
+        print("Applied 3 rules")
+        logging.getLogger("onnxscript.rewriter").info("Applied %s rules", 4)
+        logging.getLogger("torch.onnx._internal").warning("Applied 5 rules")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(torch.onnx, "export", loud)
+    caplog.set_level(logging.DEBUG)
+    out = tmp_path / "out"
+    assert main(["export", "--config", str(trained[0].config), "--formats", "torch,onnx_rows", "--out", str(out)]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("exported run ")
+    assert [line.split()[0] for line in told[3:] if line] == [str(out / "model.pt2"), str(out / "rows.onnx")]
+    heard = [record for record in caplog.records if "Applied" in record.getMessage()]
+    messages = {record.getMessage() for record in heard}
+    assert messages >= {"printed: Applied 3 rules", "Applied 4 rules", "Applied 5 rules"}
+    libraries = [r for r in caplog.records if r.name.partition(".")[0] in ("onnxscript", "onnx_ir", "torch")]
+    assert {record.levelname for record in (*heard, *libraries)} == {"DEBUG"}
+    assert logging.getLogger("onnxscript").propagate

@@ -78,6 +78,20 @@ def test_a_run_learns_from_positives_alone(run):
     assert "Ranking of the test split" in (run.path / "report.html").read_text()
 
 
+def test_evaluating_again_compares_and_ranks_as_the_run_did(home, run, tmp_path):
+    """H3: rows were counted with their negatives, and neither baseline nor ranking was told."""
+    assert main(["evaluate", "--config", str(home / "run.yaml"), "--out", str(tmp_path)]) == 0
+    found, summary = json.loads((tmp_path / "summary.json").read_text()), run.summary
+    assert found["rows"] == summary["rows_by_split"]["test"] == USERS
+    assert found["ranking"] == summary["ranking"]
+    assert found["warnings"] == summary["warnings"]
+    assert found["targets"] == summary["targets"]["test"]
+    (own,), (other,) = found["baselines"]["found"], summary["baselines"]["found"]
+    assert (own["name"], own["metrics"]["test"]) == ("popularity", other["metrics"]["test"])
+    assert own["differences"] == other["differences"]
+    assert "Ranking of the test split" in (tmp_path / "report.html").read_text()
+
+
 def test_the_evaluation_table_has_each_positive_and_its_negatives(home):
     encoded = Pipeline.from_config(home / "run.yaml").features().encode()
     evaluated, table = encoded.evaluation_table("test"), encoded.table("test")

@@ -5,6 +5,7 @@ import logging
 import os
 import resource
 import shutil
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -17,6 +18,7 @@ from gigabatch.features.recipes.base import FeatureTables
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.pipeline.config.config import ConfigError
+from gigabatch.pipeline.stages import stages
 from gigabatch.pipeline.stages.run import STAGES, Run, stage_rows
 from gigabatch.pipeline.stages.stages import write_features
 from gigabatch.pipeline.store.files import ArtifactError
@@ -125,7 +127,8 @@ def test_stages_are_counted_in_rows_and_only_epochs_that_were_trained(tiny, caps
     epochs = round(run.curve[-1]["epoch"])
     assert 2 <= epochs < 30
     steps = 2400 // 256 * epochs  # whole batches alone
-    assert run.summary["trained"] == {"epochs": epochs, "steps": steps, "rows": steps * 256}
+    told = {"epochs": epochs, "steps": steps, "skipped_steps": 0, "rows": steps * 256, "earlier_rows": 0}
+    assert run.summary["trained"] == told
     (train,) = (row for row in stage_rows(run.summary, ()) if row["stage"] == "train")
     assert train["rows"] == 2400
     assert train["rows/s"] == pytest.approx(steps * 256 / run.summary["seconds"]["train"])
@@ -133,6 +136,38 @@ def test_stages_are_counted_in_rows_and_only_epochs_that_were_trained(tiny, caps
     again = tiny.train("train.epochs=30", "train.patience=1", "train.lr_max=1.0", "train.schedule=constant")
     again.show()
     assert capsys.readouterr().out.count("skipped, unchanged: seconds of an earlier run") == 4
+
+
+def test_a_resumed_training_tells_all_its_rows_against_all_its_seconds(tiny, monkeypatch, capsys):
+    """H3: the rows of all processes stood against the seconds of the last. 9 steps an epoch, a checkpoint each."""
+    real, settings = stages.train_model, ("train.epochs=2", "train.checkpoint_every_steps=1")
+
+    def killed(*arguments, **named):
+        def slow(step: int) -> None:
+            time.sleep(0.1)
+            if step == 14:
+                raise RuntimeError("the machine went away")
+
+        return real(*arguments, **named, after_step=slow)
+
+    monkeypatch.setattr(stages, "train_model", killed)
+    with pytest.raises(RuntimeError, match="went away"):
+        tiny.train(*settings)
+    monkeypatch.setattr(stages, "train_model", real)
+    capsys.readouterr()
+    run = tiny.train(*settings)
+    log_line = next(line for line in capsys.readouterr().err.splitlines() if line.startswith("train: done"))
+    assert log_line.startswith(f"train: done, {18 * 256:,} ({14 * 256:,} of them before) in ")
+    summary = run.summary
+    rows = 18 * 256
+    assert summary["trained"] == {
+        "epochs": 2, "steps": 18, "skipped_steps": 0, "rows": rows, "earlier_rows": 14 * 256,
+    }  # fmt: skip
+    assert run.curve[-1]["step"] * 256 == rows
+    assert summary["seconds"]["train"] > 1.3  # thirteen of the fourteen sleeps were saved
+    (train,) = (row for row in stage_rows(summary, ()) if row["stage"] == "train")
+    assert train["rows/s"] < rows / 1.3
+    assert train["note"] == f"2 epochs; {14 * 256:,} of {rows:,} rows before a break, with their seconds"
 
 
 def test_overrides_may_be_mappings(tiny):

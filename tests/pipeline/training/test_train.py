@@ -6,6 +6,7 @@ import math
 import os
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args
 
 import numpy as np
@@ -148,6 +149,27 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, settings):
         assert (resumed.best_epoch, resumed.steps, resumed.curve) == (whole.best_epoch, whole.steps, whole.curve)
 
 
+def test_a_resumed_training_keeps_its_seconds_with_its_rows(tmp_path, monkeypatch):
+    """H3. A step takes one second here; the first process is killed after step 13, whose last checkpoint is at 12."""
+    clock = [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    crash = crash_at(13, 18)
+
+    def step(number: int) -> None:
+        clock[0] += 1
+        crash(number)
+
+    for _ in range(2):
+        with pytest.raises(Crash):
+            run(tmp_path, settings_of(), after_step=step)
+        clock[0] += 100  # between two processes
+    trained = run(tmp_path, settings_of(), after_step=step)
+    assert (trained.rows, trained.earlier_rows) == (20 * BATCH, 16 * BATCH)
+    # A step's second ends after its checkpoint: 11 of the first twelve steps are kept, and 3 of the next four.
+    assert trained.earlier_seconds == 11 + 3
+    assert trained.curve[-1]["step"] * BATCH == trained.rows
+
+
 def test_steps_before_the_checkpoint_are_not_run_again(tmp_path):
     with pytest.raises(Crash):
         run(tmp_path, settings_of(), after_step=crash_at(6))
@@ -253,7 +275,9 @@ def test_steps_without_a_finite_gradient_are_skipped_and_counted(tmp_path, caplo
     assert "epoch 1: 3 of 10 steps were skipped, because their loss or gradient was not finite" in caplog.text
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["skipped_steps"] for line in lines if "skipped_steps" in line] == [3, 1]
-    assert all(math.isfinite(line["train_loss"]) for line in lines)
+    # A point is one step here: it has the loss of that step, or none where the step was skipped.
+    assert [line["step"] - 1 for line in lines if line["train_loss"] is None] == [0, 3, 4, 15]
+    assert all(math.isfinite(line["train_loss"]) for line in lines if line["train_loss"] is not None)
     assert all(value.isfinite().all() for value in trained.model.state_dict().values())
 
 

@@ -385,10 +385,10 @@ def known_plan(tmp_path, monkeypatch):
     monkeypatch.setattr(plan_module, "Probes", KnownProbes)
     monkeypatch.setattr(plan_module, "measure", lambda *_: plan_module.Size(ROWS, 1 << 30, False))
 
-    def made(machine: Machine, **train):
+    def made(machine: Machine, width: int = 4, **train):
         monkeypatch.setattr(plan_module, "this_machine", lambda *_: machine)
         config = config_of(
-            tmp_path, tmp_path / "x.csv", model={"embedding_width_max": 4}, **({"train": train} if train else {})
+            tmp_path, tmp_path / "x.csv", model={"embedding_width_max": width}, **({"train": train} if train else {})
         )
         return make_plan(config)
 
@@ -418,6 +418,21 @@ def test_what_cannot_fit_is_refused_with_stage_sizes_and_advice(known_plan, caps
     assert any("gc --keep" in text for text in plan.advice)
     plan.show()
     assert "REFUSED" in capsys.readouterr().out
+
+
+def test_a_table_that_takes_much_of_the_memory_is_named(known_plan, capsys):
+    """H3: 150,000 ids get 600 numbers by the rule of fastai, some 340 MiB, and the plan told bytes of stages alone."""
+    machine = Machine(3 * GIB, 0, 100 * GIB, 2)
+    plan = known_plan(machine, width=600)
+    (told,) = plan.large_tables
+    ids = plan.id_sizes["id"]
+    table = f"{ids:,} ids x 600 numbers takes {about_bytes(ids * 2400)}, 11% of "
+    assert told.startswith(f"column 'id': its table of {table}")
+    assert "Lower model.embedding_width_max" in told
+    assert plan.to_dict()["large_tables"] == (told,)
+    plan.show()
+    assert f"large table    {told}" in capsys.readouterr().out
+    assert known_plan(machine).large_tables == ()
 
 
 def test_a_refused_plan_ends_in_its_own_exit_code(known_plan, tmp_path, capsys):

@@ -11,6 +11,7 @@ from torch import nn
 from gigabatch.loaders.tables.packed import Batch
 from gigabatch.models.optimizers.registry import build_optimizer, set_lr_and_momentum
 from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.display import format_value
 from gigabatch.pipeline.lab.tune.lr_range import LrRange, lr_range_test, valley
 from gigabatch.pipeline.training.train import TrainingError
 
@@ -163,6 +164,53 @@ def test_what_cannot_be_tested_is_refused(settings, message):
         lr_range_test(model, step, [next(batches) for _ in range(50)], **settings)
 
 
+def range_of(losses: np.ndarray) -> LrRange:
+    """With its smoothed losses, the weights of each mean written out."""
+    smoothed = [np.average(losses[: n + 1], weights=0.98 ** np.arange(n, -1, -1)) for n in range(len(losses))]
+    return LrRange(tuple(np.geomspace(1e-7, 10, len(losses))), tuple(losses), tuple(smoothed), False)
+
+
+def descent(fall: float, noise: float, seed: int) -> LrRange:
+    """A hundred losses that fall about a learning rate of a hundredth, with the scatter of batches."""
+    x = np.linspace(0, 1, 100)
+    return range_of(0.69 - fall / (1 + np.exp(-25 * (x - 0.6))) + np.random.default_rng(seed).normal(size=100) * noise)
+
+
+def test_a_curve_of_scatter_alone_carries_no_advice_and_a_descent_does():
+    """H3: a rate was advised on 4,809 rows, whose readings lay a factor of 55,000 apart."""
+    flat = [descent(0.0, 0.04, seed).doubts(128, 100_000) for seed in range(300)]
+    assert sum(any("the loss falls by" in text for text in doubts) for doubts in flat) > 0.97 * 300
+    assert "the scatter of batches of 128 rows alone makes 0.0" in flat[0][0]
+    falling = [descent(0.25, 0.03, seed).doubts(128, 100_000) for seed in range(300)]
+    # Of one in ten the steepest place lies in the scatter before the descent: such readings lie far apart, rightly.
+    assert sum(not doubts for doubts in falling) > 0.85 * 300
+    assert all("the readings lie" in text for doubts in falling for text in doubts)
+
+
+@pytest.mark.parametrize("scatter", [0.01, 1.0])
+def test_the_error_of_the_fall_follows_the_scatter(scatter):
+    """Against the spread of the first and the last mean over many curves of scatter alone, as if independent."""
+    curves = [descent(0.0, scatter, seed) for seed in range(400)]
+    spread = math.hypot(np.std([c.smoothed[10] for c in curves]), np.std([c.smoothed[60] for c in curves]))
+    assert np.median([curve.fall[1] for curve in curves]) == pytest.approx(spread, rel=0.2)
+
+
+def test_readings_far_apart_and_few_rows_are_reasons_too():
+    found = descent(0.25, 0.0, 0)
+    assert found.doubts(128, 100_000) == []
+    (few,) = found.doubts(128, 1000)
+    assert few.startswith("the steps went through the 1,000 train rows 13 times, more than 10")
+    # A long slight fall at small rates, which leads lowest, and a steep short one at large rates.
+    fall, drop = np.linspace(0.70, 0.695, 51), np.linspace(0.709, 0.6956, 10)
+    smoothed = (*[0.70] * 10, *fall, *[0.71] * 24, *drop, *[0.7] * 5)
+    contradicting = LrRange(tuple(np.geomspace(1e-7, 10, 100)), smoothed, smoothed, False)
+    readings = contradicting.suggestions()
+    (text,) = contradicting.doubts(128, 100_000)
+    factor = readings["steepest"] / readings["valley"]
+    assert factor > 10_000
+    assert text == f"the readings lie a factor of {factor:,.0f} apart, more than 1,000"
+
+
 def test_too_few_steps_suggest_nothing_and_say_what_to_do():
     early = LrRange(tuple(np.geomspace(1e-7, 1e-3, 12)), (1.0,) * 12, (1.0,) * 12, True)
     with pytest.raises(TrainingError, match=r"only 12 steps.*rate of 0\.001\. Begin at a lower one \(--start\)"):
@@ -178,8 +226,27 @@ def test_the_command_prints_an_override_and_writes_the_page(tiny, capsys):
     assert f"override  train.lr_max={saved['suggestions']['valley']:.2g}" in out
     assert 1e-5 <= saved["suggestions"]["valley"] <= 10
     assert saved["batch_size"] == 256
+    assert saved["no_advice"] == []
+    assert f"the readings lie a factor of {format_value(saved['apart'])} apart\n" in out
     assert len(saved["lrs"]) == len(saved["losses"]) <= 60
     html = page.read_text()
     assert "Loss by learning rate" in html
     assert html.count("<svg") == 1
     assert not (tiny.home / "latest").exists()  # no run was made
+
+
+def test_the_command_withholds_advice_where_nothing_is_learnt_and_says_why(tiny, capsys):
+    """Labels of the train split are in random order."""
+    arguments = ["lr-range", "--config", str(tiny.config), "--steps", "60", "--start", "1e-5"]
+    assert main([*arguments, "features.shuffled=true"]) == 0
+    out = capsys.readouterr().out
+    saved = json.loads((tiny.home / "lr_range.json").read_text())
+    readings = saved["suggestions"].values()
+    assert saved["apart"] == pytest.approx(max(readings) / min(readings))
+    assert f"the readings lie a factor of {format_value(saved['apart'])} apart" in out
+    assert "override" not in out
+    assert saved["no_advice"]
+    assert "the loss falls by" in saved["no_advice"][0]
+    for text in saved["no_advice"]:
+        assert f"no advice {text}\n" in out
+    assert "No advice: the loss falls by" in (tiny.home / "lr_range.html").read_text()
