@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,12 +17,12 @@ from gigabatch.models.metrics.ranking import RankedGroups
 from gigabatch.pipeline.bundle import Bundle
 from gigabatch.pipeline.config.config import ConfigError, NightlySettings
 from gigabatch.pipeline.evaluation.evaluate import choose_metric, evaluate
+from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.nightly.times import shown, unit_of_times
 from gigabatch.pipeline.stages.stages import Features, evaluation_table_of
 
 MORE_IS_BETTER = ("AUC", "MRR")
 KEYS = {"AUC": "auc", "MRR": "mrr", "log loss": "logloss", "RMSE": "rmse"}  # in summary.json
-MOST_CLASSES = 10  # that a message names
 ROUNDING = 1e-9  # how far below 1 a mean of ones may lie by rounding
 
 
@@ -133,7 +133,8 @@ def compare(features: Features, current: Bundle, candidate: Bundle, summary: Map
         f"The two cannot be compared: gigabatch promote {run} makes the new model current, and gigabatch rollback "
         "brings the current one back."
     )
-    if changed := list(changed_classes(current.schema.targets, features.schema.targets)):
+    today = features.pipeline.config.to_dict()
+    if changed := list(changed_labels(current.schema.targets, features.schema.targets, summary["config"], today)):
         raise DataError(f"{' '.join(changed)} If labels are wrong, correct them or remove those rows. {by_hand}")
     if reason := cannot_be_judged(current, features):
         raise ConfigError(f"the current model {reason}. {by_hand}")
@@ -162,28 +163,6 @@ def metric_of(features: Features) -> str:
     """What decides: auc, mrr or logloss."""
     config = features.pipeline.config
     return choose_metric(config.nightly, features.schema, in_groups=config.train.negatives is not None)
-
-
-def changed_classes(known: Sequence[Target], today: Sequence[Target]) -> Iterator[str]:
-    """A sentence for each target of which the current model knows other classes than the new one."""
-    for old, new in zip(known, today, strict=False):
-        if old.name != new.name or (old.task, new.task) != ("multiclass", "multiclass"):
-            continue
-        before, now = (item.classes or tuple(map(str, range(item.num_outputs))) for item in (old, new))
-        if added := [name for name in now if name not in before]:
-            yield (
-                f"target {new.name!r}: class(es) {_listed(added)} of the train split are new to the current model, "
-                f"which knows {_listed(before)}."
-            )
-        if gone := [name for name in before if name not in now]:
-            yield (
-                f"target {new.name!r}: class(es) {_listed(gone)}, which the current model knows, are not in the train "
-                "split."
-            )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:MOST_CLASSES])) + (", ..." if len(names) > MOST_CLASSES else "")
 
 
 def cannot_be_judged(current: Bundle, features: Features) -> str | None:

@@ -13,6 +13,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes import recipe_class
 from gigabatch.pipeline.bundle import Bundle, load_bundle
+from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.reports.report import write_report
 from gigabatch.pipeline.runs.find import FoundRun, find_run
 from gigabatch.pipeline.runs.pointers import RunError
@@ -43,6 +44,15 @@ def evaluate_run(
     steps = trained["steps"] - trained.get("skipped_steps", 0)  # which runs before November 2026 did not count
     bundle = load_bundle(path / "model", pipeline.device, pipeline.engine)
     features = pipeline.features()
+    known, today = bundle.schema.targets, features.schema.targets
+    was, now = Run(path).summary["config"], pipeline.config.to_dict()
+    if changed := list(changed_labels(known, today, was, now)):
+        raise DataError(
+            f"evaluate: {' '.join(changed)} So the labels of today's features are not those that the model predicts. "
+            "Correct them, or train again."
+        )
+    if known != today:
+        raise DataError("evaluate: the model predicts other targets than today's features hold. Train again.")
     started = time.perf_counter()
     with packed_splits(bundle.preprocessor, features, list(dict.fromkeys([*SPLITS, split]))) as tables:
         data = evaluation_data(features, bundle.preprocessor, tables, [split], split)

@@ -500,7 +500,7 @@ def test_a_class_that_the_current_model_does_not_know_is_refused_by_name_with_a_
     assert run_nightly(config) == REFUSED
     night = json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])
     assert night["decision"].startswith(
-        "Data refused: target 'kind': class(es) 'd' of the train split are new to the current model, which knows "
+        "Data refused: target 'kind': class(es) 'd' of the train split are new to the model, which knows "
         "'a', 'b', 'c'. If labels are wrong, correct them or remove those rows."
     )
     assert f"gigabatch promote {night['run']} makes the new model current, and gigabatch rollback" in night["decision"]
@@ -514,9 +514,7 @@ def test_a_class_that_the_current_model_does_not_know_is_refused_by_name_with_a_
     rows.to_csv(path, index=False)
     assert run_nightly(config) == REFUSED
     night = json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])
-    assert (
-        "target 'kind': class(es) 'd', which the current model knows, are not in the train split." in night["decision"]
-    )
+    assert "target 'kind': class(es) 'd', which the model knows, are not in the train split." in night["decision"]
 
 
 def test_a_class_that_the_train_split_does_not_know_is_refused_too(kinds):

@@ -241,3 +241,34 @@ def test_dates_go_in_as_text_or_timestamps_and_come_out_as_text(tiny_in, tmp_pat
         found = pd.read_csv(tmp_path / "out.csv")
         assert found["at"].tolist() == text.tolist()
         assert_scores(found["predicted_clicked"].astype("float32"), expected)
+
+
+def table_run(folder, labels, **target):
+    """A run of recipe `table` on a column that gives the label away: its configuration file."""
+    labels = np.array(labels)[np.arange(400) % len(labels)]
+    pd.DataFrame({"x": [f"of {label}" for label in labels], "kind": labels}).to_csv(folder / "rows.csv", index=False)
+    config = folder / "run.json"
+    features = {"path": str(folder / "rows.csv"), "categorical": ["x"], "targets": {"kind": target}}
+    places = {name: str(folder / name) for name in ("artifacts", "runs")}
+    train = {"epochs": 1, "batch_size": 64, "lr_max": 0.01}
+    config.write_text(json.dumps({"name": "kinds", "recipe": "table", "features": features, "train": train} | places))
+    return config
+
+
+@pytest.mark.parametrize("today", [["cat", "dog"], ["cat", "cow", "dog"], ["ant", "bird", "cat", "dog"]])
+def test_classes_that_have_other_numbers_today_are_not_measured_by_these(tmp_path, today):
+    """Every cat was called bird, and the accuracy was 1."""
+    config = table_run(tmp_path, ["bird", "cat", "dog"], task="multiclass")
+    assert main(["train", "--config", str(config)]) == 0
+    assert evaluate_run(config, (), None, None, tmp_path / "again") == 0
+    table_run(tmp_path, today, task="multiclass")
+    with pytest.raises(DataError, match=r"target 'kind': class\(es\) .* So the labels of today's features are not those"):
+        evaluate_run(config, (), None, None, tmp_path / "again")
+
+
+def test_a_label_that_was_turned_over_is_not_measured(tmp_path):
+    config = table_run(tmp_path, ["no", "yes"], task="binary", positive="yes")
+    assert main(["train", "--config", str(config)]) == 0
+    table_run(tmp_path, ["no", "yes"], task="binary", positive="no")
+    with pytest.raises(DataError, match="positive was 'yes' when the model was trained, and is 'no' today"):
+        evaluate_run(config, (), None, None, None)

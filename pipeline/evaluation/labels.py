@@ -1,0 +1,50 @@
+"""Whether the labels of today's features mean what a model was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gigabatch.features.schema import Target
+
+MOST_CLASSES = 10  # that a message lists
+
+
+def changed_labels(
+    known: Sequence[Target], today: Sequence[Target], was: Mapping[str, Any], now: Mapping[str, Any]
+) -> Iterator[str]:
+    """A sentence for each target whose labels are numbered or turned in another way than when the model was trained.
+
+    Class numbers follow from the sorted classes of a train split, so the same number may be another class today; and
+    `positive` of a configuration says which of two labels is 1.
+
+    Parameters
+    ----------
+    known, today
+        The targets of the model's schema, and of today's.
+    was, now
+        The configuration of the model's run, and today's, as `RunConfig.to_dict` gives them.
+    """
+    for old, new in zip(known, today, strict=False):
+        if old.name == new.name and old.task == new.task == "multiclass":
+            yield from _changed_classes(old, new)
+    before, after = ((config["features"] or {}).get("targets") or {} for config in (was, now))
+    for name in [name for name in before if name in after]:
+        old_label, label = (str(settings[name].get("positive")) for settings in (before, after))
+        if old_label != label:
+            yield f"target {name!r}: positive was {old_label!r} when the model was trained, and is {label!r} today."
+
+
+def _changed_classes(old: Target, new: Target) -> Iterator[str]:
+    before, now = (item.classes or tuple(map(str, range(item.num_outputs))) for item in (old, new))
+    if added := [name for name in now if name not in before]:
+        yield (
+            f"target {new.name!r}: class(es) {_listed(added)} of the train split are new to the model, "
+            f"which knows {_listed(before)}."
+        )
+    if gone := [name for name in before if name not in now]:
+        yield (f"target {new.name!r}: class(es) {_listed(gone)}, which the model knows, are not in the train split.")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:MOST_CLASSES])) + (", ..." if len(names) > MOST_CLASSES else "")
