@@ -85,7 +85,7 @@ rollback: $(READY)  ## make the model before the current one current again, and 
 test: $(READY)  ## the test suite, on CPU, in as many processes as there are cores
 	$(PYTHON) -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-thorough: $(READY)  ## the same with every example of the property tests, drawn anew
+test-thorough: $(READY)  ## the same with every example of the property tests, drawn anew, and the notebooks on all data
 	GIGABATCH_THOROUGH=1 $(PYTHON) -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 fuzz: $(READY)  ## made-up bytes into every reader and loader of saved states: make fuzz SECONDS=60 TARGET="csv steps"
