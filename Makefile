@@ -83,10 +83,10 @@ rollback: $(READY)  ## make the model before the current one current again, and 
 	$(PYTHON) -m gigabatch rollback --config $(CONFIG) $(ARGS)
 
 test: $(READY)  ## the test suite, on CPU, in as many processes as there are cores
-	$(PYTHON) -m pytest -n auto --dist loadfile $(ARGS)
+	$(PYTHON) -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-thorough: $(READY)  ## the same with every example of the property tests, drawn anew
-	GIGABATCH_THOROUGH=1 $(PYTHON) -m pytest -n auto --dist loadfile $(ARGS)
+test-thorough: $(READY)  ## the same with every example of the property tests, drawn anew, and the notebooks on all data
+	GIGABATCH_THOROUGH=1 $(PYTHON) -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 fuzz: $(READY)  ## made-up bytes into every reader and loader of saved states: make fuzz SECONDS=60 TARGET="csv steps"
 	$(PYTHON) -c 'import atheris' 2> /dev/null || \

@@ -4,7 +4,11 @@ import importlib.util
 import os
 from pathlib import Path
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does; before torch is loaded
+# Before torch is loaded: what waits sleeps, as of the command line; and of several test processes each has one core,
+# whose threads would wait for each other (tests of threads ask for two themselves).
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""How many examples a property test tries: a quarter in `make test` and CI, all in `make test-thorough`."""
+"""What `make test` and CI leave to `make test-thorough`: three quarters of the examples that a property test tries."""
 
 import os
 

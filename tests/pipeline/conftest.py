@@ -22,6 +22,7 @@ from tests.pipeline.tiny_recipe import write_day
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+DRAWN = charts._svg
 PREAMBLE = """
 import os, sys
 os.fsync = lambda handle: None
@@ -38,6 +39,19 @@ def tiny_recipe_is_known():
     RECIPES["tiny"] = "tests.pipeline.tiny_recipe:TinyRecipe"
     yield
     del RECIPES["tiny"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_drawn_or_flushed():
+    """Charts are empty and nothing is flushed to disk, which take most of the time of a small run.
+
+    A killed process loses nothing by the second. The run of `trained` has its whole report; what tests charts draws
+    them (tests/pipeline/reports).
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        patch.setattr(charts, "_svg", lambda ax, label, key: Markup(f'<svg aria-label="{label}"></svg>'))
+        yield
 
 
 @contextlib.contextmanager
@@ -112,14 +126,8 @@ class Tiny:
 
 
 @pytest.fixture
-def tiny(tmp_path: Path, monkeypatch) -> Tiny:
-    """Three thousand rows and a configuration, in a folder of the test's own.
-
-    Nothing is flushed to disk and the report has empty charts, which take most of the time: a killed process loses
-    nothing by the first, and the run of `trained` has its whole report.
-    """
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
-    monkeypatch.setattr(charts, "_svg", lambda ax, label, key: Markup(f'<svg aria-label="{label}"></svg>'))
+def tiny(tmp_path: Path) -> Tiny:
+    """Three thousand rows and a configuration, in a folder of the test's own."""
     made = Tiny(tmp_path / "tiny")
     write_day(made.raw, 0)
     return made
@@ -130,7 +138,8 @@ def trained(tmp_path_factory) -> tuple[Tiny, Run]:
     """A finished run that tests only read: they may add artifacts to its store, but no run, which moves `latest`."""
     made = Tiny(tmp_path_factory.mktemp("trained") / "tiny")
     write_day(made.raw, 0)
-    with threads_of_torch(1):
+    with threads_of_torch(1), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(charts, "_svg", DRAWN)
         run = made.train()
     shutil.copytree(made.folder, made.folder.with_name("untouched"), symlinks=True)
     return made, run

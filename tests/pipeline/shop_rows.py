@@ -109,7 +109,7 @@ class Shop:
             "features": {},
             "model": model or {"kind": "two_tower", "layers": [8], "vector_dim": 6, "embedding_dim": 3},
             "train": {"epochs": 1, "batch_size": 64, "lr_max": 0.02},
-            "evaluate": {"importance": False},
+            "evaluate": {"importance": False, "baselines": []},
             "rows_per_part": 70,
         }
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 """The command line: its commands and options, one line for a user's mistake, exit codes, and what gc leaves alone."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -177,19 +178,39 @@ def test_quiet_prints_results_alone(finished):
     done = finished.command("train", "--config", str(finished.config), "-q")
     assert (done.returncode, done.stderr) == (0, "")
     assert "auc" in done.stdout
-    assert "skipped, unchanged" in finished.command("features", "--config", str(finished.config)).stderr
 
 
-def test_verbose_tells_when_and_where_and_shows_the_traceback_of_a_mistake(finished):
-    done = finished.command("features", "-v", "--config", str(finished.config), "features.files=nowhere-*")
-    assert done.returncode == 2
-    lines = done.stderr.splitlines()
+@pytest.fixture
+def logged(gigabatch):
+    """`gigabatch` with the log that a process of its own shows: pytest's handlers keep the command from adding one."""
+
+    def call(command: str, *arguments: str):
+        handlers, level = logging.root.handlers[:], logging.root.level
+        logging.root.handlers.clear()
+        try:
+            return gigabatch(command, *arguments)
+        finally:
+            logging.root.handlers[:] = handlers
+            logging.root.setLevel(level)
+
+    return call
+
+
+def test_the_log_of_a_command_is_on_standard_error(finished, logged):
+    assert "features: skipped, unchanged" in logged("features")[2]
+    assert "skipped" not in logged("features", "-q")[2]
+
+
+def test_verbose_tells_when_and_where_and_shows_the_traceback_of_a_mistake(finished, logged):
+    code, _, err = logged("features", "-v", "features.files=nowhere-*")
+    assert code == 2
+    lines = err.splitlines()
     assert "Traceback (most recent call last):" in lines
     assert lines[-1].startswith("gigabatch: ")
     assert "nowhere-*" in lines[-1]
-    done = finished.command("features", "--config", str(finished.config), "--verbose")
-    assert done.returncode == 0
-    assert "gigabatch.pipeline.store.artifacts: features: skipped, unchanged" in done.stderr
+    code, _, err = logged("features", "--verbose")
+    assert code == 0
+    assert "gigabatch.pipeline.store.artifacts: features: skipped, unchanged" in err
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from gigabatch.pipeline.training.train import TrainingError
 from tests.pipeline.tiny_recipe import TinyRecipe
 
 SMALL = ("train.batch_size=64", "train.epochs=1", "model.layers=[8]")
-DRAWN = charts._svg  # which the fixture `tiny` replaces
+DRAWN = charts._svg  # which tests/pipeline/conftest.py replaces
 OWN = ModelChoice("tabular", TabularSettings(layers=(8,)))
 
 

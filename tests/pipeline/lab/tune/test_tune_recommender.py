@@ -2,12 +2,10 @@
 
 import json
 import math
-import os
 
 import numpy as np
 import pytest
 import torch
-from markupsafe import Markup
 
 from gigabatch.features.synthetic.movielens import write_movielens
 from gigabatch.loaders.batches.dataset import BatchDataset
@@ -57,9 +55,7 @@ def home(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _nothing_that_takes_long(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
     monkeypatch.setattr(tune_trials, "NOISE_LARGE", 2)
-    monkeypatch.setattr("gigabatch.pipeline.reports.charts._svg", lambda ax, title, key: Markup("<svg></svg>"))
     monkeypatch.setattr("gigabatch.pipeline.lab.profile.step_profile.measure_rates", lambda *_: RATES)
     monkeypatch.setattr("gigabatch.pipeline.lab.profile.step_profile.WHOLE_STEP_SECONDS", 0.0)
 
