@@ -215,18 +215,23 @@ def window_rows(features: Features, bundles: Mapping[str, Bundle]) -> Any:
 
 
 def train_mean(features: Features) -> Tensor:
-    """What a constant predicts of the first target: the mean of the train split's labels, float64 []; the shares of
-    the classes, float32 [K], where it has classes; with drawn negatives the share of positives among them."""
+    """What a constant predicts of the first target: the mean of the train split's labels by their weights, float64 [];
+    the shares of the classes, float32 [K], where it has classes; with drawn negatives the share of positives among
+    them."""
     target, pipeline = features.schema.targets[0], features.pipeline
     if pipeline.config.train.negatives is not None:
         return torch.tensor(1 / (1 + pipeline.config.train.negatives.per_positive), dtype=torch.float64)
-    engine = load_engine(pipeline.engine)
-    parts = [engine.read_parquet(path, [target.name])[target.name] for path in features.parts("train")]
-    labels = [torch.as_tensor(engine.to_host(engine.array(part))) for part in parts]
+    engine, weight = load_engine(pipeline.engine), features.schema.only("weight")
+    names = [target.name] if weight is None else [target.name, weight]
+    parts = [engine.read_parquet(path, names) for path in features.parts("train")]
+    labels, mass = (
+        torch.cat([torch.as_tensor(engine.to_host(engine.array(part[name]))) for part in parts])
+        for name in (names[0], names[-1])
+    )
+    mass = torch.ones(len(labels), dtype=torch.float64) if weight is None else mass.double()
     if target.task == "multiclass":
-        counts = torch.cat(labels).long().bincount(minlength=target.num_outputs)
-        return (counts / counts.sum()).float()
-    return torch.cat(labels).double().mean()
+        return (labels.long().bincount(mass, minlength=target.num_outputs) / mass.sum()).float()
+    return (labels.double() * mass).sum() / mass.sum()
 
 
 def recorded(summary: Mapping[str, Any], target: str, metric: str) -> float | None:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gigabatch.pipeline.config.config import WholeTrainSettings
 from gigabatch.pipeline.display import format_value, progress, render_table
 from gigabatch.pipeline.lab.experiment import Experiment, PlacedBatch
 from gigabatch.pipeline.reports.charts import Curves, curves_chart
@@ -311,9 +312,18 @@ def run_lr_range(path: str | Path, overrides: Sequence[str], start: float, stop:
     print(f"apart     the readings lie a factor of {format_value(ratio(suggestions))} apart")
     for text in doubts:
         print(f"no advice {text}")
-    print(f"try       {INSTEAD}" if doubts else f"override  train.lr_max={suggestions['valley']:.2g}")
+    print(f"try       {INSTEAD}" if doubts else f"override  {' '.join(advised(settings, suggestions['valley']))}")
     print(page)
     return 0
+
+
+def advised(settings: WholeTrainSettings, lr: float) -> list[str]:
+    """`key=value` of a training at the rates that the test had where layers moved at `lr`: a rate of the tables of its
+    own grew with it."""
+    found = [f"train.lr_max={lr:.2g}"]
+    if (table_lr := settings.optimizer_settings.get("table_lr")) is not None:
+        found.append(f"train.optimizer_settings.table_lr={table_lr * float(f'{lr:.2g}') / settings.lr_max:.4g}")
+    return found
 
 
 def _write(experiment: Experiment, found: LrRange, suggestions: dict[str, float], doubts: list[str]) -> Path:

@@ -3,8 +3,10 @@
 import json
 import math
 from itertools import permutations
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import sklearn.metrics as sk
 import torch
@@ -15,7 +17,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Target
 from gigabatch.models.metrics.ranking import RankedGroups, grouped_mrr
 from gigabatch.pipeline.config.config import NightlySettings
-from gigabatch.pipeline.nightly.comparison import Comparison, Window, bootstrap, random_mrr
+from gigabatch.pipeline.nightly.comparison import Comparison, Window, bootstrap, random_mrr, train_mean
 from tests.examples import examples
 
 BINARY, REGRESSION, CLASSES = Target("y", "binary"), Target("y", "regression"), Target("y", "multiclass", 3)
@@ -217,6 +219,25 @@ def test_the_constant_is_the_train_splits_mean_under_the_same_metric():
     assert bootstrap("auc", labels, labels, window(labels, mean=0.4), NightlySettings(), 1).constant == 0.5
     found = bootstrap("logloss", labels, labels, window(labels, REGRESSION, 0.4), NightlySettings(), 1)
     assert found.constant == pytest.approx(math.sqrt(np.mean((labels.numpy() - 0.4) ** 2)))
+
+
+@pytest.mark.parametrize("task", ["binary", "regression", "multiclass"])
+def test_the_train_splits_mean_follows_the_weights(tmp_path, task):
+    """Negatives that were sampled down 20 times count 20 times: without that a constant looks far too poor."""
+    random = np.random.default_rng(2)
+    labels, weights = random.integers(0, 2, 600), random.uniform(0, 5, 600)
+    kind = "int32" if task == "multiclass" else "float32"
+    frame = pd.DataFrame({"y": labels.astype(kind), "w": weights.astype("float32")})
+    paths = [tmp_path / f"{number}.parquet" for number in range(3)]
+    for number, path in enumerate(paths):
+        frame.iloc[200 * number : 200 * (number + 1)].to_parquet(path)
+    target = Target("y", task, 2 if task == "multiclass" else 1)
+    for weight in (None, "w"):
+        schema = SimpleNamespace(targets=(target,), only={"weight": weight}.get)
+        pipeline = SimpleNamespace(engine="pandas", config=SimpleNamespace(train=SimpleNamespace(negatives=None)))
+        found = train_mean(SimpleNamespace(schema=schema, pipeline=pipeline, parts=lambda split: paths))
+        wanted = np.average(labels, weights=None if weight is None else frame["w"].astype("float64"))
+        assert found.tolist() == pytest.approx([1 - wanted, wanted] if task == "multiclass" else wanted)
 
 
 def test_promotion_by_mrr_follows_the_weights_of_the_rows():

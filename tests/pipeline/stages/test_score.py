@@ -262,7 +262,9 @@ def test_classes_that_have_other_numbers_today_are_not_measured_by_these(tmp_pat
     assert main(["train", "--config", str(config)]) == 0
     assert evaluate_run(config, (), None, None, tmp_path / "again") == 0
     table_run(tmp_path, today, task="multiclass")
-    with pytest.raises(DataError, match=r"target 'kind': class\(es\) .* So the labels of today's features are not those"):
+    with pytest.raises(
+        DataError, match=r"target 'kind': class\(es\) .* So the labels of today's features are not those"
+    ):
         evaluate_run(config, (), None, None, tmp_path / "again")
 
 

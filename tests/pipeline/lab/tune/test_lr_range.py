@@ -11,8 +11,9 @@ from torch import nn
 from gigabatch.loaders.tables.packed import Batch
 from gigabatch.models.optimizers.registry import build_optimizer, set_lr_and_momentum
 from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.config.config import WholeTrainSettings
 from gigabatch.pipeline.display import format_value
-from gigabatch.pipeline.lab.tune.lr_range import LrRange, lr_range_test, valley
+from gigabatch.pipeline.lab.tune.lr_range import LrRange, advised, lr_range_test, valley
 from gigabatch.pipeline.training.train import TrainingError
 
 
@@ -250,3 +251,10 @@ def test_the_command_withholds_advice_where_nothing_is_learnt_and_says_why(tiny,
     for text in saved["no_advice"]:
         assert f"no advice {text}\n" in out
     assert "No advice: the loss falls by" in (tiny.home / "lr_range.html").read_text()
+
+
+def test_a_rate_of_the_tables_of_its_own_is_part_of_the_advice():
+    """The test moved tables at 10 times the layers' rate; with lr_max alone they would stay at the .03 that is set."""
+    settings = WholeTrainSettings(epochs=1, batch_size=64, lr_max=0.003, optimizer_settings={"table_lr": 0.03})
+    assert advised(settings, 0.02) == ["train.lr_max=0.02", "train.optimizer_settings.table_lr=0.2"]
+    assert advised(settings.model_copy(update={"optimizer_settings": {}}), 0.02) == ["train.lr_max=0.02"]

@@ -177,6 +177,12 @@ def test_the_overrides_give_the_settings_that_were_tried(tmp_path, changes):
     assert load_config(path, overrides_of(scaled, before)).train.model_dump() == scaled.model_dump()
 
 
+def test_a_rate_of_the_tables_of_its_own_follows_the_root_too():
+    scaled = scaled_settings(settings_of(optimizer_settings={"table_lr": 0.05}), 2048, 100_000)
+    assert scaled.lr_max == pytest.approx(0.02)
+    assert scaled.optimizer_settings == {"table_lr": pytest.approx(0.1)}
+
+
 @pytest.mark.parametrize(("rows", "num_ids"), [(100_000, (10,)), (20_000, (20_000,))])
 def test_the_overrides_give_what_was_tried_where_the_rule_chose_the_epochs(tmp_path, rows, num_ids):
     """The rule gives a larger batch more epochs: 17 for the 4 that were tried."""
