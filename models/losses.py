@@ -15,6 +15,7 @@ from gigabatch.models.errors import ModelError, require, require_known
 
 TASKS = ("binary", "multiclass", "regression")
 REGRESSION_LOSSES = ("mse", "huber", "quantile")
+IGNORED_CLASS = -(2**63)  # the one label that torch ignores; no int32 holds it
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,8 @@ class TargetLoss(nn.Module):
         outputs: [B, O]. targets: one [B] tensor each, float32 for binary and regression, int32 or int64 class numbers
         for multiclass. weight: [B] or None; each target's mean is then sum(weight loss) / sum(weight), which is 0 for
         a batch whose weights are all 0.
+
+        A class outside [0, K) is an `IndexError` on a CPU, as of torch.
         """
         if len(targets) != len(self.tasks):
             raise ModelError(f"loss: {len(targets)} targets given, {len(self.tasks)} expected.")
@@ -153,7 +156,8 @@ def _check_task(task: str, size: int) -> None:
 def _row_losses(task: str, regression: RegressionLoss, output: Tensor, target: Tensor) -> Tensor:
     """Loss of each row [B] from its outputs [B, size] and target [B]."""
     if task == "multiclass":
-        return functional.cross_entropy(output, target.long(), reduction="none")
+        # By default torch ignores class -100, whose loss would be 0 where that of any other class outside is an error.
+        return functional.cross_entropy(output, target.long(), reduction="none", ignore_index=IGNORED_CLASS)
     if task == "binary":
         return functional.binary_cross_entropy_with_logits(output[:, 0], target.float(), reduction="none")
     return regression.of_rows(output[:, 0], target.float())

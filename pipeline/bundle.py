@@ -24,6 +24,7 @@ from gigabatch.features.schema import Schema
 from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.models.losses import RegressionLoss, TargetLoss
 from gigabatch.models.model import Model
+from gigabatch.models.modes import modes_kept
 from gigabatch.models.shelf import ModelSpec, spec_of
 from gigabatch.pipeline.config.config import ConfigError, LossSettings
 from gigabatch.pipeline.store.keys import file_checksum
@@ -282,21 +283,17 @@ def model_outputs(model: Model, ids: Tensor, floats: Tensor) -> Iterator[Tensor]
     """Outputs [rows of block, O] of each block of `BLOCK_ROWS` rows, in evaluation mode; regression values in their
     target's own unit.
 
-    ids [N, C] int32, floats [N, F] float32, on the model's device. The model's mode is restored.
+    ids [N, C] int32, floats [N, F] float32, on the model's device. The mode of each of the model's modules is restored.
     """
     yield from map(model.in_target_units, standardised_outputs(model, ids, floats))
 
 
 def standardised_outputs(model: Model, ids: Tensor, floats: Tensor) -> Iterator[Tensor]:
     """`model_outputs` as the model learns them, which is what losses are of."""
-    training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode():
-            for start in range(0, max(len(floats), 1), BLOCK_ROWS):  # no rows are one empty block
-                yield model(ids[start : start + BLOCK_ROWS], floats[start : start + BLOCK_ROWS])
-    finally:
-        model.train(training)
+    with modes_kept(model), torch.inference_mode():
+        model.eval()
+        for start in range(0, max(len(floats), 1), BLOCK_ROWS):  # no rows are one empty block
+            yield model(ids[start : start + BLOCK_ROWS], floats[start : start + BLOCK_ROWS])
 
 
 def named_predictions(schema: Schema, predictions: Sequence[Tensor]) -> dict[str, Tensor]:

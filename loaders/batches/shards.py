@@ -184,14 +184,14 @@ def write_shuffled(
     They do not depend on `seed` in the way that a loader's order does, so the same seed may serve both.
 
     In memory at a time: one shard and about three blocks of `storage.WRITE_BYTES`, whatever the table's size. On disk:
-    the table once.
+    the table once, beside the one that it replaces, which may be its own source.
 
     Parameters
     ----------
     parts : iterable of PackedTable
         Host tables of one schema.
     folder : Path or str
-        Where to; a packed table that is there is replaced.
+        Where to; a packed table that is there is replaced at the end.
     schema : TensorSchema
         Of all parts.
     num_rows : int
@@ -204,7 +204,7 @@ def write_shuffled(
     Raises
     ------
     LoaderError
-        For parts of another schema or another number of rows. The folder is then left unfinished.
+        For parts of another schema or another number of rows. The folder is then left as it was.
 
     Examples
     --------
@@ -236,30 +236,27 @@ def write_shuffled(
         tuple((f"words-{number:05d}.npy", min(shard_rows, num_rows - start)) for number, start in enumerate(starts)),
         shuffle_seed=seed,
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in (folder / LAYOUT_FILE, *folder.glob("words*.npy")):
-        old.unlink(missing_ok=True)
-    for name, rows in layout.shards:
-        with (folder / name).open("wb") as file:
-            storage.write_header(file, rows, schema.num_words)
-    _deal(parts, folder, layout, shard_rows)
-    for number, (name, rows) in enumerate(layout.shards):
-        _permute_shard(folder / name, rows, schema.num_words, derived_seed("rows of a shard", seed, number))
-    layout.write(folder)
+    with storage.replacing_table(folder) as beside:
+        for name, rows in layout.shards:
+            with (beside / name).open("wb") as file:
+                storage.write_header(file, rows, schema.num_words)
+        _deal(parts, beside, layout, shard_rows, f"shuffled table in {folder}")
+        for number, (name, rows) in enumerate(layout.shards):
+            _permute_shard(beside / name, rows, schema.num_words, derived_seed("rows of a shard", seed, number))
+        layout.write(beside)
 
 
-def _deal(parts: Iterable[PackedTable], folder: Path, layout: Layout, shard_rows: int) -> None:
-    """Append every row to its shard, in the order of the source."""
+def _deal(parts: Iterable[PackedTable], folder: Path, layout: Layout, shard_rows: int, where: str) -> None:
+    """Append every row to its shard in `folder`, in the order of the source; `where` names the table in errors."""
     assert layout.shuffle_seed is not None
     order = SampleOrder(layout.num_rows, derived_seed("shards of rows", layout.shuffle_seed), 0)
     block_rows = max(1, storage.WRITE_BYTES // (4 * layout.schema.num_words))
     num_read = 0
     for part in parts:
-        require_same_schema(layout.schema, part.schema, f"shuffled table in {folder}")
+        require_same_schema(layout.schema, part.schema, where)
         if num_read + part.num_rows > layout.num_rows:
             raise LoaderError(
-                f"shuffled table in {folder}: {num_read} + {part.num_rows} rows are more than the {layout.num_rows} "
-                "that were announced."
+                f"{where}: {num_read} + {part.num_rows} rows are more than the {layout.num_rows} that were announced."
             )
         for block in part.words.cpu().split(block_rows):
             shard_of = order(torch.arange(num_read, num_read + len(block))).numpy() // shard_rows
@@ -270,9 +267,7 @@ def _deal(parts: Iterable[PackedTable], folder: Path, layout: Layout, shard_rows
             _append(folder, layout, torch.index_select(block, 0, by_shard), counts)
             num_read += len(block)
     if num_read != layout.num_rows:
-        raise LoaderError(
-            f"shuffled table in {folder}: the source has {num_read} rows and {layout.num_rows} were announced."
-        )
+        raise LoaderError(f"{where}: the source has {num_read} rows and {layout.num_rows} were announced.")
 
 
 def _append(folder: Path, layout: Layout, words: Tensor, counts: Sequence[int]) -> None:

@@ -8,8 +8,10 @@ Shapes: N rows, W words in a row, B rows in a batch, C id columns, F float colum
 
 import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -20,13 +22,13 @@ from gigabatch.features.schema import TensorSchema
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.tables.columns import ColumnSpec, check_columns, column_specs, require_same_schema
 from gigabatch.loaders.tables.storage import (
-    LAYOUT_FILE,
     WORDS_FILE,
     WRITE_BYTES,
     Layout,
     check_file,
     open_unbuffered,
     read_exactly,
+    replacing_table,
     write_header,
 )
 
@@ -222,7 +224,7 @@ class PackedTable:
         return PackedTable(self.words.to(device), self.schema)
 
     def save(self, folder: Path | str) -> None:
-        """Write this table to `folder`, replacing a packed table that is there."""
+        """Write this table to `folder`, replacing a packed table that is there: this one too, which stays mapped."""
         with PackedWriter(folder, self.schema, self.num_rows) as writer:
             writer.write(self)
 
@@ -263,7 +265,8 @@ class PackedWriter:
 
     Rows are appended to the file with plain writes rather than through a memory map: a full disk is then an
     `OSError`, where a map would kill the process with SIGBUS. Use it in a `with` block; leaving the block checks that
-    all rows were written. Where the block fails, the folder is left without `layout.json`.
+    all rows were written. They are written beside a table that is in the folder, which is replaced at the end and stays
+    where the block fails.
     """
 
     def __init__(self, folder: Path | str, schema: TensorSchema, num_rows: int) -> None:
@@ -273,9 +276,9 @@ class PackedWriter:
         self.schema = schema
         self.num_rows = num_rows
         self.num_written = 0
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / LAYOUT_FILE).unlink(missing_ok=True)
-        self._file: BinaryIO = (self.folder / WORDS_FILE).open("wb")
+        self._open = ExitStack()
+        self._beside = self._open.enter_context(replacing_table(self.folder))
+        self._file: BinaryIO = self._open.enter_context((self._beside / WORDS_FILE).open("wb"))
         write_header(self._file, num_rows, schema.num_words)
 
     def write(self, table: PackedTable) -> None:
@@ -293,21 +296,24 @@ class PackedWriter:
 
     def close(self) -> None:
         """Finish the folder; `LoaderError` where rows are missing."""
-        self._file.close()
-        if self.num_written != self.num_rows:
-            raise LoaderError(
-                f"packed writer for {self.folder}: {self.num_written} rows were written and {self.num_rows} announced."
-            )
-        Layout(self.num_rows, self.schema, ((WORDS_FILE, self.num_rows),)).write(self.folder)
+        with self._open:
+            if self.num_written != self.num_rows:
+                raise LoaderError(
+                    f"packed writer for {self.folder}: {self.num_written} rows were written and {self.num_rows} "
+                    "announced."
+                )
+            Layout(self.num_rows, self.schema, ((WORDS_FILE, self.num_rows),)).write(self._beside)
 
     def __enter__(self) -> "PackedWriter":
         return self
 
-    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if error_type is None:
             self.close()
         else:
-            self._file.close()
+            self._open.__exit__(error_type, error, trace)
 
 
 def _check_counts(schema: TensorSchema, counts: tuple[int, ...]) -> None:

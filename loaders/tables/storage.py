@@ -3,13 +3,17 @@
 Version 1 of the layout is one file, `words.npy`, in the order of the source. Version 2 (`loaders/batches/shards.py`)
 lists shards and, where the rows were written in a global random order, the seed of it. Both are read here.
 
-`layout.json` is written last, so a folder without it is one whose writer did not finish.
+A table is written beside the one that it replaces (`replacing_table`). `layout.json` comes last, so a folder without
+it is one whose writer did not finish.
 """
 
 import io
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from tokenize import TokenError
 from typing import Any, BinaryIO, TypeGuard
 
@@ -23,6 +27,7 @@ from gigabatch.loaders.errors import LoaderError
 
 FORMAT_NAME = "gigabatch-packed"
 WORDS_FILE = "words.npy"
+WORDS_FILES = "words*.npy"  # of a table in one file or in shards
 LAYOUT_FILE = "layout.json"
 HEADER_BYTES = 4096  # the header of a `.npy` file of version 1.0 is found within them
 WRITE_BYTES = 64 << 20  # copied through host memory at a time
@@ -83,6 +88,24 @@ class Layout:
         if version == 1:
             return cls(num_rows, schema, ((WORDS_FILE, num_rows),))
         return cls(num_rows, schema, _parse_shards(layout, where), _parse_seed(layout, where))
+
+
+@contextmanager
+def replacing_table(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder for the files of a packed table, which replaces that in `folder` at the end of the block.
+
+    Until then the files that are there stay as they are, since the new rows may come from them; those that are mapped
+    or open live on. An error in the block leaves them and nothing else.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".new-", dir=folder) as name:
+        beside = Path(name)
+        yield beside
+        (folder / LAYOUT_FILE).unlink(missing_ok=True)  # first, and the new one last: it says what files there are
+        for old in folder.glob(WORDS_FILES):
+            old.unlink()
+        for new in (*beside.glob(WORDS_FILES), beside / LAYOUT_FILE):
+            new.replace(folder / new.name)
 
 
 def write_header(file: BinaryIO, num_rows: int, num_words: int) -> None:

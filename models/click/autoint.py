@@ -25,6 +25,7 @@ from torch.nn import functional
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import FieldEmbeddings, OutputLinear, check_settings, mlp
 from gigabatch.models.model import Model
+from gigabatch.models.modes import modes_kept
 
 
 @dataclass(frozen=True)
@@ -160,11 +161,13 @@ class AutoInt(Model):
 
     def attention(self, ids: Tensor, floats: Tensor) -> Tensor:
         """Attention of every layer: [num_layers, B, H, N, N], see `InteractingLayer.attention`; fields are the id
-        columns, then the float columns."""
+        columns, then the float columns. As in evaluation mode, whatever the model's mode is, which stays."""
         self.require_inputs(ids, floats)
-        vectors, found = self.fields(ids, floats), []
-        for module in self.interacting:
-            layer = cast(InteractingLayer, module)
-            found.append(layer.attention(vectors))
-            vectors = layer(vectors)
+        with modes_kept(self):
+            self.eval()
+            vectors, found = self.fields(ids, floats), []
+            for module in self.interacting:
+                layer = cast(InteractingLayer, module)
+                found.append(layer.attention(vectors))
+                vectors = layer(vectors)
         return torch.stack(found)

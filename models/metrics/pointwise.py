@@ -185,12 +185,14 @@ def mae(predictions: Tensor, labels: Tensor, weight: Tensor | None = None) -> Te
 
 
 def r2(predictions: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Share of the labels' variance that is explained; NaN if the labels are constant."""
+    """Share of the labels' variance that is explained; NaN if the labels of all rows with a weight are equal."""
     check_rows("r2", predictions, labels, weight)
+    counted = labels if weight is None else labels[weight > 0]
+    varies = (counted != counted[0]).any()  # not by the variance: that of equal labels is a rounding error, not 0
     labels = labels.double()
     residual = _mean((predictions.double() - labels).square(), weight)
     variance = _mean((labels - _mean(labels, weight)).square(), weight)
-    return torch.where(variance > 0, 1 - residual / variance, torch.nan)
+    return torch.where(varies, 1 - residual / variance, torch.nan)
 
 
 def check_rows(name: str, predictions: Tensor, labels: Tensor, weight: Tensor | None, num_dims: int = 1) -> None:

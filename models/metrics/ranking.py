@@ -173,8 +173,8 @@ class RankedGroups:
         if weight is not None:
             none, mass = weight.new_zeros(len(self.size), dtype=torch.float64), weight.double()[order]
             masses = [none.index_add(0, run_of_row, mass * of_class) for of_class in (positive, 1 - positive)]
-            self._masses = masses[0], masses[1]
-            self.weight = self._sum(self._masses[0] + self._masses[1])
+            self.weight = self._sum(masses[0] + masses[1])
+            self._masses = self._shares(masses[0]), self._shares(masses[1])
 
     def hit_rate(self, k: int) -> Tensor:
         """Chance that a positive is among the first k rows, float64 [G]; NaN of a group without a positive.
@@ -236,6 +236,15 @@ class RankedGroups:
 
     def _sum(self, by_run: Tensor) -> Tensor:
         return by_run.new_zeros(len(self.num_rows)).index_add_(0, self.group_of_run, by_run)
+
+    def _shares(self, by_run: Tensor) -> Tensor:
+        """Of the sum of the group, float64 [T]; 0 where that is 0.
+
+        A group's AUC depends on these alone, and they are of one size in all groups: in a sum that runs over weights, a
+        group would be lost in the roundings of the heavy ones before it.
+        """
+        total = self._sum(by_run)
+        return by_run / torch.where(total > 0, total, 1.0)[self.group_of_run]
 
     def _of_groups_with_positives(self, by_group: Tensor) -> Tensor:
         return by_group.where(self.num_positives > 0, torch.nan)

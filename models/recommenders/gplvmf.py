@@ -110,11 +110,14 @@ class ArdKernel(NamedTuple):
 
     def at(self, latent: Tensor, floats: Tensor) -> Tensor:
         """k [K, n, n] between the rows of each user; their latent vectors are [K, n, L, d], their floats [K, n, *]."""
-        points = torch.cat([latent.flatten(2), floats], dim=2)
-        weighted = points * torch.cat([self.latent.flatten(), self.floats])
+        points = latent.flatten(2)
+        weighted = points * self.latent.flatten()
         squares = (points * weighted).sum(2)
         distance = squares[:, :, None] + squares[:, None] - 2 * weighted @ points.transpose(1, 2)
-        return torch.exp(self.log_signal - 0.5 * distance.clamp(min=0))
+        # Expanded, the square takes far less memory. It loses the digits of a difference that is small beside the
+        # numbers, which latent ones, of the prior N(0, 1), are not; floats may have any offset, so they are subtracted.
+        between = (floats[:, :, None] - floats[:, None]).square() @ self.floats
+        return torch.exp(self.log_signal - 0.5 * (distance.clamp(min=0) + between))
 
     def expected(self, one: LatentInputs, two: LatentInputs) -> Tensor:
         """E_q[k(x, x')] of rows whose shapes broadcast: the integral over both latent inputs (psi1 of the Bayesian

@@ -23,6 +23,7 @@ from gigabatch.loaders.tables.entity_rows import EntityRows
 from gigabatch.loaders.tables.packed import Batch, PackedTable
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.metrics.ranking import PositiveRanks, log_chance_of_absence
+from gigabatch.models.modes import modes_kept
 from gigabatch.pipeline.bundle import BLOCK_ROWS, standardised_outputs
 from gigabatch.pipeline.config.config import RankingSettings
 from gigabatch.pipeline.display import progress
@@ -145,9 +146,8 @@ def rank_evaluate(
     cold = 1 - float((inside * mass.double()).sum()) / total if total > 0 else None
     found: dict[str, Any] = {"rows": len(rows), "cold_items": cold}
     users = _one_number_a_user(asked.ids[:, catalogue.user_column], catalogue.first_user)
-    training = model.training
-    model.eval()
-    try:
+    with modes_kept(model):
+        model.eval()
         scorer = (TowerScores if isinstance(model, Towers) else PairScores)(model, asked, catalogue.items, output)
         if settings.negatives is not None:
             ranks = _among_negatives(scorer, asked, rows.to(device), catalogue, settings, seed)
@@ -157,8 +157,6 @@ def rank_evaluate(
             found["catalogue"] = (
                 {"candidates": len(item_ids)} | _means(ranks, users, settings.k, asked.weight) | coverage
             )
-    finally:
-        model.train(training)
     return found
 
 

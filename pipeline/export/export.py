@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.model import Model
+from gigabatch.models.modes import modes_kept
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.export.export_check import ExportError, Sample, difference, sample_rows
 from gigabatch.pipeline.export.onnx_rows import OUTPUTS, onnx_inputs, rows_graph
@@ -119,21 +120,20 @@ class InTargetUnits(nn.Module):
 
 def traced(model: Model, ids: Tensor, floats: Tensor) -> Any:
     """The model in evaluation mode as a `torch.export.ExportedProgram` for any number of rows; `ExportError` says why
-    a model cannot be traced. Its mode and its tables' kind of gradients are restored."""
+    a model cannot be traced. Its modules' modes and its tables' kind of gradients are restored."""
     rows = torch.export.Dim("rows")
-    training, tables = model.training, [part for part in model.modules() if isinstance(part, EmbeddingTables)]
+    tables = [part for part in model.modules() if isinstance(part, EmbeddingTables)]
     kinds = [part.gradients for part in tables]
-    model.eval()
     try:
         for part in tables:
             part.gradients = "dense"  # torch's own lookup; that of row gradients is ours and has no other runtime
-        with _quiet(), torch.no_grad():
+        with modes_kept(model), _quiet(), torch.no_grad():
+            model.eval()
             whole = InTargetUnits(model) if model.target_scales else model
             return torch.export.export(whole, (ids, floats), dynamic_shapes=({0: rows}, {0: rows}), strict=True)
     except Exception as error:  # torch raises what its own code and the model's raise
         raise ExportError(_why(f"{type(model).__name__} cannot be traced by torch.export", error)) from error
     finally:
-        model.train(training)
         for part, kind in zip(tables, kinds, strict=True):
             part.gradients = kind
 

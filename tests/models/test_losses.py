@@ -78,6 +78,14 @@ def test_a_batch_whose_weights_are_all_zero_teaches_nothing(batch):
     assert not outputs.grad.any()
 
 
+@pytest.mark.parametrize("outside", [-100, -1, 3, -(2**31)])
+def test_a_class_outside_is_an_error(outside):
+    """Also -100, which torch's loss ignores by default."""
+    loss = TargetLoss([("multiclass", 3)])
+    with pytest.raises(IndexError, match="out of bounds"):
+        loss(torch.zeros(2, 3), [torch.tensor([0, outside], dtype=torch.int32)])
+
+
 def test_extreme_logits_stay_finite():
     outputs = torch.tensor([[200.0], [-200.0]], requires_grad=True)
     loss = TargetLoss([("binary", 1)])(outputs, (torch.tensor([0.0, 1.0]),))

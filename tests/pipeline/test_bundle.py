@@ -1,5 +1,6 @@
 """Bundles: what was saved predicts the same, for a row alone or among many, and damage is found."""
 
+import copy
 import json
 import pickletools
 import shutil
@@ -93,6 +94,23 @@ def test_predictions_are_the_models_outputs_on_the_packed_rows(bundle, many, sco
     assert scores[:1000] == pytest.approx(expected.numpy(), abs=1e-6)
     assert scores.min() > 0
     assert scores.max() < 1
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_outputs_leave_each_part_of_the_model_in_its_own_mode(bundle, training):
+    model = copy.deepcopy(bundle.model).train(training)
+    last = list(model.modules())[-1]
+    last.train(not training)  # as a part that is frozen
+    before = [part.training for part in model.modules()]
+    seen = []
+    hook = last.register_forward_pre_hook(lambda part, _: seen.append(part.training))
+    table = pack(bundle.preprocessor, day_of_rows(50, 10))
+    batch = table.unpack(table.words)
+    assert len(list(model_outputs(model, batch.ids, batch.floats))) == 1
+    hook.remove()
+    assert seen == [False]
+    assert [part.training for part in model.modules()] == before
+    assert set(before) == {True, False}
 
 
 @settings(max_examples=examples(60), deadline=None)

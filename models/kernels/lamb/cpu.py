@@ -13,6 +13,7 @@ from typing import Any
 import numba
 import numpy as np
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from gigabatch.models.kernels.row_loops import njit, pointer
 
@@ -43,6 +44,7 @@ def step(
     rates = (float(group["lr"]), float(group["weight_decay"]), float(bound), float(group["trust_floor"]))
     moments = (gradient.numpy(), mean.numpy(), square.numpy())
     _step(addresses, sizes, *moments, scales, rates, adapt)
+    increment_version(parameters)  # torch counts its own writes only
 
 
 @njit(fastmath={"reassoc"})  # which lets sums be taken by a vector's lanes

@@ -22,6 +22,7 @@ import numba
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from gigabatch.models.kernels.row_loops import njit, pointer, prefetch, read, stored_as
 from gigabatch.models.kernels.row_update.rules import METHODS, RowRule, State
@@ -98,6 +99,7 @@ def update_rows(
         _fill_numbers(numbers[c], addresses[c], table, state, rule)
     _move_hot(sums, counts, shapes, hot, addresses, numbers)
     _move_cold(keys, sorted_gradients, like, places, begins, shapes, shifts, addresses, numbers)
+    increment_version(tables)  # torch counts its own writes only
 
 
 def _memory(num_keys: int, num_bytes: int) -> tuple[np.ndarray, int]:

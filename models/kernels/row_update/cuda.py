@@ -16,6 +16,7 @@ from itertools import groupby
 import torch
 import triton
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from gigabatch.models.kernels.row_update.move_cuda import Group, rule_arguments
 from gigabatch.models.kernels.row_update.rules import RowRule, State
@@ -68,6 +69,7 @@ def update_rows(
             update_small(group, ids, gradient, arguments)
         if plan.wide:
             update_sorted(plan.wide, plan.sorted_tables, plan.key_dtype, ids, gradient, arguments)
+    increment_version(tables)  # torch counts its own writes only
 
 
 def _plan(tables: Sequence[Tensor], states: Sequence[State]) -> _Plan:

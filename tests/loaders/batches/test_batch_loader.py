@@ -4,6 +4,7 @@ import gc
 import json
 import time
 import tracemalloc
+from itertools import islice
 
 import pytest
 import torch
@@ -63,6 +64,35 @@ def test_a_loop_that_was_left_goes_on_where_it_was(make_table):
         assert loader.step == 1  # counted before the consumer works on it
         break
     assert rows_of(loader) == whole[1:]
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_exactly_the_batches_of_an_epoch_make_an_epoch(make_table, prefetch):
+    table = make_table(105)
+    whole = new_loader(table)
+    expected = [rows_of(whole) for _ in range(4)]
+    loader = new_loader(table, prefetch=prefetch)
+    assert [rows_of(islice(loader, len(loader))) for _ in range(3)] == expected[:3]
+    assert (loader.epoch, loader.step) == (2, 11)  # nobody has asked for more
+    assert rows_of(loader) == expected[3]
+    assert loader.state_dict() == whole.state_dict()
+
+
+def test_the_epoch_that_the_source_was_set_to_follows_the_last_batch(make_table):
+    table = make_table(105)
+    whole = new_loader(table)
+    expected = [rows_of(whole) for _ in range(8)]
+    loader = new_loader(table)
+    rows_of(islice(loader, len(loader)))
+    loader.source.set_epoch(5)
+    assert [rows_of(loader) for _ in range(3)] == expected[5:]
+
+
+def test_a_state_of_the_last_batch_gives_an_empty_epoch_also_to_the_loader_that_saved_it(make_table):
+    loader = new_loader(make_table(50))
+    rows_of(islice(loader, len(loader)))
+    loader.load_state_dict(loader.state_dict())
+    assert [len(rows_of(loader)) for _ in range(2)] == [0, 5]
 
 
 @pytest.mark.parametrize(

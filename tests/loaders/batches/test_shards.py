@@ -158,14 +158,29 @@ print(write(sys.argv[1] + "/large", 64) - before)
         ([None], 5, "ids differ"),  # of another schema
     ],
 )
-def test_other_rows_than_announced_are_an_error_and_leave_no_table(make_table, tmp_path, parts, num_rows, message):
+def test_other_rows_than_announced_are_an_error_and_leave_the_old_table(make_table, tmp_path, parts, num_rows, message):
     write_shuffled([numbered(3)], tmp_path, PAIR, 3, 0)
     source = [make_table(5) if count is None else numbered(count) for count in parts]
     with pytest.raises(LoaderError, match=message):
         write_shuffled(source, tmp_path, PAIR, num_rows, 0)
-    if num_rows:
-        with pytest.raises(LoaderError, match="no finished packed table"):
-            PackedShards(tmp_path)
+    assert sorted(PackedTable.load(tmp_path).words[:, 0].tolist()) == [0, 1, 2]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["layout.json", "words-00000.npy"]
+
+
+def test_a_table_is_shuffled_onto_itself(tmp_path):
+    table = numbered(1000)
+    for folder in ("same", "source"):
+        table.save(tmp_path / folder)
+    stored = PackedShards(tmp_path / "same")
+    mapped = PackedTable.load(tmp_path / "same")
+    write_shuffled(stored.parts(800), tmp_path / "same", PAIR, 1000, 1, 300)
+    write_shuffled(PackedShards(tmp_path / "source").parts(800), tmp_path / "other", PAIR, 1000, 1, 300)
+    assert torch.equal(all_rows(tmp_path / "same"), all_rows(tmp_path / "other"))
+    assert torch.equal(mapped.words, table.words)
+    write_shuffled(PackedShards(tmp_path / "same").parts(800), tmp_path / "same", PAIR, 1000, 2, 128)
+    assert torch.equal(all_rows(tmp_path / "same")[:, 0].sort().values, torch.arange(1000, dtype=torch.int32))
+    names = [f"words-{number:05d}.npy" for number in range(8)]
+    assert sorted(path.name for path in (tmp_path / "same").iterdir()) == ["layout.json", *names]
 
 
 def test_a_smaller_table_replaces_a_larger_one(tmp_path):

@@ -83,18 +83,44 @@ def test_writing_too_many_rows_or_another_schema_is_an_error(make_table, tmp_pat
         PackedWriter(tmp_path, other.schema, -1)
 
 
-def test_a_writer_that_failed_leaves_no_table_not_even_the_old_one(make_table, tmp_path):
-    make_table(3).save(tmp_path)
+def test_a_writer_that_failed_leaves_what_was_there_and_nothing_else(make_table, tmp_path):
+    make_table(3).save(tmp_path / "old")
 
-    def write_half() -> None:
-        with PackedWriter(tmp_path, make_table(3).schema, 3) as writer:
+    def write_half(folder) -> None:
+        with PackedWriter(folder, make_table(3).schema, 3) as writer:
             writer.write(make_table(2))
             raise KeyError("the source broke")
 
-    with pytest.raises(KeyError, match="the source broke"):
-        write_half()
-    with pytest.raises(LoaderError, match="no finished packed table"):
-        PackedTable.load(tmp_path)
+    for folder in ("old", "new"):
+        with pytest.raises(KeyError, match="the source broke"):
+            write_half(tmp_path / folder)
+    assert torch.equal(PackedTable.load(tmp_path / "old").words, make_table(3).words)
+    assert sorted(path.name for path in (tmp_path / "old").iterdir()) == ["layout.json", "words.npy"]
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_mapped_table_is_saved_over_itself_and_stays_as_it_is(make_table, tmp_path):
+    """In a process of its own: pages of a file that was cut short end it by SIGBUS."""
+    make_table(1000).save(tmp_path)
+    code = """
+import sys, torch
+from gigabatch import PackedTable
+folder = sys.argv[1]
+table, expected = PackedTable.load(folder), PackedTable.load(folder, mmap=False).words
+for part in (table, PackedTable(table.words[500:], table.schema)):
+    part.save(folder)
+    assert torch.equal(PackedTable.load(folder).words, expected[-len(part) :])
+    assert torch.equal(table.words, expected)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        cwd=Path(__file__).parents[3],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, (done.returncode, done.stderr)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["layout.json", "words.npy"]
 
 
 def _cut(folder):

@@ -56,3 +56,15 @@ def test_autoint_plus_adds_a_perceptron_over_the_same_vectors():
     hidden, last = model.deep[0], model.deep[-1]
     added = torch.relu(vectors @ hidden.weight.t() + hidden.bias) @ last.weight.t() + last.bias
     torch.testing.assert_close(model(rows.ids, rows.floats), plain.eval()(rows.ids, rows.floats) + added)
+
+
+def test_attention_is_that_of_evaluation_mode_and_leaves_the_model_as_it_is():
+    model = build("autoint", **PLUS, attention_dropout=0.5)
+    stir(model, seed=3)
+    rows = random_rows(INPUTS, 64)
+    expected = model.eval().attention(rows.ids, rows.floats)
+    model.train().deep.eval()  # as a part that is frozen
+    modes, before = [part.training for part in model.modules()], {k: v.clone() for k, v in model.state_dict().items()}
+    assert torch.equal(model.attention(rows.ids, rows.floats), expected)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert [part.training for part in model.modules()] == modes

@@ -266,6 +266,16 @@ def test_r2_of_constant_labels_is_nan():
     assert r2(torch.rand(4), torch.ones(4)).isnan()
 
 
+@pytest.mark.parametrize("num_rows", [3, 100, 1001])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_r2_of_constant_labels_is_nan_whatever_the_rounding_of_their_mean(num_rows, weighted):
+    labels, weight = torch.full((num_rows,), 0.1), None
+    if weighted:
+        weight = 0.1 + torch.rand(num_rows, generator=torch.Generator().manual_seed(0))
+        labels[0], weight[0] = 5.0, 0.0  # a row that does not count
+    assert r2(torch.rand(num_rows), labels, weight).isnan()
+
+
 HALVES, LABELS = torch.full((4,), 0.5), torch.tensor([0, 1, 0, 1])
 
 

@@ -111,6 +111,21 @@ def test_gauc_is_the_weighted_mean_of_scikit_learns_auc(rows):
     assert found.left_out.item() == pytest.approx(left_out / len(rows[0]), abs=1e-12)
 
 
+@pytest.mark.parametrize("factor", [1e9, 1e12, 1e18])
+def test_a_group_of_small_weights_keeps_its_auc_behind_heavy_ones(factor):
+    random = np.random.default_rng(0)
+    groups = np.repeat(np.arange(40), 50)
+    scores, labels = random.integers(0, 20, 2000).astype(np.float32), random.random(2000) < 0.4
+    weight = random.random(2000) * np.where(groups % 2, 1.0, factor)
+    weight[random.random(2000) < 0.1] *= 1e-6  # also among the rows of one group
+    expected = [
+        sklearn.metrics.roc_auc_score(labels[own], scores[own], sample_weight=weight[own] / weight[own].max())
+        for own in (groups == group for group in range(40))
+    ]
+    ranked = RankedGroups(*(torch.tensor(column) for column in (scores, labels, groups, weight)))
+    np.testing.assert_allclose(ranked.auc(), expected, atol=1e-12)
+
+
 @QUICK
 @given(rows=grouped_rows(most_in_group=12), seed=st.integers(0, 2**31))
 def test_weighted_gauc_is_that_of_rows_that_come_as_often_and_weighted_mrr_a_mean_of_groups(rows, seed):

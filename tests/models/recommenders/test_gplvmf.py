@@ -266,6 +266,23 @@ def test_what_was_solved_is_dropped_when_any_parameter_is_written_to_in_evaluati
         assert torch.equal(model(ids, floats), anew(ids, floats)), name
 
 
+@pytest.mark.parametrize(("optimizer", "options"), [("lamb", {"rowwise": False}), ("adagrad_lamb", {})])
+def test_what_was_solved_is_dropped_after_a_compiled_step_in_evaluation_mode(optimizer, options):
+    """Also where no parameter of the kernel moves."""
+    model = build().eval()
+    ids, floats, target = table()
+    for parameter in (model.log_relevance, model.log_signal, model.log_noise):
+        parameter.requires_grad_(False)
+    step = build_optimizer(model, optimizer, lr=0.1, **options)
+    before = model(ids, floats)
+    model.training_loss(batch_of(ids, floats, target), VALUES).backward()
+    step.step()
+    anew = build().eval()
+    anew.load_state_dict(model.state_dict())
+    assert torch.equal(model(ids, floats), anew(ids, floats))
+    assert (model(ids, floats) - before).abs().max() > 0.01
+
+
 def test_all_is_float32_under_autocast():
     model = build(deviation=1e-6).eval()
     ids, floats, target = table()

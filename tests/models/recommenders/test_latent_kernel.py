@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pytest
 import torch
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
@@ -42,6 +43,21 @@ def test_kernel_of_known_inputs_equals_sklearns():
     for user in range(5):
         points = torch.cat([rows.mean[user].flatten(1), rows.floats[user]], dim=1).numpy()
         np.testing.assert_allclose(found[user], expected(points), rtol=1e-9)
+
+
+@pytest.mark.parametrize("offsets", [[1e4, 1e4], [0.0, 1e6]])
+def test_an_offset_of_the_floats_changes_nothing_in_float32(offsets):
+    """Also where a user has rows on both sides of a wide gap."""
+    rows = inputs((3, 8))
+    latent, floats = rows.mean.float(), rows.floats.float()
+    floats[:, ::2] += offsets[0]
+    floats[:, 1::2] += offsets[1]
+    found = ArdKernel(*(part.float() for part in KERNEL)).at(latent, floats)
+    expected = KERNEL.at(latent.double(), torch.zeros_like(floats.double()))
+    for user in range(3):
+        points = (floats[user].double() * KERNEL.floats.sqrt()).numpy()
+        expected[user] *= torch.from_numpy(RBF()(points))
+    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=0)
 
 
 def test_expected_kernel_equals_quadrature():

@@ -294,6 +294,13 @@ def test_a_positive_that_the_user_chose_before_is_still_ranked():
     assert found["catalogue"]["hr@1"] == found["sampled"]["hr@1"] == 1
 
 
+def test_each_part_of_the_model_stays_in_its_own_mode():
+    model = Scorer(mixed_score).train()
+    model.frozen = torch.nn.Identity().eval()
+    evaluated(model, random_tables(), SMALL)
+    assert (model.training, model.frozen.training) == (True, False)
+
+
 def test_without_rows_nothing_is_known_and_the_mode_of_the_model_stays():
     tables = random_tables()
     tables["test"] = table_of([4], [1], [1])

@@ -215,10 +215,11 @@ def test_every_model_of_the_shelf_is_traced_for_any_number_of_rows(name, bundle)
     """With the settings that it has by default, against its own outputs."""
     single = model_class(name).single_output
     model = bundle_of(fitted(), name).model if single else bundle_of(bundle.preprocessor, name).model
-    model.train()
+    parts = list(model.train().modules())
+    parts[-1].eval()  # as a part that is frozen
     ids, floats = torch.zeros(128, 4, dtype=torch.int32), torch.randn(128, 5)
     program = traced(model, ids, floats)
-    assert model.training
+    assert [part.training for part in parts] == [True] * (len(parts) - 1) + [False]
     model.eval()
     for rows in (1, 50):
         ids = torch.stack([torch.randint(size, (rows,)) for size in model.inputs.num_ids], dim=1).int()
