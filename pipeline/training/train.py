@@ -281,7 +281,15 @@ def optimizer_of(model: nn.Module, settings: WholeTrainSettings) -> tuple[Any, f
             "%s has no weight decay: train.weight_decay=%s has no effect", settings.optimizer, settings.weight_decay
         )
     given = {key: value for key, value in common.items() if key in takes} | settings.optimizer_settings
-    return build_optimizer(model, settings.optimizer, **given), None if "max_grad_norm" in takes else norm
+    optimizer = build_optimizer(model, settings.optimizer, **given)
+    by_rows = [group for group in optimizer.param_groups if group.get("method") == "adagrad"]
+    if settings.weight_decay and any(not group["weight_decay"] for group in by_rows):
+        log.info(
+            "train.weight_decay=%s does not reach the embedding tables, whose rows move by Adagrad without decay "
+            "(train.optimizer_settings.table_weight_decay sets it)",
+            settings.weight_decay,
+        )
+    return optimizer, None if "max_grad_norm" in takes else norm
 
 
 def end_epoch(
