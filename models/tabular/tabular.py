@@ -188,7 +188,7 @@ class TabularModel(Model):
             kind = floats.device.type
             dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else floats.dtype
             with torch.autocast(kind, enabled=False):
-                outputs = folded_forward(self._network(), ids.int(), floats, dtype)
+                outputs = folded_forward(self._network(), ids, floats, dtype)
         else:
             embedded = self.embedding_dropout(self.embeddings(ids))
             normed = floats if self.float_norm is None else self.float_norm(floats)
