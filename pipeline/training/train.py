@@ -127,6 +127,8 @@ def train_model(
 
     Raises
     ------
+    ModelError
+        Where a setting of the model does not fit the targets (`Model.require_targets`).
     TrainingError
         Where a valid loss is not finite, more than `MAX_SKIPPED_IN_A_ROW` steps in a row were skipped because their
         gradient was not, a setting does not fit the device, or a checkpoint cannot be used.
@@ -157,6 +159,7 @@ def train_model(
         settings.schedule, settings.lr_max, steps_per_epoch * settings.epochs, **settings.schedule_settings
     )
     model.to(device)
+    model.require_targets([target.task for target in source.schema.targets])
     if not model.target_scales:
         model.scale_targets(target_scales(train))
     optimizer, max_grad_norm = optimizer_of(model, settings)
@@ -244,6 +247,7 @@ def new_model(spec: ModelSpec, train: PackedTable, seed: int) -> Model:
     """
     torch.manual_seed(seed)
     model = spec.build()
+    model.require_targets([target.task for target in train.schema.targets])
     model.scale_targets(target_scales(train))
     if type(model).remember is not Model.remember:
         batch = train.unpack(train.words.cpu())
