@@ -113,6 +113,9 @@ class Model(nn.Module):
         """
         return loss(self(batch.ids, batch.floats), batch.targets, batch.weight)
 
+    def require_targets(self, tasks: Sequence[str]) -> None:
+        """Raise `ModelError` where a setting does not fit the tasks of the targets, which training asks before all."""
+
     def scale_targets(self, scales: Sequence[TargetScale]) -> None:
         """Learn and predict these regression targets in standard deviations; those without a scale as they are."""
         for scale in scales:

@@ -16,6 +16,7 @@ from gigabatch.models.kernels import kernel
 GRADIENTS = ("dense", "rows")
 INIT_ELEMENTS = 1 << 16  # drawn at a time, so that they are still in the cache when they are folded and scaled
 
+INT32 = torch.iinfo(torch.int32)
 MAX_FREE = 16  # buffers that a pool keeps; a step of a few layers needs about two a layer
 
 
@@ -27,7 +28,12 @@ def embedding_width(num_ids: int) -> int:
 
 def kept_ids(ids: Tensor) -> Tensor:
     """ids [B, C] as int32 in memory of their own, for what is needed after the batch: a loader fills the memory of a
-    batch again, and gradients of rows may be added up over many batches before a step."""
+    batch again, and gradients of rows may be added up over many batches before a step.
+
+    An int64 that int32 does not hold becomes the nearest that it does, which no table has a row for; the cast alone
+    would take 2^32 + 3 for row 3."""
+    if ids.dtype == torch.int64:
+        ids = ids.clamp(INT32.min, INT32.max)
     return ids.to(torch.int32, copy=True, memory_format=torch.contiguous_format)
 
 

@@ -141,6 +141,7 @@ class Lamb(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        found_inf, self.found_inf = self.found_inf, None  # a mark holds for one step
         parts = [(bundle, group) for group, bundles in self._bundles_of_groups() for bundle in bundles]
         gradients = [bundle.gradient() for bundle, _ in parts]
         if not gradients:
@@ -148,7 +149,7 @@ class Lamb(Optimizer):
         norms = torch.stack(torch._foreach_norm(gradients))
         norm = torch.linalg.vector_norm(norms)
         clip = None if self.max_grad_norm is None else (norm / self.max_grad_norm).clamp(min=1.0)
-        skipped = self.found_inf if self.found_inf is not None else (~norm.isfinite()).float()
+        skipped = found_inf if found_inf is not None else (~norm.isfinite()).float()
         if not skipped.is_cuda and bool(skipped):
             return loss
         for (bundle, group), gradient in zip(parts, gradients, strict=True):

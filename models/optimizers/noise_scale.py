@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from gigabatch.models.errors import require
+from gigabatch.models.layers.embeddings import EmbeddingTables
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ def measure_noise_scale(
     num_small: int,
     num_large: int,
 ) -> NoiseScale:
-    """The noise scale of `model` where it stands, from num_small x num_large batches; its gradients are left None.
+    """The noise scale of `model` where it stands, from num_small x num_large batches; its gradients are left None, and
+    the running statistics of batch norm as they were.
 
     batch_loss: the mean loss of a batch, a scalar that leads back to the model's parameters, whose gradients must be
     dense. batches: of equal size with a `num_rows`; `num_small` (K) of them make a large batch, whose gradient is
@@ -79,10 +81,36 @@ def measure_noise_scale(
     should not be tiny. Nothing waits for the device before the end.
 
     Raises:
-        ModelError: too few batches, batches of different sizes, or a gradient that is not finite.
+        ModelError: too few batches, batches of different sizes, a gradient that is not finite, or tables whose
+            gradients are `rows`, which cannot be summed here.
     """
     require(num_small >= 2, f"noise scale: a large batch takes at least 2 small ones, not {num_small}.")
     require(num_large >= 1, f"noise scale: at least one large batch is needed, not {num_large}.")
+    by_rows = [
+        name or "the model"
+        for name, module in model.named_modules()
+        if isinstance(module, EmbeddingTables)
+        and module.gradients == "rows"
+        and any(table.requires_grad for table in module.weights)
+    ]
+    require(
+        not by_rows,
+        f"noise scale: the gradients of {', '.join(by_rows)} are rows, which are no gradients of the tables. Set "
+        "gradients = 'dense', or measure a copy of the model.",
+    )
+    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._NormBase)]
+    kept = [(buffer, buffer.clone()) for norm in norms for buffer in norm.buffers()]
+    try:
+        return _measure(model, batch_loss, batches, num_small, num_large)
+    finally:
+        with torch.no_grad():
+            for buffer, before in kept:
+                buffer.copy_(before)
+
+
+def _measure(
+    model: nn.Module, batch_loss: Callable[[Any], Tensor], batches: Iterable[Any], num_small: int, num_large: int
+) -> NoiseScale:
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     source = iter(batches)
     norms: list[Tensor] = []

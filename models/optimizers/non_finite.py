@@ -20,7 +20,8 @@ def mark_non_finite(optimizer: Optimizer | Optimizers, loss: Tensor) -> Tensor:
     """Tell all parts of `optimizer` whether their next step is to be skipped; to be called after the backward pass.
 
     The step is skipped where the loss or any gradient of any part is NaN or infinite. Each part gets the answer as its
-    `found_inf`, as torch's gradient scaler gives it to a fused optimizer. Nothing waits for the device.
+    `found_inf`, as torch's gradient scaler gives it to a fused optimizer, and forgets it when it steps: a step that
+    nobody marked is not skipped by an older mark. Nothing waits for the device.
 
     Returns
     -------
@@ -37,6 +38,14 @@ def mark_non_finite(optimizer: Optimizer | Optimizers, loss: Tensor) -> Tensor:
             sums += [found.gradient.sum(dtype=torch.float32) for m in part.modules for found in m.row_gradients]
     found_inf = (~torch.stack(sums).isfinite().all()).float()
     for part in parts:
-        if isinstance(part, (Lamb, RowOptimizer)) or part.param_groups[0].get("fused"):  # torch's others refuse it
+        if isinstance(part, (Lamb, RowOptimizer)):
+            part.found_inf = found_inf
+        elif part.param_groups[0].get("fused"):  # torch's others refuse it
+            if "found_inf" not in vars(part):  # the first time; a copy has neither the mark nor the hook
+                part.register_step_post_hook(_forget_mark)
             part.found_inf = found_inf
     return found_inf
+
+
+def _forget_mark(part: Any, *_: Any) -> None:
+    part.found_inf = None

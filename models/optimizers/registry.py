@@ -64,6 +64,7 @@ def build_lamb(
     lr: float | Tensor,
     table_lr: float | None = None,
     weight_decay: float = 0.01,
+    table_weight_decay: float | None = None,
     betas: tuple[float | Tensor, float] = (0.9, 0.999),
     eps: float = 1e-6,
     adagrad_eps: float = 1e-8,
@@ -81,9 +82,14 @@ def build_lamb(
     table_lr: the tables' learning rate where `lr` is that of the rest; None for the same. rowwise: only the rows of a
     batch move; False: a table is one layer of LAMB. rowwise_method: `adagrad`, or `lamb`, under which each row is a
     layer. Linear terms, which are no layers and start at zero, take Adam without decay whatever the rest takes.
+    table_weight_decay: of the rows of a batch, since others do not move; None for none under `adagrad` (the pair was
+    measured so) and for `weight_decay` under `lamb`.
     """
     require_known("rowwise_method of lamb", [rowwise_method], ("adagrad", "lamb"))
-    require(rowwise or table_lr is None, "lamb: with rowwise=False tables are weights like others; leave table_lr out.")
+    require(
+        rowwise or (table_lr is None and table_weight_decay is None),
+        "lamb: with rowwise=False tables are weights like others; leave table_lr and table_weight_decay out.",
+    )
     tables = row_tables(model, "rows" if rowwise else "dense")
     dense = Lamb(
         lamb_param_groups(model, weight_decay, tables=not rowwise),
@@ -100,9 +106,11 @@ def build_lamb(
         return _with_dense_tables(dense, tables)
     common: dict[str, Any] = {"lr_scale": _scale(table_lr, lr), "second_moment": rowwise_second_moment}
     adam: dict[str, Any] = common | {"eps": eps, "step": rowwise_step}
-    rule: dict[str, Any] = common | {"eps": adagrad_eps}
+    rule: dict[str, Any] = common | {"eps": adagrad_eps, "weight_decay": 0.0}
     if rowwise_method == "lamb":
         rule = adam | {"weight_decay": weight_decay, "trust_clip": trust_clip, "trust_floor": trust_floor}
+    if table_weight_decay is not None:
+        rule["weight_decay"] = table_weight_decay
     linear = linear_tables(model)
     wide = [module for module in tables if module not in linear]
     found = [RowOptimizer(wide, lr, betas, method=rowwise_method, **rule)] if wide else []

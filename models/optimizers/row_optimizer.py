@@ -27,7 +27,7 @@ class RowOptimizer(Optimizer):
 
     It takes what the backward pass left in `row_gradients` of modules whose `gradients` are `rows`: gradients of the
     same row are summed, over accumulated batches too, and each row moves once. So a step costs O(rows of the batch),
-    whatever the tables' size. Rows of no batch stay bit for bit.
+    whatever the tables' size. Rows of no batch stay bit for bit, and so do tables that are frozen when it steps.
 
     settings: fields of `RowRule`.
     lr_scale: the tables' learning rate over the group's `lr`, which a schedule sets for all groups alike.
@@ -76,21 +76,28 @@ class RowOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         rule = self._rule()
+        skipped, self.found_inf = self.found_inf, None  # a mark holds for one step
         for module in self.modules:
             require_own_tables(module.row_optimizer == self.number and module.gradients == "rows")
             if module.row_gradients:
-                self._move(module, rule)
+                self._move(module, rule, skipped)
             module.forget_gradients()
         return loss
 
-    def _move(self, module: EmbeddingTables, rule: RowRule) -> None:
-        skipped = self.found_inf
+    def _move(self, module: EmbeddingTables, rule: RowRule, skipped: Tensor | None) -> None:
         if skipped is not None and not skipped.is_cuda:
             if bool(skipped):
                 return
             skipped = None
         ids, gradient = (_joined(parts) for parts in zip(*(found[:2] for found in module.row_gradients), strict=True))
         tables = module.weights
+        moving = [place for place, table in enumerate(tables) if table.requires_grad]
+        if len(moving) < len(tables):
+            if not moving:
+                return
+            parts = gradient.split([table.shape[1] for table in tables], dim=1)
+            gradient = torch.cat([parts[place] for place in moving], dim=1)
+            ids, tables = ids[:, moving], [tables[place] for place in moving]
         states = [self._state_of(table, rule) for table in tables]
         if skipped is not None:  # which the host does not know: an id outside its table moves nothing on a GPU
             ids = torch.where(skipped > 0, -1, ids)

@@ -19,7 +19,7 @@ from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width
 from gigabatch.models.layers.fields import check_settings, is_number, probability
 from gigabatch.models.layers.folded import FoldedNetwork, folded_forward
-from gigabatch.models.model import Model
+from gigabatch.models.model import Model, TargetScale
 
 FOLDED_PARTS = frozenset({nn.Linear, nn.ReLU, nn.BatchNorm1d, nn.Dropout, Dropout, nn.Identity})
 
@@ -47,7 +47,7 @@ class TabularSettings:
     batch_norm_last : bool, default False
         In the output layer too.
     output_range : (float, float) or None, default None
-        (low, high), in the target's own unit, that a sigmoid squeezes the outputs into, for bounded regression.
+        (low, high), in the target's own unit, that a sigmoid squeezes the outputs of regression targets into.
     linear_first : bool, default True
         Linear, ReLU, batch norm, dropout; otherwise batch norm, dropout, linear, ReLU.
 
@@ -182,7 +182,8 @@ class TabularModel(Model):
         """ids [B, C] int32 or int64, floats [B, F] float32 -> [B, num_outputs] in the dtype of `floats`.
 
         C or F may be 0, but both tensors are always given. The outputs are logits (or values, for regression): no
-        sigmoid or softmax, except that of `output_range`. Under autocast they are cast back to the dtype of `floats`.
+        sigmoid or softmax, except that of `output_range`, which acts on the outputs that `target_scales` name, and on
+        all of a model without scales. Under autocast they are cast back to the dtype of `floats`.
         """
         self.require_inputs(ids, floats)
         folds = self.training and torch.is_grad_enabled() and self.folded and self.folding_obstacle() is None
@@ -190,7 +191,7 @@ class TabularModel(Model):
             kind = floats.device.type
             dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else floats.dtype
             with torch.autocast(kind, enabled=False):
-                outputs = folded_forward(self._network(), ids.int(), floats, dtype)
+                outputs = folded_forward(self._network(), ids, floats, dtype)
         else:
             embedded = self.embedding_dropout(self.embeddings(ids))
             normed = floats if self.float_norm is None else self.float_norm(floats)
@@ -198,12 +199,20 @@ class TabularModel(Model):
         if self.settings.output_range is None:
             return outputs
         low, high = self.settings.output_range
-        squeezed = list(torch.sigmoid(outputs).unbind(1))
-        scales = {scale.output: scale for scale in self.target_scales}
-        for place, share in enumerate(squeezed):  # the range is in the target's own unit, and outputs are standardised
-            _, _, mean, std = scales.get(place, (0, place, 0.0, 1.0))
-            squeezed[place] = share * ((high - low) / std) + (low - mean) / std
-        return torch.stack(squeezed, dim=1)
+        columns = list(outputs.unbind(1))
+        # Those with a scale are of regression targets; without any nothing is known of the targets.
+        scales = self.target_scales or [TargetScale(place, place, 0.0, 1.0) for place in range(len(columns))]
+        for _, place, mean, std in scales:  # the range is in the target's own unit, and outputs are standardised
+            columns[place] = torch.sigmoid(columns[place]) * ((high - low) / std) + (low - mean) / std
+        return torch.stack(columns, dim=1)
+
+    def require_targets(self, tasks: Sequence[str]) -> None:
+        """Raise `ModelError` for an `output_range` where no target is a regression."""
+        require(
+            self.settings.output_range is None or "regression" in tasks,
+            f"output_range bounds the outputs of regression targets, and there is none: {', '.join(tasks)}. Leave it "
+            "out.",
+        )
 
     def folding_obstacle(self) -> str | None:
         """Why training does not go through `models/layers/folded.py`, in words; None where it does."""

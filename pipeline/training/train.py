@@ -132,6 +132,8 @@ def train_model(
 
     Raises
     ------
+    ModelError
+        Where a setting of the model does not fit the targets (`Model.require_targets`).
     TrainingError
         Where a valid loss is not finite, more than `MAX_SKIPPED_IN_A_ROW` steps in a row were skipped because their
         gradient was not, a setting does not fit the device, or a checkpoint cannot be used.
@@ -162,6 +164,7 @@ def train_model(
         settings.schedule, settings.lr_max, steps_per_epoch * settings.epochs, **settings.schedule_settings
     )
     model.to(device)
+    model.require_targets([target.task for target in source.schema.targets])
     if not model.target_scales:
         model.scale_targets(target_scales(train))
     optimizer, max_grad_norm = optimizer_of(model, settings)
@@ -258,6 +261,7 @@ def new_model(spec: ModelSpec, train: PackedTable, seed: int) -> Model:
     """
     torch.manual_seed(seed)
     model = spec.build()
+    model.require_targets([target.task for target in train.schema.targets])
     model.scale_targets(target_scales(train))
     if type(model).remember is not Model.remember:
         batch = train.unpack(train.words.cpu())
@@ -295,7 +299,15 @@ def optimizer_of(model: nn.Module, settings: WholeTrainSettings) -> tuple[Any, f
             "%s has no weight decay: train.weight_decay=%s has no effect", settings.optimizer, settings.weight_decay
         )
     given = {key: value for key, value in common.items() if key in takes} | settings.optimizer_settings
-    return build_optimizer(model, settings.optimizer, **given), None if "max_grad_norm" in takes else norm
+    optimizer = build_optimizer(model, settings.optimizer, **given)
+    by_rows = [group for group in optimizer.param_groups if group.get("method") == "adagrad"]
+    if settings.weight_decay and any(not group["weight_decay"] for group in by_rows):
+        log.info(
+            "train.weight_decay=%s does not reach the embedding tables, whose rows move by Adagrad without decay "
+            "(train.optimizer_settings.table_weight_decay sets it)",
+            settings.weight_decay,
+        )
+    return optimizer, None if "max_grad_norm" in takes else norm
 
 
 def end_epoch(

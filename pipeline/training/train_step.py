@@ -192,10 +192,12 @@ class CapturedWork:
 def pieces(batch: Batch, count: int, together: int = 1) -> Iterator[tuple[Batch, Tensor | float | None]]:
     """`batch` in `count` pieces, each with its share in the batch's mean; one piece is the batch, with the share None.
 
-    together: so many rows stay in one piece, a positive and its negatives.
+    together: so many rows stay in one piece, a positive and its negatives. No piece is empty, since the mean of no rows
+    is NaN: a small batch has fewer.
     The share is that of the rows, or of their weights, as `TargetLoss` divides a sum of losses by a sum of weights.
     """
-    if count == 1:
+    count = min(count, batch.num_rows // together)
+    if count <= 1:
         yield batch, None
         return
     total: Tensor | int = batch.num_rows

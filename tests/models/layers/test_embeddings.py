@@ -105,6 +105,14 @@ def test_an_id_outside_its_table_is_an_error(gradients, bad):
         EmbeddingTables([4], [3], gradients)(torch.tensor([[bad]]))
 
 
+@pytest.mark.parametrize("gradients", ["dense", "rows"])
+@pytest.mark.parametrize("bad", [2**32 + 3, -(2**32) + 3, 2**31, 2**63 - 1, -(2**63)])
+def test_an_id_that_int32_does_not_hold_is_an_error_and_no_other_row(gradients, bad):
+    """Cast to int32, 2^32 + 3 was row 3."""
+    with pytest.raises(IndexError):
+        EmbeddingTables([5], [3], gradients)(torch.tensor([[bad]]))
+
+
 @pytest.mark.parametrize("shape", [(3, 1), (3, 3), (3,)])
 def test_ids_must_have_one_column_for_each_table(shape):
     with pytest.raises(ModelError, match=r"ids must be \[rows, 2\]"):

@@ -1,5 +1,6 @@
 """The gradient noise scale against linear regression, whose gradient noise is known in closed form."""
 
+import contextlib
 import math
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gigabatch.models.errors import ModelError
+from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.optimizers.noise_scale import measure_noise_scale, noise_scale_of_norms
 
 SCALES = np.array([0.5, 1.0, 2.0])  # standard deviations of the inputs
@@ -107,6 +109,44 @@ def test_a_parameter_that_the_loss_does_not_use_counts_as_zero():
     both = measure_noise_scale(model, loss, linear_batches(32, 8, 1, np.ones(3)), num_small=4, num_large=2)
     alone = measure_noise_scale(used, loss, linear_batches(32, 8, 1, np.ones(3)), num_small=4, num_large=2)
     assert both == alone
+
+
+class Ids(NamedTuple):
+    ids: torch.Tensor
+    y: torch.Tensor
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.ids)
+
+
+def table_batches(count: int):
+    draw = torch.Generator().manual_seed(0)
+    return [Ids(torch.randint(4, (8, 1), generator=draw), torch.randn(8, 2, generator=draw)) for _ in range(count)]
+
+
+def test_tables_whose_gradients_are_rows_are_refused_by_name():
+    """They were left out, without a word."""
+    model = nn.ModuleDict({"own": EmbeddingTables([4], [2]), "other": EmbeddingTables([4], [2])})
+
+    def loss(batch):
+        return (model["own"](batch.ids) + model["other"](batch.ids) - batch.y).square().mean()
+
+    measure_noise_scale(model, loss, table_batches(2), num_small=2, num_large=1)
+    model["other"].gradients = "rows"
+    with pytest.raises(ModelError, match=r"noise scale: the gradients of other are rows.*gradients = 'dense'"):
+        measure_noise_scale(model, loss, table_batches(2), num_small=2, num_large=1)
+
+
+@pytest.mark.parametrize("count", [4, 3])  # enough batches, and one too few
+def test_running_statistics_are_left_as_they_were(count):
+    model = nn.Sequential(nn.Linear(3, 4, dtype=torch.float64), nn.BatchNorm1d(4, dtype=torch.float64)).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    batches = list(linear_batches(8, count, 0, np.ones(3)))
+    with contextlib.suppress(ModelError):
+        measure_noise_scale(model, lambda b: model(b.x).sin().mean(), batches, num_small=2, num_large=2)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,33 @@ def test_a_frozen_table_is_not_moved_by_rows(model):
     assert names_of(model, groups[0]["params"]) == ["embeddings.tables.0"]
 
 
+@pytest.mark.parametrize("method", ["adagrad", "lamb"])
+@pytest.mark.parametrize("given", [None, 0.0, 0.2])
+def test_the_decay_of_rows_is_a_setting_of_its_own(model, method, given):
+    """`weight_decay` never reached rows of Adagrad, and still does not unless it is asked for."""
+    rows, dense = build_optimizer(
+        model, "lamb", lr=0.1, weight_decay=0.3, rowwise_method=method, table_weight_decay=given
+    ).optimizers
+    own = {"adagrad": 0.0, "lamb": 0.3}[method]
+    assert rows.param_groups[0]["weight_decay"] == (own if given is None else given)
+    assert dense.param_groups[0]["weight_decay"] == 0.3
+
+
+def test_rows_that_decay_shrink_and_those_of_no_batch_stay(model):
+    model.embeddings.gradients = "dense"
+    before = model.embeddings.tables[0].detach().clone()
+    optimizer = build_optimizer(model, "lamb", lr=0.1, table_weight_decay=0.5)
+    model.embeddings(torch.tensor([[1, 0], [3, 0]])).mul(0).sum().backward()  # a gradient of zero
+    optimizer.step()
+    kept = torch.tensor([1, 1 - 0.1 * 0.5, 1, 1 - 0.1 * 0.5, 1])  # w - lr weight_decay w
+    torch.testing.assert_close(model.embeddings.tables[0].detach(), before * kept[:, None])
+
+
+def test_the_decay_of_whole_tables_is_that_of_all_weights(model):
+    with pytest.raises(ModelError, match=r"rowwise=False.*leave table_lr and table_weight_decay out"):
+        build_optimizer(model, "lamb", lr=0.1, rowwise=False, table_weight_decay=0.1)
+
+
 def test_settings_reach_lamb(model):
     settings = {"lr": 0.2, "weight_decay": 0.3, "betas": (0.8, 0.9), "eps": 1e-4, "trust_clip": None}
     rows, dense = build_optimizer(

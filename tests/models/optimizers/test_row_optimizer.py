@@ -147,6 +147,33 @@ def test_a_copy_goes_on_as_the_original_and_apart_from_it():
     assert all(map(torch.equal, weights_of(copied_tables), weights_of(tables)))
 
 
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_table_that_is_frozen_in_between_stays_and_the_other_moves_on(place, method):
+    """As with torch's optimizers. It was moved on."""
+    (frozen, optimizer), (free, other) = make(method=method), make(method=method)
+    train(frozen, optimizer, range(2))
+    train(free, other, range(2))
+    kept = frozen.tables[place].detach().clone()
+    state = copy.deepcopy(optimizer.state[frozen.tables[place]])
+    frozen.tables[place].requires_grad_(False)
+    train(frozen, optimizer, range(2, 4))
+    train(free, other, range(2, 4))
+    assert torch.equal(frozen.tables[place], kept)
+    assert all(torch.equal(optimizer.state[frozen.tables[place]][name], value) for name, value in state.items())
+    torch.testing.assert_close(frozen.tables[1 - place], free.tables[1 - place])
+
+
+def test_tables_that_are_all_frozen_after_a_backward_pass_stay():
+    tables, optimizer = make()
+    before = weights_of(tables)
+    backward(tables, *batch(0))
+    tables.requires_grad_(False)
+    optimizer.step()
+    assert all(map(torch.equal, weights_of(tables), before))
+    assert tables.row_gradients == []
+
+
 def test_torch_autograd_grad_leaves_no_row_gradients():
     """M9: the next step would have applied them. A backward pass beside it keeps its own."""
     tables, head, _ = pair()

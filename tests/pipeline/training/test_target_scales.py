@@ -178,6 +178,33 @@ def test_the_output_range_is_in_the_targets_own_unit(tmp_path):
     assert 2300 < values.max() <= 2500
 
 
+def test_the_output_range_is_that_of_regression_targets_alone():
+    """The logit of a binary target beside a bounded regression was squeezed into the range too: no P(1) below .73."""
+    bounded, free = (
+        ModelSpec("tabular", ModelInputs(NUM_IDS, 3, 2), model_class("tabular").Settings((8,), output_range=given))
+        .build()
+        .eval()
+        for given in ((1.0, 5.0), None)
+    )
+    bounded.scale_targets([TargetScale(1, 1, 3.0, 2.0)])
+    free.load_state_dict(bounded.state_dict())
+    ids, floats, _ = signal(50)
+    found, plain = (model(torch.stack(ids, 1), 9 * torch.stack(floats, 1)).detach() for model in (bounded, free))
+    assert torch.equal(found[:, 0], plain[:, 0])
+    wanted = 1 + 4 / (1 + np.exp(-plain[:, 1].double().numpy()))
+    np.testing.assert_allclose(bounded.in_target_units(found)[:, 1].numpy(), wanted, rtol=1e-5)
+
+
+def test_an_output_range_without_a_regression_target_is_refused_before_training(tmp_path):
+    ids, floats, value = signal(ROWS)
+    table = make_table({"late": value > 0}, ids, floats)
+    with pytest.raises(ModelError, match=r"output_range.*regression targets, and there is none.*binary"):
+        fit(table, tmp_path, output_range=(1.0, 5.0))
+    settings = model_class("tabular").Settings(output_range=(1.0, 5.0))
+    with pytest.raises(ModelError, match="output_range"):
+        new_model(ModelSpec("tabular", ModelInputs(NUM_IDS, 3), settings), table, seed=0)
+
+
 def test_gplvmf_remembers_and_predicts_in_the_targets_own_unit():
     """It standardises what it stores by itself; its outputs are nevertheless those of every other model."""
     rows = random_rows(INPUTS, 64)

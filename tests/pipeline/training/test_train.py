@@ -439,6 +439,24 @@ def test_an_optimizer_without_weight_decay_says_that_the_setting_has_no_effect(c
     assert "cowclip has no weight decay: train.weight_decay=0.01 has no effect" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({}, True),
+        ({"weight_decay": 0.0}, False),
+        ({"optimizer_settings": {"table_weight_decay": 0.1}}, False),
+        ({"optimizer_settings": {"rowwise_method": "lamb"}}, False),
+        ({"optimizer_settings": {"rowwise": False}}, False),
+        ({"optimizer": "adamw", "optimizer_settings": {"rowwise": True}}, False),
+    ],
+)
+def test_tables_that_do_not_decay_are_named_in_the_log(changes, says, caplog):
+    caplog.set_level(logging.INFO)
+    optimizer_of(make_model(), settings_of(**changes))
+    line = "train.weight_decay=0.01 does not reach the embedding tables, whose rows move by Adagrad without decay"
+    assert (line in caplog.text) == says
+
+
 def test_every_optimizer_can_be_chosen():
     assert set(get_args(TrainSettings.model_fields["optimizer"].annotation)) == set(OPTIMIZERS)
     assert set(get_args(TrainSettings.model_fields["schedule"].annotation)) == set(SCHEDULES)

@@ -83,6 +83,31 @@ def test_pieces_give_the_loss_and_the_gradient_of_the_batch(rows, count, seed, h
         torch.testing.assert_close(parameter.grad, wanted.grad, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(("rows", "count"), [(1, 2), (3, 5), (4, 5), (2, 12)])
+@pytest.mark.parametrize("has_weight", [False, True])
+def test_a_batch_of_fewer_rows_than_pieces_is_trained_on(rows, count, has_weight):
+    """A piece without rows had the loss NaN, so that the step was skipped as not finite."""
+    batch, _ = make_batch(rows, 3, has_weight)
+    if has_weight:
+        batch.weight.copy_(torch.arange(1, rows + 1))
+    reference, model = make_model(), make_model()
+    expected = plain_loss(reference, batch)
+    expected.backward()
+    found = make_step(model, accumulate_steps=count)(batch, 0.0, 0.9)
+    torch.testing.assert_close(found, expected.detach(), rtol=1e-5, atol=1e-6)
+    for wanted, parameter in zip(reference.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, wanted.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("rows", "count", "sizes"), [(4, 3, [2, 2]), (6, 5, [2, 2, 2]), (2, 3, [2])])
+def test_fewer_positives_than_pieces_stay_with_their_negatives(rows, count, sizes):
+    batch, _ = make_batch(rows, 3)
+    parts = list(train_step.pieces(batch, count, together=2))
+    assert [part.num_rows for part, _ in parts] == sizes
+    assert torch.equal(torch.cat([part.ids for part, _ in parts]), batch.ids)
+    assert sum(1.0 if share is None else share for _, share in parts) == pytest.approx(1)
+
+
 def test_a_batch_without_any_weight_trains_nothing():
     batch, _ = make_batch(20, 1, has_weight=True)
     batch.weight.zero_()
