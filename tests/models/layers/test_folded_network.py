@@ -158,16 +158,16 @@ def test_each_pass_drops_anew_and_the_backward_pass_drops_the_same():
         assert not torch.allclose(first, second)
         (functional.mse_loss(second, targets) + 2 * functional.mse_loss(first, targets)).backward()
         outputs.append(torch.cat([first, second]).detach())
+    torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(gradients_of(folded), gradients_of(plain), rtol=1e-4, atol=1e-5)
+
+
 def test_an_id_that_int32_does_not_hold_is_an_error_and_no_other_row():
     (_, folded), ids, floats, _ = make()
     wrong = ids.long()
     wrong[3, 1] += 2**32
     with pytest.raises(IndexError):
         folded(wrong, floats)
-
-
-    torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(gradients_of(folded), gradients_of(plain), rtol=1e-4, atol=1e-5)
 
 
 def test_without_dropout_nothing_is_drawn():
