@@ -3,7 +3,8 @@
 Each pass reads and writes every activation once. A program owns BLOCK_N columns and every `stride`-th tile of rows; the
 sums of a tile are taken in float32, those of its tiles and of the programs in float64, in a fixed order, so that the
 result is the same bit for bit from run to run. (All in float64 would ask for more conversions than an H200 does while
-it reads bfloat16 at full speed.)
+it reads bfloat16 at full speed.) Moments of activations are summed as differences from the tile's mean, because far
+from zero their variance is a small difference of large numbers; see `cpu.py`.
 """
 
 from __future__ import annotations
@@ -164,10 +165,15 @@ def _pass(
             exact = value.to(tl.float64)
             sums += tl.sum(exact, axis=0)
             squares += tl.sum(exact * exact, axis=0)
-        else:
-            sums += tl.sum(value, axis=0).to(tl.float64)
         if KIND == "relu":
-            squares += tl.sum(value * value, axis=0).to(tl.float64)
+            count = tl.minimum(num_rows - begin, BLOCK_B)
+            mean = tl.sum(value, axis=0) / count.to(tl.float32)
+            above = tl.where(tile, value - mean[None, :], 0.0)
+            exact = mean.to(tl.float64)
+            sums += count.to(tl.float64) * exact
+            squares += tl.sum(above * above, axis=0).to(tl.float64) + count.to(tl.float64) * exact * exact
+        if KIND == "backward" or KIND == "dropped":
+            sums += tl.sum(value, axis=0).to(tl.float64)
         if KIND == "dropped":
             squares += tl.sum(value * active, axis=0).to(tl.float64)
         begin += tl.num_programs(1) * BLOCK_B

@@ -22,10 +22,10 @@ def assert_rounded(device, found, exact):
     torch.testing.assert_close(found.double().cpu(), exact.cpu(), rtol=eps + 2**-22, atol=2**-22, check_dtype=False)
 
 
-def assert_sums(found, values):
+def assert_sums(found, values, factor=1):
     """Sums [N] float64 of [B, N], taken in float32 over up to 4,096 rows at a time (pairwise: 12 roundings)."""
     assert found.dtype == torch.float64
-    bound = 12 * 2**-24 * values.abs().sum(0) + 1e-12
+    bound = factor * 12 * 2**-24 * values.abs().sum(0) + 1e-12
     assert bool(((found.cpu() - values.sum(0).cpu()).abs() <= bound.cpu()).all())
 
 
@@ -54,7 +54,7 @@ def test_relu_moments(triton_device, shape, dtype, with_bias):
     sums, squares = folded_cuda.relu_moments(values, bias)
     assert_rounded(triton_device, values, exact)
     assert_sums(sums, values.double())  # of what is stored
-    assert_sums(squares, values.double().square())
+    assert_sums(squares, values.double().square(), 3)  # twice by way of the mean
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -134,3 +134,16 @@ def test_moments_of_values_far_from_zero_keep_their_variance(triton_device):
     sums, squares = (found.cpu().numpy() for found in folded_cuda.column_moments(values.to(triton_device)))
     exact = values.double().numpy()
     np.testing.assert_allclose(squares / 3_000 - (sums / 3_000) ** 2, exact.var(axis=0), rtol=1e-4)
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_moments_of_activations_far_from_zero_keep_their_variance(triton_device, with_bias):
+    from gigabatch.models.kernels.folded import cuda as folded_cuda
+
+    values = torch.tensor(np.random.default_rng(3).normal(size=(3_000, 2)), dtype=torch.float32).to(triton_device)
+    bias = torch.full((2,), 1000.0, device=triton_device)
+    if not with_bias:
+        values += bias
+    sums, squares = (found.cpu().numpy() for found in folded_cuda.relu_moments(values, bias if with_bias else None))
+    exact = values.double().cpu().numpy()
+    np.testing.assert_allclose(squares / 3_000 - (sums / 3_000) ** 2, exact.var(axis=0), rtol=2e-5)
