@@ -244,7 +244,7 @@ def test_lamb_moves_the_rows_of_tables_by_adagrad(model, name):
     ("settings", "message"),
     [
         ({"rowwise_method": "adam"}, "unknown rowwise_method of lamb 'adam'. Known: adagrad, lamb"),
-        ({"rowwise": False, "table_lr": 0.1}, "tables are weights like others; leave table_lr out"),
+        ({"rowwise": False, "table_lr": 0.1}, "leave table_lr and table_weight_decay out"),
         ({"lr": 0.0, "table_lr": 0.1}, "table_lr 0.1 is a multiple of lr"),
     ],
 )
