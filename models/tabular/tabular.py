@@ -21,7 +21,7 @@ from gigabatch.models.layers.fields import check_settings, is_number, probabilit
 from gigabatch.models.layers.folded import FoldedNetwork, folded_forward
 from gigabatch.models.model import Model, TargetScale
 
-FOLDED_PARTS = frozenset({nn.Linear, nn.ReLU, nn.BatchNorm1d, nn.Dropout, Dropout, nn.Identity})
+DROPOUTS = (nn.Dropout, Dropout)
 
 
 @dataclass(frozen=True)
@@ -226,9 +226,13 @@ class TabularModel(Model):
         norms = [module for module in self.modules() if isinstance(module, nn.modules.batchnorm._NormBase)]
         if not all(norm.training and norm.track_running_stats and norm.momentum is not None for norm in norms):
             return "a batch norm is in evaluation mode, or keeps its statistics in another way"
-        kinds = [tuple(type(part) for part in block.children()) for block in self.layers.children()]
-        if any(not set(kind) <= FOLDED_PARTS or len(set(kind)) < len(kind) for kind in kinds):
-            return "a layer has a part of another kind"
+        *hidden, last = [[part for part in block.children() if type(part) is not nn.Identity] for block in self.layers]
+        if not all(map(_is_folded_block, hidden)) or [type(part) for part in last] != [nn.Linear]:
+            return "a layer's parts are not linear, ReLU, batch norm and dropout, in this order"
+        if type(self.embedding_dropout) not in (*DROPOUTS, nn.Identity):
+            return "the dropout of the embeddings is of another kind"
+        if self.float_norm is not None and type(self.float_norm) is not nn.BatchNorm1d:
+            return "the norm of the floats is of another kind"
         if any(_hooked(module) for module in self.modules() if module is not self):
             return "a module has hooks, which would not be called"
         if any(rate >= 1 for rate in (_rate(self.embedding_dropout), *map(_rate_of_block, self.layers.children()))):
@@ -253,6 +257,14 @@ def _rate(module: nn.Module) -> float:
 
 def _rate_of_block(block: nn.Module) -> float:
     return max((_rate(part) for part in block.children()), default=0.0)
+
+
+def _is_folded_block(parts: Sequence[nn.Module]) -> bool:
+    """Linear, ReLU, then batch norm or not, then dropout or not."""
+    kinds = [nn.Dropout if type(part) in DROPOUTS else type(part) for part in parts]
+    return kinds in (
+        [nn.Linear, nn.ReLU, *norm, *drop] for norm in ([], [nn.BatchNorm1d]) for drop in ([], [nn.Dropout])
+    )
 
 
 def _hooked(module: nn.Module) -> bool:

@@ -28,7 +28,12 @@ def changed_labels(
     for old, new in zip(known, today, strict=False):
         if old.name == new.name and old.task == new.task == "multiclass":
             yield from _changed_classes(old, new)
-    before, after = ((config["features"] or {}).get("targets") or {} for config in (was, now))
+    old_features, features = ((config["features"] or {}) for config in (was, now))
+    for key in ("task", "threshold"):  # of a recipe that makes its label of ratings
+        old, new = old_features.get(key), features.get(key)
+        if old != new:
+            yield f"features.{key} was {old!r} when the model was trained, and is {new!r} today."
+    before, after = ((config.get("targets") or {}) for config in (old_features, features))
     for name in [name for name in before if name in after]:
         old_label, label = (str(settings[name].get("positive")) for settings in (before, after))
         if old_label != label:

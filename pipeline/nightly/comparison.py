@@ -215,9 +215,9 @@ def window_rows(features: Features, bundles: Mapping[str, Bundle]) -> Any:
 
 
 def train_mean(features: Features) -> Tensor:
-    """What a constant predicts of the first target: the mean of the train split's labels by their weights, float64 [];
-    the shares of the classes, float32 [K], where it has classes; with drawn negatives the share of positives among
-    them."""
+    """What a constant predicts of the first target: the mean of the train split's labels by their weights, float64 [],
+    their quantile where the loss is that of one; the shares of the classes, float32 [K], where it has classes; with
+    drawn negatives the share of positives among them."""
     target, pipeline = features.schema.targets[0], features.pipeline
     if pipeline.config.train.negatives is not None:
         return torch.tensor(1 / (1 + pipeline.config.train.negatives.per_positive), dtype=torch.float64)
@@ -229,6 +229,12 @@ def train_mean(features: Features) -> Tensor:
         for name in (names[0], names[-1])
     )
     mass = torch.ones(len(labels), dtype=torch.float64) if weight is None else mass.double()
+    loss = pipeline.config.train.losses.get(target.name)
+    if loss is not None and loss.kind == "quantile":
+        order = labels.double().argsort()
+        share = mass[order].cumsum(0) / mass.sum()
+        place = int(torch.searchsorted(share, 0.5 if loss.tau is None else loss.tau))
+        return labels.double()[order][min(place, len(order) - 1)]
     if target.task == "multiclass":
         return (labels.long().bincount(mass, minlength=target.num_outputs) / mass.sum()).float()
     return (labels.double() * mass).sum() / mass.sum()

@@ -95,7 +95,8 @@ def _against_constant(run: Path) -> dict[str, Any] | None:
     the first target by the metric that decides at night; None where the evaluation had no such baseline."""
     summary = json.loads((run / "summary.json").read_text())
     names = {"constant": "a constant", "popularity": "the items' popularity"}
-    found = next((item for item in (summary["baselines"] or {"found": []})["found"] if item["name"] in names), None)
+    first, compared = next(iter(summary["targets"]["test"])), summary["baselines"] or {"found": []}
+    found = next((item for item in compared["found"] if item["name"] in names and item["target"] == first), None)
     if found is None:
         return None
     parts = {part["metric"]: part | {"name": names[found["name"]]} for part in found["differences"]}

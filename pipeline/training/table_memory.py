@@ -47,6 +47,8 @@ def large_tables(spec: ModelSpec, names: Sequence[str], free_bytes: int) -> list
         if rows in of_size:
             of_size[rows] += rows * width
     taken = {name: of_size[size] * FLOAT_BYTES // sizes.count(size) for name, size in zip(names, sizes, strict=True)}
+    if (widths := getattr(spec.settings, "embedding_widths", None)) is not None:
+        taken = {name: size * w * FLOAT_BYTES for name, size, w in zip(names, sizes, widths, strict=True)}
     found = []
     for name, size in sorted(zip(names, sizes, strict=True), key=lambda column: -taken[column[0]]):
         if taken[name] <= LARGE_SHARE * free_bytes:

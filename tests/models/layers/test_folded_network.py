@@ -313,6 +313,33 @@ def test_a_part_that_was_replaced_counts(part):
     assert (folded.folding_obstacle() is None) == isinstance(part, nn.Identity)
 
 
+def _block(*parts):
+    return lambda model: setattr(model.layers, "0", nn.Sequential(model.layers[0][0], *parts))
+
+
+CHANGES = {
+    "no relu": _block(nn.Identity(), nn.BatchNorm1d(24)),
+    "norm first": _block(nn.BatchNorm1d(24), nn.ReLU()),
+    "dropout before the relu": _block(nn.Dropout(0.3), nn.ReLU(), nn.BatchNorm1d(24)),
+    "dropout before the norm": _block(nn.ReLU(), nn.Dropout(0.3), nn.BatchNorm1d(24)),
+    "a relu at the end": lambda model: model.layers[-1].append(nn.ReLU()),
+    "dropout at the end": lambda model: model.layers[-1].append(nn.Dropout(0.3)),
+    "another dropout of embeddings": lambda model: setattr(model, "embedding_dropout", nn.AlphaDropout(0.4)),
+    "another norm of floats": lambda model: setattr(model, "float_norm", nn.LayerNorm(5)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_another_order_of_parts_takes_the_plain_path(change):
+    (plain, folded), ids, floats, targets = make()
+    for model in (plain, folded):
+        CHANGES[change](model)
+    outputs = [backward(model, ids, floats, targets) for model in (plain, folded)]
+    torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(gradients_of(folded), gradients_of(plain), rtol=1e-4, atol=1e-5)
+    assert folded.folding_obstacle() is not None
+
+
 def test_a_hook_is_called():
     (_, folded), ids, floats, _ = make()
     seen = []

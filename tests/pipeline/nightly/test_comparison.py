@@ -234,10 +234,26 @@ def test_the_train_splits_mean_follows_the_weights(tmp_path, task):
     target = Target("y", task, 2 if task == "multiclass" else 1)
     for weight in (None, "w"):
         schema = SimpleNamespace(targets=(target,), only={"weight": weight}.get)
-        pipeline = SimpleNamespace(engine="pandas", config=SimpleNamespace(train=SimpleNamespace(negatives=None)))
+        train = SimpleNamespace(negatives=None, losses={})
+        pipeline = SimpleNamespace(engine="pandas", config=SimpleNamespace(train=train))
         found = train_mean(SimpleNamespace(schema=schema, pipeline=pipeline, parts=lambda split: paths))
         wanted = np.average(labels, weights=None if weight is None else frame["w"].astype("float64"))
         assert found.tolist() == pytest.approx([1 - wanted, wanted] if task == "multiclass" else wanted)
+
+
+@pytest.mark.parametrize("tau", [0.05, 0.5, 0.95])
+def test_the_constant_of_a_quantile_loss_is_that_quantile(tmp_path, tau):
+    """The mean is nearer to the labels than any right answer of a high quantile, so no such model was promoted."""
+    price = np.random.default_rng(4).lognormal(size=2000).astype("float32")
+    weights = np.random.default_rng(5).integers(0, 4, 2000).astype("float32")
+    path = tmp_path / "0.parquet"
+    pd.DataFrame({"y": price, "w": weights}).to_parquet(path)
+    train = SimpleNamespace(negatives=None, losses={"y": SimpleNamespace(kind="quantile", tau=tau)})
+    pipeline = SimpleNamespace(engine="pandas", config=SimpleNamespace(train=train))
+    for weight, repeated in ((None, price), ("w", np.repeat(price, weights.astype(int)))):
+        schema = SimpleNamespace(targets=(REGRESSION,), only={"weight": weight}.get)
+        found = train_mean(SimpleNamespace(schema=schema, pipeline=pipeline, parts=lambda split: [path]))
+        assert float(found) == pytest.approx(np.quantile(repeated, tau, method="inverted_cdf"))
 
 
 def test_promotion_by_mrr_follows_the_weights_of_the_rows():

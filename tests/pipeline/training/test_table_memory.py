@@ -6,6 +6,7 @@ import pytest
 
 from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.shelf import MODELS, ModelSpec, model_class
+from gigabatch.models.tabular.tabular import TabularSettings
 from gigabatch.pipeline.stages import stages
 from gigabatch.pipeline.training.table_memory import large_tables
 
@@ -64,3 +65,9 @@ def test_a_training_names_its_large_tables_first(tiny, monkeypatch, caplog):
     monkeypatch.setattr(stages, "free_memory", lambda device: GIB)
     tiny.train("train.epochs=1", "seed=3")
     assert "of memory that are free" not in caplog.text
+
+
+def test_widths_that_are_given_are_those_of_their_columns():
+    spec = ModelSpec("tabular", ModelInputs((1_000_000, 1_000_000), 0), TabularSettings(embedding_widths=(600, 1)))
+    (text,) = large_tables(spec, ["wide", "narrow"], free_bytes=16 << 30)
+    assert "column 'wide': its table of 1,000,000 ids x 600 numbers" in text
