@@ -24,10 +24,14 @@ class DataError(ValueError):
 
     @classmethod
     def missing_columns(cls, missing: Iterable[str], available: Iterable[str], where: str) -> "DataError":
+        missing, available = list(missing), list(available)
+        blanks = {str(name).strip() for name in available} - set(map(str, available))
+        hint = "Rename the column in the input or correct the configuration."
+        if blanks & set(map(str, missing)):
+            hint = "Some names have blanks at their edges. Where one stands after each comma, set separator: ', '."
         return cls(
             f"{where}: column(s) {', '.join(map(repr, missing))} not found. "
-            f"Columns there: {', '.join(map(repr, available))}. "
-            "Rename the column in the input or correct the configuration."
+            f"Columns there: {', '.join(map(repr, available))}. {hint}"
         )
 
     @classmethod

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
+from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.schema import Target
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.metrics.pointwise import roc_auc
@@ -52,7 +53,27 @@ def data_warnings(
     """
     rows = {split: len(table) for split, table in tables.items()}
     found = [] if only_positives else [*label_warnings(tables), *leak_warnings(tables["train"])]
-    return found + column_warnings(missing, unseen_shares(preprocessor, tables), rows)
+    found += column_warnings(missing, unseen_shares(preprocessor, tables), rows)
+    return found + blank_warnings(preprocessor)
+
+
+def blank_warnings(preprocessor: Any) -> list[str]:
+    """Columns of text of which two values differ by blanks at their edges alone."""
+    found = []
+    for name, vocabulary in preprocessor.vocabularies.items():
+        values = engine_of(vocabulary.values).to_pandas(vocabulary.values.to_frame("value"))["value"]
+        if not isinstance(values.iloc[0] if len(values) else None, str):
+            continue
+        plain = values.str.strip()
+        twice = values[plain.duplicated(keep=False)]
+        if len(twice):
+            pair = [value for value in twice if value.strip() == twice.iloc[0].strip()][:2]
+            found.append(
+                f"column {name!r}: {len(twice):,} of its {len(values):,} values differ by blanks at their edges alone, "
+                f"such as {pair[0]!r} and {pair[1]!r}. Where a blank stands after each comma of a CSV file, set "
+                "separator: ', '."
+            )
+    return found
 
 
 def label_warnings(tables: Mapping[str, PackedTable]) -> list[str]:

@@ -11,7 +11,7 @@ MOST_CLASSES = 10  # that a message lists
 
 
 def changed_labels(
-    known: Sequence[Target], today: Sequence[Target], was: Mapping[str, Any], now: Mapping[str, Any]
+    known: Sequence[Target], asked: Sequence[Target], was: Mapping[str, Any], now: Mapping[str, Any]
 ) -> Iterator[str]:
     """A sentence for each target whose labels are numbered or turned in another way than when the model was trained.
 
@@ -20,19 +20,19 @@ def changed_labels(
 
     Parameters
     ----------
-    known, today
+    known, asked
         The targets of the model's schema, and of today's.
     was, now
         The configuration of the model's run, and today's, as `RunConfig.to_dict` gives them.
     """
-    for old, new in zip(known, today, strict=False):
+    for old, new in zip(known, asked, strict=False):
         if old.name == new.name and old.task == new.task == "multiclass":
             yield from _changed_classes(old, new)
     old_features, features = ((config["features"] or {}) for config in (was, now))
     for key in ("task", "threshold"):  # of a recipe that makes its label of ratings
-        old, new = old_features.get(key), features.get(key)
-        if old != new:
-            yield f"features.{key} was {old!r} when the model was trained, and is {new!r} today."
+        setting, today = old_features.get(key), features.get(key)
+        if setting != today:
+            yield f"features.{key} was {setting!r} when the model was trained, and is {today!r} now."
     before, after = ((config.get("targets") or {}) for config in (old_features, features))
     for name in [name for name in before if name in after]:
         old_label, label = (str(settings[name].get("positive")) for settings in (before, after))

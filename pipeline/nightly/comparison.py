@@ -225,7 +225,7 @@ def train_mean(features: Features) -> Tensor:
     names = [target.name] if weight is None else [target.name, weight]
     parts = [engine.read_parquet(path, names) for path in features.parts("train")]
     labels, mass = (
-        torch.cat([torch.as_tensor(engine.to_host(engine.array(part[name]))) for part in parts])
+        torch.cat([torch.tensor(engine.to_host(engine.array(part[name]))) for part in parts])
         for name in (names[0], names[-1])
     )
     mass = torch.ones(len(labels), dtype=torch.float64) if weight is None else mass.double()

@@ -151,6 +151,13 @@ def _class_numbers(name: str, labels: dict[str, Any]) -> tuple[dict[str, Any], t
     classes = _sorted_classes(_values(labels["train"]))
     if len(classes) < 2:
         raise DataError(f"target {name!r}: the train split holds only {_shown(classes)}; multiclass needs two classes.")
+    plain: dict[str, str] = {}
+    for value in classes:
+        if (other := plain.setdefault(value.strip(), value)) != value:
+            raise DataError(
+                f"target {name!r}: classes {other!r} and {value!r} differ by blanks alone. Set label_strip: ' ', or "
+                "separator: ', ' where a blank stands after each comma of the file."
+            )
     known = engine.frames.Series(classes)
     numbers = {}
     for split, column in labels.items():

@@ -11,6 +11,7 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.schema import Column, IdColumn, Schema, Target, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline.evaluation.checks import (
+    blank_warnings,
     column_warnings,
     label_warnings,
     leak_warnings,
@@ -152,6 +153,23 @@ def test_a_leak_is_seen_where_positives_stand_at_an_even_period(period):
     y = np.arange(ROWS) % period == 0
     found = leak_warnings(labelled("binary", y, x=y.astype(float), codes=y.astype(int) + 3, none=np.zeros(ROWS)))
     assert {text.split("'")[1] for text in found} == {"x", "codes"}
+
+
+def test_values_that_differ_by_blanks_alone_are_told():
+    schema = Schema(
+        (
+            Column("city", "categorical", "string"),
+            Column("n", "categorical", "int64"),
+            Column("y", "target", "float32"),
+        ),
+        (Target("y", "binary"),),
+    )
+    frame = pd.DataFrame({"city": ["Rome", " Rome", "Oslo", "Oslo"], "n": [1, 2, 3, 4], "y": [0.0, 1.0, 0.0, 1.0]})
+    (text,) = blank_warnings(Preprocessor(schema).fit([frame]))
+    assert text.startswith("column 'city': 2 of its 3 values differ by blanks at their edges alone, such as ")
+    assert "'Rome'" in text
+    assert "' Rome'" in text
+    assert blank_warnings(Preprocessor(schema).fit([frame.assign(city="Rome ")])) == []
 
 
 def test_too_few_rows_of_a_class_tell_nothing():

@@ -167,6 +167,18 @@ def test_whole_number_classes_sort_by_value(table, tmp_path):
     assert build(path=path, continuous=("x",), targets=KIND).schema.targets[0].classes == ("-1", "9", "10")
 
 
+def test_classes_that_differ_by_blanks_alone_are_an_error(table, tmp_path):
+    path = write(tmp_path, table.assign(kind=[" ham" if row % 3 == 0 else "ham" for row in range(len(table))]))
+    with pytest.raises(DataError, match="classes ' ham' and 'ham' differ by blanks alone"):
+        build(path=path, continuous=("x",), targets=KIND)
+
+
+def test_a_column_whose_name_has_a_blank_before_it_is_named_with_the_cure(table, tmp_path):
+    path = write(tmp_path, table.rename(columns={"x": " x"}))
+    with pytest.raises(DataError, match=r"column\(s\) 'x' not found\. .* set separator: ', '"):
+        build(path=path, continuous=("x",), targets=KIND)
+
+
 def test_a_class_that_the_train_split_lacks_is_an_error(table, tmp_path):
     paths = {"train_path": write(tmp_path, table), "valid_path": write(tmp_path, table.head(50), "v.csv")}
     test = write(tmp_path, table.assign(kind="tofu"), "u.csv")
