@@ -12,7 +12,7 @@ from gigabatch.pipeline.config.config import TrainSettings, WholeTrainSettings
 RULED = ("epochs", "batch_size", "lr_max")
 ROW_VISITS = 400_000  # that an epoch's number is chosen for
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 40
-STEPS = 1500  # that a batch is chosen for
+STEPS, STEPS_WITH_IDS = 1500, 1000  # that a batch is chosen for
 FEWEST_STEPS = 200  # of a training, as far as MOST_EPOCHS allows
 LEAST_BATCH, MOST_BATCH = 64, 4096
 REFERENCE_BATCH = 256  # to which the learning rates below belong
@@ -41,7 +41,7 @@ def settle(settings: TrainSettings, rows: int, num_ids: Sequence[int]) -> WholeT
     --------
     >>> found = settle(TrainSettings(), rows=28_950, num_ids=(9, 16, 7, 42))
     >>> found.epochs, found.batch_size, round(found.lr_max, 4)
-    (13, 256, 0.03)
+    (13, 512, 0.04)
     >>> settle(TrainSettings(epochs=3, lr_max=0.1), rows=26_000, num_ids=()).batch_size
     64
     """
@@ -53,7 +53,8 @@ def settle(settings: TrainSettings, rows: int, num_ids: Sequence[int]) -> WholeT
             epochs = max(min(epochs, int(sqrt(rows / (2 * sum(num_ids))))), 1)
         epochs = max(epochs, min(ceil(FEWEST_STEPS * (settings.batch_size or LEAST_BATCH) / rows), MOST_EPOCHS))
     if batch_size is None:
-        nearest = 2 ** round(log2(rows * epochs / STEPS)) if rows * epochs > STEPS else 1
+        steps = STEPS_WITH_IDS if num_ids else STEPS
+        nearest = 2 ** round(log2(rows * epochs / steps)) if rows * epochs > steps else 1
         batch_size = max(min(max(nearest, LEAST_BATCH), MOST_BATCH), 2 * settings.accumulate_steps)
     if lr is None:
         reference = REFERENCE_LR[settings.optimizer]
