@@ -198,9 +198,10 @@ def test_a_report_that_cannot_be_written_changes_nothing_of_what_was_decided(fin
 def test_a_night_that_is_stopped_leaves_its_line_and_nothing_else(tiny, number):
     """P16, R9."""
     child = tiny.start(
+        "import time\n"
         "from gigabatch.pipeline.commands.app import main\n"
         "from gigabatch.pipeline.stages import stages\n"
-        "def wait(*_, **__):\n    print('training', flush=True); sys.stdin.readline()\n"
+        "def wait(*_, **__):\n    print('training', flush=True)\n    while True:\n        time.sleep(0.05)\n"
         "stages.train_model = wait\n"
         "sys.exit(main(['nightly', '--config', config, '-q']))"
     )

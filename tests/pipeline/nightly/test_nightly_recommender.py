@@ -167,4 +167,4 @@ def test_a_current_model_whose_schema_names_no_item_is_refused(grown):
     current, candidate = (load_bundle(folder / "runs" / "clicks" / "current" / "model") for _ in range(2))
     current.preprocessor.schema = replace(current.schema, entities=())
     with pytest.raises(ConfigError, match=r"named no item, so none can be drawn.*gigabatch promote abc makes the new"):
-        compare(features, current, candidate, {}, "abc")
+        compare(features, current, candidate, {"config": features.pipeline.config.to_dict()}, "abc")
