@@ -198,7 +198,8 @@ def test_a_report_that_cannot_be_written_changes_nothing_of_what_was_decided(fin
 def test_a_night_that_is_stopped_leaves_its_line_and_nothing_else(tiny, number):
     """P16, R9."""
     child = tiny.start(
-        "import time\n"
+        # A suite that a shell runs in the background ignores SIGINT, and so would its children.
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from gigabatch.pipeline.commands.app import main\n"
         "from gigabatch.pipeline.stages import stages\n"
         "def wait(*_, **__):\n    print('training', flush=True)\n    while True:\n        time.sleep(0.05)\n"
