@@ -1,8 +1,10 @@
 """Our contender of benchmarks/end_to_end.py: a Parquet file to the AUC of the validation rows.
 
-    python -m benchmarks.end_to_end_ours '{"path": FILE, "recipe": {...}, "device": "cpu", "seed": 0, "warm_up": ""}'
+    python -m benchmarks.end_to_end_ours '{"path": FILE, "recipe": {...}, "device": "cpu", "engine": "pandas",
+        "seed": 0, "warm_up": ""}'
 
-Run by the benchmark. Prints one JSON line: seconds of each part, AUC and log loss.
+Run by the benchmark. Prints one JSON line: seconds of each part, AUC and log loss; on a GPU also the most memory that
+torch held.
 """
 
 from __future__ import annotations
@@ -16,12 +18,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.pairs import schema
+from benchmarks.pairs import ROWS_IN_LIST, schema
 
 WIDTHS = {"user_id": 16, "item_id": 16, "platform": 4, "city": 8, "device": 1, "current_filters": 8}
 OTHER_WIDTH = 3
+VALID_OF = 5  # one list of so many validates, the first
 LAYERS = (64, 32)
 WAITING = "of which waiting for batches"
+# Rows that are scored at a time: on a CPU as many as stay in the cache, on a GPU enough to fill it.
+SCORED_ROWS = {"cpu": 1 << 13, "cuda": 1 << 20}
 
 
 @dataclass(frozen=True)
@@ -62,8 +67,9 @@ def read_splits(path: str, engine_name: str, clock: Clock) -> tuple[Any, Any]:
     if engine.NAME == "pandas":
         splits = split_arrow(frame, names, engine)
     else:
-        valid = frame["row_id"] % 5 == 0
-        splits = frame.loc[~valid, names], frame.loc[valid, names]
+        valid = frame["row_id"] % VALID_OF == 0
+        frame = frame[names]
+        splits = frame[~valid].reset_index(drop=True), frame[valid].reset_index(drop=True)
     clock("split")
     return splits
 
@@ -74,7 +80,7 @@ def split_arrow(frame: Any, names: list[str], engine: Any) -> tuple[Any, Any]:
     import pandas as pd
     import pyarrow as pa
 
-    valid = frame["row_id"].to_numpy() % 5 == 0
+    valid = frame["row_id"].to_numpy() % VALID_OF == 0
 
     def filtered(task: tuple[bool, str]) -> Any:
         mask, name = task
@@ -162,17 +168,18 @@ def judge(model: Any, table: Any, clock: Clock) -> dict[str, float]:
 
     batch = table.unpack(table.words)
     with torch.inference_mode():
-        blocks = zip(batch.ids.split(1 << 13), batch.floats.split(1 << 13), strict=True)  # in the cache
+        size = SCORED_ROWS[table.device.type]
+        blocks = zip(batch.ids.split(size), batch.floats.split(size), strict=True)
         scores = torch.cat([model(ids, floats)[:, 0] for ids, floats in blocks]).sigmoid()
         found = {"auc": float(roc_auc(scores, batch.targets[0])), "logloss": float(log_loss(scores, batch.targets[0]))}
     clock("metrics")
     return found
 
 
-def whole(path: str, recipe: Recipe, device: str, seed: int = 0) -> dict[str, Any]:
+def whole(path: str, recipe: Recipe, device: str, engine: str, seed: int = 0) -> dict[str, Any]:
     """File to metrics; seconds by part."""
     clock = Clock(device)
-    train, valid = read_splits(path, "auto" if device == "cuda" else "pandas", clock)
+    train, valid = read_splits(path, engine, clock)
     tables = encode(train, valid, device, clock)
     del train, valid
     model = train_epoch(tables[0], recipe, device, seed, clock)
@@ -180,22 +187,43 @@ def whole(path: str, recipe: Recipe, device: str, seed: int = 0) -> dict[str, An
     return {"seconds": clock.seconds, "train_rows": len(tables[0]), **found, **asdict(recipe)}
 
 
-def once(path: str, recipe: Recipe, device: str, seed: int, warm_up: str) -> dict[str, Any]:
+def train_rows(rows: int) -> int:
+    """How many of the first `rows` rows of the table train."""
+    lists, rest = divmod(rows, ROWS_IN_LIST * VALID_OF)
+    return lists * ROWS_IN_LIST * (VALID_OF - 1) + max(rest - ROWS_IN_LIST, 0)
+
+
+def warm_up_rows(rows: int, batch_size: int) -> int:
+    """Rows of a table whose training has every shape of the one on `rows` rows.
+
+    That is: full batches beyond those that a CUDA graph is captured after, and a last batch of the same size.
+    """
+    from gigabatch.pipeline.training.train_step import WARMUP_STEPS
+
+    wanted = min((WARMUP_STEPS + 2) * batch_size + train_rows(rows) % batch_size, train_rows(rows))
+    lists, rest = divmod(wanted, ROWS_IN_LIST * (VALID_OF - 1))
+    return lists * ROWS_IN_LIST * VALID_OF + (ROWS_IN_LIST + rest if rest else 0)
+
+
+def once(path: str, recipe: Recipe, device: str, engine: str, seed: int, warm_up: str) -> dict[str, Any]:
     """`whole` in this process; warm_up: a small table that goes the whole way first, or nothing."""
     import torch
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     started = time.perf_counter()
     if warm_up:
-        whole(warm_up, recipe, device)
+        whole(warm_up, recipe, device, engine)
     first = time.perf_counter() - started
-    return {**whole(path, recipe, device, seed), "warm up": first}
+    found = {**whole(path, recipe, device, engine, seed), "warm up": first}
+    if device != "cpu":
+        found["torch's peak GiB"] = torch.cuda.max_memory_allocated() / 2**30
+    return found
 
 
-def search(path: str, device: str, grid: Mapping[str, Sequence[float]]) -> None:
+def search(path: str, device: str, engine: str, grid: Mapping[str, Sequence[float]]) -> None:
     """AUC and training seconds over a grid of `Recipe`'s batch_size, lr and table_lr; the table is encoded once."""
     clock = Clock(device)
-    train, valid = encode(*read_splits(path, "auto" if device == "cuda" else "pandas", clock), device, clock)
+    train, valid = encode(*read_splits(path, engine, clock), device, clock)
     for values in itertools.product(*grid.values()):
         recipe = Recipe(**dict(zip(grid, values, strict=True)), optimizer="lamb")
         model = train_epoch(train, recipe, device, 0, clock)
@@ -209,9 +237,4 @@ def search(path: str, device: str, grid: Mapping[str, Sequence[float]]) -> None:
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
-    print(
-        json.dumps(
-            once(given["path"], Recipe(**given["recipe"]), given["device"], given["seed"], given["warm_up"]),
-            allow_nan=False,
-        )
-    )
+    print(json.dumps(once(**given | {"recipe": Recipe(**given["recipe"])}), allow_nan=False))

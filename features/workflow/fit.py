@@ -6,9 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import dask
-import dask.threaded
-
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.operators.base import FittedOperator
 
@@ -51,6 +48,8 @@ def fit_together(
 
 def threads(count: int) -> Callable[..., Any]:
     """A scheduler that holds no more than so many partitions at once, in threads of this process."""
+    import dask.threaded
+
     return partial(dask.threaded.get, num_workers=count)
 
 
@@ -67,6 +66,8 @@ def _one_pass(
     operators: Mapping[Any, FittedOperator], parts: Sequence[Any], prepare: Any, view: Any, read: Any, scheduler: Any
 ) -> dict[Any, Any]:
     """The merged partial of every operator."""
+    import dask  # not at the top: `fit_pack` runs where Dask is not installed
+
     inputs = list(dict.fromkeys(name for operator in operators.values() for name in operator.inputs))
 
     def partials(part: Any) -> dict[Any, Any]:
