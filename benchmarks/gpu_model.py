@@ -1,6 +1,6 @@
 """A model of the limit: bytes, operations and launches of each stage, from code and shapes, over a machine's ceilings.
 
-    python -m benchmarks.gpu_model [--rows N] [--batch N] [--save] [--measured RESULT.json] [--ceilings JSON|FILE]
+    python -m benchmarks.gpu_model [--rows N] [--batch N] [--save] [--measured RESULT.json] [--ceilings JSON]
     python -m benchmarks.gpu_model --device cpu --rows 1000000 --batch 7168 --measured RESULT.json   # a check of itself
 
 Nothing here is a measurement of a GPU. By default the ceilings are those of an H200 and its host (`H200`), and the
@@ -20,8 +20,9 @@ What is counted, and how:
 - artifacts of `make train`: their bytes over the link, the checksum's rate and the disk. With the hand-over (packed
   rows go on to training while they are written) what is written runs beside training, and only the rest counts.
 
-`--measured` compares with a result of benchmarks/end_to_end, part by part: measured over modelled. With `--device cpu`
-the ceilings are measured on this machine, which is how far the counting can be checked without a GPU.
+`--measured` compares with a result of benchmarks/end_to_end, part by part: measured over modelled. `--ceilings`
+replaces ceilings by name, with those that were measured on a device. With `--device cpu` they are measured on this
+machine, which is how far the counting can be checked without a GPU.
 """
 
 from __future__ import annotations
@@ -50,7 +51,6 @@ from benchmarks.end_to_end import FULL_ROWS, MOST_BATCH, OURS
 from benchmarks.end_to_end_ours import SCORED_ROWS, Recipe, build, train_rows
 
 SECTOR = 32  # bytes that device memory moves at least
-L2 = 50e6  # bytes; tables within it are not read from memory at random
 SAMPLE_ROWS = 200_000
 READER_LAUNCHES = 100  # of cuDF's Parquet reader and of a filter; not counted from its code
 RADIX_BITS = 8  # that a pass of CUB's radix sort takes
@@ -421,9 +421,11 @@ class Encoding:
 
     read: compressed pages cross the link, are read and unpacked (2 x file), and decoded into columns (2 x memory).
     split: every column is read and written once, in one of the two frames.
-    A text or number becomes a 64-bit key: its bytes are read, 8 written. Keys are grouped in a hash table of 16 bytes
-    an entry, half full: a key is read, a slot read and written, at random where the table is larger than the cache. Its
-    number is written (4), and the row is compared with its group's first (bytes twice). Distinct values are sorted.
+    fit, of a column of ids, as `engines/cudf.py` numbers values: its bytes are read and a 64-bit key written; keys are
+    sorted with their places (`sorting`), fetched in that order and compared with their neighbours (8 at random, 8
+    written, 17), numbered (16) and the numbers scattered to the rows (8, 8 at random), and cast (12). A text is
+    compared with its number's first (fetched, both read). Distinct values are sorted by count and value.
+    encode: a key, a binary search in keys that lie in the cache, its number (24), the same comparison.
     A float is read once for its statistics, once more for its median, and once to be packed; packing writes whole rows.
     """
 
@@ -454,20 +456,18 @@ class Encoding:
         launches = 0
         for column in self.table.schema.ids:
             name = column.name
-            value = self.table.column_bytes[name]
-            stream += rows * (value + 8 + 8 + 4)
-            entries = 2 * 16 * self.table.distinct[name]
-            slot = rows * 2 * SECTOR
-            if entries > L2:
-                random += slot
-            else:
-                stream += rows * 16
+            stream += rows * (self.table.column_bytes[name] + 8)
             if name in self.table.text_bytes:
-                stream += rows * 2 * self.table.text_bytes[name]
+                stream += rows * 4 * self.table.text_bytes[name]
+                launches += 8
             if fitted:
-                sort = sorting(self.table.distinct[name], 8)
-                stream, launches = stream + 2 * sort[0], launches + 2 * int(sort[3])
-            launches += 8
+                sort, distinct = sorting(rows, 8), sorting(self.table.distinct[name], 8)
+                stream += rows * (8 + 17 + 16 + 8 + 12) + sort[0] + 2 * distinct[0]
+                random += rows * 2 * SECTOR
+                launches += int(sort[3] + 2 * distinct[3]) + 12
+            else:
+                stream += rows * 24
+                launches += 8
         return Work(stage, "ids", stream, random, launches=launches)
 
     def _floats(self) -> Work:
@@ -685,14 +685,14 @@ def measured_ceilings(table: Shapes, dtype: torch.dtype) -> Ceilings:
     return Ceilings(**rate, **free, launch=launch, replay=launch, sources=str(rates))
 
 
-def read_ceilings(text: str) -> Ceilings:
-    """The H200's, with those that JSON text or a file of it names; ValueError for a name that is none."""
+def read_ceilings(text: str, base: Ceilings = H200) -> Ceilings:
+    """Those of `base`, but for what JSON text or a file of it names; ValueError for a name that is none."""
     given = json.loads(Path(text).read_text() if not text.lstrip().startswith("{") else text)
     known = {field.name for field in fields(Ceilings)}
     unknown = sorted(set(given) - known)
     if unknown:
         raise ValueError(f"--ceilings: unknown {', '.join(unknown)}. Known: {', '.join(sorted(known))}.")
-    return replace(H200, **given)
+    return replace(base, **given)
 
 
 def compare(modelled: Mapping[str, float], result: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -723,7 +723,7 @@ def main() -> None:
     rows = 1_000_000 if flags.quick and flags.rows == FULL_ROWS else flags.rows
     table = Shapes.of(rows)
     dtype = choose_precision("auto", "cpu").dtype if here else torch.bfloat16
-    ceilings = measured_ceilings(table, dtype) if here else read_ceilings(flags.ceilings or "{}")
+    ceilings = read_ceilings(flags.ceilings or "{}", measured_ceilings(table, dtype) if here else H200)
     recipe = replace(OURS, batch_size=min(flags.batch, table.train))
     step = Step.of(table, recipe, dtype)
     benchmark = benchmark_path(table, recipe, step, SCORED_ROWS["cpu" if here else "cuda"])

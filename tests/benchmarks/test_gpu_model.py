@@ -181,6 +181,20 @@ def test_stages_are_the_parts_that_the_benchmark_times(shapes, step):
     assert parts == {*gpu_model.stages_of(works(shapes, step)), "pack"}
 
 
+def test_encoding_a_column_of_text_by_hand(shapes):
+    """A table of one text column of 10 letters and a 4-byte offset, 1,000 rows of which 800 train, 50 values."""
+    from gigabatch.features.schema import IdColumn, TensorSchema
+
+    schema = TensorSchema((IdColumn("user_id", 53),), (), ())
+    sizes = {"rows": 1000, "column_bytes": {"user_id": 14.0}, "text_bytes": {"user_id": 10.0}, "schema": schema}
+    encoding = gpu_model.Encoding(gpu_model.replace(shapes, distinct={"user_id": 50.0}, **sizes))
+    ids = encoding._keys("encode train", 800, fitted=True)
+    sort = 8 + 8 * (16 + 16)  # keys once to count, then eight passes that read and write 16 bytes
+    assert ids.stream == 800 * (14 + 8 + 40 + sort + 8 + 17 + 16 + 8 + 12) + 2 * 50 * sort
+    assert ids.random == 800 * 2 * 32
+    assert encoding._keys("encode valid", 200, fitted=False).stream == 200 * (14 + 8 + 40 + 24)
+
+
 def result(**parts):
     return {"details": {"ours by part": parts}}
 
