@@ -7,10 +7,11 @@ from argparse import Namespace
 from collections import Counter
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from benchmarks import end_to_end, pairs
-from benchmarks.end_to_end_ours import Recipe, train_rows, warm_up_rows
+from benchmarks.end_to_end_ours import Clock, Recipe, read_splits, train_rows, warm_up_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 # What the offline GPU box has of what we use; whatever else is installed here is hidden from the benchmark.
@@ -259,3 +260,22 @@ def test_it_runs_with_what_the_box_has(tmp_path):
     result = json.loads(found.stdout.strip().splitlines()[-1])
     assert result["train_rows"] == 16_000
     assert 0.5 < result["auc"] < 0.9
+
+
+def test_frames_of_cudf_are_split_as_those_of_arrow(monkeypatch, tmp_path):
+    """The branch of a GPU, on pandas frames in place of cuDF's: the same rows, numbered from 0 anew."""
+    path = tmp_path / "pairs.parquet"
+    pairs.write_pairs_from_device(path, 1_010, "cpu")
+    clock = Clock("cpu")
+    expected = read_splits(str(path), "pandas", clock)
+    engine = Namespace(NAME="cudf", read_columns=lambda path, names: pd.read_parquet(path, columns=names))
+    monkeypatch.setattr("gigabatch.features.engines.frame.load_engine", lambda name: engine)
+    found = read_splits(str(path), "cudf", clock)
+    for ours, arrow in zip(found, expected, strict=True):
+        assert list(ours.index) == list(range(len(arrow)))
+        assert list(ours.columns) == list(arrow.columns)
+        for name in ("user_id", "item_id", "current_filters", "cont_3", "target"):
+            left, right = (
+                frame[name].astype(object).where(frame[name].notna(), None).tolist() for frame in (ours, arrow)
+            )
+            assert left == right, name
