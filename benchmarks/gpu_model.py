@@ -12,9 +12,9 @@ slower.
 
 What is counted, and how:
 
-- a training step, the evaluation: the real `TrainStep` and model run here, and every operation of torch that would be
-  a kernel is counted with the bytes of its tensors (`Tally`); the project's own kernels by what they must read and
-  write (`CountedKernels`), their launches as their wrappers group the tables;
+- a training step, the evaluation: the real `TrainStep` runs on the meta device and the model on the CPU, and every
+  operation of torch that would be a kernel is counted with the bytes of its tensors (`Tally`); the project's own
+  kernels by what they must read and write (`CountedKernels`), their launches as their wrappers group the tables;
 - order and gather: one launch where `loaders/order/gather_cuda.py` exists, else torch's operations on the meta device;
 - reading, encoding, packing: by the formulas in `Encoding`, for bytes of columns that a sample of the table has;
 - artifacts of `make train`: their bytes over the link, the checksum's rate and the disk. With the hand-over (packed
@@ -33,8 +33,8 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -191,10 +191,12 @@ class Tally(TorchDispatchMode):
         return dict(sorted(found.items()))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
         name = func._schema.name.removeprefix("aten::")
         if name == "_local_scalar_dense":
             self.reads_of_host += 1
+            if args[0].is_meta:
+                return 0.0
+        found = func(*args, **(kwargs or {}))
         if not (func.is_view or name.startswith(self.FREE) or name == "detach"):
             self._count(name, args, kwargs or {}, found)
         return found
@@ -314,27 +316,40 @@ def without(tally: Tally) -> Iterator[None]:
 
 
 @contextmanager
-def counted_as_on_a_gpu() -> Iterator[Tally]:
-    """Within it torch's operations on CPU tensors take the way of a GPU's, and they and all kernels are counted."""
+def counted_as_on_a_gpu(dtype: torch.dtype = torch.float32) -> Iterator[Tally]:
+    """Within it operations of torch and all kernels are counted, and tensors of the meta device are as on a GPU.
+
+    dtype: of products under autocast, which torch has none of for that device.
+    """
     from gigabatch.models import kernels
-    from gigabatch.models.optimizers import lamb
 
     tally = Tally()
     stand_in, real = CountedKernels(tally), kernels.kernel
     holders = [module for module in list(sys.modules.values()) if getattr(module, "kernel", None) is real]
-    compiled = lamb._is_compiled
-    try:
+    with patches() as patch:
         for module in holders:
-            module.kernel = lambda *_: stand_in  # type: ignore[attr-defined]
-        lamb._is_compiled = lambda *_: False  # which a CPU alone has
-        Tensor.is_cuda = property(lambda tensor: True)  # type: ignore[assignment]
+            patch(module, "kernel", lambda *_, **__: stand_in)
+        patch(torch, "autocast", lambda *_, **__: nullcontext())
+        patch(torch, "is_autocast_enabled", lambda *_: dtype != torch.float32)
+        patch(torch, "get_autocast_dtype", lambda *_: dtype)
+        patch(Tensor, "is_cuda", property(lambda tensor: tensor.is_meta))
         with tally:
             yield tally
-    finally:
-        del Tensor.is_cuda
-        lamb._is_compiled = compiled
-        for module in holders:
-            module.kernel = real  # type: ignore[attr-defined]
+
+
+@contextmanager
+def patches() -> Iterator[Callable[[Any, str, Any], None]]:
+    """Attributes that are set within it are as before after it."""
+    with ExitStack() as before:
+
+        def patch(owner: Any, name: str, value: Any) -> None:
+            if name in vars(owner):
+                before.callback(setattr, owner, name, vars(owner)[name])
+            else:  # inherited
+                before.callback(delattr, owner, name)
+            setattr(owner, name, value)
+
+        yield patch
 
 
 # The table
@@ -498,7 +513,7 @@ class Step:
 
     @classmethod
     def of(cls, table: Shapes, recipe: Recipe, dtype: torch.dtype) -> Step:
-        """Traced on this machine; needs memory for a batch and the tables."""
+        """Traced on the meta device."""
         from gigabatch.loaders.tables.packed import unpack
         from gigabatch.models.losses import TargetLoss
         from gigabatch.models.optimizers.precision import Precision
@@ -507,16 +522,16 @@ class Step:
 
         batch = recipe.batch_size
         with torch.random.fork_rng([]):
-            model, optimizer = build(SimpleNamespace(schema=table.schema), recipe, "cpu")
+            model, optimizer = build(SimpleNamespace(schema=table.schema), recipe, "meta")
         step = TrainStep(model, TargetLoss((("binary", 1),)), optimizer, Precision(dtype, "as a GPU"))
-        hold_in_tensors(optimizer, torch.device("cpu"))
-        words = torch.zeros(batch, table.schema.num_words, dtype=torch.int32)
-        with counted_as_on_a_gpu() as first:  # makes the optimizers' state
+        hold_in_tensors(optimizer, torch.device("meta"))
+        words = torch.zeros(batch, table.schema.num_words, dtype=torch.int32, device="meta")
+        with counted_as_on_a_gpu(dtype) as first:  # makes the optimizers' state
             step._work(unpack(table.schema, words))
-        with counted_as_on_a_gpu() as queued:
+        with counted_as_on_a_gpu(dtype) as queued:
             set_lr_and_momentum(optimizer, recipe.lr, 0.9)
             torch.empty_like(words).copy_(words)
-        with counted_as_on_a_gpu() as replayed:
+        with counted_as_on_a_gpu(dtype) as replayed:
             step._work(unpack(table.schema, words))
         assert len(first.pieces) >= len(replayed.pieces), "the first step makes the state"
         return cls(

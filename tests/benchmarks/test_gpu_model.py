@@ -137,13 +137,27 @@ def test_a_step_reads_nothing_on_the_host_and_one_that_does_is_seen(shapes, step
     assert Step.of(shapes, Recipe(BATCH, 0.1, 0.1, "lamb"), torch.bfloat16).reads_of_host == 1
 
 
-def test_the_trace_leaves_everything_as_it_was(shapes, step):
+def test_the_trace_leaves_everything_as_it_was():
     from gigabatch.models.kernels import kernel
     from gigabatch.models.layers import folded
 
+    def traced(fails):
+        with gpu_model.counted_as_on_a_gpu(torch.bfloat16) as tally:
+            assert folded.kernel is not kernel
+            assert torch.ones(1, device="meta").is_cuda
+            assert not torch.ones(1).is_cuda
+            assert not fails, "planted"
+        return tally
+
+    before = torch.autocast, torch.is_autocast_enabled, torch.get_autocast_dtype
+    with pytest.raises(AssertionError, match="planted"):
+        traced(fails=True)
+    tally = traced(fails=False)
+    assert tally.launches_by_name() == {"ones": 2}
     assert folded.kernel is kernel
-    assert not torch.ones(1).is_cuda
-    assert gpu_model.counted_as_on_a_gpu is not None
+    assert not torch.ones(1, device="meta").is_cuda
+    assert "is_cuda" not in vars(torch.Tensor)
+    assert (torch.autocast, torch.is_autocast_enabled, torch.get_autocast_dtype) == before
 
 
 def test_flops_of_a_step_are_three_products_a_layer(shapes, step):
