@@ -90,7 +90,8 @@ class Writing:
         self._future: Future[Artifact] = Future()
         self._asked: list[bool] = []  # not empty: somebody has been given the failure
         weakref.finalize(self, _log_failure, self._future, self._asked)
-        threading.Thread(target=self._run, args=(work,), name=f"write {path.parent.name}").start()
+        arguments = (self._future, self._asked, path, work)
+        threading.Thread(target=_write_behind, args=arguments, name=f"write {path.parent.name}").start()
 
     def result(self) -> Artifact:
         """The artifact, once it is whole; what the writing failed with is raised here."""
@@ -108,18 +109,22 @@ class Writing:
         if self._future.done():
             self.result()
 
-    def _run(self, work: Callable[[Callable[[], None]], Artifact]) -> None:
-        stop = stop_event()
 
-        def check() -> None:
-            if stop.is_set():
-                self._asked.append(True)  # the signal is what there is to tell
-                raise ArtifactError(f"{self.path} was not finished, because the process was asked to stop.")
+def _write_behind(
+    future: Future[Artifact], asked: list[bool], path: Path, work: Callable[[Callable[[], None]], Artifact]
+) -> None:
+    """The thread of a `Writing`, whose traceback must not keep that object alive."""
+    stop = stop_event()
 
-        try:
-            self._future.set_result(work(check))
-        except BaseException as error:  # `result` raises it, in the thread that waits
-            self._future.set_exception(error)
+    def check() -> None:
+        if stop.is_set():
+            asked.append(True)  # the signal is what there is to tell
+            raise ArtifactError(f"{path} was not finished, because the process was asked to stop.")
+
+    try:
+        future.set_result(work(check))
+    except BaseException as error:  # `result` raises it, in the thread that waits
+        future.set_exception(error)
 
 
 def _log_failure(future: Future[Artifact], asked: list[bool]) -> None:
