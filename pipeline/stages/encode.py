@@ -5,12 +5,14 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import torch
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
@@ -21,6 +23,24 @@ from gigabatch.pipeline.stages.cluster import Cluster
 from gigabatch.pipeline.store.files import replacing
 
 _LOADING = threading.Lock()
+Part = Path | list[Path]  # Parquet files that are read as one frame
+
+
+def read_together(engine: str, parts: Sequence[Path], rows_per_part: int) -> list[Part]:
+    """The parts of a split as they are read: on cuDF, whose every call has a price, as many files at once as hold
+    `rows_per_part` rows together; one that holds more by itself. The packed rows are the same."""
+    if engine != "cudf":
+        return list(parts)
+    found: list[list[Path]] = []
+    filled = 0
+    for path in parts:
+        rows = pq.read_metadata(path).num_rows
+        if not found or filled + rows > rows_per_part:
+            found.append([])
+            filled = 0
+        found[-1].append(path)
+        filled += rows
+    return [paths[0] if len(paths) == 1 else paths for paths in found]
 
 
 def pack(preprocessor: Preprocessor, frame: Any) -> PackedTable:
@@ -35,10 +55,10 @@ def _table(preprocessor: Preprocessor, rows: Any, on_host: bool) -> PackedTable:
     return PackedTable.from_rows(preprocessor.tensor_schema, words.cpu() if on_host else words)
 
 
-def fit(preprocessor: Preprocessor, engine: str, parts: Sequence[Path], cluster: Cluster) -> list[Any]:
+def fit(preprocessor: Preprocessor, engine: str, parts: Sequence[Part], cluster: Cluster) -> list[Any]:
     """Fit on the parts of the train split. What is no more than one part is read once, and comes back packed: rows as
     `Preprocessor.pack` gives them."""
-    found: list[tuple[str, Path]] = [(engine, path) for path in parts]
+    found: list[tuple[str, Part]] = [(engine, path) for path in parts]
     if len(found) > 1 or cluster.distributed:
         preprocessor.fit(found, scheduler=cluster.scheduler)
         return []
@@ -102,7 +122,7 @@ def pack_part(task: PackTask) -> Path:
 def encode_split(
     preprocessor: Preprocessor,
     engine: str,
-    parts: Sequence[Path],
+    parts: Sequence[Part],
     num_rows: int,
     folder: Path,
     cluster: Cluster,
@@ -122,7 +142,7 @@ def encode_split(
 
 
 def packed_split(
-    preprocessor: Preprocessor, engine: str, parts: Sequence[Path], num_rows: int, packed: Sequence[Any] = ()
+    preprocessor: Preprocessor, engine: str, parts: Sequence[Part], num_rows: int, packed: Sequence[Any] = ()
 ) -> PackedTable:
     """A split's packed table in memory, where the engine packs it: on the host, or on the GPU by cuDF.
 
@@ -150,7 +170,7 @@ def packed_split(
 
 
 def _counted_on(
-    preprocessor: Preprocessor, engine: str, parts: Sequence[Path], tables: Iterator[PackedTable]
+    preprocessor: Preprocessor, engine: str, parts: Sequence[Part], tables: Iterator[PackedTable]
 ) -> Iterator[PackedTable]:
     """The tables of a split's parts with groups that are numbered over all of them, where a part numbers its own from
     0: the last word of a row."""
@@ -163,12 +183,26 @@ def _counted_on(
 
 
 def _tables(
-    preprocessor: Preprocessor, engine: str, parts: Sequence[Path], packed: Sequence[Any], on_host: bool
+    preprocessor: Preprocessor, engine: str, parts: Sequence[Part], packed: Sequence[Any], on_host: bool
 ) -> Iterator[PackedTable]:
     if packed:
         return (_table(preprocessor, rows, on_host) for rows in packed)
-    found = (preprocessor.pack(preprocessor.read((engine, part))) for part in parts)
-    return (_table(preprocessor, rows, on_host) for rows in found)
+    frames = _frames(preprocessor, engine, parts)
+    return (_table(preprocessor, preprocessor.pack(frame), on_host) for frame in frames)
+
+
+def _frames(preprocessor: Preprocessor, engine: str, parts: Sequence[Part]) -> Iterator[Any]:
+    """The parts as they are read. On a CPU a thread reads one while the one before it is packed, so that two are in
+    memory; cuDF reads where it packs, on one stream."""
+    if engine == "cudf" or len(parts) == 1:
+        yield from (preprocessor.read((engine, part)) for part in parts)
+        return
+    with ThreadPoolExecutor(1, "read a part") as pool:
+        ahead = pool.submit(preprocessor.read, (engine, parts[0])) if parts else None
+        for part in [*parts[1:], None]:
+            frame = None if ahead is None else ahead.result()
+            ahead = None if part is None else pool.submit(preprocessor.read, (engine, part))
+            yield frame
 
 
 def _tables_of_workers(

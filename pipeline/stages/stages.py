@@ -45,7 +45,7 @@ from gigabatch.pipeline.machine import available_memory, free_memory, resolve_de
 from gigabatch.pipeline.runs.pointers import LATEST
 from gigabatch.pipeline.runs.promote import promote_first
 from gigabatch.pipeline.stages.cluster import Cluster, open_cluster
-from gigabatch.pipeline.stages.encode import encode_split, fit, pack, packed_split
+from gigabatch.pipeline.stages.encode import encode_split, fit, pack, packed_split, read_together
 from gigabatch.pipeline.stages.handover import HandedOver, hands_over_here, write_behind
 from gigabatch.pipeline.stages.run import SPLITS, EvaluationData, Run, RunData, write_run
 from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore, Extra, Rest, Writing
@@ -272,14 +272,16 @@ class Features:
             engine, tables = pipeline.engine, {}
             preprocessor = Preprocessor(self.schema, config.preprocess)
             with pipeline.cluster(folder) as cluster:
-                packed = fit(preprocessor, engine, self.parts("train"), cluster)
+                at_once = 1 if cluster.distributed else config.rows_per_part  # workers take a file each
+                together = {split: read_together(engine, self.parts(split), at_once) for split in SPLITS}
+                packed = fit(preprocessor, engine, together["train"], cluster)
                 preprocessor.save(folder / "preprocessor")
                 rows = {split: self.rows[split] for split in SPLITS}
                 row_bytes = 4 * preprocessor.tensor_schema.num_words
                 behind = hands_over_here(config, engine, pipeline.device, rows, row_bytes)
                 with progress(sum(rows.values()), "encode") as bar:
                     for split in SPLITS:
-                        parts = self.parts(split)
+                        parts = together[split]
                         ready, packed = packed if split == "train" else [], []
                         if behind:
                             tables[split] = packed_split(preprocessor, engine, parts, rows[split], ready)
