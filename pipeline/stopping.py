@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_EVENTS: weakref.WeakSet[threading.Event] = weakref.WeakSet()
 
 
 class Stopped(KeyboardInterrupt):
@@ -23,14 +25,24 @@ class Stopped(KeyboardInterrupt):
         self.number, self.recorded = signal.Signals(number), recorded
 
 
+def stop_event() -> threading.Event:
+    """An event that is set when `Stopped` is raised, for work in another thread, which no signal reaches."""
+    event = threading.Event()
+    _EVENTS.add(event)
+    return event
+
+
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Within the block SIGINT and SIGTERM raise `Stopped` in the main thread; a signal that is ignored stays so."""
+    """Within the block SIGINT and SIGTERM raise `Stopped` in the main thread and set every `stop_event`; a signal that
+    is ignored stays so."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def stop(number: int, _: FrameType | None) -> NoReturn:
+        for event in list(_EVENTS):
+            event.set()
         raise Stopped(number)
 
     before = {number: signal.getsignal(number) for number in SIGNALS}

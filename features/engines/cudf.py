@@ -33,7 +33,7 @@ def read_parquet(path: Any, columns: Sequence[str] | None = None) -> cudf.DataFr
 
 
 def parquet_columns(path: Any) -> list[str]:
-    return pq.read_schema(path).names
+    return pq.read_schema(path[0] if isinstance(path, list) else path).names  # parts of one split are alike
 
 
 def read_columns(path: Any, columns: Sequence[str] | None = None) -> cudf.DataFrame:

@@ -5,6 +5,9 @@ is mapped, so that its pages are shared and can be dropped. `stream`: on disk or
 """
 
 import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,8 @@ SETTINGS = ("auto", "device", "host", "stream")
 DEVICE_SHARE = 0.7
 PINNED_SHARE = 0.5
 MAPPED_SHARE = 0.8
-COPY_BYTES = 64 << 20  # read at once; page-locked twice, while a table is copied to a GPU
+COPY_BYTES = 64 << 20  # of a block that one thread reads
+READERS = 4  # threads that read blocks; one more block than these is page-locked while a table is copied to a GPU
 
 
 @dataclass(frozen=True)
@@ -179,25 +183,60 @@ def load_table(table: PackedShards | Path | str, kind: str, device: torch.device
         shards.read_ahead([(0, shards.num_rows)])  # in one piece, where training would read single pages
         return PackedTable.load(Path(shards.shards[0].path).parent)
     words = torch.empty(shape, dtype=torch.int32, pin_memory=device.type == "cuda")
-    for start, stop in _blocks(shards):
-        shards.read_rows([(start, stop)], words[start:stop])
+    blocks = _blocks(shards)
+    for _ in _read_in_turn(shards, blocks, [words[start:stop] for start, stop in blocks]):
+        pass
     return PackedTable(words, shards.schema)
 
 
 def _copy_to_gpu(shards: PackedShards, words: Tensor) -> None:
-    """Fill `words` [N, W] on a GPU; a block is read into page-locked memory while the one before it is copied."""
+    """Fill `words` [N, W] on a GPU: blocks are read into page-locked memory while those before them are copied."""
     blocks = _blocks(shards)
     shape = (max((stop - start for start, stop in blocks), default=0), words.shape[1])
-    staging = [torch.empty(shape, dtype=torch.int32, pin_memory=True) for _ in range(2)]
+    staging = [torch.empty(shape, dtype=torch.int32, pin_memory=True) for _ in range(min(READERS, len(blocks)) + 1)]
     copied = [torch.cuda.Event() for _ in staging]
     stream = torch.cuda.current_stream(words.device)
-    for number, (start, stop) in enumerate(blocks):
-        buffer, done = staging[number % 2][: stop - start], copied[number % 2]
-        done.synchronize()  # returns at once for an event that was never recorded
-        shards.read_rows([(start, stop)], buffer)
-        words[start:stop].copy_(buffer, non_blocking=True)
-        done.record(stream)
+    outs = [staging[number % len(staging)][: stop - start] for number, (start, stop) in enumerate(blocks)]
+
+    def free(number: int) -> None:
+        copied[number % len(staging)].synchronize()  # returns at once for an event that was never recorded
+
+    for number in _read_in_turn(shards, blocks, outs, free, ahead=len(staging)):
+        start, stop = blocks[number]
+        words[start:stop].copy_(outs[number], non_blocking=True)
+        copied[number % len(staging)].record(stream)
     stream.synchronize()
+
+
+def _read_in_turn(
+    shards: PackedShards,
+    blocks: Sequence[tuple[int, int]],
+    outs: Sequence[Tensor],
+    free: Callable[[int], None] = lambda number: None,
+    ahead: int | None = None,
+) -> Iterator[int]:
+    """Read each block into its tensor of `outs`, `READERS` at once, and yield their numbers in order as they are there.
+
+    ahead: a block's reading begins only when what was done with the one so many before it is over: its number was
+    asked past, and then `free`, called with the block's own number in the thread that reads it, has returned.
+    """
+
+    def read(number: int) -> None:
+        free(number)
+        shards.read_rows([blocks[number]], outs[number])
+
+    limit = len(blocks) if ahead is None else ahead
+    with ThreadPoolExecutor(READERS, "read rows") as pool:
+        reads = deque(pool.submit(read, number) for number in range(min(limit, len(blocks))))
+        try:
+            for number in range(len(blocks)):
+                reads.popleft().result()
+                yield number
+                if number + limit < len(blocks):
+                    reads.append(pool.submit(read, number + limit))
+        finally:
+            for waiting in reads:  # where one has failed, the others need not begin
+                waiting.cancel()
 
 
 def _blocks(shards: PackedShards) -> list[tuple[int, int]]:

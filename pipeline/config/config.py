@@ -366,6 +366,11 @@ class RunConfig(Settings):
     rows_per_part: int = Field(
         1_000_000, ge=1, description="rows of a Parquet part of the features stage, and so of what is in memory at once"
     )
+    handover: Literal["auto", "on", "off"] = Field(
+        "off",
+        description="packed rows go to training in memory while a thread writes them; auto: where a GPU trains and "
+        "they fit; on: also where a CPU trains; off: they are written first, then read",
+    )
     features: Any = Field(None, description="settings of the recipe")
     preprocess: PreprocessorSettings = Field(PreprocessorSettings(), description="ids, missing values and scaling")
     model: Any = Field({}, description="kind, and the settings of that model")

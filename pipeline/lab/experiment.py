@@ -116,6 +116,7 @@ class Experiment:
     @classmethod
     def of(cls, encoded: Encoded, max_rows: int | None, max_valid_rows: int | None = None) -> Experiment:
         """The run whose tables these are; max_rows, max_valid_rows: as in `of_run`, for each split."""
+        _ = encoded.artifact  # waits where it is still written: what comes of an experiment names it
         config, device = encoded.config, encoded.features.pipeline.device
         preprocessor, whole = encoded.preprocessor, encoded.table("train")
         require_positives(config, preprocessor)

@@ -4,38 +4,65 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import torch
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.frame import engine_of, load_engine
+from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.tables.packed import PackedTable, PackedWriter
 from gigabatch.pipeline.stages.cluster import Cluster
 from gigabatch.pipeline.store.files import replacing
 
 _LOADING = threading.Lock()
+Part = Path | list[Path]  # Parquet files that are read as one frame
+
+
+def read_together(engine: str, parts: Sequence[Path], rows_per_part: int) -> list[Part]:
+    """The parts of a split as they are read: on cuDF, whose every call has a price, as many files at once as hold
+    `rows_per_part` rows together; one that holds more by itself. The packed rows are the same."""
+    if engine != "cudf":
+        return list(parts)
+    found: list[list[Path]] = []
+    filled = 0
+    for path in parts:
+        rows = pq.read_metadata(path).num_rows
+        if not found or filled + rows > rows_per_part:
+            found.append([])
+            filled = 0
+        found[-1].append(path)
+        filled += rows
+    return [paths[0] if len(paths) == 1 else paths for paths in found]
 
 
 def pack(preprocessor: Preprocessor, frame: Any) -> PackedTable:
     """A features-stage frame as a packed table in host memory."""
-    rows = torch.from_dlpack(preprocessor.pack(frame))
-    return PackedTable.from_rows(preprocessor.tensor_schema, rows.cpu())
+    return _table(preprocessor, preprocessor.pack(frame), on_host=True)
 
 
-def fit(preprocessor: Preprocessor, engine: str, parts: Sequence[Path], cluster: Cluster) -> list[PackedTable]:
-    """Fit on the parts of the train split. What is no more than one part is read once, and comes back packed."""
-    found: list[tuple[str, Path]] = [(engine, path) for path in parts]
+def _table(preprocessor: Preprocessor, rows: Any, on_host: bool) -> PackedTable:
+    """Packed rows of the engine's arrays as a table: a view of their memory, which lives as long as the table does,
+    unless it is a GPU's and they are wanted on the host. torch's current stream waits for the one that made them."""
+    words = torch.from_dlpack(rows)
+    return PackedTable.from_rows(preprocessor.tensor_schema, words.cpu() if on_host else words)
+
+
+def fit(preprocessor: Preprocessor, engine: str, parts: Sequence[Part], cluster: Cluster) -> list[Any]:
+    """Fit on the parts of the train split. What is no more than one part is read once, and comes back packed: rows as
+    `Preprocessor.pack` gives them."""
+    found: list[tuple[str, Part]] = [(engine, path) for path in parts]
     if len(found) > 1 or cluster.distributed:
         preprocessor.fit(found, scheduler=cluster.scheduler)
         return []
-    packed = preprocessor.fit_pack(found)
-    return [PackedTable.from_rows(preprocessor.tensor_schema, torch.from_dlpack(rows).cpu()) for rows in packed]
+    return preprocessor.fit_pack(found)
 
 
 class GroupNumbers:
@@ -45,7 +72,7 @@ class GroupNumbers:
         self.known: Any = None
 
     def number(self, column: Any) -> torch.Tensor:
-        """The number of each row's group; parts must come in order."""
+        """The number of each row's group, int32 [N] where the column is; parts must come in order."""
         engine = engine_of(column)
         xp = engine.arrays
         size = 0 if self.known is None else len(self.known)
@@ -59,7 +86,7 @@ class GroupNumbers:
         number[fresh] = size + xp.arange(int(fresh.sum()))
         self.known = both.take(rows[xp.argsort(number)]).reset_index(drop=True)
         found = xp.where(codes >= 0, number[codes], -1)[size:] if len(number) else codes[size:]
-        return torch.from_numpy(engine.to_host(found).astype(np.int32))
+        return torch.from_dlpack(found.astype("int32"))
 
 
 @dataclass(frozen=True)
@@ -95,33 +122,92 @@ def pack_part(task: PackTask) -> Path:
 def encode_split(
     preprocessor: Preprocessor,
     engine: str,
-    parts: Sequence[Path],
+    parts: Sequence[Part],
     num_rows: int,
     folder: Path,
     cluster: Cluster,
-    packed: Sequence[PackedTable] = (),
+    packed: Sequence[Any] = (),
 ) -> None:
     """Write a split's packed table to `folder`, part after part. packed: its parts, where `fit` gave them already.
 
     Workers of a cluster find the saved preprocessor in `preprocessor/` beside `folder` and leave their words there.
     """
-    schema = preprocessor.tensor_schema
-    group = preprocessor.schema.only("group")
-    numbers, module = GroupNumbers(), load_engine(engine)
-    with PackedWriter(folder, schema, num_rows) as writer:
-        tables = packed or _tables(preprocessor, engine, parts, folder, cluster)
-        for part, table in zip(parts, tables, strict=True):
-            if group is not None and len(parts) > 1:
-                # A part numbers its groups from 0; the last word of a row is made to count on from earlier parts.
-                table.words[:, -1] = numbers.number(module.read_parquet(part, [group])[group])
+    with PackedWriter(folder, preprocessor.tensor_schema, num_rows) as writer:
+        if cluster.distributed:
+            tables = _tables_of_workers(preprocessor, engine, parts, folder, cluster)
+        else:
+            tables = _tables(preprocessor, engine, parts, packed, on_host=True)
+        for table in _counted_on(preprocessor, engine, parts, tables):
             writer.write(table)
 
 
-def _tables(preprocessor: Preprocessor, engine: str, parts: Sequence[Path], folder: Path, cluster: Cluster) -> Any:
-    if not cluster.distributed:
-        for part in parts:
-            yield pack(preprocessor, preprocessor.read((engine, part)))
+def packed_split(
+    preprocessor: Preprocessor, engine: str, parts: Sequence[Part], num_rows: int, packed: Sequence[Any] = ()
+) -> PackedTable:
+    """A split's packed table in memory, where the engine packs it: on the host, or on the GPU by cuDF.
+
+    The rows of one part are taken as they are. Of several parts the whole is allocated once and filled part by part,
+    where putting them together at the end would take twice the memory. packed: as of `encode_split`.
+
+    Raises:
+        LoaderError: where the parts do not hold `num_rows` rows.
+    """
+    schema, whole, filled = preprocessor.tensor_schema, None, 0
+    for table in _counted_on(preprocessor, engine, parts, _tables(preprocessor, engine, parts, packed, on_host=False)):
+        stop = filled + len(table)
+        if len(parts) == 1:
+            whole = table.words
+        elif whole is None:
+            whole = torch.empty((num_rows, schema.num_words), dtype=torch.int32, device=table.device)
+        if len(parts) > 1 and stop <= num_rows:
+            whole[filled:stop] = table.words
+            if whole.is_cuda:  # before the engine, whose streams are not torch's, takes the part's memory back
+                torch.cuda.current_stream(whole.device).synchronize()
+        filled = stop
+    if whole is None or filled != num_rows:
+        raise LoaderError(f"encode: {filled} rows were packed and the features stage announced {num_rows}.")
+    return PackedTable(whole, schema)
+
+
+def _counted_on(
+    preprocessor: Preprocessor, engine: str, parts: Sequence[Part], tables: Iterator[PackedTable]
+) -> Iterator[PackedTable]:
+    """The tables of a split's parts with groups that are numbered over all of them, where a part numbers its own from
+    0: the last word of a row."""
+    group = preprocessor.schema.only("group")
+    numbers, module = GroupNumbers(), load_engine(engine)
+    for part, table in zip(parts, tables, strict=True):
+        if group is not None and len(parts) > 1:
+            table.words[:, -1] = numbers.number(module.read_parquet(part, [group])[group]).to(table.device)
+        yield table
+
+
+def _tables(
+    preprocessor: Preprocessor, engine: str, parts: Sequence[Part], packed: Sequence[Any], on_host: bool
+) -> Iterator[PackedTable]:
+    if packed:
+        return (_table(preprocessor, rows, on_host) for rows in packed)
+    frames = _frames(preprocessor, engine, parts)
+    return (_table(preprocessor, preprocessor.pack(frame), on_host) for frame in frames)
+
+
+def _frames(preprocessor: Preprocessor, engine: str, parts: Sequence[Part]) -> Iterator[Any]:
+    """The parts as they are read. On a CPU a thread reads one while the one before it is packed, so that two are in
+    memory; cuDF reads where it packs, on one stream."""
+    if engine == "cudf" or len(parts) == 1:
+        yield from (preprocessor.read((engine, part)) for part in parts)
         return
+    with ThreadPoolExecutor(1, "read a part") as pool:
+        ahead = pool.submit(preprocessor.read, (engine, parts[0])) if parts else None
+        for part in [*parts[1:], None]:
+            frame = None if ahead is None else ahead.result()
+            ahead = None if part is None else pool.submit(preprocessor.read, (engine, part))
+            yield frame
+
+
+def _tables_of_workers(
+    preprocessor: Preprocessor, engine: str, parts: Sequence[Path], folder: Path, cluster: Cluster
+) -> Iterator[PackedTable]:
     with tempfile.TemporaryDirectory(prefix=".words-", dir=folder) as name:
         work, saved = Path(name).absolute(), folder.absolute().parent / "preprocessor"
         tasks = [

@@ -45,9 +45,10 @@ from gigabatch.pipeline.machine import available_memory, free_memory, resolve_de
 from gigabatch.pipeline.runs.pointers import LATEST
 from gigabatch.pipeline.runs.promote import promote_first
 from gigabatch.pipeline.stages.cluster import Cluster, open_cluster
-from gigabatch.pipeline.stages.encode import encode_split, fit, pack
+from gigabatch.pipeline.stages.encode import encode_split, fit, pack, packed_split, read_together
+from gigabatch.pipeline.stages.handover import HandedOver, hands_over_here, write_behind
 from gigabatch.pipeline.stages.run import SPLITS, EvaluationData, Run, RunData, write_run
-from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore
+from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore, Extra, Rest, Writing
 from gigabatch.pipeline.store.files import atomic_symlink
 from gigabatch.pipeline.store.garbage import CHECKPOINTS
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
@@ -256,28 +257,44 @@ class Features:
         return parts[0] if len(parts) == 1 else engine.frames.concat(parts, ignore_index=True)
 
     def encode(self) -> Encoded:
-        """Fit the preprocessor on the train split; every split as a packed table."""
-        config = self.pipeline.config
-        settings = {"preprocess": config.to_dict()["preprocess"], "engine": self.pipeline.engine}
-        key = artifact_key("encode", {"features": self.artifact.key}, settings, source_hash(SOURCES["encode"]))
+        """Fit the preprocessor on the train split; every split as a packed table.
 
-        def write(folder: Path) -> dict[str, Any]:
+        With the setting `handover` this may return while a thread still writes the artifact (`Encoded.artifact`).
+        """
+        pipeline, config = self.pipeline, self.pipeline.config
+        settings = {"preprocess": config.to_dict()["preprocess"], "engine": pipeline.engine}
+        key = artifact_key("encode", {"features": self.artifact.key}, settings, source_hash(SOURCES["encode"]))
+        handed: HandedOver | None = None
+
+        def begin(folder: Path) -> Extra | Rest:
+            nonlocal handed
             started = time.perf_counter()
-            engine = self.pipeline.engine
+            engine, tables = pipeline.engine, {}
             preprocessor = Preprocessor(self.schema, config.preprocess)
-            with self.pipeline.cluster(folder) as cluster:
-                packed = fit(preprocessor, engine, self.parts("train"), cluster)
+            with pipeline.cluster(folder) as cluster:
+                at_once = 1 if cluster.distributed else config.rows_per_part  # workers take a file each
+                together = {split: read_together(engine, self.parts(split), at_once) for split in SPLITS}
+                packed = fit(preprocessor, engine, together["train"], cluster)
                 preprocessor.save(folder / "preprocessor")
                 rows = {split: self.rows[split] for split in SPLITS}
+                row_bytes = 4 * preprocessor.tensor_schema.num_words
+                behind = hands_over_here(config, engine, pipeline.device, rows, row_bytes)
                 with progress(sum(rows.values()), "encode") as bar:
                     for split in SPLITS:
-                        parts = self.parts(split)
+                        parts = together[split]
                         ready, packed = packed if split == "train" else [], []
-                        encode_split(preprocessor, engine, parts, rows[split], folder / split, cluster, ready)
+                        if behind:
+                            tables[split] = packed_split(preprocessor, engine, parts, rows[split], ready)
+                        else:
+                            encode_split(preprocessor, engine, parts, rows[split], folder / split, cluster, ready)
                         bar.advance(rows[split], split)
-            return {"rows": rows, "seconds": time.perf_counter() - started}
+            extra = {"rows": rows, "seconds": time.perf_counter() - started}
+            if not behind:
+                return extra
+            handed = HandedOver(tables, Preprocessor.load(folder / "preprocessor", engine))
+            return write_behind(tables, folder, extra)
 
-        return Encoded(self, self.pipeline.store.build("encode", key, write))
+        return Encoded(self, pipeline.store.build_behind("encode", key, begin), handed)
 
     def train(self) -> Run:
         """Encode, train and evaluate."""
@@ -297,8 +314,10 @@ class Encoded:
     ----------
     features
         What was encoded.
-    artifact
-        Its folder.
+    made
+        The artifact, or the thread that is writing it.
+    handed
+        The rows in memory where a thread is writing them, else None.
 
     Examples
     --------
@@ -316,15 +335,42 @@ class Encoded:
     """
 
     features: Features
-    artifact: Artifact
+    made: Artifact | Writing
+    handed: HandedOver | None = None
+
+    @property
+    def key(self) -> str:
+        """The artifact's, which is known before it is whole."""
+        return self.made.key
+
+    @property
+    def artifact(self) -> Artifact:
+        """The whole artifact; waits for it while a thread writes it. From then on tables are those of its files.
+
+        Raises
+        ------
+        ArtifactError, OSError
+            Where it could not be written, as `Features.encode` raises it without a handover.
+        """
+        made = self.made if isinstance(self.made, Artifact) else self.made.result()
+        self.handed = None
+        return made
 
     @property
     def preprocessor(self) -> Preprocessor:
+        if (handed := self.handed) is not None:
+            return handed.preprocessor
         return Preprocessor.load(self.artifact.path / "preprocessor", self.features.pipeline.engine)
 
     def table(self, split: str) -> PackedTable:
-        """A split's packed table, memory-mapped."""
+        """A split's packed table on the host: in memory while a thread writes it, else memory-mapped."""
+        if (handed := self.handed) is not None and handed.on_host:
+            return handed.tables[split]
         return PackedTable.load(self.artifact.path / split)
+
+    def _resident(self, split: str) -> PackedTable:
+        """A split's packed table where it lies: on the GPU too, while a thread writes it."""
+        return self.table(split) if (handed := self.handed) is None else handed.tables[split]
 
     def evaluation_table(self, split: str) -> PackedTable:
         """A split as its loss and metrics are measured.
@@ -332,10 +378,10 @@ class Encoded:
         Returns
         -------
         PackedTable
-            The split's table. Where `train.negatives` is set, each of its rows with the negatives that are drawn for
-            it, the same each time.
+            The split's table, on the GPU where it lies there. Where `train.negatives` is set, each of its rows with the
+            negatives that are drawn for it, the same each time.
         """
-        tables = {name: self.table(name) for name in SPLITS}
+        tables = {name: self._resident(name) for name in SPLITS}
         config, preprocessor = self.features.pipeline.config, self.preprocessor
         inputs, device = model_inputs(preprocessor), self.features.pipeline.device
         place = list(tables).index(split)
@@ -344,8 +390,8 @@ class Encoded:
     @cached_property
     def config(self) -> RunConfig:
         """The run's configuration, with the train settings that it leaves to the rule filled in."""
-        config, stored = self.features.pipeline.config, PackedShards(self.artifact.path / "train")
-        return config.model_copy(update={"train": settle(config.train, stored.num_rows, id_sizes(stored.schema))})
+        config, rows = self.features.pipeline.config, self._resident("train")
+        return config.model_copy(update={"train": settle(config.train, len(rows), id_sizes(rows.schema))})
 
     @property
     def train_settings(self) -> WholeTrainSettings:
@@ -373,15 +419,23 @@ class Encoded:
         return self.features.pipeline.store.build("shuffled", key, write)
 
     def train_source(self) -> BatchSource:
-        """Batches of the train split from where `train.residency` wants its rows, which the log says."""
+        """Batches of the train split from where `train.residency` wants its rows, which the log says.
+
+        Rows that were handed over in memory go from there to where a model trains.
+        """
         config, device = self.features.pipeline.config, self.features.pipeline.device
+        if (handed := self.handed) is not None:
+            table, kind = handed.tables["train"], "host" if device == "cpu" else "device"
+            log.info("residency %s: %s rows were handed over in memory", kind, f"{len(table):,}")
+            size = batch_size_for(len(table), self.train_settings)
+            return open_source(table, kind, size, device=device, seed=config.seed, drop_last=True)
         stored, valid = (PackedShards(self.artifact.path / split) for split in ("train", "valid"))
         # Beside the train split lies valid as it is evaluated, which has rows of negatives too.
         copies = 1 if config.train.negatives is None else 1 + config.train.negatives.per_positive
         residency = residency_here([stored, *[valid] * copies], device, available_memory(), config.train.residency)
-        table = PackedShards(self.shuffled().path) if residency.kind == "stream" else stored
+        shards = PackedShards(self.shuffled().path) if residency.kind == "stream" else stored
         batch_size = batch_size_for(stored.num_rows, self.train_settings)
-        return open_source(table, residency, batch_size, device=device, seed=config.seed, drop_last=True)
+        return open_source(shards, residency, batch_size, device=device, seed=config.seed, drop_last=True)
 
     def train(self) -> Run:
         """Train, evaluate, report; everything under runs/<name>/<id>/."""
@@ -392,7 +446,7 @@ class Encoded:
         pipeline, config = self.features.pipeline, self.config
         raw = config.to_dict()
         settings = {"model": raw["model"], "train": raw["train"], "seed": config.seed, "device": pipeline.device}
-        key = artifact_key("train", {"encode": self.artifact.key}, settings, source_hash(SOURCES["train"]))
+        key = artifact_key("train", {"encode": self.key}, settings, source_hash(SOURCES["train"]))
         work = pipeline.store.root / CHECKPOINTS / key
         pipeline.store.use(CHECKPOINTS, key)
 
@@ -403,11 +457,13 @@ class Encoded:
             bundle.save(folder / "model")
             shutil.copy(work / "metrics.jsonl", folder / "metrics.jsonl")
             seconds = time.perf_counter() - started
+            _ = self.artifact  # waits: no model is kept whose rows could not be
             kept = ("rows", "best_epoch", "steps", "skipped_steps", "earlier_rows")
             # Those of a process that was killed count up to the checkpoint, as its rows do.
             return {name: getattr(trained, name) for name in kept} | {"seconds": trained.earlier_seconds + seconds}
 
         if pipeline.store.find("train", key) is not None and not work.exists():
+            _ = self.artifact
             return pipeline.store.build("train", key, write)
         # Held until the checkpoints are gone, so that no other run takes them up or loses them meanwhile.
         with folder_lock(work.with_suffix(".lock")):
@@ -421,7 +477,7 @@ class Encoded:
         require_positives(config, preprocessor)
         loss = target_loss(self.features.schema, settings.losses)
         spec = model_spec(preprocessor, config)
-        source, rows = self.train_source(), self.table("train")
+        source, rows = self.train_source(), self._resident("train")
         for text in large_tables(spec, [column.name for column in preprocessor.tensor_schema.ids], free_memory(device)):
             log.warning(text)
         for text in self.ruled:
@@ -430,6 +486,8 @@ class Encoded:
         if settings.negatives is not None:
             negatives = implicit_batches(preprocessor, spec.inputs, rows, settings.negatives, config.seed, device)
         valid = self.evaluation_table("valid").to(device)
+        # A failure of the thread that writes the rows ends the training at its next step.
+        watched = {"after_step": lambda _: writing.check()} if isinstance(writing := self.made, Writing) else {}
         with torch.random.fork_rng(range(torch.cuda.device_count()) if device != "cpu" else []):
             trained = train_model(
                 new_model(spec, rows, config.seed),
@@ -441,6 +499,7 @@ class Encoded:
                 device=device,
                 folder=work,
                 negatives=negatives,
+                **watched,
             )
         period = training_period(self.features)
         info = {"name": config.name, "recipe": config.recipe, "seed": config.seed, "loss": loss.description, **period}

@@ -2,6 +2,7 @@
 
 A key is a hash of the inputs' contents, the settings that affect the output and the sources of the stage's modules.
 A folder is written under a temporary name, fsynced and renamed, so a crash at any byte leaves what was there before.
+What is in memory already may be written behind the work that goes on with it (`ArtifactStore.build_behind`).
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ import os
 import re
 import secrets
 import shutil
+import threading
+import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from gigabatch.pipeline.stopping import stop_event
 from gigabatch.pipeline.store.files import ArtifactError, clone_file, fsync_folder, fsync_tree, json_text
 from gigabatch.pipeline.store.keys import CHECKSUMS, ChecksumCache, file_checksum, versions
 from gigabatch.pipeline.store.leases import Lease
@@ -27,6 +32,8 @@ from gigabatch.pipeline.store.locks import own_folder, remove_leftovers, tempora
 
 log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
+Extra = dict[str, Any]
+Rest = Callable[[Callable[[], None]], Extra]  # of `ArtifactStore.build_behind`
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,80 @@ class Artifact:
     key: str
     manifest: dict[str, Any]
     skipped: bool = False
+
+
+class WritingError(ArtifactError):
+    """An artifact that was being written behind the caller has failed."""
+
+
+class Writing:
+    """An artifact that a thread of this process is writing.
+
+    The thread is no daemon: a process that ends waits for it. It ends early where somebody asks the process to stop.
+    A failure that nobody has asked for is logged when this object goes, at the end of the process at the latest.
+
+    Parameters
+    ----------
+    path
+        The folder that will be there.
+    key
+        Its name.
+    work
+        Writes it; is given a function to call now and then, which raises where the process is to stop.
+
+    Examples
+    --------
+    >>> path = Path("artifacts/numbers/a1")
+    >>> writing = Writing(path, "a1", lambda check: Artifact(path, "a1", {"rows": 3}))
+    >>> writing.result().manifest["rows"]
+    3
+    """
+
+    def __init__(self, path: Path, key: str, work: Callable[[Callable[[], None]], Artifact]) -> None:
+        self.path, self.key = path, key
+        self._future: Future[Artifact] = Future()
+        self._asked: list[bool] = []  # not empty: somebody has been given the failure
+        weakref.finalize(self, _log_failure, self._future, self._asked)
+        arguments = (self._future, self._asked, path, work)
+        threading.Thread(target=_write_behind, args=arguments, name=f"write {path.parent.name}").start()
+
+    def result(self) -> Artifact:
+        """The artifact, once it is whole; what the writing failed with is raised here."""
+        try:
+            return self._future.result()
+        except ArtifactError as error:
+            self._asked.append(True)
+            raise WritingError(str(error)) from error
+        except Exception:
+            self._asked.append(True)
+            raise
+
+    def check(self) -> None:
+        """Raise what the writing has failed with, if it has; this does not wait."""
+        if self._future.done():
+            self.result()
+
+
+def _write_behind(
+    future: Future[Artifact], asked: list[bool], path: Path, work: Callable[[Callable[[], None]], Artifact]
+) -> None:
+    """The thread of a `Writing`, whose traceback must not keep that object alive."""
+    stop = stop_event()
+
+    def check() -> None:
+        if stop.is_set():
+            asked.append(True)  # the signal is what there is to tell
+            raise ArtifactError(f"{path} was not finished, because the process was asked to stop.")
+
+    try:
+        future.set_result(work(check))
+    except BaseException as error:  # `result` raises it, in the thread that waits
+        future.set_exception(error)
+
+
+def _log_failure(future: Future[Artifact], asked: list[bool]) -> None:
+    if not asked and future.done() and (error := future.exception()) is not None:
+        log.error("%s", error)
 
 
 class ArtifactStore:
@@ -93,6 +174,27 @@ class ArtifactStore:
         ArtifactError
             Where the disk is full. Nothing is left behind then, nor where `write` raises.
         """
+        made = self.build_behind(stage, key, write)
+        assert isinstance(made, Artifact)  # since `write` returns no function
+        return made
+
+    def build_behind(self, stage: str, key: str, begin: Callable[[Path], Extra | Rest]) -> Artifact | Writing:
+        """As `build`, but the folder may be finished by a thread while the caller goes on.
+
+        Parameters
+        ----------
+        stage, key
+            As of `build`.
+        begin
+            As `write` of `build`; or it returns a function that writes the rest in a thread and returns the entries
+            for the manifest. That function is given another, to be called now and then, which raises where the process
+            is to stop.
+
+        Returns
+        -------
+        Artifact or Writing
+            What is there, or is being written: whole or not at all, under the same locks and with the same errors.
+        """
         target = self.root / stage / key
         self.use(stage, key)
         found = self.find(stage, key)
@@ -101,7 +203,21 @@ class ArtifactStore:
             return found
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target.parent)
-        return self._write(stage, key, target, write)
+        temporary = temporary_path(target)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(own_folder(temporary))
+            stack.enter_context(_full_disk_as_user_error(stage, temporary))
+            begun = begin(temporary)
+            held = stack.pop_all()  # the folder's lock goes over to whoever finishes it
+
+        def finish(check: Callable[[], None]) -> Artifact:
+            with held:
+                extra = begun(check) if callable(begun) else begun
+                artifact, seen = self._put(stage, key, temporary, target, extra, check)
+            self._remember(artifact, seen)
+            return artifact
+
+        return Writing(target, key, finish) if callable(begun) else finish(lambda: None)
 
     def copy(self, artifact: Artifact, target: Path) -> None:
         """A copy of an artifact outside the store, whole or not at all.
@@ -156,32 +272,36 @@ class ArtifactStore:
         cache.save()
         return manifest
 
-    def _write(self, stage: str, key: str, target: Path, write: Callable[[Path], dict[str, Any]]) -> Artifact:
-        temporary = temporary_path(target)
-        with own_folder(temporary), _full_disk_as_user_error(stage, temporary):
-            extra = write(temporary)
-            stats = {name: path.stat() for name, path in _content_files(temporary).items()}
-            files = {
-                name: {"bytes": stat.st_size, "checksum": file_checksum(temporary / name)}
-                for name, stat in stats.items()
-            }
-            manifest = {
-                "stage": stage,
-                "key": key,
-                "created_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-                "versions": versions(),
-                **extra,
-                "files": files,
-            }
-            (temporary / MANIFEST).write_text(json_text(manifest, indent=1))
-            if not _put_in_place(temporary, target):
-                log.info("%s: another process finished the same artifact first", stage)
-                return Artifact(target, key, self._verified(target))
-        cache = ChecksumCache(self.root / CHECKSUMS)  # so that the next run need not read everything again
+    def _put(
+        self, stage: str, key: str, temporary: Path, target: Path, extra: Extra, check: Callable[[], None]
+    ) -> tuple[Artifact, dict[str, os.stat_result]]:
+        """Finish a folder and give it its name; and its files as they were before their checksums were computed."""
+        stats = {name: path.stat() for name, path in _content_files(temporary).items()}
+        files = {}
         for name, stat in stats.items():
-            cache.remember(target / name, stat, str(files[name]["checksum"]))
+            check()
+            files[name] = {"bytes": stat.st_size, "checksum": file_checksum(temporary / name)}
+        manifest = {
+            "stage": stage,
+            "key": key,
+            "created_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+            "versions": versions(),
+            **extra,
+            "files": files,
+        }
+        (temporary / MANIFEST).write_text(json_text(manifest, indent=1))
+        check()
+        if not _put_in_place(temporary, target):
+            log.info("%s: another process finished the same artifact first", stage)
+            return Artifact(target, key, self._verified(target)), {}
+        return Artifact(target, key, manifest), stats
+
+    def _remember(self, artifact: Artifact, stats: dict[str, os.stat_result]) -> None:
+        """Keep the checksums, so that the next run need not read everything again."""
+        cache = ChecksumCache(self.root / CHECKSUMS)
+        for name, stat in stats.items():
+            cache.remember(artifact.path / name, stat, str(artifact.manifest["files"][name]["checksum"]))
         cache.save()
-        return Artifact(target, key, manifest)
 
 
 def verified(
@@ -233,6 +353,8 @@ def _full_disk_as_user_error(stage: str, folder: Path) -> Iterator[None]:
     """Turn an error that a full disk is behind into an `ArtifactError` with the space that was free then."""
     try:
         yield
+    except WritingError:  # of another folder, which the message names
+        raise
     except Exception as error:
         cause: BaseException | None = error
         while cause is not None:  # libraries wrap the system's error in their own

@@ -5,6 +5,8 @@ OMP_NUM_THREADS=1 python -m pytest -q tests/loaders/batches/test_residency.py
 
 import logging
 import re
+import threading
+from types import SimpleNamespace
 
 import fsspec
 import pytest
@@ -129,6 +131,105 @@ def test_a_table_read_in_many_blocks_is_whole(saved, monkeypatch):
     monkeypatch.setattr(residency, "COPY_BYTES", 170 * 40)
     loaded = residency.load_table(saved[2], "host", torch.device("cpu"))
     assert torch.equal(loaded.words, PackedTable.load(saved[2], mmap=False).words)
+
+
+def test_blocks_are_read_by_several_threads_and_come_in_order(saved, monkeypatch):
+    """The first block is the last to be there; the others are read meanwhile."""
+    shards, started, last = PackedShards(saved[1]), [], threading.Event()
+    blocks = [(start, start + 100) for start in range(0, 1000, 100)]
+    read = shards.read_rows
+
+    def slow(ranges, out):
+        started.append(ranges[0][0])
+        if ranges[0][0] == 0:
+            assert last.wait(30), "nothing was read while a block was slow"
+        read(ranges, out)
+        if ranges[0][0] == 300:
+            last.set()
+
+    monkeypatch.setattr(shards, "read_rows", slow)
+    words = torch.zeros_like(saved[0].words)
+    outs = [words[start:stop] for start, stop in blocks]
+    assert list(residency._read_in_turn(shards, blocks, outs)) == list(range(10))
+    assert torch.equal(words, saved[0].words)
+    assert sorted(started) == [start for start, _ in blocks]
+
+
+def test_an_error_of_one_block_comes_out_and_the_others_are_let_go(saved, monkeypatch):
+    shards, started = PackedShards(saved[1]), []
+    blocks = [(start, start + 10) for start in range(0, 1000, 10)]
+
+    def fails(ranges, out):
+        started.append(ranges[0][0])
+        raise LoaderError(f"rows {ranges[0][0]} cannot be read")
+
+    monkeypatch.setattr(shards, "read_rows", fails)
+    outs = [torch.empty((10, 10), dtype=torch.int32) for _ in blocks]
+    with pytest.raises(LoaderError, match="rows 0 cannot be read"):
+        list(residency._read_in_turn(shards, blocks, outs, ahead=5))
+    assert len(started) <= 5
+
+
+class LateGpu:
+    """Memory of a GPU that copies as late as it may: when an event behind the copy is waited for."""
+
+    def __init__(self, words):
+        self.words, self.queue, self.lock, self.pinned = words, [], threading.Lock(), []
+        gpu = self
+
+        class Event:
+            def __init__(self):
+                self.at = 0
+
+            def record(self, stream):
+                self.at = len(gpu.queue)
+
+            def synchronize(self):
+                gpu.run(self.at)
+
+        def empty(shape, dtype, pin_memory):
+            assert pin_memory
+            gpu.pinned.append(torch.full(shape, -7, dtype=dtype))
+            return gpu.pinned[-1]
+
+        cuda = SimpleNamespace(Event=Event, current_stream=lambda device: self)
+        self.torch = SimpleNamespace(cuda=cuda, empty=empty, int32=torch.int32)
+        self.done, self.shape, self.device = 0, words.shape, "cuda"
+
+    def run(self, upto):
+        with self.lock:
+            while self.done < upto:
+                self.queue[self.done]()
+                self.done += 1
+
+    def synchronize(self):
+        self.run(len(self.queue))
+
+    def __getitem__(self, rows):
+        return LateRows(self, rows)
+
+
+class LateRows:
+    def __init__(self, gpu, rows):
+        self.gpu, self.rows = gpu, rows
+
+    def copy_(self, block, non_blocking):
+        assert non_blocking
+        self.gpu.queue.append(lambda: self.gpu.words[self.rows].copy_(block))
+
+
+@pytest.mark.parametrize("rows", [1, 99, 100, 170, 1000])
+def test_a_page_locked_block_is_read_into_again_only_when_its_copy_is_over(make_table, tmp_path, monkeypatch, rows):
+    """Stands in for a GPU: a buffer that is filled too early would be copied with the rows of a later block."""
+    table = make_table(rows)
+    table.save(tmp_path)
+    gpu = LateGpu(torch.zeros_like(table.words))
+    monkeypatch.setattr(residency, "COPY_BYTES", 17 * 40)
+    monkeypatch.setattr(residency, "torch", gpu.torch)
+    residency._copy_to_gpu(PackedShards(tmp_path), gpu)
+    assert torch.equal(gpu.words, table.words)
+    assert len(gpu.pinned) <= residency.READERS + 1
+    assert all(len(buffer) <= 17 for buffer in gpu.pinned)
 
 
 def test_what_cannot_be_opened_is_named(saved):

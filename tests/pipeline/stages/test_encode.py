@@ -10,10 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline.stages.cluster import Cluster
-from gigabatch.pipeline.stages.encode import GroupNumbers, PackTask, encode_split, fit, pack, pack_part
+from gigabatch.pipeline.stages.encode import (
+    GroupNumbers,
+    PackTask,
+    encode_split,
+    fit,
+    pack,
+    pack_part,
+    packed_split,
+    read_together,
+)
 
 SCHEMA = Schema(
     (
@@ -52,11 +62,46 @@ def test_parts_give_the_packed_table_of_the_whole_split(tmp_path, sizes):
     packed = fit(preprocessor, "pandas", paths, Cluster())
     assert len(packed) == (1 if len(sizes) == 1 else 0)  # several parts are read again, one at a time
     expected = pack(Preprocessor(SCHEMA).fit([whole]), whole)
+    in_memory = [packed_split(preprocessor, "pandas", paths, 100, ready) for ready in ([], packed)]
+    assert all((table.words == expected.words).all() for table in in_memory)
     for name, ready in (("anew", []), ("ready", packed)):
         encode_split(preprocessor, "pandas", paths, 100, tmp_path / name, Cluster(), ready)
         found = PackedTable.load(tmp_path / name)
         assert (found.words == expected.words).all()
         assert found.schema == expected.schema
+
+
+def test_cudf_reads_small_files_together_up_to_the_rows_of_a_part(tmp_path, monkeypatch):
+    """Files in a list are one frame, as `cudf.read_parquet` takes them; the packed rows do not depend on it."""
+    whole, paths, start = table_of(100), [], 0
+    for size in (20, 0, 30, 10, 40):
+        paths.append(tmp_path / f"part-{start}-{size}.parquet")
+        whole.iloc[start : start + size].to_parquet(paths[-1], index=False)
+        start += size
+    assert read_together("pandas", paths, 50) == paths
+    assert read_together("cudf", paths, 1) == paths
+    assert read_together("cudf", paths, 1000) == [paths]
+    together = read_together("cudf", paths, 50)
+    assert together == [paths[:3], paths[3:]]
+    assert read_together("cudf", paths, 30) == [paths[:2], paths[2], paths[3], paths[4]]
+
+    def of_lists(read):
+        def reads(path, *columns):
+            files = path if isinstance(path, list) else [path]
+            return pd.concat([read(file, *columns) for file in files], ignore_index=True)
+
+        return reads
+
+    module = load_engine("pandas")
+    for name in ("read_columns", "read_parquet"):
+        monkeypatch.setattr(module, name, of_lists(getattr(module, name)))
+    monkeypatch.setattr(module, "parquet_columns", lambda path: list(whole.columns))
+    preprocessor = Preprocessor(SCHEMA)
+    assert fit(preprocessor, "pandas", together, Cluster()) == []
+    expected = pack(Preprocessor(SCHEMA).fit([whole]), whole)
+    encode_split(preprocessor, "pandas", together, 100, tmp_path / "out", Cluster())
+    assert (PackedTable.load(tmp_path / "out").words == expected.words).all()
+    assert (packed_split(preprocessor, "pandas", together, 100).words == expected.words).all()
 
 
 def test_the_tasks_of_a_worker_load_the_preprocessor_once(tmp_path, monkeypatch):

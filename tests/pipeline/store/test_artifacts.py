@@ -390,14 +390,21 @@ def folder_synced(folder):
         reach("renamed")
 
 artifacts.fsync_tree, artifacts.fsync_folder = tree, folder_synced
-print(artifacts.ArtifactStore(root).build("encode", key, write).path)
+store = artifacts.ArtifactStore(root)
+if sys.argv[4] == "behind":
+    print(store.build_behind("encode", key, lambda folder: lambda check: write(folder)).result().path)
+else:
+    print(store.build("encode", key, write).path)
 """
 MOMENTS = ["half a file", "manifest written", "synced", "renamed"]
 
 
-def child_at(store: ArtifactStore, key: str, moment: str) -> subprocess.Popen:
-    """A process that builds artifact `key` of stage encode and waits at `moment` for a line of input."""
-    command = [sys.executable, "-c", CHILD, str(store.root), key, moment]
+def child_at(store: ArtifactStore, key: str, moment: str, how: str = "build") -> subprocess.Popen:
+    """A process that builds artifact `key` of stage encode and waits at `moment` for a line of input.
+
+    how: `behind` for one that is written in a thread.
+    """
+    command = [sys.executable, "-c", CHILD, str(store.root), key, moment, how]
     child = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     assert child.stdout.readline() == "reached\n"
@@ -410,10 +417,11 @@ def kill(child: subprocess.Popen) -> None:
     assert child.returncode == -signal.SIGKILL
 
 
+@pytest.mark.parametrize("how", ["build", "behind"])
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_kill_at_any_moment_leaves_the_old_artifact_and_never_half_a_new_one(store, moment):
+def test_a_kill_at_any_moment_leaves_the_old_artifact_and_never_half_a_new_one(store, moment, how):
     store.build("encode", "old", write_parts)
-    kill(child_at(store, "new", moment))
+    kill(child_at(store, "new", moment, how))
     assert store.build("encode", "old", fail_if_called).skipped
     if moment == "renamed":
         assert store.build("encode", "new", fail_if_called).skipped
@@ -436,7 +444,7 @@ def test_the_folder_of_a_living_writer_is_left_alone(store):
 
 
 def test_two_processes_that_build_one_key_both_succeed(store):
-    children = [child_at(store, "new", "synced") for _ in range(2)]
+    children = [child_at(store, "new", "synced", how) for how in ("behind", "build", "behind")]
     for child in children:
         printed, _ = child.communicate("\n")
         assert child.returncode == 0
