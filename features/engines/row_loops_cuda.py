@@ -2,7 +2,7 @@
 
 The counterpart of `features/engines/row_loops.py`, bit for bit. A program reads a few hundred neighbouring rows of up
 to 32 columns, each along its memory, and writes them along the rows: every value is read once and every word written
-once. At 42.8M rows of 50 words that is 17 GB, 3.6 ms at an H200's 4.8 TB/s (an estimate: nothing here has run on a GPU).
+once. At 42.8M rows of 50 words that is 17 GB, 3.6 ms at an H200's 4.8 TB/s (an estimate: it has not run on a GPU).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BEYOND, INFINITE = 1, 2
 class DeviceWord:
     """What a word of each row holds.
 
-    kind: COPIED: the column's 4 bytes; CODED: what the table holds at this code, and `null` for a negative one; FLOAT:
+    kind: COPIED: the column's 4 bytes; CODED: what the table holds at this code, at `last` for a negative one; FLOAT:
     the float, filled and, unless `std` is 0, scaled; FLAG: 1.0 where it is null or NaN, else 0.0.
     table: address of int32 by code.
     """
@@ -36,7 +36,7 @@ class DeviceWord:
     kind: int
     column: DeviceColumn
     table: int = 0
-    null: int = 0
+    last: int = 0
     fill: float = 0.0
     mean: float = 0.0
     std: float = 0.0
@@ -73,7 +73,7 @@ def pack_words(words: Sequence[DeviceWord], out: Tensor, faults: Tensor) -> None
 
 
 def _described(words: Sequence[DeviceWord], device: torch.device) -> Tensor:
-    """[9, W] int64: kind, values, bitmap, offset, table, null, and the bits of fill, mean and deviation."""
+    """[9, W] int64: kind, values, bitmap, offset, table, last, and the bits of fill, mean and deviation."""
     rows = [
         (
             word.kind,
@@ -81,7 +81,7 @@ def _described(words: Sequence[DeviceWord], device: torch.device) -> Tensor:
             word.column.bitmap,
             word.column.offset,
             word.table,
-            word.null,
+            word.last,
             struct.unpack("<i", struct.pack("<f", word.fill))[0],
             *struct.unpack("<qq", struct.pack("<dd", word.mean, word.std)),
         )
@@ -106,15 +106,14 @@ def _pack(words, out, faults, num_rows, width, word_blocks, BLOCK_N: tl.constexp
     bitmap = tl.load(words + 2 * width + place, mask=live, other=0)[:, None]
     bit = tl.load(words + 3 * width + place, mask=live, other=0)[:, None] + row[None, :]
     table = tl.load(words + 4 * width + place, mask=live, other=0).to(tl.pointer_type(tl.int32))
-    null = tl.load(words + 5 * width + place, mask=live, other=0).to(tl.int32)[:, None]
+    last = tl.load(words + 5 * width + place, mask=live, other=0).to(tl.int32)[:, None]
     fill = tl.load(words + 6 * width + place, mask=live, other=0).to(tl.int32).to(tl.float32, bitcast=True)[:, None]
     mean = tl.load(words + 7 * width + place, mask=live, other=0).to(tl.float64, bitcast=True)[:, None]
     std = tl.load(words + 8 * width + place, mask=live, other=0).to(tl.float64, bitcast=True)[:, None]
 
     word = tl.load(values[:, None] + row[None, :], mask=tile, other=0)
-    known = tile & (kind == 1) & (word >= 0)
-    found = tl.where(kind == 1, tl.load(table[:, None] + word, mask=known, other=0), word)
-    found = tl.where((kind == 1) & (word < 0), null, found)
+    coded = tl.load(table[:, None] + tl.where(word < 0, last, word), mask=tile & (kind == 1), other=0)
+    found = tl.where(kind == 1, coded, word)
 
     value = tl.where(kind >= 2, word, 0).to(tl.float32, bitcast=True)
     valid = tl.load(bitmap.to(tl.pointer_type(tl.uint8)) + (bit >> 3), mask=tile & (bitmap != 0), other=255)

@@ -156,10 +156,7 @@ def _rest_counts(columns, found, num_tiles, BLOCK: tl.constexpr):
     inside = (row < num_rows) & ((word >> 16) == wanted)
     low = (word & 0xFFFF).to(tl.int32)
     for often in tl.static_range(3):  # of these, one atomic a tile
-        if often == 0:
-            common = wanted << 16
-        else:
-            common = _sample(column, start, num_rows, often - 1, BLOCK)
+        common = wanted << 16 if often == 0 else _sample(column, start, num_rows, often - 1, BLOCK)
         same = inside & (word == common)
         inside = inside & (word != common)
         count = tl.sum(same.to(tl.int32))

@@ -45,7 +45,7 @@ def packed(device, floats, ids=()):
         cpu_floats.append(FloatWord(arrow, fill, mean, std, place, place + 1 if flagged else -1))
     for codes, table in ids:
         column = gpu.DeviceColumn(address(codes), 0, 0, len(codes))
-        coded = {"table": address(table), "null": int(table[-1])} if table is not None else {}
+        coded = {"table": address(table), "last": len(table) - 1} if table is not None else {}
         cpu_ids.append(IdWord(codes, len(words), table))
         words.append(gpu.DeviceWord(gpu.COPIED if table is None else gpu.CODED, column, **coded))
     num_rows = len((floats or ids)[0][0])
