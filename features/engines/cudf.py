@@ -285,11 +285,10 @@ def _placed(column: cudf.Series) -> _Placed:
     """Without a copy of a column that is float32 already; nulls stay in its bitmap."""
     if str(column.dtype) != "float32":
         raise ValueError(f"column {column.name!r} is {column.dtype}; its memory holds no float32.")
-    found, _ = column.to_pylibcudf()
-    data, mask, offset = found.data(), found.null_mask(), found.offset()
-    # An empty column may have no buffer at all.
-    values = data.ptr + 4 * offset if found.size() else 0
-    return _Placed(found, DeviceColumn(values, mask.ptr if found.null_count() else 0, offset, found.size()))
+    memory, _ = column.to_pylibcudf()
+    data, mask, offset = memory.data(), memory.null_mask(), memory.offset()
+    values = data.ptr + 4 * offset if memory.size() else 0  # an empty column may have no buffer at all
+    return _Placed(memory, DeviceColumn(values, mask.ptr if memory.null_count() else 0, offset, memory.size()))
 
 
 def _moments(columns: Sequence[cudf.Series]) -> np.ndarray:

@@ -185,6 +185,10 @@ def _created(function, launches):
     return lambda *args, **kwargs: fresh(function(*args, **kwargs), launches)
 
 
+def _joined(function):
+    return lambda parts, **options: fresh(function([held(part) for part in parts], **options))
+
+
 def _asnumpy(values):
     return values.get() if isinstance(values, ndarray) else np.asarray(values)
 
@@ -225,9 +229,7 @@ cupy.__dict__.update(
         "abs", "clip", "isfinite", "isinf", "isnan", "maximum", "minimum", "searchsorted", "where",
     )}
     | {name: _created(getattr(np, name), 1) for name in ("arange", "full", "ones", "zeros")}
-    | {name: lambda parts, function=getattr(np, name), **options: fresh(function([held(part) for part in parts],
-                                                                                **options))
-       for name in ("concatenate", "stack")}
+    | {name: _joined(getattr(np, name)) for name in ("concatenate", "stack")}
     | {"ndarray": ndarray, "asnumpy": _asnumpy, "asarray": _asarray, "ascontiguousarray": _ascontiguousarray,
        "unique": _unique, "bincount": _bincount, "empty": _created(np.empty, 0),
        "argsort": lambda values: fresh(np.argsort(values.held, kind="stable"), launches=2),
