@@ -236,9 +236,13 @@ class Preprocessor:
         frames = [self._typed(frame, self._needed(True)) for frame in frames]
         engine = engine_of(frames[0])
         tasks = [("id", name) for name in self.schema.names("categorical")]
-        tasks += [("float", name) for name in self.schema.names("continuous")]
+        floats = {("float", name): self._filling(name) for name in self.schema.names("continuous")}
+        # A GPU passes over all of them at once; a CPU's threads take them beside the categorical ones.
+        together = fit_together(floats, frames, lambda frame: frame) if engine.NAME == "cudf" else {}
+        tasks += [task for task in floats if task not in together]
         # Categorical columns take longest, so they come first: no thread is left with one of them at the end.
         found = dict(zip(tasks, engine.map_columns(lambda task: self._fit_column(task, frames), tasks), strict=True))
+        found |= together
         self._keep(
             {name: state[0] for (kind, name), state in found.items() if kind == "id"},
             {name: state for (kind, name), state in found.items() if kind == "float"},

@@ -1,178 +1,305 @@
-"""Primitives that differ by data frame library, on cuDF and CuPy.
+"""Primitives that differ by data frame library, on cuDF, CuPy and Triton kernels.
 
-`features/engines/pandas.py` holds the same names with the same meaning; docstrings there apply here. Only imported
-when the cuDF engine was picked: the CPU path never gets here.
+What `features/engines/cudf_plain.py` does by calls of the two libraries alone is done here in fewer passes, with fewer
+temporaries and reads back, to the same values: statistics, counts and rows of all columns by one kernel each, and
+categories by 64-bit keys that are sorted, where the plain engine factorises and joins text. Until a GPU has confirmed
+it, `engine: cudf_plain` is the other choice. Docstrings of `features/engines/pandas.py` apply here.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import cudf
 import cupy
 import numpy as np
-import pandas as pd
-import pyarrow.parquet as pq
+import torch
 
+from gigabatch.features.engines import cudf_plain
+from gigabatch.features.engines.cudf_plain import (
+    array,
+    as_typed,
+    direct_counts,
+    from_pandas,
+    hash64,
+    map_columns,
+    parquet_columns,
+    positions_and_nulls,
+    read_columns,
+    read_csv,
+    read_parquet,
+    series,
+    sort_counts,
+    sum_counts,
+    to_host,
+    to_pandas,
+    value_counts,
+    with_nulls,
+    write_parquet,
+)
 from gigabatch.features.engines.frame import CodedColumn, FloatWord, IdWord, require_every_word
+from gigabatch.features.engines.row_loops_cuda import CODED, COPIED, FLAG, FLOAT, INFINITE, DeviceWord, pack_words
+from gigabatch.features.errors import DataError
 from gigabatch.features.exact.column_statistics import ColumnStatistics
+from gigabatch.features.exact.float_order import InfinityFound
+from gigabatch.features.exact.loops_cuda import PATTERNS, DeviceColumn, add_leading_moments32, add_rest_counts32
 from gigabatch.features.exact.quantiles import RadixHistogram, Search
+
+__all__ = [
+    "array",
+    "as_typed",
+    "coded",
+    "codes",
+    "column_count",
+    "column_statistics",
+    "counts_together",
+    "direct_counts",
+    "from_pandas",
+    "hash64",
+    "lookup",
+    "map_columns",
+    "pack",
+    "parquet_columns",
+    "positions_and_nulls",
+    "positions_in",
+    "read_columns",
+    "read_csv",
+    "read_parquet",
+    "series",
+    "sort_counts",
+    "statistics_together",
+    "sum_counts",
+    "to_host",
+    "to_pandas",
+    "value_counts",
+    "with_nulls",
+    "write_parquet",
+]
 
 NAME = "cudf"
 frames = cudf
 arrays = cupy
 
-
-def read_csv(path: Any, **options: Any) -> cudf.DataFrame:
-    return cudf.read_csv(path, **options)
-
-
-def read_parquet(path: Any, columns: Sequence[str] | None = None) -> cudf.DataFrame:
-    return cudf.read_parquet(path, columns=None if columns is None else list(columns))
-
-
-def parquet_columns(path: Any) -> list[str]:
-    return pq.read_schema(path[0] if isinstance(path, list) else path).names  # parts of one split are alike
-
-
-def read_columns(path: Any, columns: Sequence[str] | None = None) -> cudf.DataFrame:
-    return read_parquet(path, columns)
-
-
-def write_parquet(frame: cudf.DataFrame, path: Any) -> None:
-    frame.to_parquet(path, index=False, compression="ZSTD")
-
-
-def array(series: cudf.Series, fill: Any = None) -> cupy.ndarray:
-    if fill is not None:
-        series = series.fillna(fill)
-    return series.to_cupy()
-
-
-def series(values: cupy.ndarray, like: cudf.DataFrame, valid: cupy.ndarray | None = None) -> cudf.Series:
-    column = cudf.Series(values, index=like.index)
-    return column if valid is None else column.where(cudf.Series(valid, index=like.index))
-
-
-def with_nulls(whole: cudf.Series, null: cudf.Series) -> cudf.Series:
-    return whole.mask(null)
+INFINITIES = [0x7F80, 0xFF80]  # upper 16 bits of infinity, which some NaN share
+MOST_BINS = 64  # of a column that are looked into by the kernel, which reads the column once for each
 
 
 def codes(column: cudf.Series) -> cupy.ndarray:
-    return cupy.asarray(column.factorize()[0]).astype("int64")
+    found = _numbered(column)
+    return cudf_plain.codes(column) if found is None else found.codes.astype("int64")
 
 
 def coded(column: cudf.Series) -> CodedColumn:
-    numbers, values = column.factorize()
-    numbers = cupy.asarray(numbers).astype("int32")
-    frame = cudf.DataFrame({"value": cudf.Series(values).reset_index(drop=True)})
-    frame["count"] = cupy.bincount(numbers + 1, minlength=len(frame) + 1)[1:].astype("int64")
+    found = _numbered(column)
+    if found is None:
+        return cudf_plain.coded(column)
+    frame = cudf.DataFrame({"value": found.values})
+    frame["count"] = found.counts
     counted = frame.sort_values(["count", "value"], ascending=[False, True])
     order = cupy.asarray(counted.index.values)
-    return CodedColumn(numbers, counted.reset_index(drop=True), order, len(frame))
+    return CodedColumn(found.codes, counted.reset_index(drop=True), order, len(frame))
 
 
-def value_counts(column: cudf.Series) -> cudf.DataFrame:
-    values = column.dropna().reset_index(drop=True)
-    frame = cudf.DataFrame({"value": values, "count": cupy.ones(len(values), dtype="int64")})
-    counted = frame.groupby("value").agg({"count": "sum"}).reset_index()
-    return counted.sort_values(["count", "value"], ascending=[False, True]).reset_index(drop=True)
-
-
-def direct_counts(column: cudf.Series) -> None:
-    return None
-
-
-def sum_counts(counted: cudf.DataFrame) -> cudf.DataFrame:
-    return counted.groupby("value").agg({"count": "sum"}).reset_index()
-
-
-def sort_counts(counted: cudf.DataFrame) -> cudf.DataFrame:
-    return counted.sort_values(["count", "value"], ascending=[False, True]).reset_index(drop=True)
-
-
-def lookup(vocabulary: cudf.Series) -> None:
-    return None  # a join builds its own table, in a few milliseconds
+def lookup(vocabulary: cudf.Series) -> Lookup | None:
+    """None for values that have no keys, and for text of which two values have one hash: those are found by a join."""
+    keys = _keys(vocabulary)
+    if keys is None:
+        return None
+    place = cupy.argsort(keys)
+    keys, text = keys[place], _is_text(vocabulary)
+    if text and bool((keys[1:] == keys[:-1]).any()):
+        _warn_of_collision(vocabulary, "its values are looked up by a join")
+        return None
+    return Lookup(keys, place, vocabulary.reset_index(drop=True), text)
 
 
 def positions_in(column: cudf.Series, vocabulary: cudf.Series, table: Any = None) -> cupy.ndarray:
     if isinstance(column.dtype, cudf.CategoricalDtype):
         column = column.astype(vocabulary.dtype)
-    # A join does not keep row order: carry the row number through it and write each position to its row.
-    rows = cudf.DataFrame({"value": column.reset_index(drop=True), "row": cupy.arange(len(column))})
-    known = cudf.DataFrame({"value": vocabulary.reset_index(drop=True), "position": cupy.arange(len(vocabulary))})
-    known["value"] = known["value"].astype(rows["value"].dtype)
-    joined = rows.dropna(subset=["value"]).merge(known, on="value", how="inner")
-    positions = cupy.full(len(column), -1, dtype="int64")
-    positions[joined["row"].to_cupy()] = joined["position"].to_cupy()
-    return positions
-
-
-def positions_and_nulls(column: cudf.Series, table: Any) -> None:
-    return None
+    table = lookup(vocabulary) if table is None else table
+    keys = _keys(column)
+    if table is None or keys is None or table.text != _is_text(column):
+        return cudf_plain.positions_in(column, vocabulary)
+    if len(vocabulary) == 0 or len(column) == 0:
+        return cupy.full(len(column), -1, dtype="int64")
+    near = cupy.minimum(cupy.searchsorted(table.keys, keys), len(table.keys) - 1)
+    found = table.keys[near] == keys
+    known = _known(column)
+    found = found if known is None else found & known
+    positions = cupy.where(found, table.place[near], -1)
+    # The vocabulary's hashes differ, so that a row with one of them holds this very value or one that is not there.
+    return cupy.where(_differ(column, table.values, positions), -1, positions) if table.text else positions
 
 
 def column_statistics(column: cudf.Series) -> ColumnStatistics:
-    return ColumnStatistics.of(column.astype("float32").to_cupy(na_value=np.nan))
+    return _statistics(column, _moments([column])[0])
+
+
+def statistics_together(columns: Sequence[cudf.Series]) -> list[ColumnStatistics]:
+    found = []
+    for column, moments in zip(columns, _moments(columns), strict=True):
+        try:
+            found.append(_statistics(column, moments))
+        except InfinityFound:
+            raise DataError.infinity(column.name) from None
+    return found
 
 
 def column_count(column: cudf.Series, search: Search) -> RadixHistogram:
-    return search.count(column.astype("float32").to_cupy(na_value=np.nan))
+    return counts_together([(column, search)])[0]
+
+
+def counts_together(asked: Sequence[tuple[cudf.Series, Search]]) -> list[RadixHistogram]:
+    patterns = [search.leading_patterns() for _, search in asked]
+    ours = [place for place, wanted in enumerate(patterns) if len(wanted) <= MOST_BINS]
+    columns = {place: _placed(asked[place][0]) for place in ours}
+    bins = [(place, pattern) for place in ours for pattern in patterns[place].tolist()]
+    found = cupy.zeros((len(bins), PATTERNS), dtype="int32")
+    add_rest_counts32(
+        [columns[place].at for place, _ in bins], [pattern for _, pattern in bins], torch.from_dlpack(found)
+    )
+    tables, first, counts = cupy.asnumpy(found), 0, []
+    for place, (column, search) in enumerate(asked):
+        if place not in columns:
+            counts.append(cudf_plain.column_count(column, search))
+            continue
+        counts.append(search.of_rest_counts(patterns[place], tables[first : first + len(patterns[place])]))
+        first += len(patterns[place])
+    return counts
 
 
 def pack(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequence[FloatWord]) -> cupy.ndarray:
     require_every_word(num_words, ids, floats)
-    columns: list[Any] = [None] * num_words
+    words: dict[int, DeviceWord] = {}
+    held: list[Any] = []  # what the kernel reads
     for word in ids:
-        words = word.ids if word.table is None else word.table[word.ids]  # -1 takes the last, that of null
-        columns[word.place] = cupy.ascontiguousarray(words).view("int32")
+        values = cupy.ascontiguousarray(word.ids)
+        table = None if word.table is None else cupy.ascontiguousarray(word.table)
+        held += [values, table]
+        at = DeviceColumn(values.data.ptr, 0, 0, num_rows)
+        words[word.place] = (
+            DeviceWord(COPIED, at) if table is None else DeviceWord(CODED, at, table.data.ptr, len(table) - 1)
+        )
     for item in floats:
-        values = item.column.astype("float32").to_cupy(na_value=np.nan)
-        null = cupy.isnan(values)
-        filled = cupy.where(null, cupy.float32(item.fill), values)
-        _require_finite(item, filled, scaled=False)
-        if item.std:
-            filled = ((filled.astype("float64") - item.mean) / item.std).astype("float32")
-            _require_finite(item, filled, scaled=True)
-        columns[item.place] = filled.view("int32")
+        column = _placed(item.column)
+        held.append(column)
+        words[item.place] = DeviceWord(FLOAT, column.at, fill=item.fill, mean=item.mean, std=item.std)
         if item.flag_place >= 0:
-            columns[item.flag_place] = null.astype("float32").view("int32")
-    return cupy.stack(columns, axis=1) if columns else cupy.empty((num_rows, 0), dtype="int32")
+            words[item.flag_place] = DeviceWord(FLAG, column.at)
+    out, faults = cupy.empty((num_rows, num_words), dtype="int32"), cupy.zeros(num_words, dtype="int32")
+    pack_words([words[place] for place in range(num_words)], torch.from_dlpack(out), torch.from_dlpack(faults))
+    found = cupy.asnumpy(faults)
+    for item in floats:
+        if found[item.place]:
+            raise item.infinity(scaled=found[item.place] < INFINITE)
+    return out
 
 
-def _require_finite(word: FloatWord, values: cupy.ndarray, scaled: bool) -> None:
-    if not bool(cupy.isfinite(values).all()):
-        raise word.infinity(scaled)
+@dataclass(frozen=True)
+class Lookup:
+    """A vocabulary by the keys of its values.
+
+    keys: int64 [V], ascending. place: int64 [V], where each one's value stands. values: the vocabulary. text: whether
+    keys are hashes.
+    """
+
+    keys: cupy.ndarray
+    place: cupy.ndarray
+    values: cudf.Series
+    text: bool
 
 
-def hash64(column: cudf.Series) -> cupy.ndarray:
-    if column.isna().any():
-        raise ValueError(f"hash64: column {column.name!r} holds nulls; fill them first.")
-    wide = column if column.dtype.kind == "O" else column.astype("int64")
-    return wide.hash_values(method="xxhash64").to_cupy().view(cupy.int64)
+@dataclass(frozen=True)
+class _Numbered:
+    """codes: int32 [N], -1 for null. values: a column of each value once, counts: int64, by code."""
+
+    codes: cupy.ndarray
+    values: cudf.Series
+    counts: cupy.ndarray
 
 
-def map_columns(function: Any, columns: Sequence[str]) -> list[Any]:
-    return [function(name) for name in columns]
+def _numbered(column: cudf.Series) -> _Numbered | None:
+    """None for a column that has no keys, and for text of which two values have one hash."""
+    keys, known = _keys(column), _known(column)
+    if keys is None:
+        return None
+    rows = None if known is None else cupy.flatnonzero(known)
+    _, first, codes, counts = cupy.unique(
+        keys if rows is None else keys[rows], return_index=True, return_inverse=True, return_counts=True
+    )
+    codes = codes.astype("int32")
+    if rows is not None:
+        first, everywhere = rows[first], cupy.full(len(column), -1, dtype="int32")
+        everywhere[rows] = codes
+        codes = everywhere
+    values = column.take(first).reset_index(drop=True)
+    if _is_text(column) and bool(_differ(column, values, codes).any()):
+        _warn_of_collision(column, "it is factorised")
+        return None
+    return _Numbered(codes, values, counts.astype("int64"))
 
 
-def as_typed(column: cudf.Series, dtype: str, nullable: bool) -> cudf.Series | None:
-    if dtype == "string":
-        plain = not isinstance(column.dtype, cudf.CategoricalDtype | cudf.ListDtype)
-        return column if column.dtype.kind == "O" and plain else None
-    whole = dtype in ("int32", "int64", "bool")
-    fits = str(column.dtype) == dtype and (not whole or nullable or not bool(column.isna().any()))
-    return column if fits else None
+def _is_text(column: cudf.Series) -> bool:
+    return column.dtype.kind == "O" and not isinstance(column.dtype, cudf.CategoricalDtype | cudf.ListDtype)
 
 
-def to_host(values: Any) -> np.ndarray:
-    return cupy.asnumpy(values)
+def _keys(column: cudf.Series) -> cupy.ndarray | None:
+    """int64 [N], equal for equal values: integers themselves, text's XXH64; whatever there is where it is null."""
+    if _is_text(column):
+        return column.hash_values(method="xxhash64").to_cupy().view("int64")
+    if column.dtype.kind == "i" or (column.dtype.kind == "u" and column.dtype.itemsize < 8):
+        return (column.fillna(0) if column.null_count else column).astype("int64").to_cupy()
+    return None
 
 
-def from_pandas(frame: pd.DataFrame) -> cudf.DataFrame:
-    return cudf.from_pandas(frame)
+def _known(column: cudf.Series) -> cupy.ndarray | None:
+    """bool [N], or None where no row is null."""
+    return column.notna().to_cupy() if column.null_count else None
 
 
-def to_pandas(frame: cudf.DataFrame) -> pd.DataFrame:
-    return frame.to_pandas()
+def _differ(column: cudf.Series, values: cudf.Series, places: cupy.ndarray) -> cupy.ndarray:
+    """bool [N]: whether a row holds another value than `values` at its place; False where that is negative."""
+    if len(values) == 0:
+        return cupy.zeros(len(column), dtype="bool")
+    expected = values.take(cupy.maximum(places, 0)).reset_index(drop=True)
+    other = (column.reset_index(drop=True) != expected).fillna(True).to_cupy()
+    return other & (places >= 0)
+
+
+def _warn_of_collision(column: cudf.Series, what: str) -> None:
+    warnings.warn(f"column {column.name!r}: two of its values have one 64-bit hash; {what} instead.", stacklevel=3)
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A float32 column and where it lies. column: keeps that memory."""
+
+    column: Any
+    at: DeviceColumn
+
+
+def _placed(column: cudf.Series) -> _Placed:
+    """Without a copy of a column that is float32 already; nulls stay in its bitmap."""
+    if str(column.dtype) != "float32":
+        raise ValueError(f"column {column.name!r} is {column.dtype}; its memory holds no float32.")
+    memory, _ = column.to_pylibcudf()
+    data, mask, offset = memory.data(), memory.null_mask(), memory.offset()
+    values = data.ptr + 4 * offset if memory.size() else 0  # an empty column may have no buffer at all
+    return _Placed(memory, DeviceColumn(values, mask.ptr if memory.null_count() else 0, offset, memory.size()))
+
+
+def _moments(columns: Sequence[cudf.Series]) -> np.ndarray:
+    """int64 [C, 65536, 3] of `loops.leading_moments32`, by one launch and one read."""
+    placed = [_placed(column) for column in columns]
+    found = cupy.zeros((len(columns), PATTERNS, 3), dtype="int64")
+    add_leading_moments32([column.at for column in placed], torch.from_dlpack(found))
+    return cupy.asnumpy(found)
+
+
+def _statistics(column: cudf.Series, moments: np.ndarray) -> ColumnStatistics:
+    if moments[INFINITIES, 0].any() and bool(cupy.isinf(column.dropna().to_cupy()).any()):
+        raise InfinityFound("the values hold an infinity; remove it first.")
+    return ColumnStatistics.of_moments(len(column), moments)

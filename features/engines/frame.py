@@ -1,8 +1,8 @@
 """Which data frame library runs: pandas on CPU, cuDF on a GPU, chosen once and never both.
 
 Operators call methods that the two share. What differs sits behind `engine_of(frame)`: the modules
-`gigabatch.features.engines.pandas` and `gigabatch.features.engines.cudf` hold the same functions under the same names.
-What these take and give beside frames and arrays is here.
+`gigabatch.features.engines.pandas`, `.cudf` and `.cudf_plain` (cuDF without kernels of our own) hold the same functions
+under the same names. What these take and give beside frames and arrays is here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from typing import Any, cast
 from gigabatch.features.engines.protocols import Array, Column, Engine, Frame
 from gigabatch.features.errors import DataError
 
-ENGINES = ("auto", "cudf", "pandas")
+ENGINES = ("auto", "cudf", "cudf_plain", "pandas")
+# What stands for cuDF in this process. A frame does not say which of the two modules it was read by, so the plain one,
+# once it was asked for, serves all of them.
+_cudf = "cudf"
 
 
 def resolve_engine(name: str) -> str:
@@ -25,24 +28,27 @@ def resolve_engine(name: str) -> str:
     Parameters
     ----------
     name
-        `pandas`, `cudf`, or `auto`, which is `cudf` where cuDF is installed and a CUDA device answers, else `pandas`.
+        `pandas`, `cudf`, `cudf_plain`, or `auto`, which is `cudf` where cuDF is installed and a CUDA device answers,
+        else `pandas`.
 
     Returns
     -------
     str
-        `pandas` or `cudf`.
+        `pandas`, `cudf` or `cudf_plain`.
 
     Raises
     ------
     DataError
-        An unknown name, or `cudf` where it is not installed.
+        An unknown name, or one of cuDF's where it is not installed.
     """
     if name not in ENGINES:
         raise DataError(f"engine: unknown engine {name!r}. Known: {', '.join(ENGINES)}.")
     if name == "auto":
         return "cudf" if _cudf_usable() else "pandas"
-    if name == "cudf" and importlib.util.find_spec("cudf") is None:
-        raise DataError("engine: cudf was asked for but is not installed. Use environment.yml, or engine=pandas.")
+    if name != "pandas" and importlib.util.find_spec("cudf") is None:
+        raise DataError(
+            f"engine: {name} was asked for but cuDF is not installed. Use environment.yml, or engine=pandas."
+        )
     return name
 
 
@@ -60,7 +66,8 @@ def load_engine(name: str) -> Engine:
     Parameters
     ----------
     name
-        `auto`, `cudf` or `pandas`, as in `resolve_engine`.
+        `auto`, `cudf`, `cudf_plain` or `pandas`, as in `resolve_engine`. Once `cudf_plain` was loaded, it is what
+        `cudf` means in this process.
 
     Returns
     -------
@@ -70,7 +77,7 @@ def load_engine(name: str) -> Engine:
     Raises
     ------
     DataError
-        An unknown name, or `cudf` where it is not installed.
+        An unknown name, or one of cuDF's where it is not installed.
 
     Examples
     --------
@@ -78,7 +85,12 @@ def load_engine(name: str) -> Engine:
     >>> load_engine("pandas").NAME
     'pandas'
     """
-    return cast(Engine, importlib.import_module(f"gigabatch.features.engines.{resolve_engine(name)}"))
+    global _cudf
+    found = resolve_engine(name)
+    if found == "cudf_plain":
+        _cudf = found
+    module = found if found == "pandas" else _cudf
+    return cast(Engine, importlib.import_module(f"gigabatch.features.engines.{module}"))
 
 
 def engine_of(frame: Frame | Column) -> Engine:

@@ -222,9 +222,20 @@ def column_statistics(column: pd.Series) -> ColumnStatistics:
     return ColumnStatistics.of_pieces(float_pieces(column))
 
 
+def statistics_together(columns: Sequence[pd.Series]) -> list[ColumnStatistics] | None:
+    """`column_statistics` of many columns in one pass; `DataError` names the one that holds an infinity. None where
+    columns are as fast one by one."""
+    return None
+
+
 def column_count(column: pd.Series, search: Search) -> RadixHistogram:
     """`search.count` of a float32 column."""
     return search.count_pieces(float_pieces(column))
+
+
+def counts_together(asked: Sequence[tuple[pd.Series, Search]]) -> list[RadixHistogram] | None:
+    """`column_count` of many columns in one pass; None where columns are as fast one by one."""
+    return None
 
 
 def pack(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequence[FloatWord]) -> np.ndarray:

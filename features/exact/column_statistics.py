@@ -116,8 +116,12 @@ class ColumnStatistics:
             add_leading_moments32(found, np.ascontiguousarray(values).view(np.uint32), *valid)
         for values, valid in pieces:
             require_no_infinity(values, valid, found[:, 0])
-        rows = sum(len(values) for values, _ in pieces)
-        return cls(rows, RadixHistogram.of_patterns("float32", found[:, 0]), Moments.of_leading(found))
+        return cls.of_moments(sum(len(values) for values, _ in pieces), found)
+
+    @classmethod
+    def of_moments(cls, rows: int, moments: np.ndarray) -> ColumnStatistics:
+        """Of float32 values without infinities, from what `loops.leading_moments32` counted of them."""
+        return cls(rows, RadixHistogram.of_patterns("float32", moments[:, 0]), Moments.of_leading(moments))
 
     def filled_scale(self, fill: float) -> Scale:
         """Mean and deviation of all rows, null ones filled with a number."""

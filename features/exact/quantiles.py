@@ -278,7 +278,20 @@ class Search:
         wanted = self._wanted()
         words = [self._inside(values, valid, wanted) for values, valid in pieces]
         found = images(words[0] if len(words) == 1 else array_module(words[0]).concatenate(words), self.kind)
-        keys, counts = _on_host(*array_module(found).unique(found, return_counts=True))
+        return self._of_inside(*_on_host(*array_module(found).unique(found, return_counts=True)))
+
+    def of_rest_counts(self, patterns: np.ndarray, counts: np.ndarray) -> RadixHistogram:
+        """`count` of a float32 column, from how often each pattern of its words' lower 16 bits comes (int [P, 65536])
+        under each of the upper ones, `leading_patterns` [P]."""
+        if self.kind != "float32":
+            return RadixHistogram.empty(self.kind)
+        row, low = np.nonzero(counts)
+        keys = images((patterns[row] << 16 | low).astype(np.uint32), self.kind).astype(np.uint64)
+        order = np.argsort(keys)
+        return self._of_inside(keys[order], counts[row, low][order].astype(np.int64))
+
+    def _of_inside(self, keys: np.ndarray, counts: np.ndarray) -> RadixHistogram:
+        """From the distinct images of the first pass's bins, ascending, of which some lie outside later ones."""
         inside = np.isin(keys >> np.uint64(WIDTHS[self.kind] - self.bits), self.prefixes)
         return self._bounded(RadixHistogram(self.kind, WIDTHS[self.kind], keys[inside], counts[inside]))
 
@@ -295,6 +308,10 @@ class Search:
         looked_into = len(np.unique(self.prefixes))
         step = max(1, min(STEP_BITS, MOST_BINS.bit_length() - 1 - (looked_into - 1).bit_length()))
         return min(self.bits + step, WIDTHS[self.kind])
+
+    def leading_patterns(self) -> np.ndarray:
+        """int64: the leading bits of words as they lie in memory whose values are looked into, ascending."""
+        return np.flatnonzero(self._wanted())
 
     def _wanted(self) -> np.ndarray:
         """bool by the leading bits of a word: whether its first pass's bin is one of those that are looked into."""

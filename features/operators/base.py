@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from gigabatch.features.engines.protocols import Column, Frame
@@ -191,6 +191,11 @@ class FittedOperator(Configured, ABC):
     @abstractmethod
     def partial(self, frame: Frame) -> Any:
         """What one partition contributes to the state."""
+
+    def together(self, frame: Frame) -> tuple[Callable[[list[Any]], list[Any] | None], Any] | None:
+        """A function of the engine and an argument: of a list of such arguments, its own among them, it gives a list
+        of what `partial` would give, or None where an operator at a time is as fast."""
+        return None
 
     @abstractmethod
     def merge(self, left: Any, right: Any) -> Any:

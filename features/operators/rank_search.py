@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 from gigabatch.features.columns.numbers import rankable_values
@@ -27,6 +28,10 @@ class RankingOperator(FittedOperator):
         """Of the next pass: `search.count` of the partition's values."""
         return search.count(rankable_values(frame[self.column]))
 
+    def count_together(self, frame: Frame, search: Search) -> tuple[Callable[[list[Any]], Any], Any] | None:
+        """`count` as `together` is to `partial`."""
+        return None
+
 
 class NextPass(FittedOperator):
     """One more pass over the partitions, which finds where the wanted ranks lie more closely. Adds no column."""
@@ -42,6 +47,9 @@ class NextPass(FittedOperator):
 
     def partial(self, frame: Frame) -> RadixHistogram:
         return self.operator.count(frame, self.search)
+
+    def together(self, frame: Frame) -> tuple[Callable[[list[Any]], Any], Any] | None:
+        return self.operator.count_together(frame, self.search)
 
     def merge(self, left: RadixHistogram, right: RadixHistogram) -> RadixHistogram:
         return self.search.merge(left, right)

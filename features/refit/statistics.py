@@ -210,6 +210,9 @@ class FitContinuousStatistics(FitStatistics):
     def partial(self, frame: Any) -> ColumnStatistics:
         return naming(self.column, engine_of(frame).column_statistics, frame[self.column])
 
+    def together(self, frame: Any) -> tuple[Any, Any]:
+        return engine_of(frame).statistics_together, frame[self.column]
+
     def merge(self, left: ColumnStatistics, right: ColumnStatistics) -> ColumnStatistics:
         return left.merge(right)
 
@@ -248,6 +251,9 @@ class FillAndScale(FitContinuousStatistics, RankingOperator):
     def count(self, frame: Any, search: Search) -> RadixHistogram:
         """Of the next pass: `search.count` of the partition's values."""
         return engine_of(frame).column_count(frame[self.column], search)
+
+    def count_together(self, frame: Any, search: Search) -> tuple[Any, Any]:
+        return engine_of(frame).counts_together, (frame[self.column], search)
 
     def state_of(self, found: ColumnStatistics, search: Search | None) -> FilledScale:
         """search: for the two middle values, resolved; None where there is no value (an error, by FillMissing)."""

@@ -72,9 +72,11 @@ def _one_pass(
 
     def partials(part: Any) -> dict[Any, Any]:
         frame = read_part(part) if read is None else read(part, inputs)
-        prepared, keys = prepare(frame), list(operators)
-        found = engine_of(frame).map_columns(lambda key: operators[key].partial(view(prepared, key)), keys)
-        return dict(zip(keys, found, strict=True))
+        prepared = prepare(frame)
+        found = _found_together(operators, lambda key: view(prepared, key))
+        rest = [key for key in operators if key not in found]
+        alone = engine_of(frame).map_columns(lambda key: operators[key].partial(view(prepared, key)), rest)
+        return found | dict(zip(rest, alone, strict=True))
 
     def merge(left: dict, right: dict) -> dict:
         return {key: operator.merge(left[key], right[key]) for key, operator in operators.items()}
@@ -84,3 +86,17 @@ def _one_pass(
         pairs = [dask.delayed(merge)(*pending[i : i + 2]) for i in range(0, len(pending) - 1, 2)]
         pending = pairs + pending[len(pairs) * 2 :]
     return pending[0].compute(scheduler=scheduler)
+
+
+def _found_together(operators: Mapping[Any, FittedOperator], frame_of: Callable[[Any], Any]) -> dict[Any, Any]:
+    """The partials of those whose engine finds many in one pass."""
+    asked: dict[Any, dict[Any, Any]] = {}
+    for key, operator in operators.items():
+        function, argument = operator.together(frame_of(key)) or (None, None)
+        if function is not None:
+            asked.setdefault(function, {})[key] = argument
+    found: dict[Any, Any] = {}
+    for function, arguments in asked.items():
+        partials = function(list(arguments.values()))
+        found |= {} if partials is None else dict(zip(arguments, partials, strict=True))
+    return found

@@ -347,8 +347,10 @@ class RunConfig(Settings):
         description="the run's folder under `runs`: letters, digits, _, . and -, the first one a letter, a digit or _",
     )
     recipe: str = Field(description="where the rows come from: a name of `gigabatch.features.recipes.RECIPES`")
-    engine: Literal["auto", "cudf", "pandas"] = Field(
-        "auto", description="library of data frames; auto: cudf where it is installed and there is a GPU"
+    engine: Literal["auto", "cudf", "cudf_plain", "pandas"] = Field(
+        "auto",
+        description="library of data frames; auto: cudf where it is installed and there is a GPU; cudf_plain: cuDF "
+        "without kernels of our own, to the same values",
     )
     device: str = Field(
         "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="of torch; auto: cuda where there is one"

@@ -14,6 +14,9 @@ FOLDERS = ("features", "loaders", "models", "pipeline")
 # Importing these takes a GPU's packages (cuDF, Triton).
 LEFT_OUT = {
     "gigabatch.features.engines.cudf",
+    "gigabatch.features.engines.cudf_plain",
+    "gigabatch.features.engines.row_loops_cuda",
+    "gigabatch.features.exact.loops_cuda",
     "gigabatch.loaders.negatives.draws_cuda",
     "gigabatch.models.kernels.folded.cuda",
     "gigabatch.models.kernels.lookup.cuda",
