@@ -377,7 +377,7 @@ class Preprocessor:
         for place, (name, dtype) in enumerate(self._words(targets)):
             words = engine.arrays.ascontiguousarray(rows[:, place])
             columns[name] = engine.series(words if dtype == "int32" else words.view("float32"), frame)
-        return engine.frames.DataFrame(columns, index=frame.index, copy=False)
+        return engine.frame(columns, frame)
 
     def _words(self, targets: bool) -> list[tuple[str, str]]:
         """Name and type of every word of a row."""

@@ -7,7 +7,7 @@ better, and takes the rest from here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cudf
@@ -54,6 +54,10 @@ def array(series: cudf.Series, fill: Any = None) -> cupy.ndarray:
 def series(values: cupy.ndarray, like: cudf.DataFrame, valid: cupy.ndarray | None = None) -> cudf.Series:
     column = cudf.Series(values, index=like.index)
     return column if valid is None else column.where(cudf.Series(valid, index=like.index))
+
+
+def frame(columns: Mapping[str, Any], like: cudf.DataFrame) -> cudf.DataFrame:
+    return cudf.DataFrame(dict(columns), index=like.index)  # `copy` is not implemented there
 
 
 def with_nulls(whole: cudf.Series, null: cudf.Series) -> cudf.Series:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
@@ -91,6 +91,11 @@ def series(values: np.ndarray, like: pd.DataFrame, valid: np.ndarray | None = No
     """An array as a column on the index of `like`, without a copy; null where `valid` is False."""
     column = pd.Series(values, index=like.index, copy=False)
     return column if valid is None else column.where(pd.Series(valid, index=like.index))
+
+
+def frame(columns: Mapping[str, Any], like: pd.DataFrame) -> pd.DataFrame:
+    """Columns and arrays as a frame on the index of `like`, without a copy."""
+    return pd.DataFrame(dict(columns), index=like.index, copy=False)
 
 
 def with_nulls(whole: pd.Series, null: pd.Series) -> pd.Series:

@@ -1,32 +1,44 @@
 """pandas frames that refuse what cuDF could not do.
 
-Every attribute that code of `features` reads on them, and every call it makes, is looked up on cuDF's real classes,
-which import without a GPU: (1) the name exists there, (2) the arguments bind to cuDF's signature, (3) no
-`if <argument>: raise NotImplementedError` at the top of cuDF's method fires for them. Then pandas does the work.
-It cannot see values, nulls, order or speed.
+Every attribute that code of `features` reads on them, and every call it makes (methods, constructors, class methods,
+accessors, group-bys, indexers, properties and their setters), is looked up on cuDF's real classes, which import
+without a GPU: (1) the name exists there, (2) the arguments bind to cuDF's signature, (3) cuDF's source, followed with
+these arguments, raises nothing and warns of nothing (`refusals.py`). Then pandas does the work. What cuDF refuses to
+do silently, such as to become a host array, is refused too. It cannot see values, nulls, order or speed.
 """
 
 from __future__ import annotations
 
-import ast
+import functools
 import inspect
 import sys
-import textwrap
 from typing import Any
 
 import cudf
 import cupy
 import numpy as np
 import pandas as pd
+from cudf.core.accessors.categorical import CategoricalAccessor
+from cudf.core.accessors.lists import ListMethods
 from cudf.core.accessors.string import StringMethods
 from cudf.core.groupby.groupby import DataFrameGroupBy, SeriesGroupBy
 from cudf.core.series import DatetimeProperties
+
+from tests.cudf_api.refusals import Stand, refusal
 
 OURS = ("gigabatch.features.", "gigabatch.pipeline.", "control")  # `control`: the check's own tests
 # These modules are pandas' own side of the engine and never see a cuDF frame.
 PANDAS_ONLY = ("gigabatch.features.engines.pandas",)
 # cuDF accepts any name and fails later, where no signature shows it.
 TRANSFORMS = ("sum", "mean", "count", "min", "max", "median")
+ACCESSORS = {"str": StringMethods, "dt": DatetimeProperties, "cat": CategoricalAccessor, "list": ListMethods}
+INDEXERS = ("iloc", "loc", "at", "iat")
+# The kinds that cuDF would be given where pandas and NumPy have these.
+KINDS = (
+    (pd.DataFrame, cudf.DataFrame), (pd.Series, cudf.Series), (pd.MultiIndex, cudf.MultiIndex),
+    (pd.RangeIndex, cudf.RangeIndex), (pd.DatetimeIndex, cudf.DatetimeIndex), (pd.Index, cudf.Index),
+    (np.ndarray, cupy.ndarray),
+)  # fmt: skip
 
 
 class NotInCudf(AssertionError):
@@ -39,38 +51,75 @@ def _asks(depth: int = 2) -> str | None:
     return name if name.startswith(OURS) and name not in PANDAS_ONLY else None
 
 
-def check_call(where: str, function: Any, args: tuple, kwargs: dict, bound_to: bool = True) -> None:
-    """Raise `NotInCudf` if cuDF's `function` would not take these arguments."""
+def lifted(value: Any) -> Any:
+    """An argument as cuDF would get it: what lies on the device is stood for by its class."""
+    if isinstance(value, Checked | CheckedClass):
+        return value._owner if isinstance(value, CheckedClass) else Stand(value._owner)
+    for kind, counterpart in KINDS:
+        if isinstance(value, kind):
+            return Stand(counterpart)
+    if type(value) in (list, tuple, set) and len(value) < 50:
+        return type(value)(lifted(item) for item in value)
+    if type(value) is dict and len(value) < 50:
+        return {key: lifted(item) for key, item in value.items()}
+    return Stand(type(value)) if type(value) in (list, tuple, set, dict) else value
+
+
+def _key(value: Any) -> Any:
+    """What two equal lifted arguments share; hashable."""
+    if isinstance(value, Stand):
+        return Stand, value.kind
+    if isinstance(value, list | tuple):
+        return type(value), *map(_key, value)
+    if isinstance(value, dict):
+        return dict, *((key, _key(item)) for key, item in value.items())
+    return type(value), value
+
+
+def check_call(where: str, function: Any, args: tuple, kwargs: dict, owner: type | None = None) -> None:
+    """Raise `NotInCudf` if cuDF's `function` would not take these arguments. owner: the class of a method's self."""
+    if inspect.isclass(function):
+        creator = function.__init__ if function.__init__ is not object.__init__ else function.__new__
+        function, owner = creator, function
     try:
-        signature = inspect.signature(function)
+        inspect.signature(function)
     except (ValueError, TypeError):
         return
+    given = tuple(map(lifted, args)) if owner is None else (Stand(owner), *map(lifted, args))
+    named = {name: lifted(value) for name, value in kwargs.items()}
     try:
-        bound = signature.bind(*((None, *args) if bound_to else args), **kwargs)
+        why = _refusal(function, _Call(given, named))
     except TypeError as error:
-        raise NotInCudf(f"{where}: cuDF's signature {signature} refuses this call ({error}).") from None
-    bound.apply_defaults()
-    for test, line in _guards(function):
-        namespace = dict(getattr(inspect.unwrap(function), "__globals__", {})) | bound.arguments
-        try:
-            fires = bool(eval(compile(ast.Expression(test), "guard", "eval"), namespace))
-        except Exception:
-            continue
-        if fires:
-            raise NotInCudf(f"{where}: cuDF raises NotImplementedError for these arguments ({line}).")
+        raise NotInCudf(f"{where}: cuDF's signature refuses this call ({error}).") from None
+    if why is not None:
+        raise NotInCudf(f"{where}: cuDF refuses these arguments ({why}).")
 
 
-def _guards(function: Any) -> list[tuple[ast.expr, str]]:
+class _Call:
+    """Arguments, equal to others of the same kinds and values."""
+
+    def __init__(self, args: tuple, kwargs: dict) -> None:
+        self.args, self.kwargs = args, kwargs
+        self.key = (_key(args), _key(kwargs))
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Call) and self.key == other.key
+
+
+@functools.lru_cache(maxsize=None)
+def _known(function: Any, call: _Call) -> str | None:
+    return refusal(function, call.args, call.kwargs)
+
+
+def _refusal(function: Any, call: _Call) -> str | None:
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
-    except (OSError, TypeError, SyntaxError):
-        return []
-    body = tree.body[0].body if isinstance(tree.body[0], ast.FunctionDef) else []
-    return [(node.test, ast.unparse(node.test)) for node in body if isinstance(node, ast.If) and _not_implemented(node)]
-
-
-def _not_implemented(node: ast.If) -> bool:
-    return any(isinstance(inner, ast.Raise) and "NotImplementedError" in ast.unparse(inner) for inner in node.body)
+        hash(call)
+    except TypeError:  # a function, a slice and the like among the arguments
+        return refusal(function, call.args, call.kwargs)
+    return _known(function, call)
 
 
 def checked_attribute(owner: type, real: Any, name: str, value: Any) -> Any:
@@ -79,20 +128,23 @@ def checked_attribute(owner: type, real: Any, name: str, value: Any) -> Any:
     if not hasattr(owner, name):
         raise NotInCudf(f"{where} does not exist in cuDF.")
     counterpart = inspect.getattr_static(owner, name)
-    if name == "str":
-        return Checked(StringMethods, value)
-    if name == "dt":
-        return Checked(DatetimeProperties, value)
-    if name in ("iloc", "loc"):
-        return value
+    if name in ACCESSORS:
+        return Checked(ACCESSORS[name], value)
+    if name in INDEXERS:
+        return Checked(getattr(owner, f"_{name}_indexer_type", owner._loc_indexer_type), value)
+    if isinstance(counterpart, property | functools.cached_property):
+        check_call(where, getattr(counterpart, "fget", None) or counterpart.func, (), {}, owner)
+        return wrapped(value)
     if callable(value) and not isinstance(value, pd.DataFrame | pd.Series):
         function = getattr(owner, name)
+        unbound = None if isinstance(counterpart, classmethod | staticmethod) else owner
 
+        @functools.wraps(value)
         def call(*args: Any, **kwargs: Any) -> Any:
-            check_call(where, function, args, kwargs, bound_to=not isinstance(counterpart, classmethod))
+            check_call(where, function, args, kwargs, unbound)
             if name == "transform" and (args or tuple(kwargs.values()))[0] not in TRANSFORMS:
                 raise NotInCudf(f"{where}: cuDF's group-by transforms are {', '.join(TRANSFORMS)}.")
-            result = value(*args, **kwargs)
+            result = value(*(getattr(a, "_real", a) for a in args), **kwargs)
             if name == "groupby":
                 return Checked(DataFrameGroupBy if isinstance(real, pd.DataFrame) else SeriesGroupBy, result)
             return wrapped(result)
@@ -111,7 +163,7 @@ def wrapped(value: Any) -> Any:
 
 
 class Checked:
-    """An accessor or a group-by."""
+    """An accessor, an indexer or a group-by."""
 
     def __init__(self, owner: type, real: Any) -> None:
         self._owner, self._real = owner, real
@@ -120,12 +172,64 @@ class Checked:
         return checked_attribute(self._owner, self._real, name, getattr(self._real, name))
 
     def __getitem__(self, key: Any) -> Any:
+        if hasattr(self._owner, "__getitem__"):
+            check_call(f"{self._owner.__name__}[...]", self._owner.__getitem__, (key,), {}, self._owner)
         result = self._real[key]
         owner = SeriesGroupBy if isinstance(key, str) else self._owner
-        return wrapped(result) if isinstance(result, pd.DataFrame | pd.Series) else Checked(owner, result)
+        return wrapped(result) if not isinstance(result, pd.core.groupby.GroupBy) else Checked(owner, result)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        check_call(f"{self._owner.__name__}[...] =", self._owner.__setitem__, (key, value), {}, self._owner)
+        self._real[key] = value
 
 
-class CheckedSeries(pd.Series):
+class CheckedData:
+    """What checked frames and series share: `_cudf` is their class there."""
+
+    _cudf: type
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name.startswith("_") or _asks() is None:
+            return value
+        return checked_attribute(type(self)._cudf, self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_") and _asks():
+            owner = type(self)._cudf
+            place = inspect.getattr_static(owner, name, None)
+            if place is None or (isinstance(place, property) and place.fset is None):
+                raise NotInCudf(f"{owner.__name__}.{name} cannot be set in cuDF.")
+            if isinstance(place, property):
+                check_call(f"{owner.__name__}.{name} =", place.fset, (value,), {}, owner)
+        super().__setattr__(name, value)
+
+    def __getitem__(self, key: Any) -> Any:
+        if _asks():
+            owner = type(self)._cudf
+            check_call(f"{owner.__name__}[...]", owner.__getitem__, (key,), {}, owner)
+        return super().__getitem__(key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if _asks():
+            owner = type(self)._cudf
+            check_call(f"{owner.__name__}[...] =", owner.__setitem__, (key, value), {}, owner)
+        super().__setitem__(key, value)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        if _asks():
+            raise NotInCudf("cuDF refuses to become a host array by itself; use engine.array or engine.to_host.")
+        return super().__array__(*args, **kwargs)
+
+    def __iter__(self) -> Any:
+        if _asks() and not isinstance(self, pd.DataFrame):  # a frame's are its columns' names
+            raise NotInCudf("cuDF refuses to iterate over a column.")
+        return super().__iter__()
+
+
+class CheckedSeries(CheckedData, pd.Series):
+    _cudf = cudf.Series
+
     @property
     def _constructor(self):
         return CheckedSeries
@@ -134,14 +238,10 @@ class CheckedSeries(pd.Series):
     def _constructor_expanddim(self):
         return CheckedFrame
 
-    def __getattribute__(self, name: str) -> Any:
-        value = super().__getattribute__(name)
-        if name.startswith("_") or _asks() is None:
-            return value
-        return checked_attribute(cudf.Series, self, name, value)
 
+class CheckedFrame(CheckedData, pd.DataFrame):
+    _cudf = cudf.DataFrame
 
-class CheckedFrame(pd.DataFrame):
     @property
     def _constructor(self):
         return CheckedFrame
@@ -149,12 +249,6 @@ class CheckedFrame(pd.DataFrame):
     @property
     def _constructor_sliced(self):
         return CheckedSeries
-
-    def __getattribute__(self, name: str) -> Any:
-        value = super().__getattribute__(name)
-        if name.startswith("_") or _asks() is None:
-            return value
-        return checked_attribute(cudf.DataFrame, self, name, value)
 
 
 class CheckedModule:
@@ -170,12 +264,33 @@ class CheckedModule:
         value, counterpart = getattr(self._real, name), getattr(self._counterpart, name)
         if isinstance(value, type) and issubclass(value, np.generic):
             return value
+        if inspect.isclass(counterpart):
+            return CheckedClass(where, value, counterpart)
+        if not callable(value):
+            return value
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            check_call(where, counterpart, args, kwargs, bound_to=False)
+            check_call(where, counterpart, args, kwargs)
             return wrapped(value(*args, **kwargs))
 
         return call
+
+
+class CheckedClass:
+    """A class of `engine.frames`: its constructor and what is called on the class itself."""
+
+    def __init__(self, where: str, real: type, owner: type) -> None:
+        self._where, self._real, self._owner = where, real, owner
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        check_call(self._where, self._owner, args, kwargs)
+        return wrapped(self._real(*args, **kwargs))
+
+    def __getattr__(self, name: str) -> Any:
+        return checked_attribute(self._owner, self._real, name, getattr(self._real, name))
+
+    def __instancecheck__(self, value: Any) -> bool:
+        return isinstance(value, self._real)
 
 
 def check_everything(monkeypatch: Any) -> None:
@@ -184,6 +299,12 @@ def check_everything(monkeypatch: Any) -> None:
 
     monkeypatch.setattr(engine, "frames", CheckedModule(pd, cudf))
     monkeypatch.setattr(engine, "arrays", CheckedModule(np, cupy))
-    for name in ("read_csv", "read_parquet", "series", "value_counts", "from_pandas"):
+    for name in ("read_csv", "read_parquet", "read_columns", "series", "frame", "value_counts", "from_pandas"):
         real = getattr(engine, name)
         monkeypatch.setattr(engine, name, lambda *a, _real=real, **k: wrapped(_real(*a, **k)))
+    monkeypatch.setattr(engine, "to_pandas", plain)
+
+
+def plain(value: Any) -> Any:
+    """A checked frame or series as pandas' own: from here on the code works on the host."""
+    return pd.DataFrame(value) if isinstance(value, pd.DataFrame) else pd.Series(value)

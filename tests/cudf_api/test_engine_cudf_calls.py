@@ -91,9 +91,9 @@ def test_the_source_check_catches_what_does_not_exist(call):
 
 def test_arguments_that_cudf_does_not_implement_are_refused():
     other = cudf.Series  # never called: only the guard on the other argument is judged
-    check_call("Series.cov", cudf.Series.cov, (other,), {})
+    check_call("Series.cov", cudf.Series.cov, (other,), {}, cudf.Series)
     with pytest.raises(NotInCudf, match=r"NotImplementedError"):
-        check_call("Series.cov", cudf.Series.cov, (other,), {"min_periods": 3})
+        check_call("Series.cov", cudf.Series.cov, (other,), {"min_periods": 3}, cudf.Series)
 
 
 @pytest.mark.parametrize("settings", [{"time": "at"}, {"group": "shop"}, {}])

@@ -91,10 +91,10 @@ class PairBuilder:
         columns |= self._relations(chunk, clicks) | self._history(chunk, clicks.pop("visit_starts"))
         columns |= self._flags(chunk)
         columns["clickout"] = chunk.of_pair + first_clickout
-        ranked = chunk.engine.frames.DataFrame({name: columns[name] for name in ("clickout", "item_ctr")}, copy=False)
+        ranked = chunk.engine.frame({name: columns[name] for name in ("clickout", "item_ctr")}, chunk.tables.pairs)
         rank = RankWithinGroup(("clickout",), "item_ctr", "item_ctr_rank", descending=True)
         columns["item_ctr_rank"] = rank(ranked)["item_ctr_rank"]
-        return chunk.engine.frames.DataFrame(columns, copy=False)
+        return chunk.engine.frame(columns, chunk.tables.pairs)
 
     def _of_clickouts(self, chunk: Chunk) -> dict[str, Any]:
         """What is alike for all candidates of a list, by clickout: history of session and user, target means."""
