@@ -25,7 +25,11 @@ def gather_shuffled(
 ) -> Tensor:
     """Copy rows `order([start, stop))` of `table` [N, W] int32 into `out` [stop - start, W] on the same device.
 
-    Both are contiguous. kernels: of `CHOICES`; `reference` is torch's operations on any device. The result does not depend on the number of threads, torch.get_num_threads() on the CPU.
+    Both are contiguous. kernels: of `CHOICES`; `reference` is torch's operations on any device. The result does not
+    depend on the number of threads, torch.get_num_threads() on the CPU.
+
+    Raises:
+        LoaderError: for other kernels, or compiled ones on a GPU without Triton.
     """
     assert 0 <= start <= stop <= order.num_rows == len(table), (start, stop, order, table.shape)
     assert out.shape == (stop - start, table.shape[1]), (out.shape, start, stop, table.shape)

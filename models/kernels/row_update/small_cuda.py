@@ -60,7 +60,10 @@ def chunk_length(num_rows: int) -> int:
     return min(8192, max(256, triton.next_power_of_2(triton.cdiv(num_rows, 128))))
 
 
-@triton.jit(do_not_specialize=["ids_row_stride", "ids_column_stride", "num_rows", "chunk"], do_not_specialize_on_alignment=["tables"])
+@triton.jit(
+    do_not_specialize=["ids_row_stride", "ids_column_stride", "num_rows", "chunk"],
+    do_not_specialize_on_alignment=["tables"],
+)
 def _sum_small(
     ids,
     ids_row_stride,

@@ -1,9 +1,9 @@
-"""Run as a script: what real trainings launch, recorded and compiled for GPUs that are not here. Prints one JSON object.
+"""Run as a script: what real trainings launch, recorded, then compiled for GPUs that are not here. Prints JSON.
 
-    python tests/models/kernels/compiled.py representative|every PROCESSES CAPABILITY...
+    python -m tests.models.kernels.compiled representative|every PROCESSES CAPABILITY...
 
-cases: of each its launches and the texts of its variants. unreached: functions under `triton.jit` that no case reaches.
-compiled: of each variant and capability (75, 80, 90, 100) its kernel, warps, registers a thread and bytes of stack,
+cases: of each the texts of its variants and, of a training, what a batch launches. unreached: functions under
+`triton.jit` that no case reaches. compiled: of each variant and capability (75, 80, 90, 100) its kernel, warps, registers a thread and bytes of stack,
 which is where spilled registers go; or the error.
 """
 
@@ -49,9 +49,9 @@ def record(cases) -> dict[str, dict]:
     found = {}
     for name, case in cases:
         with recording() as recorder:
-            case()
+            batch = case()
         variants.update(recorder.variants)
-        found[name] = {"variants": list(recorder.variants), "launches": dict(recorder.launches)}
+        found[name] = {"variants": list(recorder.variants), "batch": batch}
     return found
 
 

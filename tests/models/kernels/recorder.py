@@ -102,24 +102,23 @@ def as_on_a_gpu(dtype: torch.dtype = torch.float32) -> Iterator[None]:
     def version_of_cuda(name: str, device: Any, version: str | None = None) -> Any:
         return importlib.import_module(f"gigabatch.models.kernels.{name}.cuda")
 
-    choose = kernels.kernel
+    choose, optimizer = kernels.kernel, sys.modules["torch.optim.optimizer"]
+    users = [module for module in list(sys.modules.values()) if getattr(module, "kernel", None) is choose]
     with contextlib.ExitStack() as stack:
-        for module in list(sys.modules.values()):
-            if getattr(module, "kernel", None) is choose:
-                stack.enter_context(mock.patch.object(module, "kernel", version_of_cuda))
-        stack.enter_context(
-            mock.patch.object(torch.Tensor, "is_cuda", property(lambda tensor: tensor.is_meta), create=True)
-        )
-        # LAMB reads its steps once, before its first step
-        stack.enter_context(mock.patch.object(torch.Tensor, "__float__", lambda tensor: 0.0))
-        # torch's fused AdamW knows no meta device either
-        fused = "_get_fused_kernels_supported_devices"
-        stack.enter_context(mock.patch.object(sys.modules["torch.optim.optimizer"], fused, lambda: ["meta"]))
-        stack.enter_context(mock.patch.object(torch, "_fused_adamw_", lambda *args, **kwargs: None))
-        # autocast knows no meta device; the folded pass only asks it for its type
-        stack.enter_context(mock.patch.object(torch, "autocast", lambda *args, **kwargs: contextlib.nullcontext()))
-        stack.enter_context(mock.patch.object(torch, "is_autocast_enabled", lambda kind: dtype != torch.float32))
-        stack.enter_context(mock.patch.object(torch, "get_autocast_dtype", lambda kind: dtype))
+
+        def replace(where: Any, name: str, value: Any) -> None:
+            stack.enter_context(mock.patch.object(where, name, value))
+
+        for module in users:
+            replace(module, "kernel", version_of_cuda)
+        replace(torch.Tensor, "is_cuda", property(lambda tensor: tensor.is_meta))
+        replace(torch.Tensor, "__float__", lambda tensor: 0.0)  # LAMB reads its steps once, before its first step
+        # torch's fused AdamW and its autocast know no meta device; the folded pass asks autocast for its type alone
+        replace(optimizer, "_get_fused_kernels_supported_devices", lambda: ["meta"])
+        replace(torch, "_fused_adamw_", lambda *args, **kwargs: None)
+        replace(torch, "autocast", lambda *args, **kwargs: contextlib.nullcontext())
+        replace(torch, "is_autocast_enabled", lambda kind: dtype != torch.float32)
+        replace(torch, "get_autocast_dtype", lambda kind: dtype)
         yield
 
 
