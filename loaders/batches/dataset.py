@@ -19,6 +19,7 @@ class BatchSource(ABC):
     """
 
     epoch: int
+    kernels: str = "compiled"  # that put rows in their order, of `gather.CHOICES`; a stream's order is the host's
 
     def __init__(self, schema: TensorSchema, batches: RankBatches, shuffle: bool, seed: int) -> None:
         self.schema = schema
@@ -142,4 +143,4 @@ class BatchDataset(BatchSource):
         out = table.new_empty((stop - start, table.shape[1])) if out is None else out[: stop - start]
         if not self.shuffle:
             return out.copy_(table[start:stop])
-        return gather_shuffled(table, self._order, start, stop, out)
+        return gather_shuffled(table, self._order, start, stop, out, self.kernels)

@@ -61,10 +61,14 @@ class NegativeSampler:
         self.seed = seed
         self.device = torch.device(device)
         self.known = None if known is None else known.to(self.device)
-        self._kernels = _kernels(version, self.device)
+        self.use_version(version)
         self._table = draw_table(item_ids, self.known, masses, 1 if replacement else num_negatives, self.device)
         self._start = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.set_epoch(0)
+
+    def use_version(self, version: str | None) -> None:
+        """Draw with this version from now on; None for the device's own."""
+        self._kernels = _kernels(version, self.device)
 
     def set_epoch(self, epoch: int) -> None:
         """Draw what belongs to this epoch from now on, also in a CUDA graph captured before."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.negatives.draws import NegativeSampler, expand
 from gigabatch.loaders.negatives.table import KnownPositives
+from gigabatch.loaders.order.gather import require_kernels
 from gigabatch.loaders.tables.entity_rows import EntityRows
 from gigabatch.loaders.tables.packed import Batch, PackedTable
 
@@ -69,6 +70,11 @@ class ImplicitBatches:
     def copies(self) -> int:
         """Rows for each positive: 1 + K."""
         return 1 + self.sampler.num_negatives
+
+    def use_kernels(self, kernels: str) -> None:
+        """Draw with the device's compiled kernels (`compiled`) or plain torch (`reference`), which give the same."""
+        version = None if require_kernels(kernels) == "compiled" else "reference"
+        self.sampler.use_version(version)
 
     def begin(self, epoch: int, start: int) -> None:
         """The next batch is that of the positions from `start` on in the order of `epoch`."""

@@ -1,25 +1,35 @@
 """Whole rows of a table in the order of an epoch.
 
-On a GPU, and for tables of few rows, torch computes the rows and gathers them. On the CPU compiled loops do both in one
-pass (`loaders/kernels/gather_loops.py`), bit for bit the same.
+Compiled loops compute the rows and copy them in one pass, on the CPU (`loaders/kernels/gather_loops.py`) and on a GPU
+(`gather_cuda.py`). For tables of few rows, and where the reference is asked for, torch does it, bit for bit the same.
 """
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
+from importlib import import_module
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
+from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.order.order import SampleOrder
 
+CHOICES = ("compiled", "reference")
 TASK_ROWS = 8192  # what a thread takes at a time; a smaller batch is done before another thread would wake up
 
 
-def gather_shuffled(table: Tensor, order: SampleOrder, start: int, stop: int, out: Tensor) -> Tensor:
+def gather_shuffled(
+    table: Tensor, order: SampleOrder, start: int, stop: int, out: Tensor, kernels: str = "compiled"
+) -> Tensor:
     """Copy rows `order([start, stop))` of `table` [N, W] int32 into `out` [stop - start, W] on the same device.
 
-    Both are contiguous. The result does not depend on the number of threads, torch.get_num_threads() on the CPU.
+    Both are contiguous. kernels: of `CHOICES`; `reference` is torch's operations on any device. The result does not
+    depend on the number of threads, torch.get_num_threads() on the CPU.
+
+    Raises:
+        LoaderError: for other kernels, or compiled ones on a GPU without Triton.
     """
     assert 0 <= start <= stop <= order.num_rows == len(table), (start, stop, order, table.shape)
     assert out.shape == (stop - start, table.shape[1]), (out.shape, start, stop, table.shape)
@@ -27,9 +37,13 @@ def gather_shuffled(table: Tensor, order: SampleOrder, start: int, stop: int, ou
     assert out.device == table.device, (out.device, table.device)
     assert out.is_contiguous()
     assert table.is_contiguous()
-    if table.device.type != "cpu" or not order.has_network:
+    compiled = require_kernels(kernels) == "compiled" and order.has_network
+    if compiled and table.is_cuda:
+        _on_cuda().gather_shuffled(table, order, start, stop, out)
+        return out
+    if not compiled or table.device.type != "cpu":
         return torch.index_select(table, 0, order(torch.arange(start, stop, device=table.device)), out=out)
-    from gigabatch.loaders.kernels import gather_loops as kernels
+    from gigabatch.loaders.kernels import gather_loops
 
     row_bytes, network = 4 * table.shape[1], order.network_numbers
 
@@ -37,10 +51,27 @@ def gather_shuffled(table: Tensor, order: SampleOrder, start: int, stop: int, ou
         done = number * TASK_ROWS
         size = min(TASK_ROWS, stop - start - done)
         target = out.data_ptr() + done * row_bytes
-        kernels.gather_shuffled(table.data_ptr(), row_bytes, start + done, size, target, network)
+        gather_loops.gather_shuffled(table.data_ptr(), row_bytes, start + done, size, target, network)
 
     _share(task, -(-(stop - start) // TASK_ROWS), torch.get_num_threads())
     return out
+
+
+def require_kernels(kernels: str) -> str:
+    """One of `CHOICES`, or a `LoaderError` that lists them."""
+    if kernels not in CHOICES:
+        raise LoaderError(f"unknown kernels {kernels!r}. Known: {', '.join(CHOICES)}.")
+    return kernels
+
+
+def _on_cuda() -> ModuleType:
+    try:
+        return import_module("gigabatch.loaders.order.gather_cuda")
+    except ImportError as error:
+        raise LoaderError(
+            f"rows on a GPU are gathered by {error.name}, which is not installed. Install it, or take the kernels "
+            "`reference`."
+        ) from error
 
 
 def _share(task: Callable[[int], None], count: int, num_threads: int) -> None:

@@ -5,6 +5,9 @@ A kernel is a folder with its versions `reference.py`, `cpu.py` and `cuda.py`; `
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from importlib import import_module
 from types import ModuleType
@@ -14,18 +17,24 @@ import torch
 from gigabatch.models.errors import ModelError, require_known
 
 VERSIONS = ("reference", "cpu", "cuda")
+CHOICES = ("compiled", "reference")
 KERNELS = ("lookup", "row_update", "folded", "dropout")
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)  # that activations and gradients may have; tables are float32
 
 
 def kernel(name: str, device: torch.device | str, version: str | None = None) -> ModuleType:
-    """The module of kernel `name` for tensors on `device`: its compiled version, or the one that `version` names.
+    """The module of kernel `name` for tensors on `device`: the version named, or by default that of `using_kernels`.
+
+    A backward pass keeps the one of its forward pass: autograd runs it in a thread of its own on a GPU, where no
+    `using_kernels` holds.
 
     Raises:
         ModelError: for a version that does not exist or cannot run on the device. There is no other choice behind it.
     """
     assert name in KERNELS, name
     kind = torch.device(device).type
-    chosen = version or ("cuda" if kind == "cuda" else "cpu")
+    own = "cuda" if kind == "cuda" else "cpu"
+    chosen = version or (own if _choice.get() == "compiled" else "reference")
     require_known("kernel version", [chosen], VERSIONS)
     if chosen == "cpu":
         _start_threads()
@@ -40,6 +49,24 @@ def kernel(name: str, device: torch.device | str, version: str | None = None) ->
             f"the {chosen} version of {name} needs {error.name}, which is not installed. Install it, or ask for the "
             "version `reference`."
         ) from error
+
+
+_choice: ContextVar[str] = ContextVar("kernels", default="compiled")
+
+
+@contextmanager
+def using_kernels(choice: str) -> Iterator[None]:
+    """Within it `kernel` gives the device's compiled versions (`compiled`), or plain torch on any device (`reference`).
+
+    Raises:
+        ModelError: for another choice.
+    """
+    require_known("kernels", [choice], CHOICES)
+    before = _choice.set(choice)
+    try:
+        yield
+    finally:
+        _choice.reset(before)
 
 
 @lru_cache(maxsize=1)

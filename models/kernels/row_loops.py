@@ -17,6 +17,7 @@ from torch import Tensor
 
 _FILES = sorted(Path(__file__).parent.rglob("*.py"))
 SOURCES = hashlib.blake2b(b"".join(path.read_bytes() for path in _FILES), digest_size=16).hexdigest()
+BITS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}  # told apart by the type that their bits have
 AHEAD = 8  # how many rows before its use a row is asked for from memory
 
 
@@ -81,6 +82,26 @@ def prefetch(typing_context, address):
     return types.void(types.int64), generate
 
 
+@intrinsic
+def to_float16(typing_context, value):
+    """The bits (int16) of a float32 rounded to float16, to nearest even; above 65,504 infinity."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(builder.fptrunc(arguments[0], ir.HalfType()), ir.IntType(16))
+
+    return types.int16(types.float32), generate
+
+
+@intrinsic
+def from_float16(typing_context, bits):
+    """The float32 of a float16's bits (int16)."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
+
+    return types.float32(types.int16), generate
+
+
 @njit(inline="always")
 def to_bfloat16(value):
     """The bits (uint16) of a float32 rounded to bfloat16, to nearest even; a NaN stays one."""
@@ -97,16 +118,17 @@ def from_bfloat16(bits):
 def stored_as(tensor: Tensor) -> np.ndarray:
     """No number, in the type in which those of the tensor lie in memory: it tells a compiled loop what is at an
     address."""
-    return np.empty(0, np.uint16 if tensor.dtype == torch.bfloat16 else np.float32)
+    return numbers(tensor[:0].reshape(-1))
 
 
 def numbers(values: Tensor) -> np.ndarray:
-    """A tensor's own memory: float32, or the bits of bfloat16 as uint16."""
-    return values.view(torch.uint16).numpy() if values.dtype == torch.bfloat16 else values.numpy()
+    """A tensor's own memory: float32, the bits of bfloat16 as uint16 or those of float16 as int16."""
+    stored = BITS.get(values.dtype)
+    return values.numpy() if stored is None else values.view(stored).numpy()
 
 
 def read(stored):
-    """A stored number, float32 or the bits of a bfloat16 as uint16, as float32."""
+    """A stored number, as `numbers` gives it, as float32."""
     raise NotImplementedError("for compiled loops")
 
 
@@ -117,9 +139,13 @@ def rounded(value, like):
 
 @overload(read, inline="always")
 def _read(stored):
+    if stored == types.int16:
+        return lambda stored: from_float16(stored)
     return (lambda stored: from_bfloat16(stored)) if stored == types.uint16 else (lambda stored: stored)
 
 
 @overload(rounded, inline="always")
 def _rounded(value, like):
+    if like == types.int16:
+        return lambda value, like: to_float16(np.float32(value))
     return (lambda value, like: to_bfloat16(value)) if like == types.uint16 else (lambda value, like: value)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gigabatch.models.kernels import kernel
+from gigabatch.models.kernels import FLOATS, kernel
 from gigabatch.models.kernels.dropout.reference import draw_seeds
-
-TYPES = (torch.float32, torch.bfloat16)  # that the compiled pass takes
 
 
 class Dropout(nn.Dropout):
@@ -19,7 +18,7 @@ class Dropout(nn.Dropout):
     Torch draws its CPU masks number by number on one core, which can take longer than the products beside it; here a
     hash of an element's number and of a seed says whether it stays (`models/kernels/dropout/reference.py`), on all
     cores, in the backward pass again. A seed comes from torch's generator, so `torch.manual_seed` fixes the masks,
-    whatever the number of threads. On a GPU, under `torch.compile`, and for other types than float32 and bfloat16 it is
+    whatever the number of threads. On a GPU, under `torch.compile`, and for types that are not in `FLOATS` it is
     torch's own.
 
     Parameters
@@ -38,7 +37,7 @@ class Dropout(nn.Dropout):
 
     def forward(self, values: Tensor) -> Tensor:
         """[..., N] -> [..., N] of the same type; the values themselves in evaluation mode."""
-        own = values.device.type == "cpu" and values.dtype in TYPES and self.p < 1
+        own = values.device.type == "cpu" and values.dtype in FLOATS and self.p < 1
         if not self.training or not own or not values.numel() or torch.compiler.is_compiling():
             return super().forward(values)
         return values if self.p == 0 else _Dropout.apply(values, self.p)
@@ -48,18 +47,19 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, rate: float) -> Tensor:
         (ctx.seed,), ctx.rate = draw_seeds(1, values.device), rate
-        return _dropped(values, ctx.seed, rate)
+        ctx.drops = kernel("dropout", values.device)
+        return _dropped(ctx.drops, values, ctx.seed, rate)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _dropped(gradient, ctx.seed, ctx.rate), None
+        return _dropped(ctx.drops, gradient, ctx.seed, ctx.rate), None
 
 
-def _dropped(values: Tensor, seed: Tensor, rate: float) -> Tensor:
+def _dropped(drops: ModuleType, values: Tensor, seed: Tensor, rate: float) -> Tensor:
     values = values.contiguous()
     found = torch.empty_like(values)
     width = values.shape[-1] if values.dim() else 1
     rows, out = (part.view(-1, width) for part in (values, found))
-    kernel("dropout", values.device).dropout(rows, out, seed, rate)
+    drops.dropout(rows, out, seed, rate)
     return found

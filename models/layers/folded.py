@@ -129,6 +129,7 @@ class _Folded(torch.autograd.Function):
     ) -> Tensor:
         passes, pool = kernel("folded", ids.device), network.embeddings.buffers_of_step
         drops = kernel("dropout", ids.device)
+        ctx.passes, ctx.drops = passes, drops
         first = network.embedding_dropout if network.embeddings.width else 0.0
         seeds = _seeds((first, *network.dropouts), ids.device)
         ids = kept_ids(ids)
@@ -174,7 +175,7 @@ class _Folded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         network: FoldedNetwork = ctx.network
-        passes, pool = kernel("folded", gradient.device), network.embeddings.buffers_of_step
+        passes, pool = ctx.passes, network.embeddings.buffers_of_step
         layers: list[_Layer] = ctx.layers
         found: dict[nn.Module, tuple[Tensor, ...]] = {}
         delta_sums = gradient.sum(0, dtype=torch.float64)
@@ -217,8 +218,7 @@ class _Folded(torch.autograd.Function):
             torch.mm(delta, layers[0].weight, out=inputs)
             embedded = inputs[:, :width]
             if ctx.embedding_seed is not None:
-                drops = kernel("dropout", gradient.device)
-                drops.dropout(embedded, embedded, ctx.embedding_seed, network.embedding_dropout)
+                ctx.drops.dropout(embedded, embedded, ctx.embedding_seed, network.embedding_dropout)
             ctx.found[:] = [RowGradient(ctx.ids, embedded, pool)]
         pool.give(delta)
         modules = [module for module in (network.float_norm, *network.norms, *network.linears) if module is not None]

@@ -174,6 +174,9 @@ class TrainSettings(Settings):
     cuda_graph: Literal["auto", "on", "off"] = Field(
         "auto", description="replay a step as one CUDA graph; auto: on a GPU, where the optimizer can"
     )
+    kernels: Literal["compiled", "reference"] = Field(
+        "compiled", description="of training and its evaluation: compiled for the device, or plain torch, which is slow"
+    )
     negatives: NegativeSettings | None = Field(
         None, description="for rows that are all positives; batch_size counts the positives"
     )

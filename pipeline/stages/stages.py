@@ -35,6 +35,7 @@ from gigabatch.loaders.batches.residency import open_source, residency_here
 from gigabatch.loaders.batches.shards import PackedShards, write_shuffled
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.kernels import using_kernels
 from gigabatch.models.model import Model
 from gigabatch.pipeline.bundle import Bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig, WholeTrainSettings, load_config
@@ -533,7 +534,8 @@ class Encoded:
                 stages=artifacts,
                 evaluated=evaluation_data(features, self.preprocessor, tables, ("valid", "test"), "test"),
             )
-            summary = write_run(folder, key[:12], data)
+            with using_kernels(config.train.kernels):
+                summary = write_run(folder, key[:12], data)
             return {"rows": summary["rows"], "seconds": summary["seconds"]["evaluate"]}
 
         artifact = pipeline.store.build("evaluate", key, write)

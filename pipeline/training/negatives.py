@@ -128,4 +128,5 @@ def with_negatives(
     batches = implicit_batches(
         preprocessor, inputs, tables[0], settings, config.seed ^ EVALUATION, device, known=tables[1:]
     )
+    batches.use_kernels(config.train.kernels)
     return batches.table(tables[place])

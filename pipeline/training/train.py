@@ -27,6 +27,7 @@ from gigabatch.loaders.batches.loader import BatchLoader
 from gigabatch.loaders.negatives.implicit import ImplicitBatches
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.inputs import EntityColumns, ModelInputs
+from gigabatch.models.kernels import using_kernels
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model
 from gigabatch.models.optimizers.ema import WeightAverage
@@ -152,12 +153,31 @@ def train_model(
     >>> trained.steps, trained.curve[-1]["valid_loss"] < trained.curve[0]["train_loss"]
     (16, True)
     """
+    with using_kernels(settings.kernels):
+        return _trained(model, train, valid_table, loss, settings, seed, device, folder, after_step, negatives)
+
+
+def _trained(
+    model: Model,
+    train: PackedTable | BatchSource,
+    valid_table: PackedTable,
+    loss: TargetLoss,
+    settings: TrainSettings,
+    seed: int,
+    device: str,
+    folder: Path,
+    after_step: Callable[[int], None],
+    negatives: ImplicitBatches | None,
+) -> Trained:
     if isinstance(train, PackedTable):
         settings = settle(settings, len(train), id_sizes(train.schema))
         source: BatchSource = table_batches(train, settings, seed)
     else:
         given = settings.model_copy(update={"batch_size": train.batch_size})
         settings, source = settle(given, train.num_rows, id_sizes(train.schema)), train
+    source.kernels = settings.kernels
+    if negatives is not None:
+        negatives.use_kernels(settings.kernels)
     loader, batch_size = BatchLoader(source, device=device), source.batch_size
     steps_per_epoch = len(loader)
     schedule = build_schedule(
@@ -197,7 +217,7 @@ def train_model(
     )
     if losses.is_cuda:
         hold_in_tensors(optimizer, losses.device)
-    if use_cuda_graph(settings.cuda_graph, losses.device, optimizer, schedule):
+    if use_cuda_graph(settings.cuda_graph, losses.device, optimizer, schedule, settings.kernels):
         step.capture(source.schema, batch_size)
 
     with progress(schedule.num_steps * batch_size, "train") as bar:

@@ -240,7 +240,9 @@ def hold_in_tensors(optimizer: Any, device: torch.device) -> None:
             group["betas"] = (momentum, group["betas"][1])
 
 
-def use_cuda_graph(setting: str, device: torch.device, optimizer: Any, schedule: Schedule) -> bool:
+def use_cuda_graph(
+    setting: str, device: torch.device, optimizer: Any, schedule: Schedule, kernels: str = "compiled"
+) -> bool:
     """Whether to capture steps; `setting` is auto, on or off. Where auto does not on a GPU, the log says why.
 
     Raises:
@@ -251,6 +253,8 @@ def use_cuda_graph(setting: str, device: torch.device, optimizer: Any, schedule:
     reason = None
     if device.type != "cuda":
         reason = f"it needs a CUDA device and this run is on {device}"
+    elif kernels == "reference":
+        reason = "plain torch waits for the device where it sums gradients of equal ids (train.kernels=reference)"
     elif any("capturable" in group for group in optimizer.param_groups) and _moves_momentum(schedule):
         reason = (
             "the optimizer reads its momentum on the host, where a graph would keep the first value, and the schedule "

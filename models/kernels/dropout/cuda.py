@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gigabatch.models.kernels import FLOATS
 from gigabatch.models.kernels.dropout.reference import threshold
 
 TILE = 2048  # elements: 16 a thread
@@ -19,6 +20,7 @@ def dropout(
     """As the reference."""
     num_rows, num_columns = values.shape
     assert values.dtype == out.dtype, (values.dtype, out.dtype)
+    assert values.dtype in FLOATS, values.dtype
     assert values.stride(1) == out.stride(1) == 1, (values.stride(), out.stride())
     if not values.numel():
         return
@@ -57,7 +59,7 @@ def keeps(row, n, num_columns, seed, least):
     """1 where the mask keeps element (row, n) of [B, num_columns], else 0, as float32: [BLOCK_B, BLOCK_N]."""
     first = tl.load(seed).to(tl.uint32)
     second = tl.load(seed + 1).to(tl.uint32)
-    counter = (row.to(tl.int64)[:, None] * num_columns + n[None, :]).to(tl.uint32)
+    counter = row.to(tl.uint32)[:, None] * num_columns.to(tl.uint32) + n.to(tl.uint32)[None, :]  # modulo 2^32
     hashes = _mixed(_mixed(counter ^ first) ^ second)
     return ((hashes >> 1).to(tl.int32) >= least).to(tl.float32)
 

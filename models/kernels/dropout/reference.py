@@ -49,7 +49,7 @@ def dropout(
 ) -> None:
     """out <- (values scale + shift) / (1 - rate) where the mask keeps it, else 0; a dropped NaN stays one.
 
-    values, out: [B, N], float32 or bfloat16, unit stride along a row; they may be the same tensor. seed: [2] int64.
+    values, out: [B, N], of a type in `FLOATS`, unit stride along a row; they may be the same tensor. seed: [2] int64.
     scale, shift: [N] float32; without them 1 and 0. Computed in float32 and rounded once.
     """
     if scale is not None and shift is not None:

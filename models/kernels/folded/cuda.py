@@ -14,10 +14,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gigabatch.models.kernels import FLOATS
 from gigabatch.models.kernels.dropout.cuda import keeps
 from gigabatch.models.kernels.dropout.reference import threshold
 
-PROGRAMS = 132 * 8  # an H200's SMs times the programs of 8 warps that fit one
+PROGRAMS = 132 * 8  # of 8 warps: an H200's SMs, four times the two that its registers hold at once
 TILE = 4096  # elements: 16 a thread
 
 
@@ -72,7 +73,7 @@ def _run(
 ) -> Tensor:
     """Column sums, and sums of squares (of products for `dropped`) but for `backward`: [1 or 2, N] float64."""
     num_rows, num_columns = values.shape
-    assert values.dtype in (torch.float32, torch.bfloat16), values.dtype
+    assert values.dtype in FLOATS, values.dtype
     num_sums = 1 if kind == "backward" else 2
     if not values.numel():
         return torch.zeros(num_sums, num_columns, dtype=torch.float64, device=values.device)

@@ -1,6 +1,6 @@
 """Elementwise passes of the folded network in plain torch: the oracle for the compiled versions.
 
-Each reads and writes every activation once. h and gradients are [B, N], float32 or bfloat16, unit stride along a row.
+Each reads and writes every activation once. h and gradients are [B, N], of a type in `FLOATS`, unit stride along a row.
 """
 
 from __future__ import annotations

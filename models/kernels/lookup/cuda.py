@@ -7,16 +7,19 @@ the id column. An id outside its table reads NaN: no memory but the tables' is t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
-# The columns of each set of tables seen, on the device. They follow from the tables' addresses and shapes alone, and
-# are never dropped: a captured CUDA graph reads them for as long as it lives. 32 bytes an output column.
-_cached_columns: dict[tuple, Tensor] = {}
+from gigabatch.models.kernels import FLOATS
+
+# The columns of each set of tables seen, on the device, by the first of them. They follow from the tables' addresses
+# and shapes alone and stay while that table does, since a captured CUDA graph reads both. 32 bytes an output column.
+_cached_columns: MutableMapping[Tensor, dict[tuple, Tensor]] = WeakTensorKeyDictionary()
 
 
 @torch.no_grad()
@@ -37,6 +40,7 @@ def lookup(
     width = sum(table.shape[1] for table in tables)
     num_floats = 0 if floats is None else floats.shape[1]
     assert ids.dtype == torch.int32, ids.dtype
+    assert out.dtype in FLOATS, out.dtype
     assert ids.shape == (num_rows, len(tables)), (ids.shape, out.shape, len(tables))
     assert all(table.is_contiguous() and table.dtype == torch.float32 for table in tables)
     assert width + num_floats <= out_width, (width, num_floats, out.shape)
@@ -81,18 +85,21 @@ def lookup(
 
 def _columns(tables: Sequence[Tensor], device: torch.device) -> Tensor:
     """[4, W] int64: of each looked up column its address in row 0, a row's bytes, the table's rows, the id column."""
+    if not tables:
+        return torch.empty(4, 0, dtype=torch.int64, device=device)
+    cached = _cached_columns.setdefault(tables[0], {})
     key = (device, tuple((table.data_ptr(), *table.shape) for table in tables))
-    if key not in _cached_columns:
+    if key not in cached:
         columns = [
             (table.data_ptr() + 4 * place, 4 * table.shape[1], table.shape[0], column)
             for column, table in enumerate(tables)
             for place in range(table.shape[1])
         ]
-        _cached_columns[key] = torch.tensor(columns, dtype=torch.int64).reshape(-1, 4).t().contiguous().to(device)
-    return _cached_columns[key]
+        cached[key] = torch.tensor(columns, dtype=torch.int64).t().contiguous().to(device)
+    return cached[key]
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(do_not_specialize=["ids_row_stride", "ids_column_stride", "num_rows"])
 def _lookup(
     ids,
     ids_row_stride,

@@ -21,7 +21,7 @@ def lookup(
 
     ids: [B, C] int32, each inside its table; any strides. tables: C of [V_c, D_c] float32, contiguous. floats: [B, F]
     float32 with unit stride along a row, or None; they are written as floats * scale + shift, computed in float32
-    (scale, shift [F] float32; None leaves the floats as they are). out: float32 or bfloat16, K >= sum of D_c + F.
+    (scale, shift [F] float32; None leaves the floats as they are). out: of a type in `FLOATS`, K >= sum of D_c + F.
     """
     at = 0
     for column, table in enumerate(tables):

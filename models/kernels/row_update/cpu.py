@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from gigabatch.models.kernels import FLOATS
 from gigabatch.models.kernels.row_loops import njit, pointer, prefetch, read, stored_as
 from gigabatch.models.kernels.row_update.rules import METHODS, RowRule, State
 
@@ -54,7 +55,7 @@ _scratch = threading.local()
 def update_rows(
     tables: Sequence[Tensor], states: Sequence[State], ids: Tensor, gradient: Tensor, rule: RowRule
 ) -> None:
-    """As the reference, for float32 tables and float32 or bfloat16 gradients.
+    """As the reference, for float32 tables and gradients of a type in `FLOATS`.
 
     A thread keeps the memory for its largest batch until it ends, since new pages would cost as much as the sums.
 
@@ -71,7 +72,7 @@ def update_rows(
     assert len(gradient) == num_rows, (gradient.shape, num_rows)
     assert gradient.shape[1] >= sum(table.shape[1] for table in tables), gradient.shape
     assert gradient.stride(1) == 1, gradient.stride()
-    assert gradient.dtype in (torch.float32, torch.bfloat16), gradient.dtype
+    assert gradient.dtype in FLOATS, gradient.dtype
     assert all(table.dtype == torch.float32 and table.is_contiguous() for table in tables)
     shapes = np.array([table.shape for table in tables], np.int64)
     hot_floats = min(HOT_FLOATS, max(HOT_FLOATS // 8, num_rows // 4))

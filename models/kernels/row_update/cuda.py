@@ -9,7 +9,7 @@ addresses).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -17,13 +17,16 @@ import torch
 import triton
 from torch import Tensor
 from torch.autograd.graph import increment_version
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from gigabatch.models.kernels import FLOATS
 from gigabatch.models.kernels.row_update.move_cuda import Group, rule_arguments
 from gigabatch.models.kernels.row_update.rules import RowRule, State
 from gigabatch.models.kernels.row_update.segments_cuda import update_sorted
 from gigabatch.models.kernels.row_update.small_cuda import update_small
 
-SMALL_TABLE = 256  # padded elements of a table whose gradient fits the registers of one program
+LEAST_BLOCK = 8  # fewer forms of a kernel to compile, and fewer launches, than with blocks of 4 too
+SMALL_TABLE = 512  # padded elements of a table whose gradient fits the registers of one program
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,9 @@ class _Plan:
     key_dtype: torch.dtype
 
 
-# The plans of the sets of tables seen. They follow from addresses and shapes alone, and are never dropped: a captured
-# CUDA graph reads their tensors for as long as it lives. 72 bytes a table.
-_plans: dict[tuple, _Plan] = {}
+# The plans of the sets of tables seen, by the first of them. They follow from addresses and shapes alone and stay while
+# that table does, since a captured CUDA graph reads both. 72 bytes a table.
+_plans: MutableMapping[Tensor, dict[tuple, _Plan]] = WeakTensorKeyDictionary()
 
 
 @torch.no_grad()
@@ -47,12 +50,12 @@ def update_rows(
 ) -> None:
     """See `reference.update_rows`; an id outside its table moves nothing.
 
-    tables float32, gradient float32 or bfloat16. The result is the same bit for bit from run to run.
+    tables float32, gradient of a type in `FLOATS`. The result is the same bit for bit from run to run.
     """
     num_rows = len(ids)
     assert ids.dtype == torch.int32, ids.dtype
     assert ids.shape[1] == len(tables) == len(states), (ids.shape, len(tables), len(states))
-    assert gradient.dtype in (torch.float32, torch.bfloat16), gradient.dtype
+    assert gradient.dtype in FLOATS, gradient.dtype
     assert len(gradient) == num_rows, gradient.shape
     assert num_rows * len(tables) < 2**31, f"{num_rows} rows of {len(tables)} ids: torch.sort takes fewer than 2^31"
     if not tables:
@@ -78,24 +81,25 @@ def _plan(tables: Sequence[Tensor], states: Sequence[State]) -> _Plan:
         (table.data_ptr(), *(state[name].data_ptr() if name in state else 0 for name in names))
         for table, state in zip(tables, states, strict=True)
     ]
+    plans = _plans.setdefault(tables[0], {})
     key = (tables[0].device, tuple(addresses), tuple(table.shape for table in tables))
-    if key not in _plans:
+    if key not in plans:
         assert all(table.is_contiguous() and table.dtype == torch.float32 for table in tables)
         assert all(
             value.is_contiguous() and value.dtype == torch.float32 for state in states for value in state.values()
         )
-        _plans[key] = _new_plan(addresses, [tuple(table.shape) for table in tables], tables[0].device)
-    return _plans[key]
+        plans[key] = _new_plan(addresses, [tuple(table.shape) for table in tables], tables[0].device)
+    return plans[key]
 
 
 def _new_plan(addresses: Sequence[tuple[int, ...]], shapes: Sequence[tuple[int, ...]], device: torch.device) -> _Plan:
     kinds, starts = [], []
     start = 0
     for own, (height, width) in zip(addresses, shapes, strict=True):
-        block_v, block_d = (max(4, triton.next_power_of_2(size)) for size in (height, width))
+        block_v, block_d = (max(LEAST_BLOCK, triton.next_power_of_2(size)) for size in (height, width))
         small = block_v * block_d <= SMALL_TABLE
         aligned = all(number % 4 == 0 for number in (start, width)) and all(a % 16 == 0 for a in own[:3])
-        kinds.append((small, block_v if small else 0, block_d, 4 if aligned else 1))
+        kinds.append((small, block_v if small else 0, block_d, 4 if aligned and not small else 1))
         starts.append(start)
         start += width
     order = sorted(range(len(shapes)), key=lambda column: kinds[column])  # the wide ones first

@@ -50,7 +50,6 @@ def update_sorted(
         slot_counts = gradient.new_empty(group.num_tables, num_spans, 2, dtype=torch.float32)
         aligned = gradient.stride(0) % unit == 0 and gradient.data_ptr() % 16 == 0
         common = {
-            "SPAN": span,
             "BLOCK_D": group.block_d,
             "VECTOR": group.vector,
             "num_warps": 4 if group.block_d <= 16 and span <= 64 else 8,
@@ -66,6 +65,7 @@ def update_sorted(
             slot_counts,
             group.first,
             num_rows,
+            SPAN=span,
             BLOCK_N=tile_rows(span, group.block_d),
             GRADIENT_VECTOR=group.vector if aligned else 1,
             **common,
@@ -79,6 +79,7 @@ def update_sorted(
                 group.first,
                 num_rows,
                 num_spans,
+                span,
                 TILE=max(2, 4096 // group.block_d),
                 **common,
             )
@@ -118,7 +119,9 @@ def sum_runs(head, value, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr):
     return total, latest
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(
+    do_not_specialize=["ids_row_stride", "ids_column_stride", "num_rows"], do_not_specialize_on_alignment=["tables"]
+)
 def write_keys(ids, ids_row_stride, ids_column_stride, tables, keys, num_rows, BLOCK: tl.constexpr):
     """keys[s, b] = base of sorted column s + its id in row b; an id outside its table becomes its number of rows."""
     fields = tables + tl.program_id(1) * FIELDS
@@ -136,9 +139,7 @@ def last_row(tile, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def add_slots(
-    keys, key, slots, slot_counts, span, num_rows, SPAN: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr
-):
+def add_slots(keys, key, slots, slot_counts, span, num_rows, span_length, BLOCK_D: tl.constexpr, TILE: tl.constexpr):
     """Sum [D] and count of the run of `key` that leaves span `span` to the right: its right slot, then left ones.
 
     keys, slots, slot_counts: where those of the table begin.
@@ -150,7 +151,7 @@ def add_slots(
     more = following > 0
     while more:
         index = following + tl.arange(0, TILE)
-        first = index * SPAN
+        first = index * span_length
         within = first < num_rows
         within = within & (tl.load(keys + first, mask=within, other=-1) == key)
         part = tl.load(slots + ((2 * index + LEFT) * BLOCK_D)[:, None] + d[None, :], mask=within[:, None], other=0.0)
@@ -161,7 +162,7 @@ def add_slots(
     return total, count
 
 
-@triton.jit(do_not_specialize=["first_table", "num_rows"])
+@triton.jit(do_not_specialize=["first_table", "num_rows"], do_not_specialize_on_alignment=["tables"])
 def _update_spans(
     keys,
     places,
@@ -196,7 +197,7 @@ def _update_spans(
     from_left = tl.where(tl.load(keys + first) == tl.load(keys + first - 1, mask=first > 0, other=-1), 1, 0)
     carry = tl.zeros([BLOCK_D], tl.float32)
     carry_count = first * 0.0
-    for step in range(0, SPAN, BLOCK_N):
+    for step in range(0, SPAN, BLOCK_N):  # one tile as a rule: without a loop it takes 48 registers instead of 80
         index = first + step + tl.arange(0, BLOCK_N)
         live = index < num_rows
         key = tl.load(keys + index, mask=live, other=-1)
@@ -230,7 +231,9 @@ def _update_spans(
         tl.store(slot_counts + slot + side, carry_count)
 
 
-@triton.jit(do_not_specialize=["first_table", "num_rows", "num_spans"])
+@triton.jit(
+    do_not_specialize=["first_table", "num_rows", "num_spans", "span_length"], do_not_specialize_on_alignment=["tables"]
+)
 def _update_crossing(
     keys,
     tables,
@@ -239,9 +242,9 @@ def _update_crossing(
     first_table,
     num_rows,
     num_spans,
+    span_length,
     rule,
     FORM: tl.constexpr,
-    SPAN: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK_D: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -251,14 +254,14 @@ def _update_crossing(
     keys += (first_table + tl.program_id(1)).to(tl.int64) * num_rows
     slot = tl.program_id(1).to(tl.int64) * num_spans * 2
     span = tl.program_id(0)
-    first = span * SPAN
-    end = first + SPAN  # there is a span after this one
+    first = span * span_length
+    end = first + span_length  # there is a span after this one
     key = tl.load(keys + end - 1)
     leaves = key == tl.load(keys + end)
     came = (first > 0) & (key == tl.load(keys + first - 1, mask=first > 0, other=-1))
     if leaves & (came == 0):
         total, count = add_slots(
-            keys, key, slots + slot * BLOCK_D, slot_counts + slot, span, num_rows, SPAN, BLOCK_D, TILE
+            keys, key, slots + slot * BLOCK_D, slot_counts + slot, span, num_rows, span_length, BLOCK_D, TILE
         )
         height, base = tl.load(fields + 6), tl.load(fields + 7)
         row = (key - base).to(tl.int64) + tl.zeros([1], tl.int64)

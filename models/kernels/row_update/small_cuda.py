@@ -35,7 +35,7 @@ def update_small(group: Group, ids: Tensor, gradient: Tensor, arguments: dict[st
         sums,
         counts,
         num_rows,
-        CHUNK=chunk,
+        chunk,
         BLOCK_N=min(chunk, TILE // size),
         BLOCK_V=group.block_v,
         BLOCK_D=group.block_d,
@@ -50,7 +50,7 @@ def update_small(group: Group, ids: Tensor, gradient: Tensor, arguments: dict[st
         BLOCK_V=group.block_v,
         BLOCK_D=group.block_d,
         VECTOR=group.vector,
-        num_warps=4,
+        num_warps=8,
         **arguments,
     )
 
@@ -60,7 +60,10 @@ def chunk_length(num_rows: int) -> int:
     return min(8192, max(256, triton.next_power_of_2(triton.cdiv(num_rows, 128))))
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(
+    do_not_specialize=["ids_row_stride", "ids_column_stride", "num_rows", "chunk"],
+    do_not_specialize_on_alignment=["tables"],
+)
 def _sum_small(
     ids,
     ids_row_stride,
@@ -71,7 +74,7 @@ def _sum_small(
     sums,
     counts,
     num_rows,
-    CHUNK: tl.constexpr,
+    chunk,
     BLOCK_N: tl.constexpr,
     BLOCK_V: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -81,12 +84,13 @@ def _sum_small(
     column, start, width = tl.load(fields + 4), tl.load(fields + 5), tl.load(fields + 8)
     v = tl.arange(0, BLOCK_V)
     d = tl.arange(0, BLOCK_D)
-    begin = tl.program_id(0).to(tl.int64) * CHUNK
+    begin = tl.program_id(0).to(tl.int64) * chunk
+    end = begin + chunk  # a number of whole tiles
     # each thread keeps its own sums and the threads meet once, at the end
     total = tl.zeros([BLOCK_V, BLOCK_N, BLOCK_D], tl.float32)
     count = tl.zeros([BLOCK_V, BLOCK_N], tl.float32)
-    for step in range(0, CHUNK, BLOCK_N):
-        row = begin + step + tl.arange(0, BLOCK_N)
+    while begin < end:
+        row = begin + tl.arange(0, BLOCK_N)
         live = row < num_rows
         entry = tl.load(ids + row * ids_row_stride + column * ids_column_stride, mask=live, other=-1)
         tile = live[:, None] & (d < width)[None, :]
@@ -95,12 +99,13 @@ def _sum_small(
         chosen = entry[None, :] == v[:, None]
         total += tl.where(chosen[:, :, None], value[None, :, :], 0.0)
         count += chosen.to(tl.float32)
+        begin += BLOCK_N
     slot = (tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)).to(tl.int64) * BLOCK_V + v
     tl.store(sums + slot[:, None] * BLOCK_D + d[None, :], tl.sum(total, axis=1))
     tl.store(counts + slot, tl.sum(count, axis=1))
 
 
-@triton.jit(do_not_specialize=["num_chunks"])
+@triton.jit(do_not_specialize=["num_chunks"], do_not_specialize_on_alignment=["tables"])
 def _move_small(
     tables,
     sums,

@@ -7,6 +7,7 @@ import torch
 
 from gigabatch.models.kernels.row_update.rules import METHODS, RowRule
 
+LOW = (torch.bfloat16, torch.float16)  # beside float32, what activations and their gradients may be kept in
 KINDS = ("uniform", "zipf", "one-hot", "distinct")
 # of every size class of the kernels: a few rows, widths that are and are not multiples of 4, one wider than a tile
 SHAPES = [(50, 16), (3, 3), (300, 8), (4, 1), (57, 4), (5, 40), (1, 2), (70, 7)]

@@ -1,73 +1,70 @@
-"""Run as a script: whatever the CUDA versions launch, compiled for an H200 (sm_90) without a GPU.
+"""Run as a script: what real trainings launch, recorded, then compiled for GPUs that are not here. Prints JSON.
 
-Triton's own launch path decides what each kernel is specialised for, with a made-up driver in place of CUDA's; the
-launches themselves are left out. Prints one line a compiled kernel: its name and the bytes of its machine code.
+    python -m tests.models.kernels.compiled representative|every PROCESSES CAPABILITY...
+
+cases: of each the texts of its variants and, of a training, what a batch launches. unreached: functions under
+`triton.jit` that no case reaches. compiled: of each variant and capability (75, 80, 90, 100) its kernel, warps, registers a thread and bytes of stack,
+which is where spilled registers go; or the error.
 """
 
+import json
+import multiprocessing
+import re
+import subprocess
 import sys
+import tempfile
 import warnings
+from itertools import product
+from pathlib import Path
 
-import torch
-from triton.backends.compiler import GPUTarget
-from triton.runtime import driver
-from triton.runtime.jit import JITFunction
+import triton
 
-from gigabatch.models.kernels.dropout import cuda as dropout_cuda
-from gigabatch.models.kernels.folded import cuda as folded_cuda
-from gigabatch.models.kernels.lookup import cuda as lookup_cuda
-from gigabatch.models.kernels.row_update import cuda as row_update_cuda
-from gigabatch.models.kernels.row_update.rules import RowRule
+from tests.models.kernels import real_shapes
+from tests.models.kernels.recorder import Variant, jit_functions, reached_by, recording
 
-
-class NoGpu:
-    """What `JITFunction.run` asks a driver for before it compiles."""
-
-    def get_current_device(self):
-        return 0
-
-    def get_current_stream(self, device=None):
-        return 0
-
-    def get_current_target(self):
-        return GPUTarget("cuda", 90, 32)
+CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+variants: dict[str, Variant] = {}  # of all cases; the processes that compile are forked and find them here
 
 
-RULES = (
-    RowRule("lamb", 0.1),
-    RowRule("adagrad", torch.tensor(0.1), clip_ratio=1.0, step="row"),
-    RowRule("adam", 0.1, beta1=torch.tensor(0.9), second_moment="full"),
-)
+def measure(place: tuple[str, int]) -> dict:
+    """Compile one variant for one capability."""
+    text, capability = place
+    variant = variants[text]
+    found = {"kernel": variant.name, "capability": capability, "variant": text, "warps": variant.options["num_warps"]}
+    try:
+        kernel = variant.compiled(capability)
+    except Exception as error:  # Triton's and ptxas' errors share no base
+        return found | {"error": f"{type(error).__name__}: {error}"[-2000:]}
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        done = subprocess.run(
+            [CUOBJDUMP, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
+        )
+    usage = dict(re.findall(r"(REG|STACK|LOCAL|SHARED):(\d+)", done.stdout))
+    return found | {name.lower(): int(number) for name, number in usage.items()}
+
+
+def record(cases) -> dict[str, dict]:
+    found = {}
+    for name, case in cases:
+        with recording() as recorder:
+            batch = case()
+        variants.update(recorder.variants)
+        found[name] = {"variants": list(recorder.variants), "batch": batch}
+    return found
 
 
 def main() -> None:
-    warnings.filterwarnings("ignore", message="TRITON_DEFAULT_FP_FUSION")
-    driver.set_active(NoGpu())
-    run, compiled = JITFunction.run, {}
-
-    def compile_only(self, *args, grid, warmup, **kwargs):
-        kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
-        compiled[kernel.hash] = (self.fn.__name__, len(kernel.asm["cubin"]))
-
-    JITFunction.run = compile_only
-    # a batch of one span and one of many; a table of a few rows, narrow and wide ones
-    for num_rows, shapes, rules in ((4096, [(40, 4), (1000, 7), (900, 8)], RULES), (300_000, [(90, 300)], RULES[:1])):
-        tables, width = [torch.empty(shape) for shape in shapes], sum(width for _, width in shapes)
-        ids, floats = torch.empty(num_rows, len(shapes), dtype=torch.int32), torch.empty(num_rows, 3)
-        out = torch.empty(num_rows, width + 3, dtype=torch.bfloat16)
-        lookup_cuda.lookup(ids, tables, out, floats, floats[0], floats[1])
-        for rule in rules:
-            row_update_cuda.update_rows(tables, [rule.new_state(table) for table in tables], ids.zero_(), out, rule)
-    values = torch.empty(500, 64, dtype=torch.bfloat16)
-    folded_cuda.column_moments(values)
-    folded_cuda.relu_moments(values, torch.empty(64))
-    folded_cuda.norm_relu_backward(values, values, torch.empty(64), torch.empty(64))
-    seed = torch.zeros(2, dtype=torch.int64)
-    folded_cuda.dropped_sums(values, values, seed, 0.1)
-    folded_cuda.norm_relu_backward(values, values, torch.empty(64), torch.empty(64), torch.empty(64), seed, 0.1)
-    dropout_cuda.dropout(values, values, seed, 0.1)
-    dropout_cuda.dropout(values, values, seed, 0.1, torch.empty(64), torch.empty(64))
-    for name, size in compiled.values():
-        sys.stdout.write(f"{name} {size}\n")
+    which, processes, *capabilities = sys.argv[1:]
+    warnings.filterwarnings("ignore")
+    cases = record(getattr(real_shapes, which)())
+    reached = reached_by({variant.function for variant in variants.values()})
+    unreached = [f"{one.module}.{one.fn.__name__}" for one in jit_functions() if one not in reached]
+    places = list(product(variants, map(int, capabilities)))
+    with multiprocessing.get_context("fork").Pool(int(processes)) as pool:
+        compiled = pool.map(measure, places, chunksize=1)
+    json.dump({"cases": cases, "unreached": unreached, "compiled": compiled}, sys.stdout)
 
 
 if __name__ == "__main__":

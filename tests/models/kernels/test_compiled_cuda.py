@@ -1,6 +1,12 @@
-"""Every kernel compiles for the GPU, in a process of its own: Triton decides at import whether it interprets."""
+"""What real trainings launch on a GPU, compiled without one: no kernel is left out, none spills, and they are few.
+
+In a process of its own, because Triton decides at import whether it interprets. `make test` compiles the most used
+trainings for an H200 (sm_90) and a T4 (sm_75); `make test-thorough` all shapes of `real_shapes.py` for sm_80 and
+sm_100 too. Nothing that was compiled before is taken.
+"""
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -8,31 +14,64 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
-KERNELS = {
-    "_lookup",
-    "_sum_small",
-    "_move_small",
-    "write_keys",
-    "_update_spans",
-    "_update_crossing",
-    "_pass",
-    "_dropout",
-}
+from tests.examples import THOROUGH
+
+ROOT = Path(__file__).parents[3]
+WARPS_WANTED = 16  # that run on a multiprocessor at a time, of 64 (32 on sm_75)
+MOST_REGISTERS = 65_536 // (WARPS_WANTED * 32)  # a thread
+# of a training and its evaluation: forms of kernels that Triton compiles, about a third of a second each
+MOST_VARIANTS = {"flights": 20, "step": 19}
+# of a batch: launches of Triton's kernels, and operators of torch beside them
+MOST_LAUNCHES = {"flights": (24, 450), "step": (18, 450)}
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton"),
+]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
-def test_every_kernel_compiles_for_sm_90(tmp_path):
-    settings = {"PYTHONPATH": str(HERE.parents[2]), "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    which = ("every", str(os.cpu_count()), "75", "80", "90", "100") if THOROUGH else ("representative", "1", "75", "90")
+    settings = {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton"))}
     done = subprocess.run(
-        [sys.executable, HERE / "compiled.py"],
+        [sys.executable, "-m", "tests.models.kernels.compiled", *which],
         env={**os.environ, "OMP_NUM_THREADS": "1", **settings},
+        cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    sizes = [line.split() for line in done.stdout.splitlines()]
-    assert {name for name, _ in sizes} == KERNELS
-    assert all(int(size) > 1000 for _, size in sizes)
+    return json.loads(done.stdout)
+
+
+def described(one):
+    return f"{one['kernel']} on sm_{one['capability']} with {one['warps']} warps: {one['variant']}"
+
+
+def test_every_kernel_is_launched_by_a_case_of_real_shapes(found):
+    """Where this fails, add to tests/models/kernels/real_shapes.py what launches the kernel named."""
+    assert found["unreached"] == []
+
+
+def test_every_kernel_compiles_and_spills_no_register(found):
+    assert [f"{described(one)}: {one['error']}" for one in found["compiled"] if "error" in one] == []
+    assert [f"{described(one)}: {one}" for one in found["compiled"] if one["stack"] or one["local"]] == []
+    assert len(found["compiled"]) >= 80
+
+
+def test_registers_leave_room_for_enough_warps(found):
+    assert [f"{described(one)}: {one['reg']}" for one in found["compiled"] if one["reg"] > MOST_REGISTERS] == []
+
+
+@pytest.mark.parametrize("name", MOST_VARIANTS)
+def test_a_training_compiles_few_variants_and_launches_few_kernels(found, name):
+    trainings = {case: one for case, one in found["cases"].items() if case.split(",")[0] == name}
+    assert len(trainings) >= 1
+    for case, one in trainings.items():
+        launches, operators = MOST_LAUNCHES[name]
+        assert 10 <= len(one["variants"]) <= MOST_VARIANTS[name], (case, one["variants"])
+        assert 10 <= sum(one["batch"]["launches"].values()) <= launches, (case, one["batch"])
+        assert one["batch"]["launches"]["_gather"] == 1, case
+        assert 50 <= one["batch"]["operators"] <= operators, (case, one["batch"])

@@ -8,10 +8,11 @@ import torch
 from gigabatch.models.kernels.dropout import cpu as dropout_cpu
 from gigabatch.models.kernels.dropout import reference as dropout_reference
 from gigabatch.models.kernels.dropout.reference import draw_seeds, kept, threshold
+from tests.models.kernels import cases
 
 SEED = torch.tensor([0xDEADBEEF, 12345])
 VERSIONS = pytest.mark.parametrize("version", [dropout_reference, dropout_cpu], ids=["reference", "cpu"])
-DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, *cases.LOW])
 
 
 def finalise(value):
@@ -50,7 +51,7 @@ def test_the_compiled_pass_is_the_plain_one(dtype, moves, shape):
     dropout_reference.dropout(values, wanted, SEED, 0.3, scale, shift)
     dropout_cpu.dropout(values, found, SEED, 0.3, scale, shift)
     assert torch.equal(found == 0, wanted == 0)
-    torch.testing.assert_close(found, wanted, rtol=2**-7 if dtype == torch.bfloat16 else 2**-20, atol=1e-6)
+    torch.testing.assert_close(found, wanted, rtol=max(torch.finfo(dtype).eps, 2**-20), atol=1e-6)
 
 
 @VERSIONS
@@ -61,7 +62,7 @@ def test_what_stays_is_scaled_and_moved(version, dtype):
     mask, found = kept(SEED, 0.25, 200, 30), torch.empty(200, 30, dtype=dtype)
     version.dropout(values, found, SEED, 0.25, scale, shift)
     exact = mask * (values.double() * scale.double() + shift.double()) / 0.75
-    torch.testing.assert_close(found.double(), exact, rtol=2**-8 if dtype == torch.bfloat16 else 2**-20, atol=1e-6)
+    torch.testing.assert_close(found.double(), exact, rtol=max(torch.finfo(dtype).eps / 2, 2**-20), atol=1e-6)
 
 
 @VERSIONS
@@ -126,7 +127,7 @@ def test_the_interpreted_triton_pass(triton_device):
     from gigabatch.models.kernels.dropout import cuda as dropout_cuda
 
     torch.manual_seed(2)
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype in (torch.float32, *cases.LOW):
         for shape, scale in (((40, 33), torch.randn(33)), ((300, 5), None), ((0, 4), None)):
             values = torch.randn(shape).to(triton_device, dtype)
             moves = () if scale is None else (scale.to(triton_device), scale.to(triton_device) + 1)
@@ -134,7 +135,7 @@ def test_the_interpreted_triton_pass(triton_device):
             dropout_cuda.dropout(values, found, SEED.to(triton_device), 0.3, *moves)
             moved = values.double() if scale is None else values.double() * moves[0].double() + moves[1].double()
             exact = moved * kept(SEED.to(triton_device), 0.3, *shape) / 0.7
-            near = {"rtol": 2**-7 if dtype == torch.bfloat16 else 2**-20, "atol": 1e-6}  # the interpreter cuts bits off
+            near = {"rtol": max(torch.finfo(dtype).eps, 2**-20), "atol": 1e-6}  # the interpreter cuts bits off
             torch.testing.assert_close(found.double(), exact, **near)
             wide = torch.zeros(len(values), shape[1] + 3, dtype=dtype, device=triton_device)
             wide[:, : shape[1]] = values

@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from gigabatch.models.kernels.dropout.reference import kept
+from tests.models.kernels import cases
 
 SHAPES = [(1, 1), (70, 20), (900, 64), (300, 130), (40, 33), (0, 5)]
-DTYPES = [torch.float32, torch.bfloat16]
+DTYPES = [torch.float32, *cases.LOW]
 
 
 def random_values(seed, shape, device, dtype=torch.float32):
@@ -16,7 +17,7 @@ def random_values(seed, shape, device, dtype=torch.float32):
 
 def assert_rounded(device, found, exact):
     """Rounded once: to nearest on the GPU, for bfloat16 towards zero in the interpreter; to float32 before."""
-    eps = 2**-8 if found.dtype == torch.bfloat16 else 2**-24
+    eps = torch.finfo(found.dtype).eps / 2
     if found.dtype == torch.bfloat16 and device == "cpu":
         eps *= 2
     torch.testing.assert_close(found.double().cpu(), exact.cpu(), rtol=eps + 2**-22, atol=2**-22, check_dtype=False)
@@ -90,7 +91,7 @@ def test_the_way_back_through_dropout(triton_device, shape, dtype):
     exact = left * scale.double() + slope.double() * hidden.double() + offset.double()
     exact[hidden <= 0] = 0
     sums = folded_cuda.norm_relu_backward(gradient, hidden, slope, offset, scale, seed, 0.3)
-    eps = 2**-20 if dtype == torch.float32 else 2**-7
+    eps = max(torch.finfo(dtype).eps, 2**-20)
     torch.testing.assert_close(gradient.double(), exact, rtol=eps, atol=2**-18)
     assert_sums(sums, gradient.double())
 

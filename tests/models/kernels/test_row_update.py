@@ -200,8 +200,9 @@ def test_every_rule(small, rule, kind):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("padding", [0, 3])
-def test_gradients_in_bfloat16_are_added_in_float32(small, method, padding):
-    tables, batches = make(np.random.default_rng(3), 300, cases.SHAPES, "zipf", 2, torch.bfloat16, padding)
+@pytest.mark.parametrize("dtype", cases.LOW)
+def test_gradients_of_two_bytes_are_added_in_float32(small, method, padding, dtype):
+    tables, batches = make(np.random.default_rng(3), 300, cases.SHAPES, "zipf", 2, dtype, padding)
     check(tables, batches, RowRule(method, lr=0.1))
 
 
@@ -217,7 +218,7 @@ def test_any_shapes_sizes_and_duplicates(monkeypatch, data):
     monkeypatch.setattr(row_update_cpu, "BUCKET_GRADIENTS", data.draw(st.sampled_from([1, 16, 512])))
     monkeypatch.setattr(row_update_cpu, "MAX_BUCKETS", data.draw(st.sampled_from([1, 8, 1024])))
     rule = data.draw(st.sampled_from(cases.RULES))
-    dtype, padding = data.draw(st.sampled_from([torch.float32, torch.bfloat16])), data.draw(st.integers(0, 3))
+    dtype, padding = data.draw(st.sampled_from([torch.float32, *cases.LOW])), data.draw(st.integers(0, 3))
     random = np.random.default_rng(data.draw(st.integers(0, 99)))
     check(*make(random, num_rows, shapes, kind, 1, dtype, padding), rule)
 

@@ -113,8 +113,9 @@ def test_several_chunks_of_a_table_of_a_few_rows(triton_device):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_gradients_in_bfloat16_are_added_in_float32(triton_device, method):
-    check(triton_device, np.random.default_rng(5), 90, RowRule(method, lr=0.1), dtype=HALF)
+@pytest.mark.parametrize("dtype", cases.LOW)
+def test_gradients_of_two_bytes_are_added_in_float32(triton_device, method, dtype):
+    check(triton_device, np.random.default_rng(5), 90, RowRule(method, lr=0.1), dtype=dtype)
 
 
 def test_learning_rate_and_momentum_on_the_device(triton_device):

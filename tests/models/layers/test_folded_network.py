@@ -89,7 +89,7 @@ def plain_kernels(monkeypatch):
     """The plain versions of the kernels, which take float64."""
     for module in (embeddings, folded, dropout):
         monkeypatch.setattr(module, "kernel", partial(kernel, version="reference"))
-    monkeypatch.setattr(dropout, "TYPES", (torch.float64,))
+    monkeypatch.setattr(dropout, "FLOATS", (torch.float64,))
 
 
 def assert_same(plain, folded, ids, floats, targets, rtol, atol):
