@@ -321,7 +321,7 @@ def end_epoch(
     valid_loss = table_loss(model, valid_table, loss, str(state.losses.device))
     done.skipped_in_a_row = skipped_at_end(host, done)
     finite = host.isfinite()
-    for split, is_finite in (("train", bool(finite.any())), ("valid", math.isfinite(valid_loss))):
+    for split, is_finite in (("train", bool(finite.any() or host.isinf().any())), ("valid", math.isfinite(valid_loss))):
         if not is_finite:
             raise TrainingError(
                 f"training diverged in epoch {epoch}: the {split} loss is not finite. Lower train.lr_max or use a "
