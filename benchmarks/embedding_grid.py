@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.common import arguments, finish
+from gigabatch.loaders.device_memory import free_device_memory
 from gigabatch.models.kernels import kernel
 from gigabatch.models.kernels.row_update.rules import RowRule
 from gigabatch.pipeline.display import render_table
@@ -57,7 +58,7 @@ def bytes_needed(num_rows: int, width: int, num_ids: int) -> int:
 
 def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        return free_device_memory(device)
     with open("/proc/meminfo") as lines:
         available = next(line for line in lines if line.startswith("MemAvailable"))
     return int(available.split()[1]) * 1024

@@ -81,8 +81,6 @@ def _now(device: torch.device) -> float:
 def once(folder: Path, device: str) -> dict[str, float]:
     """Rows a second of every form of ours, in this process."""
     table = PackedTable.load(folder, mmap=False)
-    if device == "cuda":
-        table = table.pin_memory()
     found = {}
 
     def measure(name: str, source: BatchSource, **settings: Any) -> None:

@@ -58,7 +58,8 @@ class Model(nn.Module):
 
     Class attributes: `Settings`, a frozen dataclass of what a user may set, which refuses what cannot be
     (`ModelError`); `entities`, which of `user` and `item` the schema must name for this model; `single_output`, the
-    model gives one number a row, so it takes one binary or regression target.
+    model gives one number a row, so it takes one binary or regression target; `capture_obstacle`, why a training step
+    does not go into a CUDA graph, None where it does.
 
     Parameters
     ----------
@@ -83,6 +84,7 @@ class Model(nn.Module):
     Settings: ClassVar[type]
     entities: ClassVar[tuple[str, ...]] = ()
     single_output: ClassVar[bool] = False
+    capture_obstacle: ClassVar[str | None] = None
 
     def __init__(self, inputs: ModelInputs, settings: Any) -> None:
         super().__init__()

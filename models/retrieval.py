@@ -89,7 +89,7 @@ def top_k(queries: Tensor, items: Tensor, k: int, exclude: Tensor | None = None,
     _require_shapes(queries, items, k, exclude)
     if block_rows is None:
         at_once = min(max(len(queries), 1), QUERY_ROWS)
-        block_rows = BLOCK_SCORES["cuda" if queries.is_cuda else "cpu"] // at_once
+        block_rows = BLOCK_SCORES["cpu" if queries.device.type == "cpu" else "cuda"] // at_once
     require(block_rows >= 1, f"top_k: block_rows must be at least 1, not {block_rows}.")
     parts = []
     for start in range(0, max(len(queries), 1), QUERY_ROWS):  # no queries are one empty part

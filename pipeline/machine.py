@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from gigabatch.features.errors import DataError
+from gigabatch.loaders.device_memory import free_device_memory
 from gigabatch.pipeline.display import about_bytes
 
 
@@ -100,7 +101,7 @@ def reset_peak() -> None:
 
 def free_memory(device: str) -> int:
     """Bytes that a model can have on `device`, as torch names it."""
-    return torch.cuda.mem_get_info(device)[0] if device != "cpu" else available_memory()
+    return free_device_memory(device) if device != "cpu" else available_memory()
 
 
 def resolve_device(name: str) -> str:

@@ -1,7 +1,8 @@
 """Where the rows of a packed table are while a model trains on them, and why: in GPU memory, in host memory or on disk.
 
-`device`: the whole table in GPU memory. `host`: in host memory, page-locked where a GPU trains; without a GPU the file
-is mapped, so that its pages are shared and can be dropped. `stream`: on disk or behind a URL, a few blocks in memory.
+`device`: the whole table in GPU memory. `host`: in host memory, a local file mapped, so that its pages are shared and
+can be dropped. `stream`: on disk or behind a URL, a few blocks in memory. Rows go from the host to a GPU by way of a
+loader's page-locked batches, so the table itself is not page-locked.
 """
 
 import logging
@@ -18,16 +19,16 @@ from torch import Tensor
 from gigabatch.loaders.batches.dataset import BatchDataset, BatchSource
 from gigabatch.loaders.batches.shards import PackedShards
 from gigabatch.loaders.batches.stream import StreamedDataset
+from gigabatch.loaders.device_memory import free_device_memory
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.tables.packed import PackedTable
 
 log = logging.getLogger(__name__)
 SETTINGS = ("auto", "device", "host", "stream")
 # Of the memory that is free now, what a table may take. The rest of a GPU's is for the model, its optimizer and a
-# step's activations; page-locked memory can be neither swapped nor dropped, so half of the host's is left.
+# step's activations.
 DEVICE_SHARE = 0.7
-PINNED_SHARE = 0.5
-MAPPED_SHARE = 0.8
+HOST_SHARE = 0.8
 COPY_BYTES = 64 << 20  # of a block that one thread reads
 READERS = 4  # threads that read blocks; one more block than these is page-locked while a table is copied to a GPU
 
@@ -61,8 +62,7 @@ def choose_residency(
     table_bytes = num_rows * row_bytes
     table = f"{num_rows:,} rows of {row_bytes} bytes, {_gib(table_bytes)},"
     on_gpu = torch.device(device).type != "cpu"
-    host_share = PINNED_SHARE if on_gpu else MAPPED_SHARE
-    limits = {"host": (host_share, free_host_bytes, "page-locked host memory" if on_gpu else "host memory")}
+    limits = {"host": (HOST_SHARE, free_host_bytes, "host memory")}
     if on_gpu:
         limits = {"device": (DEVICE_SHARE, free_device_bytes, f"memory of {device}"), **limits}
     fits = [kind for kind, (share, free, _) in limits.items() if table_bytes <= share * free]
@@ -90,7 +90,7 @@ def residency_here(tables: list[PackedShards], device: str, free_host_bytes: int
     free_host_bytes: `gigabatch.pipeline.machine.available_memory()`, which knows of cgroups, divided by the ranks on
     this machine, of which each has tables of its own. The choice is logged.
     """
-    free_device_bytes = torch.cuda.mem_get_info(device)[0] if torch.device(device).type == "cuda" else 0
+    free_device_bytes = free_device_memory(device) if torch.device(device).type == "cuda" else 0
     row_bytes = tables[0].row_bytes
     num_rows = sum(table.num_rows for table in tables)
     found = choose_residency(num_rows, row_bytes, device, free_device_bytes, free_host_bytes, setting)
@@ -162,27 +162,24 @@ def open_source(
     if kind == "device" and target.type == "cpu":
         raise LoaderError("residency=device: the run trains on cpu, not on a GPU. Use residency=host.")
     if isinstance(table, PackedTable):
-        if kind == "device":
-            resident = table.to(target)
-        else:
-            resident = table.pin_memory() if target.type == "cuda" and not table.words.is_pinned() else table
+        resident = table.to(target) if kind == "device" else table
     else:
         resident = load_table(table, kind, target)
     return BatchDataset(resident, batch_size, **options)
 
 
 def load_table(table: PackedShards | Path | str, kind: str, device: torch.device) -> PackedTable:
-    """The whole table in `device` memory (kind `device`) or in host memory, for training on `device` (kind `host`)."""
+    """The whole table in `device` memory (kind `device`) or in host memory (kind `host`)."""
     shards = table if isinstance(table, PackedShards) else PackedShards(table)
     shape = (shards.num_rows, shards.schema.num_words)
     if kind == "device":
         words = torch.empty(shape, dtype=torch.int32, device=device)
         _copy_to_gpu(shards, words)
         return PackedTable(words, shards.schema)
-    if device.type == "cpu" and not shards.is_remote and len(shards.shards) == 1:
+    if not shards.is_remote and len(shards.shards) == 1:
         shards.read_ahead([(0, shards.num_rows)])  # in one piece, where training would read single pages
         return PackedTable.load(Path(shards.shards[0].path).parent)
-    words = torch.empty(shape, dtype=torch.int32, pin_memory=device.type == "cuda")
+    words = torch.empty(shape, dtype=torch.int32)
     blocks = _blocks(shards)
     for _ in _read_in_turn(shards, blocks, [words[start:stop] for start, stop in blocks]):
         pass

@@ -89,7 +89,7 @@ class ImplicitBatches:
         key = self.item.key_column
         own = batch.ids[:, key]
         drawn = self.sampler(positions, self._apart(batch, own)).ids
-        if not drawn.is_cuda and bool((drawn == own[:, None]).any()):  # a GPU's host does not wait to look
+        if drawn.device.type == "cpu" and bool((drawn == own[:, None]).any()):  # a GPU's host does not look
             raise LoaderError(
                 "negatives: a positive was drawn as its own negative, because the known positives of its user lack it. "
                 "Give apart_from the pairs of all rows that negatives are drawn for."

@@ -253,12 +253,6 @@ class PackedTable:
         layout = Layout.read(Path(folder))
         return cls(_read_words(Path(folder), layout, mmap), layout.schema)
 
-    def pin_memory(self) -> "PackedTable":
-        """This table in page-locked host memory, from which copies to a GPU run beside other work."""
-        if not torch.cuda.is_available():
-            raise LoaderError("pin_memory: no CUDA device was found. Leave the table in ordinary memory.")
-        return PackedTable(self.words.pin_memory(), self.schema)
-
 
 class PackedWriter:
     """Writes a packed table of `num_rows` rows part by part, so that it may be larger than memory.

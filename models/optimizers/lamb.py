@@ -150,10 +150,11 @@ class Lamb(Optimizer):
         norm = torch.linalg.vector_norm(norms)
         clip = None if self.max_grad_norm is None else (norm / self.max_grad_norm).clamp(min=1.0)
         skipped = found_inf if found_inf is not None else (~norm.isfinite()).float()
-        if not skipped.is_cuda and bool(skipped):
+        on_host = skipped.device.type == "cpu"
+        if on_host and bool(skipped):
             return loss
         for (bundle, group), gradient in zip(parts, gradients, strict=True):
-            step_bundle(bundle, gradient, clip, group, skipped if skipped.is_cuda else None)
+            step_bundle(bundle, gradient, clip, group, None if on_host else skipped)
         return loss
 
     def _bundles_of_groups(self) -> Iterator[tuple[Group, list[Bundle]]]:

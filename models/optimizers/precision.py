@@ -1,29 +1,35 @@
-"""The number format of a model's matrix products: float32, or bfloat16 where that is faster.
+"""The number format of a model's matrix products: float32, or bfloat16 or float16 where that is faster.
 
 Weights, gradients, optimizer state and the loss are float32 either way; autocast only casts what enters a product.
 """
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from gigabatch.models.errors import require_known
 
-PRECISIONS = ("auto", "float32", "bfloat16")
+PRECISIONS = ("auto", "float32", "bfloat16", "float16")
+REDUCTIONS = ("allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction")
+TENSOR_CORES = (7, 0)  # the first compute capability whose GPUs multiply faster in float16
 CPUINFO = Path("/proc/cpuinfo")
 
 
 class Precision(NamedTuple):
-    """A dtype, torch.float32 or torch.bfloat16, and why it was chosen, for a log line."""
+    """A dtype, torch.float32, torch.bfloat16 or torch.float16, and why it was chosen, for a log line.
+
+    float16 asks for a `LossScale`.
+    """
 
     dtype: torch.dtype
     reason: str
 
     @property
     def name(self) -> str:
-        """float32 or bfloat16."""
+        """float32, bfloat16 or float16."""
         return str(self.dtype).removeprefix("torch.")
 
     def autocast(self, device: torch.device | str) -> AbstractContextManager[None]:
@@ -40,34 +46,60 @@ class Precision(NamedTuple):
 def choose_precision(setting: str, device: torch.device | str) -> Precision:
     """The precision that `setting`, one of `PRECISIONS`, means on a device.
 
-    auto: bfloat16 on a GPU that computes in it (not one that only emulates it), and on a Linux machine whose processor
+    auto: on a GPU bfloat16 where it computes in it (and does not only emulate it), else float16 where it has tensor
+    cores (T4, V100), else float32. bfloat16 on a Linux machine whose processor
     multiplies faster in it: with AMX, or AMD's with AVX-512 instructions for it. Intel's AVX-512 ones are slower than
-    its float32 (docs/training.md). Else float32. A setting of its own is taken whatever the hardware has.
+    its float32 (docs/training.md), else float32. A setting of its own is taken whatever the hardware has.
     """
     require_known("precision", [setting], PRECISIONS)
     found, reason = _hardware(torch.device(device))
     if setting != "auto":
         return Precision(getattr(torch, setting), f"as asked; {reason}")
-    return Precision(torch.bfloat16 if found else torch.float32, reason)
+    return Precision(found, reason)
 
 
-def _hardware(device: torch.device) -> tuple[bool, str]:
-    """Whether the device is faster in bfloat16, in words too."""
+@contextmanager
+def full_reductions() -> Iterator[None]:
+    """Within the block cuBLAS adds up the parts of a product of half precision in float32.
+
+    By default it may round them to the product's type on the way; a weight's gradient is a sum over all rows of a
+    batch. What was set before is set again.
+    """
+    settings: Any = torch.backends.cuda.matmul
+    before = {}
+    for name in REDUCTIONS:
+        before[name] = getattr(settings, name)
+        if (split_k := getattr(settings, f"{name}_split_k", None)) is not None:  # torch has it from 2.10 on
+            before[name] = before[name], split_k
+        setattr(settings, name, False)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(settings, name, value)
+
+
+def _hardware(device: torch.device) -> tuple[torch.dtype, str]:
+    """The dtype in which the device is fastest, and why in words."""
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
         with torch.cuda.device(device):
-            found = torch.cuda.is_bf16_supported(including_emulation=False)
-        return found, f"{name} {'computes' if found else 'does not compute'} in bfloat16"
+            if torch.cuda.is_bf16_supported(including_emulation=False):
+                return torch.bfloat16, f"{name} computes in bfloat16"
+        if torch.cuda.get_device_capability(device) >= TENSOR_CORES:
+            return torch.float16, f"{name} does not compute in bfloat16 and has tensor cores for float16"
+        return torch.float32, f"{name} does not compute in bfloat16 and has no tensor cores"
     flags = cpu_words("flags")
     if not flags:
-        return False, f"{CPUINFO} does not say what the processor has"
+        return torch.float32, f"{CPUINFO} does not say what the processor has"
     if "amx_bf16" in flags:
-        return True, "the processor has amx_bf16"
+        return torch.bfloat16, "the processor has amx_bf16"
     if "avx512_bf16" not in flags:
-        return False, "the processor has neither amx_bf16 nor avx512_bf16"
+        return torch.float32, "the processor has neither amx_bf16 nor avx512_bf16"
     if "AuthenticAMD" in cpu_words("vendor_id"):
-        return True, "the processor has avx512_bf16"
-    return False, "the processor has avx512_bf16, which only AMD's multiply faster in than in float32, and no amx_bf16"
+        return torch.bfloat16, "the processor has avx512_bf16"
+    reason = "the processor has avx512_bf16, which only AMD's multiply faster in than in float32, and no amx_bf16"
+    return torch.float32, reason
 
 
 def cpu_words(name: str) -> frozenset[str]:

@@ -47,6 +47,7 @@ class RowOptimizer(Optimizer):
         self.modules = list(modules)
         self.version = version
         self.found_inf: Tensor | None = None  # see `non_finite.mark_non_finite`
+        self.gradient_factor: Tensor | None = None  # of the next step's gradients, see `LossScale.unscale`
         rule = RowRule(lr=lr, beta1=betas[0], beta2=betas[1], **settings)
         check_rule(rule)
         require(lr_scale > 0, f"lr_scale must be positive, not {lr_scale}.")
@@ -61,6 +62,7 @@ class RowOptimizer(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         own = {"modules": self.modules, "version": self.version, "number": self.number, "found_inf": None}
+        own["gradient_factor"] = None
         return super().__getstate__() | own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -77,19 +79,24 @@ class RowOptimizer(Optimizer):
                 loss = closure()
         rule = self._rule()
         skipped, self.found_inf = self.found_inf, None  # a mark holds for one step
+        factor, self.gradient_factor = self.gradient_factor, None
         for module in self.modules:
             require_own_tables(module.row_optimizer == self.number and module.gradients == "rows")
             if module.row_gradients:
-                self._move(module, rule, skipped)
+                self._move(module, rule, skipped, factor)
             module.forget_gradients()
         return loss
 
-    def _move(self, module: EmbeddingTables, rule: RowRule, skipped: Tensor | None) -> None:
-        if skipped is not None and not skipped.is_cuda:
+    def _move(
+        self, module: EmbeddingTables, rule: RowRule, skipped: Tensor | None, factor: Tensor | None
+    ) -> None:
+        if skipped is not None and skipped.device.type == "cpu":
             if bool(skipped):
                 return
             skipped = None
         ids, gradient = (_joined(parts) for parts in zip(*(found[:2] for found in module.row_gradients), strict=True))
+        if factor is not None:
+            gradient = gradient.float() * factor
         tables = module.weights
         moving = [place for place, table in enumerate(tables) if table.requires_grad]
         if len(moving) < len(tables):

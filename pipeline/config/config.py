@@ -149,8 +149,8 @@ class TrainSettings(Settings):
         "one_cycle", description="learning rate and momentum by step"
     )
     schedule_settings: dict[str, Any] = Field(default_factory=dict, description="further arguments of the schedule")
-    precision: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="of the matrix products in training; auto: bfloat16 where the hardware computes in it"
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="of the matrix products in training; auto: bfloat16 or float16 where the hardware is faster"
     )
     accumulate_steps: int = Field(1, ge=1, description="pieces that a batch is worked through in, to save memory")
     max_grad_norm: float | Literal["auto"] | None = Field(

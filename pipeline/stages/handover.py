@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
-from gigabatch.loaders.batches.residency import PINNED_SHARE, choose_residency
+from gigabatch.loaders.batches.residency import choose_residency
 from gigabatch.loaders.tables.host_blocks import HostBlocks
 from gigabatch.loaders.tables.packed import PackedTable, PackedWriter
 from gigabatch.pipeline.config.config import RunConfig
@@ -23,7 +23,7 @@ from gigabatch.pipeline.store.artifacts import Extra, Rest
 
 log = logging.getLogger(__name__)
 # Of the host memory that is free, what rows may take that are not on disk yet: they can be neither swapped nor dropped.
-HOST_SHARE = PINNED_SHARE
+HOST_SHARE = 0.5
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from gigabatch.loaders.batches.loader import BatchLoader
 from gigabatch.models.optimizers.ema import WeightAverage
+from gigabatch.models.optimizers.loss_scale import LossScale
 from gigabatch.models.optimizers.precision import Precision
 from gigabatch.pipeline.store.files import atomic_write, replacing
 from gigabatch.pipeline.store.keys import file_checksum
@@ -32,7 +33,7 @@ class TrainingError(ValueError):
 class Progress:
     """What changes while training beside weights, optimizer and loader. Epochs and steps are numbers of those done.
 
-    skipped_steps: whose gradient was not finite, in the epochs that are done; skipped_in_a_row: those at their end.
+    overflowed_steps: that changed nothing but the scale of a float16 loss, in the epochs that are done. skipped_steps: whose gradient was not finite, in the epochs that are done; skipped_in_a_row: those at their end.
     seconds: that these steps took, in all processes; those that a killed one did not save are lost, as its steps are.
     """
 
@@ -42,6 +43,7 @@ class Progress:
     best_epoch: int = -1  # from 0
     best_weights: dict[str, Tensor] = field(default_factory=dict)
     skipped_steps: int = 0
+    overflowed_steps: int = 0
     skipped_in_a_row: int = 0
     seconds: float = 0.0
 
@@ -60,6 +62,7 @@ class TrainingState:
     losses: Tensor
     precision: Precision
     average: WeightAverage | None = None
+    loss_scale: LossScale | None = None
 
 
 class _Digesting:
@@ -86,6 +89,7 @@ def save_checkpoint(path: Path, state: TrainingState, progress: Progress) -> Non
         "model": state.model.state_dict(),
         "average": None if state.average is None else state.average.state_dict(),
         "optimizer": state.optimizer.state_dict(),
+        "loss_scale": None if state.loss_scale is None else state.loss_scale.state_dict(),
         "loader": state.loader.state_dict(),
         "losses": state.losses,
         "precision": state.precision.name,
@@ -160,6 +164,8 @@ def _put_back(path: Path, content: Any, state: TrainingState) -> Progress:
     if state.average is not None:
         state.average.load_state_dict(content["average"])
     state.optimizer.load_state_dict(content["optimizer"])
+    if state.loss_scale is not None:
+        state.loss_scale.load_state_dict(content["loss_scale"])
     state.loader.load_state_dict(content["loader"])
     state.losses.copy_(content["losses"])
     torch.set_rng_state(content["random"].cpu())

@@ -31,7 +31,7 @@ from gigabatch.models.kernels import using_kernels
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model
 from gigabatch.models.optimizers.ema import WeightAverage
-from gigabatch.models.optimizers.precision import choose_precision
+from gigabatch.models.optimizers.precision import choose_precision, full_reductions
 from gigabatch.models.optimizers.registry import OPTIMIZERS, build_optimizer
 from gigabatch.models.optimizers.schedule import Schedule, build_schedule
 from gigabatch.models.shelf import ModelSpec
@@ -192,18 +192,6 @@ def _trained(
     log.info("training in %s on %s: %s", precision.name, device, precision.reason)
     average = None if settings.ema_decay is None else WeightAverage(model, settings.ema_decay)
     losses = torch.zeros(steps_per_epoch, device=device)
-    state = TrainingState(model, optimizer, loader, losses, precision, average)
-    done, started = Progress(), time.perf_counter()
-    checkpoint = folder / "checkpoint.pt"
-    if checkpoint.exists():
-        done = load_checkpoint(checkpoint, state)
-        log.info(
-            "training goes on at step %s of %s, after %.1f s",
-            f"{done.step:,}",
-            f"{schedule.num_steps:,}",
-            done.seconds,
-        )
-    earlier_rows, earlier_seconds = done.step * batch_size, done.seconds
     step = TrainStep(
         model,
         loss,
@@ -215,12 +203,25 @@ def _trained(
         compiled=settings.compile == "on",
         negatives=negatives,
     )
-    if losses.is_cuda:
+    state = TrainingState(model, optimizer, loader, losses, precision, average, step.loss_scale)
+    done, started = Progress(), time.perf_counter()
+    checkpoint = folder / "checkpoint.pt"
+    if checkpoint.exists():
+        done = load_checkpoint(checkpoint, state)
+        log.info(
+            "training goes on at step %s of %s, after %.1f s",
+            f"{done.step:,}",
+            f"{schedule.num_steps:,}",
+            done.seconds,
+        )
+    earlier_rows, earlier_seconds = done.step * batch_size, done.seconds
+    if losses.device.type == "cuda":
         hold_in_tensors(optimizer, losses.device)
-    if use_cuda_graph(settings.cuda_graph, losses.device, optimizer, schedule, settings.kernels):
-        step.capture(source.schema, batch_size)
+    obstacle = model.capture_obstacle
+    if use_cuda_graph(settings.cuda_graph, losses.device, optimizer, schedule, obstacle, settings.kernels):
+        step.capture(source.schema, batch_size, required=settings.cuda_graph == "on")
 
-    with progress(schedule.num_steps * batch_size, "train") as bar:
+    with progress(schedule.num_steps * batch_size, "train") as bar, full_reductions():
         bar.resume(earlier_rows)
         while done.step < schedule.num_steps and not done.has_stalled(steps_per_epoch, settings.patience):
             model.train()
@@ -341,13 +342,19 @@ def end_epoch(
     valid_loss = table_loss(model, valid_table, loss, str(state.losses.device))
     done.skipped_in_a_row = skipped_at_end(host, done)
     finite = host.isfinite()
-    for split, is_finite in (("train", bool(finite.any())), ("valid", math.isfinite(valid_loss))):
+    for split, is_finite in (("train", bool(finite.any() or host.isinf().any())), ("valid", math.isfinite(valid_loss))):
         if not is_finite:
             raise TrainingError(
                 f"training diverged in epoch {epoch}: the {split} loss is not finite. Lower train.lr_max or use a "
                 "longer warm-up."
             )
-    if skipped := int((~finite).sum()):
+    if overflowed := int(host.isinf().sum()):
+        done.overflowed_steps += overflowed
+        log.info(
+            "epoch %d: %s of %s steps lowered the scale of the float16 loss and did nothing else",
+            epoch, f"{overflowed:,}", f"{per_epoch:,}",
+        )  # fmt: skip
+    if skipped := int(host.isnan().sum()):
         done.skipped_steps += skipped
         log.warning(
             "epoch %d: %s of %s steps were skipped, because their loss or gradient was not finite",
@@ -368,6 +375,7 @@ def end_epoch(
         )
     told = {"valid_loss": valid_loss, "loss": loss.description}
     done.curve[-1] |= told | ({"skipped_steps": skipped} if skipped else {})
+    done.curve[-1] |= {"overflowed_steps": overflowed} if overflowed else {}
     if valid_loss < done.best_loss:
         done.best_loss, done.best_epoch = valid_loss, epoch - 1
         done.best_weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
@@ -375,11 +383,12 @@ def end_epoch(
 
 def skipped_at_end(losses: Tensor, done: Progress) -> int:
     """How many of an epoch's steps so far were skipped at the end of `losses`, on the host, those before it counted in.
+    Steps that lowered the scale of a float16 loss, whose loss is infinite there, are not among them.
 
     Raises:
         TrainingError: where more than `MAX_SKIPPED_IN_A_ROW` were skipped one after the other.
     """
-    finite = losses.isfinite().nonzero()[:, 0]
+    finite = losses.isnan().logical_not().nonzero()[:, 0]
     ends = torch.tensor([-1 - done.skipped_in_a_row]), finite, torch.tensor([len(losses)])
     in_a_row = torch.cat(ends).diff() - 1
     if int(in_a_row.max()) > MAX_SKIPPED_IN_A_ROW:

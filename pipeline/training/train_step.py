@@ -2,7 +2,8 @@
 
 A step has a host's part, which fills in learning rate and momentum, and a device's part, which never waits for the
 host and is what a CUDA graph holds. A step whose loss or gradient is not finite changes nothing and returns NaN, which
-`train.py` counts where it reads losses. Shapes: B rows of a batch, W words of a packed row.
+`train.py` counts where it reads losses; infinity where it only lowered the scale of a float16 loss. Shapes: B rows of a
+batch, W words of a packed row.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ from gigabatch.loaders.tables.packed import Batch, unpack
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model
 from gigabatch.models.optimizers.ema import WeightAverage
+from gigabatch.models.optimizers.loss_scale import LossScale
 from gigabatch.models.optimizers.non_finite import mark_non_finite
 from gigabatch.models.optimizers.precision import Precision
 from gigabatch.models.optimizers.registry import set_lr_and_momentum
@@ -66,6 +68,7 @@ class TrainStep:
         self.max_grad_norm = max_grad_norm
         self.average = average
         self.negatives = negatives
+        self.loss_scale = LossScale(next(model.parameters()).device) if precision.dtype == torch.float16 else None
         self._device = next(model.parameters()).device
         self._loss_of: Callable[[Batch], Tensor] = self._forward
         self._is_compiling = compiled
@@ -76,12 +79,13 @@ class TrainStep:
         norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._NormBase)]
         self._statistics = [buffer for norm in norms for buffer in norm.buffers() if buffer.is_floating_point()]
 
-    def capture(self, schema: TensorSchema, batch_size: int) -> None:
+    def capture(self, schema: TensorSchema, batch_size: int, required: bool = True) -> None:
         """Replay the device's part as one CUDA graph from the fourth call on; see `CapturedWork`."""
-        self._on_device = CapturedWork(self._work, schema, batch_size, self._device)
+        self._on_device = CapturedWork(self._work, schema, batch_size, self._device, required)
 
     def __call__(self, batch: Batch, lr: float, momentum: float, place: tuple[int, int] = (0, 0)) -> Tensor:
-        """Train on `batch`; its loss [] float32, on the device and valid until the next call; NaN for a skipped step.
+        """Train on `batch`; its loss [] float32, on the device and valid until the next call; NaN for a skipped step,
+        infinity for one that only lowered the scale of a float16 loss.
 
         place: epoch, and position of the batch's first row in the epoch's order, which its negatives depend on.
         """
@@ -106,18 +110,26 @@ class TrainStep:
             loss = self._loss_of(piece)
             if share is not None:
                 loss = loss * share
-            loss.backward()
+            (loss if self.loss_scale is None else self.loss_scale(loss)).backward()
             total = loss.detach() if total is None else total + loss.detach()
-        skipped = mark_non_finite(self.optimizer, cast(Tensor, total))
+        assert total is not None, "a batch has a piece"
+        if self.loss_scale is not None:
+            self.loss_scale.unscale(self.optimizer)
+        skipped = mark_non_finite(self.optimizer, total)
         if self.max_grad_norm is not None:
             nn.utils.clip_grad_norm_(dense_parameters(self.optimizer), self.max_grad_norm, foreach=True)
         self.optimizer.step()
-        if skipped.is_cuda or bool(skipped):
+        if skipped.device.type != "cpu" or bool(skipped):  # a GPU's host does not wait to look
             for buffer, before in zip(self._statistics, statistics, strict=True):  # the forward pass has moved them
                 buffer.copy_(torch.where(skipped > 0, before, buffer))
         if self.average is not None:
             self.average.update()
-        return torch.where(skipped > 0, math.nan, cast(Tensor, total))
+        if self.loss_scale is None:
+            return torch.where(skipped > 0, math.nan, total)
+        # Of a loss that is finite the gradient may only have been scaled too much; by 1 it was not.
+        told = torch.where(total.isfinite() & (self.loss_scale.scale > 1), math.inf, math.nan)
+        self.loss_scale.update(skipped)
+        return torch.where(skipped > 0, told, total)
 
     def _forward(self, batch: Batch) -> Tensor:
         with self.precision.autocast(self._device):
@@ -142,12 +154,17 @@ class CapturedWork:
     copied into the words that the graph reads, and what it returns is overwritten by the next replay. The random state
     of the default generator, which dropout draws from, is registered by the capture and moves on with every replay.
     A batch of another size than `batch_size` is worked on without the graph.
+
+    Where the capture fails, nothing has been done by it. It is a `TrainingError` if it is `required`; else the log says
+    why, and this batch and all later ones are worked on without a graph.
     """
 
     def __init__(
-        self, work: Callable[[Batch], Tensor], schema: TensorSchema, batch_size: int, device: torch.device
-    ) -> None:
+        self, work: Callable[[Batch], Tensor], schema: TensorSchema, batch_size: int, device: torch.device,
+        required: bool = True,
+    ) -> None:  # fmt: skip
         self._work = work
+        self._required, self._has_failed = required, False
         self._words = torch.zeros(batch_size, schema.num_words, dtype=torch.int32, device=device)
         self._batch = unpack(schema, self._words)
         self._stream = torch.cuda.Stream(device)
@@ -156,7 +173,7 @@ class CapturedWork:
         self._num_warm = 0
 
     def __call__(self, batch: Batch) -> Tensor:
-        if batch.num_rows != len(self._words):
+        if self._has_failed or batch.num_rows != len(self._words):
             return self._work(batch)
         self._words.copy_(words_of(batch, self._words.shape[1]))
         if self._num_warm < WARMUP_STEPS:
@@ -164,6 +181,8 @@ class CapturedWork:
             return self._beside()
         if self._graph is None:
             self._graph = self._capture()
+        if self._graph is None:
+            return self._work(batch)
         self._graph.replay()
         return self._result
 
@@ -176,17 +195,40 @@ class CapturedWork:
         current.wait_stream(self._stream)
         return result
 
-    def _capture(self) -> torch.cuda.CUDAGraph:
+    def _capture(self) -> torch.cuda.CUDAGraph | None:
+        """The graph, or None where the capture failed, after which torch is as it was before."""
+        device = self._stream.device
+        current, random = torch.cuda.current_stream(device), torch.cuda.get_rng_state(device)
         graph = torch.cuda.CUDAGraph()
         try:
             # thread_local: the loader's thread may go on copying meanwhile.
             with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
                 self._result = self._work(self._batch)
-        except RuntimeError as error:
-            raise TrainingError(
-                f"train.cuda_graph: the step cannot be captured ({error}). Set train.cuda_graph=off."
-            ) from error
-        return graph
+            return graph
+        except RuntimeError as error:  # out of memory and Triton's errors among them
+            reason = error.__context__ or error  # the end of a capture that has failed raises an error of its own
+            if self._required:
+                raise TrainingError(
+                    f"train.cuda_graph: the step cannot be captured ({reason}). Set train.cuda_graph=off."
+                ) from error
+            log.warning(
+                "cuda_graph auto: the step cannot be captured (%s); from here on it runs without a graph. Set "
+                "train.cuda_graph=off to leave the attempt out.",
+                " ".join(str(reason).split()),
+            )
+        # torch leaves the stream of the capture as the current one, and its generator as one that is being captured,
+        # which refuses to draw.
+        torch.cuda.set_stream(current)
+        restore_generator(torch.cuda.default_generators[device.index or 0], random)
+        self._has_failed, self._result = True, torch.zeros(())
+        return None
+
+
+def restore_generator(generator: torch.Generator, state: Tensor) -> None:
+    """Give a CUDA generator this state, in memory of its own, also where a capture that failed holds on to the old."""
+    fresh = torch.Generator(generator.device)
+    fresh.set_state(state)
+    generator.graphsafe_set_state(fresh.graphsafe_get_state())
 
 
 def pieces(batch: Batch, count: int, together: int = 1) -> Iterator[tuple[Batch, Tensor | float | None]]:
@@ -241,9 +283,16 @@ def hold_in_tensors(optimizer: Any, device: torch.device) -> None:
 
 
 def use_cuda_graph(
-    setting: str, device: torch.device, optimizer: Any, schedule: Schedule, kernels: str = "compiled"
+    setting: str,
+    device: torch.device,
+    optimizer: Any,
+    schedule: Schedule,
+    obstacle: str | None = None,
+    kernels: str = "compiled",
 ) -> bool:
     """Whether to capture steps; `setting` is auto, on or off. Where auto does not on a GPU, the log says why.
+
+    obstacle: of the model, its `capture_obstacle`. kernels: the setting `train.kernels`.
 
     Raises:
         TrainingError: where `on` cannot be.
@@ -255,6 +304,8 @@ def use_cuda_graph(
         reason = f"it needs a CUDA device and this run is on {device}"
     elif kernels == "reference":
         reason = "plain torch waits for the device where it sums gradients of equal ids (train.kernels=reference)"
+    elif obstacle is not None:
+        reason = f"of the model: {obstacle}"
     elif any("capturable" in group for group in optimizer.param_groups) and _moves_momentum(schedule):
         reason = (
             "the optimizer reads its momentum on the host, where a graph would keep the first value, and the schedule "

@@ -16,7 +16,7 @@ from torch import nn
 from gigabatch.models.optimizers.noise_scale import NoiseScale, measure_noise_scale
 from gigabatch.pipeline.config.config import WholeTrainSettings
 from gigabatch.pipeline.lab.experiment import NO_CHECKPOINTS, Enough, Experiment, PlacedBatch, wait_for
-from gigabatch.pipeline.machine import available_memory, reset_peak, resident_bytes
+from gigabatch.pipeline.machine import available_memory, free_memory, reset_peak, resident_bytes
 from gigabatch.pipeline.training.train import TrainingError
 
 LEAST_STEPS = 8  # an epoch must have; a batch that leaves fewer has too few updates to learn from
@@ -141,11 +141,10 @@ def _release(error: BaseException | None) -> None:
 
 
 def memory_budget(experiment: Experiment) -> int:
-    """Bytes that may be held when all is said: what is held now and 90 % of what is free."""
+    """Bytes that torch may hold when all is said: what its tensors hold now and 90 % of what is free."""
     if experiment.device == "cpu":
         return resident_bytes()[1] + int(MEMORY_SHARE * available_memory())
-    held = torch.cuda.memory_reserved(experiment.device)
-    return held + int(MEMORY_SHARE * torch.cuda.mem_get_info(experiment.device)[0])
+    return torch.cuda.memory_allocated(experiment.device) + int(MEMORY_SHARE * free_memory(experiment.device))
 
 
 def time_steps(experiment: Experiment, batch_size: int, seconds: float) -> StepTime:

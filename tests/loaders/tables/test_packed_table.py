@@ -153,12 +153,6 @@ def test_a_matrix_that_does_not_fit_the_schema_is_refused():
         PackedTable(torch.zeros((3, 2), dtype=torch.int32).T, SMALL)
 
 
-def test_pinning_without_a_gpu_says_so(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(LoaderError, match="no CUDA device"):
-        small_table().pin_memory()
-
-
 @pytest.mark.gpu
 def test_a_table_is_packed_and_moved_on_the_gpu_with_the_same_words(schema, make_columns, make_table):
     on_cpu = make_table(20_000)
@@ -169,5 +163,4 @@ def test_a_table_is_packed_and_moved_on_the_gpu_with_the_same_words(schema, make
     }
     assert torch.equal(PackedTable.from_columns(schema, **on_gpu).words.cpu(), on_cpu.words)
     assert torch.equal(PackedTable.from_columns(schema, **columns, device="cuda").words.cpu(), on_cpu.words)
-    assert on_cpu.pin_memory().words.is_pinned()
     assert bits(on_cpu.to("cuda").unpack(on_cpu.words.cuda()).to("cpu")) == bits(on_cpu.unpack(on_cpu.words))

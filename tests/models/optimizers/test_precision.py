@@ -1,5 +1,7 @@
 """Which precision is chosen, from what the machine says of itself, and that autocast does what it says."""
 
+import contextlib
+
 import pytest
 import torch
 from torch import nn
@@ -66,11 +68,11 @@ def test_what_is_asked_for_is_taken_and_the_reason_names_the_hardware_too(machin
 
 
 def test_an_unknown_precision_lists_the_known_ones():
-    with pytest.raises(ModelError, match=r"unknown precision 'half'\. Known: auto, float32, bfloat16"):
+    with pytest.raises(ModelError, match=r"unknown precision 'half'\. Known: auto, float32, bfloat16, float16"):
         choose_precision("half", "cpu")
 
 
-@pytest.mark.parametrize("setting", ["float32", "bfloat16"])
+@pytest.mark.parametrize("setting", ["float32", "bfloat16", "float16"])
 def test_products_run_in_that_precision_and_gradients_are_float32(setting):
     layer, rows = nn.Linear(3, 2), torch.randn(4, 3)
     with choose_precision(setting, "cpu").autocast("cpu"):
@@ -80,9 +82,30 @@ def test_products_run_in_that_precision_and_gradients_are_float32(setting):
     assert layer.weight.grad.dtype == torch.float32
 
 
+@pytest.mark.parametrize(
+    ("capability", "has_bfloat16", "dtype"),
+    [
+        ((9, 0), True, torch.bfloat16),
+        ((8, 0), True, torch.bfloat16),
+        ((7, 5), False, torch.float16),  # T4
+        ((7, 0), False, torch.float16),  # V100
+        ((6, 1), False, torch.float32),
+    ],
+)
+def test_auto_on_a_gpu_is_the_half_precision_that_it_has(monkeypatch, capability, has_bfloat16, dtype):
+    cuda = torch.cuda
+    monkeypatch.setattr(cuda, "get_device_name", lambda device: "some GPU")
+    monkeypatch.setattr(cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(cuda, "is_bf16_supported", lambda including_emulation: has_bfloat16)
+    monkeypatch.setattr(cuda, "device", lambda device: contextlib.nullcontext())
+    found = choose_precision("auto", "cuda")
+    assert found.dtype == dtype
+    assert found.reason.startswith("some GPU ")
+
+
 @pytest.mark.gpu
 def test_auto_on_a_gpu_is_bfloat16_from_ampere_on():
     has = torch.cuda.get_device_capability() >= (8, 0)
     found = choose_precision("auto", "cuda")
-    assert found.dtype == (torch.bfloat16 if has else torch.float32)
+    assert found.dtype == (torch.bfloat16 if has else torch.float16)
     assert torch.cuda.get_device_name() in found.reason

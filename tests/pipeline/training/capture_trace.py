@@ -1,0 +1,224 @@
+"""A training step traced on the meta device as a CUDA graph would capture it, without a GPU.
+
+The whole of `TrainStep` and `CapturedWork` runs as on a GPU, on meta tensors: they have shapes and types but no values,
+so whatever waits for a value fails. The Triton wrappers run too; only their launches are left out. While the step is
+"captured", every operation of torch and every launch is looked at and noted with its numbers.
+
+What it does not see: values, order among streams, memory, what a library does inside of one operation (`REFUSED` lists
+those that are known to wait), and code behind `device.type == "cuda"`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass, replace
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch
+import triton
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map
+
+from gigabatch.models import kernels
+
+META = torch.device("meta")
+# Operations that wait for the device although neither their shape nor their result is a number on the host.
+REFUSED = ("_linalg_check_errors", "_assert_async", "lift_fresh", "lift", "pin_memory", "is_pinned")
+# What autocast casts to the lower type, of all that models call: products.
+PRODUCTS = {
+    torch.mm, torch.bmm, torch.matmul, torch.addmm, torch.baddbmm, torch.einsum, torch.mv, torch.addmv,
+    torch.nn.functional.linear, torch.nn.functional.scaled_dot_product_attention, torch.conv1d,
+    Tensor.mm, Tensor.bmm, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__, Tensor.addmm, Tensor.mv,
+}  # fmt: skip
+
+
+class CaptureError(AssertionError):
+    """What a CUDA graph could not hold, or would keep as it was at the capture."""
+
+
+class Watch(TorchDispatchMode):
+    """Notes every operation with the numbers among its arguments; while `strict`, refuses what a graph cannot hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.strict = False
+        self.noted: list[tuple[str, tuple]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func._schema.name.removeprefix("aten::")
+        if name == "_local_scalar_dense" and not self.strict:  # of the first steps, which may wait
+            return 0.0
+        if self.strict:
+            self._look(func, name, args, kwargs)
+        # torch 2.13 has no meta version of the fused step whose learning rate is a tensor; it returns nothing.
+        found = None if name in ("_fused_adamw_", "_fused_adam_") else func(*args, **kwargs)
+        if self.strict:
+            for tensor in _tensors(found):
+                _require(tensor.device == META, f"{name} makes a tensor on {tensor.device}")
+        return found
+
+    def launched(self, kernel: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        """A launch of a Triton kernel."""
+        if self.strict:
+            name = getattr(kernel, "__name__", str(kernel))
+            for tensor in _tensors((args, kwargs)):
+                _require(tensor.device == META, f"the kernel {name} is given a tensor on {tensor.device}")
+            self.noted.append((name, _numbers((args, kwargs))))
+
+    def _look(self, func: Any, name: str, args: Any, kwargs: Any) -> None:
+        tags = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+        is_index = name.startswith(("index", "_index_put", "_unsafe_index")) and len(args) > 1
+        _require(is_index or not any(tag in func.tags for tag in tags), f"{name} waits for the device")
+        if is_index:
+            masks = [tensor for tensor in _tensors(args[1]) if tensor.dtype in (torch.bool, torch.uint8)]
+            _require(not masks, f"{name} by a mask waits for the device")
+        _require(name not in REFUSED, f"{name} waits for the device or copies from the host")
+        for tensor in _tensors((args, kwargs)):
+            _require(tensor.device == META, f"{name} is given a tensor on {tensor.device}")
+        device = kwargs.get("device")
+        _require(device is None or torch.device(device) == META, f"{name} is asked for a tensor on {device}")
+        self.noted.append((name, _numbers((args, kwargs))))
+
+
+class NoHostData(TorchFunctionMode):
+    """Refuses what makes a tensor of numbers on the host, or the other way: on the meta device nothing is copied, so
+    no operation shows it."""
+
+    CALLS = (
+        torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy, torch.frombuffer, Tensor.new_tensor,
+        Tensor.numpy, Tensor.tolist, Tensor.cpu, Tensor.item, Tensor.__array__, Tensor.pin_memory,
+    )  # fmt: skip
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        _require(func not in self.CALLS, f"{getattr(func, '__name__', func)} moves numbers to or from the host")
+        return func(*args, **(kwargs or {}))
+
+
+class MetaAutocast(TorchFunctionMode):
+    """`torch.autocast` for meta tensors, which torch has none for: casts what enters a product."""
+
+    active: list[torch.dtype | None]
+
+    def __init__(self, kind: str, dtype: torch.dtype | None = None, enabled: bool = True, **_: Any) -> None:
+        super().__init__()
+        self.dtype = dtype if enabled else None
+
+    def __enter__(self) -> Any:
+        self.active.append(self.dtype)
+        return super().__enter__()
+
+    def __exit__(self, *exit: Any) -> None:
+        self.active.pop()
+        super().__exit__(*exit)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        dtype = self.active[-1]
+
+        def cast(value: Any) -> Any:
+            return value.to(dtype) if isinstance(value, Tensor) and value.dtype.is_floating_point else value
+
+        if dtype is not None and func in PRODUCTS:
+            args, kwargs = tree_map(cast, (args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+class _Stream:
+    def __init__(self, device: Any = None) -> None:
+        self.device = META
+
+    def wait_stream(self, other: Any) -> None: ...
+
+
+class _Graph:
+    def replay(self) -> None: ...
+
+
+@contextlib.contextmanager
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    """Within it meta tensors take the place of those on a GPU: streams, captures, launches, the choice of kernels.
+
+    Gives the watch over all operations, which is strict inside of `torch.cuda.graph`.
+    """
+    watch = Watch()
+
+    @contextlib.contextmanager
+    def graph(graph: Any, stream: Any = None, **_: Any) -> Iterator[None]:
+        watch.strict, watch.noted = True, []
+        try:
+            with NoHostData():
+                yield
+        finally:
+            watch.strict = False
+
+    for name, stand_in in (
+        ("Stream", _Stream),
+        ("CUDAGraph", _Graph),
+        ("graph", graph),
+        ("stream", lambda stream: contextlib.nullcontext()),
+        ("current_stream", lambda device=None: _Stream()),
+        ("get_rng_state", lambda device=None: torch.empty(0, dtype=torch.uint8)),
+    ):
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+
+    def launch(kernel: Any, grid: Any) -> Callable[..., None]:
+        return lambda *args, **kwargs: watch.launched(kernel, args, kwargs)
+
+    monkeypatch.setattr(triton.runtime.jit.KernelInterface, "__getitem__", launch)
+
+    def cuda_kernel(name: str, device: Any, version: str | None = None) -> Any:
+        return import_module(f"gigabatch.models.kernels.{name}.{version or 'cuda'}")
+
+    original = kernels.kernel
+    for module in [module for name, module in sys.modules.items() if name.startswith("gigabatch.")]:
+        if vars(module).get("kernel") is original:
+            monkeypatch.setattr(module, "kernel", cuda_kernel)
+    optim = sys.modules[torch.optim.Optimizer.__module__]
+    fused = optim._get_fused_kernels_supported_devices
+    monkeypatch.setattr(optim, "_get_fused_kernels_supported_devices", lambda *given: [*fused(*given), "meta"])
+    clips = sys.modules[torch.nn.utils.clip_grad_norm_.__module__]
+    for name in ("_has_foreach_support", "_device_has_foreach_support"):
+        monkeypatch.setattr(clips, name, lambda *given: True)
+    autocast, is_enabled, dtype = torch.autocast, torch.is_autocast_enabled, torch.get_autocast_dtype
+    MetaAutocast.active = [None]
+
+    def autocast_of(kind: str, *args: Any, **kwargs: Any) -> Any:
+        return (MetaAutocast if kind == "meta" else autocast)(kind, *args, **kwargs)
+
+    monkeypatch.setattr(torch, "autocast", autocast_of)
+    monkeypatch.setattr(
+        torch, "is_autocast_enabled", lambda kind: MetaAutocast.active[-1] is not None if kind == "meta" else is_enabled(kind)
+    )
+    monkeypatch.setattr(
+        torch, "get_autocast_dtype", lambda kind: MetaAutocast.active[-1] if kind == "meta" else dtype(kind)
+    )
+    with watch:
+        yield watch
+
+
+def on_meta(value: Any) -> Any:
+    """A tensor, or what holds some (tuples, lists, dataclasses), on the meta device."""
+    if isinstance(value, Tensor):
+        return value.to(META)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: on_meta(getattr(value, field.name)) for field in fields(value)})
+    return type(value)(map(on_meta, value)) if type(value) in (list, tuple) else value
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [value for value in tree_flatten(values)[0] if isinstance(value, Tensor)]
+
+
+def _numbers(values: Any) -> tuple:
+    return tuple(repr(value) for value in tree_flatten(values)[0] if isinstance(value, int | float))  # NaN is not NaN
+
+
+def _require(holds: bool, text: str) -> None:
+    if not holds:
+        raise CaptureError(f"a captured step: {text}")
