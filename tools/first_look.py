@@ -1,6 +1,6 @@
 """Step 0 of `tools/gpu_run.py`: what is there, one addition each in torch, CuPy and Triton, and the measured ceilings.
 
-    python -m tools.first_look versions|torch|cupy|triton|ceilings [--device cuda] [--out FOLDER]
+python -m tools.first_look versions|torch|cupy|triton|ceilings [--device cuda] [--out FOLDER]
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 COUNT = re.compile(r"(\d+) (passed|failed|skipped|errors?|deselected|xfailed|xpassed|warnings?)")
-SUMMARY = re.compile(r"^=*\s*(?:\d+ \w+(?:, )?)+ in [\d.]+s.*$")
+SUMMARY = re.compile(r"^=*\s*(?:no tests ran|(?:\d+ \w+(?:, )?)+) in [\d.]+s.*$")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?: - (.*))?$")
 STARTED = re.compile(r"^(\S+::\S.*?)(?: (?:PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS)\b.*)?$")
 SANITIZED = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)")

