@@ -1,6 +1,6 @@
 """How fast are embedding tables? Lookup, backward and update of the 13 tables of the RecSys 2019 model, beside torch.
 
-    python -m benchmarks.embedding [--quick] [--save]
+    python -m benchmarks.embedding [--quick] [--device cuda] [--save]
 
 Each contender looks up the same ids, receives the same gradient of what it looked up, and moves its tables:
 
@@ -9,8 +9,8 @@ Each contender looks up the same ids, receives the same gradient of what it look
 - ours: one lookup, and one kernel that sums the gradients by row and moves the rows. The one that is compared does
   SparseAdam's own arithmetic (lazy Adam with a full second moment); LAMB, row-wise Adagrad and SGD stand beside it.
 
-- fbgemm, where `make bench-env` has installed it: FBGEMM's table-batched embeddings on CPU with its exact row-wise
-  Adagrad. Its widths must be multiples of 4, so the tables of 1 and 3 columns have 4 there.
+- fbgemm, where it is installed (on a CPU by `make bench-env`): FBGEMM's table-batched embeddings with its exact
+  row-wise Adagrad. Its widths must be multiples of 4, so the tables of 1 and 3 columns have 4 there.
 
 They take turns in one process, medians. Bars: at batch 4,096 at least 10 times dense AdamW and 3 times SparseAdam; at
 204,800 at least twice the better of the two.
@@ -18,6 +18,7 @@ They take turns in one process, medians. Bars: at batch 4,096 at least 10 times 
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,11 +27,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.common import arguments, copy_bandwidth, finish
-from benchmarks.step import NUM_IDS, WIDTHS, packed_pairs, timed_turns
-from gigabatch.models.layers.embeddings import EmbeddingTables
-from gigabatch.models.optimizers.row_optimizer import RowOptimizer
-from gigabatch.pipeline.display import render_table
+from benchmarks.common import arguments, copy_bandwidth, device_of, finish, needed
+
+with needed():
+    from benchmarks.step import NUM_IDS, WIDTHS, packed_pairs, steps_a_turn, timed_turns
+    from gigabatch.models.layers.embeddings import EmbeddingTables
+    from gigabatch.models.optimizers.row_optimizer import RowOptimizer
+    from gigabatch.pipeline.display import render_table
 
 Step = Callable[[], None]
 OURS = {
@@ -77,9 +80,15 @@ def our_tables(batches: Sequence[Tensor], gradient: Tensor, settings: dict[str, 
     return step
 
 
-def fbgemm_tables(batches: Sequence[Tensor], batch_size: int) -> Step:
+def has_fbgemm(device: torch.device) -> bool:
+    """On a GPU any installed one; on a CPU the one of `make bench-env`, which is built for it."""
+    if device.type == "cpu" and FBGEMM.exists():
+        sys.path.append(str(FBGEMM))
+    return importlib.util.find_spec("fbgemm_gpu") is not None
+
+
+def fbgemm_tables(batches: Sequence[Tensor], batch_size: int, device: torch.device) -> Step:
     """FBGEMM's tables; a lookup sums over one id, as there is one a column."""
-    sys.path.append(str(FBGEMM))
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
     from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
@@ -87,15 +96,17 @@ def fbgemm_tables(batches: Sequence[Tensor], batch_size: int) -> Step:
         SplitTableBatchedEmbeddingBagsCodegen,
     )
 
+    on_gpu = (EmbeddingLocation.DEVICE, ComputeDevice.CUDA)
+    place = on_gpu if device.type == "cuda" else (EmbeddingLocation.HOST, ComputeDevice.CPU)
     widths = [-(-width // 4) * 4 for width in WIDTHS]
     tables = SplitTableBatchedEmbeddingBagsCodegen(
-        [(n, d, EmbeddingLocation.HOST, ComputeDevice.CPU) for n, d in zip(NUM_IDS, widths, strict=True)],
+        [(n, d, *place) for n, d in zip(NUM_IDS, widths, strict=True)],
         optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD,
         learning_rate=LR,
         pooling_mode=PoolingMode.SUM,
     )
-    offsets = torch.arange(len(NUM_IDS) * batch_size + 1)
-    gradient = torch.randn(batch_size, sum(widths)) / batch_size
+    offsets = torch.arange(len(NUM_IDS) * batch_size + 1, device=device)
+    gradient = torch.randn(batch_size, sum(widths), device=device) / batch_size
     turn = iter(endless(batches))
 
     def step() -> None:
@@ -111,13 +122,13 @@ def endless(batches: Sequence[Tensor]) -> Any:
 
 def main() -> None:
     flags = arguments(__doc__ or "", turns=7)
-    automatic = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(automatic if flags.device == "auto" else flags.device)
+    device = device_of(flags)
     torch.manual_seed(0)
     turns = 1 if flags.quick else flags.turns
     seconds: dict[str, float] = {}
     shown: list[dict[str, Any]] = []
     unique: dict[str, float] = {}
+    needs: dict[str, tuple[float, float]] = {}
     for batch_size in BATCH_SIZES:
         table = packed_pairs(4 * batch_size).to(device)
         batches = [table.unpack(words).ids for words in table.words.split(batch_size)]
@@ -127,14 +138,14 @@ def main() -> None:
             "sparse_adam": torch_tables(batches, gradient, sparse=True),
         }
         contenders |= {name: our_tables(batches, gradient, settings) for name, settings in OURS.items()}
-        if device.type == "cpu" and FBGEMM.exists():
-            contenders["fbgemm, row-wise Adagrad"] = fbgemm_tables(batches, batch_size)
-        steps = 2 if flags.quick else 3 if batch_size > 100_000 else 20
-        found = timed_turns(contenders, turns, steps, device)
+        if has_fbgemm(device):
+            contenders["fbgemm, row-wise Adagrad"] = fbgemm_tables(batches, batch_size, device)
+        found = timed_turns(contenders, turns, steps_a_turn(batch_size, device, flags.quick), device)
         seconds |= {f"{name}, {batch_size}": time_ for name, (time_, _, _) in found.items()}
         # What must move at least: ids, the output and its gradient once, each unique row and its moments both ways.
         rows = [len(batches[0][:, column].unique()) * width for column, width in enumerate(WIDTHS)]
         least = 4 * (batch_size * (len(WIDTHS) + 2 * sum(WIDTHS)) + 2 * 3 * sum(rows))
+        needs[f"ours, {batch_size}"] = (least, 0.0)
         unique[f"{batch_size}"] = round(sum(rows) / (batch_size * sum(WIDTHS)), 3)
         shown += [
             {
@@ -173,6 +184,8 @@ def main() -> None:
         {} if flags.quick else claims,
         save=flags.save,
         details=details,
+        device=device,
+        needs=needs,
     )
 
 

@@ -1,9 +1,10 @@
 """Where does which embedding kernel win? One table over its rows, its width, the batch and how often ids repeat.
 
-    python -m benchmarks.embedding_grid [--quick] [--device cuda] [--save]
+    python -m benchmarks.embedding_grid [--quick] [--device cuda] [--seconds 0] [--save]
 
 The grid of the shared notes on algorithms, section 2: rows 1e2..1e8, width 8..128, ids a batch 1e4..1e7, ids uniform,
-Zipf 1.05 or one-hot (the same id always); what does not fit the memory is left out, and counted. Each contender sums
+Zipf 1.05 or one-hot (the same id always); what does not fit the memory is left out, and counted, as is what --seconds
+leaves no time for (cases come in a random order, so that those measured are spread over the grid). Each contender sums
 the gradients of a batch by row and takes a step of plain SGD; the lookup is timed beside it:
 
 - ours: the kernel of the device (`models/kernels`);
@@ -19,6 +20,7 @@ CPU kernel does not sort). Bars, on a GPU: at least 60 % of it from a million id
 from __future__ import annotations
 
 import itertools
+import random
 import time
 from collections.abc import Callable
 from statistics import median
@@ -27,11 +29,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.common import arguments, finish
-from gigabatch.loaders.device_memory import free_device_memory
-from gigabatch.models.kernels import kernel
-from gigabatch.models.kernels.row_update.rules import RowRule
-from gigabatch.pipeline.display import render_table
+from benchmarks.common import arguments, device_of, finish, needed, wait_for
+
+with needed():
+    from gigabatch.loaders.device_memory import free_device_memory
+    from gigabatch.models.kernels import kernel
+    from gigabatch.models.kernels.row_update.rules import RowRule
+    from gigabatch.pipeline.display import render_table
 
 ROWS = (100, 10_000, 1_000_000, 100_000_000)
 WIDTHS = (8, 16, 64, 128)
@@ -70,8 +74,7 @@ def seconds_of(step: Step, device: torch.device, turns: int) -> float:
     for turn in range(turns + 1):
         started = time.perf_counter()
         step()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        wait_for(device)
         if turn:
             times.append(time.perf_counter() - started)
     return median(times)
@@ -140,27 +143,33 @@ def measure(case: tuple[int, int, int, str], device: torch.device, turns: int, b
 
 
 def main() -> None:
-    flags = arguments(__doc__ or "", turns=5)
-    automatic = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(automatic if flags.device == "auto" else flags.device)
+    flags = arguments(__doc__ or "", turns=5, seconds=0)
+    started, device = time.perf_counter(), device_of(flags)
     torch.manual_seed(0)
     bandwidth = copy_bandwidth(device)
     cases = list(itertools.product(ROWS, WIDTHS, NUM_IDS, KINDS))
     if flags.quick:
         cases = list(itertools.product((100, 1_000_000), (16,), (10_000, 100_000), KINDS))
     shown, left_out = [], 0
+    random.Random(0).shuffle(cases)
     for case in cases:
+        if flags.seconds and time.perf_counter() - started > flags.seconds:
+            left_out += 1
+            continue
         if bytes_needed(*case[:3]) > 0.8 * free_bytes(device):
             left_out += 1
             continue
         shown.append(measure(case, device, 2 if flags.quick else flags.turns, bandwidth))
         if device.type == "cuda":
             torch.cuda.empty_cache()
+    shown.sort(key=lambda row: (row["rows"], row["width"], row["ids"], row["kind"]))
     render_table([{key: _rounded(value) for key, value in row.items()} for row in shown], f"one table on {device}")
     large = [row["roofline %"] for row in shown if row["ids"] >= 1_000_000]
+    if not shown:
+        raise SystemExit("embedding_grid: no case fits the memory and the time.")
     slowest = min(min(row["x torch"], row["x lookup"]) for row in shown)
     claims = {}
-    if device.type == "cuda" and not flags.quick:
+    if device.type == "cuda" and large and not flags.quick:
         claims = {
             "share of the roofline from a million ids on, at the least": (min(large) / 100, 0.6, min(large) >= 60),
             "times the speed of torch's better one, at the least": (slowest, 1 / 1.1, slowest >= 1 / 1.1),
@@ -172,6 +181,7 @@ def main() -> None:
         {"torch_at_the_least": slowest},
         claims,
         save=flags.save,
+        device=device,
         details={"grid": [{key: _rounded(value) for key, value in row.items()} for row in shown]},
     )
 

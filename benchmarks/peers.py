@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.ensemble import HistGradientBoostingClassifier
 
 from gigabatch.features.schema import Schema
 
@@ -32,6 +31,8 @@ def gradient_boosting(
         for name in schema.names("continuous"):
             columns[name] = frame[name].to_numpy("float64", na_value=np.nan)
         return pd.DataFrame(columns)
+
+    from sklearn.ensemble import HistGradientBoostingClassifier
 
     started = time.perf_counter()
     model = HistGradientBoostingClassifier(max_iter=iterations, random_state=seed, categorical_features=categorical)
