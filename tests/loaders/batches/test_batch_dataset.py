@@ -5,6 +5,7 @@ import torch
 
 from gigabatch.loaders.batches.dataset import BatchDataset
 from gigabatch.loaders.order.order import SampleOrder
+from tests.devices import no_waiting
 
 
 def groups(dataset: BatchDataset) -> list[int]:
@@ -71,11 +72,8 @@ def test_an_index_out_of_range_is_an_index_error(make_table, index):
 def test_a_batch_of_a_gpu_table_is_made_there_without_waiting(make_table, shuffle):
     on_cpu = BatchDataset(make_table(10_000), 3000, shuffle=shuffle)
     on_gpu = BatchDataset(make_table(10_000).to("cuda"), 3000, shuffle=shuffle)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waiting():
         batches = [on_gpu[index] for index in range(len(on_gpu))]
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     for index, batch in enumerate(batches):
         assert batch.ids.is_cuda
         assert torch.equal(batch.floats.cpu(), on_cpu[index].floats)

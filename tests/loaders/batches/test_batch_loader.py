@@ -13,6 +13,7 @@ from gigabatch.loaders.batches.dataset import BatchDataset
 from gigabatch.loaders.batches.loader import BatchLoader
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.tables.packed import PackedTable
+from tests.devices import no_waiting
 
 
 def rows_of(batches) -> list[list[int]]:
@@ -253,11 +254,8 @@ def test_a_host_table_arrives_on_the_gpu_without_waiting(make_table, prefetch):
     expected = [batch.floats.clone() for batch in new_loader(table, batch_size=7000)]
     loader = BatchLoader(BatchDataset(table, 7000, seed=7), device="cuda", prefetch=prefetch, copy=True)
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waiting():
         batches = list(loader)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert all(batch.ids.is_cuda for batch in batches)
     assert all(torch.equal(got.floats.cpu(), floats) for got, floats in zip(batches, expected, strict=True))
 

@@ -9,9 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load, save
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from gigabatch.loaders.tables.packed import Batch
 from gigabatch.models.errors import ModelError
@@ -79,6 +76,9 @@ def mean_of(model, ids, floats):
 
 def sklearn_process(model):
     """The same process at fixed latent inputs, without its mean."""
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+
     signal, noise = (float(p.detach().double().exp()) for p in (model.log_signal, model.log_noise))
     lengths = np.exp(-0.5 * model.log_relevance.detach().double().numpy())
     kernel = ConstantKernel(signal, "fixed") * RBF(lengths, "fixed")
@@ -308,6 +308,8 @@ def test_a_binary_target_gives_logits_of_the_clipped_value():
 
 
 def test_spec_and_stored_rows_round_trip():
+    from safetensors.torch import load, save
+
     model = build(max_rows_per_user=9, kept="random").eval()
     ids, floats, _ = table(seed=2)
     spec = ModelSpec("gplvmf", INPUTS, GPLVMFSettings(max_rows_per_user=9, kept="random"))

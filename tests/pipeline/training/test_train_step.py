@@ -32,6 +32,7 @@ from gigabatch.pipeline.training.train_step import (
     use_cuda_graph,
     words_of,
 )
+from tests.devices import no_waiting
 
 FLOAT32 = Precision(torch.float32, "test")
 TARGETS = (Target("label", "binary"), Target("value", "regression"))
@@ -441,9 +442,6 @@ def test_neither_an_eager_nor_a_replayed_step_waits_for_the_device(rows):
     step.capture(schema, rows)
     for _ in range(WARMUP_STEPS + 1):
         step(batch, 0.01, 0.9)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waiting():
         step(batch, 0.01, 0.9)
         step._work(batch)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
