@@ -18,6 +18,7 @@ from tests.devices import DEVICE_FILTERS, libraries_warn_in_their_own_name
 from tests.examples import THOROUGH, examples
 from tests.left_out import (  # noqa: F401
     pytest_addoption,
+    pytest_ignore_collect,
     pytest_make_collect_report,
     pytest_report_collectionfinish,
     pytest_report_header,
@@ -55,7 +56,7 @@ def pytest_runtest_protocol(item):
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request) -> str:
+def any_device(request) -> str:
     """The test runs on the CPU everywhere, and on a GPU too where there is one."""
     return request.param
 

@@ -7,6 +7,7 @@ of a package that is there, of one that nobody declared. Without the two options
 
 import contextlib
 import inspect
+import os
 import re
 import sys
 import tomllib
@@ -21,8 +22,12 @@ from packaging.requirements import Requirement
 from tests.devices import DEVICE_FILTERS, libraries_warn_in_their_own_name
 
 ROOT = Path(__file__).resolve().parents[1]
+COMES_WITH = {"pydantic_core": "pydantic", "starlette": "fastapi"}  # imported by tests, declared by the other
 IMPORT_NAMES = {"scikit-learn": "sklearn"}  # the others follow from the distribution's name
-GPU_TESTS = re.compile(r"\bmark\.gpu\b|^def test\w*\(.*\btriton_device\b", re.MULTILINE)  # the fixture has the mark
+GPU_TESTS = re.compile(
+    r"\bmark\.gpu\b|^def test\w*\(.*\b(?:any|triton)_device\b", re.MULTILINE
+)  # fixtures with the mark
+MAY_NEED_A_GPU = re.compile(r"\bgpu\b|\b(any|triton)_device\b")
 
 
 def import_name(distribution: str) -> str:
@@ -64,13 +69,14 @@ class LeftOut:
         """The unmet requirement that this error comes from, if one does."""
         while error is not None:
             if isinstance(error, ImportError):
-                return self.unmet.get((error.name or "").split(".")[0])
+                package = (error.name or "").split(".")[0]
+                return self.unmet.get(COMES_WITH.get(package, package))
             error = getattr(error, "cause", None) or error.__cause__  # the first is that of a conftest
         return None
 
     def add_files(self, requirement: str, path: Path) -> None:
         for file in sorted(path.rglob("test_*.py")) if path.is_dir() else [path]:
-            self.files[requirement][str(file.relative_to(ROOT))] = len(GPU_TESTS.findall(file.read_text()))
+            self.files[requirement][os.path.relpath(file, ROOT)] = len(GPU_TESTS.findall(file.read_text()))
 
     def lines(self) -> list[str]:
         if not (self.files or self.tests):
@@ -108,6 +114,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(stack.close)
     if "hypothesis" in record.unmet:
         stand_in_for_hypothesis(record.unmet["hypothesis"])
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m gpu`, files that name neither the mark nor a fixture with it are not imported: nine of ten."""
+    if config.getoption("markexpr").strip() == "gpu" and collection_path.match("test_*.py"):
+        return not MAY_NEED_A_GPU.search(collection_path.read_text()) or None
+    return None
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
