@@ -4,7 +4,7 @@ import contextlib
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -24,11 +24,14 @@ DEVICE_FILTERS = (
 
 
 @contextlib.contextmanager
-def no_waiting() -> Iterator[None]:
+def no_waiting(device: str = "cuda") -> Iterator[None]:
     """Whatever waits for the CUDA device raises a RuntimeError inside; the mode is as it was again afterwards.
 
-    torch warns once in a process that this mode is a prototype.
+    torch warns once in a process that this mode is a prototype. On the CPU nothing is asked.
     """
+    if device == "cpu":
+        yield
+        return
     before = torch.cuda.get_sync_debug_mode()
     try:
         _set_sync_debug_mode("error")
@@ -41,6 +44,31 @@ def _set_sync_debug_mode(mode: int | str) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype", UserWarning)
         torch.cuda.set_sync_debug_mode(mode)
+
+
+def captured(work: Callable[[], Any], device: str, warmups: int = 0) -> Callable[[], Any]:
+    """`work` as a CUDA graph, which a call replays; what a call returns is what the capture gave, filled anew.
+
+    warmups: calls before, on the stream of the capture. On the CPU a call of the result is one of `work`.
+    """
+    if device == "cpu":
+        for _ in range(warmups):
+            work()
+        return work
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(warmups):
+            work()
+    torch.cuda.current_stream().wait_stream(stream)
+    with torch.cuda.graph(graph, stream=stream):
+        result = work()
+
+    def replay() -> Any:
+        graph.replay()
+        return result
+
+    return replay
 
 
 @contextlib.contextmanager
@@ -60,3 +88,12 @@ def libraries_warn_in_their_own_name() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(warnings, "warn", attributed)
         yield
+
+
+def require_memory(device: str, num_bytes: int) -> None:
+    """Skip the test where a GPU has less memory left."""
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        free = torch.cuda.mem_get_info()[0]
+        if free < num_bytes:
+            pytest.skip(f"needs {num_bytes / 2**30:.1f} GiB of the GPU's memory, {free / 2**30:.1f} are free")

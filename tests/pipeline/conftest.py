@@ -97,6 +97,7 @@ class Tiny:
             "name": "tiny",
             "recipe": "tiny",
             "device": "cpu",
+            "engine": "pandas",  # also where there is cuDF
             "artifacts": str(folder / "artifacts"),
             "runs": str(folder / "runs"),
             "features": {"path": str(self.raw)},

@@ -239,12 +239,12 @@ def test_a_setting_out_of_range_is_refused(arguments, message):
         SampleOrder(*arguments)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("num_rows", [1, 100, 4099, 10_000_019])
-def test_the_gpu_computes_the_same_rows_without_waiting(num_rows):
+def test_any_device_computes_the_same_rows_without_waiting(num_rows, any_device):
     order = SampleOrder(num_rows, 7, 3)
     positions = torch.arange(min(num_rows, 300_000))
-    on_gpu = positions.cuda()
-    with no_waiting():
-        rows = order(on_gpu)
+    moved = positions.to(any_device)
+    with no_waiting(any_device):
+        rows = order(moved)
+    assert rows.device.type == any_device
     assert torch.equal(rows.cpu(), order(positions))

@@ -415,14 +415,13 @@ def test_finds_the_contexts_that_matter_and_beats_biases():
     assert found < 0.75 * biases, (found, biases)
 
 
-@pytest.mark.gpu
-def test_the_loss_on_a_gpu_equals_that_on_a_cpu():
+def test_the_loss_on_any_device_equals_that_on_a_cpu(any_device):
     """Where users are not made distinct; with q(x) so narrow that draws hardly differ."""
     ids, floats, target = table()
     model = build(deviation=1e-6)
     batch = batch_of(ids, floats, target)
     expected, outputs = model.training_loss(batch, VALUES).item(), model.eval()(ids, floats)
-    model.cuda()
-    moved = batch_of(ids.cuda(), floats.cuda(), target.cuda())
+    model.to(any_device)
+    moved = batch_of(ids.to(any_device), floats.to(any_device), target.to(any_device))
     assert model.training_loss(moved, VALUES).item() == pytest.approx(expected, rel=1e-4)
-    torch.testing.assert_close(model(ids.cuda(), floats.cuda()).cpu(), outputs, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(model(moved.ids, moved.floats).cpu(), outputs, rtol=1e-4, atol=1e-4)

@@ -504,7 +504,6 @@ def test_settings_that_cannot_be_are_refused_before_any_work(train, message):
     assert message in str(error.value)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize(
     "settings",
     [
@@ -515,14 +514,24 @@ def test_settings_that_cannot_be_are_refused_before_any_work(train, message):
     ],
     ids=["graph", "eager", "pieces-average", "adamw"],
 )
-def test_a_run_on_the_gpu_resumes_bit_for_bit(tmp_path, settings):
-    tables = make_table("binary", ROWS, 10).to("cuda"), make_table("binary", VALID_ROWS, 11).to("cuda")
+@pytest.mark.parametrize("residency", ["device", "host"])
+def test_a_run_on_any_device_resumes_bit_for_bit(tmp_path, settings, residency, any_device):
+    """From rows that lie there, and from the host's, which the loader's thread copies beside the capture."""
+    train, valid = make_table("binary", ROWS, 10), make_table("binary", VALID_ROWS, 11)
+    tables = (train.to(any_device), valid.to(any_device)) if residency == "device" else (train, valid)
 
     def go(folder, hook=lambda step: None):
         torch.manual_seed(1)
         folder.mkdir(exist_ok=True)
         return train_model(
-            make_model(), *tables, loss_of("binary"), settings, seed=1, device="cuda", folder=folder, after_step=hook
+            make_model(),
+            *tables,
+            loss_of("binary"),
+            settings,
+            seed=1,
+            device=any_device,
+            folder=folder,
+            after_step=hook,
         )
 
     whole, hook = go(tmp_path / "whole"), crash_at(6, 13)
