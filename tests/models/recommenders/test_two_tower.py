@@ -329,5 +329,5 @@ def test_a_loss_is_captured_in_a_graph(form, any_device):
     replay = captured(work, any_device, warmups=3)
     batch.targets[0].copy_(1 - batch.targets[0])
     found = float(replay())
-    assert found == pytest.approx(float(model.training_loss(batch, BINARY)), rel=1e-4)
+    assert found == pytest.approx(model.training_loss(batch, BINARY).item(), rel=1e-4)
     assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)

@@ -394,7 +394,7 @@ def test_a_capture_that_fails_names_the_setting(monkeypatch):
         captured(batch)
 
 
-GPU_CASES = {
+CASES_OF_STEPS = {
     "lamb": ("lamb", {}),
     "lamb in pieces": ("lamb", {"accumulate_steps": 3}),
     "adamw clipped": ("adamw", {"max_grad_norm": 0.1}),
@@ -402,46 +402,46 @@ GPU_CASES = {
 }
 
 
-def gpu_run(captured: bool, name: str, settings: dict, rows: int = 256, num_steps: int = 20):
+def run_of_steps(device: str, captured: bool, name: str, settings: dict, rows: int = 256, num_steps: int = 20):
     """Losses and weights of so many steps with dropout and batch norm, each step on rows of its own."""
-    model = make_model(batch_norm=True, dropout=0.3).cuda().train()
+    model = make_model(batch_norm=True, dropout=0.3).to(device).train()
     average = WeightAverage(model, settings["average"]) if "average" in settings else None
     step = make_step(model, name, **settings | {"average": average})
-    hold_in_tensors(step.optimizer, torch.device("cuda"))
-    torch.cuda.manual_seed(7)
+    hold_in_tensors(step.optimizer, torch.device(device))
+    torch.manual_seed(7)
     losses = []
     for seed in range(num_steps):
         batch, schema = make_batch(rows, seed)
         if captured and seed == 0:
             step.capture(schema, rows)
-        batch = unpack(schema, words_of(batch, schema.num_words).cuda())
+        batch = unpack(schema, words_of(batch, schema.num_words).to(device))
         losses.append(step(batch, 0.05 / (seed + 1), 0.9 if name == "adamw" else 0.95 - 0.01 * seed).clone())
     weights = model.state_dict() | (
         {} if average is None else {f"mean.{k}": v for k, v in average.model.state_dict().items()}
     )
-    return torch.stack(losses), weights, torch.cuda.get_rng_state()
+    random_state = torch.cuda.get_rng_state() if device == "cuda" else torch.get_rng_state()
+    return torch.stack(losses), weights, random_state
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", GPU_CASES)
-def test_twenty_replayed_steps_equal_twenty_eager_ones_bit_for_bit(case):
-    eager, captured = (gpu_run(captured, *GPU_CASES[case]) for captured in (False, True))
+@pytest.mark.parametrize("case", CASES_OF_STEPS)
+def test_twenty_replayed_steps_equal_twenty_eager_ones_bit_for_bit(case, any_device):
+    eager, captured = (run_of_steps(any_device, on, *CASES_OF_STEPS[case]) for on in (False, any_device == "cuda"))
     assert torch.equal(eager[0], captured[0])
     assert [name for name in eager[1] if not torch.equal(eager[1][name], captured[1][name])] == []
     assert torch.equal(eager[2], captured[2])  # dropout drew as often
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("rows", [256, 4096])
-def test_neither_an_eager_nor_a_replayed_step_waits_for_the_device(rows):
-    model = make_model(batch_norm=True, dropout=0.3).cuda().train()
+def test_neither_an_eager_nor_a_replayed_step_waits_for_the_device(rows, any_device):
+    model = make_model(batch_norm=True, dropout=0.3).to(any_device).train()
     step = make_step(model, "lamb", accumulate_steps=2)
-    hold_in_tensors(step.optimizer, torch.device("cuda"))
+    hold_in_tensors(step.optimizer, torch.device(any_device))
     batch, schema = make_batch(rows, 0)
-    batch = unpack(schema, words_of(batch, schema.num_words).cuda())
-    step.capture(schema, rows)
+    batch = unpack(schema, words_of(batch, schema.num_words).to(any_device))
+    if any_device == "cuda":
+        step.capture(schema, rows)
     for _ in range(WARMUP_STEPS + 1):
         step(batch, 0.01, 0.9)
-    with no_waiting():
+    with no_waiting(any_device):
         step(batch, 0.01, 0.9)
         step._work(batch)
