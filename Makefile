@@ -22,7 +22,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help setup plan tune profile compare features train evaluate score embed serve export nightly runs promote rollback test test-thorough \
-        test-cudf-api fuzz lint bench bench-env gpu-check data-trivago data-movielens gc clean
+        test-cudf-api test-gpu-box fuzz lint bench bench-env gpu-check data-trivago data-movielens gc clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
@@ -105,6 +105,17 @@ test-cudf-api: $(READY)  ## every cuDF call of the operators against cuDF's real
 	touch .venv-cudf/.ready
 	.venv-cudf/bin/python -m pytest tests/cudf_api $(ARGS)
 
+test-gpu-box: .venv-box/.ready  ## what `make gpu-check` will meet on the offline box, here: its versions, its lack of packages (3 GB)
+	.venv-box/bin/python -m pytest -m gpu --collect-only -q
+	OMP_NUM_THREADS=1 .venv-box/bin/python -m pytest --box -q tests/loaders tests/models tests/pipeline/training $(ARGS)
+
+.venv-box/.ready: Makefile
+	for python in python3.12 $(HOME)/.pyenv/versions/3.12*/bin/python python3; do \
+	    "$$python" -c 'import ensurepip, venv' 2> /dev/null && break; done && "$$python" -m venv .venv-box
+	.venv-box/bin/python -m pip install --quiet torch==2.11.0 triton==3.6.0 'numpy==2.5.2; python_version >= "3.12"' \
+	    numpy 'pandas>=3.0' 'pyarrow>=21' 'numba>=0.61' 'pytest>=8.3'
+	touch $@
+
 bench-env:  ## environments of the benchmarks' peers, in .venv-bench (pandas, Polars, scikit-learn, fastai, FBGEMM)
 	test -x .venv-bench/bin/python || python3 -m venv .venv-bench
 	.venv-bench/bin/python -m pip install --quiet --requirement benchmarks/peers.txt
@@ -150,4 +161,4 @@ gc: $(READY)  ## remove all but the newest artifacts: make gc ARGS="--keep 3"
 	$(PYTHON) -m gigabatch gc --config $(CONFIG) $(ARGS)
 
 clean:  ## remove environments and caches; artifacts and runs stay
-	rm -rf .venv .venv-cudf .venv-bench build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-cudf .venv-box .venv-bench build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

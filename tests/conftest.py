@@ -1,6 +1,6 @@
 """What every test shares: the GPU gate, the sample data, and what a machine without all packages leaves out."""
 
-import importlib.util
+import contextlib
 import os
 from pathlib import Path
 
@@ -12,57 +12,53 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
 
+from tests import left_out
+from tests.devices import DEVICE_FILTERS, libraries_warn_in_their_own_name
 from tests.examples import THOROUGH, examples
-
-# `make test` and CI try the same examples each time, so that what passed once passes again; `make test-thorough` tries
-# new ones, and four times as many. Nothing is asked of their time: the first call of a compiled loop compiles it, and
-# machines are shared.
-UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("gigabatch", derandomize=not THOROUGH, max_examples=examples(100), **UNTIMED)
-settings.load_profile("gigabatch")
+from tests.left_out import (  # noqa: F401
+    pytest_addoption,
+    pytest_ignore_collect,
+    pytest_make_collect_report,
+    pytest_report_collectionfinish,
+    pytest_report_header,
+    pytest_runtest_makereport,
+    pytest_terminal_summary,
+)
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-# The offline GPU box lacks some packages (make gpu-check installs nothing): folders whose code needs them are left out
-# there, and the report's first lines say so.
-NEEDS = {
-    "pipeline": ("pydantic", "ruamel.yaml", "safetensors", "typer"),
-    "features": ("dask", "numba", "xxhash"),
-    "pipeline/serving": ("fastapi", "httpx", "prometheus_client", "schemathesis", "uvicorn", "faiss"),
-    "pipeline/export": ("onnx", "onnxruntime", "onnxscript"),
-    "pipeline/embedding": ("faiss",),
-    "models/test_retrieval.py": ("faiss",),
-}
 
 
-def _missing(packages):
-    def absent(name):
-        try:
-            return importlib.util.find_spec(name) is None
-        except ModuleNotFoundError:  # the parent of a dotted name
-            return True
+def pytest_configure(config):
+    left_out.pytest_configure(config)  # before hypothesis, for which it may stand in
+    from hypothesis import HealthCheck, settings
 
-    return [name for name in packages if absent(name)]
-
-
-LEFT_OUT = {folder: missing for folder, packages in NEEDS.items() if (missing := _missing(packages))}
-if "features" in LEFT_OUT:
-    LEFT_OUT.setdefault("pipeline", LEFT_OUT["features"])
-collect_ignore = list(LEFT_OUT)
-
-
-def pytest_report_header():
-    return [f"LEFT OUT: tests/{folder} needs {', '.join(names)}" for folder, names in LEFT_OUT.items()]
+    # `make test` and CI try the same examples each time, so that what passed once passes again; `make test-thorough`
+    # tries new ones, and four times as many. Nothing is asked of their time: the first call of a compiled loop compiles
+    # it, and machines are shared.
+    untimed = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+    settings.register_profile("gigabatch", derandomize=not THOROUGH, max_examples=examples(100), **untimed)
+    settings.load_profile("gigabatch")
 
 
 def pytest_collection_modifyitems(items):
-    if torch.cuda.is_available():
-        return
-    skip = pytest.mark.skip(reason="needs a CUDA device")
     for item in items:
         if "gpu" in item.keywords:
-            item.add_marker(skip)
+            item.add_marker(pytest.mark.filterwarnings(*DEVICE_FILTERS), append=False)  # a test's own go first
+            if not torch.cuda.is_available():
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    with libraries_warn_in_their_own_name() if "gpu" in item.keywords else contextlib.nullcontext():
+        return (yield)
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def any_device(request) -> str:
+    """The test runs on the CPU everywhere, and on a GPU too where there is one."""
+    return request.param
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from gigabatch.models.inputs import EntityColumns, ModelInputs
@@ -114,6 +113,8 @@ def train(
 @torch.no_grad()
 def auc(model: Model, rows: Rows) -> float:
     """scikit-learn's ROC AUC of the first output, in evaluation mode."""
+    from sklearn.metrics import roc_auc_score
+
     return float(roc_auc_score(rows.targets[0], model.eval()(rows.ids, rows.floats)[:, 0]))
 
 

@@ -299,13 +299,12 @@ def test_a_query_alone_gets_the_answer_it_gets_among_others(catalogue, index):
         assert torch.equal(index.search(queries[row : row + 1], 9).rows[0], together.rows[row])
 
 
-@pytest.mark.gpu
-def test_the_gpu_finds_what_the_cpu_finds_with_items_there_or_on_the_host():
+def test_any_device_finds_what_the_cpu_finds_with_items_there_or_on_the_host(any_device):
     items, queries = whole_numbers(0, 70_000, 16), whole_numbers(1, 300, 16)
     exclude = torch.arange(600).view(300, 2)
     expected = top_k(queries, items, 100, exclude)
-    for place in ("cuda", "cpu"):
-        found = top_k(queries.cuda(), items.to(place).half(), 100, exclude.cuda())
-        assert found.rows.is_cuda
+    for place in (any_device, "cpu"):
+        found = top_k(queries.to(any_device), items.to(place).half(), 100, exclude.to(any_device))
+        assert found.rows.device.type == any_device
         assert torch.equal(found.rows.cpu(), expected.rows)
         assert torch.equal(found.scores.cpu(), expected.scores)

@@ -1,6 +1,9 @@
 """A small data set and configuration for whole runs (a whole run of it takes about two seconds)."""
 
+from __future__ import annotations
+
 import contextlib
+import importlib.util
 import json
 import os
 import shutil
@@ -8,21 +11,19 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from markupsafe import Markup
 
 from gigabatch.features.recipes import RECIPES
-from gigabatch.pipeline.reports import charts
-from gigabatch.pipeline.stages.run import Run
-from gigabatch.pipeline.stages.stages import Pipeline
-from tests.pipeline.tiny_recipe import write_day
+
+if TYPE_CHECKING:  # a box that lacks a package of these has its training step tested all the same
+    from gigabatch.pipeline.stages.run import Run
+    from gigabatch.pipeline.stages.stages import Pipeline
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-DRAWN = charts._svg
 PREAMBLE = """
 import os, sys
 os.fsync = lambda handle: None
@@ -41,8 +42,18 @@ def tiny_recipe_is_known():
     del RECIPES["tiny"]
 
 
+@pytest.fixture(scope="session")
+def drawn():
+    """What draws a chart, before it is replaced; nothing is drawn where there is no matplotlib."""
+    if not importlib.util.find_spec("matplotlib"):
+        return None
+    from gigabatch.pipeline.reports import charts
+
+    return charts._svg
+
+
 @pytest.fixture(scope="module", autouse=True)
-def _nothing_drawn_or_flushed():
+def _nothing_drawn_or_flushed(drawn):
     """Charts are empty and nothing is flushed to disk, which take most of the time of a small run.
 
     A killed process loses nothing by the second. The run of `trained` has its whole report; what tests charts draws
@@ -50,7 +61,12 @@ def _nothing_drawn_or_flushed():
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
-        patch.setattr(charts, "_svg", lambda ax, label, key: Markup(f'<svg aria-label="{label}"></svg>'))
+        if drawn:
+            from markupsafe import Markup
+
+            from gigabatch.pipeline.reports import charts
+
+            patch.setattr(charts, "_svg", lambda ax, label, key: Markup(f'<svg aria-label="{label}"></svg>'))
         yield
 
 
@@ -81,6 +97,7 @@ class Tiny:
             "name": "tiny",
             "recipe": "tiny",
             "device": "cpu",
+            "engine": "pandas",  # also where there is cuDF
             "artifacts": str(folder / "artifacts"),
             "runs": str(folder / "runs"),
             "features": {"path": str(self.raw)},
@@ -93,12 +110,16 @@ class Tiny:
         self.config.write_text(json.dumps(settings))  # JSON is YAML
 
     def pipeline(self, *overrides: str | Mapping[str, Any]) -> Pipeline:
+        from gigabatch.pipeline.stages.stages import Pipeline
+
         return Pipeline.from_config(self.config, *overrides)
 
     def train(self, *overrides: str) -> Run:
         return self.pipeline(*overrides).train()
 
     def latest(self) -> Run:
+        from gigabatch.pipeline.stages.run import Run
+
         return Run((self.home / "latest").resolve())
 
     def artifacts(self, stage: str) -> list[Path]:
@@ -128,18 +149,23 @@ class Tiny:
 @pytest.fixture
 def tiny(tmp_path: Path) -> Tiny:
     """Three thousand rows and a configuration, in a folder of the test's own."""
+    from tests.pipeline.tiny_recipe import write_day
+
     made = Tiny(tmp_path / "tiny")
     write_day(made.raw, 0)
     return made
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory) -> tuple[Tiny, Run]:
+def trained(tmp_path_factory, drawn) -> tuple[Tiny, Run]:
     """A finished run that tests only read: they may add artifacts to its store, but no run, which moves `latest`."""
+    from gigabatch.pipeline.reports import charts
+    from tests.pipeline.tiny_recipe import write_day
+
     made = Tiny(tmp_path_factory.mktemp("trained") / "tiny")
     write_day(made.raw, 0)
     with threads_of_torch(1), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(charts, "_svg", DRAWN)
+        patch.setattr(charts, "_svg", drawn)
         run = made.train()
     shutil.copytree(made.folder, made.folder.with_name("untouched"), symlinks=True)
     return made, run

@@ -104,6 +104,7 @@ class Shop:
             "name": "shop",
             "recipe": "shop",
             "device": "cpu",
+            "engine": "pandas",
             "artifacts": str(folder / "artifacts"),
             "runs": str(folder / "runs"),
             "features": {},

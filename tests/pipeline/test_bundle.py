@@ -347,9 +347,8 @@ def test_a_row_through_the_online_transformer_scores_the_same(bundle, many, scor
         assert_scores(loss.predict(outputs)[0].numpy(), scores[[position]])
 
 
-@pytest.mark.gpu
-def test_scores_on_the_gpu_agree_with_the_cpu_and_do_not_depend_on_the_batch(folder, many, scores):
-    bundle = load_bundle(folder, device="cuda")
+def test_scores_on_any_device_agree_with_the_cpu_and_do_not_depend_on_the_batch(folder, many, scores, any_device):
+    bundle = load_bundle(folder, device=any_device)
     found = bundle.predict(many)["clicked"].to_numpy()
     assert_scores(found, scores)
     for position in (0, 77, MANY - 1):

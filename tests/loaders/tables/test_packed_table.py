@@ -153,14 +153,15 @@ def test_a_matrix_that_does_not_fit_the_schema_is_refused():
         PackedTable(torch.zeros((3, 2), dtype=torch.int32).T, SMALL)
 
 
-@pytest.mark.gpu
-def test_a_table_is_packed_and_moved_on_the_gpu_with_the_same_words(schema, make_columns, make_table):
+def test_a_table_is_packed_and_moved_on_any_device_with_the_same_words(schema, make_columns, make_table, any_device):
     on_cpu = make_table(20_000)
     columns = make_columns(20_000)
-    on_gpu = {
-        name: [part.cuda() for part in column] if isinstance(column, list) else column.cuda()
+    moved = {
+        name: [part.to(any_device) for part in column] if isinstance(column, list) else column.to(any_device)
         for name, column in columns.items()
     }
-    assert torch.equal(PackedTable.from_columns(schema, **on_gpu).words.cpu(), on_cpu.words)
-    assert torch.equal(PackedTable.from_columns(schema, **columns, device="cuda").words.cpu(), on_cpu.words)
-    assert bits(on_cpu.to("cuda").unpack(on_cpu.words.cuda()).to("cpu")) == bits(on_cpu.unpack(on_cpu.words))
+    assert torch.equal(PackedTable.from_columns(schema, **moved).words.cpu(), on_cpu.words)
+    assert torch.equal(PackedTable.from_columns(schema, **columns, device=any_device).words.cpu(), on_cpu.words)
+    assert bits(on_cpu.to(any_device).unpack(on_cpu.words.to(any_device)).to("cpu")) == bits(
+        on_cpu.unpack(on_cpu.words)
+    )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gigabatch.models.kernels.row_update import reference as row_update_reference
 from gigabatch.models.kernels.row_update.rules import METHODS, RowRule
+from tests.devices import captured
 from tests.examples import examples
 from tests.models.kernels import cases
 
@@ -187,22 +188,21 @@ def test_large_tables_on_the_gpu(num_rows, kind):
     check("cuda", np.random.default_rng(13), num_rows, RowRule("lamb", lr=0.05), shapes, kind, 2, HALF)
 
 
-@pytest.mark.gpu
-def test_a_captured_graph_follows_ids_and_schedule():
+def test_a_captured_graph_follows_ids_and_schedule(triton_device):
     from gigabatch.models.kernels.row_update import cuda as row_update_cuda
 
     random = np.random.default_rng(14)
     tables = cases.tables(random)
     width = sum(table.shape[1] for table in tables)
-    batches = [(cases.ids(random, 300), cases.gradient(random, 300, width)) for _ in range(4)]
-    on_gpu, lr = [table.cuda() for table in tables], torch.tensor(0.1, device="cuda")
+    rows = 300 if triton_device == "cuda" else 60
+    batches = [(cases.ids(random, rows), cases.gradient(random, rows, width)) for _ in range(4)]
+    moved, lr = [table.to(triton_device, copy=True) for table in tables], torch.tensor(0.1, device=triton_device)
     rule = RowRule("lamb", lr=lr)
-    states = [rule.new_state(table) for table in on_gpu]
-    ids, gradient = (value.cuda() for value in batches[0])
-    row_update_cuda.update_rows(on_gpu, states, ids, gradient, rule)  # the step before capture counts as one
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        row_update_cuda.update_rows(on_gpu, states, ids, gradient, rule)
+    states = [rule.new_state(table) for table in moved]
+    ids, gradient = (value.to(triton_device, copy=True) for value in batches[0])
+    replay = captured(  # the step before the capture counts as one
+        lambda: row_update_cuda.update_rows(moved, states, ids, gradient, rule), triton_device, warmups=1
+    )
     expected = [table.double() for table in tables]
     expected_states = [rule.new_state(table) for table in expected]
     for step, batch in enumerate(batches):
@@ -210,8 +210,8 @@ def test_a_captured_graph_follows_ids_and_schedule():
             lr.fill_(0.1 / step)
             ids.copy_(batch[0])
             gradient.copy_(batch[1])
-            graph.replay()
+            replay()
         plain = RowRule("lamb", lr=0.1 / max(step, 1))
         row_update_reference.update_rows(expected, expected_states, batch[0], batch[1].double(), plain)
-    for found, one in zip(on_gpu, expected, strict=True):
+    for found, one in zip(moved, expected, strict=True):
         torch.testing.assert_close(found.cpu().double(), one, rtol=5e-5, atol=5e-6)

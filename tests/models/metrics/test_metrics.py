@@ -323,15 +323,3 @@ def test_weights_must_be_usable(metric, weight, message):
 def test_unusable_inputs_are_refused(call, message):
     with pytest.raises(ModelError, match=message):
         call()
-
-
-@pytest.mark.gpu
-def test_metrics_on_the_gpu_equal_the_cpu():
-    random = torch.Generator().manual_seed(0)
-    scores, labels = torch.rand(10_000, generator=random), torch.randint(2, (10_000,), generator=random)
-    groups = torch.randint(500, (10_000,), generator=random)
-    for metric in (roc_auc, log_loss, accuracy, expected_calibration_error, rmse, mae, r2):
-        torch.testing.assert_close(metric(scores.cuda(), labels.cuda()).cpu(), metric(scores, labels))
-    found = grouped_mrr(scores.cuda(), labels.cuda(), groups.cuda())
-    torch.testing.assert_close(found.cpu(), grouped_mrr(scores, labels, groups))
-    torch.testing.assert_close([x.cpu() for x in roc_curve(scores.cuda(), labels.cuda())], [*roc_curve(scores, labels)])

@@ -231,18 +231,3 @@ def test_what_coverage_and_ranks_refuse():
         PositiveRanks.of(torch.full((1, 2), math.nan))
     with pytest.raises(ModelError, match=r"found \[3\]"):
         PositiveRanks.of(torch.zeros(3))
-
-
-@pytest.mark.gpu
-def test_on_a_gpu_the_metrics_are_those_of_the_cpu():
-    random = torch.Generator().manual_seed(0)
-    rows = (
-        torch.randint(50, (5000,), generator=random).float(),
-        torch.rand(5000, generator=random) < 0.1,
-        torch.randint(300, (5000,), generator=random),
-    )
-    for name in AT_K:
-        on_gpu = at_k(name, *(column.cuda() for column in rows), 5)
-        assert on_gpu.device.type == "cuda"
-        assert on_gpu.item() == pytest.approx(at_k(name, *rows, 5).item(), abs=1e-12)
-    assert gauc(*(column.cuda() for column in rows)).auc.item() == pytest.approx(gauc(*rows).auc.item(), abs=1e-12)

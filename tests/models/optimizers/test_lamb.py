@@ -15,6 +15,7 @@ from torch import nn
 from gigabatch.models.errors import ModelError
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.optimizers.lamb import COMPILED_ELEMENTS, Lamb, lamb_param_groups
+from tests.devices import captured, no_waiting
 from tests.examples import examples
 
 RECORDED = Path(__file__).parents[1] / "data" / "timm_lamb.npz"
@@ -262,31 +263,23 @@ def test_half_precision_parameters_are_refused():
         Lamb([nn.Parameter(torch.ones(3, dtype=torch.bfloat16))])
 
 
-@pytest.mark.gpu
-def test_a_step_captured_in_a_cuda_graph_follows_the_eager_one_without_host_syncs():
+def test_a_step_captured_in_a_cuda_graph_follows_the_eager_one_without_host_syncs(any_device):
     model, _ = model_and_optimizer()
-    eager, captured = (copy.deepcopy(model).cuda() for _ in range(2))
+    eager, replayed = (copy.deepcopy(model).to(any_device) for _ in range(2))
     optimizers = [
         Lamb(
             lamb_param_groups(m, 0.01),
-            lr=torch.tensor(0.1, device="cuda"),
-            betas=(torch.tensor(0.9, device="cuda"), 0.999),
+            lr=torch.tensor(0.1, device=any_device),
+            betas=(torch.tensor(0.9, device=any_device), 0.999),
         )
-        for m in (eager, captured)
+        for m in (eager, replayed)
     ]
-    for m in (eager, captured):
+    for m in (eager, replayed):
         for parameter in m.parameters():
             parameter.grad = torch.full_like(parameter, 0.3)
     for optimizer in optimizers:
         optimizer.step()  # makes the state
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waiting(any_device):
         optimizers[0].step()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        optimizers[1].step()
-    graph.replay()
-    torch.testing.assert_close(list(eager.parameters()), list(captured.parameters()))
+    captured(optimizers[1].step, any_device)()
+    torch.testing.assert_close(list(eager.parameters()), list(replayed.parameters()))

@@ -9,9 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load, save
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from gigabatch.loaders.tables.packed import Batch
 from gigabatch.models.errors import ModelError
@@ -79,6 +76,9 @@ def mean_of(model, ids, floats):
 
 def sklearn_process(model):
     """The same process at fixed latent inputs, without its mean."""
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+
     signal, noise = (float(p.detach().double().exp()) for p in (model.log_signal, model.log_noise))
     lengths = np.exp(-0.5 * model.log_relevance.detach().double().numpy())
     kernel = ConstantKernel(signal, "fixed") * RBF(lengths, "fixed")
@@ -308,6 +308,8 @@ def test_a_binary_target_gives_logits_of_the_clipped_value():
 
 
 def test_spec_and_stored_rows_round_trip():
+    from safetensors.torch import load, save
+
     model = build(max_rows_per_user=9, kept="random").eval()
     ids, floats, _ = table(seed=2)
     spec = ModelSpec("gplvmf", INPUTS, GPLVMFSettings(max_rows_per_user=9, kept="random"))
@@ -413,14 +415,13 @@ def test_finds_the_contexts_that_matter_and_beats_biases():
     assert found < 0.75 * biases, (found, biases)
 
 
-@pytest.mark.gpu
-def test_the_loss_on_a_gpu_equals_that_on_a_cpu():
+def test_the_loss_on_any_device_equals_that_on_a_cpu(any_device):
     """Where users are not made distinct; with q(x) so narrow that draws hardly differ."""
     ids, floats, target = table()
     model = build(deviation=1e-6)
     batch = batch_of(ids, floats, target)
     expected, outputs = model.training_loss(batch, VALUES).item(), model.eval()(ids, floats)
-    model.cuda()
-    moved = batch_of(ids.cuda(), floats.cuda(), target.cuda())
+    model.to(any_device)
+    moved = batch_of(ids.to(any_device), floats.to(any_device), target.to(any_device))
     assert model.training_loss(moved, VALUES).item() == pytest.approx(expected, rel=1e-4)
-    torch.testing.assert_close(model(ids.cuda(), floats.cuda()).cpu(), outputs, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(model(moved.ids, moved.floats).cpu(), outputs, rtol=1e-4, atol=1e-4)

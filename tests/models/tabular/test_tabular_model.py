@@ -120,9 +120,10 @@ def test_outputs_are_float32_under_bfloat16_autocast():
     torch.testing.assert_close(outputs, model(ids, floats), rtol=0.05, atol=0.05)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES)
-def test_outputs_on_the_gpu_equal_fastais(case):
+def test_outputs_on_any_device_equal_fastais(case, any_device):
     recording = Recording(case)
-    outputs = recording.model.cuda().eval()(recording.ids.cuda(), recording.floats.cuda())
+    model = recording.model.to(any_device).eval()
+    outputs = model(recording.ids.to(any_device), recording.floats.to(any_device))
+    assert outputs.device.type == any_device
     np.testing.assert_allclose(outputs.detach().cpu().numpy(), recording.arrays["outputs_eval"], rtol=1e-4, atol=1e-4)

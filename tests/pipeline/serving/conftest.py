@@ -1,21 +1,18 @@
 """A small recommender that is served: in process, and by a real server in a process of its own (server_process.py)."""
 
+from __future__ import annotations
+
 import asyncio
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 import torch
 
-from gigabatch.pipeline.bundle import load_bundle
-from gigabatch.pipeline.config.serving import ServeSettings
-from gigabatch.pipeline.serving.http.app import create_app
-from gigabatch.pipeline.serving.metrics import Metrics
-from gigabatch.pipeline.serving.served import load_served
-from gigabatch.pipeline.serving.swap import Slot
-from tests.pipeline.serving.server_process import Server
-from tests.pipeline.serving.small_bundles import interactions, random_bundle, write_run
+if TYPE_CHECKING:
+    import httpx
+
+    from gigabatch.pipeline.config.serving import ServeSettings
 
 
 def one_thread(make: Any) -> Any:
@@ -30,23 +27,31 @@ def one_thread(make: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def frame():
+    from tests.pipeline.serving.small_bundles import interactions
+
     return interactions()
 
 
 @pytest.fixture(scope="session")
 def run(frame, tmp_path_factory):
     """The folder of a two-tower run with stored embeddings."""
+    from tests.pipeline.serving.small_bundles import random_bundle, write_run
+
     folder = tmp_path_factory.mktemp("served") / "first"
     return one_thread(lambda: write_run(folder, random_bundle(frame), frame))
 
 
 @pytest.fixture(scope="session")
 def bundle(run):
+    from gigabatch.pipeline.bundle import load_bundle
+
     return load_bundle(run / "model")
 
 
 @pytest.fixture(scope="session")
 def served(run):
+    from gigabatch.pipeline.serving.served import load_served
+
     return one_thread(lambda: load_served(run))
 
 
@@ -54,6 +59,11 @@ class Caller:
     """Requests to a service in this process."""
 
     def __init__(self, served: Any, settings: ServeSettings | None = None, token: str | None = None) -> None:
+        from gigabatch.pipeline.config.serving import ServeSettings
+        from gigabatch.pipeline.serving.http.app import create_app
+        from gigabatch.pipeline.serving.metrics import Metrics
+        from gigabatch.pipeline.serving.swap import Slot
+
         self.metrics, self.slot = Metrics(), Slot(served)
         self.app = create_app(self.slot, settings or ServeSettings(), self.metrics, token)
 
@@ -66,6 +76,8 @@ class Caller:
         return self("POST", path, content=body, headers={"content-type": "application/json"})
 
     async def _call(self, method: str, path: str, **request: Any) -> httpx.Response:
+        import httpx
+
         transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport, base_url="http://served") as client:
             return await client.request(method, path, **request)
@@ -84,6 +96,8 @@ def make_caller():
 @pytest.fixture(scope="module")
 def server(run, tmp_path_factory):
     """A server that tests of one file share."""
+    from tests.pipeline.serving.server_process import Server
+
     settings = {"max_body_bytes": 4096, "timeout_seconds": 2.0}
     made = Server([run], tmp_path_factory.mktemp("log") / "log", **settings)
     yield made

@@ -18,15 +18,14 @@ from gigabatch.loaders.batches.dataset import BatchDataset
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.losses import TargetLoss
+from gigabatch.models.optimizers import loss_scale
 from gigabatch.models.optimizers.lamb import Lamb
-from gigabatch.models.optimizers.precision import PRECISIONS
+from gigabatch.models.optimizers.precision import PRECISIONS, REDUCTIONS
 from gigabatch.models.optimizers.registry import OPTIMIZERS
 from gigabatch.models.optimizers.schedule import SCHEDULES
 from gigabatch.models.tabular.tabular import TabularModel, TabularSettings
 from gigabatch.pipeline.config.config import ConfigError, TrainSettings, parse_config
 from gigabatch.pipeline.training import train as module
-from gigabatch.models.optimizers import loss_scale
-from gigabatch.models.optimizers.precision import REDUCTIONS
 from gigabatch.pipeline.training.train import TrainingError, optimizer_of, table_loss, train_model
 from tests.models.shelf_helpers import build as shelf_build
 
@@ -572,7 +571,6 @@ def test_settings_that_cannot_be_are_refused_before_any_work(train, message):
     assert message in str(error.value)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize(
     "settings",
     [
@@ -584,14 +582,24 @@ def test_settings_that_cannot_be_are_refused_before_any_work(train, message):
     ],
     ids=["graph", "eager", "float16", "pieces-average", "adamw"],
 )
-def test_a_run_on_the_gpu_resumes(tmp_path, settings):
-    tables = make_table("binary", ROWS, 10).to("cuda"), make_table("binary", VALID_ROWS, 11).to("cuda")
+@pytest.mark.parametrize("residency", ["device", "host"])
+def test_a_run_on_any_device_resumes_bit_for_bit(tmp_path, settings, residency, any_device):
+    """From rows that lie there, and from the host's, which the loader's thread copies beside the capture."""
+    train, valid = make_table("binary", ROWS, 10), make_table("binary", VALID_ROWS, 11)
+    tables = (train.to(any_device), valid.to(any_device)) if residency == "device" else (train, valid)
 
     def go(folder, hook=lambda step: None):
         torch.manual_seed(1)
         folder.mkdir(exist_ok=True)
         return train_model(
-            make_model(), *tables, loss_of("binary"), settings, seed=1, device="cuda", folder=folder, after_step=hook
+            make_model(),
+            *tables,
+            loss_of("binary"),
+            settings,
+            seed=1,
+            device=any_device,
+            folder=folder,
+            after_step=hook,
         )
 
     whole, hook = go(tmp_path / "whole"), crash_at(6, 13)

@@ -35,6 +35,7 @@ from gigabatch.pipeline.training.train_step import (
     use_cuda_graph,
     words_of,
 )
+from tests.devices import no_waiting
 from tests.models.shelf_helpers import build as shelf_build
 
 FLOAT32 = Precision(torch.float32, "test")
@@ -484,7 +485,11 @@ def test_after_a_failed_capture_the_steps_go_on_without_a_graph(monkeypatch, cap
 
 def test_a_model_that_cannot_be_captured_is_known_before_the_first_step(caplog):
     caplog.set_level(logging.INFO)
-    optimizer, device, obstacle = build_optimizer(make_model(), "lamb", lr=0.1), torch.device("cuda"), GPLVMF.capture_obstacle
+    optimizer, device, obstacle = (
+        build_optimizer(make_model(), "lamb", lr=0.1),
+        torch.device("cuda"),
+        GPLVMF.capture_obstacle,
+    )
     assert not use_cuda_graph("auto", device, optimizer, Constant(0.1, 10), obstacle)
     assert "cuda_graph auto: off, because of the model: its factorisations" in caplog.text
     with pytest.raises(TrainingError, match=r"train\.cuda_graph=on: of the model: its factorisations"):
@@ -495,7 +500,7 @@ def test_a_model_that_cannot_be_captured_is_known_before_the_first_step(caplog):
     assert [name for name in MODELS if model_class(name).capture_obstacle is not None] == ["gplvmf"]
 
 
-GPU_CASES = {
+CASES_OF_STEPS = {
     "lamb": ("lamb", {}),
     "lamb in pieces": ("lamb", {"accumulate_steps": 3}),
     "adamw clipped": ("adamw", {"max_grad_norm": 0.1}),
@@ -503,33 +508,34 @@ GPU_CASES = {
 }
 
 
-def gpu_run(captured: bool, name: str, settings: dict, rows: int = 256, num_steps: int = 20):
+def run_of_steps(device: str, captured: bool, name: str, settings: dict, rows: int = 256, num_steps: int = 20):
     """Losses and weights of so many steps with dropout and batch norm, each step on rows of its own."""
-    model = make_model(batch_norm=True, dropout=0.3).cuda().train()
+    model = make_model(batch_norm=True, dropout=0.3).to(device).train()
     average = WeightAverage(model, settings["average"]) if "average" in settings else None
     step = make_step(model, name, **settings | {"average": average})
-    hold_in_tensors(step.optimizer, torch.device("cuda"))
-    torch.cuda.manual_seed(7)
+    hold_in_tensors(step.optimizer, torch.device(device))
+    torch.manual_seed(7)
     losses = []
     for seed in range(num_steps):
         batch, schema = make_batch(rows, seed)
         if captured and seed == 0:
             step.capture(schema, rows)
-        batch = unpack(schema, words_of(batch, schema.num_words).cuda())
+        batch = unpack(schema, words_of(batch, schema.num_words).to(device))
         losses.append(step(batch, 0.05 / (seed + 1), 0.9 if name == "adamw" else 0.95 - 0.01 * seed).clone())
     weights = model.state_dict() | (
         {} if average is None else {f"mean.{k}": v for k, v in average.model.state_dict().items()}
     )
-    return torch.stack(losses), weights, torch.cuda.get_rng_state()
+    random_state = torch.cuda.get_rng_state() if device == "cuda" else torch.get_rng_state()
+    return torch.stack(losses), weights, random_state
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", GPU_CASES)
-def test_twenty_replayed_steps_equal_twenty_eager_ones(case):
-    """Up to rounding: for a graph cuBLAS has a workspace of its own, and may choose other products."""
-    eager, captured = (gpu_run(captured, *GPU_CASES[case]) for captured in (False, True))
-    torch.testing.assert_close(eager[0], captured[0], rtol=1e-3, atol=1e-5)
-    torch.testing.assert_close(eager[1], captured[1], rtol=1e-2, atol=1e-3)
+@pytest.mark.parametrize("case", CASES_OF_STEPS)
+def test_twenty_replayed_steps_equal_twenty_eager_ones(case, any_device):
+    """On a GPU up to rounding: for a graph cuBLAS has a workspace of its own, and may choose other products."""
+    eager, captured = (run_of_steps(any_device, on, *CASES_OF_STEPS[case]) for on in (False, any_device == "cuda"))
+    exact = any_device == "cpu"
+    torch.testing.assert_close(eager[0], captured[0], rtol=0 if exact else 1e-3, atol=0 if exact else 1e-5)
+    torch.testing.assert_close(eager[1], captured[1], rtol=0 if exact else 1e-2, atol=0 if exact else 1e-3)
     assert torch.equal(eager[2], captured[2])  # dropout drew as often
 
 
@@ -558,20 +564,17 @@ def test_a_step_that_waits_runs_without_a_graph_and_dropout_goes_on_drawing(capl
     assert caplog.text.count("the step cannot be captured") == 1
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("rows", [256, 4096])
-def test_neither_an_eager_nor_a_replayed_step_waits_for_the_device(rows):
-    model = make_model(batch_norm=True, dropout=0.3).cuda().train()
+def test_neither_an_eager_nor_a_replayed_step_waits_for_the_device(rows, any_device):
+    model = make_model(batch_norm=True, dropout=0.3).to(any_device).train()
     step = make_step(model, "lamb", accumulate_steps=2)
-    hold_in_tensors(step.optimizer, torch.device("cuda"))
+    hold_in_tensors(step.optimizer, torch.device(any_device))
     batch, schema = make_batch(rows, 0)
-    batch = unpack(schema, words_of(batch, schema.num_words).cuda())
-    step.capture(schema, rows)
+    batch = unpack(schema, words_of(batch, schema.num_words).to(any_device))
+    if any_device == "cuda":
+        step.capture(schema, rows)
     for _ in range(WARMUP_STEPS + 1):
         step(batch, 0.01, 0.9)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waiting(any_device):
         step(batch, 0.01, 0.9)
         step._work(batch)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")

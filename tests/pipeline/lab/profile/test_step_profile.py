@@ -116,9 +116,8 @@ def test_no_steps_to_profile_is_one_line(trained, capsys):
     assert "--steps must be at least 1, not 0" in capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.gpu
-def test_phases_on_a_gpu(tiny):
-    experiment = Experiment.of_run(tiny.config, [*SMALL, "device=cuda"])
+def test_phases_on_any_device(tiny, any_device):
+    experiment = Experiment.of_run(tiny.config, [*SMALL, f"device={any_device}"])
     found = profile_steps(experiment, 5)
     assert all(seconds > 0 for seconds in found.seconds.values()), found.seconds
     with pytest.raises(TrainingError):
