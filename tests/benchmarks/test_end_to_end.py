@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import end_to_end, pairs
-from benchmarks.end_to_end_ours import Clock, Recipe, read_splits, train_rows, warm_up_rows
+from benchmarks.end_to_end_ours import Clock, Recipe, once, read_splits, train_rows, warm_up_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 # What the offline GPU box has of what we use; whatever else is installed here is hidden from the benchmark.
@@ -287,3 +287,17 @@ def test_frames_of_cudf_are_split_as_those_of_arrow(monkeypatch, tmp_path):
                 frame[name].astype(object).where(frame[name].notna(), None).tolist() for frame in (ours, arrow)
             )
             assert left == right, name
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_whole_way_after_a_warm_up(device, tmp_path):
+    """Table drawn on the device to AUC, in this process; on a GPU with a graph from the fourth step on."""
+    rows, recipe = 30_000, Recipe(1_024, 0.1, 0.1, "lamb")
+    paths = [end_to_end.table_file(tmp_path, size, device) for size in (rows, warm_up_rows(rows, recipe.batch_size))]
+    engine = end_to_end.choose_engine("auto", device)
+    found = once(str(paths[0]), recipe, device, engine, seed=0, warm_up=str(paths[1]))
+    parts = {"read", "split", "encode train", "encode valid", "pack", "model", "train", "metrics"}
+    assert {part for part in found["seconds"] if not part.startswith("of which")} == parts
+    assert found["train_rows"] == train_rows(rows)
+    assert 0.53 < found["auc"] < 0.8
+    assert ("torch's peak GiB" in found) == (device == "cuda")
