@@ -15,6 +15,7 @@ import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,12 @@ def _column(rng: np.random.Generator, name: str, codes: np.ndarray) -> Any:
     return pa.array(values.to_pandas().mask(null)) if null.any() else values
 
 
+@cache
+def texts_of(name: str) -> pa.Array:
+    """Every value that a column of texts can take."""
+    return pa.array(map(TEXT[name], range(CARDINALITY[name])))
+
+
 class DevicePairs:
     """The table's numbers, drawn by torch on `device` block after block; by seed the same on devices of one kind.
 
@@ -109,7 +116,7 @@ class DevicePairs:
         for name, spread in EFFECTS.items():
             drawn = torch.randn(CARDINALITY[name], generator=self._random, device=self.device, dtype=torch.float64)
             self._effects[name] = spread * drawn
-        self.texts = {name: pa.array(map(text, range(CARDINALITY[name]))) for name, text in TEXT.items()}
+        self.texts = {name: texts_of(name) for name in TEXT}
 
     def block(self, start: int, count: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Numbers of rows [start, start + count) by column, in the file's order, and masks of those that are null.

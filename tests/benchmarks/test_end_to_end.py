@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import end_to_end, pairs
-from benchmarks.end_to_end_ours import Clock, Recipe, read_splits, train_rows, warm_up_rows
+from benchmarks.end_to_end_ours import Clock, Recipe, once, read_splits, train_rows, warm_up_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 # What the offline GPU box has of what we use; whatever else is installed here is hidden from the benchmark.
@@ -78,7 +78,7 @@ def test_a_contender_that_fails_takes_no_further_turn_and_stops_none(capsys):
 
     good = {"seconds": {"read": 1.0}, "auc": 0.7}
     turns = [call("a", end_to_end.ContenderError("out of memory")), call("b", good), call("a", good), call("b", good)]
-    results, failures = end_to_end.measure(iter(turns), 0.0)
+    results, failures = end_to_end.measure(iter(turns), 0.0, 0.0)
     assert calls == {"a": 1, "b": 2}
     assert results == {"b": [good, good]}
     assert failures == {"a": "out of memory"}
@@ -95,10 +95,18 @@ def test_a_budget_starts_nothing_that_would_end_after_it(monkeypatch, capsys):
 
         return name, run
 
-    turns = [call("a", 40.0), call("b", 30.0), call("a", 40.0), call("b", 20.0)]
-    results, _ = end_to_end.measure(iter(turns), 100.0)
-    assert {name: len(found) for name, found in results.items()} == {"a": 1, "b": 2}
-    assert "a: left out, 70 s of 100 s are over" in capsys.readouterr().err
+    turns = [call("a", 40.0), call("b", 30.0), call("a", 40.0), call("b", 20.0), call("c", 1.0)]
+    turns += [call("ours", 5.0), call(end_to_end.OURS_AT_SMALL, 5.0), call("ours", 5.0)]
+    results, _ = end_to_end.measure(iter(turns), 100.0, 0.0)
+    assert {name: len(found) for name, found in results.items()} == {
+        "a": 1, "b": 2, "ours": 1, end_to_end.OURS_AT_SMALL: 1
+    }  # fmt: skip
+    left_out = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
+    assert left_out == [
+        "a: left out, 70 s of 100 s are over",
+        "c: left out, 90 s of 100 s are over",  # it may last as long as any other
+        "ours: left out, 100 s of 100 s are over",
+    ]
 
 
 def test_a_process_that_dies_is_named_with_what_it_said():
@@ -142,7 +150,7 @@ def test_a_gpu_measures_itself_at_4096_and_no_peer(on_a_gpu, tmp_path, capsys):
     rows = end_to_end.FULL_ROWS
     recipes = recipes_of(rows)
     turns = end_to_end.contenders(tmp_path / f"pairs-{rows}", tmp_path, rows, recipes, gpu_flags())
-    results, failures = end_to_end.measure(turns, 0.0)
+    results, failures = end_to_end.measure(turns, 0.0, 0.0)
     assert not failures
     assert {name: len(found) for name, found in results.items()} == {
         "ours": 3, end_to_end.OURS_AT_SMALL: 3, "ours, new process": 1, "ours, cold": 1
@@ -167,7 +175,7 @@ def test_a_gpu_measures_itself_at_4096_and_no_peer(on_a_gpu, tmp_path, capsys):
 def test_bars_of_the_full_table_are_not_judged_on_a_smaller_one(on_a_gpu, tmp_path, capsys):
     rows = 1_000_000
     turns = end_to_end.contenders(tmp_path / f"pairs-{rows}", tmp_path, rows, recipes_of(rows), gpu_flags())
-    end_to_end.report(end_to_end.measure(turns, 0.0)[0], rows, recipes_of(rows), gpu_flags())
+    end_to_end.report(end_to_end.measure(turns, 0.0, 0.0)[0], rows, recipes_of(rows), gpu_flags())
     claims = json.loads(capsys.readouterr().out.strip().splitlines()[-1])["claims"]
     assert not [text for text in claims if text.startswith("seconds")]
     assert "AUC at batch 7,168 against that at 4,096, %" in claims
@@ -279,3 +287,17 @@ def test_frames_of_cudf_are_split_as_those_of_arrow(monkeypatch, tmp_path):
                 frame[name].astype(object).where(frame[name].notna(), None).tolist() for frame in (ours, arrow)
             )
             assert left == right, name
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_whole_way_after_a_warm_up(device, tmp_path):
+    """Table drawn on the device to AUC, in this process; on a GPU with a graph from the fourth step on."""
+    rows, recipe = 30_000, Recipe(1_024, 0.1, 0.1, "lamb")
+    paths = [end_to_end.table_file(tmp_path, size, device) for size in (rows, warm_up_rows(rows, recipe.batch_size))]
+    engine = end_to_end.choose_engine("auto", device)
+    found = once(str(paths[0]), recipe, device, engine, seed=0, warm_up=str(paths[1]))
+    parts = {"read", "split", "encode train", "encode valid", "pack", "model", "train", "metrics"}
+    assert {part for part in found["seconds"] if not part.startswith("of which")} == parts
+    assert found["train_rows"] == train_rows(rows)
+    assert 0.53 < found["auc"] < 0.8
+    assert ("torch's peak GiB" in found) == (device == "cuda")
