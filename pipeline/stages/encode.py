@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -187,22 +186,8 @@ def _tables(
 ) -> Iterator[PackedTable]:
     if packed:
         return (_table(preprocessor, rows, on_host) for rows in packed)
-    frames = _frames(preprocessor, engine, parts)
-    return (_table(preprocessor, preprocessor.pack(frame), on_host) for frame in frames)
-
-
-def _frames(preprocessor: Preprocessor, engine: str, parts: Sequence[Part]) -> Iterator[Any]:
-    """The parts as they are read. On a CPU a thread reads one while the one before it is packed, so that two are in
-    memory; cuDF reads where it packs, on one stream."""
-    if engine == "cudf" or len(parts) == 1:
-        yield from (preprocessor.read((engine, part)) for part in parts)
-        return
-    with ThreadPoolExecutor(1, "read a part") as pool:
-        ahead = pool.submit(preprocessor.read, (engine, parts[0])) if parts else None
-        for part in [*parts[1:], None]:
-            frame = None if ahead is None else ahead.result()
-            ahead = None if part is None else pool.submit(preprocessor.read, (engine, part))
-            yield frame
+    found = (preprocessor.pack(preprocessor.read((engine, part))) for part in parts)
+    return (_table(preprocessor, rows, on_host) for rows in found)
 
 
 def _tables_of_workers(

@@ -29,7 +29,7 @@ from gigabatch.pipeline.stages.run import STAGES
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.stopping import Stopped, stoppable
 from gigabatch.pipeline.store import artifacts
-from gigabatch.pipeline.store.artifacts import verified
+from gigabatch.pipeline.store.artifacts import Writing, verified
 from gigabatch.pipeline.store.files import ArtifactError
 from gigabatch.pipeline.store.garbage import collect_artifacts
 from tests.pipeline.tiny_recipe import write_day
@@ -144,9 +144,14 @@ def test_the_artifact_and_the_model_are_those_without_a_handover(tmp_path, kind,
         assert content == tree(same_model.path / "model")[name], name
 
 
-def test_training_runs_beside_the_writing_and_nothing_is_put_in_place_before_it(tiny, trained, written, monkeypatch):
-    """The gate opens only when the training is over: had it waited for the artifact, the thread would give up."""
-    placed, real_put, real_train = [], artifacts._put_in_place, stages.train_model
+@pytest.mark.parametrize("on_host", [True, False])
+def test_training_runs_beside_the_writing_and_nothing_is_put_in_place_before_it(
+    tiny, trained, written, monkeypatch, on_host
+):
+    """The thread goes on only when somebody waits for it, which nobody may before the training is over; and without
+    waiting the model would be put in place first. on_host: False stands in for rows on a GPU."""
+    placed, real_put, real_train, real_result = [], artifacts._put_in_place, stages.train_model, Writing.result
+    monkeypatch.setattr(HandedOver, "on_host", on_host)
 
     def put(temporary, target):
         placed.append(target.parent.name)
@@ -156,11 +161,15 @@ def test_training_runs_beside_the_writing_and_nothing_is_put_in_place_before_it(
         assert tiny.artifacts("encode") == []
         found = real_train(*arguments, **settings)
         assert tiny.artifacts("encode") == []
-        written.gate.set()
         return found
+
+    def result(self):
+        written.gate.set()
+        return real_result(self)
 
     written.gate.clear()
     monkeypatch.setattr(artifacts, "_put_in_place", put)
+    monkeypatch.setattr(Writing, "result", result)
     monkeypatch.setattr(stages, "train_model", train)
     run = tiny.train(ON)
     order = [stage for stage in placed if stage in STAGES]
