@@ -45,8 +45,8 @@ class DeviceWord:
 def pack_words(words: Sequence[DeviceWord], out: Tensor, faults: Tensor) -> None:
     """Write whole rows, `out` int32 [N, W]; a float's word holds the bits of its float32.
 
-    faults: int32 [W], zero before; INFINITE for a float that is one before scaling, BEYOND after it. One launch;
-    nothing is synchronised.
+    faults: int32 [W], zero before; INFINITE for a float that is one before scaling, BEYOND after it. One launch, after
+    a few numbers are copied to the device; nothing is read back.
     """
     num_rows, width = out.shape
     assert out.dtype == faults.dtype == torch.int32, (out.dtype, faults.dtype)

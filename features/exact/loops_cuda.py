@@ -39,7 +39,7 @@ class DeviceColumn:
 def add_leading_moments32(columns: Sequence[DeviceColumn], found: Tensor) -> None:
     """Add to `found`, int64 [C, 65536, 3], what `loops.add_leading_moments32` counts of each of C columns.
 
-    One launch; nothing is synchronised.
+    One launch, after a few numbers are copied to the device; nothing is read back.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def add_rest_counts32(columns: Sequence[DeviceColumn], patterns: Sequence[int], 
     pattern of the upper 16 bits that is given for the column.
 
     A column comes once for each of its patterns (a median has one or two) and is read as often. -0.0 counts as 0.0,
-    a null as the NaN 0x7FC00000. One launch; nothing is synchronised.
+    a null as the NaN 0x7FC00000. One launch, after a few numbers are copied to the device; nothing is read back.
     """
     assert found.shape == (len(columns), PATTERNS), found.shape
     assert found.dtype == torch.int32, found.dtype

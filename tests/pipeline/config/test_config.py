@@ -10,6 +10,7 @@ import torch
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 
+from gigabatch.features.engines.frame import ENGINES
 from gigabatch.features.recipes.flights.recipe import FlightsSettings
 from gigabatch.features.setting_checks import LONG_NAMES, TIME_UNITS
 from gigabatch.loaders.order.order import start_state
@@ -46,6 +47,10 @@ def test_defaults_are_filled_in(load):
     config = load(SMALLEST)
     assert config.features == FlightsSettings()
     assert (config.seed, config.engine, config.device) == (1, "auto", "auto")
+
+
+def test_every_engine_can_be_chosen():
+    assert get_args(RunConfig.model_fields["engine"].annotation) == ENGINES
 
 
 @pytest.mark.parametrize(
