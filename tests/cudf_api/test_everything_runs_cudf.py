@@ -3,6 +3,7 @@
 An operator, a recipe or a public method of the preprocessor that nothing here runs fails the test.
 """
 
+import contextlib
 import inspect
 
 import numpy as np
@@ -62,10 +63,8 @@ def test_an_operator_uses_only_what_cudf_has(case):
         for form in HELD:
             if (kind := KINDS[str(TABLE[column].dtype)], form) in FORMS:
                 hostile, _ = FORMS[kind, form](TABLE[column])
-                try:
+                with contextlib.suppress(DataError):  # which forms are refused is checked in tests/features
                     run(case, CheckedFrame(TABLE.assign(**{column: hostile})))
-                except DataError as error:  # which forms are refused is checked in tests/features
-                    assert repr(column) in str(error) or form in str(error) or column in str(error)
 
 
 def flights(folder):

@@ -267,7 +267,7 @@ def test_a_worker_of_a_scheduler_with_several_threads_is_refused_on_a_gpu(tmp_pa
         n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None, protocol="tcp"
     ) as running:
         with (
-            pytest.raises(ClusterError, match="run several tasks at once.*--nthreads 1"),
+            pytest.raises(ClusterError, match=r"run several tasks at once.*--nthreads 1"),
             open_cluster(running.scheduler_address, ClusterSettings(), tmp_path, "cudf"),
         ):
             pass
