@@ -29,7 +29,7 @@ FOLLOWED = ("cudf.", "dask_cuda.", "rmm.", "cupy.")
 CALLED = {
     *(getattr(pd.api.types, name) for name in dir(pd.api.types) if name.startswith("is_")),
     *(len, type, bool, str, int, float, set, list, tuple, dict, sorted, any, all, callable, frozenset),
-    *(np.dtype, pd.api.types.pandas_dtype),
+    *(np.dtype, pd.api.types.pandas_dtype, pd.isna),
 }
 CALLED_BY_NAME = {"is_scalar", "is_list_like", "get_option", "is_integer", "dtype", "is_dict_like", "is_bool"}
 COMPARE = {
@@ -37,6 +37,10 @@ COMPARE = {
     ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
     ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
 }  # fmt: skip
+
+
+COMPUTE = {ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor, ast.Add: operator.add,
+           ast.Sub: operator.sub, ast.Mod: operator.mod}  # fmt: skip
 
 
 class Refused(Exception):
@@ -336,6 +340,12 @@ class _Walk:
         if isinstance(node.op, ast.USub):
             return self._computed(operator.neg, self.value(node.operand))
         raise _Unknown
+
+    def _value_binop(self, node: ast.BinOp) -> Any:
+        left, right = self.value(node.left), self.value(node.right)
+        if type(node.op) not in COMPUTE or _stands(left) or _stands(right):
+            raise _Unknown
+        return self._computed(COMPUTE[type(node.op)], left, right)
 
     def _value_ifexp(self, node: ast.IfExp) -> Any:
         return self.value(node.body if self._truth(node.test) else node.orelse)
