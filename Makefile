@@ -101,7 +101,7 @@ lint: $(READY)  ## ruff and mypy
 test-cudf-api: $(READY)  ## every cuDF call of the operators against cuDF's real classes, no GPU needed (installs 3.8 GB)
 	test -x .venv-cudf/bin/python || python3 -m venv .venv-cudf
 	test -e .venv-cudf/.ready || .venv-cudf/bin/python -m pip install --quiet --constraint constraints.txt \
-	    --editable '.[data,dev]' cudf-cu13==26.10.* dask-cudf-cu13==26.10.*
+	    --editable '.[data,dev]' cudf-cu13==26.10.* dask-cudf-cu13==26.10.* dask-cuda==26.10.*
 	touch .venv-cudf/.ready
 	.venv-cudf/bin/python -m pytest tests/cudf_api $(ARGS)
 

@@ -17,9 +17,12 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from gigabatch.features.engines.frame import CodedColumn, FloatWord, IdWord, require_every_word
+from gigabatch.features.engines.rapids_memory import use_pool
 from gigabatch.features.exact.column_statistics import ColumnStatistics
 from gigabatch.features.exact.quantiles import RadixHistogram, Search
 
+if cupy.cuda.is_available():  # the API check imports this file without a device
+    use_pool()  # before the first allocation
 NAME = "cudf"
 frames = cudf
 arrays = cupy

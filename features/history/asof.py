@@ -113,7 +113,7 @@ class AsOfJoin:
         if events[order].isna().any():
             raise DataError(f"as-of: order column {order!r} holds nulls. Drop those rows or give them a place.")
         ties = whole_values(events[order], "as-of order")[rows]
-        return self.xp.lexsort(self.xp.stack([ties, keys]))
+        return sorted_rows(self.xp, keys, ties)
 
     def _search(self, bound: Any) -> Any:
         """Position in the sorted events of each query's first event at or after `bound`."""
@@ -240,3 +240,17 @@ def _column_codes(left: Any, right: Any, where: str) -> Any:
         values = same_kind(values[0], values[1], f"{where}: column {left.name!r}")
     codes = engine.codes(engine.frames.concat(list(values), ignore_index=True))
     return xp.where(null, -1, codes)
+
+
+def sorted_rows(xp: Any, keys: Any, ties: Any) -> Any:
+    """int64 row numbers by ascending key and then tie, equal ones in row order; both int64 arrays of one length.
+
+    Where both fit into one int64 it is one radix sort of that; `lexsort` sorts once for each of them.
+    """
+    if not len(keys):
+        return xp.arange(0)
+    first, last, low, high = xp.stack([keys.min(), keys.max(), ties.min(), ties.max()]).tolist()
+    span = high - low + 1
+    if (last - first + 1) * span < 2**63:
+        return xp.argsort((keys - first) * span + (ties - low), kind="stable")
+    return xp.lexsort(xp.stack([ties, keys]))

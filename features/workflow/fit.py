@@ -34,7 +34,7 @@ def fit_together(
     pending: dict[Any, FittedOperator] = dict(operators)
     states: dict[Any, Any] = {}
     engine = load_engine(parts[0][0]) if isinstance(parts[0], tuple) else engine_of(parts[0])
-    if engine.NAME == "cudf" and not hasattr(scheduler, "submit"):  # a cluster's workers have a GPU each
+    if engine.NAME.startswith("cudf") and not hasattr(scheduler, "submit"):  # a cluster's workers have a GPU each
         scheduler = "synchronous"
     while pending:
         merged = _one_pass(pending, parts, prepare, view, read, scheduler)

@@ -18,6 +18,7 @@ from typing import Any
 
 import dask
 
+from gigabatch.features.engines.rapids_memory import LARGEST_SHARE, frames_at_work
 from gigabatch.features.workflow.fit import threads
 from gigabatch.pipeline.config.config import ClusterSettings
 from gigabatch.pipeline.machine import available_cores
@@ -109,14 +110,22 @@ def _lost_workers() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def open_cluster(name: str, settings: ClusterSettings, folder: Path) -> Iterator[Cluster]:
+def open_cluster(name: str, settings: ClusterSettings, folder: Path, engine: str = "pandas") -> Iterator[Cluster]:
     """The cluster of that name (see the module's docstring), closed at the end of the block.
 
-    folder: where tasks will read and write; every worker must see it.
+    folder: where tasks will read and write; every worker must see it. engine: of the tasks' frames; on a GPU only one
+    task holds a partition at a time.
     """
+    on_gpu = engine.startswith("cudf")
     if name == "none":
-        yield Cluster(settings.threads)
+        with frames_at_work():
+            yield Cluster(1 if on_gpu else settings.threads)
         return
+    if name == "local" and on_gpu:
+        raise ClusterError(
+            "cluster: the workers of `local` would share one GPU, and each would hold a partition on it. With "
+            "engine=cudf use cluster=none, or cluster=cuda for several GPUs."
+        )
     from distributed import Client
 
     with contextlib.ExitStack() as stack:
@@ -138,6 +147,12 @@ def open_cluster(name: str, settings: ClusterSettings, folder: Path) -> Iterator
                 f"cluster: the scheduler at {name} has had no workers for {WORKER_SECONDS} seconds. Start some with "
                 f"`dask worker {name}`."
             ) from error
+        crowded = [address for address, threads in client.nthreads().items() if threads > 1]
+        if on_gpu and crowded:
+            raise ClusterError(
+                f"cluster: worker(s) {', '.join(crowded)} run several tasks at once, and with engine=cudf each would "
+                "hold a partition on the same GPU. Start them with `--nthreads 1`, one for each GPU."
+            )
         cluster = DaskCluster(client)
         cluster.require_folder(folder)
         yield cluster
@@ -161,9 +176,25 @@ def _cuda_cluster(settings: ClusterSettings) -> Any:
         )
     from dask_cuda import LocalCUDACluster
 
-    return LocalCUDACluster(
-        n_workers=settings.workers,
-        threads_per_worker=settings.threads_per_worker or 1,
-        memory_limit=settings.memory_limit,
-        dashboard_address=None,
-    )
+    return LocalCUDACluster(**cuda_arguments(settings))
+
+
+def cuda_arguments(settings: ClusterSettings) -> dict[str, Any]:
+    """For dask-cuda's LocalCUDACluster: a worker a GPU, which holds one partition, and one capped pool for it.
+
+    Raises `ClusterError` where more threads than one a worker are asked for: each would hold a partition on its GPU.
+    """
+    if (settings.threads_per_worker or 1) > 1:
+        raise ClusterError(
+            "cluster: cuda runs one task a GPU at a time, and cluster_settings.threads_per_worker asks for "
+            f"{settings.threads_per_worker}. Leave it out, and set cluster_settings.workers to the number of GPUs."
+        )
+    return {
+        "n_workers": settings.workers,  # None: one for each of CUDA_VISIBLE_DEVICES
+        "threads_per_worker": 1,
+        "memory_limit": settings.memory_limit,
+        "device_memory_limit": None,  # spills Dask's own results, and tasks give each other files
+        "rmm_async": True,  # the driver's pool, as in one process: features/engines/rapids_memory.py
+        "rmm_maximum_pool_size": LARGEST_SHARE,
+        "dashboard_address": None,
+    }

@@ -176,7 +176,7 @@ class Pipeline:
 
     def cluster(self, folder: Path) -> AbstractContextManager[Cluster]:
         """Where a stage's tasks run that read and write `folder`, for a `with` block."""
-        return open_cluster(self.config.cluster, self.config.cluster_settings, folder)
+        return open_cluster(self.config.cluster, self.config.cluster_settings, folder, self.engine)
 
     def train(self) -> Run:
         """Run every stage, up to the evaluated model in `runs/<name>/<id>/`; a first one becomes `current`."""

@@ -28,7 +28,7 @@ from tests.cudf_api.refusals import Stand, refusal
 
 OURS = ("gigabatch.features.", "gigabatch.pipeline.", "control")  # `control`: the check's own tests
 # These modules are pandas' own side of the engine and never see a cuDF frame.
-PANDAS_ONLY = ("gigabatch.features.engines.pandas",)
+PANDAS_ONLY = ("gigabatch.features.engines.pandas", "gigabatch.features.engines.arrow_columns")
 # cuDF accepts any name and fails later, where no signature shows it.
 TRANSFORMS = ("sum", "mean", "count", "min", "max", "median")
 ACCESSORS = {"str": StringMethods, "dt": DatetimeProperties, "cat": CategoricalAccessor, "list": ListMethods}
@@ -73,7 +73,7 @@ def _key(value: Any) -> Any:
         return type(value), *map(_key, value)
     if isinstance(value, dict):
         return dict, *((key, _key(item)) for key, item in value.items())
-    return type(value), value
+    return (slice, str(value)) if isinstance(value, slice) else (type(value), value)
 
 
 def check_call(where: str, function: Any, args: tuple, kwargs: dict, owner: type | None = None) -> None:
@@ -109,7 +109,7 @@ class _Call:
         return isinstance(other, _Call) and self.key == other.key
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _known(function: Any, call: _Call) -> str | None:
     return refusal(function, call.args, call.kwargs)
 

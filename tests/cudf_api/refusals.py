@@ -10,25 +10,26 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import inspect
 import operator
 import textwrap
 import types
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 DEPTH = 3
-STEPS = 2000  # statements that are followed for one call; refusals stand near the start
+STEPS = 1000  # statements that are followed for one call; refusals stand near the start
 FOLLOWED = ("cudf.", "dask_cuda.", "rmm.", "cupy.")
 # Looks at a value's type, and needs no device.
 CALLED = {
     *(getattr(pd.api.types, name) for name in dir(pd.api.types) if name.startswith("is_")),
-    *(getattr(builtins, name) for name in "len type bool str int float set list tuple dict sorted any all".split()),
-    *(callable, frozenset, np.dtype, pd.api.types.pandas_dtype),
+    *(len, type, bool, str, int, float, set, list, tuple, dict, sorted, any, all, callable, frozenset),
+    *(np.dtype, pd.api.types.pandas_dtype, pd.isna),
 }
 CALLED_BY_NAME = {"is_scalar", "is_list_like", "get_option", "is_integer", "dtype", "is_dict_like", "is_bool"}
 COMPARE = {
@@ -36,6 +37,10 @@ COMPARE = {
     ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
     ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
 }  # fmt: skip
+
+
+COMPUTE = {ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor, ast.Add: operator.add,
+           ast.Sub: operator.sub, ast.Mod: operator.mod}  # fmt: skip
 
 
 class Refused(Exception):
@@ -99,7 +104,7 @@ def _follow(function: Callable, args: tuple, kwargs: dict[str, Any], depth: int,
     return None if walk.certain >= certain else UNKNOWN
 
 
-@lru_cache(maxsize=None)
+@cache
 def _definition(function: Any) -> ast.FunctionDef | None:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
@@ -180,6 +185,8 @@ class _Walk:
     def _store(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Name):
             self.env[target.id] = value
+        elif isinstance(target, ast.Attribute):
+            self.env[ast.unparse(target)] = value
         elif isinstance(target, ast.Tuple | ast.List):
             known = isinstance(value, tuple | list) and len(value) == len(target.elts)
             for position, inner in enumerate(target.elts):
@@ -255,10 +262,8 @@ class _Walk:
         self._other(statement)
 
     def _while(self, statement: ast.While) -> None:
-        try:
+        with contextlib.suppress(_Leave):
             self._either(statement.body, [])
-        except _Leave:
-            pass
         self._other(statement)
 
     def known(self, node: ast.expr) -> Any:
@@ -295,6 +300,8 @@ class _Walk:
         return self.env.get(node.id, self.outside.get(node.id, UNKNOWN))
 
     def _value_attribute(self, node: ast.Attribute) -> Any:
+        if (text := ast.unparse(node)) in self.env:  # set in this call
+            return self.env[text]
         owner = self.value(node.value)
         if isinstance(owner, types.ModuleType | type | np.dtype | str | tuple | np.generic):
             try:
@@ -334,6 +341,12 @@ class _Walk:
             return self._computed(operator.neg, self.value(node.operand))
         raise _Unknown
 
+    def _value_binop(self, node: ast.BinOp) -> Any:
+        left, right = self.value(node.left), self.value(node.right)
+        if type(node.op) not in COMPUTE or _stands(left) or _stands(right):
+            raise _Unknown
+        return self._computed(COMPUTE[type(node.op)], left, right)
+
     def _value_ifexp(self, node: ast.IfExp) -> Any:
         return self.value(node.body if self._truth(node.test) else node.orelse)
 
@@ -346,7 +359,7 @@ class _Walk:
                 raise _Unknown
             if same and isinstance(left, Stand) and left is not right and isinstance(right, Stand):
                 raise _Unknown
-            if not self._computed(lambda a, b, f=COMPARE[type(symbol)]: bool(f(a, b)), left, right):
+            if not self._computed(bool, self._computed(COMPARE[type(symbol)], left, right)):
                 return False
             left = right
         return True

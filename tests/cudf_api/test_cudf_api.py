@@ -5,7 +5,6 @@ import types
 
 import cudf
 import numpy as np
-import pandas as pd
 import pytest
 
 import gigabatch.features.engines.pandas as engine_pandas
@@ -20,10 +19,7 @@ from gigabatch.features.operators.missing.fill_missing import FillMissing
 from gigabatch.features.operators.numbers.difference import Difference
 from gigabatch.features.operators.numbers.normalize import Normalize
 from gigabatch.features.operators.rows.date_parts import PARTS, DateParts
-from gigabatch.features.recipes.flights.recipe import FlightsRecipe, FlightsSettings
-from gigabatch.features.recipes.trivago.recipe import TrivagoRecipe, TrivagoSettings
 from gigabatch.features.schema import Column, Schema, Target
-from gigabatch.features.synthetic.trivago import write_synthetic_log
 from tests.cudf_api.checked import CheckedFrame, CheckedSeries, NotInCudf
 
 
@@ -93,21 +89,6 @@ def test_preprocessor_uses_only_what_cudf_has():
     preprocessor = Preprocessor(schema).fit([data.iloc[:30], data.iloc[30:]])
     assert len(preprocessor.transform(data)) == 60
     assert len(preprocessor.vocabularies["key"].decode(np.array([3, 1, 4]))) == 3
-
-
-def test_flights_recipe_uses_only_what_cudf_has():
-    recipe = FlightsRecipe(FlightsSettings())
-    raw = {name: CheckedFrame(table) for name, table in recipe.read("pandas").items()}
-    raw["flights"] = CheckedFrame(pd.DataFrame(raw["flights"]).iloc[:3000])
-    found = recipe.features(raw)
-    assert isinstance(found, CheckedFrame)
-    assert recipe.schema(found).names("continuous")
-
-
-def test_trivago_recipe_uses_only_what_cudf_has(tmp_path):
-    write_synthetic_log(tmp_path, 3000)
-    tables = TrivagoRecipe(TrivagoSettings(path=str(tmp_path))).build("pandas")
-    assert isinstance(tables.splits["train"], CheckedFrame)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
-from gigabatch.features.history.asof import group_codes
+from gigabatch.features.history.asof import group_codes, sorted_rows
 from gigabatch.features.operators.base import ColumnOperator, WithinGroups
 
 
@@ -86,7 +86,7 @@ def sorted_groups(frame: Frame, by: Sequence[str], order: str, operator: str) ->
         )
     place = whole_values(frame[order], operator)
     groups = group_codes(frame, frame.head(0), by, operator)[0]
-    rows = xp.lexsort(xp.stack([place, groups]))
+    rows = sorted_rows(xp, groups, place)
     later, earlier = rows[1:], rows[:-1]
     twice = (groups[later] == groups[earlier]) & (place[later] == place[earlier]) & (groups[later] >= 0)
     if bool(twice.any()):

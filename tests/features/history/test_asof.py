@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gigabatch.features.errors import DataError
-from gigabatch.features.history.asof import AsOfJoin
+from gigabatch.features.history.asof import AsOfJoin, sorted_rows
 from tests.examples import examples
 
 KEYS = st.one_of(st.none(), st.sampled_from(["a", "b", "c"]))
@@ -133,3 +133,26 @@ def test_of_events_of_one_time_the_one_that_stands_last_is_the_last(ranked, excl
         for key, at in rows
     ]  # fmt: skip
     assert question.last_row().tolist() == expected
+
+
+BOUNDS = st.sampled_from([(0, 3), (-5, 5), (-(2**63), 2**63 - 1), (2**62, 2**62 + 2), (-1, 2**40)])
+
+
+@given(data=st.data(), rows=st.integers(0, 30))
+def test_rows_sorted_by_two_keys_are_those_that_python_sorts(data, rows):
+    keys, ties = (
+        data.draw(st.lists(st.integers(low, high), min_size=rows, max_size=rows))
+        for low, high in (data.draw(BOUNDS), data.draw(BOUNDS))
+    )
+    found = sorted_rows(np, np.array(keys, "int64"), np.array(ties, "int64"))
+    assert found.tolist() == sorted(range(rows), key=lambda row: (keys[row], ties[row]))
+
+
+def test_two_keys_that_fit_into_one_are_sorted_at_once():
+    class OneSort:
+        """NumPy without lexsort, which sorts once a key."""
+
+        stack, argsort, arange = np.stack, np.argsort, np.arange
+
+    keys, ties = np.array([2, 1, 2, -3]), np.array([7, 2**40, -7, 0])
+    assert sorted_rows(OneSort, keys, ties).tolist() == [3, 1, 2, 0]

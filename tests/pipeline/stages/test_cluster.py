@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 
 from gigabatch.features.synthetic.trivago import write_synthetic_log
 from gigabatch.pipeline.config.config import ClusterSettings, ConfigError, parse_config
-from gigabatch.pipeline.stages.cluster import Cluster, ClusterError, DaskCluster, open_cluster
+from gigabatch.pipeline.stages.cluster import Cluster, ClusterError, DaskCluster, cuda_arguments, open_cluster
 from gigabatch.pipeline.stages.stages import Pipeline
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -220,3 +221,63 @@ def test_settings_are_checked():
             parse_config(raw | {"cluster": wrong})
     with pytest.raises(ConfigError, match=r"'cluster_settings.worker'. Did you mean 'cluster_settings.workers'"):
         parse_config(raw | {"cluster_settings": {"worker": 2}})
+
+
+def most_at_once(cluster, tasks):
+    """How many tasks of `cluster.map` ran at the same time, at most."""
+    running, most, lock = [0], [0], threading.Lock()
+
+    def task(_):
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        time.sleep(0.02)
+        with lock:
+            running[0] -= 1
+
+    cluster.map(task, range(tasks))
+    return most[0]
+
+
+@pytest.mark.parametrize(("engine", "expected"), [("pandas", 3), ("cudf", 1), ("cudf_plain", 1)])
+def test_a_gpu_holds_one_partition_at_a_time(tmp_path, engine, expected):
+    with open_cluster("none", ClusterSettings(threads=3), tmp_path, engine) as cluster:
+        assert most_at_once(cluster, 9) == expected
+
+
+def test_every_stage_says_which_engine_its_tasks_use(log, tmp_path, monkeypatch):
+    pipeline = pipeline_of(log, tmp_path)
+    pipeline.engine = "cudf"
+    with pipeline.cluster(tmp_path) as cluster:
+        assert most_at_once(cluster, 6) == 1
+
+
+def test_workers_that_would_share_a_gpu_are_refused(tmp_path):
+    with (
+        pytest.raises(ClusterError, match="workers of `local` would share one GPU"),
+        open_cluster("local", ClusterSettings(workers=2), tmp_path, "cudf"),
+    ):
+        pass
+
+
+def test_a_worker_of_a_scheduler_with_several_threads_is_refused_on_a_gpu(tmp_path):
+    from distributed import LocalCluster
+
+    with LocalCluster(
+        n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None, protocol="tcp"
+    ) as running:
+        with (
+            pytest.raises(ClusterError, match=r"run several tasks at once.*--nthreads 1"),
+            open_cluster(running.scheduler_address, ClusterSettings(), tmp_path, "cudf"),
+        ):
+            pass
+        with open_cluster(running.scheduler_address, ClusterSettings(), tmp_path) as cluster:
+            assert cluster.map(abs, [-1]) == [1]
+
+
+def test_a_gpu_worker_runs_one_task_and_has_one_capped_pool():
+    found = cuda_arguments(ClusterSettings(workers=3, memory_limit="4GiB"))
+    assert (found["n_workers"], found["threads_per_worker"], found["memory_limit"]) == (3, 1, "4GiB")
+    assert (found["rmm_async"], found["rmm_maximum_pool_size"]) == (True, 0.8)
+    with pytest.raises(ClusterError, match="threads_per_worker asks for 2"):
+        cuda_arguments(ClusterSettings(threads_per_worker=2))
