@@ -15,7 +15,7 @@ from torch import Tensor
 from gigabatch.loaders.negatives.draws_reference import DrawTable
 
 BLOCK = 256
-TILE = 2048  # elements of a block of whole rows
+TILE = 1024  # elements of a block of whole rows: 8 of 64 bits a thread
 
 
 def draw(

@@ -47,6 +47,17 @@ def test_negatives_are_other_items_with_their_own_features(table):
             assert torch.equal(found.floats[row], positives.floats[positive])
 
 
+def test_draws_in_plain_torch_are_a_choice_and_the_same(table):
+    negatives = batches(table)
+    assert negatives.sampler._kernels.__name__.endswith("draws_cpu")
+    compiled = negatives(table.unpack(table.words)).ids
+    negatives.use_kernels("reference")
+    assert negatives.sampler._kernels.__name__.endswith("draws_reference")
+    assert torch.equal(negatives(table.unpack(table.words)).ids, compiled)
+    with pytest.raises(LoaderError, match="unknown kernels 'plain'"):
+        negatives.use_kernels("plain")
+
+
 def test_a_rows_negatives_depend_on_its_position_and_not_on_the_batch(table):
     negatives = batches(table)
     negatives.begin(1, 0)

@@ -3,8 +3,8 @@
     python -m tests.models.kernels.compiled representative|every PROCESSES CAPABILITY...
 
 cases: of each the texts of its variants and, of a training, what a batch launches. unreached: functions under
-`triton.jit` that no case reaches. compiled: of each variant and capability (75, 80, 90, 100) its kernel, warps, registers a thread and bytes of stack,
-which is where spilled registers go; or the error.
+`triton.jit` that no case reaches. compiled: of each variant and capability (75, 80, 90, 100) its kernel, warps,
+registers a thread and bytes of stack, which is where spilled registers go; or the error.
 """
 
 import json
