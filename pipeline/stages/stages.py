@@ -429,7 +429,9 @@ class Encoded:
         negatives = None
         if settings.negatives is not None:
             negatives = implicit_batches(preprocessor, spec.inputs, rows, settings.negatives, config.seed, device)
-        valid = self.evaluation_table("valid").to(device)
+        valid = self.evaluation_table("valid")
+        if source.device.type != "cpu":  # there is room for both; else its blocks are fetched from where it lies
+            valid = valid.to(source.device)
         with torch.random.fork_rng(range(torch.cuda.device_count()) if device != "cpu" else []):
             trained = train_model(
                 new_model(spec, rows, config.seed),

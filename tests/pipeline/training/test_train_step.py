@@ -484,7 +484,11 @@ def test_after_a_failed_capture_the_steps_go_on_without_a_graph(monkeypatch, cap
 
 def test_a_model_that_cannot_be_captured_is_known_before_the_first_step(caplog):
     caplog.set_level(logging.INFO)
-    optimizer, device, obstacle = build_optimizer(make_model(), "lamb", lr=0.1), torch.device("cuda"), GPLVMF.capture_obstacle
+    optimizer, device, obstacle = (
+        build_optimizer(make_model(), "lamb", lr=0.1),
+        torch.device("cuda"),
+        GPLVMF.capture_obstacle,
+    )
     assert not use_cuda_graph("auto", device, optimizer, Constant(0.1, 10), obstacle)
     assert "cuda_graph auto: off, because of the model: its factorisations" in caplog.text
     with pytest.raises(TrainingError, match=r"train\.cuda_graph=on: of the model: its factorisations"):
