@@ -4,7 +4,7 @@ Shapes: B rows, O outputs (`num_outputs`), K classes of a multiclass target.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -118,18 +118,45 @@ class TargetLoss(nn.Module):
 
         A class outside [0, K) is an `IndexError` on a CPU, as of torch.
         """
+        loss = outputs.new_zeros((), dtype=torch.float32)
+        for losses in self._of_rows(outputs, targets, weight):
+            loss = loss + _weighted_mean(losses, weight)
+        return loss
+
+    def sums(self, outputs: Tensor, targets: Sequence[Tensor], weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """What the loss of many batches together is put together from, exact to float64; arguments as of `forward`.
+
+        Returns
+        -------
+        Tensor, Tensor
+            [targets] float64: sum(weight loss) of each target. [] float64: sum(weight), or the number of rows.
+
+        Examples
+        --------
+        >>> from gigabatch.models.losses import TargetLoss
+        >>> loss, outputs, labels = TargetLoss([("regression", 1)]), torch.tensor([[1.0], [2.0], [5.0]]), torch.zeros(3)
+        >>> parts = [loss.sums(outputs[rows], [labels[rows]]) for rows in (slice(0, 2), slice(2, 3))]
+        >>> (sum(total for total, _ in parts) / sum(count for _, count in parts)).sum().item()
+        10.0
+        """
+        found = [losses.double() for losses in self._of_rows(outputs, targets, weight)]
+        if weight is None:
+            count = torch.full((), len(outputs), dtype=torch.float64, device=outputs.device)
+            return torch.stack([losses.sum() for losses in found]), count
+        return torch.stack([(losses * weight).sum() for losses in found]), weight.double().sum()
+
+    def _of_rows(self, outputs: Tensor, targets: Sequence[Tensor], weight: Tensor | None) -> Iterator[Tensor]:
+        """The losses [B] float32 of each target."""
         if len(targets) != len(self.tasks):
             raise ModelError(f"loss: {len(targets)} targets given, {len(self.tasks)} expected.")
         if weight is not None and weight.shape != outputs.shape[:1]:
             raise ModelError(f"loss: weight must be [{len(outputs)}], not {list(weight.shape)}.")
-        loss = outputs.new_zeros((), dtype=torch.float32)
         for (task, _), own, output, target in zip(
             self.tasks, self.regression, self._split(outputs.float()), targets, strict=True
         ):
             if target.shape != output.shape[:1]:
                 raise ModelError(f"loss: a target must be [{len(output)}], one value a row, not {list(target.shape)}.")
-            loss = loss + _weighted_mean(_row_losses(task, own, output, target), weight)
-        return loss
+            yield _row_losses(task, own, output, target)
 
     def predict(self, outputs: Tensor) -> tuple[Tensor, ...]:
         """Predictions of each target: P(1) [B] for binary and [B, K] for multiclass, float32; for regression the value

@@ -87,9 +87,7 @@ class RowOptimizer(Optimizer):
             module.forget_gradients()
         return loss
 
-    def _move(
-        self, module: EmbeddingTables, rule: RowRule, skipped: Tensor | None, factor: Tensor | None
-    ) -> None:
+    def _move(self, module: EmbeddingTables, rule: RowRule, skipped: Tensor | None, factor: Tensor | None) -> None:
         if skipped is not None and skipped.device.type == "cpu":
             if bool(skipped):
                 return

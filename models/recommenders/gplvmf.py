@@ -285,7 +285,9 @@ class GPLVMF(Model):
         share = torch.ones_like(users, dtype=torch.float32) if batch.weight is None else batch.weight[: len(users)]
         share = share / share.sum().clamp(min=torch.finfo(torch.float32).tiny)
         most_rows = self.rows.most_rows
-        if users.device.type == "cpu":  # on a GPU, whose host must not wait, a user of several rows is worked out several times
+        if (
+            users.device.type == "cpu"
+        ):  # on a GPU, whose host must not wait, a user of several rows is worked out several times
             users, places = users.unique(return_inverse=True)
             share = share.new_zeros(len(users)).index_add(0, places, share)
             most_rows = max(int((self.rows.offsets[users + 1] - self.rows.offsets[users]).max()), 1)

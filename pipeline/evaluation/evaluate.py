@@ -94,10 +94,11 @@ def evaluate(model: Any, table: PackedTable, schema: Schema, device: str, bins: 
     >>> sorted(found.headline), found.metrics["clicked"]["auc"] in (0.0, 0.5, 1.0)
     (['auc', 'ece', 'logloss', 'mrr'], True)
     """
-    batch = table.unpack(table.words).to(device)
+    batch = table.unpack(table.words)
+    group, weight = (None if column is None else column.to(device) for column in (batch.group, batch.weight))
     predictions = target_loss(schema).predict(table_outputs(model, table, device))
     metrics = {
-        target.name: target_metrics(target, prediction, labels, batch.group, bins, batch.weight)
+        target.name: target_metrics(target, prediction, labels.to(device), group, bins, weight)
         for target, prediction, labels in zip(schema.targets, predictions, batch.targets, strict=True)
     }
     num_values = sum(target.task == "regression" for target in schema.targets)

@@ -486,7 +486,9 @@ class Encoded:
         negatives = None
         if settings.negatives is not None:
             negatives = implicit_batches(preprocessor, spec.inputs, rows, settings.negatives, config.seed, device)
-        valid = self.evaluation_table("valid").to(device)
+        valid = self.evaluation_table("valid")
+        if source.device.type != "cpu":  # there is room for both; else its blocks are fetched from where it lies
+            valid = valid.to(source.device)
         # A failure of the thread that writes the rows ends the training at its next step.
         watched = {"after_step": lambda _: writing.check()} if isinstance(writing := self.made, Writing) else {}
         with torch.random.fork_rng(range(torch.cuda.device_count()) if device != "cpu" else []):

@@ -33,7 +33,8 @@ class TrainingError(ValueError):
 class Progress:
     """What changes while training beside weights, optimizer and loader. Epochs and steps are numbers of those done.
 
-    overflowed_steps: that changed nothing but the scale of a float16 loss, in the epochs that are done. skipped_steps: whose gradient was not finite, in the epochs that are done; skipped_in_a_row: those at their end.
+    skipped_steps: whose gradient was not finite, in the epochs that are done; skipped_in_a_row: those at their end.
+    overflowed_steps: that changed nothing but the scale of a float16 loss, in the epochs that are done.
     seconds: that these steps took, in all processes; those that a killed one did not save are lost, as its steps are.
     """
 

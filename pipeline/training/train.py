@@ -11,7 +11,8 @@ import inspect
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -25,17 +26,18 @@ from gigabatch.features.schema import indicator_name
 from gigabatch.loaders.batches.dataset import BatchDataset, BatchSource
 from gigabatch.loaders.batches.loader import BatchLoader
 from gigabatch.loaders.negatives.implicit import ImplicitBatches
-from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.loaders.tables.packed import Batch, PackedTable
 from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.kernels import using_kernels
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model
+from gigabatch.models.modes import modes_kept
 from gigabatch.models.optimizers.ema import WeightAverage
 from gigabatch.models.optimizers.precision import choose_precision, full_reductions
 from gigabatch.models.optimizers.registry import OPTIMIZERS, build_optimizer
 from gigabatch.models.optimizers.schedule import Schedule, build_schedule
 from gigabatch.models.shelf import ModelSpec
-from gigabatch.pipeline.bundle import model_outputs, standardised_outputs
+from gigabatch.pipeline.bundle import BLOCK_ROWS
 from gigabatch.pipeline.config.config import RunConfig, TrainSettings, WholeTrainSettings
 from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.store.files import atomic_write, json_text
@@ -221,7 +223,7 @@ def _trained(
     if use_cuda_graph(settings.cuda_graph, losses.device, optimizer, schedule, obstacle, settings.kernels):
         step.capture(source.schema, batch_size, required=settings.cuda_graph == "on")
 
-    with progress(schedule.num_steps * batch_size, "train") as bar, full_reductions():
+    with progress(schedule.num_steps * batch_size, "train") as bar, full_reductions(), closing(step):
         bar.resume(earlier_rows)
         while done.step < schedule.num_steps and not done.has_stalled(steps_per_epoch, settings.patience):
             model.train()
@@ -405,18 +407,37 @@ def evaluated(state: TrainingState) -> Model:
     return cast(Model, state.model if state.average is None else state.average.model)
 
 
-def table_outputs(model: Any, table: PackedTable, device: str) -> Tensor:
-    """Outputs [N, O] of every row, on `device`; regression values in their target's own unit."""
-    batch = table.unpack(table.words)
-    ids, floats = batch.ids.to(device), batch.floats.to(device)
-    return torch.cat(list(model_outputs(model, ids, floats)))
+def table_outputs(model: Model, table: PackedTable, device: str) -> Tensor:
+    """Outputs [N, O] of every row, on `device`; regression values in their target's own unit.
+
+    Of the rows themselves `BLOCK_ROWS` are on the device at a time, wherever the table lies.
+    """
+    return torch.cat([model.in_target_units(outputs) for _, outputs in evaluated_blocks(model, table, device)])
 
 
 def table_loss(model: Model, table: PackedTable, loss: TargetLoss, device: str) -> float:
-    """The loss over a whole table, in evaluation mode; of regression targets in standard deviations, as in training."""
-    batch = table.unpack(table.words).to(device)
-    outputs = torch.cat(list(standardised_outputs(model, batch.ids, batch.floats)))
-    return float(loss(outputs, model.standardised(batch.targets), batch.weight))
+    """The loss over a whole table, in evaluation mode; of regression targets in standard deviations, as in training.
+
+    It is computed on `device` by blocks of `BLOCK_ROWS` rows, wherever the table lies, and added up in float64.
+    """
+    parts = [
+        loss.sums(outputs, model.standardised(batch.targets), batch.weight)
+        for batch, outputs in evaluated_blocks(model, table, device)
+    ]
+    totals, counts = (torch.stack(part).sum(0) for part in zip(*parts, strict=True))
+    if table.schema.has_weight:  # as of a batch: rows that all weigh nothing have the loss 0
+        counts = counts.clamp(min=torch.finfo(torch.float32).tiny)
+    return float((totals / counts).sum())
+
+
+def evaluated_blocks(model: Model, table: PackedTable, device: str) -> Iterator[tuple[Batch, Tensor]]:
+    """Rows of the table on `device` and the model's outputs [B, O] for them, in evaluation mode, in the blocks in which
+    a bundle predicts; regression values are standardised. No rows are one empty block."""
+    with modes_kept(model), torch.inference_mode():
+        model.eval()
+        for words in table.words.split(BLOCK_ROWS):
+            batch = table.unpack(words.to(device))
+            yield batch, model(batch.ids, batch.floats)
 
 
 def write_curve(path: Path, curve: list[dict[str, Any]]) -> None:

@@ -83,6 +83,13 @@ class TrainStep:
         """Replay the device's part as one CUDA graph from the fourth call on; see `CapturedWork`."""
         self._on_device = CapturedWork(self._work, schema, batch_size, self._device, required)
 
+    def close(self) -> None:
+        """Let go of the graph and of gradients, and of what makes a step hold itself, so that all of its memory is free
+        for another training once nobody else has it; without, Python's collector would have to come by. No step can
+        follow."""
+        self.optimizer.zero_grad(set_to_none=True)
+        del self._on_device, self._loss_of
+
     def __call__(self, batch: Batch, lr: float, momentum: float, place: tuple[int, int] = (0, 0)) -> Tensor:
         """Train on `batch`; its loss [] float32, on the device and valid until the next call; NaN for a skipped step,
         infinity for one that only lowered the scale of a float16 loss.

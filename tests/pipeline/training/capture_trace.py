@@ -193,7 +193,9 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
 
     monkeypatch.setattr(torch, "autocast", autocast_of)
     monkeypatch.setattr(
-        torch, "is_autocast_enabled", lambda kind: MetaAutocast.active[-1] is not None if kind == "meta" else is_enabled(kind)
+        torch,
+        "is_autocast_enabled",
+        lambda kind: MetaAutocast.active[-1] is not None if kind == "meta" else is_enabled(kind),
     )
     monkeypatch.setattr(
         torch, "get_autocast_dtype", lambda kind: MetaAutocast.active[-1] if kind == "meta" else dtype(kind)

@@ -1,9 +1,11 @@
 """The training loop: learns, repeats itself, and goes on bit for bit after a crash."""
 
+import gc
 import json
 import logging
 import math
 import os
+import weakref
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +14,8 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gigabatch.features.schema import IdColumn, Target, TensorSchema
 from gigabatch.loaders.batches.dataset import BatchDataset
@@ -224,6 +228,109 @@ def test_the_valid_loss_is_the_loss_over_the_valid_split(tmp_path):
     expected = -(torch.nn.functional.logsigmoid(outputs * (2 * batch.targets[0] - 1))).mean()
     assert trained.curve[-1]["valid_loss"] == pytest.approx(float(expected), rel=1e-5)
     assert table_loss(trained.model, table, loss_of("binary"), "cpu") == trained.curve[-1]["valid_loss"]
+
+
+def test_a_training_leaves_nothing_behind_for_the_next_one(tmp_path, monkeypatch):
+    """G7: of step, optimizer and gradients nothing is held when it ends, without waiting for Python's collector."""
+    seen = []
+
+    class Seen(module.TrainStep):
+        def __init__(self, *given, **settings):
+            super().__init__(*given, **settings)
+            seen.extend(map(weakref.ref, (self, self.optimizer)))
+
+    monkeypatch.setattr(module, "TrainStep", Seen)
+    gc.disable()
+    try:
+        trained = run(tmp_path / "one", settings_of(optimizer="adamw"))
+        assert len(seen) == 2
+        assert [ref() for ref in seen] == [None, None]
+        assert all(parameter.grad is None for parameter in trained.model.parameters())
+        with pytest.raises(Crash):
+            run(tmp_path / "two", settings_of(), after_step=crash_at(3))
+    finally:
+        gc.enable()
+
+
+class Largest(TorchDispatchMode):
+    """The most elements of a tensor that an operation has made."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, torch.Tensor) and "view" not in str(func) and not func.is_view:
+            self.elements = max(self.elements, found.numel())
+        return found
+
+
+def labelled_table(rows, has_weight):
+    """Of all kinds of targets, with weights of which a third are 0."""
+    draw = torch.Generator().manual_seed(3)
+    targets = (Target("label", "binary"), Target("value", "regression"), Target("kind", "multiclass", 3))
+    schema = TensorSchema((IdColumn("a", 7), IdColumn("b", 11)), ("x", "y", "z"), targets, has_weight=has_weight)
+    weight = torch.rand(rows, generator=draw)
+    return PackedTable.from_columns(
+        schema,
+        [torch.randint(size, (rows,), generator=draw, dtype=torch.int32) for size in NUM_IDS],
+        list(torch.randn(3, rows, generator=draw)),
+        [
+            torch.randint(2, (rows,), generator=draw).float(),
+            1000 + 5 * torch.randn(rows, generator=draw),
+            torch.randint(3, (rows,), generator=draw, dtype=torch.int32),
+        ],
+        torch.where(weight > 0.3, weight, 0.0) if has_weight else None,
+    )
+
+
+@pytest.mark.parametrize("block", [1, 37, 1000, 10_000])
+@pytest.mark.parametrize("has_weight", [False, True])
+def test_the_loss_by_blocks_is_that_of_the_whole_table(monkeypatch, block, has_weight):
+    """Against the loss of all rows at once, in float64, and the outputs against one call of the model."""
+    table = labelled_table(300 if block < 1000 else 2500, has_weight)
+    model = TabularModel(ModelInputs(NUM_IDS, 3, 5), TabularSettings(layers=(8,)))
+    model.scale_targets(module.target_scales(table))
+    loss = TargetLoss([("binary", 1), ("regression", 1), ("multiclass", 3)])
+    batch = table.unpack(table.words)
+    with torch.no_grad():
+        outputs = model.eval()(batch.ids, batch.floats)
+    exact, scale = outputs.double(), model.target_scales[0]
+    label, value, kind = (target.double() for target in batch.targets)
+    rows = [
+        functional.binary_cross_entropy_with_logits(exact[:, 0], label, reduction="none"),
+        (exact[:, 1] - (value - scale.mean) / scale.std) ** 2,
+        functional.cross_entropy(exact[:, 2:], kind.long(), reduction="none"),
+    ]
+    weight = torch.ones(len(table), dtype=torch.float64) if batch.weight is None else batch.weight.double()
+    expected = sum(float((part * weight).sum() / weight.sum()) for part in rows)
+    monkeypatch.setattr(module, "BLOCK_ROWS", block)
+    model.train()
+    assert table_loss(model, table, loss, "cpu") == pytest.approx(expected, rel=1e-6)
+    torch.testing.assert_close(
+        module.table_outputs(model, table, "cpu"), model.in_target_units(outputs), rtol=1e-5, atol=1e-5
+    )
+    assert model.training
+
+
+def test_no_tensor_of_a_whole_table_is_made_for_its_loss(monkeypatch):
+    table = labelled_table(5000, has_weight=True)
+    model = TabularModel(ModelInputs(NUM_IDS, 3, 5), TabularSettings(layers=(8,)))
+    loss = TargetLoss([("binary", 1), ("regression", 1), ("multiclass", 3)])
+    monkeypatch.setattr(module, "BLOCK_ROWS", 100)
+    with Largest() as found:
+        table_loss(model, table, loss, "cpu")
+    widest = max(module_.weight.shape[1] for module_ in model.modules() if isinstance(module_, torch.nn.Linear))
+    assert 0 < found.elements <= 100 * widest < len(table)
+
+
+def test_the_loss_of_rows_without_weight_is_zero_and_of_no_rows_not_a_number():
+    table = labelled_table(50, has_weight=True)
+    table.words[:, -1] = 0
+    model = TabularModel(ModelInputs(NUM_IDS, 3, 5), TabularSettings(layers=(8,)))
+    loss = TargetLoss([("binary", 1), ("regression", 1), ("multiclass", 3)])
+    assert table_loss(model, table, loss, "cpu") == 0
+    empty = labelled_table(0, has_weight=False)
+    assert math.isnan(table_loss(model, empty, loss, "cpu"))
 
 
 def script_valid_losses(monkeypatch, losses):
