@@ -131,7 +131,7 @@ def steps(root: Path = ROOT) -> tuple[Step, ...]:
     each = STEP_SECONDS // max(len(rest), 1)
     return (
         Step(0, "versions, and one addition each in CuPy and Triton", (
-            Command("versions", (PYTHON, "-m", "tools.first_look", "versions"), 60, needs=()),
+            Command("versions", (PYTHON, "-m", "tools.first_look", "versions"), 120, needs=()),
             Command("add-torch", (PYTHON, "-m", "tools.first_look", "torch"), 90, needs=("torch",)),
             Command("add-cupy", (PYTHON, "-m", "tools.first_look", "cupy"), 90, needs=("cupy",)),
             Command("add-triton", (PYTHON, "-m", "tools.first_look", "triton"), 120, needs=("torch", "triton")),

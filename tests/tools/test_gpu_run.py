@@ -401,16 +401,22 @@ def test_every_kernel_is_a_target_of_the_sanitizers():
     from tools.sanitizer_targets import TARGETS
 
     assert set(KERNELS) <= set(TARGETS)
-    kernels = [path for folder in ("features", "loaders", "models", "pipeline") for path in (ROOT / folder).rglob("*.py")
-               if "@triton.jit" in path.read_text()]  # fmt: skip
+    folders = ("features", "loaders", "models", "pipeline")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    kernels = [path for path in files if "@triton.jit" in path.read_text()]
     assert kernels
     assert not [path for path in kernels if path.parent.name not in TARGETS and path.stem not in TARGETS]
 
 
 def test_gpu_page_counts_a_summary_of_pytest():
     record = gpu_page.Record(1, "a", "b")
-    lines = ["=== short test summary info ===", "FAILED tests/a.py::test_b[x - y] - AssertionError: no", "ERROR tests/c.py",
-             "SKIPPED [3] tests/d.py:4: needs a CUDA device", "= 1 failed, 7 passed, 3 skipped, 1 error in 4.00s ="]  # fmt: skip
+    lines = [
+        "=== short test summary info ===",
+        "FAILED tests/a.py::test_b[x - y] - AssertionError: no",
+        "ERROR tests/c.py",
+        "SKIPPED [3] tests/d.py:4: needs a CUDA device",
+        "= 1 failed, 7 passed, 3 skipped, 1 error in 4.00s =",
+    ]
     gpu_page.judge(record, "pytest", 1, "\n".join(lines))
     assert record.counts == {"failed": 1, "passed": 7, "skipped": 3, "error": 1}
     assert record.why == "2 failed"
