@@ -9,6 +9,8 @@ MODELS ?= tabular,lr,fm,deepfm,dcn
 USERS ?= 6000
 FORMAT ?= ml-1m
 SECONDS ?= 60
+PYTHON_VERSION ?= 3.12
+BOX ?= tools/gpu_box.txt
 TARGET ?= csv parquet preprocessor statistics vocabulary workflow packed fastai nvtabular expression steps
 VENV := .venv
 SHELL := /bin/bash
@@ -20,9 +22,12 @@ PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
 endif
 
+GPU_PYTHON := $(if $(filter $(VENV)/bin/python,$(PYTHON)),python3,$(PYTHON))
+
 .DEFAULT_GOAL := help
 .PHONY: help setup plan tune profile compare features train evaluate score embed serve export nightly runs promote rollback test test-thorough \
-        test-cudf-api test-gpu-box fuzz lint bench bench-env gpu-check data-trivago data-movielens gc clean
+        test-cudf-api test-gpu-box fuzz lint bench bench-env gpu-pack gpu-run gpu-check data-trivago data-movielens gc \
+        clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
@@ -142,14 +147,14 @@ bench: $(READY)  ## the benchmarks; each prints a table and ends in one JSON lin
 	test ! -d .venv-bench || $(PYTHON) -m benchmarks.end_to_end $(ARGS)
 	test ! -d .venv-bench || $(PYTHON) -m benchmarks.loader $(ARGS)
 
-gpu-check: $(READY)  ## on a GPU box: every test marked gpu, then the benchmarks (make gpu-check PYTHON=python3)
-	$(PYTHON) -m pytest -m gpu $(ARGS)
-	$(PYTHON) -m benchmarks.flights_quality --quick --device cuda
-	$(PYTHON) -m benchmarks.trivago_quality --quick --device cuda
-	$(PYTHON) -m benchmarks.step --device cuda --save
-	$(PYTHON) -m benchmarks.embedding --device cuda --save
-	$(PYTHON) -m benchmarks.ncf --device cuda --save
-	$(PYTHON) -m benchmarks.retrieval --device cuda --save
+gpu-pack: $(READY)  ## wheels that an offline GPU box lacks, in parts below 60 MB: make gpu-pack PYTHON_VERSION=3.12
+	$(PYTHON) -m tools.gpu_pack --python $(PYTHON_VERSION) --box $(BOX) $(ARGS)
+
+gpu-run:  ## on a GPU box, offline: every check in numbered steps, and a page to read (ARGS="--steps 0-2 --out DIR")
+	$(GPU_PYTHON) tools/gpu_run.py $(ARGS)
+
+gpu-check:  ## on a GPU box: tests marked gpu and the benchmarks, with what is installed (make gpu-check PYTHON=python3)
+	$(GPU_PYTHON) tools/gpu_run.py --here $(ARGS)
 
 data-trivago: $(READY)  ## a synthetic log in the RecSys Challenge 2019 format: make data-trivago ROWS=1000000
 	$(PYTHON) -m gigabatch.features.synthetic.trivago --rows $(ROWS) --out $(OUT) $(ARGS)

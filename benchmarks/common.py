@@ -32,9 +32,16 @@ def needed() -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package in ("", "benchmarks", "gigabatch") or importlib.util.find_spec(package) is not None:
+        if package in ("", "benchmarks", "gigabatch") or _is_there(package):
             raise
         _missing.append(package)
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):  # hidden by an import hook, or by None in sys.modules
+        return False
 
 
 with needed():

@@ -2,8 +2,9 @@
 
     python -m benchmarks.towers [--quick] [--device cuda] [--save]
 
-Two towers [256, 128] over five id columns each, tables of a million users and 200,000 items among them, in-batch softmax.
-Per batch size: milliseconds a step and rows a second; and one tower's forward pass alone, as stored vectors are made.
+Two towers [256, 128] over five id columns each, tables of a million users and 200,000 items among them, in-batch
+softmax. Per batch size: milliseconds a step and rows a second; and the item tower's forward pass alone, as stored
+vectors are made.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ BATCHES = (4_096, 32_768, 204_800)
 
 
 def packed_pairs(num_rows: int) -> PackedTable:
-    """Packed rows with ids by the square of a uniform number, so that the first ones come often; one row in ten is 1."""
+    """Packed rows; ids by the square of a uniform number, so that the first ones come often; a tenth is positive."""
     generator = torch.Generator().manual_seed(1)
     columns = tuple(IdColumn(f"id_{place}", size) for place, size in enumerate(NUM_IDS))
     drawn = [(torch.rand(num_rows, generator=generator).square() * (size - 3)).int() + 3 for size in NUM_IDS]

@@ -33,7 +33,7 @@ def imports() -> None:
 
 
 def pool() -> None:
-    """Where cuDF's and CuPy's memory comes from once the engine is loaded, and that torch's allocator goes beside it."""
+    """Where cuDF's and CuPy's memory comes from once the engine is loaded, with torch's allocator beside it."""
     import cupy
     import rmm
     import torch

@@ -14,7 +14,12 @@ import sys
 from pathlib import Path
 
 NUM_WORDS = 100_003  # no multiple of a block
-PROGRAMS = (("nvidia-smi",), ("nvcc", "--version"), ("compute-sanitizer", "--version"))
+PROGRAMS = (
+    ("nvidia-smi",),
+    ("nvcc", "--version"),
+    ("compute-sanitizer", "--version"),
+    (sys.executable, "-m", "pip", "check"),
+)
 
 
 def versions() -> None:
@@ -24,7 +29,7 @@ def versions() -> None:
         if shutil.which(command[0]) is None:
             print(f"{command[0]}: not here")
             continue
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         print(f"$ {' '.join(command)} (exit code {done.returncode})\n{(done.stdout + done.stderr).strip()}")
     found = {f"{one.metadata['Name']}=={one.version}" for one in importlib.metadata.distributions()}
     print("\n".join(sorted(found, key=str.lower)))

@@ -36,6 +36,7 @@ PLATFORMS = ("2_28", "2_27", "2_24", "2_17", "2_31", "2_34", "2_35")  # glibc of
 KEPT = {"base": ("torch", "triton", "cupy-cuda13x", "numpy"), "cudf": ("torch", "triton", "cupy-cuda13x")}
 # Of the dev extra: what a test marked gpu or a benchmark may import. The rest checks sources and documents.
 NOT_THERE = {"gigabatch", "mypy", "ruff", "ipykernel", "nbclient", "nbformat"}
+NEVER_OLD = ("typing-extensions",)  # small, and pydantic needs a recent one: not trusted without a version
 PIP_SECONDS = 600
 Found = dict[str, dict[str, Any]]  # distribution -> its entry in pip's report
 
@@ -119,12 +120,15 @@ def resolve(wanted: list[Requirement], box: Mapping[str, str], python: str, kept
 
 
 def has(box: Mapping[str, str], one: Requirement) -> bool:
-    """Whether the box's package will do. Of an unknown version that is taken for granted unless it may be too new."""
+    """Whether the box's package will do. Of an unknown version that is taken for granted unless it may be too new;
+    step 0's `pip check` is for what is too old after all."""
     name = str(canonicalize_name(one.name))
     if name not in box:
         return False
     if box[name]:
         return one.specifier.contains(box[name], prereleases=True)
+    if name in NEVER_OLD and one.specifier:
+        return False
     return not any(part.operator in ("<", "<=", "==", "~=", "===") for part in one.specifier)
 
 

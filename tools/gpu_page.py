@@ -18,6 +18,7 @@ SUMMARY = re.compile(r"^=*\s*(?:no tests ran|(?:\d+ \w+(?:, )?)+) in [\d.]+s.*$"
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?: - (.*))?$")
 STARTED = re.compile(r"^(\S+::\S.*?)(?: (?:PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS)\b.*)?$")
 SANITIZED = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)")
+MAIN = ("torch", "triton", "cupy[-\\w]*", "numpy", "numba", "pandas", "pyarrow", "cudf[-\\w]*", "rmm[-\\w]*", "dask")
 PASSED, FAILED_, TIMED_OUT, NOT_RUN, RUNNING = "passed", "failed", "timed out", "not run", "running"
 
 
@@ -125,7 +126,13 @@ def page(records: list[Record], titles: dict[int, str], versions: str, about: li
         lines += ["", f"## {number}: {title}", ""]
         for record in (one for one in records if one.step == number):
             lines += describe(record)
-    return "\n".join([*lines, "", "## Versions", "", "```", versions.strip() or "not read", "```", ""])
+    return "\n".join([*lines, "", "## Versions", "", *main_versions(versions), ""])
+
+
+def main_versions(text: str) -> list[str]:
+    """Of versions.txt the lines that explain most."""
+    found = [line for line in text.splitlines() if re.match(rf"(Python \d|NVIDIA|({'|'.join(MAIN)})==)", line)]
+    return [f"- {line}" for line in found] or ["- not read"]
 
 
 def outcome(records: list[Record]) -> str:

@@ -7,8 +7,8 @@
 Needs Python >= 3.11 and nothing else; installs nothing but collected wheels, which go beside the box's own packages;
 asks no network. Each command is a process of its own with a limit; at its limit its whole process group is killed. The
 output folder (--out, else $OUT, else ./gpu-out) gets page.md, results.json, versions.txt, logs.tar.gz, and
-trace.json.gz where a profile was made; all are written after every command, so that what was seen is there even if this runner is
-killed. Exit code 0 if all that ran passed and something ran, else 1; 2 for a wrong command line.
+trace.json.gz where a profile was made; all are written after every command, so that what was seen is there even if this
+runner is killed. Exit code 0 if all that ran passed and something ran, else 1; 2 for a wrong command line.
 """
 
 from __future__ import annotations

@@ -63,7 +63,8 @@ def test_command(folder: str, seconds: int, others: list[str]) -> Command:
     below = [f"--ignore={other}" for other in others if other.startswith(f"{folder}/")]
     argv = (PYTHON, "-m", "pytest", "-m", "gpu", "-v", "-rfEs", "--tb=short", "--durations=5", "-p", "no:cacheprovider",
             folder, *below)  # fmt: skip
-    return Command(f"test-{folder.removeprefix('tests/').replace('/', '-')}", argv, seconds, "pytest")
+    name = f"test-{folder.removeprefix('tests/').replace('/', '-')}"
+    return Command(name, argv, seconds, "pytest", ("pytest", "torch", "cuda"))
 
 
 def benchmark(
@@ -79,7 +80,18 @@ def benchmark(
 
 
 def sanitizer(tool: str) -> Command:
-    argv = ("compute-sanitizer", "--tool", tool, "--print-limit", "20", PYTHON, "-m", "tools.sanitizer_targets")
+    argv = (
+        "compute-sanitizer",
+        "--tool",
+        tool,
+        "--print-limit",
+        "20",
+        "--report-api-errors",
+        "no",
+        PYTHON,
+        "-m",
+        "tools.sanitizer_targets",
+    )
     # Without torch's own pool, so that what lies behind a tensor belongs to nobody.
     return Command(
         tool, argv, 300, "sanitizer", ("program:compute-sanitizer", "torch", "triton", "cuda"),
@@ -109,7 +121,7 @@ def cudf_tests(path: str, seconds: int) -> Command:
         "cudf",
     )
     return Command(
-        f"cudf-{Path(path).stem}", argv, seconds, "pytest", ("cudf", "torch", "cuda"), groups=("cudf", "base")
+        f"cudf-{Path(path).stem}", argv, seconds, "pytest", ("pytest", "cudf", "torch", "cuda"), groups=("cudf", "base")
     )
 
 
@@ -131,7 +143,7 @@ def steps(root: Path = ROOT) -> tuple[Step, ...]:
     each = STEP_SECONDS // max(len(rest), 1)
     return (
         Step(0, "versions, and one addition each in CuPy and Triton", (
-            Command("versions", (PYTHON, "-m", "tools.first_look", "versions"), 60, needs=()),
+            Command("versions", (PYTHON, "-m", "tools.first_look", "versions"), 120, needs=()),
             Command("add-torch", (PYTHON, "-m", "tools.first_look", "torch"), 90, needs=("torch",)),
             Command("add-cupy", (PYTHON, "-m", "tools.first_look", "cupy"), 90, needs=("cupy",)),
             Command("add-triton", (PYTHON, "-m", "tools.first_look", "triton"), 120, needs=("torch", "triton")),

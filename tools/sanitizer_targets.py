@@ -1,4 +1,4 @@
-"""Step 5 of `tools/gpu_run.py`: every kernel once on small shapes, for compute-sanitizer to watch, against the reference.
+"""Step 5 of `tools/gpu_run.py`: every kernel on small shapes, against the reference, for compute-sanitizer to watch.
 
     compute-sanitizer --tool memcheck|racecheck python -m tools.sanitizer_targets [--device cuda|cpu] [--only NAME]
 

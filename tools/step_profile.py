@@ -48,7 +48,9 @@ def main() -> None:
     if flags.save:
         flags.save.mkdir(parents=True, exist_ok=True)
         found.export_chrome_trace(str(flags.save / "trace.json"))
-    parts = sorted(((getattr(one, own), one.key, one.count) for one in averages), reverse=True)
+    # On a GPU the kernels alone: their time is also counted with the operators that launched them.
+    counted = [one for one in averages if not on_gpu or (one.device_type.name == "CUDA" and not one.is_user_annotation)]
+    parts = sorted(((getattr(one, own), one.key, one.count) for one in counted), reverse=True)
     whole = sum(amount for amount, _, _ in parts) or 1
     shares = [
         {"name": name[:120], "share": round(amount / whole, 4), "ms a step": round(amount / STEPS / 1e3, 4),

@@ -373,9 +373,39 @@ print(json.dumps(found))
             assert {"--device", "--out", "--save", "--quick"} <= known, module
 
 
-def imports(path):
-    """Names imported at the top of a file, at any depth."""
-    for node in ast.walk(ast.parse(path.read_text())):
+BARE = {"torch", "triton", "numpy", "pandas", "pyarrow", "numba"}  # what a box has at the least
+
+
+def benchmark_files():
+    """Files of every benchmark and tool that a step runs, and the benchmarks that they import."""
+    modules = {command.argv[command.argv.index("-m") + 1] for command in COMMANDS} - {"pytest"}
+    found: dict[str, Path] = {}
+    while modules:
+        module = modules.pop()
+        path = ROOT / f"{module.replace('.', '/')}.py"
+        if module in found or not path.exists():
+            continue
+        found[module] = path
+        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+        modules |= {node.module for node in nodes if node.module.partition(".")[0] in ("benchmarks", "tools")}
+    return found
+
+
+@pytest.mark.parametrize("module", benchmark_files())
+def test_a_box_without_our_packages_can_ask_for_help(module):
+    """Imports at the top of a file are of what every box has; others stand in `with needed()` or in a function."""
+    top = ast.Module(
+        [node for node in ast.parse(benchmark_files()[module].read_text()).body if not isinstance(node, ast.With)], []
+    )
+    for function in [node for node in ast.walk(top) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]:
+        function.body = []
+    known = sys.stdlib_module_names | BARE | {"benchmarks", "gigabatch", "tools"}
+    assert not set(imports(top)) - known
+
+
+def imports(tree):
+    """Names imported at any depth."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -384,7 +414,7 @@ def imports(path):
 
 @pytest.mark.parametrize("name", ["gpu_run", "gpu_steps", "gpu_page", "gpu_parts"])
 def test_the_runner_needs_the_standard_library_alone(name):
-    assert set(imports(ROOT / f"tools/{name}.py")) <= sys.stdlib_module_names | {"tools"}
+    assert set(imports(ast.parse((ROOT / f"tools/{name}.py").read_text()))) <= sys.stdlib_module_names | {"tools"}
 
 
 def test_a_folder_with_the_mark_that_no_step_runs_would_be_found(tmp_path):
@@ -401,16 +431,22 @@ def test_every_kernel_is_a_target_of_the_sanitizers():
     from tools.sanitizer_targets import TARGETS
 
     assert set(KERNELS) <= set(TARGETS)
-    kernels = [path for folder in ("features", "loaders", "models", "pipeline") for path in (ROOT / folder).rglob("*.py")
-               if "@triton.jit" in path.read_text()]  # fmt: skip
+    folders = ("features", "loaders", "models", "pipeline")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    kernels = [path for path in files if "@triton.jit" in path.read_text()]
     assert kernels
     assert not [path for path in kernels if path.parent.name not in TARGETS and path.stem not in TARGETS]
 
 
 def test_gpu_page_counts_a_summary_of_pytest():
     record = gpu_page.Record(1, "a", "b")
-    lines = ["=== short test summary info ===", "FAILED tests/a.py::test_b[x - y] - AssertionError: no", "ERROR tests/c.py",
-             "SKIPPED [3] tests/d.py:4: needs a CUDA device", "= 1 failed, 7 passed, 3 skipped, 1 error in 4.00s ="]  # fmt: skip
+    lines = [
+        "=== short test summary info ===",
+        "FAILED tests/a.py::test_b[x - y] - AssertionError: no",
+        "ERROR tests/c.py",
+        "SKIPPED [3] tests/d.py:4: needs a CUDA device",
+        "= 1 failed, 7 passed, 3 skipped, 1 error in 4.00s =",
+    ]
     gpu_page.judge(record, "pytest", 1, "\n".join(lines))
     assert record.counts == {"failed": 1, "passed": 7, "skipped": 3, "error": 1}
     assert record.why == "2 failed"
