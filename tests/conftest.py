@@ -18,6 +18,7 @@ from tests.devices import DEVICE_FILTERS, libraries_warn_in_their_own_name
 from tests.examples import THOROUGH, examples
 from tests.left_out import (  # noqa: F401
     pytest_addoption,
+    pytest_collection_finish,
     pytest_ignore_collect,
     pytest_make_collect_report,
     pytest_report_collectionfinish,

@@ -14,6 +14,7 @@ import tomllib
 import types
 from collections import defaultdict
 from importlib import metadata
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     return report
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if "hypothesis" in session.config.stash[RECORD].unmet:  # nothing but test files has seen the one that stood in
+        for name in ("hypothesis", "hypothesis.strategies"):
+            sys.modules.pop(name, None)
+
+
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     return config.stash[RECORD].lines()
 
@@ -197,4 +204,6 @@ def stand_in_for_hypothesis(requirement: str) -> None:
     strategies.__getattr__ = hypothesis.__getattr__ = lambda name: getattr(Nothing(), name)
     hypothesis.given, hypothesis.settings, hypothesis.strategies = given, Settings(), strategies
     hypothesis.example = hypothesis.seed = Settings()
-    sys.modules |= {"hypothesis": hypothesis, "hypothesis.strategies": strategies}
+    for module in (hypothesis, strategies):
+        module.__spec__ = ModuleSpec(module.__name__, None)  # torch's compiler asks what is installed
+        sys.modules[module.__name__] = module

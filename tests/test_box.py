@@ -36,7 +36,9 @@ PLANTED = {
         @given(pair=pairs() | st.none())
         def test_drawn(which, pair): ...
         @pytest.mark.gpu
-        def test_plain(): ...
+        def test_plain():
+            import torch
+            torch.optim.SGD([torch.zeros(3, requires_grad=True)], lr=0.1).step()
     """,
     "test_lazy.py": """
         import pytest

@@ -30,7 +30,8 @@ def test_block_mixing_is_what_scipys_contingency_table_says(num_rows, block_rows
     statistic = stats.chi2_contingency(counts.numpy(), correction=False).statistic
     assume(statistic > 1e-6)  # of perfectly even counts only rounding is left
     expected = freedom(num_rows, block_rows, batch_size) * num_rows / (num_rows - 1) / statistic
-    assert block_mixing(rows, block_rows, batch_size) == pytest.approx(expected, rel=1e-9)
+    rounding = 1e-9 + 1e-11 / statistic  # ours is a difference of numbers as large as num_rows
+    assert block_mixing(rows, block_rows, batch_size) == pytest.approx(expected, rel=rounding)
 
 
 def test_the_expected_statistic_is_the_mean_over_permutations():
