@@ -25,9 +25,11 @@ from tests.devices import DEVICE_FILTERS, libraries_warn_in_their_own_name
 ROOT = Path(__file__).resolve().parents[1]
 COMES_WITH = {"pydantic_core": "pydantic", "starlette": "fastapi"}  # imported by tests, declared by the other
 IMPORT_NAMES = {"scikit-learn": "sklearn"}  # the others follow from the distribution's name
-GPU_TESTS = re.compile(
-    r"\bmark\.gpu\b|^def test\w*\(.*\b(?:any|triton)_device\b", re.MULTILINE
-)  # fixtures with the mark
+GPU_TESTS = re.compile(  # the mark, or a fixture that has it
+    r"^@pytest\.mark\.gpu\b|^pytestmark\b.*\bmark\.gpu\b|\bmarks=pytest\.mark\.gpu\b"
+    r"|^def test\w*\(.*\b(?:any|triton)_device\b",
+    re.MULTILINE,
+)
 MAY_NEED_A_GPU = re.compile(r"\bgpu\b|\b(any|triton)_device\b")
 
 
