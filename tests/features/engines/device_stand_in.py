@@ -257,7 +257,7 @@ class Index:
 def _arrow(values):
     """Arrow's array of a pandas series."""
     found = values.array.__arrow_array__() if isinstance(values.dtype, pd.ArrowDtype) else pa.Array.from_pandas(values)
-    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+    return engine_pandas.one_array(found)
 
 
 def _pandas(values, index=None):
@@ -444,8 +444,13 @@ class DataFrame:
 
 
 def from_pandas(frame):
-    """On the device NaN and null are two things, as in Arrow."""
-    found = pd.DataFrame({name: _pandas(_arrow(frame[name]), frame.index) for name in frame.columns})
+    """NaN and null are two things, as in Arrow; columns begin inside their buffers, as those of a part of a frame."""
+    columns = {}
+    for name in frame.columns:
+        array = _arrow(frame[name])
+        before = array.slice(0, 3)
+        columns[name] = _pandas(pa.concat_arrays([before, array]).slice(len(before)), frame.index)
+    found = pd.DataFrame(columns)
     spend(1, 0, [_arrow(found[name]).nbytes for name in found.columns])
     return DataFrame(found)
 
