@@ -274,7 +274,8 @@ def _check(folder: Path, content: Mapping[str, Any], has_workflow: bool) -> None
         raise BundleError(f"bundle {folder}: damaged, bundle.json is not what was saved. {AGAIN}")
     found = _files(folder, has_workflow)
     for name in sorted(content["files"].keys() | found.keys()):
-        if name not in found or file_checksum(found[name]) != content["files"].get(name):
+        saved = str(content["files"].get(name))
+        if name not in found or file_checksum(found[name], saved) != saved:
             what = "missing" if name not in found else "not what was saved"
             raise BundleError(f"bundle {folder}: missing or damaged, {name} is {what}. {AGAIN}")
 

@@ -50,9 +50,10 @@ class Step:
 def gpu_test_folders(root: Path = ROOT) -> list[str]:
     """Folders of tests, two levels below tests/, in which a file names the mark gpu."""
     found = set()
-    for path in sorted((root / "tests").rglob("*.py")):
+    for path in sorted((root / "tests").rglob("test_*.py")):
         parts = path.relative_to(root).parts[:-1]
-        if parts[:2] == ("tests", "tools") or not re.search(r"\bmarks?\.gpu\b", path.read_text(encoding="utf-8")):
+        text = path.read_text(encoding="utf-8")
+        if parts in (("tests",), ("tests", "tools")) or not re.search(r"\bmark\.gpu\b|\b(any|triton)_device\b", text):
             continue
         found.add("/".join(parts[:3]) if len(parts) > 2 else "/".join(parts))
     return sorted(found)

@@ -219,8 +219,8 @@ def _checked_manifest(folder: Path, verify: bool) -> dict[str, Any]:
             )
         for name, entry in manifest["files"].items():
             path = folder / name
-            whole = path.stat().st_size == entry["bytes"] and not (verify and file_checksum(path) != entry["checksum"])
-            if not whole:
+            saved = str(entry["checksum"])
+            if path.stat().st_size != entry["bytes"] or (verify and file_checksum(path, saved) != saved):
                 raise EmbeddingsError(f"embeddings {folder}: {name} is not what the manifest says. {AGAIN}")
         return {name: manifest[name] for name in ("key", "bundle", "origin", "entities")} | manifest
     except FileNotFoundError as error:

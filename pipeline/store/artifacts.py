@@ -305,11 +305,11 @@ class ArtifactStore:
 
 
 def verified(
-    folder: Path, what: str, checksum: Callable[[Path], str] = file_checksum, alone: bool = True
+    folder: Path, what: str, checksum: Callable[[Path, str], str] = file_checksum, alone: bool = True
 ) -> dict[str, Any]:
     """The manifest of a folder whose files are as it says.
 
-    what: `artifact` or `run`, for messages. checksum: of a file. alone: whether further files are damage, too.
+    what: `artifact` or `run`, for messages. checksum: of a file, by the algorithm of another. alone: whether further files are damage, too.
     """
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
@@ -320,7 +320,7 @@ def verified(
             raise ArtifactError(f"{what} {folder}: file {strange[0]!r} is not in its manifest.")
         for name, entry in manifest["files"].items():
             path = folder / name
-            if path.stat().st_size != entry["bytes"] or checksum(path) != entry["checksum"]:
+            if path.stat().st_size != entry["bytes"] or checksum(path, entry["checksum"]) != entry["checksum"]:
                 raise ArtifactError(f"{what} {folder}: file {name} is not what its manifest says.")
     except ArtifactError:
         raise

@@ -17,7 +17,7 @@ from gigabatch.models.optimizers.ema import WeightAverage
 from gigabatch.models.optimizers.loss_scale import LossScale
 from gigabatch.models.optimizers.precision import Precision
 from gigabatch.pipeline.store.files import atomic_write, replacing
-from gigabatch.pipeline.store.keys import file_checksum
+from gigabatch.pipeline.store.keys import BLAKE2B, file_checksum
 
 log = logging.getLogger(__name__)
 MALFORMED = (
@@ -125,7 +125,7 @@ def load_checkpoint(path: Path, state: TrainingState) -> Progress:
     """
     try:
         known = checksum_file(path).read_text().split()
-        if file_checksum(path) not in known:  # torch reads a file with flipped bits without a word
+        if file_checksum(path, BLAKE2B) not in known:  # torch reads a file with flipped bits without a word
             raise TrainingError(
                 f"checkpoint {path}: damaged (its checksum is not the one in {checksum_file(path).name}). Remove it to "
                 "train from the start."

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import pickle
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -144,9 +146,9 @@ def hashed(monkeypatch) -> list[str]:
     read: list[str] = []
     original = keys.file_checksum
 
-    def counting(path: Path) -> str:
+    def counting(path: Path, *like: str) -> str:
         read.append(Path(path).name)
-        return original(path)
+        return original(path, *like)
 
     for module in (keys, artifacts):
         monkeypatch.setattr(module, "file_checksum", counting)
@@ -779,3 +781,30 @@ def test_gc_removes_old_checkpoints_but_none_that_is_written_to(tmp_path):
     assert [path.name for path in removed] == ["old"]
     assert freed == 5
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir() if path.is_dir()) == ["busy", "new"]
+
+
+def test_checksums_of_before_are_verified_by_their_own_algorithm(tmp_path):
+    """Artifacts, runs and bundles that were made with blake2b stay whole, and damage to them is seen."""
+    file = tmp_path / "words.npy"
+    file.write_bytes(b"0123456789" * 300_000)
+    by_blake2b = hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
+    by_xxh3 = "xxh3:" + xxhash.xxh3_128_hexdigest(file.read_bytes())
+    assert (file_checksum(file, by_blake2b), file_checksum(file)) == (by_blake2b, by_xxh3)
+    os.utime(file, (1, 1))
+    cache = ChecksumCache(tmp_path / "checksums.json")
+    cache.remember(file, file.stat(), by_blake2b)
+    assert cache.checksum(file, by_blake2b) == by_blake2b
+    assert cache.checksum(file) == by_xxh3
+    assert cache.checksum(file, by_blake2b) == by_blake2b
+
+
+def test_an_artifact_of_before_is_found_and_its_damage_seen(tmp_path):
+    store = ArtifactStore(tmp_path)
+    made = store.build("numbers", "a1", lambda folder: (folder / "rows.txt").write_text("1 2 3") and {"rows": 3})
+    manifest = json.loads((made.path / "manifest.json").read_text())
+    digest = hashlib.blake2b(b"1 2 3", digest_size=16).hexdigest()
+    manifest["files"]["rows.txt"]["checksum"] = digest
+    (made.path / "manifest.json").write_text(json.dumps(manifest))
+    assert store.find("numbers", "a1") is not None
+    (made.path / "rows.txt").write_text("1 2 4")
+    assert store.find("numbers", "a1") is None
