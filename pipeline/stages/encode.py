@@ -94,8 +94,13 @@ class PackTask:
 
     engine: str
     preprocessor: Path
-    part: Path
+    part: Part
     out: Path
+
+
+def absolute(part: Part) -> Part:
+    """The files' paths as a worker finds them, which has another working folder."""
+    return [path.absolute() for path in part] if isinstance(part, list) else part.absolute()
 
 
 @lru_cache(maxsize=1)
@@ -191,13 +196,12 @@ def _tables(
 
 
 def _tables_of_workers(
-    preprocessor: Preprocessor, engine: str, parts: Sequence[Path], folder: Path, cluster: Cluster
+    preprocessor: Preprocessor, engine: str, parts: Sequence[Part], folder: Path, cluster: Cluster
 ) -> Iterator[PackedTable]:
     with tempfile.TemporaryDirectory(prefix=".words-", dir=folder) as name:
         work, saved = Path(name).absolute(), folder.absolute().parent / "preprocessor"
         tasks = [
-            PackTask(engine, saved, Path(part).absolute(), work / f"{number:05d}.npy")
-            for number, part in enumerate(parts)
+            PackTask(engine, saved, absolute(part), work / f"{number:05d}.npy") for number, part in enumerate(parts)
         ]
         for path in cluster.in_turn(pack_part, tasks):
             yield PackedTable(torch.from_numpy(np.load(path)), preprocessor.tensor_schema)

@@ -309,7 +309,8 @@ def verified(
 ) -> dict[str, Any]:
     """The manifest of a folder whose files are as it says.
 
-    what: `artifact` or `run`, for messages. checksum: of a file, by the algorithm of another. alone: whether further files are damage, too.
+    what: `artifact` or `run`, for messages. checksum: of a file, by the algorithm of another. alone: whether further
+    files are damage, too.
     """
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())

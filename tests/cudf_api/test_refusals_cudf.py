@@ -81,7 +81,8 @@ FRAME = CheckedFrame({"a": [1, 2], "b": [3.0, 4.0]})
 
 
 @pytest.mark.parametrize("text", [
-    "np.asarray(series)", "list(series)", "[x for x in series]", "series.tolist()", "series.array", "frame.a_b_c.iloc[0]",
+    "np.asarray(series)", "list(series)", "[x for x in series]", "series.tolist()", "series.array",
+    "frame.a_b_c.iloc[0]",
     "frame.sort_values('a', kind='stable')", "frame.groupby('a', observed=False)", "series.astype('float16')",
     "frame['a'].fillna(0, limit=1)", "frames.DataFrame(frame, copy=False)", "frames.Series(series, dtype='float16')",
     "frames.DataFrame.from_dict({'a': [1]}, orient='sideways')", "setattr(series, 'values', 3)",
