@@ -10,6 +10,7 @@ from cudf.core.groupby.groupby import DataFrameGroupBy, SeriesGroupBy
 from cudf.core.series import DatetimeProperties
 
 from tests.cudf_api.checked import CheckedFrame, CheckedSeries, NotInCudf
+from tests.cudf_api.keywords import FILE, text
 from tests.cudf_api.refusals import Stand, _definition, refusal
 
 CLASSES = (cudf.DataFrame, cudf.Series, cudf.Index, cudf.MultiIndex, cudf.RangeIndex, DataFrameGroupBy, SeriesGroupBy,
@@ -81,7 +82,8 @@ FRAME = CheckedFrame({"a": [1, 2], "b": [3.0, 4.0]})
 
 
 @pytest.mark.parametrize("text", [
-    "np.asarray(series)", "list(series)", "[x for x in series]", "series.tolist()", "series.array", "frame.a_b_c.iloc[0]",
+    "np.asarray(series)", "list(series)", "[x for x in series]", "series.tolist()", "series.array",
+    "frame.a_b_c.iloc[0]",
     "frame.sort_values('a', kind='stable')", "frame.groupby('a', observed=False)", "series.astype('float16')",
     "frame['a'].fillna(0, limit=1)", "frames.DataFrame(frame, copy=False)", "frames.Series(series, dtype='float16')",
     "frames.DataFrame.from_dict({'a': [1]}, orient='sideways')", "setattr(series, 'values', 3)",
@@ -95,3 +97,8 @@ def test_a_planted_use_is_refused_when_it_runs(text):
     scope = {"__name__": "control", "np": np, "series": SERIES, "frame": FRAME, "frames": engine.frames}
     with pytest.raises((NotInCudf, AttributeError)):
         eval(compile(text, "planted", "eval"), scope)
+
+
+def test_the_file_of_keywords_is_that_of_the_cudf_installed():
+    """Where it is not: python -m tests.cudf_api.keywords."""
+    assert FILE.read_text() == text()
