@@ -10,6 +10,7 @@ from cudf.core.groupby.groupby import DataFrameGroupBy, SeriesGroupBy
 from cudf.core.series import DatetimeProperties
 
 from tests.cudf_api.checked import CheckedFrame, CheckedSeries, NotInCudf
+from tests.cudf_api.keywords import FILE, text
 from tests.cudf_api.refusals import Stand, _definition, refusal
 
 CLASSES = (cudf.DataFrame, cudf.Series, cudf.Index, cudf.MultiIndex, cudf.RangeIndex, DataFrameGroupBy, SeriesGroupBy,
@@ -96,3 +97,8 @@ def test_a_planted_use_is_refused_when_it_runs(text):
     scope = {"__name__": "control", "np": np, "series": SERIES, "frame": FRAME, "frames": engine.frames}
     with pytest.raises((NotInCudf, AttributeError)):
         eval(compile(text, "planted", "eval"), scope)
+
+
+def test_the_file_of_keywords_is_that_of_the_cudf_installed():
+    """Where it is not: python -m tests.cudf_api.keywords."""
+    assert FILE.read_text() == text()

@@ -1,0 +1,100 @@
+"""Calls that cuDF would refuse, found in the sources where cuDF is not installed.
+
+`cudf_keywords.json` says which keywords cuDF's functions take and which values of them they refuse. It is made by
+`python -m tests.cudf_api.keywords`; `make test-cudf-api` follows cuDF's source itself and sees far more.
+"""
+
+import ast
+import inspect
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import gigabatch
+
+ROOT = Path(gigabatch.__file__).parent
+TABLE = json.loads((Path(__file__).parent / "cudf_keywords.json").read_text())
+HOST = ("features/engines/pandas.py", "features/engines/arrow_columns.py", "features/synthetic/")
+FILES = [path for path in sorted(ROOT.glob("*/**/*.py")) if not str(path.relative_to(ROOT)).startswith(HOST)
+         and (path.relative_to(ROOT).parts[0] == "features" or "features.engines" in path.read_text())]  # fmt: skip
+PANDAS = (
+    pd.DataFrame,
+    pd.Series,
+    pd.core.groupby.DataFrameGroupBy,
+    pd.Series.str,
+    pd.core.indexes.accessors.Properties,
+)
+
+
+def refused(source):
+    """The calls of `….frames.NAME(…)`, `cudf.NAME(…)` and of pandas' methods whose keywords cuDF refuses."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner, name = ast.unparse(node.func.value), node.func.attr
+            if (owner.endswith(".frames") and owner != "self.frames") or owner == "cudf":
+                specs = [TABLE["frames"][name]] if name in TABLE["frames"] else []
+            elif (
+                owner not in ("np", "xp", "self.xp")
+                and node.keywords
+                and name in TABLE["methods"]
+                and pandas_takes(name, node)
+            ):
+                specs = TABLE["methods"][name]
+            else:
+                continue
+            if not any(takes(spec, node.keywords) for spec in specs):
+                yield ast.unparse(node)
+
+
+def pandas_takes(name, node):
+    """Whether some class of pandas has such a method: what is refused here would run on a CPU."""
+    for kind in PANDAS:
+        if callable(getattr(kind, name, None)):
+            parameters = inspect.signature(getattr(kind, name)).parameters
+            if all(keyword.arg in parameters for keyword in node.keywords):
+                return True
+    return False
+
+
+def takes(spec, keywords):
+    """Whether a function with this entry of the table takes the keywords; what is no constant may have any value."""
+    if spec == "**":
+        return True
+    for keyword in keywords:
+        if keyword.arg is None:
+            continue
+        if keyword.arg not in spec:
+            return False
+        values = spec[keyword.arg]
+        if isinstance(keyword.value, ast.Constant):
+            given = keyword.value.value
+            if any(value == given and type(value) is type(given) for value in values):
+                return False
+    return True
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_call_has_a_keyword_that_cudf_refuses(path):
+    assert list(refused(path.read_text())) == []
+
+
+@pytest.mark.parametrize("call", [
+    "engine.frames.DataFrame(columns, index=frame.index, copy=False)",
+    "engine.frames.merge_asof(left, right)", "frame.sort_values(['a'], kind='stable')", "frame.sort_values('a', key=3)",
+    "frame.groupby('a', observed=False)", "module.frames.to_datetime(column, exact=False)",
+    "engine_of(frame).frames.qcut(column, 4)",
+])  # fmt: skip
+def test_a_planted_keyword_is_refused(call):
+    assert list(refused(f"found = [{call}]")) == [call]
+
+
+@pytest.mark.parametrize("call", [
+    "engine.frames.DataFrame(columns, index=frame.index)", "frame.sort_values(names, ascending=[True, False])",
+    "frame.groupby('a', sort=False)", "frame.groupby('a', dropna=False)", "frame.merge(other, on='a', how='left')",
+    "engine.frames.concat(parts, ignore_index=True)", "frame.reset_index(drop=True)",
+    "operator.merge(left, right=other)",
+])  # fmt: skip
+def test_a_sound_call_is_not(call):
+    assert list(refused(call)) == []
