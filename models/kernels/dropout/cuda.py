@@ -59,7 +59,7 @@ def keeps(row, n, num_columns, seed, least):
     """1 where the mask keeps element (row, n) of [B, num_columns], else 0, as float32: [BLOCK_B, BLOCK_N]."""
     first = tl.load(seed).to(tl.uint32)
     second = tl.load(seed + 1).to(tl.uint32)
-    counter = row.to(tl.uint32)[:, None] * num_columns.to(tl.uint32) + n.to(tl.uint32)[None, :]  # modulo 2^32
+    counter = (row.to(tl.uint32)[:, None] * num_columns + n.to(tl.uint32)[None, :]).to(tl.uint32)  # modulo 2^32
     hashes = _mixed(_mixed(counter ^ first) ^ second)
     return ((hashes >> 1).to(tl.int32) >= least).to(tl.float32)
 

@@ -49,10 +49,13 @@ def update_sorted(
         slots = gradient.new_empty(group.num_tables, num_spans, 2, group.block_d, dtype=torch.float32)
         slot_counts = gradient.new_empty(group.num_tables, num_spans, 2, dtype=torch.float32)
         aligned = gradient.stride(0) % unit == 0 and gradient.data_ptr() % 16 == 0
+        tile = tile_rows(span, group.block_d)
+        # 128 registers a thread at most: a full second moment is one more tile of them
+        heavy = tile * group.block_d * (2 if arguments["FORM"][1] else 1) > 4096
         common = {
             "BLOCK_D": group.block_d,
             "VECTOR": group.vector,
-            "num_warps": 4 if group.block_d <= 16 and span <= 64 else 8,
+            "num_warps": 16 if heavy else 4 if group.block_d <= 16 and span <= 64 else 8,
             **arguments,
         }
         _update_spans[(num_spans, group.num_tables)](
@@ -66,7 +69,7 @@ def update_sorted(
             group.first,
             num_rows,
             SPAN=span,
-            BLOCK_N=tile_rows(span, group.block_d),
+            BLOCK_N=tile,
             GRADIENT_VECTOR=group.vector if aligned else 1,
             **common,
         )
@@ -95,8 +98,8 @@ def span_length(num_rows: int) -> int:
 
 def tile_rows(span: int, block_d: int) -> int:
     """Entries of a tile: 4,096 elements on 256 threads keep 16 loads a thread in flight and four tensors of the update
-    in 64 registers; at most 256 entries, as a scan costs the logarithm of it, at least 8 for very wide tables."""
-    return min(span, 256, max(8, 4096 // block_d))
+    in 64 registers; at most 256 entries, as a scan costs the logarithm of it, at least 4 for very wide tables."""
+    return min(span, 256, max(4, 4096 // block_d))
 
 
 @triton.jit
