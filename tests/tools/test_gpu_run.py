@@ -91,7 +91,7 @@ def test_what_hangs_is_killed_with_its_grandchildren_and_keeps_its_log(tmp_path,
     script = f"trap '' TERM; echo begun; (trap '' TERM; sleep 60 & echo $! > {tmp_path}/pid; wait) & wait; sleep 60"
     started = time.monotonic()
     code, page, records = run(tmp_path, shell("hangs", script, seconds=1), shell("fine", "true"))
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 55
     assert code == 1
     assert records["hangs"].verdict == "timed out"
     assert "killed at its limit of 1 s" in page
@@ -261,14 +261,14 @@ steps = [Step(1, "one", (slow,)), Step(2, "two", (Command("never", ("true",), 5,
 sys.exit(gpu_run.main(["--out", "{tmp_path}/out"], steps))
 """
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as runner:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         while not (tmp_path / "pid").read_text() and time.monotonic() < deadline:
             time.sleep(0.05)
         early = (tmp_path / "out/page.md").read_text()
         runner.send_signal(number)
-        runner.communicate(timeout=30)
+        runner.communicate(timeout=120)
     assert runner.returncode == 1
     assert "not finished" in early  # what a kill would have left
     page = (tmp_path / "out/page.md").read_text()
