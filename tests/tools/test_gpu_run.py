@@ -392,7 +392,7 @@ def benchmark_files():
     return found
 
 
-@pytest.mark.parametrize("module", benchmark_files())
+@pytest.mark.parametrize("module", sorted(benchmark_files()))
 def test_a_box_without_our_packages_can_ask_for_help(module):
     """Imports at the top of a file are of what every box has; others stand in `with needed()` or in a function."""
     top = ast.Module(
