@@ -372,7 +372,7 @@ class RunConfig(Settings):
         1_000_000, ge=1, description="rows of a Parquet part of the features stage, and so of what is in memory at once"
     )
     handover: Literal["auto", "on", "off"] = Field(
-        "off",
+        "auto",
         description="packed rows go to training in memory while a thread writes them; auto: where a GPU trains and "
         "they fit; on: also where a CPU trains; off: they are written first, then read",
     )
