@@ -11,6 +11,7 @@ FORMAT ?= ml-1m
 SECONDS ?= 60
 PYTHON_VERSION ?= 3.12
 BOX ?= tools/gpu_box.txt
+BOX_TESTS ?= tests/loaders/order tests/loaders/batches tests/models/layers tests/models/optimizers
 TARGET ?= csv parquet preprocessor statistics vocabulary workflow packed fastai nvtabular expression steps
 VENV := .venv
 SHELL := /bin/bash
@@ -111,8 +112,9 @@ test-cudf-api: $(READY)  ## every cuDF call of the operators against cuDF's real
 	.venv-cudf/bin/python -m pytest tests/cudf_api $(ARGS)
 
 test-gpu-box: .venv-box/.ready  ## what `make gpu-check` will meet on the offline box, here: its versions, its lack of packages (3 GB)
-	.venv-box/bin/python -m pytest -m gpu --collect-only -q
-	OMP_NUM_THREADS=1 .venv-box/bin/python -m pytest --box -q tests/loaders tests/models tests/pipeline/training $(ARGS)
+	.venv-box/bin/python -m pytest -m gpu --collect-only -qq
+	.venv-box/bin/python tests/tools/helps.py > .venv-box/helps.json
+	OMP_NUM_THREADS=1 .venv-box/bin/python -m pytest --box -q $(BOX_TESTS) $(ARGS)
 
 .venv-box/.ready: Makefile
 	for python in python3.12 $(HOME)/.pyenv/versions/3.12*/bin/python python3; do \

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bare_python import BarePython
 from tools import gpu_page, gpu_run, gpu_steps
 from tools.gpu_steps import PYTHON, Command, Step
 
@@ -343,28 +344,14 @@ def test_every_command_names_what_is_there(command):
     assert (ROOT / f"{argv[2].replace('.', '/')}.py").exists()
 
 
-def test_the_flags_of_every_benchmark_and_tool_are_known():
-    """By each parser's own help; all modules in one process, whose imports cost more than the rest."""
+def test_a_bare_box_gives_the_help_of_every_benchmark_and_tool_with_the_flags_that_steps_use(tmp_path):
     wanted = {}
     for command in COMMANDS:
         module = command.argv[command.argv.index("-m") + 1]
         if module != "pytest":
             flags = [part for part in command.argv[command.argv.index("-m") + 2 :] if part.startswith("--")]
             wanted.setdefault(module, set()).update(flags)
-    script = """
-import contextlib, io, json, runpy, sys
-found = {}
-for module in json.loads(sys.argv[1]):
-    text, sys.argv[1:] = io.StringIO(), ["--help"]
-    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
-        runpy.run_module(module, run_name="__main__")
-    found[module] = text.getvalue()
-print(json.dumps(found))
-"""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script, json.dumps(list(wanted))], cwd=ROOT, capture_output=True,
-        text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=300, check=False,
-    )  # fmt: skip
+    done = BarePython(tmp_path)("tests/tools/helps.py")
     assert done.returncode == 0, done.stderr[-3000:]
     helps = json.loads(done.stdout)
     for module, flags in wanted.items():
