@@ -452,18 +452,19 @@ def test_bfloat16_learns_as_float32_does(tmp_path):
     assert low == pytest.approx(wanted, rel=0.03)
 
 
-def half_run(folder, precision, **settings):
-    """DeepFM, whose products are not folded."""
+def half_run(folder, precision, kind="deepfm", **settings):
+    """DeepFM, whose products are not folded, or the tabular model, whose are."""
     torch.manual_seed(1)
-    model = shelf_build("deepfm", ModelInputs(NUM_IDS, 3, 1), layers=(16, 8), dropout=0.0)
+    model = shelf_build(kind, ModelInputs(NUM_IDS, 3, 1), layers=(16, 8), dropout=0.0)
     hook = settings.pop("after_step", lambda step: None)
     return run(folder, settings_of(precision=precision, **settings), model=model, after_step=hook)
 
 
+@pytest.mark.parametrize("kind", ["deepfm", "tabular"])
 @pytest.mark.parametrize("optimizer", ["lamb", "adamw"])
-def test_float16_learns_as_float32_does(tmp_path, optimizer):
+def test_float16_learns_as_float32_does(tmp_path, optimizer, kind):
     """Within 3 % of the valid loss after six epochs."""
-    settings = {"epochs": 6, "optimizer": optimizer}
+    settings = {"epochs": 6, "optimizer": optimizer, "kind": kind}
     wanted, low = (half_run(tmp_path / p, p, **settings).curve for p in ("float32", "float16"))
     assert wanted != low
     assert wanted[-1]["valid_loss"] < 0.8 * wanted[0]["train_loss"]
@@ -484,14 +485,15 @@ def test_a_scale_that_is_still_being_found_ends_no_training(tmp_path, monkeypatc
     assert trained.curve[-1]["valid_loss"] < trained.curve[9]["valid_loss"]
 
 
-def test_a_float16_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", ["deepfm", "tabular"])
+def test_a_float16_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(loss_scale, "START", 2.0**40)  # found while the run is stopped
-    whole = half_run(tmp_path / "whole", "float16", epochs=4)
+    whole = half_run(tmp_path / "whole", "float16", kind, epochs=4)
     hook = crash_at(6, 22)
     for _ in range(2):
         with pytest.raises(Crash):
-            half_run(tmp_path / "parts", "float16", epochs=4, after_step=hook)
-    resumed = half_run(tmp_path / "parts", "float16", epochs=4, after_step=hook)
+            half_run(tmp_path / "parts", "float16", kind, epochs=4, after_step=hook)
+    resumed = half_run(tmp_path / "parts", "float16", kind, epochs=4, after_step=hook)
     assert differing(weights(whole), weights(resumed)) == []
     assert resumed.curve == whole.curve
     assert any("overflowed_steps" in line for line in whole.curve)
