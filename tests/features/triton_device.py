@@ -1,17 +1,12 @@
 """Triton kernels run on the GPU where there is one, and in Triton's interpreter, on CPU tensors, where there is none.
 
-Imported by the conftest of each folder that tests them, before anything imports triton: it decides when a kernel is
-declared.
+tests/conftest.py sets TRITON_INTERPRET. Imported by the conftest of each folder that tests them.
 """
 
 import importlib.util
-import os
 
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(

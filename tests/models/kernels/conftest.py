@@ -1,14 +1,11 @@
 """Triton kernels run on the GPU where there is one and in Triton's interpreter, on CPU tensors, where there is none."""
 
 import importlib.util
-import os
 
 import pytest
 import torch
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is declared, so before the first import of triton
 
 
 @pytest.fixture(
