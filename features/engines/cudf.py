@@ -267,8 +267,8 @@ def _differ(column: cudf.Series, values: cudf.Series, places: cupy.ndarray) -> c
     if len(values) == 0:
         return cupy.zeros(len(column), dtype="bool")
     expected = values.take(cupy.maximum(places, 0)).reset_index(drop=True)
-    other = (column.reset_index(drop=True) != expected).fillna(True).to_cupy()
-    return other & (places >= 0)
+    other = (column.reset_index(drop=True) != expected).fillna(True)
+    return array(other) & (places >= 0)
 
 
 def _warn_of_collision(column: cudf.Series, what: str) -> None:

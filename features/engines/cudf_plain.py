@@ -51,7 +51,8 @@ def write_parquet(frame: cudf.DataFrame, path: Any) -> None:
 def array(series: cudf.Series, fill: Any = None) -> cupy.ndarray:
     if fill is not None:
         series = series.fillna(fill)
-    return series.to_cupy()
+    kind = _plain_kind(series.dtype)
+    return (series if kind is None else series.astype(kind)).to_cupy()
 
 
 def series(values: cupy.ndarray, like: cudf.DataFrame, valid: cupy.ndarray | None = None) -> cudf.Series:
@@ -179,8 +180,7 @@ def map_columns(function: Any, columns: Sequence[str]) -> list[Any]:
 
 def as_typed(column: cudf.Series, dtype: str, nullable: bool) -> cudf.Series | None:
     if dtype == "string":
-        plain = not isinstance(column.dtype, cudf.CategoricalDtype | cudf.ListDtype)
-        return column if column.dtype.kind == "O" and plain else None
+        return column if str(column.dtype) in ("str", "object") else None
     whole = dtype in ("int32", "int64", "bool")
     fits = str(column.dtype) == dtype and (not whole or nullable or not bool(column.isna().any()))
     return column if fits else None
@@ -191,7 +191,19 @@ def to_host(values: Any) -> np.ndarray:
 
 
 def from_pandas(frame: pd.DataFrame) -> cudf.DataFrame:
-    return cudf.from_pandas(frame)
+    found = cudf.from_pandas(frame)
+    kinds = {name: kind for name in found.columns if (kind := _plain_kind(found[name].dtype)) is not None}
+    return found.astype(kinds) if kinds else found
+
+
+def _plain_kind(dtype: Any) -> str | None:
+    """The type that a column has where cuDF itself makes it, for one of pandas' masked or Arrow types, else None.
+
+    cuDF takes such types over from a pandas frame, and `to_cupy` then refuses the column.
+    """
+    if not isinstance(dtype, pd.api.extensions.ExtensionDtype) or dtype.kind not in "iufb":
+        return None
+    return str(dtype.numpy_dtype)  # type: ignore[attr-defined]
 
 
 def to_pandas(frame: cudf.DataFrame) -> pd.DataFrame:

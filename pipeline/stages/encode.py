@@ -28,7 +28,7 @@ Part = Path | list[Path]  # Parquet files that are read as one frame
 def read_together(engine: str, parts: Sequence[Path], rows_per_part: int) -> list[Part]:
     """The parts of a split as they are read: on cuDF, whose every call has a price, as many files at once as hold
     `rows_per_part` rows together; one that holds more by itself. The packed rows are the same."""
-    if engine != "cudf":
+    if not engine.startswith("cudf"):
         return list(parts)
     found: list[list[Path]] = []
     filled = 0

@@ -58,7 +58,7 @@ def hands_over(
     if wanted == "off" or config.cluster != "none" or train.residency == "stream":
         return False
     num_rows = sum(rows.values())
-    on_gpu, packed_there = torch.device(device).type != "cpu", engine == "cudf"
+    on_gpu, packed_there = torch.device(device).type != "cpu", engine.startswith("cudf")
     fits_host = num_rows * row_bytes <= HOST_SHARE * free_host_bytes
     if not on_gpu:
         return wanted == "on" and not packed_there and fits_host

@@ -224,7 +224,8 @@ def _bincount(values, minlength=0):
 cupy = types.ModuleType("cupy")
 cupy.__spec__ = importlib.machinery.ModuleSpec("cupy", None)
 cupy.__dict__.update(
-    {name: getattr(np, name) for name in ("float32", "float64", "int32", "int64", "uint32", "uint64", "bool_")}
+    {"cuda": types.SimpleNamespace(is_available=lambda: False)}
+    | {name: getattr(np, name) for name in ("float32", "float64", "int32", "int64", "uint32", "uint64", "bool_")}
     | {name: _elementwise(getattr(np, name)) for name in (
         "abs", "clip", "isfinite", "isinf", "isnan", "maximum", "minimum", "searchsorted", "where",
     )}
@@ -387,9 +388,9 @@ class Series:
 class DataFrame:
     __module__ = "cudf.core.dataframe"
 
-    def __init__(self, columns):
+    def __init__(self, columns, index=None):
         if isinstance(columns, dict):
-            columns = pd.DataFrame({name: Series(values).held for name, values in columns.items()})
+            columns = pd.DataFrame({name: Series(values, index).held for name, values in columns.items()})
         self.held = columns
 
     @property

@@ -121,6 +121,7 @@ CASES = {
     "column_statistics": [lambda e, f, d, name=name: (f[name],) for name in ("x", "y", "z")],
     "counts_together": [lambda e, f, d: (searches(e, f),)],
     "direct_counts": [lambda e, f, d: (f["wide"],)],
+    "frame": [lambda e, f, d: ({"x": f["x"], "place": e.arrays.arange(len(f))}, f)],
     "from_pandas": [lambda e, f, d: (table(50),)],
     "hash64": [lambda e, f, d: (f["whole"],)],
     "lookup": [lambda e, f, d: (counted_by(e, f)["value"],)],
@@ -154,7 +155,8 @@ CASES = {
 LIBRARY = {"from_pandas", "read_columns", "read_csv", "read_parquet", "to_pandas", "write_parquet"}  # its own reading
 # The most that a call may cost: launches, reads (by case where they differ), temporaries, and their bytes a row.
 BOTH = {
-    "array": (1, 0, 1, 5), "as_typed": (2, 1, 1, 1), "direct_counts": (0, 0, 0, 0), "hash64": (3, 1, 2, 9),
+    "array": (1, 0, 1, 5), "as_typed": (2, 1, 1, 1), "direct_counts": (0, 0, 0, 0), "frame": (1, 0, 1, 9),
+    "hash64": (3, 1, 2, 9),
     "map_columns": (0, 0, 0, 0), "parquet_columns": (0, 0, 0, 0), "positions_and_nulls": (0, 0, 0, 0),
     "series": (1, 0, 1, 9), "sort_counts": (3, 0, 2, 1), "sum_counts": (6, 2, 2, 1), "to_host": (0, 1, 0, 0),
     "value_counts": (12, 3, 6, 40), "with_nulls": (1, 0, 1, 9),

@@ -80,7 +80,7 @@ def test_cudf_reads_small_files_together_up_to_the_rows_of_a_part(tmp_path, monk
         start += size
     assert read_together("pandas", paths, 50) == paths
     assert read_together("cudf", paths, 1) == paths
-    assert read_together("cudf", paths, 1000) == [paths]
+    assert read_together("cudf", paths, 1000) == read_together("cudf_plain", paths, 1000) == [paths]
     together = read_together("cudf", paths, 50)
     assert together == [paths[:3], paths[3:]]
     assert read_together("cudf", paths, 30) == [paths[:2], paths[2], paths[3], paths[4]]

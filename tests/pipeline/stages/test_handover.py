@@ -395,11 +395,13 @@ ROWS = {"train": 8 * GIB // 100, "valid": GIB // 100, "test": GIB // 100}  # 10 
         ({"handover": "on"}, "pandas", "cpu", {}, True),
         ({"handover": "on"}, "pandas", "cpu", {"free_host_bytes": 19 * GIB}, False),
         ({"handover": "on"}, "cudf", "cpu", {}, False),
+        ({"handover": "on"}, "cudf_plain", "cpu", {}, False),  # it packs on the GPU too
         ({"handover": "on", "cluster": "local"}, "pandas", "cpu", {}, False),
         ({"handover": "on", "train": {"residency": "stream"}}, "pandas", "cpu", {}, False),
         ({"handover": "auto", "train": {"residency": "host"}}, "cudf", "cuda", {}, False),
         ({"handover": "auto", "train": {"residency": "device"}}, "cudf", "cuda", {}, True),
         ({"handover": "auto", "train": {"negatives": {"per_positive": 4}}}, "cudf", "cuda", {}, False),
+        ({"handover": "auto", "train": {"negatives": {"per_positive": 4}}}, "cudf_plain", "cuda", {}, False),
         (
             {"handover": "auto", "train": {"negatives": {"per_positive": 4}}},
             "pandas", "cuda", {"free_device_bytes": 19 * GIB}, False,  # valid is there five times
