@@ -66,7 +66,8 @@ class Writing:
     """An artifact that a thread of this process is writing.
 
     The thread is no daemon: a process that ends waits for it. It ends early where somebody asks the process to stop.
-    A failure that nobody has asked for is logged when this object goes, at the end of the process at the latest.
+    A failure that nobody has asked for is logged when this object and the thread are gone, at the end of the process at
+    the latest.
 
     Parameters
     ----------
@@ -89,8 +90,9 @@ class Writing:
         self.path, self.key = path, key
         self._future: Future[Artifact] = Future()
         self._asked: list[bool] = []  # not empty: somebody has been given the failure
-        weakref.finalize(self, _log_failure, self._future, self._asked)
-        arguments = (self._future, self._asked, path, work)
+        weakref.finalize(self, _log_when_done, self._future, self._asked)
+        # The event is there before the thread is, which may begin to run only after a signal has come.
+        arguments = (self._future, self._asked, path, work, stop_event())
         threading.Thread(target=_write_behind, args=arguments, name=f"write {path.parent.name}").start()
 
     def result(self) -> Artifact:
@@ -111,10 +113,13 @@ class Writing:
 
 
 def _write_behind(
-    future: Future[Artifact], asked: list[bool], path: Path, work: Callable[[Callable[[], None]], Artifact]
+    future: Future[Artifact],
+    asked: list[bool],
+    path: Path,
+    work: Callable[[Callable[[], None]], Artifact],
+    stop: threading.Event,
 ) -> None:
-    """The thread of a `Writing`, whose traceback must not keep that object alive."""
-    stop = stop_event()
+    """The thread of a `Writing`, whose traceback must not keep that object alive. stop: set where the process is to."""
 
     def check() -> None:
         if stop.is_set():
@@ -127,9 +132,14 @@ def _write_behind(
         future.set_exception(error)
 
 
-def _log_failure(future: Future[Artifact], asked: list[bool]) -> None:
-    if not asked and future.done() and (error := future.exception()) is not None:
-        log.error("%s", error)
+def _log_when_done(future: Future[Artifact], asked: list[bool]) -> None:
+    """Log a failure that nobody can ask for any more: at once, or in the thread that still writes, when it fails."""
+
+    def log_failure(done: Future[Artifact]) -> None:
+        if not asked and (error := done.exception()) is not None:
+            log.error("%s", error)
+
+    future.add_done_callback(log_failure)
 
 
 class ArtifactStore:

@@ -154,6 +154,31 @@ def test_a_failure_that_nobody_asks_for_is_logged_once(store, caplog):
     assert record.getMessage().startswith("encode: could not write to ")
 
 
+def test_a_failure_is_logged_when_the_writing_was_let_go_of_before_it_failed(store, gate, caplog):
+    """`Features.encode` whose result nobody keeps."""
+    store.build_behind("encode", "a1", begin(gate, OSError(errno.ENOSPC, "No space left on device")))
+    gc.collect()
+    assert caplog.records == []
+    gate.set()
+    for thread in threading.enumerate():
+        if thread.name == "write encode":
+            thread.join(SECONDS)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("encode: could not write to ")
+
+
+def test_a_signal_that_comes_before_the_thread_runs_ends_it_too(tmp_path, monkeypatch):
+    held, real = [], threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: held.append(thread))
+    writing = Writing(tmp_path / "a1", "a1", lambda check: check() or Artifact(tmp_path / "a1", "a1", {}))
+    with pytest.raises(Stopped), stoppable():
+        signal.raise_signal(signal.SIGTERM)
+    (thread,) = held
+    real(thread)
+    with pytest.raises(ArtifactError, match="because the process was asked to stop"):
+        writing.result()
+
+
 def test_a_signal_ends_the_writing_too_and_leaves_nothing(store, caplog):
     def endless(folder: Path):
         (folder / "first.txt").write_text("a")
