@@ -19,7 +19,7 @@ from gigabatch.features import engines
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from tests.cudf_api.checked import CheckedFrame, NotInCudf, check_call
 
-MODULES = {"cudf": cudf, "cupy": cupy}
+MODULES = {"cudf": cudf, "cupy": cupy, "cupy.cuda": cupy.cuda}
 CLASSES = (cudf.DataFrame, cudf.Series, DataFrameGroupBy, cupy.ndarray, np.dtype, pylibcudf.Column)
 PLAIN = ("torch", "np", "pd", "pq", "warnings")
 # Names in the engines that stand for objects of this project, of Python or of NumPy.
@@ -51,8 +51,8 @@ def calls(source):
 def candidates(node):
     """(function, whether it takes self) that the call may mean: one for a module, one a class for a method."""
     owner, name = node.func.value, node.func.attr
-    if isinstance(owner, ast.Name) and owner.id in MODULES:
-        return [(getattr(MODULES[owner.id], name), False)] if hasattr(MODULES[owner.id], name) else []
+    if (module := MODULES.get(ast.unparse(owner))) is not None:
+        return [(getattr(module, name), False)] if hasattr(module, name) else []
     return [(getattr(kind, name), True) for kind in CLASSES if hasattr(kind, name)]
 
 
@@ -83,7 +83,8 @@ def test_every_call_of_the_cudf_engines_fits_cudf_or_cupy(source):
 @pytest.mark.parametrize(
     "call",
     ["cudf.merge_asof(a, b)", "cudf.DataFrame(a, bogus=1)", "frame.combine_first(a)", "cupy.no_such()",
-     "frame.to_parquet()", "column.case_when(a)", "frame.sort_values(a, colour=1)"],
+     "frame.to_parquet()", "column.case_when(a)", "frame.sort_values(a, colour=1)",
+     "cupy.cuda.is_there()"],
 )  # fmt: skip
 def test_the_source_check_catches_what_does_not_exist(call):
     assert refused(call) == [call]
