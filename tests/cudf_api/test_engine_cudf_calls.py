@@ -24,7 +24,7 @@ from gigabatch.features.engines import cudf_plain
 from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from tests.cudf_api.checked import CheckedFrame, NotInCudf, check_call
 
-MODULES = {"cudf": cudf, "cupy": cupy}
+MODULES = {"cudf": cudf, "cupy": cupy, "cupy.cuda": cupy.cuda}
 CLASSES = (cudf.DataFrame, cudf.Series, DataFrameGroupBy, cupy.ndarray, np.dtype, pylibcudf.Column)
 PLAIN = ("torch", "np", "pd", "pq", "warnings")
 # Names in the engines that stand for objects of this project, of Python or of NumPy.

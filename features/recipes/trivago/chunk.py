@@ -64,7 +64,7 @@ def explode(rows: Any, books: Books) -> Tables:
     """The tables of a chunk's coded rows in order of time; `target` is null without a reference."""
     engine = engine_of(rows)
     xp = engine.arrays
-    asked = engine.array(rows["action"]) == books.code("action_type", CLICKOUT)
+    asked = books.acted((CLICKOUT,))[engine.array(rows["action"])]
     place = xp.nonzero(asked & engine.array(rows["impressions"].notna()))[0]
     shown = rows[["impressions", "prices", "item_id", "has_reference"]].take(place).reset_index(drop=True)
     shown = shown.rename(columns={"item_id": "clicked_item"})
@@ -175,10 +175,7 @@ class Chunk:
 
     def acted(self, actions: tuple[str, ...]) -> Any:
         """bool [rows]: the action is one of these."""
-        found = self.xp.zeros(len(self.row["action"]), dtype=bool)
-        for action in actions:
-            found |= self.row["action"] == self.books.code("action_type", action)
-        return found
+        return self.books.acted(actions)[self.row["action"]]
 
     def sessions(self) -> Family:
         return self.family("session", rows=self.row["session"])

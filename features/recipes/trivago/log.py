@@ -127,6 +127,7 @@ class Books:
     def __init__(self, engine: str, frames: dict[str, pd.DataFrame]) -> None:
         self.engine = load_engine(engine)
         self.frames = {name: self.engine.from_pandas(frame) for name, frame in frames.items()}
+        self._actions: np.ndarray | None = None
 
     @classmethod
     def of(cls, surveys: Sequence[Survey], engine: str) -> Books:
@@ -145,9 +146,14 @@ class Books:
         """int64 numbers of the column's values, -1 for null."""
         return self.engine.positions_in(_named(log, column), self.frames[column]["value"])
 
-    def code(self, column: str, value: str) -> int:
-        """The number of one name, -1 where it does not occur."""
-        return int(self.engine.positions_in(self.engine.frames.Series([value]), self.frames[column]["value"])[0])
+    def acted(self, actions: Sequence[str]) -> Any:
+        """bool [names + 1]: whether a number of `action_type` is one of these actions; the last entry is that of -1.
+
+        The names are read once: asked for one by one, each would be a join on a GPU.
+        """
+        if self._actions is None:
+            self._actions = self.engine.to_pandas(self.frames["action_type"])["value"].to_numpy(dtype=object)
+        return self.engine.arrays.asarray(np.append(np.isin(self._actions, list(actions)), False))
 
     def array(self, column: str, field: str) -> Any:
         return self.engine.array(self.frames[column][field])

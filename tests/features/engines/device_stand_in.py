@@ -234,7 +234,8 @@ cupy.__dict__.update(
     | {"ndarray": ndarray, "asnumpy": _asnumpy, "asarray": _asarray, "ascontiguousarray": _ascontiguousarray,
        "unique": _unique, "bincount": _bincount, "empty": _created(np.empty, 0),
        "argsort": lambda values: fresh(np.argsort(values.held, kind="stable"), launches=2),
-       "flatnonzero": lambda values: fresh(np.flatnonzero(values.held), launches=3, reads=1)}
+       "flatnonzero": lambda values: fresh(np.flatnonzero(values.held), launches=3, reads=1),
+       "cuda": types.SimpleNamespace(is_available=lambda: False)}  # no device, so no pool of its memory either
 )  # fmt: skip
 
 
@@ -434,10 +435,10 @@ class DataFrame:
 
         return types.SimpleNamespace(agg=lambda how: DataFrame(agg(how)))
 
-    def to_parquet(self, path, index, compression):
+    def to_parquet(self, path, index, compression="snappy", row_group_size_rows=1_000_000):  # cuDF's defaults
         assert not index
         spend(reads=1)
-        self.held.to_parquet(path, index=False, compression=compression.lower())
+        self.held.to_parquet(path, index=False, compression=compression.lower(), row_group_size=row_group_size_rows)
 
     def to_pandas(self):
         spend(reads=1)

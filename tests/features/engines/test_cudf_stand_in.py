@@ -6,10 +6,12 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import types
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -21,6 +23,8 @@ from gigabatch.features.exact.column_statistics import ColumnStatistics
 from gigabatch.features.exact.float_order import InfinityFound
 from gigabatch.features.exact.quantiles import RadixHistogram, Search, middle_ranks, selected
 from gigabatch.features.exact.sums import ExactSum, sum_of_squares
+from gigabatch.features.recipes.trivago.chunk import Chunk
+from gigabatch.features.recipes.trivago.log import ITEM_ACTIONS, Books
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="the stand-in lies in host memory; a GPU has the real thing"),
@@ -230,6 +234,33 @@ def alike(name, found, expected, together):
     if name == "sum_counts":  # in no order
         return sorted(zip(*plain(found).values(), strict=True)) == sorted(zip(*plain(expected).values(), strict=True))
     return plain(found) == plain(together if expected is None else expected)
+
+
+def test_which_rows_of_a_trivago_log_are_such_actions_is_one_lookup(engine, stand_in):
+    """A chunk asks a dozen times. The second time it costs a table of as many entries as there are names, and a gather;
+    nothing is read."""
+    names = sorted([*ITEM_ACTIONS, "filter selection", "search for poi"])
+    frames = {"action_type": pd.DataFrame({"value": pd.array(names, pd.ArrowDtype(pa.string()))})}
+    action = np.random.default_rng(3).integers(-1, len(names), ROWS)
+    chunk = types.SimpleNamespace(
+        books=Books(engine.__name__.rpartition(".")[2], frames),
+        row={"action": stand_in.cupy.asarray(action)},
+        xp=stand_in.cupy,
+    )
+    for actions in (ITEM_ACTIONS, ("no such action",), ITEM_ACTIONS[:2]):
+        with stand_in.counted() as cost:
+            found = Chunk.acted(chunk, actions)
+        assert stand_in.cupy.asnumpy(found).tolist() == [code >= 0 and names[code] in actions for code in action]
+    assert (cost.launches, cost.reads) <= (3, 0), cost
+
+
+def test_parquet_is_written_for_readers_on_a_gpu(engine, stand_in, tmp_path):
+    """A part of more rows than cuDF puts into a row group by itself is one, and zstd, slow to unpack, is not used."""
+    frame = stand_in.from_pandas(pd.DataFrame({"x": np.arange(1_000_001) % 7}))
+    engine.write_parquet(frame, tmp_path / "part.parquet")
+    written = pq.read_metadata(tmp_path / "part.parquet")
+    assert [written.row_group(number).num_rows for number in range(written.num_row_groups)] == [1_000_001]
+    assert written.row_group(0).column(0).compression == "SNAPPY"
 
 
 @pytest.mark.parametrize(
