@@ -293,6 +293,11 @@ def as_typed(column: pd.Series, dtype: str, nullable: bool) -> pd.Series | None:
     return column if str(found) == {"float32": "float", "float64": "double"}.get(dtype) else None
 
 
+def float_text(column: pd.Series) -> pd.Series:
+    """The floats as the shortest text that stands for each alone; of a null some text."""
+    return column.astype("str")
+
+
 def to_host(values: Any) -> np.ndarray:
     """An array of this engine as a NumPy array."""
     return np.asarray(values)
