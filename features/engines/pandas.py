@@ -107,7 +107,7 @@ def with_nulls(whole: pd.Series, null: pd.Series) -> pd.Series:
 
 
 def codes(column: pd.Series) -> np.ndarray:
-    """int64 number of each value, equal values equal numbers, dense from 0; -1 for null."""
+    """int64 number of each value, equal values equal numbers, from 0 by first appearance; -1 for null."""
     values = _arrow(column)
     if codable(values.type):
         return distinct(values).codes.astype("int64")
