@@ -23,6 +23,7 @@ from gigabatch.features.engines.cudf_plain import (
     array,
     as_typed,
     direct_counts,
+    float_text,
     frame,
     from_pandas,
     hash64,
@@ -58,6 +59,7 @@ __all__ = [
     "column_statistics",
     "counts_together",
     "direct_counts",
+    "float_text",
     "frame",
     "from_pandas",
     "hash64",
@@ -91,7 +93,11 @@ MOST_BINS = 64  # of a column that are looked into by the kernel, which reads th
 
 def codes(column: cudf.Series) -> cupy.ndarray:
     found = _numbered(column)
-    return cudf_plain.codes(column) if found is None else found.codes.astype("int64")
+    if found is None:
+        return cudf_plain.codes(column)
+    number = cupy.full(len(found.first) + 1, -1, dtype="int64")  # by first appearance, as other engines; last: of null
+    number[cupy.argsort(found.first)] = cupy.arange(len(found.first))
+    return number[found.codes]
 
 
 def coded(column: cudf.Series) -> CodedColumn:
@@ -216,9 +222,10 @@ class Lookup:
 
 @dataclass(frozen=True)
 class _Numbered:
-    """codes: int32 [N], -1 for null. values: a column of each value once, counts: int64, by code."""
+    """codes: int32 [N], -1 for null. first: row, values: a column of each value once, counts: int64, by code."""
 
     codes: cupy.ndarray
+    first: cupy.ndarray
     values: cudf.Series
     counts: cupy.ndarray
 
@@ -241,7 +248,7 @@ def _numbered(column: cudf.Series) -> _Numbered | None:
     if _is_text(column) and bool(_differ(column, values, codes).any()):
         _warn_of_collision(column, "it is factorised")
         return None
-    return _Numbered(codes, values, counts.astype("int64"))
+    return _Numbered(codes, first, values, counts.astype("int64"))
 
 
 def _is_text(column: cudf.Series) -> bool:

@@ -107,7 +107,7 @@ def with_nulls(whole: pd.Series, null: pd.Series) -> pd.Series:
 
 
 def codes(column: pd.Series) -> np.ndarray:
-    """int64 number of each value, equal values equal numbers, dense from 0; -1 for null."""
+    """int64 number of each value, equal values equal numbers, from 0 by first appearance; -1 for null."""
     values = _arrow(column)
     if codable(values.type):
         return distinct(values).codes.astype("int64")
@@ -291,6 +291,11 @@ def as_typed(column: pd.Series, dtype: str, nullable: bool) -> pd.Series | None:
             return None
         return column if found.bit_width == int(dtype[3:]) else column.astype(pd.ArrowDtype(pa.type_for_alias(dtype)))
     return column if str(found) == {"float32": "float", "float64": "double"}.get(dtype) else None
+
+
+def float_text(column: pd.Series) -> pd.Series:
+    """The floats as the shortest text that stands for each alone; of a null some text."""
+    return column.astype("str")
 
 
 def to_host(values: Any) -> np.ndarray:

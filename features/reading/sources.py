@@ -488,7 +488,7 @@ def _cast_text(column: Column) -> Any:
     fraction = whole.astype(column.dtype) != column.fillna(0)
     text = whole.astype("str")
     if bool(fraction.any()):
-        text = text.where(~fraction, column.astype("str"))
+        text = text.where(~fraction, engine_of(column).float_text(column))
     return text.where(~null)
 
 

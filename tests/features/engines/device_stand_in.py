@@ -348,15 +348,31 @@ class Series:
         return self._made(self.held[~_arrow(self.held).is_null(nan_is_null=True).to_numpy(zero_copy_only=False)], 2, 1)
 
     def astype(self, kind):
+        if kind == "str":  # libcudf writes ten digits of a float
+            form = "{:.10g}" if self.dtype.kind == "f" else "{}"
+            texts = [None if value is None else form.format(value) for value in _arrow(self.held).to_pylist()]
+            return self._made(_pandas(pa.array(texts, pa.string()), self.held.index))
         if isinstance(kind, np.dtype) and kind.kind == "O":
             return self._made(_pandas(_arrow(self.held).cast(pa.string()), self.held.index))
         if self.dtype == np.dtype(kind):
             return self
-        return self._made(self.held.astype(pd.ArrowDtype(pa.from_numpy_dtype(np.dtype(kind)))))
+        found = _arrow(self.held).cast(pa.from_numpy_dtype(np.dtype(kind)), safe=False)  # a fraction is cut
+        return self._made(_pandas(found, self.held.index))
 
-    def where(self, cond):
-        keep = cond.held.to_numpy(dtype=bool)
-        return self._made(_pandas(pc.if_else(pa.array(keep), _arrow(self.held), None), self.held.index))
+    def abs(self):
+        return self._made(self.held.abs())
+
+    def __ge__(self, bound):
+        return self._bool(self.held >= bound)
+
+    def __invert__(self):
+        return self._made(~self.held)
+
+    def where(self, cond, other=None):
+        keep, other = cond.held.to_numpy(dtype=bool), None if other is None else _arrow(other.held)
+        if other is not None:
+            other = other.cast(_arrow(self.held).type)
+        return self._made(_pandas(pc.if_else(pa.array(keep), _arrow(self.held), other), self.held.index))
 
     def mask(self, cond):
         drop = cond.held.to_numpy(dtype=bool)
