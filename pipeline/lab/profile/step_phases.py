@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from gigabatch.loaders.batches.dataset import BatchDataset
 from gigabatch.models.kernels import kernel
+from gigabatch.models.optimizers.loss_scale import LossScale
+from gigabatch.models.optimizers.non_finite import mark_non_finite
 from gigabatch.models.optimizers.precision import choose_precision
 from gigabatch.models.optimizers.registry import set_lr_and_momentum
 from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer
@@ -81,6 +83,7 @@ class PhasedStep:
         self.settings = settings
         self.optimizer, self.max_grad_norm = optimizer_of(model, settings)
         self.precision = choose_precision(settings.precision, device)
+        self.loss_scale = LossScale(device) if self.precision.dtype == torch.float16 else None
         self.device = device
         self.tables_began = False
         folds = isinstance(model, TabularModel) and model.train().folded and model.folding_obstacle() is None
@@ -109,11 +112,14 @@ class PhasedStep:
             loss = self.loss(outputs, self.model.standardised(batch.targets), batch.weight)
         laps.lap(LOSS)
         self.tables_began = False
-        loss.backward()
+        (loss if self.loss_scale is None else self.loss_scale(loss)).backward()
         laps.lap(EMBEDDING if self.tables_began else BACKWARD)
-        self._update()
+        self._update(loss.detach())
 
-    def _update(self) -> None:
+    def _update(self, loss: Tensor) -> None:
+        if self.loss_scale is not None:
+            self.loss_scale.unscale(self.optimizer)
+            self.loss_scale.update(mark_non_finite(self.optimizer, loss))
         if self.max_grad_norm is not None:
             nn.utils.clip_grad_norm_(dense_parameters(self.optimizer), self.max_grad_norm, foreach=True)
         optimizers = self.optimizer.optimizers if isinstance(self.optimizer, Optimizers) else [self.optimizer]

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gigabatch.models.kernels import using_kernels
+from gigabatch.models.optimizers.precision import full_reductions
 from gigabatch.pipeline.config.config import WholeTrainSettings
 from gigabatch.pipeline.display import format_value, progress, render_table
 from gigabatch.pipeline.lab.experiment import Experiment, PlacedBatch
@@ -289,16 +291,20 @@ def run_lr_range(path: str | Path, overrides: Sequence[str], start: float, stop:
     step = experiment.train_step(model)
 
     def train_step(found: PlacedBatch, lr: float, momentum: float) -> Tensor:
-        return step(found.batch, lr, momentum, found.place)
+        loss = step(found.batch, lr, momentum, found.place)
+        while bool(loss.isinf()):  # it only lowered the scale of a float16 loss, and at a scale of 1 it is NaN
+            loss = step(found.batch, lr, momentum, found.place)
+        return loss
 
-    found = lr_range_test(
-        model,
-        train_step,
-        batches,
-        start=start,
-        stop=stop,
-        num_steps=num_steps,
-    )
+    with using_kernels(settings.kernels), full_reductions():
+        found = lr_range_test(
+            model,
+            train_step,
+            batches,
+            start=start,
+            stop=stop,
+            num_steps=num_steps,
+        )
     suggestions = found.suggestions()
     doubts = found.doubts(settings.batch_size, len(experiment.train))
     page = _write(experiment, found, suggestions, doubts)

@@ -19,6 +19,7 @@ KINDS = {
     "folded": ("model.dropout=0",),
     "rows": ("model.dropout=0.1",),
     "dense": ("train.optimizer=adamw",),
+    "float16": ("train.precision=float16",),
 }
 RATES = Rates(copy=100.0, random=10.0, packed=20.0, packed_words=4, matmul=1000.0, dtype=torch.float32)
 

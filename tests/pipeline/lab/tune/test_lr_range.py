@@ -9,10 +9,13 @@ import torch
 from torch import nn
 
 from gigabatch.loaders.tables.packed import Batch
+from gigabatch.models.kernels import kernel
+from gigabatch.models.optimizers import loss_scale
 from gigabatch.models.optimizers.registry import build_optimizer, set_lr_and_momentum
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import WholeTrainSettings
 from gigabatch.pipeline.display import format_value
+from gigabatch.pipeline.lab.tune import lr_range
 from gigabatch.pipeline.lab.tune.lr_range import LrRange, advised, lr_range_test, valley
 from gigabatch.pipeline.training.train import TrainingError
 
@@ -234,6 +237,32 @@ def test_the_command_prints_an_override_and_writes_the_page(tiny, capsys):
     assert "Loss by learning rate" in html
     assert html.count("<svg") == 1
     assert not (tiny.home / "latest").exists()  # no run was made
+
+
+def test_a_float16_loss_that_is_scaled_too_much_at_first_is_no_divergence(tiny, monkeypatch):
+    """Each overflow halves the scale and trains nothing, so the same batch is taken again."""
+    arguments = ["lr-range", "--config", str(tiny.config), "--steps", "20", "--start", "1e-5", "--stop", "1e-4"]
+    saved = []
+    for start in (2.0**10, 2.0**60):
+        monkeypatch.setattr(loss_scale, "START", start)
+        assert main([*arguments, "train.precision=float16", "model.dropout=0"]) == 0
+        saved.append(json.loads((tiny.home / "lr_range.json").read_text()))
+    assert [len(found["losses"]) for found in saved] == [20, 20]
+    assert saved[0]["losses"][0] == saved[1]["losses"][0]  # before any update: the same batch and weights
+    assert saved[0]["losses"] == pytest.approx(saved[1]["losses"], rel=0.02)
+
+
+def test_the_test_runs_by_the_kernels_of_the_setting(tiny, monkeypatch):
+    seen, real = [], lr_range.lr_range_test
+
+    def test(*arguments, **named):
+        seen.append(kernel("lookup", "cpu").__name__.rpartition(".")[2])
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(lr_range, "lr_range_test", test)
+    for choice in ("compiled", "reference"):
+        assert main(["lr-range", "--config", str(tiny.config), "--steps", "20", f"train.kernels={choice}"]) == 0
+    assert seen == ["cpu", "reference"]
 
 
 def test_the_command_withholds_advice_where_nothing_is_learnt_and_says_why(tiny, capsys):
