@@ -19,6 +19,7 @@ KINDS = {
     "folded": ("model.dropout=0",),
     "rows": ("model.dropout=0.1",),
     "dense": ("train.optimizer=adamw",),
+    "float16": ("train.precision=float16",),
 }
 RATES = Rates(copy=100.0, random=10.0, packed=20.0, packed_words=4, matmul=1000.0, dtype=torch.float32)
 
@@ -103,6 +104,15 @@ def test_the_command_prints_the_phases_and_writes_json_and_trace(trained, tmp_pa
     events = json.loads(trace.read_text())["traceEvents"]
     assert any("backward" in event.get("name", "").lower() for event in events)
     assert out.splitlines()[-1] == str(tiny.home / "profile.json")
+
+
+def test_rates_are_those_of_random_numbers(monkeypatch):
+    """A GPU multiplies equal numbers faster than a model's."""
+    multiply, factors = torch.mm, []
+    monkeypatch.setattr(torch, "mm", lambda a, b, **more: factors.extend((a, b)) or multiply(a, b, **more))
+    measure_rates("cpu", torch.bfloat16, packed_words=10, num_bytes=1 << 20, side=64)
+    assert all(len(factor.unique()) > 100 for factor in factors)
+    assert not torch.equal(*factors[:2])
 
 
 def test_a_machines_rates_are_positive_and_say_of_what():
