@@ -151,8 +151,8 @@ H200 = Ceilings(
     host=10e9,
     drawn=0.15e9,
     sources="copy 4.3 TB/s and bf16 products 790 TFLOP/s seen on an H200; assumed: random rows at half of the copy "
-    "(FBGEMM's 775M lookups/s with Adam move 70 % of an H100's), PCIe 5 x16 at 55 GB/s, NVMe at 3 GB/s, plain passes at "
-    "10 GB/s and 0.15e9 normal numbers/s a core, 3 us a launch and 1.5 us in a graph; measured on a core of a Xeon: "
+    "(FBGEMM's 775M lookups/s with Adam move 70 % of an H100's), PCIe 5 x16 at 55 GB/s, NVMe at 3 GB/s, plain passes "
+    "at 10 GB/s and 0.15e9 normal numbers/s a core, 3 us a launch and 1.5 us in a graph; measured on a core of a Xeon: "
     "files in the system's cache read and hashed by XXH3 at 4.7 GB/s",
 )
 

@@ -25,7 +25,6 @@ from gigabatch.loaders.negatives.implicit import ImplicitBatches
 from gigabatch.loaders.tables.packed import Batch, PackedTable
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model
-from gigabatch.models.optimizers.precision import choose_precision
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.bundle import target_loss
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, TrainSettings, WholeTrainSettings
@@ -37,9 +36,9 @@ from gigabatch.pipeline.training.negatives import implicit_batches, require_posi
 from gigabatch.pipeline.training.train import (
     Trained,
     TrainingError,
+    make_step,
     model_spec,
     new_model,
-    optimizer_of,
     table_loss,
     train_model,
 )
@@ -171,18 +170,7 @@ class Experiment:
 
     def train_step(self, model: Model) -> TrainStep:
         """One update of `model` as the run makes it: (batch, learning rate, momentum, place) to the loss before it."""
-        settings = self.settings
-        optimizer, max_grad_norm = optimizer_of(model, settings)
-        return TrainStep(
-            model,
-            self.loss,
-            optimizer,
-            choose_precision(settings.precision, self.device),
-            accumulate_steps=settings.accumulate_steps,
-            max_grad_norm=max_grad_norm,
-            compiled=settings.compile == "on",
-            negatives=self.negatives(self.config.seed),
-        )
+        return make_step(model, self.loss, self.settings, self.device, negatives=self.negatives(self.config.seed))
 
     def batches(self, batch_size: int, seed: int) -> Iterator[PlacedBatch]:
         """Shuffled whole batches without end, epoch after epoch, each in memory of its own.

@@ -33,7 +33,7 @@ from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model
 from gigabatch.models.modes import modes_kept
 from gigabatch.models.optimizers.ema import WeightAverage
-from gigabatch.models.optimizers.precision import choose_precision, full_reductions
+from gigabatch.models.optimizers.precision import choose_precision
 from gigabatch.models.optimizers.registry import OPTIMIZERS, build_optimizer
 from gigabatch.models.optimizers.schedule import Schedule, build_schedule
 from gigabatch.models.shelf import ModelSpec
@@ -189,22 +189,11 @@ def _trained(
     model.require_targets([target.task for target in source.schema.targets])
     if not model.target_scales:
         model.scale_targets(target_scales(train))
-    optimizer, max_grad_norm = optimizer_of(model, settings)
-    precision = choose_precision(settings.precision, device)
-    log.info("training in %s on %s: %s", precision.name, device, precision.reason)
     average = None if settings.ema_decay is None else WeightAverage(model, settings.ema_decay)
     losses = torch.zeros(steps_per_epoch, device=device)
-    step = TrainStep(
-        model,
-        loss,
-        optimizer,
-        precision,
-        accumulate_steps=settings.accumulate_steps,
-        max_grad_norm=max_grad_norm,
-        average=average,
-        compiled=settings.compile == "on",
-        negatives=negatives,
-    )
+    step = make_step(model, loss, settings, device, average, negatives)
+    optimizer, precision = step.optimizer, step.precision
+    log.info("training in %s on %s: %s", precision.name, device, precision.reason)
     state = TrainingState(model, optimizer, loader, losses, precision, average, step.loss_scale)
     done, started = Progress(), time.perf_counter()
     checkpoint = folder / "checkpoint.pt"
@@ -223,7 +212,7 @@ def _trained(
     if use_cuda_graph(settings.cuda_graph, losses.device, optimizer, schedule, obstacle, settings.kernels):
         step.capture(source.schema, batch_size, required=settings.cuda_graph == "on")
 
-    with progress(schedule.num_steps * batch_size, "train") as bar, full_reductions(), closing(step):
+    with progress(schedule.num_steps * batch_size, "train") as bar, closing(step):
         bar.resume(earlier_rows)
         while done.step < schedule.num_steps and not done.has_stalled(steps_per_epoch, settings.patience):
             model.train()
@@ -308,6 +297,29 @@ def batch_size_for(num_rows: int, settings: WholeTrainSettings) -> int:
             "than 2 rows, which batch norm needs. Lower it."
         )
     return batch_size
+
+
+def make_step(
+    model: Model,
+    loss: TargetLoss,
+    settings: WholeTrainSettings,
+    device: str,
+    average: WeightAverage | None = None,
+    negatives: ImplicitBatches | None = None,
+) -> TrainStep:
+    """One update of `model`, which lies on `device`, as these settings have it, here and in the lab."""
+    optimizer, max_grad_norm = optimizer_of(model, settings)
+    return TrainStep(
+        model,
+        loss,
+        optimizer,
+        choose_precision(settings.precision, device),
+        accumulate_steps=settings.accumulate_steps,
+        max_grad_norm=max_grad_norm,
+        average=average,
+        compiled=settings.compile == "on",
+        negatives=negatives,
+    )
 
 
 def optimizer_of(model: nn.Module, settings: WholeTrainSettings) -> tuple[Any, float | None]:

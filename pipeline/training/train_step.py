@@ -28,7 +28,7 @@ from gigabatch.models.model import Model
 from gigabatch.models.optimizers.ema import WeightAverage
 from gigabatch.models.optimizers.loss_scale import LossScale
 from gigabatch.models.optimizers.non_finite import mark_non_finite
-from gigabatch.models.optimizers.precision import Precision
+from gigabatch.models.optimizers.precision import Precision, full_reductions
 from gigabatch.models.optimizers.registry import set_lr_and_momentum
 from gigabatch.models.optimizers.schedule import Schedule
 from gigabatch.pipeline.training.checkpoint import TrainingError
@@ -77,7 +77,7 @@ class TrainStep:
             self._loss_of = torch.compile(self._forward)
         self._on_device: Callable[[Batch], Tensor] = self._work
         norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._NormBase)]
-        self._statistics = [buffer for norm in norms for buffer in norm.buffers() if buffer.is_floating_point()]
+        self.statistics = [buffer for norm in norms for buffer in norm.buffers() if buffer.is_floating_point()]
 
     def capture(self, schema: TensorSchema, batch_size: int, required: bool = True) -> None:
         """Replay the device's part as one CUDA graph from the fourth call on; see `CapturedWork`."""
@@ -105,11 +105,12 @@ class TrainStep:
             return self._first_compiled(batch)
         return self._on_device(batch)
 
+    @full_reductions()
     def _work(self, batch: Batch) -> Tensor:
         """The device's part of a step."""
         self.optimizer.zero_grad(set_to_none=True)
         total: Tensor | None = None
-        statistics = [buffer.clone() for buffer in self._statistics]
+        statistics = [buffer.clone() for buffer in self.statistics]
         if self.negatives is not None:
             batch = self.negatives(batch)
         together = 1 if self.negatives is None else self.negatives.copies
@@ -126,9 +127,7 @@ class TrainStep:
         if self.max_grad_norm is not None:
             nn.utils.clip_grad_norm_(dense_parameters(self.optimizer), self.max_grad_norm, foreach=True)
         self.optimizer.step()
-        if skipped.device.type != "cpu" or bool(skipped):  # a GPU's host does not wait to look
-            for buffer, before in zip(self._statistics, statistics, strict=True):  # the forward pass has moved them
-                buffer.copy_(torch.where(skipped > 0, before, buffer))
+        self.restore_statistics(skipped, statistics)
         if self.average is not None:
             self.average.update()
         if self.loss_scale is None:
@@ -137,6 +136,12 @@ class TrainStep:
         told = torch.where(total.isfinite() & (self.loss_scale.scale > 1), math.inf, math.nan)
         self.loss_scale.update(skipped)
         return torch.where(skipped > 0, told, total)
+
+    def restore_statistics(self, skipped: Tensor, before: list[Tensor]) -> None:
+        """Batch norm's, which the forward pass of a skipped step has moved."""
+        if skipped.device.type != "cpu" or bool(skipped):  # a GPU's host does not wait to look
+            for buffer, earlier in zip(self.statistics, before, strict=True):
+                buffer.copy_(torch.where(skipped > 0, earlier, buffer))
 
     def _forward(self, batch: Batch) -> Tensor:
         with self.precision.autocast(self._device):

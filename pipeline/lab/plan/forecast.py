@@ -45,7 +45,8 @@ class Probes:
         self.number += 1
         home = self.folder / f"probe-{self.number}"
         settings, share = sample_files(self.config.recipe, self.config.features, fraction, home / "inputs")
-        raw = self.config.to_dict() | {"features": asdict(settings), "cluster": "none"}
+        # With a handover a stage's writing would run on in the next one, and neither's cost could be told.
+        raw = self.config.to_dict() | {"features": asdict(settings), "cluster": "none", "handover": "off"}
         raw |= {"artifacts": str(home / "artifacts"), "runs": str(home / "runs")}
         epochs = min(self.config.train.epochs or MEASURED_EPOCHS, 1 if share < 1 else MEASURED_EPOCHS)
         raw["train"] |= {"epochs": epochs}

@@ -72,9 +72,12 @@ def measure_rates(
     num_bytes: of the table that is copied and read from; it should be far larger than the caches. side: of the square
     matrices, far larger than a model's, so that the rate is one that its products cannot reach.
     """
-    words = torch.ones(num_bytes // 4, device=device)  # zeros would be one page of the system's until written
+    # Random, for zeros would be one page of the system's until written, and a GPU multiplies equal numbers with less
+    # power and at a higher clock than a model's.
+    drawn = torch.randn(1 << 18, device=device, generator=torch.Generator(device).manual_seed(1))
+    words = drawn.repeat(-(-num_bytes // drawn.nbytes))
     half = len(words) // 2
-    left, right = (torch.ones(side, side, device=device, dtype=dtype) for _ in range(2))
+    left, right = torch.randn(2, side, side, device=device, generator=torch.Generator(device).manual_seed(2)).to(dtype)
     product = torch.empty(side, side, device=device, dtype=dtype)
     copied = seconds_of(lambda: words[:half].copy_(words[half : 2 * half]), device)
     multiplied = seconds_of(lambda: torch.mm(left, right, out=product), device)

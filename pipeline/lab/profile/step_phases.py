@@ -12,15 +12,13 @@ from torch import Tensor, nn
 
 from gigabatch.loaders.batches.dataset import BatchDataset
 from gigabatch.models.kernels import kernel
-from gigabatch.models.optimizers.loss_scale import LossScale
 from gigabatch.models.optimizers.non_finite import mark_non_finite
-from gigabatch.models.optimizers.precision import choose_precision
+from gigabatch.models.optimizers.precision import full_reductions
 from gigabatch.models.optimizers.registry import set_lr_and_momentum
 from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer
 from gigabatch.models.recommenders.ncf import NCF
 from gigabatch.models.tabular.tabular import TabularModel
 from gigabatch.pipeline.lab.experiment import Experiment, PlacedBatch
-from gigabatch.pipeline.training.train import optimizer_of
 from gigabatch.pipeline.training.train_step import dense_parameters
 
 GATHER, DRAW, LOOKUP, FORWARD, LOSS = "order + gather", "draw negatives", "lookup", "forward MLP", "loss"
@@ -77,14 +75,10 @@ class PhasedStep:
     """
 
     def __init__(self, experiment: Experiment, model: TabularModel | NCF, laps: Laps) -> None:
-        settings, device = experiment.settings, experiment.device
-        self.negatives = experiment.negatives(experiment.config.seed)
-        self.model, self.laps, self.loss = model, laps, experiment.loss
-        self.settings = settings
-        self.optimizer, self.max_grad_norm = optimizer_of(model, settings)
-        self.precision = choose_precision(settings.precision, device)
-        self.loss_scale = LossScale(device) if self.precision.dtype == torch.float16 else None
-        self.device = device
+        self.step = step = experiment.train_step(model)
+        self.negatives, self.optimizer, self.precision = step.negatives, step.optimizer, step.precision
+        self.model, self.laps, self.loss = model, laps, step.loss
+        self.settings, self.device = experiment.settings, experiment.device
         self.tables_began = False
         folds = isinstance(model, TabularModel) and model.train().folded and model.folding_obstacle() is None
         if not folds:  # a folded network calls the kernel alone, and one with hooks does not fold
@@ -95,6 +89,7 @@ class PhasedStep:
     def dense_tables(self) -> bool:
         return self.model.embeddings.gradients != "rows" and len(self.model.embeddings.tables) > 0
 
+    @full_reductions()
     def __call__(self, dataset: BatchDataset, index: int) -> None:
         laps = self.laps
         laps.start()
@@ -105,6 +100,7 @@ class PhasedStep:
             laps.lap(DRAW)
         set_lr_and_momentum(self.optimizer, self.settings.lr_max, 0.9)
         self.optimizer.zero_grad(set_to_none=True)
+        statistics = [buffer.clone() for buffer in self.step.statistics]
         laps.lap(DENSE)
         with self.precision.autocast(self.device):
             outputs = self.model(batch.ids, batch.floats)
@@ -112,20 +108,26 @@ class PhasedStep:
             loss = self.loss(outputs, self.model.standardised(batch.targets), batch.weight)
         laps.lap(LOSS)
         self.tables_began = False
-        (loss if self.loss_scale is None else self.loss_scale(loss)).backward()
+        scale = self.step.loss_scale
+        (loss if scale is None else scale(loss)).backward()
         laps.lap(EMBEDDING if self.tables_began else BACKWARD)
-        self._update(loss.detach())
+        self._update(loss.detach(), statistics)
 
-    def _update(self, loss: Tensor) -> None:
-        if self.loss_scale is not None:
-            self.loss_scale.unscale(self.optimizer)
-            self.loss_scale.update(mark_non_finite(self.optimizer, loss))
-        if self.max_grad_norm is not None:
-            nn.utils.clip_grad_norm_(dense_parameters(self.optimizer), self.max_grad_norm, foreach=True)
+    def _update(self, loss: Tensor, statistics: list[Tensor]) -> None:
+        scale, max_grad_norm = self.step.loss_scale, self.step.max_grad_norm
+        if scale is not None:
+            scale.unscale(self.optimizer)
+        skipped = mark_non_finite(self.optimizer, loss)
+        if max_grad_norm is not None:
+            nn.utils.clip_grad_norm_(dense_parameters(self.optimizer), max_grad_norm, foreach=True)
         optimizers = self.optimizer.optimizers if isinstance(self.optimizer, Optimizers) else [self.optimizer]
         for optimizer in optimizers:
             optimizer.step()
             self.laps.lap(EMBEDDING if isinstance(optimizer, RowOptimizer) else DENSE)
+        self.step.restore_statistics(skipped, statistics)
+        if scale is not None:
+            scale.update(skipped)
+        self.laps.lap(DENSE)
 
     def _looked_up(self, _: nn.Module, __: Any, rows: Tensor) -> None:
         self.laps.lap(LOOKUP)

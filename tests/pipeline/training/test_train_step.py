@@ -578,3 +578,17 @@ def test_neither_an_eager_nor_a_replayed_step_waits_for_the_device(rows, any_dev
     with no_waiting(any_device):
         step(batch, 0.01, 0.9)
         step._work(batch)
+
+
+def test_products_of_half_precision_are_added_up_in_float32_whoever_makes_the_step(monkeypatch):
+    """A benchmark that calls a step has what training has; what was set before is set again."""
+    settings = torch.backends.cuda.matmul
+    names = ("allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction")
+    before = [getattr(settings, name) for name in names]
+    assert any(before), "torch's default"
+    model = make_model()
+    step, seen = make_step(model), []
+    model.register_forward_hook(lambda *_: seen.append([getattr(settings, name) for name in names]))
+    step(make_batch(30, 2)[0], 0.01, 0.9)
+    assert seen == [[False, False]]
+    assert [getattr(settings, name) for name in names] == before

@@ -17,7 +17,7 @@ from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import parse_config
 from gigabatch.pipeline.display import about_bytes, about_seconds
-from gigabatch.pipeline.lab.plan.forecast import Forecast, distinct_values, predict
+from gigabatch.pipeline.lab.plan.forecast import Forecast, Probes, distinct_values, predict
 from gigabatch.pipeline.lab.plan.plan import make_plan, run_plan
 from gigabatch.pipeline.lab.plan.sample import PlanError, measure, sample_files
 from gigabatch.pipeline.machine import Machine, available_memory
@@ -525,3 +525,13 @@ def test_amounts_are_rounded_for_people():
         "0 MiB", "7 MiB", "860 MiB", "3.4 GiB", "22 GiB", "3.0 TiB",
     ]  # fmt: skip
     assert [about_seconds(s) for s in (0.42, 55.4, 750, 9000)] == ["0.4 s", "55 s", "12 min", "2.5 h"]
+
+
+@pytest.mark.parametrize("handover", ["auto", "on"])
+def test_the_writing_of_a_samples_stage_is_not_counted_in_the_next(tmp_path, monkeypatch, handover):
+    config = known(handover=handover).config
+    asked = []
+    monkeypatch.setattr("gigabatch.pipeline.lab.plan.forecast.sample_files", lambda *_: (config.features, 0.1))
+    monkeypatch.setattr(Probes, "_spawn", lambda self, task: asked.append(task) or {})
+    Probes(config, tmp_path).run(0.1)
+    assert asked[0]["config"]["handover"] == "off"

@@ -106,6 +106,15 @@ def test_the_command_prints_the_phases_and_writes_json_and_trace(trained, tmp_pa
     assert out.splitlines()[-1] == str(tiny.home / "profile.json")
 
 
+def test_rates_are_those_of_random_numbers(monkeypatch):
+    """A GPU multiplies equal numbers faster than a model's."""
+    multiply, factors = torch.mm, []
+    monkeypatch.setattr(torch, "mm", lambda a, b, **more: factors.extend((a, b)) or multiply(a, b, **more))
+    measure_rates("cpu", torch.bfloat16, packed_words=10, num_bytes=1 << 20, side=64)
+    assert all(len(factor.unique()) > 100 for factor in factors)
+    assert not torch.equal(*factors[:2])
+
+
 def test_a_machines_rates_are_positive_and_say_of_what():
     found = measure_rates("cpu", torch.float32, packed_words=10, num_bytes=1 << 20, side=64)
     assert min(found.copy, found.random, found.packed, found.matmul) > 0
