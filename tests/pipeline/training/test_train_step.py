@@ -354,7 +354,7 @@ class FakeCuda:
         self.capturing = False
         self.captures = self.replays = 0
         self.fail = False
-        self.pools: list[tuple[int, int]] = []  # that the allocator takes for those of captures under way, as torch 2.11
+        self.pools: list[tuple[int, int] | None] = []  # of captures that are under way for torch 2.11's allocator
         self.released: list[tuple[int, int]] = []
         cuda, fake = train_step.torch.cuda, self
 
