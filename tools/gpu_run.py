@@ -163,6 +163,7 @@ class Runner:
         sites = [gpu_parts.site(group, self.store) for group in command.groups]
         paths = [str(self.root), *(str(site) for site in sites if site.is_dir())]
         found = {**os.environ, **command.environment}
+        found["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), *toolkit_programs()])
         found["PYTHONPATH"] = os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])])
         found |= {"PYTHONUNBUFFERED": "1", "COLUMNS": "300", "PYTHONFAULTHANDLER": "1", "NO_COLOR": "1"}
         # Libraries of the wheels, of which the box has older ones: cuDF needs a newer nvjitlink than torch brings.
@@ -181,7 +182,8 @@ class Runner:
         """ "" where a need is there, else what is missing."""
         if need.startswith("program:"):
             program = need.removeprefix("program:")
-            return "" if shutil.which(program) else f"program {program}"
+            there = shutil.which(program, path=self.environment(command)["PATH"])
+            return "" if there else f"program {program}"
         code = f"import importlib.util as u, sys; sys.exit(u.find_spec({need.partition('.')[0]!r}) is None)"
         if "." in need:
             code = f"import importlib; importlib.import_module({need!r})"
@@ -246,6 +248,12 @@ class Runner:
             print(f"gpu_run: the trace has {len(packed) >> 20} MiB and is left out", flush=True)
             return b""
         return packed
+
+
+def toolkit_programs() -> list[str]:
+    """Where CUDA's toolkit keeps compute-sanitizer and nvcc, which is often not on PATH."""
+    homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
+    return [str(Path(home) / "bin") for home in homes if home and (Path(home) / "bin").is_dir()]
 
 
 def filled(argv: Sequence[str], python: str, out: Path) -> list[str]:

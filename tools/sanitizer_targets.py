@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -126,6 +127,77 @@ def order(device: str) -> None:
         assert torch.equal(out.cpu(), words.cpu()[shuffled(torch.arange(5, num_rows - 5))])
 
 
+def nullable() -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """Floats of more than two tiles of `loops_cuda`, which of them are null, and their bitmap, which ends in the byte
+    of the last and begins at the bit that is returned last."""
+    values, first = torch.randn(4_099, generator=torch.Generator().manual_seed(4)).round(decimals=1).numpy(), 3
+    null = np.arange(len(values)) % 5 == 2
+    bitmap = np.packbits(np.concatenate([np.zeros(first, bool), ~null]), bitorder="little")
+    return values, null, bitmap, first
+
+
+def loops_cuda(device: str) -> None:
+    values, null, bitmap, first = nullable()
+    words = np.where(null, 0x7FC00000, np.where(values == 0, np.float32(0), values).view(np.uint32)).astype(np.int64)
+    upper, lower = words >> 16, words & 0xFFFF
+    expected = np.zeros((1 << 16, 3), np.int64)
+    np.add.at(expected, upper, np.stack([np.ones_like(lower), lower, lower**2], axis=1))
+    pattern = int(upper[0])
+    rest = np.bincount(lower[upper == pattern], minlength=1 << 16)
+    if device == "cpu":
+        from gigabatch.features.exact.loops import leading_moments32
+
+        assert np.array_equal(leading_moments32(values.view(np.uint32), bitmap, first), expected)
+        return
+    from gigabatch.features.exact.loops_cuda import DeviceColumn, add_leading_moments32, add_rest_counts32
+
+    held = [torch.from_numpy(part).to(device) for part in (values, bitmap)]
+    column = DeviceColumn(held[0].data_ptr(), held[1].data_ptr(), first, len(values))
+    found = torch.zeros(2, 1 << 16, 3, dtype=torch.int64, device=device)
+    add_leading_moments32([column] * 2, found)
+    counts = torch.zeros(1, 1 << 16, dtype=torch.int32, device=device)
+    add_rest_counts32([column], [pattern], counts)
+    assert all(np.array_equal(part, expected) for part in found.cpu().numpy())
+    assert np.array_equal(counts[0].cpu().numpy(), rest)
+
+
+def row_loops_cuda(device: str) -> None:
+    values, null, bitmap, first = nullable()
+    table = np.array([30, 31, 32, 1], np.int32)
+    codes = (np.arange(len(values)) % 4 - 1).astype(np.int32)
+    filled = np.where(null, np.float32(0.5), values)
+    parts = [filled.view(np.int32), null.astype(np.float32).view(np.int32), table[codes], codes]
+    expected = np.stack(parts, axis=1)
+    if device == "cpu":
+        import pandas as pd
+        import pyarrow as pa
+
+        from gigabatch.features.engines.frame import FloatWord, IdWord
+        from gigabatch.features.engines.row_loops import pack_rows
+
+        series = pd.Series(pd.arrays.ArrowExtensionArray(pa.array(values, mask=null)), name="x")
+        ids = [IdWord(codes, 2, table), IdWord(codes, 3, None)]
+        found = pack_rows(len(values), 4, ids, [FloatWord(series, 0.5, 0.0, 0.0, 0, 1)])
+        assert np.array_equal(found, expected)
+        return
+    from gigabatch.features.engines import row_loops_cuda as kernels
+    from gigabatch.features.exact.loops_cuda import DeviceColumn
+
+    held = [torch.from_numpy(part).to(device) for part in (values, bitmap, codes, table)]
+    floats = DeviceColumn(held[0].data_ptr(), held[1].data_ptr(), first, len(values))
+    coded = DeviceColumn(held[2].data_ptr(), 0, 0, len(codes))
+    words = [
+        kernels.DeviceWord(kernels.FLOAT, floats, fill=0.5), kernels.DeviceWord(kernels.FLAG, floats),
+        kernels.DeviceWord(kernels.CODED, coded, table=held[3].data_ptr(), last=len(table) - 1),
+        kernels.DeviceWord(kernels.COPIED, coded),
+    ]  # fmt: skip
+    out = torch.empty(len(values), 4, dtype=torch.int32, device=device)
+    faults = torch.zeros(4, dtype=torch.int32, device=device)
+    kernels.pack_words(words, out, faults)
+    assert np.array_equal(out.cpu().numpy(), expected)
+    assert not faults.any()
+
+
 TARGETS: dict[str, Target] = {
     "lookup": lookup,
     "row_update": row_update,
@@ -133,6 +205,8 @@ TARGETS: dict[str, Target] = {
     "dropout": dropout,
     "negatives": negatives,
     "order": order,
+    "loops_cuda": loops_cuda,
+    "row_loops_cuda": row_loops_cuda,
 }
 
 

@@ -8,6 +8,7 @@ batch, W words of a packed row.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -211,14 +212,15 @@ class CapturedWork:
         """The graph, or None where the capture failed, after which torch is as it was before."""
         device = self._stream.device
         current, random = torch.cuda.current_stream(device), torch.cuda.get_rng_state(device)
-        graph = torch.cuda.CUDAGraph()
+        graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
         try:
             # thread_local: the loader's thread may go on copying meanwhile.
-            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"):
                 self._result = self._work(self._batch)
             return graph
         except RuntimeError as error:  # out of memory and Triton's errors among them
             reason = error.__context__ or error  # the end of a capture that has failed raises an error of its own
+            end_allocation(device, pool)
             if self._required:
                 raise TrainingError(
                     f"train.cuda_graph: the step cannot be captured ({reason}). Set train.cuda_graph=off."
@@ -234,6 +236,18 @@ class CapturedWork:
         restore_generator(torch.cuda.default_generators[device.index or 0], random)
         self._has_failed, self._result = True, torch.zeros(())
         return None
+
+
+def end_allocation(device: torch.device, pool: tuple[int, int]) -> None:
+    """Tell torch's allocator that the capture into `pool`, which failed, is over.
+
+    Up to torch 2.11 such a capture goes on for the allocator (pytorch/pytorch#180395), which then gives back no memory
+    of the process and may end it at the next `empty_cache`, which each capture begins with. Later ones raise, as theirs
+    is over.
+    """
+    with contextlib.suppress(RuntimeError):
+        torch._C._cuda_endAllocateToPool(device.index or 0, pool)
+        torch._C._cuda_releasePool(device.index or 0, pool)
 
 
 def restore_generator(generator: torch.Generator, state: Tensor) -> None:

@@ -278,6 +278,19 @@ sys.exit(gpu_run.main(["--out", "{tmp_path}/out"], steps))
     assert gone(int((tmp_path / "pid").read_text()))
 
 
+def test_programs_of_the_toolkit_are_found_beside_path(tmp_path, monkeypatch):
+    program = tmp_path / "toolkit/bin/compute-sanitizer-of-a-test"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\necho found it\n")
+    program.chmod(0o755)
+    command = shell("checked", "compute-sanitizer-of-a-test", needs=("program:compute-sanitizer-of-a-test",))
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nothing"))
+    assert run(tmp_path, command)[2]["checked"].why == "missing: program compute-sanitizer-of-a-test"
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "toolkit"))
+    assert run(tmp_path, command)[2]["checked"].verdict == "passed"
+
+
 def test_step_numbers():
     assert gpu_run.numbers("0-3,6", range(9)) == [0, 1, 2, 3, 6]
     for wrong in ("", "a", "3-", "-1", "9", "2-1", "1,,2", "1 - 2"):

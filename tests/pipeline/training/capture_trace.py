@@ -161,6 +161,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
         ("Stream", _Stream),
         ("CUDAGraph", _Graph),
         ("graph", graph),
+        ("graph_pool_handle", lambda: (0, 1)),
         ("stream", lambda stream: contextlib.nullcontext()),
         ("current_stream", lambda device=None: _Stream()),
         ("get_rng_state", lambda device=None: torch.empty(0, dtype=torch.uint8)),

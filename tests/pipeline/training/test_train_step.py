@@ -354,6 +354,8 @@ class FakeCuda:
         self.capturing = False
         self.captures = self.replays = 0
         self.fail = False
+        self.pools: list[tuple[int, int] | None] = []  # of captures that are under way for torch 2.11's allocator
+        self.released: list[tuple[int, int]] = []
         cuda, fake = train_step.torch.cuda, self
 
         class Stream:
@@ -368,13 +370,24 @@ class FakeCuda:
                 fake.rerun()
 
         @contextlib.contextmanager
-        def graph(graph, stream, capture_error_mode):
+        def graph(graph, stream, capture_error_mode, pool=None):
+            fake.pools.append(pool)
             if fake.fail:
                 raise RuntimeError("operation not permitted when stream is capturing")
             fake.captures += 1
             fake.capturing = True
             yield
             fake.capturing = False
+            fake.pools.remove(pool)
+
+        def end_allocate_to_pool(device, pool):
+            if pool not in fake.pools:
+                raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+            fake.pools.remove(pool)
+
+        monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", end_allocate_to_pool)
+        monkeypatch.setattr(torch._C, "_cuda_releasePool", lambda device, pool: fake.released.append(pool))
+        monkeypatch.setattr(cuda, "graph_pool_handle", lambda: (0, 7))
 
         monkeypatch.setattr(cuda, "set_stream", lambda stream: None)
         monkeypatch.setattr(cuda, "get_rng_state", lambda device: torch.get_rng_state())
@@ -421,6 +434,15 @@ def test_a_capture_that_fails_names_the_setting(monkeypatch):
         captured(batch)
     with pytest.raises(TrainingError, match=r"cannot be captured \(operation not permitted.*Set train\.cuda_graph=off"):
         captured(batch)
+    assert fake.pools == []  # the allocator knows that it is over
+    assert fake.released == [(0, 7)]
+
+
+def test_a_failed_capture_that_torch_has_ended_itself_is_not_released_again(monkeypatch):
+    """From torch 2.12 on."""
+    fake = FakeCuda(monkeypatch)
+    train_step.end_allocation(torch.device("cuda:0"), (0, 7))
+    assert fake.released == []
 
 
 def failing_cuda(monkeypatch, step) -> FakeCuda:
@@ -428,8 +450,9 @@ def failing_cuda(monkeypatch, step) -> FakeCuda:
     fake = FakeCuda(monkeypatch)
 
     @contextlib.contextmanager
-    def graph(graph, stream, capture_error_mode):
+    def graph(graph, stream, capture_error_mode, pool=None):
         fake.captures += 1
+        fake.pools.append(pool)
         kept = (*step.model.parameters(), *step.model.buffers())
         states = [value for state in step.optimizer.state.values() for value in state.values()]
         states += [] if step.average is None else list(step.average.model.state_dict().values())
@@ -473,6 +496,7 @@ def test_after_a_failed_capture_the_steps_go_on_without_a_graph(monkeypatch, cap
             if fake is not None:
                 assert fake.captures == 1
                 assert fake.replays == 0
+                assert (fake.pools, fake.released) == ([], [(0, 7)])
                 assert not torch.cuda.default_generators[0].state["captured"]
         found.append((losses, model.state_dict() | {f"mean.{k}": v for k, v in average.model.state_dict().items()}))
     assert found[0][0] == found[1][0]
@@ -562,6 +586,13 @@ def test_a_step_that_waits_runs_without_a_graph_and_dropout_goes_on_drawing(capl
     torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-2, atol=1e-3)
     assert torch.equal(found[0][2], found[1][2])
     assert caplog.text.count("the step cannot be captured") == 1
+    del step, model, batch
+    torch.cuda.empty_cache()
+    graph = torch.cuda.CUDAGraph()  # the allocator takes the next capture
+    with torch.cuda.graph(graph):
+        zeros = torch.zeros(8, device="cuda")
+    graph.replay()
+    assert not zeros.any()
 
 
 @pytest.mark.parametrize("rows", [256, 4096])
