@@ -20,6 +20,7 @@ from cudf.core.accessors.lists import ListMethods
 from cudf.core.accessors.string import StringMethods
 from cudf.core.groupby.groupby import DataFrameGroupBy, SeriesGroupBy
 from cudf.core.series import DatetimeProperties
+from distributed import Client
 
 import gigabatch
 from tests.cudf_api.refusals import UNKNOWN, Stand, refusal
@@ -34,7 +35,7 @@ CUDF_CLASSES = (cudf.DataFrame, cudf.Series, DataFrameGroupBy, SeriesGroupBy, St
 PANDAS_CLASSES = (pd.DataFrame, pd.Series, pd.core.groupby.DataFrameGroupBy, pd.core.groupby.SeriesGroupBy)
 # What else a method of such a name may belong to.
 OTHERS = (cudf.Index, str, bytes, dict, list, set, tuple, int, float, Path, np.random.Generator, pa.Array,
-          pa.ChunkedArray, torch.Tensor, torch.nn.Module)  # fmt: skip
+          pa.ChunkedArray, torch.Tensor, torch.nn.Module, Client)  # fmt: skip
 MODULES = {"frames": cudf, "arrays": cupy}
 
 
