@@ -11,9 +11,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
 import torch
 from torch import Tensor
 
+from gigabatch.features.engines.frame import FloatWord, IdWord
+from gigabatch.features.engines.row_loops import pack_rows
+from gigabatch.features.exact.loops import leading_moments32
 from gigabatch.loaders.negatives.draws import KnownPositives, PopularityNegatives, UniformNegatives
 from gigabatch.loaders.order.gather import gather_shuffled
 from gigabatch.loaders.order.order import SampleOrder
@@ -126,6 +132,76 @@ def order(device: str) -> None:
         assert torch.equal(out.cpu(), words.cpu()[shuffled(torch.arange(5, num_rows - 5))])
 
 
+def float_column(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """Values float32, which of them are null, and that as a bitmap whose first value is at a bit of its own."""
+    drawn = np.random.default_rng(seed)
+    column, null, first = drawn.normal(size=5 * NUM_ROWS).astype(np.float32).round(1), drawn.random(5 * NUM_ROWS), 3
+    bits = np.packbits(np.concatenate([np.zeros(first, bool), null >= 0.2]), bitorder="little")
+    return column, null < 0.2, bits, first
+
+
+def loops_cuda(device: str) -> None:
+    """Counts of all float columns of a partition, and of the values in one bin; expected by NumPy."""
+    columns = [float_column(seed) for seed in (60, 61)]
+    words = [np.where(null, np.float32("nan"), column + 0.0).view(np.uint32) for column, null, _, _ in columns]
+    expected = np.zeros((len(columns), 1 << 16, 3), np.int64)
+    for counted, word in zip(expected, words, strict=True):
+        low = (word & 0xFFFF).astype(np.int64)
+        np.add.at(counted, word >> 16, np.stack([np.ones_like(low), low, low * low], 1))
+    pattern = int(words[0][0] >> 16)
+    rest = [np.bincount(word[word >> 16 == pattern] & 0xFFFF, minlength=1 << 16) for word in words]
+    if device == "cpu":
+        found = np.stack([leading_moments32(column.view(np.uint32), bits, at) for column, _, bits, at in columns])
+        assert np.array_equal(found, expected)
+        return
+    from gigabatch.features.exact import loops_cuda as kernels
+
+    held = [tuple(torch.from_numpy(part).to(device) for part in (column, bits)) for column, _, bits, _ in columns]
+    placed = [
+        kernels.DeviceColumn(values.data_ptr(), bits.data_ptr(), at, len(values))
+        for (values, bits), (_, _, _, at) in zip(held, columns, strict=True)
+    ]
+    moments = torch.zeros(expected.shape, dtype=torch.int64, device=device)
+    kernels.add_leading_moments32(placed, moments)
+    assert np.array_equal(moments.cpu().numpy(), expected)
+    counts = torch.zeros(len(columns), 1 << 16, dtype=torch.int32, device=device)
+    kernels.add_rest_counts32(placed, [pattern] * len(columns), counts)
+    assert np.array_equal(counts.cpu().numpy(), np.stack(rest))
+
+
+def row_loops_cuda(device: str) -> None:
+    """Packed rows of more words than a program writes: coded, copied, scaled and flagged; expected by NumPy."""
+    codes = np.random.default_rng(62).integers(-1, 5, 5 * NUM_ROWS).astype(np.int32)
+    table, fill, mean, std = np.array([30, 31, 32, 33, 34, 1], np.int32), 0.5, 0.1, 1.7
+    column, null, bits, first = float_column(63)
+    scaled = ((np.where(null, np.float32(fill), column).astype(np.float64) - mean) / std).astype(np.float32)
+    words = [table[codes], codes, scaled.view(np.int32), null.astype(np.float32).view(np.int32)]
+    expected = np.stack(words * 10, 1)
+    if device == "cpu":
+        arrow = pd.Series(pd.arrays.ArrowExtensionArray(pa.array(column, mask=null)), name="x")
+        ids = [word for at in range(0, 40, 4) for word in (IdWord(codes, at, table), IdWord(codes, at + 1))]
+        floats = [FloatWord(arrow, fill, mean, std, at + 2, at + 3) for at in range(0, 40, 4)]
+        assert np.array_equal(pack_rows(len(codes), 40, ids, floats), expected)
+        return
+    from gigabatch.features.engines import row_loops_cuda as kernels
+
+    held = [torch.from_numpy(part).to(device) for part in (codes, table, column, bits)]
+    places = [part.data_ptr() for part in held]
+    whole = kernels.DeviceColumn(places[0], 0, 0, len(codes))
+    real = kernels.DeviceColumn(places[2], places[3], first, len(codes))
+    described = [
+        kernels.DeviceWord(kernels.CODED, whole, table=places[1], last=len(table) - 1),
+        kernels.DeviceWord(kernels.COPIED, whole),
+        kernels.DeviceWord(kernels.FLOAT, real, fill=fill, mean=mean, std=std),
+        kernels.DeviceWord(kernels.FLAG, real),
+    ]
+    out = torch.empty(expected.shape, dtype=torch.int32, device=device)
+    faults = torch.zeros(40, dtype=torch.int32, device=device)
+    kernels.pack_words(described * 10, out, faults)
+    assert np.array_equal(out.cpu().numpy(), expected)
+    assert not faults.any()
+
+
 TARGETS: dict[str, Target] = {
     "lookup": lookup,
     "row_update": row_update,
@@ -133,6 +209,8 @@ TARGETS: dict[str, Target] = {
     "dropout": dropout,
     "negatives": negatives,
     "order": order,
+    "loops_cuda": loops_cuda,
+    "row_loops_cuda": row_loops_cuda,
 }
 
 
