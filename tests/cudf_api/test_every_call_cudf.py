@@ -71,6 +71,8 @@ class File:
             return None if isinstance(node.value, ast.Name) and node.value.id == "self" else MODULES.get(node.attr)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "array_module":
             return cupy
+        if isinstance(node, ast.Call) and ast.unparse(node) == "type(frame)":
+            return cudf.DataFrame
         return None
 
     def imported(self, node):
@@ -111,8 +113,17 @@ def calls_for_cudf(node):
 def arguments(node):
     """(args, kwargs, whether all are spelled out): constants as they are, everything else unknown."""
     args = [constant(item) for item in node.args if not isinstance(item, ast.Starred)]
-    kwargs = {item.arg: constant(item.value) for item in node.keywords if item.arg}
-    return args, kwargs, len(args) == len(node.args) and len(kwargs) == len(node.keywords)
+    kwargs, whole = {}, len(args) == len(node.args)
+    for item in node.keywords:
+        if item.arg:
+            kwargs[item.arg] = constant(item.value)
+        elif isinstance(item.value, ast.Dict) and all(isinstance(key, ast.Constant) for key in item.value.keys):
+            kwargs |= {
+                key.value: constant(value) for key, value in zip(item.value.keys, item.value.values, strict=True)
+            }
+        else:
+            whole = False
+    return args, kwargs, whole
 
 
 def constant(node):
@@ -205,6 +216,7 @@ def test_no_call_of_the_sources_is_refused(path):
     "column.item_or_none.case_when(a)",
     "engine.frames.concat([a, b], keys=['x', 'y'])", "module.frames.Series(values, dtype='float16')",
     "engine.frames.to_datetime(column, exact=False)", "frame.unstack(sort=False)", "engine.frames.qcut(a, 3)",
+    "type(frame)(columns, copy=False)", "engine.frames.DataFrame(columns, **{'copy': False})",
     "cudf.DataFrame(columns, copy=True)", "cudf.MultiIndex(a, b, sortorder=1)",
 ])  # fmt: skip
 def test_a_planted_call_is_refused(call):

@@ -1,6 +1,7 @@
 """`tools/gpu_run.py` survives whatever a step does, and its page says what was seen and no more."""
 
 import ast
+import inspect
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.bare_python import BarePython
-from tools import gpu_page, gpu_run, gpu_steps
+from tools import gpu_page, gpu_parts, gpu_run, gpu_steps
 from tools.gpu_steps import PYTHON, Command, Step
 
 ROOT = Path(__file__).parents[2]
@@ -418,6 +419,14 @@ def test_the_runner_needs_the_standard_library_alone(name):
     assert set(imports(ast.parse((ROOT / f"tools/{name}.py").read_text()))) <= sys.stdlib_module_names | {"tools"}
 
 
+def test_limits_are_those_of_the_device_machine():
+    """16 MiB of one file come back; a call carries 64 MiB with the tree; ten minutes a command."""
+    assert gpu_run.BACK_BYTES + (1 << 17) < 16 << 20
+    assert gpu_parts.PART_BYTES < 60_000_000
+    assert inspect.signature(gpu_parts.split).parameters["limit"].default == gpu_parts.PART_BYTES
+    assert gpu_steps.STEP_SECONDS == 600
+
+
 def test_a_folder_with_the_mark_that_no_step_runs_would_be_found(tmp_path):
     """By listing: a test in a new folder is in a step without an edit."""
     (tmp_path / "tests/pipeline/new").mkdir(parents=True)
@@ -434,7 +443,7 @@ def test_every_kernel_is_a_target_of_the_sanitizers():
     assert set(KERNELS) <= set(TARGETS)
     folders = ("features", "loaders", "models", "pipeline")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
-    kernels = [path for path in files if "@triton.jit" in path.read_text()]
+    kernels = [path for path in files if re.search(r"^@(\w+\.)?jit\b", path.read_text(), re.MULTILINE)]
     assert kernels
     assert not [path for path in kernels if path.parent.name not in TARGETS and path.stem not in TARGETS]
 

@@ -17,13 +17,27 @@ REGISTERS = 128  # a thread: with 256 threads a program, two programs share a mu
 
 
 def launched(tree):
-    """Names of the kernels in a module: functions under `@triton.jit` that something subscripts with a grid."""
+    """Names of the kernels in a module: functions under `@triton.jit` that something subscripts with a grid.
+
+    However it was imported; numba's decorators have other names.
+    """
     kernels = {
         node.name
         for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and any("triton.jit" in ast.unparse(mark) for mark in node.decorator_list)
+        if isinstance(node, ast.FunctionDef) and any(is_jit(mark) for mark in node.decorator_list)
     }
     return {node.value.id for node in ast.walk(tree) if is_name(node)} & kernels
+
+
+def is_jit(mark):
+    """`triton.jit`, `jit`, another name of the module, with arguments or without."""
+    return ast.unparse(mark.func if isinstance(mark, ast.Call) else mark).rpartition(".")[2] == "jit"
+
+
+def test_a_kernel_is_seen_however_triton_was_imported():
+    for mark in ("triton.jit", "tr.jit", "jit", "jit(do_not_specialize=['a'])", "triton.jit(debug=True)"):
+        assert launched(ast.parse(f"@{mark}\ndef new(a): ...\nnew[(1,)](a)")) == {"new"}
+    assert launched(ast.parse("@njit()\ndef new(a): ...\nnew[(1,)](a)")) == set()
 
 
 def is_name(node):

@@ -7,6 +7,7 @@
 import ast
 import inspect
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -30,10 +31,25 @@ PANDAS = (
 
 def refused(source):
     """The calls of `….frames.NAME(…)`, `cudf.NAME(…)` and of pandas' methods whose keywords cuDF refuses."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            owner, name = ast.unparse(node.func.value), node.func.attr
-            if (owner.endswith(".frames") and owner != "self.frames") or owner == "cudf":
+    tree = ast.parse(source)
+    aliases = {
+        target.id: node.value for node in ast.walk(tree) if isinstance(node, ast.Assign)
+        for target in node.targets if isinstance(target, ast.Name) and isinstance(node.value, ast.Attribute)
+    }  # fmt: skip
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        function = aliases.get(node.func.id, node.func) if isinstance(node.func, ast.Name) else node.func
+        if re.fullmatch(r"type\(\w+\)|\w+\.__class__", ast.unparse(function)):
+            if any(keyword.arg == "copy" for keyword in node.keywords) and not takes(
+                TABLE["frames"]["DataFrame"], node.keywords
+            ):
+                yield ast.unparse(node)
+            continue
+        if isinstance(function, ast.Attribute):
+            owner, name = ast.unparse(function.value), function.attr
+            bare = owner == "cudf" or (owner == "frames" and name in TABLE["frames"])
+            if bare or (owner.endswith(".frames") and owner != "self.frames"):
                 specs = [TABLE["frames"][name]] if name in TABLE["frames"] else []
             elif (
                 owner not in ("np", "xp", "self.xp")
@@ -58,13 +74,21 @@ def pandas_takes(name, node):
     return False
 
 
+def spelled_out(keywords):
+    """Those of `**{"name": value}` too; nothing is said of another `**`."""
+    for keyword in keywords:
+        if keyword.arg is not None:
+            yield keyword
+        elif isinstance(keyword.value, ast.Dict):
+            pairs = zip(keyword.value.keys, keyword.value.values, strict=True)
+            yield from (ast.keyword(key.value, value) for key, value in pairs if isinstance(key, ast.Constant))
+
+
 def takes(spec, keywords):
     """Whether a function with this entry of the table takes the keywords; what is no constant may have any value."""
     if spec == "**":
         return True
-    for keyword in keywords:
-        if keyword.arg is None:
-            continue
+    for keyword in spelled_out(keywords):
         if keyword.arg not in spec:
             return False
         values = spec[keyword.arg]
@@ -84,10 +108,16 @@ def test_no_call_has_a_keyword_that_cudf_refuses(path):
     "engine.frames.DataFrame(columns, index=frame.index, copy=False)",
     "engine.frames.merge_asof(left, right)", "frame.sort_values(['a'], kind='stable')", "frame.sort_values('a', key=3)",
     "frame.groupby('a', observed=False)", "module.frames.to_datetime(column, exact=False)",
-    "engine_of(frame).frames.qcut(column, 4)",
+    "engine_of(frame).frames.qcut(column, 4)", "frames.DataFrame(columns, copy=False)",
+    "type(frame)(columns, copy=False)", "frame.__class__(columns, copy=False)",
+    "engine.frames.DataFrame(columns, **{'copy': False})",
 ])  # fmt: skip
 def test_a_planted_keyword_is_refused(call):
     assert list(refused(f"found = [{call}]")) == [call]
+
+
+def test_another_name_of_a_constructor_is_followed():
+    assert list(refused("Frame = engine.frames.DataFrame\nFrame(a, copy=False)")) == ["Frame(a, copy=False)"]
 
 
 @pytest.mark.parametrize("call", [

@@ -11,7 +11,9 @@ those that are known to wait), and code behind `device.type == "cuda"`.
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from importlib import import_module
@@ -29,7 +31,11 @@ from gigabatch.models import kernels
 
 META = torch.device("meta")
 # Operations that wait for the device although neither their shape nor their result is a number on the host.
-REFUSED = ("_linalg_check_errors", "_assert_async", "lift_fresh", "lift", "pin_memory", "is_pinned")
+REFUSED = (
+    "_linalg_check_errors", "_assert_async", "lift_fresh", "lift", "pin_memory", "is_pinned",
+    # On the meta device their own look at an error code or at a range is left out.
+    "_linalg_svd", "_linalg_eigh", "linalg_eig", "_linalg_eigvals", "linalg_lstsq", "histc", "multinomial",
+)  # fmt: skip
 # What autocast casts to the lower type, of all that models call: products.
 PRODUCTS = {
     torch.mm, torch.bmm, torch.matmul, torch.addmm, torch.baddbmm, torch.einsum, torch.mv, torch.addmv,
@@ -94,10 +100,17 @@ class NoHostData(TorchFunctionMode):
     CALLS = (
         torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy, torch.frombuffer, Tensor.new_tensor,
         Tensor.numpy, Tensor.tolist, Tensor.cpu, Tensor.item, Tensor.__array__, Tensor.pin_memory,
+        Tensor.__repr__, Tensor.__format__,
     )  # fmt: skip
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         _require(func not in self.CALLS, f"{getattr(func, '__name__', func)} moves numbers to or from the host")
+        if func in (Tensor.__getitem__, Tensor.__setitem__):
+            places = args[1] if isinstance(args[1], tuple) else (args[1],)
+            on_host = [
+                place for place in places if isinstance(place, list | range) or type(place).__module__ == "numpy"
+            ]
+            _require(not on_host, f"{func.__name__} copies the places {on_host} from the host")
         return func(*args, **(kwargs or {}))
 
 
@@ -127,6 +140,13 @@ class MetaAutocast(TorchFunctionMode):
         if dtype is not None and func in PRODUCTS:
             args, kwargs = tree_map(cast, (args, kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+
+# What makes the host wait, or the device, and needs no tensor for it; a missing GPU keeps the first of torch silent.
+WAITS = (
+    (torch.cuda, ("synchronize", "empty_cache", "ipc_collect", "mem_get_info", "memory_stats", "memory_summary")),
+    (torch.accelerator, ("synchronize",)), (time, ("sleep",)), (gc, ("collect",)),
+)  # fmt: skip
 
 
 class _Stream:
@@ -167,6 +187,13 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
         ("get_rng_state", lambda device=None: torch.empty(0, dtype=torch.uint8)),
     ):
         monkeypatch.setattr(torch.cuda, name, stand_in)
+
+    def waits(name: str) -> Callable[..., None]:
+        return lambda *args, **kwargs: _require(not watch.strict, f"{name} is called")
+
+    for module, names in WAITS:
+        for name in names:
+            monkeypatch.setattr(module, name, waits(f"{module.__name__}.{name}"))
 
     def launch(kernel: Any, grid: Any) -> Callable[..., None]:
         return lambda *args, **kwargs: watch.launched(kernel, args, kwargs)

@@ -3,11 +3,13 @@ that changes from step to step is among those that a graph would keep. See `capt
 does not see."""
 
 import itertools
+import logging
 import re
 from dataclasses import dataclass, field, fields
 from itertools import cycle, product
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -34,6 +36,7 @@ from gigabatch.pipeline.training.train import optimizer_of
 from gigabatch.pipeline.training.train_step import TrainStep, hold_in_tensors, use_cuda_graph
 
 pytest.importorskip("triton")
+from tests.pipeline.training import capture_trace
 from tests.pipeline.training.capture_trace import META, CaptureError, as_on_a_gpu, on_meta
 
 SIZES = (6, 300, 40, 9)  # of id columns: user, item, the item's, context
@@ -280,7 +283,20 @@ PLANTED = {
     "int of a shape": lambda x: x + x.new_zeros(int(x.detach() > 0)).sum(),
     "new_tensor": lambda x: x * x.new_tensor([2.0]).sum(),
     "multiply by a number of the step": lambda x: x * next(NUMBERS),
+    "places in a list": lambda x: x + x.reshape(1)[[0]].sum(),
+    "places in an array": lambda x: x + x.reshape(1)[np.zeros(1, int)].sum(),
+    "print": lambda x: (print(x), x)[1],
+    "format": lambda x: (f"{x}", x)[1],
+    "log": lambda x: (logging.getLogger("a").warning("%s", x), x)[1],
+    "svd": lambda x: x + torch.linalg.svd(x.reshape(1, 1))[1].sum(),
+    "eigh": lambda x: x + torch.linalg.eigvalsh(x.reshape(1, 1)).sum(),
+    "histc": lambda x: x + torch.histc(x).sum(),
+    "multinomial": lambda x: x + torch.multinomial(x.reshape(1), 1).sum(),
 }
+for module, names in capture_trace.WAITS:
+    for name in names:
+        given = (0,) if name == "sleep" else ()
+        PLANTED[f"{module.__name__}.{name}"] = lambda x, of=module, n=name, g=given: (getattr(of, n)(*g), x)[1]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import json
 import logging
 import math
 import os
+import sys
 import weakref
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,7 +15,9 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gigabatch.features.schema import IdColumn, Target, TensorSchema
@@ -430,6 +433,86 @@ def test_the_curve_is_one_json_object_a_line_with_the_schedules_lr(tmp_path):
         done = (line["step"] - 1) / 20
         low, high, part = (0.02 / 25, 0.02, done / 0.25) if done < 0.25 else (0.02, 0.02 / 1e5, (done - 0.25) / 0.75)
         assert line["lr"] == pytest.approx(low + (high - low) * (1 - math.cos(math.pi * part)) / 2)
+
+
+READS = (Tensor.cpu, Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__repr__, Tensor.__format__,
+         Tensor.to)  # fmt: skip
+
+
+def reader() -> str:
+    """The file of the pipeline that asks torch now, "" for another."""
+    frame = sys._getframe(2)
+    while "/torch/" in frame.f_code.co_filename or frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return frame.f_code.co_filename if "/pipeline/" in frame.f_code.co_filename else ""
+
+
+class Reads(TorchFunctionMode):
+    """Notes what the loop of the pipeline reads from tensors between its steps, as a GPU's host would wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.between, self.found = False, []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if self.between and func in READS and (where := reader()):
+            self.found.append((func.__name__, where))
+        return func(*args, **(kwargs or {}))
+
+
+class Numbers(TorchDispatchMode):
+    """The same of `bool`, `float` and `int` of a tensor, and of shapes that follow from values."""
+
+    def __init__(self, reads: Reads) -> None:
+        super().__init__()
+        self.reads = reads
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        waits = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags)
+        if self.reads.between and waits and (where := reader()):
+            self.reads.found.append((str(func), where))
+        return func(*args, **(kwargs or {}))
+
+
+def reads_between_steps(monkeypatch, folder, after_step):
+    """What a training of two epochs reads outside of its steps, ends of epochs and checkpoints."""
+    reads = Reads()
+
+    def apart(owner, name, then):
+        before = getattr(owner, name)
+
+        def work(*args, **kwargs):
+            reads.between = False
+            try:
+                return before(*args, **kwargs)
+            finally:
+                reads.between = then
+
+        monkeypatch.setattr(owner, name, work)
+
+    apart(module.TrainStep, "__call__", True)
+    for name in ("end_epoch", "save_checkpoint", "write_curve"):
+        apart(module, name, False)
+    with reads, Numbers(reads):
+        run(folder, settings_of(checkpoint_every_steps=1000), after_step=after_step)
+    return reads.found
+
+
+def test_the_loop_reads_nothing_from_the_device_between_steps(tmp_path, monkeypatch):
+    steps = []
+    assert reads_between_steps(monkeypatch, tmp_path, steps.append) == []
+    assert len(steps) == 20
+
+
+@pytest.mark.parametrize("read", [
+    "float(losses[0])", "losses.cpu()", "losses[0].item()", "f'{losses[0]}'", "losses.to('cpu')", "losses.tolist()",
+    "bool(losses.isnan().any())", "losses.isnan().nonzero()",
+])  # fmt: skip
+def test_a_read_between_steps_is_found(tmp_path, monkeypatch, read):
+    """As a line of train.py would do it."""
+    losses = torch.zeros(3)
+    line = compile(read, module.__file__, "eval")
+    assert reads_between_steps(monkeypatch, tmp_path, lambda step: eval(line, {"losses": losses})) != []
 
 
 def test_any_source_of_batches_trains_as_the_table_that_it_is_of(tmp_path):
