@@ -215,7 +215,7 @@ def _plain_kind(dtype: Any) -> str | None:
     """
     if not isinstance(dtype, pd.api.extensions.ExtensionDtype) or dtype.kind not in "iufb":
         return None
-    return str(dtype.numpy_dtype)  # type: ignore[attr-defined]
+    return str(dtype.numpy_dtype)
 
 
 def to_pandas(frame: cudf.DataFrame) -> pd.DataFrame:
