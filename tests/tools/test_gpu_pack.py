@@ -87,6 +87,19 @@ def test_a_flipped_byte_is_named(parts, tmp_path, capsys, place):
     assert f"{victim}: damaged" in capsys.readouterr().out
 
 
+def test_a_byte_that_flips_in_the_store_is_named(parts, tmp_path):
+    _, folders = parts
+    store = tmp_path / "store"
+    for folder in folders:
+        gpu_parts.collect(folder, store)
+    victim = next((store / "base").glob("*.whl.001"))
+    content = bytearray(victim.read_bytes())
+    content[7] ^= 1
+    victim.write_bytes(content)
+    with pytest.raises(gpu_parts.PartError, match="its pieces do not make it up"):
+        gpu_parts.join("base", store)
+
+
 def test_a_missing_file_and_a_torn_manifest_are_named(parts, tmp_path):
     _, folders = parts
     name = files_of(folders[0])[0]
