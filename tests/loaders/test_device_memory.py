@@ -97,7 +97,7 @@ def test_nobody_else_asks_the_driver_and_no_whole_table_is_page_locked():
             name = node.arg if isinstance(node, ast.keyword) else name
             asking += [path.name] if name in ("mem_get_info", "memGetInfo") else []
             locking += [path.name] if name == "pin_memory" else []
-    # probe.py: what all programs use, before and after; rapids_memory.py: how large the pool may be, before there is one.
+    # probe.py: what all programs use, before and after; rapids_memory.py: how large the pool may be, before it is there.
     assert set(asking) == {"device_memory.py", "probe.py", "rapids_memory.py"}
     assert sorted(locking) == ["loader.py", "residency.py"]  # one batch of a slot, and two blocks of `COPY_BYTES`
 
