@@ -2,7 +2,8 @@
 
     python -m tests.models.kernels.compiled representative|every PROCESSES CAPABILITY...
 
-cases: of each the texts of its variants and, of a training, what a batch launches. unreached: functions under
+cases: of each the texts of its variants and, of a training, what a batch launches. neighbours: variants of trainings
+that differ in the rows of a batch alone, recorded and not compiled. unreached: functions under
 `triton.jit` that no case reaches. compiled: of each variant and capability (75, 80, 90, 100) its kernel, warps,
 registers a thread and bytes of stack, which is where spilled registers go; or the error.
 """
@@ -45,12 +46,13 @@ def measure(place: tuple[str, int]) -> dict:
     return found | {name.lower(): int(number) for name, number in usage.items()}
 
 
-def record(cases) -> dict[str, dict]:
+def record(cases, kept: dict[str, Variant]) -> dict[str, dict]:
+    """kept: takes the variants."""
     found = {}
     for name, case in cases:
         with recording() as recorder:
             batch = case()
-        variants.update(recorder.variants)
+        kept.update(recorder.variants)
         found[name] = {"variants": list(recorder.variants), "batch": batch}
     return found
 
@@ -58,13 +60,14 @@ def record(cases) -> dict[str, dict]:
 def main() -> None:
     which, processes, *capabilities = sys.argv[1:]
     warnings.filterwarnings("ignore")
-    cases = record(getattr(real_shapes, which)())
+    cases = record(getattr(real_shapes, which)(), variants)
+    neighbours = {name: one["variants"] for name, one in record(real_shapes.neighbours(), {}).items()}
     reached = reached_by({variant.function for variant in variants.values()})
     unreached = [f"{one.module}.{one.fn.__name__}" for one in jit_functions() if one not in reached]
     places = list(product(variants, map(int, capabilities)))
     with multiprocessing.get_context("fork").Pool(int(processes)) as pool:
         compiled = pool.map(measure, places, chunksize=1)
-    json.dump({"cases": cases, "unreached": unreached, "compiled": compiled}, sys.stdout)
+    json.dump({"cases": cases, "neighbours": neighbours, "unreached": unreached, "compiled": compiled}, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -182,6 +182,12 @@ def representative() -> Iterator[tuple[str, Case]]:
     yield "distinct draws", partial(of_negatives, False, False, 4)
 
 
+def neighbours() -> Iterator[tuple[str, Case]]:
+    """Batches of about as many rows as the first's: a kernel that is compiled anew for each would be another there."""
+    for batch_size in (204_800, 204_816, 203_776, 200_001):
+        yield f"step, {batch_size}", partial(of_step, batch_size, torch.bfloat16)
+
+
 def every() -> Iterator[tuple[str, Case]]:
     """All of them."""
     yield from representative()

@@ -75,3 +75,10 @@ def test_a_training_compiles_few_variants_and_launches_few_kernels(found, name):
         assert 10 <= sum(one["batch"]["launches"].values()) <= launches, (case, one["batch"])
         assert one["batch"]["launches"]["_gather"] == 1, case
         assert 50 <= one["batch"]["operators"] <= operators, (case, one["batch"])
+
+
+def test_a_batch_of_other_rows_compiles_nothing_new(found):
+    """The last batch of an epoch, or of an evaluation, has its own number of rows."""
+    first, *others = found["neighbours"].values()
+    assert len(first) >= 10
+    assert [sorted(set(other) - set(first)) for other in others] == [[]] * len(others)
