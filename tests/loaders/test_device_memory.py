@@ -97,9 +97,10 @@ def test_nobody_else_asks_the_driver_and_no_whole_table_is_page_locked():
             name = node.arg if isinstance(node, ast.keyword) else name
             asking += [path.name] if name in ("mem_get_info", "memGetInfo") else []
             locking += [path.name] if name == "pin_memory" else []
-    # probe.py: what all programs use, before and after; rapids_memory.py: how large the pool may be, before it is there.
+    # probe.py: what all programs use, before and after; rapids_memory.py: how large the pool may be, at its making.
     assert set(asking) == {"device_memory.py", "probe.py", "rapids_memory.py"}
-    assert sorted(locking) == ["loader.py", "residency.py"]  # one batch of a slot, and two blocks of `COPY_BYTES`
+    # One batch of a slot; blocks of `COPY_BYTES` on the way to a GPU; two of `WRITE_BYTES` on the way from one.
+    assert sorted(locking) == ["host_blocks.py", "loader.py", "residency.py"]
 
 
 @pytest.mark.gpu

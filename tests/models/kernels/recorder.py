@@ -138,9 +138,12 @@ class CountedOperators(TorchDispatchMode):
 
 
 def jit_functions() -> list[JITFunction]:
-    """Every function of the package under `triton.jit`, by looking into each module that mentions Triton."""
+    """Every function of the package under `triton.jit`, by looking into each module that mentions Triton.
+
+    Those of features/ are listed and compiled by tests/features/engines/test_compiled_kernels.py.
+    """
     found = []
-    for package in ("features", "loaders", "models", "pipeline"):
+    for package in ("loaders", "models", "pipeline"):
         root = importlib.import_module(f"gigabatch.{package}")
         for item in pkgutil.walk_packages(root.__path__, f"{root.__name__}."):
             spec = item.module_finder.find_spec(item.name, None)

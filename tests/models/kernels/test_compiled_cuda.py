@@ -22,7 +22,7 @@ MOST_REGISTERS = 65_536 // (WARPS_WANTED * 32)  # a thread
 # of a training and its evaluation: forms of kernels that Triton compiles, about a third of a second each
 MOST_VARIANTS = {"flights": 20, "step": 19}
 # of a batch: launches of Triton's kernels, and operators of torch beside them
-MOST_LAUNCHES = {"flights": (24, 450), "step": (18, 450)}
+MOST_LAUNCHES = {"flights": (24, 460), "step": (18, 460)}  # the most are those of float16, whose loss is scaled
 
 pytestmark = [
     pytest.mark.slow,
