@@ -38,7 +38,7 @@ def gather_shuffled(
     assert out.is_contiguous()
     assert table.is_contiguous()
     compiled = require_kernels(kernels) == "compiled" and order.has_network
-    if compiled and table.is_cuda:
+    if compiled and table.device.type == "cuda":
         _on_cuda().gather_shuffled(table, order, start, stop, out)
         return out
     if not compiled or table.device.type != "cpu":

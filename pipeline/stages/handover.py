@@ -74,7 +74,7 @@ def hands_over_here(config: RunConfig, engine: str, device: str, rows: Mapping[s
     """`hands_over` with the memory that is free now; the log says what follows from it."""
     free_device = free_memory(device) if device != "cpu" else 0
     found = hands_over(config, engine, device, rows, row_bytes, free_device, available_memory())
-    if config.handover != "off":
+    if config.handover == "on" or (config.handover == "auto" and device != "cpu"):
         how = "rows are handed over in memory" if found else "rows are written, then read again"
         log.info("handover %s: %s", config.handover, how)
     return found

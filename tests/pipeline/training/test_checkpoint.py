@@ -14,7 +14,7 @@ from gigabatch.models.optimizers.ema import WeightAverage
 from gigabatch.models.optimizers.precision import Precision
 from gigabatch.models.optimizers.registry import build_optimizer
 from gigabatch.models.tabular.tabular import TabularModel, TabularSettings
-from gigabatch.pipeline.store.keys import file_checksum
+from gigabatch.pipeline.store.keys import BLAKE2B, file_checksum
 from gigabatch.pipeline.training.checkpoint import (
     Progress,
     TrainingError,
@@ -133,7 +133,7 @@ def test_a_crafted_checkpoint_is_a_named_error(tmp_path, kind):
     """R6: KeyError, TypeError, RuntimeError."""
     path = tmp_path / "checkpoint.pt"
     torch.save(CRAFTED[kind], path)
-    checksum_file(path).write_text(file_checksum(path))
+    checksum_file(path).write_text(file_checksum(path, BLAKE2B))
     with pytest.raises(TrainingError, match=r"checkpoint\.pt: damaged, or of another run \("):
         load_checkpoint(path, make_state())
 
@@ -144,7 +144,7 @@ def test_a_checkpoint_with_one_crafted_part_is_a_named_error(tmp_path, part, val
     path = tmp_path / "checkpoint.pt"
     save_checkpoint(path, make_state(), Progress())
     torch.save(torch.load(path) | {part: value}, path)
-    checksum_file(path).write_text(file_checksum(path))
+    checksum_file(path).write_text(file_checksum(path, BLAKE2B))
     if part == "progress" and value == {}:
         return  # nothing done yet
     with pytest.raises(TrainingError, match=r"checkpoint\.pt: damaged, or of another run \("):
@@ -159,6 +159,6 @@ def test_a_checkpoint_of_another_number_of_threads_is_taken_and_said_so(tmp_path
     assert not caplog.records
     content = torch.load(path)
     torch.save(content | {"threads": content["threads"] + 1}, path)
-    checksum_file(path).write_text(file_checksum(path))
+    checksum_file(path).write_text(file_checksum(path, BLAKE2B))
     assert load_checkpoint(path, make_state()).step == 1
     assert "the last bits of the weights will be others" in caplog.text

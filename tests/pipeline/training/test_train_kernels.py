@@ -59,7 +59,7 @@ def test_plain_torch_is_not_captured_in_a_graph(caplog):
     caplog.set_level(logging.INFO)
     optimizer, schedule = build_optimizer(make_model(), "lamb", lr=0.1), Constant(0.1, 10)
     assert use_cuda_graph("auto", torch.device("cuda"), optimizer, schedule)
-    assert not use_cuda_graph("auto", torch.device("cuda"), optimizer, schedule, "reference")
+    assert not use_cuda_graph("auto", torch.device("cuda"), optimizer, schedule, kernels="reference")
     assert "waits for the device where it sums gradients" in caplog.text
     with pytest.raises(TrainingError, match=r"train\.cuda_graph=on: .*train\.kernels=reference"):
-        use_cuda_graph("on", torch.device("cuda"), optimizer, schedule, "reference")
+        use_cuda_graph("on", torch.device("cuda"), optimizer, schedule, kernels="reference")
