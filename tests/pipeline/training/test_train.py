@@ -540,6 +540,7 @@ def half_run(folder, precision, kind="deepfm", **settings):
     torch.manual_seed(1)
     model = shelf_build(kind, ModelInputs(NUM_IDS, 3, 1), layers=(16, 8), dropout=0.0)
     hook = settings.pop("after_step", lambda step: None)
+    model.register_forward_hook(settings.pop("on_forward", lambda *_: None))
     return run(folder, settings_of(precision=precision, **settings), model=model, after_step=hook)
 
 
@@ -588,12 +589,13 @@ def test_sums_over_a_batch_are_not_rounded_on_the_way_while_training(tmp_path, p
     settings = torch.backends.cuda.matmul
     found = []
 
-    def hook(step):
-        found.append([getattr(settings, name) for name in REDUCTIONS])
+    def watch(model, *_):
+        if model.training:
+            found.append([getattr(settings, name) for name in REDUCTIONS])
 
     before = [getattr(settings, name) for name in REDUCTIONS]
     assert all(before)
-    half_run(tmp_path / "one", precision, after_step=hook)
+    half_run(tmp_path / "one", precision, on_forward=watch)
     assert [getattr(settings, name) for name in REDUCTIONS] == before
     with pytest.raises(Crash):
         half_run(tmp_path / "two", precision, after_step=crash_at(3))
