@@ -155,22 +155,6 @@ def train_model(
     >>> trained.steps, trained.curve[-1]["valid_loss"] < trained.curve[0]["train_loss"]
     (16, True)
     """
-    with using_kernels(settings.kernels):
-        return _trained(model, train, valid_table, loss, settings, seed, device, folder, after_step, negatives)
-
-
-def _trained(
-    model: Model,
-    train: PackedTable | BatchSource,
-    valid_table: PackedTable,
-    loss: TargetLoss,
-    settings: TrainSettings,
-    seed: int,
-    device: str,
-    folder: Path,
-    after_step: Callable[[int], None],
-    negatives: ImplicitBatches | None,
-) -> Trained:
     if isinstance(train, PackedTable):
         settings = settle(settings, len(train), id_sizes(train.schema))
         source: BatchSource = table_batches(train, settings, seed)
@@ -212,7 +196,8 @@ def _trained(
     if use_cuda_graph(settings.cuda_graph, losses.device, optimizer, schedule, obstacle, settings.kernels):
         step.capture(source.schema, batch_size, required=settings.cuda_graph == "on")
 
-    with progress(schedule.num_steps * batch_size, "train") as bar, closing(step):
+    total_rows = schedule.num_steps * batch_size
+    with using_kernels(settings.kernels), progress(total_rows, "train") as bar, closing(step):
         bar.resume(earlier_rows)
         while done.step < schedule.num_steps and not done.has_stalled(steps_per_epoch, settings.patience):
             model.train()
