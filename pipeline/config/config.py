@@ -294,17 +294,42 @@ class EvaluateSettings(Settings):
         return value
 
 
+class KeepSettings(Settings):
+    """What a night leaves on the disk. Never removed: the current, previous and latest run, what the night compares
+    with, and what another process uses."""
+
+    runs: int | None = Field(30, ge=1, description="newest runs that stay; null: all")
+    days: float | None = Field(None, gt=0, description="runs younger than that stay, too; null: by number alone")
+    artifacts: int | None = Field(
+        3, ge=1, description="artifacts of each stage that stay, by their last use; null: all"
+    )
+
+
 class NightlySettings(Settings):
     """When a new model replaces the current one."""
 
     metric: Literal["auc", "logloss", "mrr"] | None = Field(
         None, description="None: mrr where rows have groups, auc for a binary target, else the loss"
     )
-    tolerance: float = Field(0.001, ge=0, description="the lower bound of the gain must be above minus this")
+    tolerance: float = Field(
+        0.001,
+        ge=0,
+        description="the lower bound of the gain must be above minus this; of a loss, this share of the constant's",
+    )
+    reference_nights: int | None = Field(
+        30, ge=2, description="also compare with what was current so many nights ago; null: do not"
+    )
+    reference_tolerance: float = Field(
+        0.005, ge=0, description="as tolerance, of the gain over that reference, so that small losses cannot add up"
+    )
+    keep: KeepSettings = Field(KeepSettings(), description="what a night leaves on the disk")
     confidence: float = Field(0.95, gt=0.5, lt=1, description="of the one-sided lower bound of the gain")
     num_bootstrap: int = Field(500, ge=50, description="samples of the bootstrap that the bound comes from")
     embed: Literal["auto", "off"] = Field(
         "auto", description="store users and items of a promoted recommender, as a running service needs them"
+    )
+    export: tuple[Literal["torch", "onnx_rows"], ...] = Field(
+        (), description="formats of docs/export.md that a run is written in before it is promoted"
     )
     min_window_rows: int = Field(
         1000, ge=10, description="fewer rows in the window that both models have not seen: refuse"

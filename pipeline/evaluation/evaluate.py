@@ -110,12 +110,15 @@ def evaluate(model: Any, table: PackedTable, schema: Schema, device: str, bins: 
     return Evaluation(metrics, headline, predictions)
 
 
-def choose_metric(settings: NightlySettings, schema: Schema, in_groups: bool = False) -> str:
-    """The metric that decides, for the first target. in_groups: rows are evaluated in groups that the schema does not
-    name, each among the negatives that are drawn for it."""
-    task = schema.targets[0].task
+def choose_metric(settings: NightlySettings, schema: Schema, in_groups: bool = False, place: int = 0) -> str:
+    """The metric that decides for the target at this place; `settings.metric` is that of the first.
+
+    in_groups: rows are evaluated in groups that the schema does not name, each among the negatives that are drawn for
+    it."""
+    task = schema.targets[place].task
     grouped = in_groups or schema.only("group") is not None
-    metric = settings.metric or ("logloss" if task != "binary" else "mrr" if grouped else "auc")
+    asked = settings.metric if place == 0 else None
+    metric = asked or ("logloss" if task != "binary" else "mrr" if grouped else "auc")
     fits = {"mrr": grouped and task == "binary", "auc": task == "binary", "logloss": True}
     if not fits[metric]:
         raise ConfigError(

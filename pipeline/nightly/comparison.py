@@ -1,9 +1,9 @@
-"""Both models on rows that neither has seen: which is better, how sure that is, and whether it is good at all."""
+"""Models on rows that none of them has seen: which is better, how sure that is, and whether it is good at all."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -84,12 +84,27 @@ class Comparison(Floor):
     record
         The metric of the current model on its own test split, at the time of its training; None where its summary has
         none.
+
+    Examples
+    --------
+    >>> found = Comparison("RMSE", 1000, candidate=2.01, constant=8.0, current=2.0, gain=-0.01, bound=-0.02)
+    >>> found.holds(0.001), found.holds(0.01)  # of 8.0
+    (False, True)
     """
 
     current: float
     gain: float
     bound: float
     record: float | None = None
+
+    def holds(self, tolerance: float) -> bool:
+        """Whether the lower bound of the gain lies above minus the tolerance, see `tolerated`."""
+        return self.bound > -self.tolerated(tolerance)
+
+    def tolerated(self, tolerance: float) -> float:
+        """A tolerance in the metric's unit: as it is for AUC and MRR; of a loss, whose unit is the target's, that share
+        of the constant's."""
+        return tolerance if self.metric in MORE_IS_BETTER else tolerance * self.constant
 
     def obstacle(self, max_skill_drop: float) -> str | None:
         """Why the candidate may not be promoted, however much worse the current model is; None where it may."""
@@ -106,63 +121,119 @@ class Comparison(Floor):
         )
 
 
-def compare(features: Features, current: Bundle, candidate: Bundle, summary: Mapping[str, Any], run: str) -> Comparison:
-    """Both bundles on the rows of the test split that neither has seen, with `train.negatives` each among items that
-    are drawn for it from the bundle's own vocabulary; then MRR decides where no other metric is asked for.
+@dataclass(frozen=True)
+class Other:
+    """A run that the new model is compared with: its id, its bundle and what its summary.json holds."""
+
+    run: str
+    bundle: Bundle
+    summary: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a night found about the new model, on one window.
+
+    Parameters
+    ----------
+    rows
+        Of the window.
+    floors
+        By target, the first one first: the new model and a constant; against the current model, where there is one.
+    reference
+        By target, against the reference.
+    left_out
+        What could not be compared, in sentences.
+    """
+
+    rows: int
+    floors: dict[str, Floor]
+    reference: dict[str, Comparison] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def first(self) -> Floor:
+        """Of the target that is named first."""
+        return next(iter(self.floors.values()))
+
+
+def compare(features: Features, candidate: Other, current: Other | None, reference: Other | None = None) -> Judged:
+    """The new model and others on the rows of the test split that none of them has seen, target by target; with
+    `train.negatives` each row among items that are drawn for it from the bundle's own vocabulary.
 
     Parameters
     ----------
     features
         Tonight's.
-    current, candidate
-        What is promoted, and what was trained tonight.
-    summary
-        Of the current model's run, for what it once reached.
-    run
-        The candidate's id, for messages.
+    candidate, current
+        What was trained tonight, and what is promoted; None where nothing is.
+    reference
+        What was promoted some nights ago. One that cannot be judged by today's features is left out, and that is said.
 
     Raises
     ------
     DataError
-        For classes that only one of the two knows, for too few rows that neither has seen, and where their labels are
-        all alike.
+        For classes that only one of the two knows, for too few rows that none has seen, and where the labels of the
+        first target are all alike. Another target of which they are is left out, and that is said.
     ConfigError
         Where the current model predicts or reads what today's features do not have.
     """
     by_hand = (
-        f"The two cannot be compared: gigabatch promote {run} makes the new model current, and gigabatch rollback "
-        "brings the current one back."
+        f"The two cannot be compared: gigabatch promote {candidate.run} makes the new model current, and gigabatch "
+        "rollback brings the current one back."
     )
-    today = features.pipeline.config.to_dict()
-    if changed := list(changed_labels(current.schema.targets, features.schema.targets, summary["config"], today)):
-        raise DataError(f"{' '.join(changed)} If labels are wrong, correct them or remove those rows. {by_hand}")
-    if reason := cannot_be_judged(current, features):
-        raise ConfigError(f"the current model {reason}. {by_hand}")
-    frame = window_rows(features, {"current model": current, "new one": candidate})
-    mean = train_mean(features)
-    (before, _), (after, window) = (predicted(features, bundle, frame, mean) for bundle in (current, candidate))
+    left_out = []
+    if current is not None:
+        if changed := changed_since(current, features):
+            raise DataError(f"{changed} If labels are wrong, correct them or remove those rows. {by_hand}")
+        if reason := cannot_be_judged(current.bundle, features):
+            raise ConfigError(f"the current model {reason}. {by_hand}")
+    if reference is not None:
+        reason = changed_since(reference, features) or cannot_be_judged(reference.bundle, features)
+        if reason:
+            left_out.append(f"The reference, run {reference.run}, was not compared: it {reason}.")
+            reference = None
+    new = "new model" if current is None else "new one"
+    called = {"current model": current, new: candidate, "reference": reference}
+    known = {name: other for name, other in called.items() if other is not None}
+    frame = window_rows(features, {name: other.bundle for name, other in known.items()})
+    found = {name: predicted(features, other.bundle, frame) for name, other in known.items()}
     settings, seed = features.pipeline.config.nightly, features.pipeline.config.seed
-    found = bootstrap(metric_of(features), before, after, window, settings, seed)
-    return replace(found, rows=len(frame), record=recorded(summary, window.target.name, found.metric))
+    floors: dict[str, Floor] = {}
+    referred: dict[str, Comparison] = {}
+    for place, target in enumerate(features.schema.targets):
+        metric, mean = metric_of(features, place), train_mean(features, place)
+        scores = {name: values[place][0] for name, values in found.items()}
+        window = replace(found[new][place][1], mean=mean)
+        try:
+            if current is None:
+                floors[target.name] = replace(floor(metric, scores[new], window), rows=len(frame))
+            else:
+                compared = bootstrap(metric, scores["current model"], scores[new], window, settings, seed)
+                record = recorded(current.summary, target.name, compared.metric)
+                floors[target.name] = replace(compared, rows=len(frame), record=record)
+            if reference is not None:
+                compared = bootstrap(metric, scores["reference"], scores[new], window, settings, seed)
+                record = recorded(reference.summary, target.name, compared.metric)
+                referred[target.name] = replace(compared, rows=len(frame), record=record)
+        except DataError as error:
+            if place == 0:
+                raise
+            left_out.append(f"Not compared: {error}")
+    return Judged(len(frame), floors, referred, tuple(left_out))
 
 
-def compare_with_constant(features: Features, candidate: Bundle) -> Floor:
-    """A bundle on the rows of the test split that come after its training data, where no model is current.
-
-    Raises
-    ------
-    DataError
-        For too few of these rows, and where their labels are all alike.
-    """
-    frame = window_rows(features, {"new model": candidate})
-    scores, window = predicted(features, candidate, frame, train_mean(features))
-    return replace(floor(metric_of(features), scores, window), rows=len(frame))
+def changed_since(other: Other, features: Features) -> str:
+    """What of today's labels means something else than when the model was trained, in sentences; else empty."""
+    today = features.pipeline.config.to_dict()
+    targets = other.bundle.schema.targets, features.schema.targets
+    return " ".join(changed_labels(*targets, other.summary["config"], today))
 
 
-def metric_of(features: Features) -> str:
-    """What decides: auc, mrr or logloss."""
+def metric_of(features: Features, place: int = 0) -> str:
+    """What decides for the target at this place: auc, mrr or logloss."""
     config = features.pipeline.config
-    return choose_metric(config.nightly, features.schema, in_groups=config.train.negatives is not None)
+    return choose_metric(config.nightly, features.schema, in_groups=config.train.negatives is not None, place=place)
 
 
 def cannot_be_judged(current: Bundle, features: Features) -> str | None:
@@ -178,17 +249,18 @@ def cannot_be_judged(current: Bundle, features: Features) -> str | None:
     return None
 
 
-def predicted(features: Features, bundle: Bundle, frame: Any, mean: Tensor) -> tuple[Tensor, Window]:
-    """What a bundle predicts of the first target of these rows, [n] or [n, K], and the rows as they are judged.
-
-    mean: see `train_mean`.
-    """
+def predicted(features: Features, bundle: Bundle, frame: Any) -> list[tuple[Tensor, Window]]:
+    """Of each target, what a bundle predicts of these rows, [n] or [n, K], and the rows as they are judged, whose mean
+    is left open."""
     table = evaluation_table_of(bundle, features, frame)
-    scores = evaluate(bundle.model, table, bundle.schema, features.pipeline.device).predictions[0].cpu()
-    batch, target = table.unpack(table.words), features.schema.targets[0]
+    scores = evaluate(bundle.model, table, bundle.schema, features.pipeline.device).predictions
+    batch = table.unpack(table.words)
     weight = None if batch.weight is None else batch.weight.cpu()
     group = None if batch.group is None else batch.group.cpu()
-    return scores, Window(target, batch.targets[0].cpu(), mean, weight, group)
+    return [
+        (prediction.cpu(), Window(target, labels.cpu(), torch.tensor(float("nan")), weight, group))
+        for prediction, target, labels in zip(scores, features.schema.targets, batch.targets, strict=True)
+    ]
 
 
 def window_rows(features: Features, bundles: Mapping[str, Bundle]) -> Any:
@@ -204,7 +276,7 @@ def window_rows(features: Features, bundles: Mapping[str, Bundle]) -> Any:
     if len(frame) >= wanted:
         return frame
     unit, both = unit_of_times(features), len(bundles) > 1
-    whose = "both models'" if both else "the model's"
+    whose = {1: "the model's", 2: "both models'"}.get(len(bundles), "all models'")
     told = " and ".join(f"{shown(end, unit)} for the {name}" for name, end in ends.items())
     rollback = ", and if it is the current model's, undo its promotion (gigabatch rollback)" if both else ""
     raise DataError(
@@ -214,11 +286,11 @@ def window_rows(features: Features, bundles: Mapping[str, Bundle]) -> Any:
     )
 
 
-def train_mean(features: Features) -> Tensor:
-    """What a constant predicts of the first target: the mean of the train split's labels by their weights, float64 [],
-    their quantile where the loss is that of one; the shares of the classes, float32 [K], where it has classes; with
-    drawn negatives the share of positives among them."""
-    target, pipeline = features.schema.targets[0], features.pipeline
+def train_mean(features: Features, place: int = 0) -> Tensor:
+    """What a constant predicts of the target at this place: the mean of the train split's labels by their weights,
+    float64 [], their quantile where the loss is that of one; the shares of the classes, float32 [K], where it has
+    classes; with drawn negatives the share of positives among them."""
+    target, pipeline = features.schema.targets[place], features.pipeline
     if pipeline.config.train.negatives is not None:
         return torch.tensor(1 / (1 + pipeline.config.train.negatives.per_positive), dtype=torch.float64)
     engine, weight = load_engine(pipeline.engine), features.schema.only("weight")
@@ -233,8 +305,8 @@ def train_mean(features: Features) -> Tensor:
     if loss is not None and loss.kind == "quantile":
         order = labels.double().argsort()
         share = mass[order].cumsum(0) / mass.sum()
-        place = int(torch.searchsorted(share, 0.5 if loss.tau is None else loss.tau))
-        return labels.double()[order][min(place, len(order) - 1)]
+        row = int(torch.searchsorted(share, 0.5 if loss.tau is None else loss.tau))
+        return labels.double()[order][min(row, len(order) - 1)]
     if target.task == "multiclass":
         return (labels.long().bincount(mass, minlength=target.num_outputs) / mass.sum()).float()
     return (labels.double() * mass).sum() / mass.sum()

@@ -1,8 +1,9 @@
 """The nightly job: train on what is there tonight, compare with the current model, promote or keep.
 
-`runs/<name>/current` is the promoted run, `runs/<name>/previous` the one before it (`pipeline/runs/`). Both models are
-scored on the same rows: those of the new test split that come after everything either model was fitted or selected on.
-The new one is promoted if the lower bound of the paired bootstrap of its gain is above minus the stated tolerance, it
+`runs/<name>/current` is the promoted run, `runs/<name>/previous` the one before it (`pipeline/runs/`). The new model,
+the current one and the reference, what was current some nights ago, are scored on the same rows: those of the new test
+split that come after everything that any of them was fitted or selected on. The new one is promoted if, for every
+target, the lower bound of the paired bootstrap of its gain is above minus the stated tolerance, against both others; it
 beats a constant, it is not far below what the current one reached when it was trained (`comparison.py`), its weights
 are others than the current ones, and nobody has rolled it back. Where no run is promoted, it is promoted if it beats a
 constant on the rows that come after its own training data, and nobody has rolled it back.
@@ -10,46 +11,85 @@ constant on the rows that come after its own training data, and nobody has rolle
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gigabatch.features.errors import DataError
+from gigabatch.features.recipes import recipe_class
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.pipeline.bundle import Bundle, load_bundle
-from gigabatch.pipeline.config.config import ConfigError, RunConfig, load_config
+from gigabatch.pipeline.config.config import ConfigError, NightlySettings, RunConfig, load_config
 from gigabatch.pipeline.display import render_table
 from gigabatch.pipeline.embedding.embed import embed
 from gigabatch.pipeline.embedding.embed_write import EmbedSettings
 from gigabatch.pipeline.evaluation.evaluate import choose_metric
-from gigabatch.pipeline.nightly.comparison import Floor, compare, compare_with_constant
+from gigabatch.pipeline.export.export import export_bundle
+from gigabatch.pipeline.nightly.comparison import MORE_IS_BETTER, Comparison, Judged, Other, compare
+from gigabatch.pipeline.nightly.reference import keep_champions, reference_of
 from gigabatch.pipeline.nightly.times import refuse_future
 from gigabatch.pipeline.reports.report import ReportData, write_report
 from gigabatch.pipeline.runs.find import home_of
-from gigabatch.pipeline.runs.pointers import current_run, read_pointers, require_links
+from gigabatch.pipeline.runs.pointers import RunError, current_run, read_pointers, require_links
 from gigabatch.pipeline.runs.promote import block_of, promote
-from gigabatch.pipeline.runs.record import append_record
+from gigabatch.pipeline.runs.record import append_record, now, read_records
 from gigabatch.pipeline.runs.verify import weights_of
-from gigabatch.pipeline.stages.run import Run
+from gigabatch.pipeline.stages.run import Run, environment
 from gigabatch.pipeline.stages.stages import Features, Pipeline
 from gigabatch.pipeline.stopping import Stopped, stopped_by, stopped_text
-from gigabatch.pipeline.store.files import ArtifactError
+from gigabatch.pipeline.store.artifacts import Artifact
+from gigabatch.pipeline.store.files import ArtifactError, write_json
+from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
+from gigabatch.pipeline.store.keys import artifact_key, input_checksums
 from gigabatch.pipeline.store.locks import folder_lock
 
 log = logging.getLogger(__name__)
 PROMOTED, KEPT, REFUSED, FAILED = 0, 10, 20, 40
+PENDING = "nightly.pending.json"  # what a night is about to do, between its promotion and its line
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a night came to."""
+    """What a night came to. reasons: why a new model was kept out, in sentences."""
 
     code: int
     text: str
     candidate: Run | None = None
-    comparison: Floor | None = None
+    judged: Judged | None = None
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass
+class Night:
+    """A night on its way, and what its line of nightly.jsonl will tell beside the outcome.
+
+    steps: seconds of each step that was begun, and whether a stage's artifact was there already and how large it is.
+    """
+
+    config: RunConfig
+    home: Path
+    told: dict[str, Any] = field(default_factory=dict)
+    steps: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[dict[str, Any]]:
+        started = time.perf_counter()
+        entry = self.steps.setdefault(name, {})
+        try:
+            yield entry
+        finally:
+            entry["seconds"] = round(time.perf_counter() - started, 3)
+
+    def line(self) -> dict[str, Any]:
+        current = read_pointers(self.home).current
+        champion = current.name if current is not None and current.parent == self.home.resolve() else None
+        return {**self.told, "champion": champion, "steps": self.steps}
 
 
 def run_nightly(config: str | Path, overrides: Sequence[str] = ()) -> int:
@@ -61,7 +101,7 @@ def run_nightly(config: str | Path, overrides: Sequence[str] = ()) -> int:
     home = home_of(loaded)
     try:
         with folder_lock(home / "nightly.lock"):
-            return _recorded(loaded, home)
+            return _recorded(Night(loaded, home))
     except ArtifactError as error:
         text = f"Failed: {error}"
         append_record(home, "nightly", FAILED, text, None)
@@ -69,87 +109,224 @@ def run_nightly(config: str | Path, overrides: Sequence[str] = ()) -> int:
         return FAILED
 
 
-def _recorded(config: RunConfig, home: Path) -> int:
-    """One line a night, whatever it came to; the report afterwards, which changes nothing of that."""
+def _recorded(night: Night) -> int:
+    """One line a night, whatever it came to; report and retention afterwards, which change nothing of that."""
+    home = night.home
     try:
-        outcome = _night(config, home)
+        settle(home)
+        outcome = _night(night)
     except (Exception, KeyboardInterrupt) as error:
         if number := stopped_by(error):
-            append_record(home, "nightly", 128 + number, stopped_text(number), None)
+            append_record(home, "nightly", 128 + number, stopped_text(number), None, **_told(night))
             raise Stopped(number, recorded=True) from error
         if not isinstance(error, ValueError):
             log.exception("nightly")
         outcome = Outcome(FAILED, f"Failed: {error}")
     run = outcome.candidate.path.name if outcome.candidate else None
-    compared = vars(outcome.comparison) if outcome.comparison else {}
-    moment = append_record(home, "nightly", outcome.code, outcome.text, run, **compared)
-    try:
-        _show(home, outcome, moment)
-    except Exception:  # a full disk, or a chart that cannot be drawn
-        log.exception("%s could not be written; what was decided stands", home / "nightly.html")
-    except KeyboardInterrupt as error:
-        raise Stopped(stopped_by(error) or signal.SIGINT, recorded=True) from error
+    found = _compared(outcome) | _told(night)
+    moment = append_record(home, "nightly", outcome.code, outcome.text, run, **found)
+    settle(home)
+    after = {
+        f"{home / 'nightly.html'} could not be written": lambda: _show(home, outcome, moment),
+        "old runs and artifacts could not be removed": lambda: _tidy(night),
+    }
+    for failed, work in after.items():
+        try:
+            work()
+        except Exception:  # a full disk, or a chart that cannot be drawn
+            log.exception("%s; what was decided stands", failed)
+        except KeyboardInterrupt as error:
+            raise Stopped(stopped_by(error) or signal.SIGINT, recorded=True) from error
     print(outcome.text)
     return outcome.code
 
 
-def _night(config: RunConfig, home: Path) -> Outcome:
+def settle(home: Path) -> None:
+    """Write the line of a night that was killed after it had promoted its run; from `PENDING`, which it left.
+
+    Raises
+    ------
+    RunError
+        Where the links cannot be read.
+    """
+    path = home / PENDING
+    try:
+        pending = json.loads(path.read_text())
+        name, text, begun = (str(pending.pop(key)) for key in ("run", "text", "at"))
+    except FileNotFoundError:
+        return
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        log.warning("%s: damaged (%s); it is removed", path, error)  # by a power cut: it is no more than a line to come
+        path.unlink(missing_ok=True)
+        return
+    current = read_pointers(home).current
+    written = any(
+        (entry.get("run"), entry.get("exit_code")) == (name, PROMOTED) and str(entry.get("at")) >= begun
+        for entry in read_records(home)
+    )
+    if not written and current is not None and current.name == name:
+        late = f"{text} Written down late: that night was broken off as soon as it had promoted."
+        append_record(home, "nightly", PROMOTED, late, name, champion=name, **pending)
+    path.unlink(missing_ok=True)
+
+
+def _told(night: Night) -> dict[str, Any]:
+    """Of a home that is damaged nothing more than it was."""
+    try:
+        return night.line()
+    except RunError:
+        return {"steps": night.steps}
+
+
+def _compared(outcome: Outcome) -> dict[str, Any]:
+    """What the line says of the comparison: the first target's numbers, and those of all and of the reference."""
+    judged = outcome.judged
+    found: dict[str, Any] = {"reasons": list(outcome.reasons)}
+    if judged is None:
+        return found
+    found |= vars(judged.first)
+    if len(judged.floors) > 1:
+        found["targets"] = {name: vars(compared) for name, compared in judged.floors.items()}
+    if judged.reference:
+        found["against_reference"] = {name: vars(compared) for name, compared in judged.reference.items()}
+    return found | ({"left_out": list(judged.left_out)} if judged.left_out else {})
+
+
+def _night(night: Night) -> Outcome:
+    config, home = night.config, night.home
     require_later_rows(config)
     require_links(home)  # before any work
     current_run(home)  # where the link leads nowhere
     pipeline = Pipeline(config)
+    night.told |= {"seed": config.seed, "config": artifact_key("config", {}, config.to_dict(), "")}
+    night.told["environment"] = environment(pipeline.device)
     try:
-        features = pipeline.features()
+        with night.step("features") as step:
+            features = pipeline.features()
+            step |= _size(features.artifact)
+        night.told["data"] = _data(pipeline)
         if features.schema.only("time") is None:
             raise ConfigError("nightly: the recipe has no time column, so no row is known to be new to both models.")
         choose_metric(config.nightly, features.schema, in_groups=config.train.negatives is not None)
         refuse_future(features)
-        encoded = features.encode()
+        with night.step("encode") as step:
+            encoded = features.encode()
+            step |= _size(encoded.artifact)
     except (DataError, LoaderError) as error:
         return Outcome(REFUSED, f"Data refused: {error}")
-    candidate = encoded.publish(encoded.fit_model(), promote=False)
+    with night.step("train") as step:
+        trained = encoded.fit_model()
+        step |= _size(trained)
+    with night.step("evaluate"):
+        candidate = encoded.publish(trained, promote=False)
     current, reason = current_run(home), block_of(read_pointers(home), candidate.path)
     if reason:
         return Outcome(KEPT, f"Kept: {reason}", candidate)
-    if current is None:
-        return _first(features, home, candidate)
-    if current == candidate.path.resolve():
-        return Outcome(KEPT, "Kept: nothing changed, the current model is the one of today's data.")
-    if weights_of(current) == weights_of(candidate.path):
+    if current is not None and current == candidate.path.resolve():
+        return Outcome(KEPT, "Kept: nothing changed, the current model is the one of today's data.", candidate)
+    if current is not None and weights_of(current) == weights_of(candidate.path):
         return Outcome(KEPT, f"Kept: the weights are those of the current model, run {current.name}.", candidate)
+    reference = reference_of(home, config.nightly.reference_nights)
+    night.told["reference"] = None if reference is None else reference.name
     try:
-        models = load(pipeline, current), load(pipeline, candidate.path)
-        comparison = compare(features, *models, Run(current).summary, candidate.path.name)
+        with night.step("compare"):
+            others = [None if run is None else _other(pipeline, run) for run in (candidate.path, current, reference)]
+            assert others[0] is not None
+            judged = compare(features, others[0], *others[1:])
     except DataError as error:
         return Outcome(REFUSED, f"Data refused: {error}", candidate)
-    tolerance = pipeline.config.nightly.tolerance
-    text = (
-        f"{comparison.metric} {comparison.candidate:.4f} against {comparison.current:.4f} on {comparison.rows:,} rows "
-        f"that neither model has seen{_drawn(config)}; gain {comparison.gain:+.4f}, lower bound "
-        f"{comparison.bound:+.4f}, tolerance {tolerance}."
-    )
-    obstacle = comparison.obstacle(pipeline.config.nightly.max_skill_drop)
-    if obstacle:
-        return Outcome(KEPT, f"Kept: {text} {obstacle}", candidate, comparison)
-    if comparison.bound > -tolerance:
-        return _promote(home, features, Outcome(PROMOTED, f"Promoted: {text}", candidate, comparison), current)
-    return Outcome(KEPT, f"Kept: {text}", candidate, comparison)
+    outcome = decide(config, judged, candidate, first=current is None)
+    if outcome.code == PROMOTED:
+        with night.step("store"):
+            _store_vectors(features, candidate)
+            _export(config, candidate)
+        pending = {"run": candidate.path.name, "at": now(), "text": outcome.text}
+        write_json(home / PENDING, pending | _compared(outcome))
+        promote(home, candidate.path, current)
+    return outcome
 
 
-def _first(features: Features, home: Path, candidate: Run) -> Outcome:
-    """The outcome where no run is current: the new model is compared with a constant alone."""
-    try:
-        found = compare_with_constant(features, load(features.pipeline, candidate.path))
-    except DataError as error:
-        return Outcome(REFUSED, f"Data refused: {error}", candidate)
-    text = (
-        f"no model is current. The new one has {found.metric} {found.candidate:.4f} on {found.rows:,} rows that it has "
-        f"not seen{_drawn(features.pipeline.config)}, a constant {found.constant:.4f}."
-    )
-    if obstacle := found.no_better_than_constant():
+def _size(artifact: Artifact) -> dict[str, Any]:
+    files = artifact.manifest["files"].values()
+    return {"skipped": artifact.skipped, "bytes": sum(entry["bytes"] for entry in files)}
+
+
+def _data(pipeline: Pipeline) -> dict[str, Any]:
+    """The raw files that were read: how many, and by name their checksums."""
+    config = pipeline.config
+    files = input_checksums(recipe_class(config.recipe)(config.features).inputs(), pipeline.store.root)
+    return {"files": len(files), "checksums": files}
+
+
+def _other(pipeline: Pipeline, run: Path) -> Other:
+    return Other(run.name, load(pipeline, run), Run(run).summary)
+
+
+def decide(config: RunConfig, judged: Judged, candidate: Run, first: bool) -> Outcome:
+    """Promote or keep, by what was found on the window.
+
+    Parameters
+    ----------
+    config
+        The night's.
+    judged
+        What `compare` found.
+    candidate
+        The new run.
+    first
+        Whether no run is current, so that only the constant is to be beaten.
+    """
+    settings, drawn = config.nightly, _drawn(config)
+    found = judged.first
+    if first:
+        text = (
+            f"no model is current. The new one has {found.metric} {found.candidate:.4f} on {found.rows:,} rows that it "
+            f"has not seen{drawn}, a constant {found.constant:.4f}."
+        )
+        reasons = [
+            f"{_of_target(judged, name)}{obstacle}"
+            for name, floor in judged.floors.items()
+            if (obstacle := floor.no_better_than_constant())
+        ]
+    else:
+        assert isinstance(found, Comparison)
+        share = "" if found.metric in MORE_IS_BETTER else " of the constant's"
+        text = (
+            f"{found.metric} {found.candidate:.4f} against {found.current:.4f} on {found.rows:,} rows that neither "
+            f"model has seen{drawn}; gain {found.gain:+.4f}, lower bound {found.bound:+.4f}, tolerance "
+            f"{settings.tolerance}{share}."
+        )
+        reasons = list(_obstacles(judged, settings))
+    text = " ".join([text, *reasons, *judged.left_out])
+    if not reasons:
+        return Outcome(PROMOTED, f"Promoted: {text}", candidate, judged)
+    if first:
         by_hand = f"gigabatch promote {candidate.path.name} promotes it all the same."
-        return Outcome(KEPT, f"Kept out: {text} {obstacle} {by_hand}", candidate, found)
-    return _promote(home, features, Outcome(PROMOTED, f"Promoted: {text}", candidate, found), None)
+        return Outcome(KEPT, f"Kept out: {text} {by_hand}", candidate, judged, tuple(reasons))
+    return Outcome(KEPT, f"Kept: {text}", candidate, judged, tuple(reasons))
+
+
+def _of_target(judged: Judged, name: str) -> str:
+    return f"Target {name!r}: " if len(judged.floors) > 1 else ""
+
+
+def _obstacles(judged: Judged, settings: NightlySettings) -> Iterator[str]:
+    """Why the new model may not replace the current one, a sentence a reason."""
+    for name, found in judged.floors.items():
+        assert isinstance(found, Comparison)
+        target = _of_target(judged, name)
+        if obstacle := found.obstacle(settings.max_skill_drop):
+            yield f"{target}{obstacle}"
+        elif not found.holds(settings.tolerance):
+            yield f"{target}The lower bound of the gain is not above {-found.tolerated(settings.tolerance):.4g}."
+    for name, found in judged.reference.items():
+        if not found.holds(settings.reference_tolerance):
+            yield (
+                f"{_of_target(judged, name)}Against the reference, which was current {settings.reference_nights} "
+                f"nights ago or is the oldest that is known, the {found.metric} is {found.candidate:.4f} to "
+                f"{found.current:.4f}; the lower bound of the gain, {found.bound:+.4f}, is not above "
+                f"{-found.tolerated(settings.reference_tolerance):.4g}: small losses have added up."
+            )
 
 
 def _drawn(config: RunConfig) -> str:
@@ -176,13 +353,6 @@ def require_later_rows(config: RunConfig) -> None:
         )
 
 
-def _promote(home: Path, features: Features, outcome: Outcome, expected: Path | None) -> Outcome:
-    assert outcome.candidate is not None
-    _store_vectors(features, outcome.candidate)
-    promote(home, outcome.candidate.path, expected)
-    return outcome
-
-
 def _store_vectors(features: Features, candidate: Run) -> None:
     """What a service that watches `current` needs of a recommender before it can take it over."""
     pipeline = features.pipeline
@@ -193,9 +363,31 @@ def _store_vectors(features: Features, candidate: Run) -> None:
         embed(candidate.path, bundle, features, EmbedSettings())
 
 
+def _export(config: RunConfig, candidate: Run) -> None:
+    """The formats of `nightly.export`, in the run's folder; the night fails where one cannot be written."""
+    if config.nightly.export:
+        bundle = load_bundle(candidate.path / "model")
+        export_bundle(bundle, candidate.path / "export", config.nightly.export, candidate.path.name)
+
+
+def _tidy(night: Night) -> None:
+    """Remove what `nightly.keep` does not keep, of this configuration's own."""
+    keep, config, home = night.config.nightly.keep, night.config, night.home
+    keep_champions(home, config.nightly.reference_nights)
+    removed, freed = [], 0
+    if keep.runs is not None:
+        young = None if keep.days is None else keep.days * 86_400
+        removed, freed = collect_runs(config.runs, keep.runs, config.name, young)
+    if keep.artifacts is not None:
+        folders, size = collect_artifacts(config.artifacts, keep.artifacts, config.name)
+        removed, freed = removed + folders, freed + size
+    if removed:
+        log.info("removed %d old runs and artifacts, %s bytes", len(removed), f"{freed:,}")
+
+
 def _show(home: Path, outcome: Outcome, moment: str) -> None:
     """The comparison as a table, and the night's report."""
-    rows = [vars(outcome.comparison)] if outcome.comparison else []
+    rows = _rows(outcome.judged) if outcome.judged else []
     if rows:
         render_table(rows, "Nightly")
     if outcome.candidate:
@@ -211,3 +403,12 @@ def _show(home: Path, outcome: Outcome, moment: str) -> None:
             notes=summary["notes"],
         )
         write_report(home / "nightly.html", report)
+
+
+def _rows(judged: Judged) -> list[dict[str, Any]]:
+    """A row a target, and with a reference one more for each."""
+    several = len(judged.floors) > 1
+    rows = [({"target": name} if several else {}) | vars(found) for name, found in judged.floors.items()]
+    for name, found in judged.reference.items():
+        rows.append({"target": name if several else "", "against": "the reference"} | vars(found))
+    return [{"against": "the current model"} | row for row in rows] if judged.reference else rows

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,20 +21,22 @@ from gigabatch.pipeline.store.parsed_files import parsed_in_use
 
 CHECKPOINTS = "checkpoints"
 LINKS = ("current", "previous", "latest")  # of `runs/pointers.py`, a room that builds on this one
+LINKED = ("*/*", "*/.champions/*")  # where links to runs lie; the second are of `nightly/reference.py`
 
 
-def collect_artifacts(root: Path, keep: int) -> tuple[list[Path], int]:
+def collect_artifacts(root: Path, keep: int, name: str | None = None) -> tuple[list[Path], int]:
     """Remove artifacts, checkpoints, damaged ones and leftovers; returns what was removed and the bytes freed.
 
     Of each stage the `keep` stay that each configuration, by its name, has used last, and of those that none has used
     (they are of an earlier version) the `keep` newest; and the parsed files that kept features were made from.
+    name: the configuration whose artifacts alone may go; those that others have used, or none, stay.
     """
     if not root.is_dir():
         _require_number(keep)
         return [], 0
     stages = _folders(root)
     with leases_held_still(root) as leased:
-        kept = leased | _last_used(root, stages, keep)
+        kept = leased | _last_used(root, stages, keep, name)
         features = [root / folder for folder in kept if folder.startswith("features/")]
         kept |= {f"{PARSED}/{path.name}" for path in parsed_in_use(root, features)}
         moved = {
@@ -50,20 +53,29 @@ def collect_artifacts(root: Path, keep: int) -> tuple[list[Path], int]:
     return list(removed), sum(removed.values())
 
 
-def collect_runs(root: Path, keep: int) -> tuple[list[Path], int]:
+def collect_runs(
+    root: Path, keep: int, name: str | None = None, younger_than_s: float | None = None
+) -> tuple[list[Path], int]:
     """Remove all but the newest `keep` runs of each name, those that links such as `current` lead to (or that a copy
-    has in their place), and leftovers."""
+    has in their place), and leftovers.
+
+    name: the one whose runs alone may go; younger_than_s: runs of less than so many seconds ago stay, too.
+    """
     _require_number(keep)
     if not root.is_dir():
         return [], 0
-    homes = _folders(root)
+    homes = [home for home in _folders(root) if name is None or home.name == name]
+    before = None if younger_than_s is None else time.time() - younger_than_s
     with leases_held_still(root) as leased:
-        linked = {link.resolve() for link in root.glob("*/*") if link.is_symlink()}
+        linked = {link.resolve() for pattern in LINKED for link in root.glob(pattern) if link.is_symlink()}
         moved = {
             path: _aside(path)
             for home in homes
             for path in artifacts_newest_first(home)[keep:]
-            if f"{home.name}/{path.name}" not in leased and path.resolve() not in linked and path.name not in LINKS
+            if f"{home.name}/{path.name}" not in leased
+            and path.resolve() not in linked
+            and path.name not in LINKS
+            and (before is None or path.stat().st_mtime < before)
         }
     removed = _remove(homes, moved)
     return list(removed), sum(removed.values())
@@ -78,8 +90,8 @@ def _folders(root: Path) -> list[Path]:
     return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def _last_used(root: Path, stages: Iterable[Path], keep: int) -> set[str]:
-    """Folders `<stage>/<key>` that `keep` of each stage and configuration leave."""
+def _last_used(root: Path, stages: Iterable[Path], keep: int, name: str | None = None) -> set[str]:
+    """Folders `<stage>/<key>` that `keep` of each stage and configuration leave; name: as of `collect_artifacts`."""
     _require_number(keep)
     kept: set[str] = set()
     for stage in stages:
@@ -89,8 +101,10 @@ def _last_used(root: Path, stages: Iterable[Path], keep: int) -> set[str]:
         for uses in root.glob(f"{USED}/*/{stage.name}"):
             marks = {path.name: path.stat().st_mtime_ns for path in uses.iterdir() if path.name in there}
             used |= marks.keys()
-            kept |= {f"{stage.name}/{key}" for key in sorted(marks, key=lambda key: (-marks[key], key))[:keep]}
-        kept |= {f"{stage.name}/{key}" for key in [key for key in there if key not in used][:keep]}
+            number = keep if name in (None, uses.parent.name) else None
+            kept |= {f"{stage.name}/{key}" for key in sorted(marks, key=lambda key: (-marks[key], key))[:number]}
+        number = keep if name is None else None
+        kept |= {f"{stage.name}/{key}" for key in [key for key in there if key not in used][:number]}
     return kept
 
 

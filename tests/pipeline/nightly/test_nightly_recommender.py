@@ -12,7 +12,7 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.config.config import ConfigError, load_config
 from gigabatch.pipeline.embedding.embeddings import StoredEmbeddings
-from gigabatch.pipeline.nightly.comparison import compare
+from gigabatch.pipeline.nightly.comparison import Other, compare
 from gigabatch.pipeline.nightly.nightly import run_nightly
 from gigabatch.pipeline.runs.promote import rollback
 from gigabatch.pipeline.stages.stages import Pipeline, evaluation_table_of
@@ -166,5 +166,6 @@ def test_a_current_model_whose_schema_names_no_item_is_refused(grown):
     folder, features = grown
     current, candidate = (load_bundle(folder / "runs" / "clicks" / "current" / "model") for _ in range(2))
     current.preprocessor.schema = replace(current.schema, entities=())
+    summary = {"config": features.pipeline.config.to_dict()}
     with pytest.raises(ConfigError, match=r"named no item, so none can be drawn.*gigabatch promote abc makes the new"):
-        compare(features, current, candidate, {"config": features.pipeline.config.to_dict()}, "abc")
+        compare(features, Other("abc", candidate, summary), Other("old", current, summary))

@@ -1,0 +1,58 @@
+"""The reference: what was promoted some nights ago, so that small losses of many nights cannot add up.
+
+Each line of nightly.jsonl names the run that was current after it, its `champion`. The reference of tonight is the one
+of so many decided nights ago, or the oldest that is known where there were fewer. `runs/<name>/.champions/` has a link
+to each run that is or will be a reference, which keeps them from `gigabatch gc`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gigabatch.pipeline.runs.pointers import read_pointers
+from gigabatch.pipeline.runs.record import read_records
+from gigabatch.pipeline.store.files import atomic_symlink
+
+CHAMPIONS = ".champions"
+DECIDED = (0, 10)  # exit codes of the nights that count: promoted and kept
+
+
+def champions(home: Path, nights: int) -> list[str]:
+    """Runs that were current after the last `nights` decided nights, a name a night, the oldest first."""
+    named = [
+        str(entry["champion"])
+        for entry in read_records(home)
+        if entry.get("action") == "nightly" and entry.get("exit_code") in DECIDED and entry.get("champion")
+    ]
+    return named[-nights:]
+
+
+def reference_of(home: Path, nights: int | None) -> Path | None:
+    """The run to compare with, beside the current one; None where there is none, or it is the current one.
+
+    A run that was rolled back, or is not there any more, is passed over for the next younger one.
+    """
+    if nights is None:
+        return None
+    pointers = read_pointers(home)
+    for name in champions(home, nights):
+        run = home / name
+        if name in pointers.blocked or not run.is_dir():
+            continue
+        run = Path(os.path.realpath(run))
+        return None if run == pointers.current else run
+    return None
+
+
+def keep_champions(home: Path, nights: int | None) -> None:
+    """Link the runs that are or will be a reference, and those alone."""
+    folder = home / CHAMPIONS
+    wanted = set(champions(home, nights)) if nights is not None else set()
+    for name in sorted(wanted):
+        if (home / name).is_dir() and not (folder / name).is_symlink():
+            folder.mkdir(exist_ok=True)
+            atomic_symlink(Path("..") / name, folder / name)
+    for link in folder.iterdir() if folder.is_dir() else ():
+        if link.name not in wanted:
+            link.unlink(missing_ok=True)

@@ -1,0 +1,286 @@
+"""What lets a nightly job be left alone: the reference, every target, what a killed night leaves, and the disk."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn.metrics as sk
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gigabatch.pipeline.bundle import load_bundle
+from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.config.config import RunConfig, load_config
+from gigabatch.pipeline.nightly import nightly
+from gigabatch.pipeline.nightly.comparison import Comparison, Floor, Judged
+from gigabatch.pipeline.nightly.nightly import PENDING, decide, run_nightly, settle
+from gigabatch.pipeline.nightly.reference import champions, keep_champions, reference_of
+from gigabatch.pipeline.runs.promote import rollback
+from gigabatch.pipeline.runs.record import append_record
+from gigabatch.pipeline.stages.run import Run
+from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
+from tests.pipeline.tiny_recipe import day_of_rows, write_day
+
+PROMOTED, KEPT, FAILED = 0, 10, 40
+CANDIDATE = Run(Path("runs/a/new"))
+
+
+def nights(tiny) -> list[dict]:
+    lines = [json.loads(line) for line in (tiny.home / "nightly.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["action"] == "nightly"]
+
+
+def compared(metric="AUC", gain=0.0, bound=0.0, candidate=0.8, constant=0.5) -> Comparison:
+    return Comparison(metric, 1000, candidate, constant, current=candidate, gain=gain, bound=bound)
+
+
+CONFIG = RunConfig(name="a", recipe="flights")  # tolerance .001, reference_tolerance .005
+
+
+@pytest.mark.parametrize(
+    ("floors", "reference", "code", "reason"),
+    [
+        ({"y": compared()}, {}, PROMOTED, None),
+        ({"y": compared(bound=-0.0009)}, {}, PROMOTED, None),
+        ({"y": compared(bound=-0.0011)}, {}, KEPT, "The lower bound of the gain is not above -0.001."),
+        ({"y": compared(), "z": compared(bound=-0.1)}, {}, KEPT, "Target 'z': The lower bound"),
+        ({"y": compared(), "z": compared(candidate=0.4)}, {}, KEPT, "Target 'z': It is no better than a constant"),
+        ({"y": compared()}, {"y": compared(bound=-0.0049)}, PROMOTED, None),
+        ({"y": compared()}, {"y": compared(bound=-0.0051)}, KEPT, "small losses have added up"),
+        # A target in millions, and one in millionths: a tolerance in its own unit lets none through, or any.
+        ({"y": compared("RMSE", bound=-900.0, candidate=5e5, constant=1e6)}, {}, PROMOTED, None),
+        ({"y": compared("RMSE", bound=-1100.0, candidate=5e5, constant=1e6)}, {}, KEPT, "is not above -1000."),
+        ({"y": compared("RMSE", bound=-2e-7, candidate=5e-7, constant=1e-6)}, {}, KEPT, "is not above -1e-09."),
+        ({"y": compared("log loss", bound=-0.0005, candidate=0.005, constant=0.01)}, {}, KEPT, "above -1e-05."),
+    ],
+)
+def test_every_target_and_the_reference_must_hold(floors, reference, code, reason):
+    outcome = decide(CONFIG, Judged(1000, floors, reference), CANDIDATE, first=False)
+    assert outcome.code == code
+    assert outcome.reasons == () if reason is None else reason in outcome.reasons[0]
+    assert reason is None or reason in outcome.text
+
+
+def test_a_first_model_must_beat_the_constant_of_every_target():
+    judged = Judged(1000, {"y": Floor("AUC", 1000, 0.8, 0.5), "z": Floor("RMSE", 1000, 2.0, 1.9)})
+    outcome = decide(CONFIG, judged, CANDIDATE, first=True)
+    assert outcome.code == KEPT
+    assert "Target 'z': It is no better than a constant prediction (RMSE 1.9000)" in outcome.text
+
+
+@given(st.lists(st.floats(-0.002, 0.002), min_size=1, max_size=80), st.integers(2, 10))
+def test_with_a_reference_small_losses_never_add_up(steps, number):
+    """The true quality of each champion, with bounds that know it: over so many nights it never falls by more than the
+    reference's tolerance and that of one night."""
+    settings, history, quality = CONFIG.nightly, [0.8], 0.8
+    for step in steps:
+        reference = history[-number:][0]
+        new = quality + step
+        floors = {"y": compared(bound=new - quality, candidate=new)}
+        referred = {"y": compared(bound=new - reference, candidate=new)}
+        if decide(CONFIG, Judged(1000, floors, referred), CANDIDATE, first=False).code == PROMOTED:
+            quality = new
+        history.append(quality)
+    for place, before in enumerate(history[:-1]):
+        assert min(history[place + 1 : place + 1 + number]) > before - settings.reference_tolerance - 1e-12
+
+
+def test_the_reference_is_what_was_current_so_many_decided_nights_ago(tmp_path):
+    home = tmp_path / "a"
+    for name in "abcde":
+        (home / name).mkdir(parents=True)
+    os.symlink("e", home / "current")
+    decided = [("a", 0), ("b", 0), ("b", 10), ("b", 20), ("b", 40), ("c", 0), ("d", 0), ("e", 0)]
+    assert reference_of(home, 3) is None  # no night yet
+    for name, code in decided:
+        append_record(home, "nightly", code, "", name, champion=name)
+    append_record(home, "train", 0, "", "x", champion="x")
+    assert champions(home, 100) == ["a", "b", "b", "c", "d", "e"]
+    assert [reference_of(home, number).name for number in (2, 3, 4, 5, 6, 100)] == ["d", "c", "b", "b", "a", "a"]
+    assert reference_of(home, 1) is None  # the current one
+    assert reference_of(home, None) is None
+    (home / "a").rmdir()
+    assert reference_of(home, 100).name == "b"
+    keep_champions(home, 4)
+    assert sorted(os.listdir(home / ".champions")) == ["b", "c", "d", "e"]
+    keep_champions(home, 2)
+    assert {link: os.readlink(home / ".champions" / link) for link in os.listdir(home / ".champions")} == {
+        "d": "../d", "e": "../e"
+    }  # fmt: skip
+    keep_champions(home, None)
+    assert os.listdir(home / ".champions") == []
+
+
+def test_a_night_compares_with_the_reference_on_the_same_rows_and_its_line_tells_all(finished):
+    wide = ["nightly.tolerance=1", "nightly.reference_nights=2", "nightly.reference_tolerance=1", "train.epochs=1"]
+    run_nightly(finished.config, wide)
+    first = os.readlink(finished.home / "current") and (finished.home / "current").resolve().name
+    for day in (1, 2):
+        write_day(finished.raw, day, 900)
+        assert run_nightly(finished.config, wide) == PROMOTED
+    night = nights(finished)[-1]
+    assert night["reference"] == first != night["champion"] == night["run"]
+    window = day_of_rows(2, 900).tail(480)
+    model = load_bundle(finished.home / first / "model")
+    auc = sk.roc_auc_score(window["clicked"], model.predict(window)["clicked"])
+    found = night["against_reference"]["clicked"]
+    assert (found["current"], found["rows"]) == (pytest.approx(auc, abs=1e-9), night["rows"])
+    assert found["candidate"] == night["candidate"]
+    assert set(night["steps"]) == {"features", "encode", "train", "evaluate", "compare", "store"}
+    assert night["steps"]["train"]["bytes"] > 0
+    assert night["steps"]["train"]["seconds"] > 0
+    assert night["data"]["files"] == 3
+    assert len(set(night["data"]["checksums"].values())) == 3
+    assert night["environment"]["torch"]
+    assert (night["seed"], len(night["config"]), night["reasons"]) == (1, 32, [])
+
+
+def test_a_night_killed_between_its_promotion_and_its_line_is_written_down_by_the_next(finished, monkeypatch):
+    before = (finished.home / "current").resolve().name
+    write_day(finished.raw, 1, 600)
+
+    class Killed(BaseException):
+        """Like a kill: nothing of the night's own handles it."""
+
+    def kill(*_, **__):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nightly, "append_record", kill)
+        with pytest.raises(Killed):
+            run_nightly(finished.config, ["nightly.tolerance=1"])
+    current = (finished.home / "current").resolve().name
+    assert current != before
+    assert (finished.home / PENDING).exists()
+    assert run_nightly(finished.config, ["nightly.tolerance=1"]) == KEPT
+    late, again = nights(finished)[-2:]
+    assert (late["run"], late["exit_code"], late["champion"], late["metric"]) == (current, PROMOTED, current, "AUC")
+    assert "Written down late" in late["decision"]
+    assert (again["exit_code"], again["champion"]) == (KEPT, current)
+    assert not (finished.home / PENDING).exists()
+
+
+@pytest.mark.parametrize("left", ["another run", "damaged", "written"])
+def test_what_a_killed_night_left_is_no_line_where_it_did_not_promote(tmp_path, left):
+    home = tmp_path / "a"
+    (home / "b").mkdir(parents=True)
+    os.symlink("b", home / "current")
+    content = {"run": "c" if left == "another run" else "b", "at": "2026-01-01", "text": "Promoted: x"}
+    (home / PENDING).write_text("{" if left == "damaged" else json.dumps(content))
+    if left == "written":
+        append_record(home, "nightly", 0, "Promoted: x", "b")
+    settle(home)
+    assert not (home / PENDING).exists()
+    text = (home / "nightly.jsonl").read_text() if left == "written" else ""
+    assert text.count("Promoted") == (1 if left == "written" else 0)
+    assert left == "written" or not (home / "nightly.jsonl").exists()
+
+
+def test_nights_leave_a_bounded_disk_and_never_lose_what_is_needed(finished):
+    few = [
+        "nightly.tolerance=1", "nightly.reference_nights=2", "nightly.reference_tolerance=1", "train.epochs=1",
+        "nightly.keep.runs=1", "nightly.keep.artifacts=1", "nightly.max_skill_drop=10",
+    ]  # fmt: skip
+    other = finished.pipeline("name=other", "seed=7").train()  # shares the artifacts
+    theirs = {path.name for path in finished.artifacts("train")}
+    for day in (1, 2, 3, 4):
+        write_day(finished.raw, day, 600)
+        assert run_nightly(finished.config, few) == PROMOTED
+    runs = (path.parent for path in finished.home.glob("*/summary.json"))
+    there = {path.name for path in runs if not path.is_symlink()}
+    links = {(finished.home / name).resolve().name for name in ("current", "previous", "latest")}
+    assert there == links | set(champions(finished.home, 2))
+    assert reference_of(finished.home, 2) is not None
+    assert (len(theirs), len(finished.artifacts("train"))) == (2, 2)  # at the end tonight's and the other's
+    assert (other.path / "model" / "weights.safetensors").exists()
+    rollback(load_config(finished.config))  # what it needs is there
+    assert finished.hidden() == []
+
+
+def test_young_runs_stay_and_those_of_other_names_are_not_touched(tmp_path):
+    for name, age in (("a", 10), ("b", 5), ("c", 0)):
+        for home in ("x", "y"):
+            run = tmp_path / home / name
+            run.mkdir(parents=True)
+            (run / "manifest.json").write_text("{}")
+            os.utime(run, (time.time() - age * 86_400,) * 2)
+    removed, _ = collect_runs(tmp_path, 1, "x", younger_than_s=7 * 86_400)
+    assert [path.name for path in removed] == ["a"]
+    assert sorted(os.listdir(tmp_path / "y")) == ["a", "b", "c"]
+    assert sorted(p.name for p in collect_runs(tmp_path, 1, "x")[0]) == ["b"]
+    assert collect_artifacts(tmp_path / "nowhere", 1, "x") == ([], 0)
+
+
+def test_a_format_that_cannot_be_written_fails_the_night_before_it_promotes(finished):
+    before = (finished.home / "current").resolve()
+    write_day(finished.raw, 1, 600)
+    changed = ["nightly.tolerance=1", "nightly.export=[torch]"]
+    assert run_nightly(finished.config, changed) == PROMOTED
+    assert (finished.home / "current" / "export" / "model.pt2").exists()
+    assert (finished.home / "current").resolve() != before
+    assert main(["nightly", "--config", str(finished.config), "nightly.export=[pmml]"]) == FAILED
+
+
+@pytest.fixture
+def two_targets(tmp_path, monkeypatch):
+    """A regression and a rare binary target, with weights, in a table with odd names."""
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    path, config = tmp_path / "rows.csv", tmp_path / "two.yaml"
+    settings = {
+        "name": "two", "recipe": "table", "runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts"),
+        "device": "cpu", "engine": "pandas",
+        "features": {
+            "path": str(path), "continuous": ["signal", "noise"], "categorical": ["city"], "time": "at", "weight": "w",
+            "targets": {"no. of €": {"task": "regression"}, "clicked": {"task": "binary"}},
+        },
+        "model": {"layers": [8]}, "train": {"epochs": 3, "batch_size": 64, "lr_max": 0.02},
+        "evaluate": {"importance": False, "baselines": []},
+        "nightly": {"min_window_rows": 10, "num_bootstrap": 50, "tolerance": 0.2},
+    }  # fmt: skip
+    config.write_text(json.dumps(settings))
+
+    def write(*days: int, spoilt: str | None = None):
+        frame = pd.concat([day_of_rows(day, 900) for day in days], ignore_index=True)
+        frame["w"] = np.random.default_rng(1).uniform(0.5, 2, len(frame))
+        frame["no. of €"] = 1e6 * (3 * frame["signal"] + frame["noise"])
+        if spoilt is not None:
+            frame[spoilt] = frame[spoilt].where(frame.index < len(frame) - 600, -frame[spoilt])
+        frame.to_csv(path, index=False)
+
+    return config, tmp_path / "runs" / "two", write
+
+
+def test_every_target_is_measured_on_the_window_by_the_rows_weights(two_targets):
+    config, home, write = two_targets
+    write(0)
+    assert run_nightly(config) == PROMOTED
+    write(0, 1)
+    assert run_nightly(config) == PROMOTED
+    line = json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])
+    assert list(line["targets"]) == ["no. of €", "clicked"]
+    assert line["targets"]["no. of €"]["metric"] == line["metric"] == "RMSE"
+    window = pd.read_csv(config.parent / "rows.csv").tail(180)
+    scores = load_bundle(home / "current" / "model").predict(window)
+    auc = sk.roc_auc_score(window["clicked"], scores["clicked"], sample_weight=window["w"])
+    assert line["targets"]["clicked"]["candidate"] == pytest.approx(auc, abs=1e-7)  # weights are float32
+    value = sk.root_mean_squared_error(window["no. of €"], scores["no. of €"], sample_weight=window["w"])
+    assert line["candidate"] == pytest.approx(value, rel=1e-5)
+
+
+def test_a_second_target_whose_labels_are_all_alike_is_left_out_and_that_is_said(two_targets):
+    config, home, write = two_targets
+    write(0)
+    assert run_nightly(config) == PROMOTED
+    path = config.parent / "rows.csv"
+    write(0, 1)
+    frame = pd.read_csv(path)
+    frame.loc[frame.index >= 1620, "clicked"] = 0.0
+    frame.to_csv(path, index=False)
+    assert run_nightly(config) == PROMOTED
+    line = json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])
+    assert list(line.get("targets", {"no. of €": 0})) == ["no. of €"]
+    assert "target 'clicked': all 180 labels" in line["left_out"][0]
