@@ -305,6 +305,20 @@ class KeepSettings(Settings):
     )
 
 
+class NotifySettings(Settings):
+    """Who is told of a night (docs/nightly.md)."""
+
+    command: tuple[str, ...] = Field((), description="program and arguments that get the night's line as JSON on stdin")
+    webhook: str | None = Field(
+        None, description="URL that the line is posted to, or env:NAME of an environment variable that holds it"
+    )
+    on: tuple[Literal["promoted", "kept", "refused", "failed", "stopped"], ...] = Field(
+        ("promoted", "kept", "refused", "failed", "stopped"), description="the nights that are told"
+    )
+    timeout_s: float = Field(30.0, gt=0, description="after which the command is ended, or the webhook given up")
+    retries: int = Field(2, ge=0, le=10, description="further calls of a webhook that does not answer, or with 5xx")
+
+
 class NightlySettings(Settings):
     """When a new model replaces the current one."""
 
@@ -323,6 +337,7 @@ class NightlySettings(Settings):
         0.005, ge=0, description="as tolerance, of the gain over that reference, so that small losses cannot add up"
     )
     keep: KeepSettings = Field(KeepSettings(), description="what a night leaves on the disk")
+    notify: NotifySettings = Field(NotifySettings(), description="who is told")
     confidence: float = Field(0.95, gt=0.5, lt=1, description="of the one-sided lower bound of the gain")
     num_bootstrap: int = Field(500, ge=50, description="samples of the bootstrap that the bound comes from")
     embed: Literal["auto", "off"] = Field(

@@ -32,6 +32,7 @@ from gigabatch.pipeline.embedding.embed_write import EmbedSettings
 from gigabatch.pipeline.evaluation.evaluate import choose_metric
 from gigabatch.pipeline.export.export import export_bundle
 from gigabatch.pipeline.nightly.comparison import MORE_IS_BETTER, Comparison, Judged, Other, compare
+from gigabatch.pipeline.nightly.notify import notify, require_notice
 from gigabatch.pipeline.nightly.reference import keep_champions, reference_of
 from gigabatch.pipeline.nightly.times import refuse_future
 from gigabatch.pipeline.reports.report import ReportData, write_report
@@ -105,6 +106,7 @@ def run_nightly(config: str | Path, overrides: Sequence[str] = ()) -> int:
     except ArtifactError as error:
         text = f"Failed: {error}"
         append_record(home, "nightly", FAILED, text, None)
+        notify(loaded.nightly.notify, {"exit_code": FAILED, "decision": text, "run": None})
         print(text)
         return FAILED
 
@@ -117,7 +119,9 @@ def _recorded(night: Night) -> int:
         outcome = _night(night)
     except (Exception, KeyboardInterrupt) as error:
         if number := stopped_by(error):
+            entry = {"exit_code": 128 + number, "decision": stopped_text(number), "run": None}
             append_record(home, "nightly", 128 + number, stopped_text(number), None, **_told(night))
+            notify(night.config.nightly.notify, entry | _told(night))
             raise Stopped(number, recorded=True) from error
         if not isinstance(error, ValueError):
             log.exception("nightly")
@@ -126,8 +130,10 @@ def _recorded(night: Night) -> int:
     found = _compared(outcome) | _told(night)
     moment = append_record(home, "nightly", outcome.code, outcome.text, run, **found)
     settle(home)
+    entry = {"at": moment, "exit_code": outcome.code, "decision": outcome.text, "run": run, **found}
     after = {
         f"{home / 'nightly.html'} could not be written": lambda: _show(home, outcome, moment),
+        "nobody could be told": lambda: notify(night.config.nightly.notify, entry),
         "old runs and artifacts could not be removed": lambda: _tidy(night),
     }
     for failed, work in after.items():
@@ -195,6 +201,7 @@ def _compared(outcome: Outcome) -> dict[str, Any]:
 def _night(night: Night) -> Outcome:
     config, home = night.config, night.home
     require_later_rows(config)
+    require_notice(config.nightly.notify)
     require_links(home)  # before any work
     current_run(home)  # where the link leads nowhere
     pipeline = Pipeline(config)
