@@ -363,6 +363,26 @@ class NightlySettings(Settings):
     max_future_seconds: float = Field(86_400.0, ge=0, description="rows with a time later than that after now: refuse")
 
 
+class MlflowSettings(Settings):
+    """Where runs are logged in MLflow (docs/tracking.md)."""
+
+    uri: str = Field(
+        "sqlite:///mlflow.db",
+        min_length=1,
+        description="of the tracking server or database; sqlite:///FILE, https://...",
+    )
+    artifacts: Path | None = Field(
+        None, description="folder for reports of a new experiment; null: the server's, or mlruns beside the database"
+    )
+
+
+class TrackSettings(Settings):
+    """Other tools that are told of runs (docs/tracking.md)."""
+
+    tensorboard: bool = Field(False, description="write the learning curve to runs/<name>/tensorboard while it grows")
+    mlflow: MlflowSettings | None = Field(None, description="log each run, and the promoted one as champion; null: no")
+
+
 class ClusterSettings(Settings):
     """How many tasks run at once, and where a cluster is started, its workers."""
 
@@ -423,6 +443,7 @@ class RunConfig(Settings):
     evaluate: EvaluateSettings = Field(EvaluateSettings(), description="what is measured beside the metrics")
     nightly: NightlySettings = Field(NightlySettings(), description="when a new model replaces the current one")
     serve: ServeSettings = Field(ServeSettings(), description="the service")
+    track: TrackSettings = Field(TrackSettings(), description="MLflow and TensorBoard")
 
     @model_validator(mode="before")
     @classmethod

@@ -49,6 +49,7 @@ from gigabatch.pipeline.store.files import ArtifactError, write_json
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums
 from gigabatch.pipeline.store.locks import folder_lock
+from gigabatch.pipeline.tracking import tell_champion
 
 log = logging.getLogger(__name__)
 PROMOTED, KEPT, REFUSED, FAILED = 0, 10, 20, 40
@@ -250,6 +251,7 @@ def _night(night: Night) -> Outcome:
         pending = {"run": candidate.path.name, "at": now(), "text": outcome.text}
         write_json(home / PENDING, pending | _compared(outcome))
         promote(home, candidate.path, current)
+        tell_champion(config, candidate.path)
     return outcome
 
 

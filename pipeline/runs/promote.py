@@ -19,6 +19,7 @@ from gigabatch.pipeline.runs.pointers import (
 )
 from gigabatch.pipeline.runs.record import append_record, now
 from gigabatch.pipeline.runs.verify import require_loadable, weights_of
+from gigabatch.pipeline.tracking import tell_champion
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +133,7 @@ def promote_by_hand(config: RunConfig, run: str) -> str:
     old = "there was none before" if before.current is None else f"{before.current.name} was it before"
     text = f"Promoted by hand: {found.id} is current, {old}.{lifted}"
     append_record(home, "promote", 0, text, found.id)
+    tell_champion(config, found.path)
     return text
 
 
@@ -158,6 +160,7 @@ def rollback(config: RunConfig) -> str:
     if old is not None:
         text += f" {old.name} is blocked: gigabatch promote {old.name} makes it current again, unblock lets the night."
     append_record(home, "rollback", 0, text, new.name)
+    tell_champion(config, new)
     return text
 
 

@@ -56,6 +56,7 @@ from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_
 from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import folder_lock, own_folder, remove_leftovers, temporary_path
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
+from gigabatch.pipeline.tracking import require_tracking, tell_champion, tell_run
 from gigabatch.pipeline.training.defaults import id_sizes, rule_text, settle
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives, with_negatives
 from gigabatch.pipeline.training.table_memory import large_tables
@@ -118,6 +119,7 @@ class Pipeline:
         self.device = resolve_device(config.device)
         self.store = ArtifactStore(config.artifacts, config.name)
         self.lease = Lease(config.runs)
+        require_tracking(config)
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
 
@@ -545,8 +547,9 @@ class Encoded:
         pipeline.lease.add(f"{config.name}/{path.name}")
         pipeline.store.copy(artifact, path)
         atomic_symlink(Path(path.name), path.parent / LATEST)
-        if promote:
-            promote_first(path.parent, path)
+        tell_run(config, path)
+        if promote and promote_first(path.parent, path):
+            tell_champion(config, path)
         return Run(path, tuple(name for name, item in (artifacts | {"evaluate": artifact}).items() if item.skipped))
 
     def ranking(self, inputs: ModelInputs) -> Callable[[Model], dict[str, Any]] | None:

@@ -1,0 +1,49 @@
+"""The learning curve as TensorBoard's event files, while a model is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gigabatch.models.model import Model
+from gigabatch.pipeline.config.config import ConfigError
+from gigabatch.pipeline.training.callbacks import Callback
+
+
+def require_tensorboard() -> None:
+    """Raise `ConfigError` where the package is not there."""
+    try:
+        import tensorboard  # noqa: F401
+    except ImportError as error:
+        raise ConfigError("track.tensorboard: needs pip install 'gigabatch[track]'.") from error
+
+
+class TensorBoard(Callback):
+    """Write train and valid loss and the learning rate by step.
+
+    Parameters
+    ----------
+    folder
+        Where the event files go. One that a killed training left goes on from the checkpoint's step.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.writer: Any = None
+
+    def begin(self, model: Model, num_steps: int, done_steps: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        # What was written after the checkpoint is done anew, and TensorBoard drops it from here on.
+        self.writer = SummaryWriter(str(self.folder), purge_step=done_steps + 1 if done_steps else None)
+
+    def epoch(self, points: Sequence[Mapping[str, Any]], model: Model) -> None:
+        for point in points:
+            for name in ("train_loss", "valid_loss", "lr"):
+                if (value := point.get(name)) is not None:
+                    self.writer.add_scalar(name, value, point["step"])
+        self.writer.flush()
+
+    def end(self, curve: Sequence[Mapping[str, Any]], model: Model) -> None:
+        self.writer.close()
