@@ -161,8 +161,8 @@ def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> lis
     """`function` of each item, `THREADS` at once, for work that leaves the interpreter to others: checksums, flushes.
 
     The results come in order. Of several errors the first in order is raised, when all that had begun has ended; what
-    had not begun is left out. An executor would not do: it takes no work once the main thread has ended, and an artifact
-    may be finished after that.
+    had not begun is left out. An executor would not do: it takes no work once the main thread has ended, and an
+    artifact may be finished after that.
 
     Examples
     --------

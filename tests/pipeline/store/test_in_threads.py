@@ -1,4 +1,4 @@
-"""Checksums and flushes of an artifact's files run several at once: same keys, same checks, errors in order of files."""
+"""Checksums and flushes of an artifact's files run several at once: same keys and checks, errors in order of files."""
 
 import os
 import threading
