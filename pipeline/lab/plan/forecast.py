@@ -19,6 +19,7 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.config.config import RunConfig
 from gigabatch.pipeline.lab.plan.sample import PlanError, sample_files
+from gigabatch.pipeline.stages.part_rows import rows_of_part
 from gigabatch.pipeline.training.defaults import settle
 
 FLOAT_BYTES = 4
@@ -51,7 +52,7 @@ class Probes:
         epochs = min(self.config.train.epochs or MEASURED_EPOCHS, 1 if share < 1 else MEASURED_EPOCHS)
         raw["train"] |= {"epochs": epochs}
         if share < 1:
-            raw["rows_per_part"] = rows_per_part or max(round(self.config.rows_per_part * share), 1)
+            raw["rows_per_part"] = rows_per_part or max(round(rows_of_part(self.config.rows_per_part) * share), 1)
         task = {"config": raw, "block_scale": share, "whole_run": rows_per_part is None, "sizes": None}
         found = self._spawn(task) | {"share": share, "epochs": epochs}
         if rows_per_part is None:
@@ -280,7 +281,7 @@ class Forecast:
     @property
     def part_rows(self) -> int:
         """Rows of a part as configured."""
-        return min(self.config.rows_per_part, self.rows["train"])
+        return min(rows_of_part(self.config.rows_per_part), self.rows["train"])
 
     def _saved(self, phase: str, rows_per_part: int | None, what: str = "peak_bytes") -> float:
         """By how much less smaller parts take, at most all that grows with the rows."""

@@ -15,13 +15,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from gigabatch.features.engines.frame import resolve_engine
+from gigabatch.features.reading.row_bytes import RowBytes, line_bytes, parquet_row_bytes
+from gigabatch.features.reading.sources import PARQUET_ENDINGS
+from gigabatch.features.recipes import recipe_class
 from gigabatch.loaders.batches.residency import Residency, choose_residency
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.pipeline.config.config import RunConfig, load_config
 from gigabatch.pipeline.display import about_bytes, about_seconds, render_table
 from gigabatch.pipeline.lab.plan.forecast import Forecast, Probes
-from gigabatch.pipeline.lab.plan.sample import Size, measure
-from gigabatch.pipeline.machine import Machine, this_machine
+from gigabatch.pipeline.lab.plan.sample import Size, input_files, measure, paths_of
+from gigabatch.pipeline.machine import Machine, resolve_device, this_machine
+from gigabatch.pipeline.stages.part_rows import rows_of_part, rows_of_part_here
 from gigabatch.pipeline.store.files import json_text
 from gigabatch.pipeline.store.locks import own_folder, remove_leftovers, temporary_path
 from gigabatch.pipeline.training.table_memory import large_tables
@@ -155,6 +160,7 @@ def make_plan(config: RunConfig) -> Plan:
     share = min(max(SHARE, LEAST_ROWS / size.rows), MOST_ROWS / size.rows, MOST_SHARE)
     root = Path(config.artifacts)  # where the run itself will write, so on the same disk
     root.mkdir(parents=True, exist_ok=True)
+    config, because = with_part_rows(config)
     remove_leftovers(root)
     folder = temporary_path(root / "plan")
     with own_folder(folder):
@@ -165,13 +171,34 @@ def make_plan(config: RunConfig) -> Plan:
         trains = forecast.least_training_bytes() <= (machine.gpu_bytes or machine.host_bytes)
         if trains and not forecast.trained:
             forecast.steps = probes.run_steps(list(forecast.id_sizes.values()), forecast.batch_size)
-        rows_per_part, because = config.rows_per_part, "as configured; its parts fit"
+        rows_per_part, because = rows_of_part(config.rows_per_part), f"{because}; its parts fit"
         if not forecast.exact and MARGIN * preparing_bytes(forecast) > machine.host_bytes:
             rows = max(round(forecast.part_rows * forecast.found[-1]["share"] / SMALLER), 1)
             forecast.smaller = rows, probes.run(share, rows_per_part=rows)
             rows_per_part, because = choose_parts(forecast, machine)
     seconds = time.perf_counter() - started
     return _assembled(config, size, forecast, machine, (rows_per_part, because), seconds)
+
+
+def with_part_rows(config: RunConfig) -> tuple[RunConfig, str]:
+    """The configuration with a number for `rows_per_part: auto`, and where it is from.
+
+    The run itself asks the rows that it has made (`pipeline/stages/stages.py`), the plan those of the input.
+    """
+    if config.rows_per_part != "auto":
+        return config, "as configured"
+
+    def row() -> RowBytes | None:
+        (path, *_), *_ = paths_of(config.recipe, config.features, input_files(config.recipe).rows).values()
+        known = recipe_class(config.recipe)(config.features).row_bytes()
+        if known is not None or path.endswith(PARQUET_ENDINGS):
+            return known or parquet_row_bytes(path)
+        return RowBytes(line_bytes(path), line_bytes(path))
+
+    engine = resolve_engine(config.engine)
+    rows = rows_of_part_here(config, engine, resolve_device(config.device), row)
+    because = "auto, on a CPU" if engine == "pandas" else "auto, by the GPU's memory and the length of the inputs' rows"
+    return config.model_copy(update={"rows_per_part": rows}), because
 
 
 def preparing_bytes(forecast: Forecast, rows_per_part: int | None = None) -> float:
@@ -181,7 +208,7 @@ def preparing_bytes(forecast: Forecast, rows_per_part: int | None = None) -> flo
 
 def choose_parts(forecast: Forecast, machine: Machine) -> tuple[int, str]:
     """rows_per_part for this machine and why: the largest that fits with a margin, else the largest that fits."""
-    configured, free = forecast.config.rows_per_part, about_bytes(machine.host_bytes)
+    configured, free = rows_of_part(forecast.config.rows_per_part), about_bytes(machine.host_bytes)
     before = about_bytes(preparing_bytes(forecast))
     sizes = [forecast.part_rows >> halvings for halvings in range(1, 20)]
     sizes = [rows for rows in sizes if rows >= LEAST_PART_ROWS]
