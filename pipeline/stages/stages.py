@@ -396,7 +396,7 @@ class Encoded:
         -------
         PackedTable
             The split's table, on the GPU where it lies there. Where `train.negatives` is set, each of its rows with the
-            negatives that are drawn for it, the same each time.
+            negatives that are drawn for it, the same each time, in memory where the split's table is.
         """
         tables = {name: self._resident(name) for name in SPLITS}
         config, preprocessor = self.features.pipeline.config, self.preprocessor
