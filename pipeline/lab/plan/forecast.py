@@ -15,6 +15,7 @@ from typing import Any
 
 from gigabatch.features.recipes.interactions.splits import FEWEST
 from gigabatch.features.vocabulary.vocabulary import LAYOUT
+from gigabatch.loaders.tables.storage import WRITE_BYTES
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.config.config import RunConfig
@@ -306,6 +307,19 @@ class Forecast:
             there = ("train", "valid") if residency == "device" else ("valid",)
             return max(held, 0) + self.table_bytes(there) + self._drawing_bytes()
         return self._at_whole(stage, "gpu_bytes")
+
+    def handed_bytes(self, stage: str, handover: str, place: str) -> int:
+        """Bytes that a handover adds to what a stage takes on the host or the GPU (`place`: host, device).
+
+        handover: where it keeps the packed rows of all splits, from encode until their artifact is written; `off`: the
+        samples ran without. Of a GPU's rows two blocks lie on the host on their way to the disk. Evaluation waits.
+        """
+        if handover == "off" or stage not in ("encode", "train"):
+            return 0
+        if place != handover:
+            return 2 * WRITE_BYTES if place == "host" else 0
+        # While a model trains, its rows and the valid split's are counted already.
+        return self.table_bytes(LABELLED if stage == "encode" else ("test",))
 
     def disk_bytes(self, stage: str) -> float:
         """At the most while the stage runs or when it ends."""

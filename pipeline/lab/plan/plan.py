@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,14 @@ from gigabatch.features.engines.frame import resolve_engine
 from gigabatch.features.reading.row_bytes import RowBytes, line_bytes, parquet_row_bytes
 from gigabatch.features.reading.sources import PARQUET_ENDINGS
 from gigabatch.features.recipes import recipe_class
-from gigabatch.loaders.batches.residency import Residency, choose_residency
+from gigabatch.loaders.batches.residency import DEVICE_SHARE, Residency, choose_residency
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.pipeline.config.config import RunConfig, load_config
 from gigabatch.pipeline.display import about_bytes, about_seconds, render_table
 from gigabatch.pipeline.lab.plan.forecast import Forecast, Probes
 from gigabatch.pipeline.lab.plan.sample import Size, input_files, measure, paths_of
 from gigabatch.pipeline.machine import Machine, resolve_device, this_machine
+from gigabatch.pipeline.stages.handover import HOST_SHARE, hands_over
 from gigabatch.pipeline.stages.part_rows import rows_of_part, rows_of_part_here
 from gigabatch.pipeline.store.files import json_text
 from gigabatch.pipeline.store.locks import own_folder, remove_leftovers, temporary_path
@@ -40,6 +42,7 @@ FEW_ROWS = 50_000  # so many are not sampled: the whole is run
 REFUSED = 3
 MARGIN = 1.3  # predictions are to be within 30 %
 LEAST_PART_ROWS = 50_000
+ENDLESS = 1 << 60  # bytes
 FAR = 50  # times as large as the sample: said in the plan
 PREPARING = (
     "a smaller rows_per_part, unless the plan says that it would not help",
@@ -76,7 +79,8 @@ class Plan:
     """What a run will take.
 
     seconds: with the start of the process. exact: all of it was run, nothing is estimated. reasons: why it does not
-    fit; advice: what would help. large_tables: sentences about columns whose tables take much of the memory.
+    fit; advice: what would help. handover: `device` or `host`, where packed rows lie from encode until they are
+    written and trained on, or `off`. large_tables: sentences about columns whose tables take much of the memory.
     """
 
     name: str
@@ -94,6 +98,8 @@ class Plan:
     rows_per_part_because: str
     residency: str
     residency_because: str
+    handover: str
+    handover_because: str
     reasons: tuple[str, ...]
     advice: tuple[str, ...]
     large_tables: tuple[str, ...]
@@ -126,6 +132,7 @@ class Plan:
         print(f"this machine   {self.machine}")
         print(f"rows_per_part  {self.rows_per_part:,}: {self.rows_per_part_because}")
         print(f"residency      {self.residency}: {self.residency_because}")
+        print(f"handover       {self.handover}: {self.handover_because}")
         for text in self.large_tables:
             print(f"large table    {text}")
         for text in self.unknown:
@@ -230,20 +237,24 @@ def _assembled(
 ) -> Plan:
     chosen = None if parts[0] == config.rows_per_part else parts[0]
     on_gpu, misfit = gpu_residency(forecast, machine) if machine.gpu_bytes else (None, None)
+    handover, handover_because = planned_handover(config, resolve_engine(config.engine), forecast, machine)
     stages = tuple(
         StagePlan(
             stage,
             forecast.seconds(stage),
             forecast.seconds(stage, "cpu_seconds"),
-            round(forecast.host_bytes(stage, chosen)),
-            forecast.mapped_bytes(stage),
-            round(forecast.gpu_bytes(stage, on_gpu.kind if on_gpu else "device")),
+            round(forecast.host_bytes(stage, chosen)) + forecast.handed_bytes(stage, handover, "host"),
+            0 if handover == "host" and stage == "train" else forecast.mapped_bytes(stage),
+            round(forecast.gpu_bytes(stage, on_gpu.kind if on_gpu else "device"))
+            + forecast.handed_bytes(stage, handover, "device"),
             round(forecast.disk_bytes(stage)),
         )
         for stage in STAGES
     )
     residency = on_gpu or host_residency(forecast, stages, machine)
     reasons, advice = verdict(forecast, stages, machine, residency.kind)
+    if handover != "off" and any(reason.startswith(("encode", "train")) for reason in reasons):
+        advice = ("handover=off", *advice)
     if misfit is not None:
         reasons, advice = (*reasons, f"train: {misfit}"), (*advice, "train.residency=auto")
     return Plan(
@@ -262,6 +273,8 @@ def _assembled(
         rows_per_part_because=parts[1],
         residency=residency.kind,
         residency_because=residency.reason,
+        handover=handover,
+        handover_because=handover_because,
         reasons=reasons,
         advice=advice,
         large_tables=tuple(
@@ -282,6 +295,29 @@ def gpu_residency(forecast: Forecast, machine: Machine) -> tuple[Residency, Load
         return choose_residency(rows, row_bytes, "cuda", machine.gpu_bytes, machine.host_bytes, setting), None
     except LoaderError as error:
         return Residency(setting, "as configured"), error
+
+
+def planned_handover(config: RunConfig, engine: str, forecast: Forecast, machine: Machine) -> tuple[str, str]:
+    """Where packed rows are handed over to training, by the encode stage's own rule, or `off`; and why."""
+    if config.handover == "off":
+        return "off", "as configured"
+    num_rows, row_bytes, device = (
+        sum(forecast.rows.values()),
+        forecast.tables[1],
+        "cuda" if machine.gpu_bytes else "cpu",
+    )
+    rule = partial(hands_over, config, engine, device, forecast.rows, row_bytes)
+    packed = f"{num_rows:,} packed rows of {row_bytes} bytes, {about_bytes(num_rows * row_bytes)},"
+    if rule(machine.gpu_bytes, machine.host_bytes):
+        place = "device" if engine.startswith("cudf") else "host"
+        return place, f"{packed} stay there from encode until they are written"
+    if not rule(ENDLESS, ENDLESS):
+        return "off", f"handover={config.handover} leaves it out with this engine, device, cluster and residency"
+    free = f"{about_bytes(machine.gpu_bytes)} of GPU memory, " if machine.gpu_bytes else ""
+    return "off", (
+        f"{packed} do not fit, with what is evaluated, in {DEVICE_SHARE:.0%} of the GPU's and {HOST_SHARE:.0%} of the "
+        f"host's memory ({free}{about_bytes(machine.host_bytes)} of the host's are free): they are written, then read"
+    )
 
 
 def host_residency(forecast: Forecast, stages: Sequence[StagePlan], machine: Machine) -> Residency:
