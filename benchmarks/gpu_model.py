@@ -17,8 +17,9 @@ What is counted, and how:
   kernels by what they must read and write (`CountedKernels`), their launches as their wrappers group the tables;
 - order and gather: one launch where `loaders/order/gather_cuda.py` exists, else torch's operations on the meta device;
 - reading, encoding, packing: by the formulas in `Encoding`, for bytes of columns that a sample of the table has;
-- artifacts of `make train`: their bytes over the link, the checksum's rate and the disk. With the hand-over (packed
-  rows go on to training while they are written) what is written runs beside training, and only the rest counts.
+- artifacts of `make train`: their bytes over the link, a core's pass into the system's cache, the checksum's rate and
+  the disk, beside each other where the code does so. With the hand-over (packed rows go on to training while they are
+  written) what is written runs beside training, and only the rest counts.
 
 `--measured` compares with a result of benchmarks/end_to_end, part by part: measured over modelled. `--ceilings`
 replaces ceilings by name, with those that were measured on a device. With `--device cpu` they are measured on this
@@ -53,6 +54,7 @@ from benchmarks.end_to_end_ours import SCORED_ROWS, Recipe, build, train_rows
 SECTOR = 32  # bytes that device memory moves at least
 SAMPLE_ROWS = 200_000
 READER_LAUNCHES = 100  # of cuDF's Parquet reader and of a filter; not counted from its code
+H200_BYTES = 141e9  # of its memory, which sizes the parts of `rows_per_part: auto`
 RADIX_BITS = 8  # that a pass of CUB's radix sort takes
 
 
@@ -63,7 +65,8 @@ class Work:
     stream, random: bytes of device memory in order, and in rows at random. flops: of products. launches: queued one by
     one; replayed: of a captured graph. link: bytes between host and device. disk: bytes read or written. hashed: bytes
     that one host core takes a checksum of; host: bytes that it passes over; drawn: normal numbers that it draws.
-    behind: it may run beside what follows. pieces: what it is the sum of, one after the other.
+    behind: it may run beside what follows; beside: it runs beside the one before it. pieces: what it is the sum of, one
+    after the other.
     """
 
     stage: str
@@ -79,6 +82,7 @@ class Work:
     host: float = 0.0
     drawn: float = 0.0
     behind: bool = False
+    beside: bool = False
     pieces: tuple[Work, ...] = ()
 
     def times(self, count: float) -> Work:
@@ -607,25 +611,31 @@ def benchmark_path(table: Shapes, recipe: Recipe, step: Step, block: int) -> lis
 def train_path(table: Shapes, benchmark: Sequence[Work], handover: bool) -> list[Work]:
     """`make train`, from the file on: features as Parquet, packed rows as an artifact, and the epoch between them.
 
-    The file and both artifacts get a checksum, by one thread (`pipeline/store/keys.py`). Features of several parts are
-    read to fit, to find medians, and to be packed. Without the hand-over training reads back what was written.
+    The file gets a checksum, by one thread. An artifact is written to the system's cache; then its files get theirs,
+    each by a thread (`ArtifactStore._put`), while the disk takes them in, which it begins to do with packed rows while
+    they are written (`FlushBehind`): one file of them is longer than all others. Features of several parts are read to
+    fit, to find medians, and to be packed. Without the hand-over training reads back what was written.
     """
-    from gigabatch.pipeline.config.config import RunConfig
+    from gigabatch.features.reading.row_bytes import RowBytes
+    from gigabatch.pipeline.stages.part_rows import rows_of_part
 
-    parts = math.ceil(table.train / RunConfig.model_fields["rows_per_part"].default)
+    row = RowBytes(table.memory, max(table.column_bytes[name] for name in table.text_bytes))
+    part_rows = rows_of_part("auto", row, H200_BYTES)
+    parts = math.ceil(table.train / part_rows)
     by_stage = {stage: [work for work in benchmark if work.stage == stage] for stage in stages_of(benchmark)}
     rows, file = table.rows, table.rows * table.file_bytes
     packed = rows * table.packed
     features = [
         Work("features", "checksum of the file", hashed=file),
         *(replace(work, stage="features") for work in (*by_stage["read"], *by_stage["split"])),
-        Work("features", "Parquet written", 3 * rows * table.memory, launches=READER_LAUNCHES, link=file, disk=file),
-        Work("features", "checksums", hashed=file),
+        Work("features", "Parquet written", 3 * rows * table.memory, launches=READER_LAUNCHES, link=file, host=file),
+        Work("features", "flushed, checksums beside it", hashed=slowest_thread(file, part_rows / rows), disk=file),
     ]
+    cached = Work("", "", packed, link=packed, host=packed)
+    hashed = Work("", "", hashed=slowest_thread(packed, table.train / rows))
     written = [
-        Work("artifact", "packed rows to the host", packed, link=packed, behind=handover),
-        Work("artifact", "checksum", hashed=packed, behind=handover),
-        Work("artifact", "disk, fsync", disk=packed, behind=handover),
+        Work("artifact", "to the system's cache, then checksums", pieces=(cached, hashed), behind=handover),
+        Work("artifact", "flushed meanwhile", disk=packed, behind=handover, beside=not handover),
     ]
     if not handover:
         written.append(Work("artifact", "read back", packed, host=packed, link=packed))
@@ -636,6 +646,13 @@ def train_path(table: Shapes, benchmark: Sequence[Work], handover: bool) -> list
     return [*features, *again, *encode, *written, *following]
 
 
+def slowest_thread(num_bytes: float, largest: float) -> float:
+    """Bytes of which the busiest of the store's threads takes checksums: a file is one's. largest: share of a file."""
+    from gigabatch.pipeline.store.files import THREADS
+
+    return num_bytes * max(largest, 1 / THREADS)
+
+
 def stages_of(works: Sequence[Work]) -> list[str]:
     return list(dict.fromkeys(work.stage for work in works))
 
@@ -643,19 +660,22 @@ def stages_of(works: Sequence[Work]) -> list[str]:
 def total_seconds(works: Sequence[Work], ceilings: Ceilings) -> dict[str, float]:
     """Seconds by stage; of what runs behind others only what is left when all that follows it has ended.
 
-    What runs behind is done side by side (copying, hashing, writing block by block): its slowest piece counts.
+    What runs behind in one stage is done side by side: its slowest piece counts. So it is with a piece that runs beside
+    the one before it.
     """
     found: dict[str, float] = dict.fromkeys(stages_of(works), 0.0)
     behind: dict[str, float] = {}
-    beside = 0.0
+    beside = before = 0.0
     for work in works:
         seconds = ceilings.seconds(work)
         if work.behind:
             behind[work.stage] = max(behind.get(work.stage, 0.0), seconds)
             beside = 0.0
         else:
-            found[work.stage] += seconds
-            beside += seconds
+            more = max(0.0, seconds - before) if work.beside else seconds
+            found[work.stage] += more
+            beside += more
+            before = seconds
     for stage, seconds in behind.items():
         found[stage] += max(0.0, seconds - beside)
     return found
@@ -669,11 +689,14 @@ def rows_of(works: Sequence[Work], ceilings: Ceilings) -> list[dict[str, Any]]:
         found.append(
             {
                 "stage": work.stage,
-                "work": work.what + (" (behind)" if work.behind else ""),
+                "work": work.what + (" (behind)" if work.behind else " (beside)" if work.beside else ""),
                 "GB": (work.stream + work.random) / 1e9,
                 "TFLOP": work.flops / 1e12,
                 "launches": round(work.launches + work.replayed),
-                "host GB": (work.link or work.disk or work.hashed or work.host) / 1e9,
+                "host GB": max(
+                    piece.link or piece.disk or piece.hashed or piece.host for piece in work.pieces or (work,)
+                )
+                / 1e9,
                 "seconds": sum(seconds.values()),
                 "bound by": max(seconds, key=lambda name: seconds[name]),
             }

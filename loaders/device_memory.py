@@ -35,6 +35,11 @@ def free_device_memory(device: torch.device | str) -> int:
     return free + int(torch.cuda.memory_reserved(place) - torch.cuda.memory_allocated(place))
 
 
+def total_device_memory(device: torch.device | str) -> int:
+    """Bytes of memory that a CUDA device has, whoever holds them."""
+    return int(torch.cuda.mem_get_info(torch.device(device))[1])
+
+
 def _free_of_pool(rmm: Any) -> int:
     """Bytes of the pool of RMM's current resource that nobody uses; 0 where there is none, or no count of them.
 

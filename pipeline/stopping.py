@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _EVENTS: weakref.WeakSet[threading.Event] = weakref.WeakSet()
+_asked: list[int] = []  # numbers of the signals that have raised `Stopped` in this process
 
 
 class Stopped(KeyboardInterrupt):
@@ -41,24 +43,50 @@ def stoppable() -> Iterator[None]:
         return
 
     def stop(number: int, _: FrameType | None) -> NoReturn:
+        _asked.append(number)
         for event in list(_EVENTS):
             event.set()
         raise Stopped(number)
 
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    taken = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
-    for number in taken:
-        signal.signal(number, stop)
+    before = _take(stop)
     try:
         yield
     finally:
-        for number in taken:
-            signal.signal(number, before[number])
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def end_at_once() -> None:
+    """From here on SIGINT and SIGTERM end the process outside of a `stoppable` block, with their exit code and without
+    a traceback: while Python starts, and at its end, where it waits for a thread that still writes. There
+    a second signal says that nobody wants to wait; the next run removes what is left. An ignored one stays so."""
+    _take(_end)
+
+
+def _end(number: int, _: FrameType | None) -> NoReturn:
+    if not _asked:  # else the command has said so already
+        os.write(2, f"gigabatch: {stopped_line(number)}\n".encode())
+    os._exit(128 + number)  # no exception can be raised that Python's own end would not print
+
+
+def _take(handler: Callable[[int, FrameType | None], NoReturn]) -> dict[signal.Signals, Any]:
+    """Give the signals that are not ignored this handler; those that they had."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    taken = {number: found for number, found in before.items() if found not in (signal.SIG_IGN, None)}
+    for number in taken:
+        signal.signal(number, handler)
+    return taken
+
+
+def stopped_line(number: int) -> str:
+    """What a command says that was stopped."""
+    return f"stopped by {signal.Signals(number).name}; run again to go on."
 
 
 def stopped_text(number: signal.Signals) -> str:
     """What a night's line says of it."""
-    return f"Stopped by {number.name}; run again to go on."
+    line = stopped_line(number)
+    return line[0].upper() + line[1:]
 
 
 def stopped_by(error: BaseException) -> signal.Signals | None:

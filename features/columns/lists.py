@@ -25,9 +25,11 @@ def list_entries(column: Column, where: str = "list column") -> tuple[Any, Any]:
 
 
 def list_column(entries: Any, lengths: Any, like: Any) -> Any:
-    """A column of lists on the index of the frame `like`, from arrays as `list_entries` gives them.
+    """A column of lists on the index of the frame `like`, from arrays or columns as `list_entries` gives them.
 
-    On pandas a row is a NumPy array, as in what `read_parquet` gives for lists.
+    On pandas a row is a NumPy array, as in what `read_parquet` gives for lists; one of whole numbers and nulls holds
+    Python's numbers and None, since a float would round what is beyond 2^53.
+    Errors (`DataError`): on cuDF text, and whole numbers beside nulls.
     """
     return (_column_cudf if engine_of(like).NAME == "cudf" else _column_pandas)(entries, lengths, like)
 
@@ -49,9 +51,14 @@ def _entries_pandas(column: Column) -> tuple[Any, Any]:
 def _column_pandas(entries: Any, lengths: Any, like: Any) -> Any:
     import pandas as pd
 
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    lists = pa.LargeListArray.from_arrays(offsets, pa.array(entries)).to_pandas()
-    return pd.Series(lists.to_numpy(), index=like.index, dtype=object)
+    offsets, values = np.concatenate([[0], np.cumsum(lengths)]), pa.array(entries)
+    exact = values.fill_null(0) if values.null_count and pa.types.is_integer(values.type) else values
+    rows = pa.LargeListArray.from_arrays(offsets, exact).to_pandas().to_numpy(copy=True)
+    if exact is not values:
+        places = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
+        for row in np.unique(np.searchsorted(offsets, places, side="right") - 1):
+            rows[row] = np.array(values[offsets[row] : offsets[row + 1]].to_pylist(), dtype=object)
+    return pd.Series(rows, index=like.index, dtype=object)
 
 
 def _entries_cudf(column: Column) -> tuple[Any, Any]:
@@ -64,11 +71,25 @@ def _entries_cudf(column: Column) -> tuple[Any, Any]:
     return there.explode().reset_index(drop=True), lengths
 
 
+def require_plain(entries: Any) -> None:
+    """Raise `DataError` for a column whose values no array of a GPU holds as they are."""
+    kind = getattr(entries.dtype, "kind", "O")  # text may be a type of its own
+    if kind not in "iufb" or (kind != "f" and bool(entries.isna().any())):
+        what = "whole numbers beside nulls, which an array holds as floats" if kind in "iub" else f"{entries.dtype}"
+        raise DataError(
+            f"column {entries.name!r}: on a GPU a column of lists is made of numbers without nulls, and these hold "
+            f"{what}. Use delimited text with a separator, fill the nulls, or engine=pandas."
+        )
+
+
 def _column_cudf(entries: Any, lengths: Any, like: Any) -> Any:
     import cudf
     import cupy
     import pylibcudf as plc
 
+    if isinstance(entries, cudf.Series):
+        require_plain(entries)
+        entries = engine_of(entries).array(entries)
     offsets = cupy.zeros(len(lengths) + 1, dtype="int32")
     offsets[1:] = cupy.cumsum(lengths)
     children = [plc.Column.from_cuda_array_interface(array) for array in (offsets, entries)]

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
+from gigabatch.features.reading.row_bytes import RowBytes
 from gigabatch.features.reading.sources import FileCache
 from gigabatch.features.schema import Schema
 from gigabatch.features.workflow.workflow import Workflow
@@ -180,6 +181,11 @@ class Recipe(ABC):
             Calls a function on each of a list of tasks, in any process that sees the folder, and gives the results in
             order.
         """
+        return None
+
+    def row_bytes(self) -> RowBytes | None:
+        """Bytes of a row that `write_parts` holds, where a GPU's memory decides how many; None, the default: unknown,
+        and parts are as large as on a CPU."""
         return None
 
     def submission(self, rows: Any, predictions: Any) -> Any | None:

@@ -109,24 +109,26 @@ class ImplicitBatches:
         users = batch.ids[:, self.user_column]
         return torch.where(users < self.first_user, alone, users)
 
-    def table(self, positives: PackedTable, epoch: int = 0) -> PackedTable:
-        """A whole table of positives and their negatives, to evaluate on; groups are the positives' row numbers."""
+    def table(self, positives: PackedTable, epoch: int = 0, device: torch.device | str | None = None) -> PackedTable:
+        """A whole table of positives and their negatives, to evaluate on; groups are the positives' row numbers.
+
+        It lies on `device`, or where the positives do. Its rows are drawn on the sampler's in blocks of `TABLE_ROWS`
+        positives, so a GPU that draws for a table on the host holds one block.
+        """
         schema = replace(positives.schema, has_group=True)
-        words = torch.empty(
-            (len(positives) * self.copies, schema.num_words), dtype=torch.int32, device=self.sampler.device
-        )
+        shape = (len(positives) * self.copies, schema.num_words)
+        words = torch.empty(shape, dtype=torch.int32, device=positives.device if device is None else device)
         for start in range(0, len(positives), TABLE_ROWS):
             self.begin(epoch, start)
             part = positives.words[start : start + TABLE_ROWS].to(self.sampler.device)
             rows = self(positives.unpack(part))
-            out = words[start * self.copies : (start + len(part)) * self.copies]
-            _write_words(rows, out)
+            words[start * self.copies : (start + len(part)) * self.copies] = _words(rows)
         return PackedTable(words, schema)
 
 
-def _write_words(batch: Batch, out: Tensor) -> None:
+def _words(batch: Batch) -> Tensor:
     """The columns of a batch as packed rows."""
     assert batch.group is not None
     floats = [*batch.targets, *([] if batch.weight is None else [batch.weight])]
     single = [column.view(torch.int32) for column in floats] + [batch.group]
-    torch.cat([batch.ids, batch.floats.view(torch.int32), *(column[:, None] for column in single)], dim=1, out=out)
+    return torch.cat([batch.ids, batch.floats.view(torch.int32), *(column[:, None] for column in single)], dim=1)

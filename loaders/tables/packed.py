@@ -24,6 +24,7 @@ from gigabatch.loaders.tables.columns import ColumnSpec, check_columns, column_s
 from gigabatch.loaders.tables.storage import (
     WORDS_FILE,
     WRITE_BYTES,
+    FlushBehind,
     Layout,
     check_file,
     open_unbuffered,
@@ -273,6 +274,7 @@ class PackedWriter:
         self._open = ExitStack()
         self._beside = self._open.enter_context(replacing_table(self.folder))
         self._file: BinaryIO = self._open.enter_context((self._beside / WORDS_FILE).open("wb"))
+        self._flush = self._open.enter_context(FlushBehind(self._file))
         write_header(self._file, num_rows, schema.num_words)
 
     def write(self, table: PackedTable) -> None:
@@ -286,6 +288,8 @@ class PackedWriter:
         block_rows = max(1, WRITE_BYTES // (4 * self.schema.num_words))
         for block in table.words.split(block_rows):
             self._file.write(block.cpu().numpy().astype("<i4", copy=False))
+            if len(block) == block_rows:  # a table of less is flushed by whoever keeps it
+                self._flush()
         self.num_written += table.num_rows
 
     def close(self) -> None:

@@ -9,12 +9,15 @@ it is one whose writer did not finish.
 
 import io
 import json
+import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from tokenize import TokenError
+from types import TracebackType
 from typing import Any, BinaryIO, TypeGuard
 
 import numpy as np
@@ -112,6 +115,62 @@ def write_header(file: BinaryIO, num_rows: int, num_words: int) -> None:
     """The header of an int32 matrix, as NumPy writes it."""
     header = {"descr": "<i4", "fortran_order": False, "shape": (num_rows, num_words)}
     npy_format.write_array_header_1_0(file, header)
+
+
+class FlushBehind:
+    """Has the disk take a file in while it is being written; else it begins when all is there, and somebody waits.
+
+    One thread at a time, in a `with` block within that of the file. What the disk refuses is raised by the next call
+    or at the end of the block, since a later flush by another name of the file need not tell it again.
+
+    Parameters
+    ----------
+    file : BinaryIO
+        Open for writing; without a buffer, or what lies there waits for the next call.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from gigabatch.loaders.tables.storage import FlushBehind
+    >>> with tempfile.TemporaryFile(buffering=0) as file, FlushBehind(file) as flush:
+    ...     _ = file.write(bytes(1000))
+    ...     flush()
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._handle = file.fileno()
+        self._thread: threading.Thread | None = None
+        self._error: OSError | None = None
+
+    def __call__(self) -> None:
+        """Begin with what has been written, unless a flush is under way."""
+        if self._thread is None or not self._thread.is_alive():
+            self._end()
+            self._thread = threading.Thread(target=self._flush, name="flush")
+            self._thread.start()
+
+    def _flush(self) -> None:
+        try:
+            os.fsync(self._handle)
+        except OSError as error:
+            self._error = error
+
+    def _end(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def __enter__(self) -> "FlushBehind":
+        return self
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error_type is None:
+            self._end()
+        elif self._thread is not None:
+            self._thread.join()
 
 
 def check_file(path: Path, num_rows: int, num_words: int) -> int:

@@ -71,8 +71,9 @@ def full_reductions() -> Iterator[None]:
         before[name] = getattr(settings, name)
         if (split_k := getattr(settings, f"{name}_split_k", None)) is not None:  # torch has it from 2.10 on
             before[name] = before[name], split_k
-        setattr(settings, name, False)
     try:
+        for name in REDUCTIONS:
+            setattr(settings, name, False)
         yield
     finally:
         for name, value in before.items():

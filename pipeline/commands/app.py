@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from gigabatch.pipeline.commands import lab, migrate, nightly, run, runs, serving, storage
 from gigabatch.pipeline.commands.command import USAGE, Quiet, Verbose, command, one_line
 from gigabatch.pipeline.commands.version import version_text
+from gigabatch.pipeline.stopping import end_at_once
 
 COMMANDS: dict[str, dict[str, Callable[..., int]]] = {
     "Run": {
@@ -100,7 +101,12 @@ def make_app() -> typer.Typer:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; user errors become one line on standard error and exit code 2 (nightly: 20 or 40)."""
+    """Runs a command; user errors become one line on standard error and exit code 2 (nightly: 20 or 40).
+
+    argv: without it, this process is the command's own: its arguments, and its signals (`end_at_once`).
+    """
+    if argv is None:
+        end_at_once()
     if sys.platform == "win32":
         print("gigabatch: Windows has no locks of the kind that runs need (flock). Use Linux, or WSL.", file=sys.stderr)
         return USAGE

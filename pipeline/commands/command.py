@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from gigabatch.pipeline.commands.options import DEFAULT_CONFIG
-from gigabatch.pipeline.stopping import Stopped, stoppable, stopped_by, stopped_text
+from gigabatch.pipeline.stopping import Stopped, stoppable, stopped_by, stopped_line, stopped_text
 
 USAGE, FAILED = 2, 40
 # No permission, a full or a read-only disk, a folder for a file: nothing that a traceback would explain.
@@ -72,7 +72,7 @@ def command(name: str, function: Callable[..., int]) -> Callable[..., int]:
                 return function(**arguments)
         except (Exception, KeyboardInterrupt) as error:
             if number := stopped_by(error):
-                print(f"gigabatch: stopped by {number.name}; run again to go on.", file=sys.stderr)
+                print(f"gigabatch: {stopped_line(number)}", file=sys.stderr)
                 if name == "nightly" and not (isinstance(error, Stopped) and error.recorded):  # before its work began
                     record_mistake(arguments["config"], arguments["overrides"], stopped_text(number), 128 + number)
                 return 128 + number

@@ -18,7 +18,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
@@ -428,8 +428,10 @@ class RunConfig(Settings):
     seed: int = Field(1, ge=0, lt=1 << 63, description="of weights, order of rows, dropout and drawn negatives")
     artifacts: Path = Field(Path("artifacts"), description="folder of what the stages made, by content")
     runs: Path = Field(Path("runs"), description="folder of finished runs")
-    rows_per_part: int = Field(
-        1_000_000, ge=1, description="rows of a Parquet part of the features stage, and so of what is in memory at once"
+    rows_per_part: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        "auto",
+        description="rows of a Parquet part of the features stage, and so of what is in memory at once; auto: a "
+        "million, with cuDF as many as take 1/16 of the GPU's memory",
     )
     handover: Literal["auto", "on", "off"] = Field(
         "auto",

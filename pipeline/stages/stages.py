@@ -25,6 +25,7 @@ from gigabatch.features.encoding.label_spread import LabelSpread
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.frame import engine_of, load_engine, resolve_engine
 from gigabatch.features.errors import DataError
+from gigabatch.features.reading.row_bytes import RowBytes, frame_row_bytes, parquet_row_bytes
 from gigabatch.features.reading.sources import cast
 from gigabatch.features.recipes import recipe_class
 from gigabatch.features.recipes.base import FeatureTables
@@ -48,6 +49,7 @@ from gigabatch.pipeline.runs.promote import promote_first
 from gigabatch.pipeline.stages.cluster import Cluster, open_cluster
 from gigabatch.pipeline.stages.encode import encode_split, fit, pack, packed_split, read_together
 from gigabatch.pipeline.stages.handover import HandedOver, hands_over_here, write_behind
+from gigabatch.pipeline.stages.part_rows import rows_of_part_here
 from gigabatch.pipeline.stages.run import SPLITS, EvaluationData, Run, RunData, write_run
 from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore, Extra, Rest, Writing
 from gigabatch.pipeline.store.files import atomic_symlink
@@ -160,21 +162,33 @@ class Pipeline:
             with progress(None, "features") as bar:
                 recipe.report = lambda step: bar.advance(0, step)
                 recipe.cache = cache = ParsedFiles(self.store, self.engine)
+                part_rows = self.part_rows(recipe.row_bytes)
                 with self.cluster(folder) as cluster:
-                    parts = recipe.write_parts(self.engine, folder, config.rows_per_part, cluster.map)
+                    parts = recipe.write_parts(self.engine, folder, part_rows, cluster.map)
                 if parts is not None:
                     parts.schema.save(folder / "schema.json")
                     rows, notes = parts.rows, parts.notes
                 else:
                     tables = recipe.build(self.engine)
-                    rows, notes = write_features(tables, folder, config.rows_per_part), tables.notes
+                    part_rows = self.part_rows(lambda: frame_row_bytes(tables.splits["train"]))
+                    rows, notes = write_features(tables, folder, part_rows), tables.notes
                 bar.advance(sum(rows.values()))
             for note in notes:
                 log.info("features: %s", note)
             seconds = time.perf_counter() - started
-            return {"rows": rows, "notes": list(notes), "inputs": cache.files, "seconds": seconds}
+            return {
+                "rows": rows,
+                "rows_per_part": part_rows,
+                "notes": list(notes),
+                "inputs": cache.files,
+                "seconds": seconds,
+            }
 
         return Features(self, self.store.build("features", key, write))
+
+    def part_rows(self, row: Callable[[], RowBytes | None]) -> int:
+        """`rows_of_part_here`: how many rows a task holds at once."""
+        return rows_of_part_here(self.config, self.engine, self.device, row)
 
     def cluster(self, folder: Path) -> AbstractContextManager[Cluster]:
         """Where a stage's tasks run that read and write `folder`, for a `with` block."""
@@ -275,7 +289,9 @@ class Features:
             engine, tables = pipeline.engine, {}
             preprocessor = Preprocessor(self.schema, config.preprocess)
             with pipeline.cluster(folder) as cluster:
-                at_once = 1 if cluster.distributed else config.rows_per_part  # workers take a file each
+                part_rows = partial(pipeline.part_rows, lambda: parquet_row_bytes(self.parts("train")[0]))
+                at_once = 1 if cluster.distributed else part_rows()
+                # Workers take a file each.
                 together = {split: read_together(engine, self.parts(split), at_once) for split in SPLITS}
                 packed = fit(preprocessor, engine, together["train"], cluster)
                 preprocessor.save(folder / "preprocessor")
@@ -382,7 +398,7 @@ class Encoded:
         -------
         PackedTable
             The split's table, on the GPU where it lies there. Where `train.negatives` is set, each of its rows with the
-            negatives that are drawn for it, the same each time.
+            negatives that are drawn for it, the same each time, in memory where the split's table is.
         """
         tables = {name: self._resident(name) for name in SPLITS}
         config, preprocessor = self.features.pipeline.config, self.preprocessor

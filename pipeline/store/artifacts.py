@@ -21,11 +21,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gigabatch.pipeline.stopping import stop_event
-from gigabatch.pipeline.store.files import ArtifactError, clone_file, fsync_folder, fsync_tree, json_text
+from gigabatch.pipeline.store.files import (
+    ArtifactError,
+    clone_file,
+    fsync_file,
+    fsync_folder,
+    fsync_tree,
+    in_threads,
+    json_text,
+)
 from gigabatch.pipeline.store.keys import CHECKSUMS, ChecksumCache, file_checksum, versions
 from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import own_folder, remove_leftovers, temporary_path
@@ -287,10 +296,20 @@ class ArtifactStore:
     ) -> tuple[Artifact, dict[str, os.stat_result]]:
         """Finish a folder and give it its name; and its files as they were before their checksums were computed."""
         stats = {name: path.stat() for name, path in _content_files(temporary).items()}
-        files = {}
-        for name, stat in stats.items():
+
+        def checksum(name: str) -> str:
             check()
-            files[name] = {"bytes": stat.st_size, "checksum": file_checksum(temporary / name)}
+            return file_checksum(temporary / name)
+
+        # The disk takes some files in while others are read; the flush of the whole folder finds them there.
+        jobs: list[Callable[[], Any]] = []
+        for name in stats:
+            jobs += partial(checksum, name), partial(fsync_file, temporary / name)
+        checksums = in_threads(lambda job: job(), jobs)[::2]
+        files = {
+            name: {"bytes": stat.st_size, "checksum": text}
+            for (name, stat), text in zip(stats.items(), checksums, strict=True)
+        }
         manifest = {
             "stage": stage,
             "key": key,
@@ -329,10 +348,13 @@ def verified(
             raise ArtifactError(f"{what} {folder}: file {missing[0]!r} is missing.")
         if alone and (strange := sorted(there - named)):
             raise ArtifactError(f"{what} {folder}: file {strange[0]!r} is not in its manifest.")
-        for name, entry in manifest["files"].items():
-            path = folder / name
+
+        def require(name: str) -> None:
+            path, entry = folder / name, manifest["files"][name]
             if path.stat().st_size != entry["bytes"] or checksum(path, entry["checksum"]) != entry["checksum"]:
                 raise ArtifactError(f"{what} {folder}: file {name} is not what its manifest says.")
+
+        in_threads(require, manifest["files"])
     except ArtifactError:
         raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

@@ -10,13 +10,18 @@ import math
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 FICLONE = 0x40049409  # of linux/fs.h; another system refuses it
 NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
+THREADS = 4  # that read or flush files at once
 READ_ONLY, FULL = (errno.EACCES, errno.EPERM, errno.EROFS), (errno.ENOSPC, errno.EDQUOT)
+Item, Result = TypeVar("Item"), TypeVar("Result")
 
 
 class ArtifactError(ValueError):
@@ -135,12 +140,13 @@ def atomic_symlink(target: Path, link: Path) -> None:
 def fsync_tree(folder: Path) -> None:
     """Every file and folder below, and the folder itself, on disk."""
     for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_dir():
-            fsync_folder(path)
-        else:
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
+        (fsync_folder if path.is_dir() else fsync_file)(path)
     fsync_folder(folder)
+
+
+def fsync_file(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
 
 
 def fsync_folder(folder: Path) -> None:
@@ -149,3 +155,42 @@ def fsync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """`function` of each item, `THREADS` at once, for work that leaves the interpreter to others: checksums, flushes.
+
+    The results come in order. Of several errors the first in order is raised, when all that had begun has ended; what
+    had not begun is left out. An executor would not do: it takes no work once the main thread has ended, and an
+    artifact may be finished after that.
+
+    Examples
+    --------
+    >>> from gigabatch.pipeline.store.files import in_threads
+    >>> in_threads(len, ["a", "bc"])
+    [1, 2]
+    """
+    waiting: deque[tuple[Item, Future[Result]]] = deque((item, Future()) for item in items)
+    futures = [future for _, future in waiting]
+
+    def work() -> None:
+        while True:
+            try:
+                item, future = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                future.set_result(function(item))
+            except BaseException as error:  # raised below
+                future.set_exception(error)
+                waiting.clear()  # nobody asks for what comes after it
+
+    threads = [threading.Thread(target=work, name="files") for _ in futures[:THREADS]]
+    for thread in threads:
+        thread.start()
+    try:
+        return [future.result() for future in futures]
+    finally:
+        waiting.clear()
+        for thread in threads:
+            thread.join()

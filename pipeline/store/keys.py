@@ -13,13 +13,14 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
 from fsspec.implementations.local import LocalFileSystem
 
 from gigabatch.features.reading.sources import file_system
-from gigabatch.pipeline.store.files import ArtifactError, atomic_write
+from gigabatch.pipeline.store.files import ArtifactError, atomic_write, in_threads
 
 log = logging.getLogger(__name__)
 CHECKSUMS = "checksums.json"
@@ -73,7 +74,7 @@ def file_checksum(path: Path, like: str = XXH3) -> str:
 
     like: a checksum to be compared with; this one is by the same algorithm.
     """
-    with open(path, "rb") as file:
+    with open(path, "rb", buffering=0) as file:
         return _digest_of(file, like)
 
 
@@ -81,14 +82,13 @@ def _digest_of(file: Any, like: str = XXH3) -> str:
     import xxhash  # here, so that a step trains where only torch is
 
     is_xxh3 = like.startswith(XXH3)
-    digest: Any = xxhash.xxh3_128() if is_xxh3 else hashlib.blake2b(digest_size=16)
-    while chunk := file.read(1 << 20):
-        digest.update(chunk)
+    # Into one buffer that stays in the cache. Reading and both algorithms leave the interpreter to other threads.
+    digest = hashlib.file_digest(file, xxhash.xxh3_128 if is_xxh3 else partial(hashlib.blake2b, digest_size=16))
     return (XXH3 if is_xxh3 else BLAKE2B) + digest.hexdigest()
 
 
 class ChecksumCache:
-    """Checksums of local files by path, size, inode and times of change, kept in a JSON file.
+    """Checksums of local files by path, size, inode and times of change, kept in a JSON file; threads may share it.
 
     The inode and the time of its change tell a file that took another's place or whose time was set back. As in git's
     index, a file changed within the last two seconds is not taken in: another change of the same size within the same
@@ -147,17 +147,18 @@ def _signature(stat: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def input_checksums(paths: Sequence[str], root: Path) -> dict[str, str]:
-    """Checksum by file name of raw inputs; for a URL, `url_identity`."""
+    """Checksum by file name of raw inputs, several files at once; for a URL, `url_identity`."""
     cache = ChecksumCache(root / CHECKSUMS)
-    found = {}
-    for position, path in enumerate(paths):
+
+    def checksum(path: str) -> tuple[str, str]:
         filesystem, inside = file_system(path)
         try:
             local = isinstance(filesystem, LocalFileSystem)
-            checksum = cache.checksum(Path(inside)) if local else url_identity(filesystem, inside)
+            return Path(inside).name, cache.checksum(Path(inside)) if local else url_identity(filesystem, inside)
         except FileNotFoundError as error:
             raise ArtifactError(f"input {path} does not exist. Correct its path in the configuration.") from error
-        found[f"{position}:{Path(inside).name}"] = checksum
+
+    found = {f"{position}:{name}": text for position, (name, text) in enumerate(in_threads(checksum, paths))}
     cache.save()
     return found
 

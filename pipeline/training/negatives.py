@@ -120,7 +120,8 @@ def with_negatives(
 ) -> PackedTable:
     """tables[place] as it is evaluated: where `train.negatives` is set, with negatives that are the same each time.
 
-    tables: the train split's first; the pairs of all of them are known. On `device` where negatives are drawn.
+    tables: the train split's first; the pairs of all of them are known. device: draws the negatives, block by block;
+    the table lies where tables[place] does.
     """
     settings = config.train.negatives
     if settings is None:

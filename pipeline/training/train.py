@@ -139,7 +139,8 @@ def train_model(
         Where a setting of the model does not fit the targets (`Model.require_targets`).
     TrainingError
         Where a valid loss is not finite, more than `MAX_SKIPPED_IN_A_ROW` steps in a row were skipped because their
-        gradient was not, a setting does not fit the device, or a checkpoint cannot be used.
+        gradient was not, no step of all changed the model, a setting does not fit the device, or a checkpoint cannot
+        be used.
 
     Examples
     --------
@@ -221,6 +222,7 @@ def train_model(
                 done.seconds = earlier_seconds + time.perf_counter() - started
                 save_checkpoint(checkpoint, state, done)
 
+    require_a_trained_step(done)
     epochs = done.step // steps_per_epoch
     if epochs < settings.epochs:
         log.info(
@@ -349,7 +351,8 @@ def end_epoch(
             )
     if overflowed := int(host.isinf().sum()):
         done.overflowed_steps += overflowed
-        log.info(
+        log.log(
+            logging.INFO if finite.any() else logging.WARNING,  # then the epoch has left the model as it was
             "epoch %d: %s of %s steps lowered the scale of the float16 loss and did nothing else",
             epoch, f"{overflowed:,}", f"{per_epoch:,}",
         )  # fmt: skip
@@ -397,6 +400,16 @@ def skipped_at_end(losses: Tensor, done: Progress) -> int:
             "warm-up, or look for extreme values among the floats and weights."
         )
     return int(in_a_row[-1])
+
+
+def require_a_trained_step(done: Progress) -> None:
+    """Raise `TrainingError` where every step of a whole training was skipped or only lowered the scale of a loss."""
+    if done.step == done.skipped_steps + done.overflowed_steps:
+        raise TrainingError(
+            f"training changed nothing: the gradients of all of its {done.step:,} steps overflowed. Set "
+            "train.precision=float32 (in float16 the first steps may only find the scale of the loss; more epochs or a "
+            "smaller train.batch_size are more steps), or look for extreme values among the floats and weights."
+        )
 
 
 def evaluated(state: TrainingState) -> Model:

@@ -19,11 +19,14 @@ from tests.cudf_api.refusals import Stand, refusal
 FILE = Path(__file__).parents[1] / "features" / "engines" / "cudf_keywords.json"
 CLASSES = (cudf.DataFrame, cudf.Series, DataFrameGroupBy, SeriesGroupBy, StringMethods, DatetimeProperties,
            CategoricalAccessor, ListMethods)  # fmt: skip
-VALUES = (True, False, "stable", "mergesort", 3)
+VALUES = (None, True, False, 0, 1, 3, "index", "stable", "mergesort")
 
 
 def spec(function, before):
-    """Keywords that it takes, and the values of each that it refuses; `**` where it takes any."""
+    """Keywords that it takes, and the values of each that it refuses; `**` where it takes any.
+
+    `{"only": value}` instead of values: it refuses or ignores all but its default.
+    """
     parameters = inspect.signature(function).parameters
     named = [item for item in list(parameters.values())[len(before) :] if item.kind != item.VAR_POSITIONAL]
     if any(item.kind == item.VAR_KEYWORD for item in named):
@@ -34,6 +37,10 @@ def spec(function, before):
     if refusal(function, before, needed) is not None:  # refused whatever the keywords are: they say nothing
         return found
     for item in named:
+        plain = isinstance(item.default, bool | int | str | None)
+        if plain and refusal(function, before, needed | {item.name: Stand()}) is not None:
+            found[item.name] = {"only": item.default}
+            continue
         given = (kwargs for kwargs in ((value, needed | {item.name: value}) for value in VALUES))
         found[item.name] = [value for value, kwargs in given if refusal(function, before, kwargs) is not None]
     return found

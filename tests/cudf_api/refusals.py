@@ -75,6 +75,10 @@ def refusal(function: Callable, args: tuple, kwargs: Mapping[str, Any]) -> str |
 
     Raises `TypeError` where they do not fit its signature.
     """
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    for name, value in bound.arguments.items():
+        if name in _unread(function) and _differs(value, bound.signature.parameters[name].default):
+            return f"it takes {name} and never looks at it"
     try:
         _follow(function, args, dict(kwargs), DEPTH, True, [STEPS])
     except Refused as refused:
@@ -84,12 +88,35 @@ def refusal(function: Callable, args: tuple, kwargs: Mapping[str, Any]) -> str |
     return None
 
 
+@cache
+def _unread(function: Callable) -> frozenset[str]:
+    """Parameters with a default that the body never names: cuDF takes them for pandas' sake, and ignores them."""
+    definition = _definition(_plain(function))
+    if definition is None or definition.name in ("__init__", "__new__"):  # their metaclasses share them
+        return frozenset()
+    named = {node.id for inner in definition.body for node in ast.walk(inner) if isinstance(node, ast.Name)}
+    parameters = inspect.signature(function).parameters.values()
+    return frozenset(item.name for item in parameters if item.default is not item.empty and item.name not in named)
+
+
+def _differs(value: Any, default: Any) -> bool:
+    """Whether an argument asks for another than the default."""
+    try:
+        return value is not default and not (type(value) is type(default) and value == default)
+    except Exception:
+        return True
+
+
+def _plain(function: Callable) -> Any:
+    plain = inspect.unwrap(function)
+    return getattr(plain, "__func__", plain)
+
+
 def _follow(function: Callable, args: tuple, kwargs: dict[str, Any], depth: int, certain: bool, steps: list) -> Any:
     """What the call returns, or UNKNOWN."""
     bound = inspect.signature(function).bind(*args, **kwargs)
     bound.apply_defaults()
-    plain = inspect.unwrap(function)
-    plain = getattr(plain, "__func__", plain)
+    plain = _plain(function)
     definition = _definition(plain)
     if definition is None:
         return UNKNOWN

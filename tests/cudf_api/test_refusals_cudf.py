@@ -87,6 +87,7 @@ FRAME = CheckedFrame({"a": [1, 2], "b": [3.0, 4.0]})
     "frame.sort_values('a', kind='stable')", "frame.groupby('a', observed=False)", "series.astype('float16')",
     "frame['a'].fillna(0, limit=1)", "frames.DataFrame(frame, copy=False)", "frames.Series(series, dtype='float16')",
     "frames.DataFrame.from_dict({'a': [1]}, orient='sideways')", "setattr(series, 'values', 3)",
+    "series.where(series > 0, axis=0, level=1)", "frame.lt(3, level=1)", "series.dropna(how='all')",
     "frames.concat([frame, frame], keys=['x', 'y'])", "series.str.replace('a', 'b', case=True)",
 ])  # fmt: skip
 def test_a_planted_use_is_refused_when_it_runs(text):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gigabatch
-from gigabatch.loaders.device_memory import free_device_memory
+from gigabatch.loaders.device_memory import free_device_memory, total_device_memory
 
 FREE, RESERVED, ALLOCATED = 1000, 700, 300
 
@@ -110,3 +110,7 @@ def test_a_tensor_that_is_gone_leaves_as_much_as_before():
     assert before - free_device_memory("cuda") >= 1 << 28
     del kept
     assert abs(before - free_device_memory("cuda")) < 1 << 26
+
+
+def test_all_memory_is_what_the_driver_says(gpu):
+    assert total_device_memory("cuda:0") == 10_000

@@ -22,8 +22,8 @@ class ListSlice(ColumnOperator):
 
     Lists are delimited text such as '12|7|31' and stay so; empty text is a list of one empty entry, as in
     `ExplodeLists`. With `separator=None` the column holds lists (see `gigabatch.features.columns.lists`; on cuDF of
-    numbers without nulls). A slice without entries, and that of a null, is null in text, which has no other way to
-    write it, and an empty list in a column of lists. Row-wise.
+    numbers, whole ones without nulls). A slice without entries, and that of a null, is null in text, which has no other
+    way to write it, and an empty list in a column of lists. Row-wise.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class ListSlice(ColumnOperator):
     ------
     DataError
         Bounds that are no whole numbers; a pad without a fixed length or with the separator in it; a column that is no
-        text or holds no lists.
+        text or holds no lists; on cuDF lists that it cannot hold.
 
     Examples
     --------
@@ -95,8 +95,7 @@ class ListSlice(ColumnOperator):
         entries, lengths = self._entries(frame[self.column])
         kept, new_lengths = self._slice(entries, lengths)
         if self.separator is None:
-            values = engine_of(frame).array(kept) if engine_of(frame).NAME == "cudf" else kept
-            return {self.output: list_column(values, new_lengths, frame)}
+            return {self.output: list_column(kept, new_lengths, frame)}
         text = join_lists(kept, new_lengths, self.separator)
         text.index = frame.index
         return {self.output: text.where(engine_of(frame).series(new_lengths > 0, frame))}

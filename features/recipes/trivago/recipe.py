@@ -16,9 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.csv_blocks import CsvBlock, csv_blocks
+from gigabatch.features.reading.row_bytes import RowBytes, line_bytes
 from gigabatch.features.reading.sources import expand, read_files
 from gigabatch.features.recipes.base import FeatureParts, FeatureTables, Recipe, SplitFractions
 from gigabatch.features.recipes.trivago.features import CATEGORICAL, CONTINUOUS, Properties
@@ -124,6 +127,13 @@ class TrivagoRecipe(Recipe):
                 self.report,
             )  # fmt: skip
         return FeatureParts(streamed.rows, schema, self._notes(streamed))
+
+    def row_bytes(self) -> RowBytes:
+        """Of a pair, whose numbers are the schema's and whose texts are no longer than its line of the log."""
+        flags = tuple(map(str, range(self.settings.max_properties if self.settings.item_metadata else 0)))
+        dtypes = trivago_schema(flags).dtypes().values()
+        text = line_bytes(expand(self._pattern("train"))[0])
+        return RowBytes(text + sum(np.dtype(dtype).itemsize for dtype in dtypes if dtype != "string"), text)
 
     def submission(self, rows: Any, predictions: Any) -> Any:
         """The challenge's format, one line a clickout in order of user, session and step: user_id, session_id,

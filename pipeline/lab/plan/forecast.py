@@ -15,10 +15,12 @@ from typing import Any
 
 from gigabatch.features.recipes.interactions.splits import FEWEST
 from gigabatch.features.vocabulary.vocabulary import LAYOUT
+from gigabatch.loaders.tables.storage import WRITE_BYTES
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.config.config import RunConfig
 from gigabatch.pipeline.lab.plan.sample import PlanError, sample_files
+from gigabatch.pipeline.stages.part_rows import rows_of_part
 from gigabatch.pipeline.training.defaults import settle
 
 FLOAT_BYTES = 4
@@ -51,7 +53,7 @@ class Probes:
         epochs = min(self.config.train.epochs or MEASURED_EPOCHS, 1 if share < 1 else MEASURED_EPOCHS)
         raw["train"] |= {"epochs": epochs}
         if share < 1:
-            raw["rows_per_part"] = rows_per_part or max(round(self.config.rows_per_part * share), 1)
+            raw["rows_per_part"] = rows_per_part or max(round(rows_of_part(self.config.rows_per_part) * share), 1)
         task = {"config": raw, "block_scale": share, "whole_run": rows_per_part is None, "sizes": None}
         found = self._spawn(task) | {"share": share, "epochs": epochs}
         if rows_per_part is None:
@@ -280,7 +282,7 @@ class Forecast:
     @property
     def part_rows(self) -> int:
         """Rows of a part as configured."""
-        return min(self.config.rows_per_part, self.rows["train"])
+        return min(rows_of_part(self.config.rows_per_part), self.rows["train"])
 
     def _saved(self, phase: str, rows_per_part: int | None, what: str = "peak_bytes") -> float:
         """By how much less smaller parts take, at most all that grows with the rows."""
@@ -305,6 +307,19 @@ class Forecast:
             there = ("train", "valid") if residency == "device" else ("valid",)
             return max(held, 0) + self.table_bytes(there) + self._drawing_bytes()
         return self._at_whole(stage, "gpu_bytes")
+
+    def handed_bytes(self, stage: str, handover: str, place: str) -> int:
+        """Bytes that a handover adds to what a stage takes on the host or the GPU (`place`: host, device).
+
+        handover: where it keeps the packed rows of all splits, from encode until their artifact is written; `off`: the
+        samples ran without. Of a GPU's rows two blocks lie on the host on their way to the disk. Evaluation waits.
+        """
+        if handover == "off" or stage not in ("encode", "train"):
+            return 0
+        if place != handover:
+            return 2 * WRITE_BYTES if place == "host" else 0
+        # While a model trains, its rows and the valid split's are counted already.
+        return self.table_bytes(LABELLED if stage == "encode" else ("test",))
 
     def disk_bytes(self, stage: str) -> float:
         """At the most while the stage runs or when it ends."""

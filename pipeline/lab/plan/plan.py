@@ -12,16 +12,23 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gigabatch.loaders.batches.residency import Residency, choose_residency
+from gigabatch.features.engines.frame import resolve_engine
+from gigabatch.features.reading.row_bytes import RowBytes, line_bytes, parquet_row_bytes
+from gigabatch.features.reading.sources import PARQUET_ENDINGS
+from gigabatch.features.recipes import recipe_class
+from gigabatch.loaders.batches.residency import DEVICE_SHARE, Residency, choose_residency
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.pipeline.config.config import RunConfig, load_config
 from gigabatch.pipeline.display import about_bytes, about_seconds, render_table
 from gigabatch.pipeline.lab.plan.forecast import Forecast, Probes
-from gigabatch.pipeline.lab.plan.sample import Size, measure
-from gigabatch.pipeline.machine import Machine, this_machine
+from gigabatch.pipeline.lab.plan.sample import Size, input_files, measure, paths_of
+from gigabatch.pipeline.machine import Machine, resolve_device, this_machine
+from gigabatch.pipeline.stages.handover import HOST_SHARE, hands_over
+from gigabatch.pipeline.stages.part_rows import rows_of_part, rows_of_part_here
 from gigabatch.pipeline.store.files import json_text
 from gigabatch.pipeline.store.locks import own_folder, remove_leftovers, temporary_path
 from gigabatch.pipeline.training.table_memory import large_tables
@@ -35,6 +42,7 @@ FEW_ROWS = 50_000  # so many are not sampled: the whole is run
 REFUSED = 3
 MARGIN = 1.3  # predictions are to be within 30 %
 LEAST_PART_ROWS = 50_000
+ENDLESS = 1 << 60  # bytes
 FAR = 50  # times as large as the sample: said in the plan
 PREPARING = (
     "a smaller rows_per_part, unless the plan says that it would not help",
@@ -71,7 +79,8 @@ class Plan:
     """What a run will take.
 
     seconds: with the start of the process. exact: all of it was run, nothing is estimated. reasons: why it does not
-    fit; advice: what would help. large_tables: sentences about columns whose tables take much of the memory.
+    fit; advice: what would help. handover: `device` or `host`, where packed rows lie from encode until they are
+    written and trained on, or `off`. large_tables: sentences about columns whose tables take much of the memory.
     """
 
     name: str
@@ -89,6 +98,8 @@ class Plan:
     rows_per_part_because: str
     residency: str
     residency_because: str
+    handover: str
+    handover_because: str
     reasons: tuple[str, ...]
     advice: tuple[str, ...]
     large_tables: tuple[str, ...]
@@ -121,6 +132,7 @@ class Plan:
         print(f"this machine   {self.machine}")
         print(f"rows_per_part  {self.rows_per_part:,}: {self.rows_per_part_because}")
         print(f"residency      {self.residency}: {self.residency_because}")
+        print(f"handover       {self.handover}: {self.handover_because}")
         for text in self.large_tables:
             print(f"large table    {text}")
         for text in self.unknown:
@@ -155,6 +167,7 @@ def make_plan(config: RunConfig) -> Plan:
     share = min(max(SHARE, LEAST_ROWS / size.rows), MOST_ROWS / size.rows, MOST_SHARE)
     root = Path(config.artifacts)  # where the run itself will write, so on the same disk
     root.mkdir(parents=True, exist_ok=True)
+    config, because = with_part_rows(config)
     remove_leftovers(root)
     folder = temporary_path(root / "plan")
     with own_folder(folder):
@@ -165,13 +178,34 @@ def make_plan(config: RunConfig) -> Plan:
         trains = forecast.least_training_bytes() <= (machine.gpu_bytes or machine.host_bytes)
         if trains and not forecast.trained:
             forecast.steps = probes.run_steps(list(forecast.id_sizes.values()), forecast.batch_size)
-        rows_per_part, because = config.rows_per_part, "as configured; its parts fit"
+        rows_per_part, because = rows_of_part(config.rows_per_part), f"{because}; its parts fit"
         if not forecast.exact and MARGIN * preparing_bytes(forecast) > machine.host_bytes:
             rows = max(round(forecast.part_rows * forecast.found[-1]["share"] / SMALLER), 1)
             forecast.smaller = rows, probes.run(share, rows_per_part=rows)
             rows_per_part, because = choose_parts(forecast, machine)
     seconds = time.perf_counter() - started
     return _assembled(config, size, forecast, machine, (rows_per_part, because), seconds)
+
+
+def with_part_rows(config: RunConfig) -> tuple[RunConfig, str]:
+    """The configuration with a number for `rows_per_part: auto`, and where it is from.
+
+    The run itself asks the rows that it has made (`pipeline/stages/stages.py`), the plan those of the input.
+    """
+    if config.rows_per_part != "auto":
+        return config, "as configured"
+
+    def row() -> RowBytes | None:
+        (path, *_), *_ = paths_of(config.recipe, config.features, input_files(config.recipe).rows).values()
+        known = recipe_class(config.recipe)(config.features).row_bytes()
+        if known is not None or path.endswith(PARQUET_ENDINGS):
+            return known or parquet_row_bytes(path)
+        return RowBytes(line_bytes(path), line_bytes(path))
+
+    engine = resolve_engine(config.engine)
+    rows = rows_of_part_here(config, engine, resolve_device(config.device), row)
+    because = "auto, on a CPU" if engine == "pandas" else "auto, by the GPU's memory and the length of the inputs' rows"
+    return config.model_copy(update={"rows_per_part": rows}), because
 
 
 def preparing_bytes(forecast: Forecast, rows_per_part: int | None = None) -> float:
@@ -181,7 +215,7 @@ def preparing_bytes(forecast: Forecast, rows_per_part: int | None = None) -> flo
 
 def choose_parts(forecast: Forecast, machine: Machine) -> tuple[int, str]:
     """rows_per_part for this machine and why: the largest that fits with a margin, else the largest that fits."""
-    configured, free = forecast.config.rows_per_part, about_bytes(machine.host_bytes)
+    configured, free = rows_of_part(forecast.config.rows_per_part), about_bytes(machine.host_bytes)
     before = about_bytes(preparing_bytes(forecast))
     sizes = [forecast.part_rows >> halvings for halvings in range(1, 20)]
     sizes = [rows for rows in sizes if rows >= LEAST_PART_ROWS]
@@ -203,20 +237,24 @@ def _assembled(
 ) -> Plan:
     chosen = None if parts[0] == config.rows_per_part else parts[0]
     on_gpu, misfit = gpu_residency(forecast, machine) if machine.gpu_bytes else (None, None)
+    handover, handover_because = planned_handover(config, resolve_engine(config.engine), forecast, machine)
     stages = tuple(
         StagePlan(
             stage,
             forecast.seconds(stage),
             forecast.seconds(stage, "cpu_seconds"),
-            round(forecast.host_bytes(stage, chosen)),
-            forecast.mapped_bytes(stage),
-            round(forecast.gpu_bytes(stage, on_gpu.kind if on_gpu else "device")),
+            round(forecast.host_bytes(stage, chosen)) + forecast.handed_bytes(stage, handover, "host"),
+            0 if handover == "host" and stage == "train" else forecast.mapped_bytes(stage),
+            round(forecast.gpu_bytes(stage, on_gpu.kind if on_gpu else "device"))
+            + forecast.handed_bytes(stage, handover, "device"),
             round(forecast.disk_bytes(stage)),
         )
         for stage in STAGES
     )
     residency = on_gpu or host_residency(forecast, stages, machine)
     reasons, advice = verdict(forecast, stages, machine, residency.kind)
+    if handover != "off" and any(reason.startswith(("encode", "train")) for reason in reasons):
+        advice = ("handover=off", *advice)
     if misfit is not None:
         reasons, advice = (*reasons, f"train: {misfit}"), (*advice, "train.residency=auto")
     return Plan(
@@ -235,6 +273,8 @@ def _assembled(
         rows_per_part_because=parts[1],
         residency=residency.kind,
         residency_because=residency.reason,
+        handover=handover,
+        handover_because=handover_because,
         reasons=reasons,
         advice=advice,
         large_tables=tuple(
@@ -255,6 +295,29 @@ def gpu_residency(forecast: Forecast, machine: Machine) -> tuple[Residency, Load
         return choose_residency(rows, row_bytes, "cuda", machine.gpu_bytes, machine.host_bytes, setting), None
     except LoaderError as error:
         return Residency(setting, "as configured"), error
+
+
+def planned_handover(config: RunConfig, engine: str, forecast: Forecast, machine: Machine) -> tuple[str, str]:
+    """Where packed rows are handed over to training, by the encode stage's own rule, or `off`; and why."""
+    if config.handover == "off":
+        return "off", "as configured"
+    num_rows, row_bytes, device = (
+        sum(forecast.rows.values()),
+        forecast.tables[1],
+        "cuda" if machine.gpu_bytes else "cpu",
+    )
+    rule = partial(hands_over, config, engine, device, forecast.rows, row_bytes)
+    packed = f"{num_rows:,} packed rows of {row_bytes} bytes, {about_bytes(num_rows * row_bytes)},"
+    if rule(machine.gpu_bytes, machine.host_bytes):
+        place = "device" if engine.startswith("cudf") else "host"
+        return place, f"{packed} stay there from encode until they are written"
+    if not rule(ENDLESS, ENDLESS):
+        return "off", f"handover={config.handover} leaves it out with this engine, device, cluster and residency"
+    free = f"{about_bytes(machine.gpu_bytes)} of GPU memory, " if machine.gpu_bytes else ""
+    return "off", (
+        f"{packed} do not fit, with what is evaluated, in {DEVICE_SHARE:.0%} of the GPU's and {HOST_SHARE:.0%} of the "
+        f"host's memory ({free}{about_bytes(machine.host_bytes)} of the host's are free): they are written, then read"
+    )
 
 
 def host_residency(forecast: Forecast, stages: Sequence[StagePlan], machine: Machine) -> Residency:

@@ -296,7 +296,8 @@ def run_lr_range(path: str | Path, overrides: Sequence[str], start: float, stop:
             loss = step(found.batch, lr, momentum, found.place)
         return loss
 
-    with using_kernels(settings.kernels), full_reductions():
+    with using_kernels(settings.kernels), full_reductions(), torch.random.fork_rng(experiment.cuda_devices):
+        torch.manual_seed(seed)  # of dropout, so that the same line gives the same curve
         found = lr_range_test(
             model,
             train_step,

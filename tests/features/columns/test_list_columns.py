@@ -1,5 +1,7 @@
 """Lists to flat arrays and back."""
 
+import contextlib
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -7,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gigabatch.features.columns.lists import list_column, list_entries
+from gigabatch.features.columns.lists import list_column, list_entries, require_plain
+from gigabatch.features.errors import DataError
 from tests.examples import examples
 
 ROWS = st.lists(st.one_of(st.none(), st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4)), max_size=12)
@@ -37,6 +40,41 @@ def test_large_integers_beside_nulls_stay_exact_in_any_kind_of_list(column):
     entries, lengths = list_entries(column)
     assert entries.tolist() == [2**60 + 1, pd.NA]
     assert lengths.tolist() == [2, 0, 0]
+
+
+ENTRY = st.none() | st.integers(-(2**62), 2**62)
+
+
+@given(rows=st.lists(st.none() | st.lists(ENTRY, max_size=4), min_size=1, max_size=8))
+@settings(max_examples=examples(60), deadline=None)
+def test_whole_numbers_beside_nulls_are_lists_again_as_they_were(rows):
+    """A float rounds beyond 2^53. Rows without a null are arrays of whole numbers, whatever their neighbours hold."""
+    column = pd.Series([*rows, [1]], dtype=object, name="c")
+    entries, lengths = list_entries(column)
+    made = list_column(entries, lengths, column.to_frame())
+    assert [row.tolist() for row in made] == [row or [] for row in [*rows, [1]]]
+    assert {row.dtype.kind for row in made if None not in row.tolist()} == {"i"}
+    again, _ = list_entries(made.rename("c"))
+    assert again.tolist() == entries.tolist()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (pd.array([2**60 + 1, None], "Int64"), "whole numbers beside nulls"),
+        (pd.array([True, None], "boolean"), "whole numbers beside nulls"),
+        (pd.array(["a", "b"], "str"), "these hold str"),
+        (pd.array(["a", None], "string"), "these hold string"),
+        (pd.array([1, 2], "Int64"), None),
+        (np.array([1.5, np.nan]), None),
+        (np.array([3], "int8"), None),
+        (np.array([True]), None),
+    ],
+)
+def test_what_no_array_of_a_gpu_holds_is_refused_by_name(values, message):
+    entries = pd.Series(values, name="c")
+    with contextlib.nullcontext() if message is None else pytest.raises(DataError, match=f"column 'c': .*{message}"):
+        require_plain(entries)
 
 
 @pytest.mark.parametrize("values", [[1, 2], ["a|b"], [["a"], [1]], [[1], "a"]])

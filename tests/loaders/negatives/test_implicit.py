@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.negatives.draws import PopularityNegatives, UniformNegatives
@@ -81,6 +83,48 @@ def test_a_table_of_positives_and_negatives_is_the_batches_one_after_another(tab
         assert torch.equal(getattr(unpacked, name), getattr(rows, name)), name
     assert torch.equal(unpacked.targets[0], rows.targets[0])
     assert TABLE_ROWS > 3
+
+
+class LargestMade(TorchDispatchMode):
+    """Elements of the largest tensor that was made on a device."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.device, self.elements = device, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(found):
+            if isinstance(leaf, torch.Tensor) and leaf.device.type == self.device and not func.is_view:
+                self.elements = max(self.elements, leaf.numel())
+        return found
+
+
+def test_where_negatives_are_drawn_is_one_block_of_a_table_that_lies_elsewhere(table, monkeypatch):
+    """The whole was made on the GPU that draws, also where it had no room. Here the CPU draws for another device."""
+    monkeypatch.setattr("gigabatch.loaders.negatives.implicit.TABLE_ROWS", 2)
+    many = PackedTable(table.words.repeat(40, 1), table.schema)
+    negatives = batches(table)
+    with LargestMade("cpu") as made:
+        found = negatives.table(many, device="meta")
+    assert found.device.type == "meta"
+    assert found.words.shape == (400 * 5, found.schema.num_words)
+    assert made.elements <= 2 * 5 * found.schema.num_words
+    with LargestMade("cpu") as made:
+        assert negatives.table(many).device.type == "cpu"
+    assert made.elements == 400 * 5 * found.schema.num_words
+
+
+@pytest.mark.gpu
+def test_a_table_lies_where_its_positives_do(table):
+    negatives = batches(table)
+    sampler = UniformNegatives(range(1, 7), 4, negatives.sampler.known, seed=3, device="cuda")
+    on_gpu = ImplicitBatches(sampler, 0, negatives.item.to("cuda"), range(1, 7))
+    expected = negatives.table(table)
+    for device in ("cpu", "cuda"):
+        found = on_gpu.table(table.to(device))
+        assert found.device.type == device
+        assert torch.equal(found.words.cpu(), expected.words)
 
 
 def test_positives_keep_the_features_of_their_row(table):

@@ -158,6 +158,11 @@ def of_passes(batch_size: int, width: int, dtype: torch.dtype) -> None:
 
 def of_negatives(replacement: bool, weighted: bool, num_negatives: int) -> None:
     """Draws for a batch of positives; the samplers' tables need numbers, so these tensors lie on the CPU."""
+    sampler_of(replacement, weighted, num_negatives)(torch.arange(4_096), torch.zeros(4_096, dtype=torch.int32))
+
+
+def sampler_of(replacement: bool, weighted: bool, num_negatives: int) -> Any:
+    """Of MovieLens' sizes, which draws as on a GPU."""
     users, items = torch.randint(0, 6_040, (50_000,)), torch.randint(3, 3_709, (50_000,))
     known = KnownPositives.from_pairs(users, items, 6_040)
     sampler: Any
@@ -168,7 +173,7 @@ def of_negatives(replacement: bool, weighted: bool, num_negatives: int) -> None:
     else:
         sampler = UniformNegatives(range(3, 3_709), num_negatives, known, replacement)
     sampler._kernels = draws_cuda
-    sampler(torch.arange(4_096), torch.zeros(4_096, dtype=torch.int32))
+    return sampler
 
 
 def representative() -> Iterator[tuple[str, Case]]:

@@ -14,7 +14,7 @@ import pkgutil
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,13 +137,13 @@ class CountedOperators(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def jit_functions() -> list[JITFunction]:
-    """Every function of the package under `triton.jit`, by looking into each module that mentions Triton.
+def jit_functions(packages: Iterable[str] = ("loaders", "models", "pipeline")) -> list[JITFunction]:
+    """Every function of these packages under `triton.jit`, by looking into each module that mentions Triton.
 
-    Those of features/ are listed and compiled by tests/features/engines/test_compiled_kernels.py.
+    Those of features/ are compiled by tests/features/engines/test_compiled_kernels.py.
     """
     found = []
-    for package in ("loaders", "models", "pipeline"):
+    for package in packages:
         root = importlib.import_module(f"gigabatch.{package}")
         for item in pkgutil.walk_packages(root.__path__, f"{root.__name__}."):
             spec = item.module_finder.find_spec(item.name, None)

@@ -1,6 +1,9 @@
 """Which precision is chosen, from what the machine says of itself, and that autocast does what it says."""
 
+import ast
 import contextlib
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,8 +11,15 @@ from torch import nn
 
 from gigabatch.models.errors import ModelError
 from gigabatch.models.optimizers import precision
-from gigabatch.models.optimizers.precision import choose_precision
+from gigabatch.models.optimizers.precision import REDUCTIONS, choose_precision, full_reductions
 
+ROOT = Path(__file__).resolve().parents[3]
+ROOMS = ("features", "loaders", "models", "pipeline", "benchmarks", "tools")
+# Switches of a whole process that change what a product or a sum is rounded to, by torch's names and variables.
+SWITCH = re.compile(
+    r"allow_(tf32|bf16|fp16)|matmul_precision|fp32_precision|set_default_(dtype|tensor_type)|flush_denormal"
+    r"|use_deterministic_algorithms|preferred_\w+_library|TF32|reduced_precision"
+)
 CPUINFO = (
     "processor\t: 0\nvendor_id\t: {vendor}\nmodel name\t: some processor\nflags\t\t: fpu sse2 {flags} avx2\n"
     "bugs\t\t: spectre_v1\n\n"
@@ -109,3 +119,107 @@ def test_auto_on_a_gpu_is_bfloat16_from_ampere_on():
     found = choose_precision("auto", "cuda")
     assert found.dtype == (torch.bfloat16 if has else torch.float16)
     assert torch.cuda.get_device_name() in found.reason
+
+
+def switches(text: str) -> list[str]:
+    """Where a source names a switch of precision, or anything of `torch.backends`: function or `module`, and name."""
+    found = []
+    if not SWITCH.search(text) and "backends" not in text:  # most files; parsing all takes seconds
+        return found
+    tree = ast.parse(text)
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    owner = {id(node): "module" for node in ast.walk(tree)}
+    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)):
+        owner |= {id(node): function.name for node in ast.walk(function)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(attr=name) | ast.Name(id=name):
+                names = [name]
+            case ast.Constant(value=str(name)) if id(node) not in docstrings:
+                names = [name]
+            case ast.ImportFrom(module=module, names=aliases):
+                names = [f"{module}.{alias.name}" for alias in aliases]
+            case ast.Import(names=aliases):
+                names = [alias.name for alias in aliases]
+            case _:
+                names = []
+        for name in names:
+            of_torch = re.search(r"torch\.backends|^backends$", name) is not None
+            if of_torch or SWITCH.search(name):
+                found.append(f"{owner[id(node)]}: {name}")
+    return found
+
+
+def test_switches_of_precision_are_set_in_one_place():
+    files = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
+    found = {str(path.relative_to(ROOT)): named for path in files if (named := switches(path.read_text()))}
+    assert found == {
+        "models/optimizers/precision.py": [
+            *(f"module: {name}" for name in REDUCTIONS),
+            "full_reductions: backends",
+        ]
+    }
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "torch.backends.cuda.matmul.allow_tf32 = True", "from torch.backends import cudnn\ncudnn.benchmark = True",
+        "import torch.backends.cudnn as c", 'torch.set_float32_matmul_precision("high")',
+        'setattr(matmul, "allow_bf16_reduced_precision_reduction", True)', 'os.environ["NVIDIA_TF32_OVERRIDE"] = "1"',
+        "m = torch.backends.cuda.matmul\nm.fp32_precision = 'tf32'", "torch.set_default_dtype(torch.float16)",
+    ],
+)  # fmt: skip
+def test_a_switch_of_precision_elsewhere_is_found(planted):
+    assert switches(planted)
+
+
+def settings_of_backends() -> dict[str, object]:
+    """All that can be read of how torch multiplies."""
+    owners = {"matmul": torch.backends.cuda.matmul, "cudnn": torch.backends.cudnn, "mkldnn": torch.backends.mkldnn}
+    names = {
+        "matmul": [*REDUCTIONS, *(f"{name}_split_k" for name in REDUCTIONS), "allow_tf32", "fp32_precision"],
+        "cudnn": ["allow_tf32", "benchmark", "deterministic", "enabled", "fp32_precision"],
+        "mkldnn": ["enabled", "deterministic", "fp32_precision"],
+    }
+    read = {f"{o}.{n}": getattr(owners[o], n, None) for o, of_owner in names.items() for n in of_owner}
+    return read | {"float32": torch.get_float32_matmul_precision(), "dtype": torch.get_default_dtype()}
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_switches_of_precision_are_set_back_also_after_an_exception(before):
+    """Whether it comes from the work or from a switch itself, which a later torch may refuse."""
+    matmul = torch.backends.cuda.matmul
+    default = {name: getattr(matmul, name) for name in REDUCTIONS}
+    try:
+        for name in REDUCTIONS:
+            setattr(matmul, name, before)
+        found = settings_of_backends()
+        with contextlib.suppress(ZeroDivisionError), full_reductions():
+            assert not any(getattr(matmul, name) for name in REDUCTIONS)
+            raise ZeroDivisionError
+        assert settings_of_backends() == found
+    finally:
+        for name, value in default.items():
+            setattr(matmul, name, value)
+
+
+def test_a_switch_that_is_refused_leaves_the_others_as_they_were(monkeypatch):
+    class Refusing:
+        allow_bf16_reduced_precision_reduction = True
+        _fp16 = True
+
+        @property
+        def allow_fp16_reduced_precision_reduction(self):
+            return self._fp16
+
+        @allow_fp16_reduced_precision_reduction.setter
+        def allow_fp16_reduced_precision_reduction(self, value):
+            if not value:
+                raise RuntimeError("this switch is gone")
+
+    switch = Refusing()
+    monkeypatch.setattr(torch.backends.cuda, "matmul", switch)
+    with pytest.raises(RuntimeError, match="is gone"), full_reductions():
+        raise AssertionError
+    assert switch.allow_bf16_reduced_precision_reduction is True

@@ -330,6 +330,66 @@ def test_sigterm_stops_as_ctrl_c_does_and_the_handlers_are_put_back(gigabatch, t
     assert (tiny.artifacts("features"), tiny.hidden()) == ([], [])
 
 
+WRITES_FOREVER = """
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it, and so do its children
+from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.stages import handover
+from gigabatch.pipeline.store.artifacts import Writing
+real = Writing.result
+
+def result(self):
+    print("waiting", flush=True)
+    return real(self)
+
+Writing.result = result
+handover.PackedWriter.write = lambda *_: time.sleep(300)  # as a disk may, and then it looks at no event
+sys.argv = ["gigabatch", "-q", "train", "--config", config, "handover=on", "train.epochs=1"]
+sys.exit(main())
+"""
+
+
+def test_a_second_signal_ends_the_wait_for_a_thread_that_writes_without_a_traceback(tiny):
+    with tiny.start(WRITES_FOREVER) as child:
+        try:
+            assert child.stdout.readline() == "waiting\n"
+            child.send_signal(signal.SIGINT)
+            assert child.stderr.readline() == "gigabatch: stopped by SIGINT; run again to go on.\n"
+            assert child.poll() is None  # the thread still writes
+            child.send_signal(signal.SIGINT)
+            assert child.communicate(timeout=60) == ("", "")
+        finally:
+            child.kill()
+    assert child.returncode == 130
+    assert [tiny.artifacts(stage) for stage in ("encode", "train")] == [[], []]
+    tiny.train("train.epochs=1")
+    assert tiny.hidden() == []  # what the thread left is gone
+
+
+@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_outside_of_a_commands_work_is_one_line_at_most(tmp_path, number, asked):
+    """Before it, and after it while Python waits for threads; asked: the command was stopped by one and has said so."""
+    code = f"""
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.path.insert(0, {str(ROOT)!r})
+from gigabatch.pipeline import stopping
+from gigabatch.pipeline.commands import app
+app.make_app = lambda: signal.raise_signal({int(number)})
+if {asked}:
+    try:
+        with stopping.stoppable():
+            signal.raise_signal({int(number)})
+    except stopping.Stopped:
+        pass
+app.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    line = "" if asked else f"gigabatch: stopped by {number.name}; run again to go on.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", line)
+
+
 def runs_of(tiny) -> set[str]:
     found = {path.name for path in tiny.home.iterdir() if path.is_dir() and not path.is_symlink()}
     return {name for name in found if not name.startswith(".")}

@@ -228,6 +228,20 @@ def test_a_rollback_brings_back_the_one_before_also_where_the_current_one_is_gon
     assert (found.current, list(found.blocked)) == (first, [later.name])
 
 
+def test_a_run_that_was_rolled_back_is_used_where_it_is_named_and_told_so(two, caplog):
+    tiny, _, later = two
+    config = load_config(tiny.config)
+    promote_by_hand(config, later.name)
+    rollback(config)
+    caplog.clear()
+    for choice, warned in (("current", 0), (later.name, 1)):
+        found = find_run(config, choice)
+        warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert len(warnings) == warned
+    assert found.path == later
+    assert warnings[0].endswith(f"was rolled back; gigabatch promote {later.name} would make it current again")
+
+
 def test_a_promotion_by_hand_in_place_of_a_run_that_is_gone_keeps_the_one_before_it(two):
     tiny, first, later = two
     config = load_config(tiny.config)

@@ -161,6 +161,22 @@ def test_settings_are_refused_before_any_work(home, overrides, message):
         load_config(home / "run.yaml", overrides)
 
 
+def test_columns_of_an_item_that_differ_from_row_to_row_are_named(home, caplog):
+    encoded = Pipeline.from_config(home / "run.yaml").features().encode()
+    train, names = encoded.table("train"), [column.name for column in encoded.table("train").schema.ids]
+    user, item, weekend = (names.index(name) for name in ("user", "item", "weekend"))
+    sizes = tuple(column.num_ids for column in train.schema.ids)
+    said = []
+    for columns in ((item,), (item, weekend)):
+        inputs = ModelInputs(sizes, 0, 1, user=EntityColumns(user, (user,)), item=EntityColumns(item, columns))
+        caplog.clear()
+        implicit_batches(encoded.preprocessor, inputs, train, NegativeSettings(per_positive=3), 1, "cpu")
+        said.append([record.getMessage() for record in caplog.records if record.levelname == "WARNING"])
+    assert said[0] == []
+    (text,) = said[1]
+    assert text.startswith("train.negatives: of an item, weekend differ(s) from row to row.")
+
+
 def test_negatives_of_rows_without_an_item_are_refused(home, tmp_path, capsys):
     """A table without entities, and one whose target is no binary one."""
     frame = pd.DataFrame({"a": ["x", "y"] * 50, "label": [0, 1] * 50})

@@ -253,6 +253,20 @@ def test_a_damaged_cache_is_ignored_with_a_warning(tmp_path, damage, caplog, set
     assert not caplog.text
 
 
+def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path, caplog, monkeypatch, settled):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    file, cache = tmp_path / "flights.csv", ChecksumCache(tmp_path / "checksums.json")
+    file.write_text("1")
+    age(file)
+    monkeypatch.setattr("gigabatch.pipeline.store.keys.atomic_write", full)
+    assert cache.checksum(file) == file_checksum(file)
+    cache.save()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "checksums.json could not be written ([Errno 28]" in caplog.text
+
+
 def test_a_cache_of_before_it_held_inodes_is_left_without_a_word(tmp_path, caplog):
     file, cache = tmp_path / "flights.csv", tmp_path / "checksums.json"
     file.write_text("1")

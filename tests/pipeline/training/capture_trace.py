@@ -35,7 +35,18 @@ REFUSED = (
     "_linalg_check_errors", "_assert_async", "lift_fresh", "lift", "pin_memory", "is_pinned",
     # On the meta device their own look at an error code or at a range is left out.
     "_linalg_svd", "_linalg_eigh", "linalg_eig", "_linalg_eigvals", "linalg_lstsq", "histc", "multinomial",
+    "embedding_renorm_", "segment_reduce",
 )  # fmt: skip
+# Given a tensor in place of a number, their CUDA versions fetch it; those of the meta device do not.
+FETCHED = ("linspace", "logspace", "masked_fill", "masked_fill_", "index_fill", "index_fill_")
+# Of torch's functions that reach no operator these tell a tensor's form, or set a switch of the host.
+FORM = {
+    "grad", "device", "shape", "dtype", "stride", "is_sparse", "dim", "ndim", "is_complex", "is_floating_point",
+    "requires_grad", "is_contiguous", "is_cuda", "is_leaf", "is_meta", "is_nested", "numel", "nelement", "element_size",
+    "itemsize", "nbytes", "layout", "size", "storage_offset", "get_device", "names", "grad_fn", "__len__", "__hash__",
+    "__set__", "_version", "_set_grad_enabled", "register_post_accumulate_grad_hook", "register_hook",
+}  # fmt: skip
+ADDRESSES = ("gigabatch.models.kernels.", "gigabatch.loaders.order.gather_cuda")  # handed to our kernels and kept
 # What autocast casts to the lower type, of all that models call: products.
 PRODUCTS = {
     torch.mm, torch.bmm, torch.matmul, torch.addmm, torch.baddbmm, torch.einsum, torch.mv, torch.addmv,
@@ -54,10 +65,12 @@ class Watch(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.strict = False
+        self.operators = 0
         self.noted: list[tuple[str, tuple]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        self.operators += 1
         name = func._schema.name.removeprefix("aten::")
         if name == "_local_scalar_dense" and not self.strict:  # of the first steps, which may wait
             return 0.0
@@ -85,7 +98,8 @@ class Watch(TorchDispatchMode):
         if is_index:
             masks = [tensor for tensor in _tensors(args[1]) if tensor.dtype in (torch.bool, torch.uint8)]
             _require(not masks, f"{name} by a mask waits for the device")
-        _require(name not in REFUSED, f"{name} waits for the device or copies from the host")
+        is_fetched = name in FETCHED and "Tensor" in func._overloadname
+        _require(name not in REFUSED and not is_fetched, f"{name} waits for the device or copies from the host")
         for tensor in _tensors((args, kwargs)):
             _require(tensor.device == META, f"{name} is given a tensor on {tensor.device}")
         device = kwargs.get("device")
@@ -95,13 +109,21 @@ class Watch(TorchDispatchMode):
 
 class NoHostData(TorchFunctionMode):
     """Refuses what makes a tensor of numbers on the host, or the other way: on the meta device nothing is copied, so
-    no operation shows it."""
+    no operation shows it.
+
+    Whatever else of torch reaches no operator (pickling, copies by way of the storage, DLPack, addresses) is refused
+    too, but for what tells a form (`FORM`) or hands back what it was given.
+    """
 
     CALLS = (
         torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy, torch.frombuffer, Tensor.new_tensor,
         Tensor.numpy, Tensor.tolist, Tensor.cpu, Tensor.item, Tensor.__array__, Tensor.pin_memory,
-        Tensor.__repr__, Tensor.__format__,
+        Tensor.__repr__, Tensor.__format__, Tensor.__deepcopy__, Tensor.apply_, Tensor.map_, Tensor.map2_,
     )  # fmt: skip
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         _require(func not in self.CALLS, f"{getattr(func, '__name__', func)} moves numbers to or from the host")
@@ -111,7 +133,22 @@ class NoHostData(TorchFunctionMode):
                 place for place in places if isinstance(place, list | range) or type(place).__module__ == "numpy"
             ]
             _require(not on_host, f"{func.__name__} copies the places {on_host} from the host")
-        return func(*args, **(kwargs or {}))
+        before = self.watch.operators
+        found = func(*args, **(kwargs or {}))
+        if self.watch.operators == before and not any(found is given for given in args):
+            name = getattr(func, "__name__", str(func))
+            name = func.__self__.__name__ if name == "__get__" else name  # of a property
+            for_a_kernel = name == "data_ptr" and _asking().startswith(ADDRESSES)
+            _require(name in FORM or for_a_kernel, f"{name} reaches a tensor's memory without an operator")
+        return found
+
+
+def _asking() -> str:
+    """The module that called torch."""
+    frame: Any = sys._getframe(2)
+    while frame.f_globals["__name__"].startswith((__name__, "torch")):
+        frame = frame.f_back
+    return frame.f_globals["__name__"]
 
 
 class MetaAutocast(TorchFunctionMode):
@@ -144,8 +181,9 @@ class MetaAutocast(TorchFunctionMode):
 
 # What makes the host wait, or the device, and needs no tensor for it; a missing GPU keeps the first of torch silent.
 WAITS = (
-    (torch.cuda, ("synchronize", "empty_cache", "ipc_collect", "mem_get_info", "memory_stats", "memory_summary")),
-    (torch.accelerator, ("synchronize",)), (time, ("sleep",)), (gc, ("collect",)),
+    (torch.cuda, ("synchronize", "empty_cache", "ipc_collect", "mem_get_info", "memory_stats", "memory_summary",
+                  "manual_seed", "manual_seed_all")),
+    (torch.accelerator, ("synchronize",)), (torch, ("manual_seed",)), (time, ("sleep",)), (gc, ("collect",)),
 )  # fmt: skip
 
 
@@ -172,7 +210,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     def graph(graph: Any, stream: Any = None, **_: Any) -> Iterator[None]:
         watch.strict, watch.noted = True, []
         try:
-            with NoHostData():
+            with NoHostData(watch):
                 yield
         finally:
             watch.strict = False

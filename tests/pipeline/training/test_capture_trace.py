@@ -2,11 +2,16 @@
 that changes from step to step is among those that a graph would keep. See `capture_trace.py` for how, and for what it
 does not see."""
 
+import copy
+import ctypes
+import io
 import itertools
 import logging
+import pickle
 import re
 from dataclasses import dataclass, field, fields
 from itertools import cycle, product
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import numpy as np
@@ -292,10 +297,37 @@ PLANTED = {
     "eigh": lambda x: x + torch.linalg.eigvalsh(x.reshape(1, 1)).sum(),
     "histc": lambda x: x + torch.histc(x).sum(),
     "multinomial": lambda x: x + torch.multinomial(x.reshape(1), 1).sum(),
+    "linspace": lambda x: x + torch.linspace(0, x.detach(), 3, device=x.device).sum(),
+    "masked_fill": lambda x: x.masked_fill(x > 0, x.detach()),
 }
+# What reads a tensor's memory and is no operator of torch.
+READS = {
+    "torch.save": lambda x: torch.save({"loss": [x]}, io.BytesIO()),
+    "pickle": pickle.dumps,
+    "of a parameter": lambda x: pickle.dumps(nn.Parameter(x)),
+    "to another process": ForkingPickler.dumps,
+    "deepcopy": copy.deepcopy,
+    "untyped_storage": lambda x: x.untyped_storage().tolist(),
+    "_typed_storage": lambda x: x._typed_storage(),
+    "set_": lambda x: torch.empty(1, device=x.device).set_(x.untyped_storage()),
+    "share_memory_": lambda x: x.untyped_storage().share_memory_(),
+    "data_ptr": lambda x: ctypes.string_at(x.data_ptr() or 0, 0),
+    "__dlpack__": lambda x: x.__dlpack__(),
+    "to_dlpack": torch.utils.dlpack.to_dlpack,
+    "from_dlpack": torch.from_dlpack,
+    "numpy.from_dlpack": np.from_dlpack,
+    "__cuda_array_interface__": lambda x: x.__cuda_array_interface__,
+    "numpy.asarray": np.asarray,
+    "numpy.stack": lambda x: np.stack([x]),
+    "numpy.multiply": lambda x: x * np.ones(1),
+    "numpy force": lambda x: x.numpy(force=True),
+    "apply_": lambda x: x.apply_(abs),
+    "map_": lambda x: x.map_(x, max),
+}
+PLANTED |= {name: lambda x, read=read: (read(x.detach()), x)[1] for name, read in READS.items()}
 for module, names in capture_trace.WAITS:
     for name in names:
-        given = (0,) if name == "sleep" else ()
+        given = (0,) if name in ("sleep", "manual_seed", "manual_seed_all") else ()
         PLANTED[f"{module.__name__}.{name}"] = lambda x, of=module, n=name, g=given: (getattr(of, n)(*g), x)[1]
 
 
@@ -307,7 +339,8 @@ def test_a_wait_in_a_forward_pass_is_found(monkeypatch, model, defect):
         before = step.model.training_loss
         step.model.training_loss = lambda *given: PLANTED[defect](before(*given))
 
-    with pytest.raises((CaptureError, NotImplementedError, RuntimeError)):  # torch's own: without values it cannot
+    own = (NotImplementedError, RuntimeError, BufferError, TypeError, ValueError, AttributeError)  # torch's: no values
+    with pytest.raises((CaptureError, *own)):
         check(monkeypatch, Case(model), tamper)
 
 

@@ -565,8 +565,31 @@ def test_a_scale_that_is_still_being_found_ends_no_training(tmp_path, monkeypatc
     assert overflowed[:3] == [10, 10, 10]
     assert 30 < sum(overflowed) < 60
     assert trained.skipped_steps == 0
-    assert "epoch 1: 10 of 10 steps lowered the scale of the float16 loss" in caplog.text
+    told = {r.levelname for r in caplog.records if "10 of 10 steps lowered the scale of the float16" in r.getMessage()}
+    assert told == {"WARNING"}
     assert trained.curve[-1]["valid_loss"] < trained.curve[9]["valid_loss"]
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+@pytest.mark.parametrize("kind", ["deepfm", "tabular"])
+def test_a_training_none_of_whose_steps_changed_the_model_is_an_error(tmp_path, monkeypatch, kind, interrupted):
+    """20 steps halve a scale of 2^100 to one that still overflows; the model is the one that it began with."""
+    monkeypatch.setattr(loss_scale, "START", 2.0**100)
+    if interrupted:
+        with pytest.raises(Crash):
+            half_run(tmp_path, "float16", kind, epochs=2, after_step=crash_at(13))
+    with pytest.raises(
+        TrainingError, match=r"changed nothing: the gradients of all of its 20 steps.*precision=float32"
+    ):
+        half_run(tmp_path, "float16", kind, epochs=2)
+
+
+def test_a_training_whose_steps_overflow_or_are_skipped_by_turns_is_an_error(tmp_path, monkeypatch):
+    """Neither kind alone is more than 20 in a row, and no epoch is without one of the other."""
+    monkeypatch.setattr(loss_scale, "START", 2.0**100)
+    model = Poisoned(set(range(0, 20, 2)))
+    with pytest.raises(TrainingError, match="changed nothing"):
+        run(tmp_path, settings_of(precision="float16", epochs=2), model=model)
 
 
 @pytest.mark.parametrize("kind", ["deepfm", "tabular"])

@@ -43,6 +43,14 @@ def test_columns_of_lists_equal_pythons_slices(rows, start, stop):
     assert alone == [list(row) for row in found]
 
 
+def test_ids_beyond_2_to_53_beside_a_null_stay_what_they_are():
+    frame = pd.DataFrame({"x": [[2**60 + 1, None, 3], [5, 2**60 + 3], None]})
+    found = ListSlice("x", 0, 2, separator=None)(frame)["x"]
+    assert [row.tolist() for row in found] == [[2**60 + 1, None], [5, 2**60 + 3], []]
+    padded = ListSlice("x", 1, 3, separator=None, pad=2**60 + 5)(frame)["x"]
+    assert [row.tolist() for row in padded] == [[None, 3], [2**60 + 3, 2**60 + 5], [2**60 + 5, 2**60 + 5]]
+
+
 SAME_SIDE = st.tuples(st.integers(0, 4), st.integers(1, 4)).map(lambda t: (t[0], t[0] + t[1])) | st.tuples(
     st.integers(-8, -4), st.none() | st.integers(-3, -1)
 )

@@ -385,12 +385,10 @@ def known_plan(tmp_path, monkeypatch):
     monkeypatch.setattr(plan_module, "Probes", KnownProbes)
     monkeypatch.setattr(plan_module, "measure", lambda *_: plan_module.Size(ROWS, 1 << 30, False))
 
-    def made(machine: Machine, width: int = 4, **train):
+    def made(machine: Machine, width: int = 4, handover: str = "auto", **train):
         monkeypatch.setattr(plan_module, "this_machine", lambda *_: machine)
-        config = config_of(
-            tmp_path, tmp_path / "x.csv", model={"embedding_width_max": width}, **({"train": train} if train else {})
-        )
-        return make_plan(config)
+        changes = {"model": {"embedding_width_max": width}, "handover": handover}
+        return make_plan(config_of(tmp_path, tmp_path / "x.csv", **changes, **({"train": train} if train else {})))
 
     return made
 
@@ -491,6 +489,70 @@ def test_beside_a_gpu_the_plan_follows_the_train_stages_own_residency(
     if not fits:
         assert "residency=stream, or auto" in " ".join(plan.reasons)
         assert "train.residency=auto" in plan.advice
+
+
+SPLITS = {"train": 800_000, "valid": 100_000, "test": 100_000}
+
+
+@pytest.mark.parametrize(
+    ("engine", "words", "handover", "residency", "told"),
+    [
+        ("cudf", 1000, "auto", "auto", "device"),  # 3.7 GiB in 70 % of 8 GiB
+        ("cudf", 2500, "on", "auto", "off"),  # 9.3 GiB
+        ("pandas", 1000, "auto", "auto", "host"),  # in half of 20 GiB, and on the GPU to train
+        ("pandas", 1450, "auto", "auto", "host"),
+        ("pandas", 1600, "auto", "auto", "off"),  # 6.0 GiB are more than the GPU takes
+        ("cudf", 1000, "off", "auto", "off"),
+        ("cudf", 1000, "on", "stream", "off"),
+    ],
+)
+def test_the_plan_counts_what_a_handover_keeps_in_memory(
+    known_plan, monkeypatch, capsys, engine, words, handover, residency, told
+):
+    """By encode's own rule; samples run without. Of all splits from encode on, where training counts two of them."""
+    monkeypatch.setattr(plan_module, "MARGIN", 0.0)  # parts stay
+    monkeypatch.setattr(plan_module, "resolve_engine", lambda name: engine)
+    monkeypatch.setattr("gigabatch.pipeline.stages.part_rows.total_device_memory", lambda device: 9 * GIB)
+    monkeypatch.setattr(KnownProbes, "run", lambda self, share, rows_per_part=None: costs(share, ROWS, 1000, words))
+    monkeypatch.setattr(KnownProbes, "run_steps", lambda *_: STEP | {"gpu_bytes": GIB})
+    machine = Machine(20 * GIB, 8 * GIB, 100 * GIB, 2)
+    plan, without = (known_plan(machine, handover=how, residency=residency) for how in (handover, "off"))
+    assert plan.handover == told, plan.handover_because
+    rows = {"encode": sum(SPLITS.values()), "train": SPLITS["test"]}
+    for stage, plain in zip(plan.stages, without.stages, strict=True):
+        kept = rows.get(stage.stage, 0) * words * 4
+        blocks = 2 * (64 << 20) if kept else 0
+        assert stage.gpu_bytes - plain.gpu_bytes == (kept if told == "device" else 0)
+        assert stage.host_bytes - plain.host_bytes == {"device": blocks, "host": kept, "off": 0}[told]
+    plan.show()
+    assert f"handover       {told}: " in capsys.readouterr().out
+    if words in (2500, 1600):
+        assert "do not fit" in plan.handover_because
+        assert about_bytes(ROWS * words * 4) in plan.handover_because
+
+
+def test_a_handover_that_training_has_no_room_beside_is_told_with_what_to_do(known_plan, monkeypatch):
+    """70 % of 8 GiB take the rows; the model's 4 GiB beside them do not fit."""
+    monkeypatch.setattr(plan_module, "MARGIN", 0.0)
+    monkeypatch.setattr(plan_module, "resolve_engine", lambda name: "cudf")
+    monkeypatch.setattr("gigabatch.pipeline.stages.part_rows.total_device_memory", lambda device: 9 * GIB)
+    monkeypatch.setattr(KnownProbes, "run", lambda self, share, rows_per_part=None: costs(share, ROWS, 1000, 1200))
+    # Without the handover 900,000 rows and the model take 8.0 GiB, with it the test split's 0.4 more.
+    monkeypatch.setattr(KnownProbes, "run_steps", lambda *_: STEP | {"gpu_bytes": 4 * GIB - (100 << 20)})
+    machine = Machine(40 * GIB, 8 * GIB, 100 * GIB, 2)
+    plan = known_plan(machine)
+    assert (plan.handover, plan.fits) == ("device", False)
+    assert plan.advice[0] == "handover=off"
+    assert known_plan(machine, handover="off").fits
+
+
+def test_a_plan_beside_cudf_has_a_number_for_rows_per_part(known_plan, monkeypatch):
+    """By the GPU's memory and the length of the input's lines; the probes are scaled from it."""
+    monkeypatch.setattr(plan_module, "resolve_engine", lambda name: "cudf")
+    monkeypatch.setattr("gigabatch.pipeline.stages.part_rows.total_device_memory", lambda device: 16 << 20)
+    plan = known_plan(Machine(20 * GIB, 8 * GIB, 100 * GIB, 2))
+    assert 1 << 14 < plan.rows_per_part < 1 << 17  # lines of some 20 bytes in a MiB
+    assert "by the GPU's memory" in plan.rows_per_part_because
 
 
 # --- the machine

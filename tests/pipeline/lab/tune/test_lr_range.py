@@ -265,6 +265,18 @@ def test_the_test_runs_by_the_kernels_of_the_setting(tiny, monkeypatch):
     assert seen == ["cpu", "reference"]
 
 
+def test_the_same_line_gives_the_same_curve(tiny):
+    """Dropout draws from torch's generator, wherever that stands."""
+    curves = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        assert main(["lr-range", "--config", str(tiny.config), "--steps", "20", "model.dropout=0.5"]) == 0
+        assert torch.equal(torch.get_rng_state(), before)
+        curves.append(json.loads((tiny.home / "lr_range.json").read_text())["losses"])
+    assert curves[0] == curves[1]
+
+
 def test_the_command_withholds_advice_where_nothing_is_learnt_and_says_why(tiny, capsys):
     """Labels of the train split are in random order."""
     arguments = ["lr-range", "--config", str(tiny.config), "--steps", "60", "--start", "1e-5"]
