@@ -218,9 +218,7 @@ class Preprocessor:
         require_same_inputs((self.schema, self.settings), (schema, settings), layouts, flags)
         return replace(self, schema=schema, settings=settings)
 
-    def grow(
-        self, parts: Sequence[Any], thresholds: Thresholds | None = None, scheduler: Any = "threads"
-    ) -> Churn:
+    def grow(self, parts: Sequence[Any], thresholds: Thresholds | None = None, scheduler: Any = "threads") -> Churn:
         """Learn from a whole table, which may hold rows that this one knows: no id moves, and no row counts twice.
 
         Values that it does not know and the table holds `min_count` times get the next ids, by descending count, ties

@@ -182,7 +182,9 @@ class Churn:
             raw = json.loads(text)
             categories = tuple(_category_of(item) for item in raw["categories"])
             numbers = tuple(_continuous_of(item) for item in raw["numbers"])
-            return cls(raw["version"], raw["rows_old"], raw["rows"], categories, numbers, Thresholds(**raw["thresholds"]))
+            return cls(
+                raw["version"], raw["rows_old"], raw["rows"], categories, numbers, Thresholds(**raw["thresholds"])
+            )
         except UNREADABLE as error:
             raise DataError(f"churn: this is no report of it ({error}).") from error
 

@@ -128,9 +128,7 @@ def grown(old: Learned, new: Statistics, vocabularies: dict[str, Vocabulary]) ->
         for name, state in new.categories.items()
     }
     version = Version(number, checksum(old), (*old.version.rows, new.rows), counted_from=number)
-    return replace(
-        old, vocabularies=vocabularies, statistics=replace(new, categories=categories), version=version
-    )
+    return replace(old, vocabularies=vocabularies, statistics=replace(new, categories=categories), version=version)
 
 
 def grown_vocabulary(vocabulary: Vocabulary, new: CategoryStatistics, category: Categorify) -> Vocabulary:
