@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gigabatch.features.encoding.growth import require_same_inputs
 from gigabatch.features.encoding.label_spread import FitLabels
 from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.encoding.state import SavedState, damage, vocabulary_path
-from gigabatch.features.engines.frame import FloatWord, IdWord, engine_of, load_engine
+from gigabatch.features.engines.frame import CodedColumn, FloatWord, IdWord, engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns
 from gigabatch.features.exact.column_statistics import Scale
 from gigabatch.features.operators.base import FittedOperator
@@ -18,18 +19,23 @@ from gigabatch.features.operators.missing.fill_missing import Fill
 from gigabatch.features.reading.sources import cast
 from gigabatch.features.refit.churn import Churn, Thresholds, churn
 from gigabatch.features.refit.statistics import (
+    CategoryStatistics,
     FillAndScale,
     FilledScale,
     FitCategory,
+    FitContinuousStatistics,
     FittedCategory,
     Statistics,
     statistics_operators,
 )
 from gigabatch.features.refit.statistics_files import load_statistics, save_statistics
-from gigabatch.features.refit.update import Learned, Version, updated
+from gigabatch.features.refit.update import Learned, Version, checksum, grown, grown_vocabulary, updated
 from gigabatch.features.schema import LARGEST_WEIGHT, IdColumn, Schema, Target, TensorSchema, indicator_name
 from gigabatch.features.vocabulary.vocabulary import Vocabulary
 from gigabatch.features.workflow.fit import fit_together
+
+# A categorical column's state, and a pair (codes, ids by code) for each frame.
+CodedFit = tuple[FittedCategory, list[tuple[Any, Any]]]
 
 
 @dataclass
@@ -172,11 +178,117 @@ class Preprocessor:
         learned = self.learned
         new = Statistics.from_states(self._states(statistics_operators(self.schema), parts, scheduler, "update with"))
         after = updated(learned, new, category=self.settings.category, refresh_scales=refresh_scales)
-        min_counts = {name: self.settings.category(name).min_count for name in learned.vocabularies}
-        report = churn(learned.statistics, new, learned.vocabularies, learned.version.number, thresholds, min_counts)
-        self.vocabularies, self.fills, self.scales = after.vocabularies, after.fills, after.scales
-        self.statistics, self.version = after.statistics, after.version
+        report = self._churn(learned, new, thresholds)
+        self._become(after)
         return report
+
+    def carried_to(self, schema: Schema, settings: PreprocessorSettings) -> Preprocessor:
+        """This fitted state for tables of another time, to be grown by one of them.
+
+        Parameters
+        ----------
+        schema
+            Of the tables; its columns must be those of this one. Its targets' classes and its entities may be others.
+        settings
+            How they are encoded; as here. An import says nothing of `min_count` and `max_size`, so takes any.
+
+        Returns
+        -------
+        Preprocessor
+            One of that schema and those settings with this one's state.
+
+        Raises
+        ------
+        DataError
+            If it is not fitted, or columns or settings differ; the message names each of them.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> from gigabatch import Preprocessor
+        >>> from gigabatch.features.schema import Column, Schema
+        >>> schema = Schema((Column("city", "categorical", "string"),), ())
+        >>> start = Preprocessor(schema).fit([pd.DataFrame({"city": ["Oslo"]})])
+        >>> start.carried_to(schema, start.settings).vocabularies["city"].values.tolist()
+        ['Oslo']
+        """
+        self._require_fitted()
+        layouts = None if self.statistics else {name: item.layout for name, item in self.vocabularies.items()}
+        flags = {fill.indicator for fill in self.fills.values()}
+        require_same_inputs((self.schema, self.settings), (schema, settings), layouts, flags)
+        return replace(self, schema=schema, settings=settings)
+
+    def grow(self, parts: Sequence[Any], thresholds: Thresholds | None = None, scheduler: Any = "threads") -> Churn:
+        """Learn from a whole table, which may hold rows that this one knows: no id moves, and no row counts twice.
+
+        Values that it does not know and the table holds `min_count` times get the next ids, by descending count, ties
+        by ascending value, up to `max_size`. Fills, scales and indicators stay, so that a model goes on from its
+        weights; statistics become those of the table. Where nothing would change, the version stays too.
+        See `gigabatch.features.refit.update`; `update` is for rows that no version has seen.
+
+        Parameters
+        ----------
+        parts, scheduler
+            As for `fit`: all of the table; one pass over it.
+        thresholds
+            From when on a difference is flagged.
+
+        Returns
+        -------
+        Churn
+            How the table differs from that of the version before. An import knows of no rows: all values are new to
+            it, and only `unseen_rate` and `never_seen` say something.
+
+        Raises
+        ------
+        DataError
+            If it is not fitted, there are no rows, a column is missing or of another type, or labels are such that
+            `fit` refuses; nothing has changed then.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> from gigabatch import Preprocessor
+        >>> from gigabatch.features.schema import Column, Schema
+        >>> yesterday = pd.DataFrame({"city": ["Oslo", "Bonn", "Oslo"]})
+        >>> preprocessor = Preprocessor(Schema((Column("city", "categorical", "string"),), ())).fit([yesterday])
+        >>> churn = preprocessor.grow([yesterday, pd.DataFrame({"city": ["Rome", "Rome", "Rome"]})])
+        >>> preprocessor.vocabularies["city"].values.tolist(), preprocessor.version.number
+        (['Oslo', 'Bonn', 'Rome'], 2)
+        >>> churn.categories[0].new.examples
+        (('Rome', 3),)
+        """
+        start = self._start
+        new = Statistics.from_states(self._states(statistics_operators(self.schema), parts, scheduler, "grow by"))
+        vocabularies = {
+            name: grown_vocabulary(vocabulary, new.categories[name], self.settings.category(name))
+            for name, vocabulary in start.vocabularies.items()
+        }
+        return self._grown(start, new, vocabularies, thresholds)
+
+    def grow_pack(self, parts: Sequence[Any], thresholds: Thresholds | None = None) -> tuple[list[Any], Churn]:
+        """Call `grow`, and then `pack` for each of the parts, which are read once and stay in memory meanwhile.
+
+        States and rows are those of the two calls; it is faster, because distinct values are found once.
+
+        Parameters
+        ----------
+        parts, thresholds
+            As for `grow`.
+
+        Returns
+        -------
+        tuple of a list of int32 arrays [N, W] and Churn
+            What `pack` gives for each part, and what `grow` gives.
+        """
+        start, frames = self._start, self._read_whole(parts, "grow by")
+        found = self._fit_columns(frames, self._grow_column, FitContinuousStatistics)
+        new = Statistics.of(
+            {name: state.statistics for name, (state, _) in found[0].items()},
+            found[1],
+        )
+        report = self._grown(start, new, {name: state.vocabulary for name, (state, _) in found[0].items()}, thresholds)
+        return self._packed_parts(frames, found[0]), report
 
     def _states(
         self, operators: Mapping[tuple[str, str], FittedOperator], parts: Sequence[Any], scheduler: Any, use: str
@@ -214,6 +326,24 @@ class Preprocessor:
             )
         return Learned(self.vocabularies, self.fills, self.scales, self.statistics, self.version)
 
+    @property
+    def _start(self) -> Learned:
+        """The whole fitted state; of an import, whose data nobody counted here, with statistics of no rows."""
+        if self.statistics is not None:
+            return self.learned
+        self._require_fitted()
+        nothing = Statistics.none_of(
+            {name: self.vocabularies[name] for name in self.schema.names("categorical")},
+            self.schema.names("continuous"),
+        )
+        return Learned(self.vocabularies, self.fills, self.scales, nothing, Version(rows=(0,)))
+
+    @property
+    def checksum(self) -> str:
+        """blake2b of all that was fitted, 32 hex digits: the same for the same state, wherever it lies. Schema and
+        settings are not in it."""
+        return checksum(self._start)
+
     def fit_pack(self, parts: Sequence[Any]) -> list[Any]:
         """Call `fit`, and then `pack` for each of the parts, which are read once and stay in memory meanwhile.
 
@@ -229,45 +359,64 @@ class Preprocessor:
         list of int32 arrays [N, W]
             What `pack` gives for each part.
         """
-        _require_parts(parts, "fit on")
+        frames = self._read_whole(parts, "fit on")
+        categories, floats = self._fit_columns(frames, self._fit_column, self._filling)
+        self._keep({name: state for name, (state, _) in categories.items()}, floats)
+        return self._packed_parts(frames, categories)
+
+    def _read_whole(self, parts: Sequence[Any], use: str) -> list[Any]:
+        """The parts' frames with all columns that are packed, typed, and regression targets that `fit` takes."""
+        _require_parts(parts, use)
         frames = [self.read(part) for part in parts]
         for name in self._regressions(frames[0]):
             FitLabels(name).fit(frames)
-        frames = [self._typed(frame, self._needed(True)) for frame in frames]
-        engine = engine_of(frames[0])
-        tasks = [("id", name) for name in self.schema.names("categorical")]
-        floats = {("float", name): self._filling(name) for name in self.schema.names("continuous")}
+        return [self._typed(frame, self._needed(True)) for frame in frames]
+
+    def _fit_columns(
+        self, frames: Sequence[Any], category: Callable[..., CodedFit], number: Callable[[str], FittedOperator]
+    ) -> tuple[dict[str, CodedFit], dict[str, Any]]:
+        """By name what `category` makes of a categorical column of these frames, and the state of a continuous one."""
+        engine, schema = engine_of(frames[0]), self.schema
+        tasks = [("id", name) for name in schema.names("categorical")]
+        floats = {("float", name): number(name) for name in schema.names("continuous")}
         # A GPU passes over all of them at once; a CPU's threads take them beside the categorical ones.
         together = fit_together(floats, frames, lambda frame: frame) if engine.NAME == "cudf" else {}
         tasks += [task for task in floats if task not in together]
-        # Categorical columns take longest, so they come first: no thread is left with one of them at the end.
-        found = dict(zip(tasks, engine.map_columns(lambda task: self._fit_column(task, frames), tasks), strict=True))
-        found |= together
-        self._keep(
-            {name: state[0] for (kind, name), state in found.items() if kind == "id"},
-            {name: state for (kind, name), state in found.items() if kind == "float"},
-        )
-        codes = {name: state[1] for (kind, name), state in found.items() if kind == "id"}
-        return [
-            self._packed(frame, {name: codes[name][number] for name in codes}, targets=True)
-            for number, frame in enumerate(frames)
-        ]
 
-    def _fit_column(self, task: tuple[str, str], frames: Sequence[Any]) -> Any:
-        """A continuous column's state; of a categorical one its state, and a pair (codes, ids by code) a frame."""
-        kind, name = task
-        if kind == "float":
-            return self._filling(name).fit([frame[[name]] for frame in frames])
-        engine, operator = engine_of(frames[0]), self.settings.category(name)
-        parts = [engine.coded(frame[name]) for frame in frames]
-        merged = parts[0].counted
-        for part in parts[1:]:
-            merged = operator.merge(merged, part.counted)
-        state = FitCategory(operator).finish((sum(map(len, frames)), merged))
+        def fitted(task: tuple[str, str]) -> Any:
+            kind, name = task
+            if kind == "float":
+                return floats[task].fit([frame[[name]] for frame in frames])
+            parts = [engine.coded(frame[name]) for frame in frames]
+            merged, operator = parts[0].counted, self.settings.category(name)
+            for part in parts[1:]:
+                merged = operator.merge(merged, part.counted)
+            return category(name, sum(map(len, frames)), merged, parts)
+
+        # Categorical columns take longest, so they come first: no thread is left with one of them at the end.
+        found = dict(zip(tasks, engine.map_columns(fitted, tasks), strict=True)) | together
+        return tuple({name: found[kind, name] for kind, name in found if kind == wanted} for wanted in ("id", "float"))
+
+    def _fit_column(self, name: str, rows: int, counted: Any, parts: Sequence[CodedColumn]) -> CodedFit:
+        """The state of a categorical column, which its parts hold so often (`counted`)."""
+        state = FitCategory(self.settings.category(name)).finish((rows, counted))
         table = parts[0].lookup(len(state.vocabulary.values)) if len(parts) == 1 else None
         if table is not None:
             state = replace(state, vocabulary=state.vocabulary.with_table(table))
         return state, [(part.codes, part.ids(state.vocabulary, single=len(parts) == 1)) for part in parts]
+
+    def _grow_column(self, name: str, rows: int, counted: Any, parts: Sequence[CodedColumn]) -> CodedFit:
+        """As `_fit_column`, where the vocabulary is there already."""
+        statistics = CategoryStatistics.of_counts(rows, counted)
+        vocabulary = grown_vocabulary(self.vocabularies[name], statistics, self.settings.category(name))
+        ids = [(part.codes, part.ids(vocabulary, single=False)) for part in parts]
+        return FittedCategory(vocabulary, statistics), ids
+
+    def _packed_parts(self, frames: Sequence[Any], found: Mapping[str, CodedFit]) -> list[Any]:
+        return [
+            self._packed(frame, {name: codes[number] for name, (_, codes) in found.items()}, targets=True)
+            for number, frame in enumerate(frames)
+        ]
 
     def _filling(self, name: str) -> FillAndScale:
         chosen = self.settings.indicator
@@ -283,6 +432,27 @@ class Preprocessor:
             {name: state.statistics for name, state in floats.items()},
         )
         self.version = Version(rows=(self.statistics.rows,))
+
+    def _grown(
+        self,
+        start: Learned,
+        new: Statistics,
+        vocabularies: dict[str, Vocabulary],
+        thresholds: Thresholds | None,
+    ) -> Churn:
+        after = grown(start, new, vocabularies)
+        report = self._churn(start, new, thresholds)
+        if after is not start:
+            self._become(after)
+        return report
+
+    def _churn(self, old: Learned, new: Statistics, thresholds: Thresholds | None) -> Churn:
+        min_counts = {name: self.settings.category(name).min_count for name in old.vocabularies}
+        return churn(old.statistics, new, old.vocabularies, old.version.number, thresholds, min_counts)
+
+    def _become(self, learned: Learned) -> None:
+        self.vocabularies, self.fills, self.scales = learned.vocabularies, learned.fills, learned.scales
+        self.statistics, self.version = learned.statistics, learned.version
 
     @property
     def tensor_schema(self) -> TensorSchema:
@@ -535,8 +705,8 @@ class Preprocessor:
         columns = [[*statistics.categories], [*statistics.numbers]]
         if columns != [self.schema.names("categorical"), self.schema.names("continuous")]:
             raise ValueError(f"the statistics are of the columns {columns}")
-        if sum(version.rows) != statistics.rows:
-            raise ValueError(f"the statistics are of {statistics.rows} rows, the versions of {sum(version.rows)}")
+        if version.counted_rows != statistics.rows:
+            raise ValueError(f"the statistics are of {statistics.rows} rows, the versions of {version.counted_rows}")
         self.version, self.statistics = version, statistics
 
 

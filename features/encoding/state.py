@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,8 @@ class SavedState:
         content = {
             "format": FORMAT,
             "schema": json.loads(self.schema.to_json()),
-            "settings": asdict(self.settings),
+            # Those of a configuration may say more, such as where a state began.
+            "settings": {item.name: asdict(self.settings)[item.name] for item in fields(PreprocessorSettings)},
             "fills": {name: asdict(fill) for name, fill in self.fills.items()},
             "scales": {name: asdict(scale) for name, scale in self.scales.items()},
             "version": None if self.version is None else asdict(self.version),

@@ -20,7 +20,7 @@ import numpy as np
 from scipy.special import chdtri
 
 from gigabatch.features.engines.frame import engine_of
-from gigabatch.features.errors import DataError
+from gigabatch.features.errors import UNREADABLE, DataError
 from gigabatch.features.exact.column_statistics import ColumnStatistics
 from gigabatch.features.refit.statistics import CategoryStatistics, Statistics, quantile
 from gigabatch.features.vocabulary.vocabulary import Vocabulary
@@ -156,7 +156,8 @@ class Churn:
         limits = self.thresholds
         columns: list[CategoryChurn | ContinuousChurn] = [*self.categories, *self.numbers]
         for item in columns:
-            _flag(found, item.column, "null rate", item.null_rate - item.null_rate_old, limits.null_rate)
+            if self.rows_old:  # else there was no rate
+                _flag(found, item.column, "null rate", item.null_rate - item.null_rate_old, limits.null_rate)
             if isinstance(item, CategoryChurn):
                 rise = max(item.unseen_rate - item.unseen_rate_expected, 0.0)
                 _flag(found, item.column, "unseen rate", rise, limits.unseen_rate)
@@ -173,6 +174,39 @@ class Churn:
         return json.dumps(
             asdict(self) | {"flags": [asdict(flag) for flag in self.flags]}, indent=1, default=_plain, allow_nan=False
         )
+
+    @classmethod
+    def from_json(cls, text: str) -> Churn:
+        """From what `to_json` gave; `DataError` where it is none."""
+        try:
+            raw = json.loads(text)
+            categories = tuple(_category_of(item) for item in raw["categories"])
+            numbers = tuple(_continuous_of(item) for item in raw["numbers"])
+            return cls(
+                raw["version"], raw["rows_old"], raw["rows"], categories, numbers, Thresholds(**raw["thresholds"])
+            )
+        except UNREADABLE as error:
+            raise DataError(f"churn: this is no report of it ({error}).") from error
+
+
+def _category_of(raw: Any) -> CategoryChurn:
+    found = {side: Values(raw[side]["count"], raw[side]["share"], _pairs(raw[side])) for side in ("new", "vanished")}
+    since = {int(version): count for version, count in raw["absent_since"].items()}
+    return CategoryChurn(**raw | found | {"absent_since": since, "stability": _stability_of(raw)})
+
+
+def _continuous_of(raw: Any) -> ContinuousChurn:
+    ranges = {name: None if raw[name] is None else tuple(raw[name]) for name in ("range_old", "range")}
+    quantiles = tuple(QuantileShift(**item) for item in raw["quantiles"])
+    return ContinuousChurn(**raw | ranges | {"quantiles": quantiles, "stability": _stability_of(raw)})
+
+
+def _pairs(raw: Any) -> tuple[tuple[Any, int], ...]:
+    return tuple((value, count) for value, count in raw["examples"])
+
+
+def _stability_of(raw: Any) -> Stability | None:
+    return None if raw["stability"] is None else Stability(**raw["stability"])
 
 
 def churn(

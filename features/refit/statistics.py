@@ -6,7 +6,7 @@ without reading that again (`gigabatch.features.refit.churn`, `gigabatch.feature
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,8 +15,9 @@ from gigabatch.features.columns.categories import same_kind
 from gigabatch.features.columns.numbers import naming
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
-from gigabatch.features.exact.column_statistics import ColumnStatistics, Ranked, Scale
+from gigabatch.features.exact.column_statistics import ColumnStatistics, Moments, Ranked, Scale
 from gigabatch.features.exact.quantiles import RadixHistogram, Search, middle_ranks
+from gigabatch.features.exact.sums import ExactSum
 from gigabatch.features.operators.base import FittedOperator
 from gigabatch.features.operators.categories.categorify import Categorify
 from gigabatch.features.operators.missing.fill_missing import Fill, Filling, FillMissing
@@ -31,7 +32,8 @@ class CategoryStatistics:
 
     value (the column's type), count (int64 rows) and last_version (int32, the version whose data last held it), by
     descending count, ties by ascending value. No value is left out: those that `min_count` keeps from a vocabulary
-    are counted too, so they may enter it with a later version.
+    are counted too, so they may enter it with a later version. A count of 0 is that of a value which earlier data held
+    and the table of a growth does not.
     """
 
     rows: int
@@ -71,6 +73,30 @@ class CategoryStatistics:
     def at_version(self, version: int) -> CategoryStatistics:
         """The same rows as the data of that version."""
         return replace(self, counts=_stamped(self.counts, version))
+
+    def grown(self, old: CategoryStatistics, vocabulary: Vocabulary, version: int) -> CategoryStatistics:
+        """The same rows as the data of that version, and beside them, counted 0 times, the values of the vocabulary
+        that only `old` knows, with the version that last held them."""
+        engine, counts = engine_of(self.counts), _stamped(self.counts, version)
+        gone = old.unseen(self.vocabulary)
+        kept = vocabulary.positions_of(vocabulary.encode(gone["value"])) >= 0
+        gone = gone[engine.series(kept, gone)].sort_values("value").reset_index(drop=True)
+        if len(gone):
+            gone = gone.assign(count=engine.arrays.zeros(len(gone), dtype="int64"))
+            values = same_kind(counts["value"], gone["value"], "statistics")
+            sides = [side.assign(value=value) for side, value in zip((counts, gone), values, strict=True)]
+            counts = engine.frames.concat(sides, ignore_index=True)
+        return replace(self, counts=counts)
+
+    def equals(self, other: CategoryStatistics) -> bool:
+        """Whether both are of as many rows with as many of each value; whatever the versions."""
+        if (self.rows, self.nulls) != (other.rows, other.nulls):
+            return False
+        mine, others = (state.counts[state.counts["count"] > 0].reset_index(drop=True) for state in (self, other))
+        if len(mine) != len(others) or not bool((mine["count"] == others["count"]).all()):
+            return False
+        values = same_kind(mine["value"], others["value"], "statistics")
+        return bool((values[0] == values[1]).all())
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -140,6 +166,25 @@ class Statistics:
         for (kind, name), state in states.items():
             kinds[kind][name] = state
         return cls.of(*kinds.values())
+
+    @classmethod
+    def none_of(cls, vocabularies: Mapping[str, Vocabulary], numbers: Iterable[str]) -> Statistics:
+        """Of no rows: what is known of the data that a given state was fitted on elsewhere. numbers: the continuous
+        columns."""
+        nothing = ColumnStatistics(0, RadixHistogram.empty(), Moments(0, ExactSum(0), ExactSum(0)))
+        return cls(
+            0,
+            {name: CategoryStatistics(0, 0, _stamped(_no_counts(item), 1)) for name, item in vocabularies.items()},
+            dict.fromkeys(numbers, nothing),
+        )
+
+    def equals(self, other: Statistics) -> bool:
+        """Whether both are of as many rows, and each column of the same values as often; whatever the versions."""
+        return (
+            self.rows == other.rows
+            and self.numbers == other.numbers
+            and all(state.equals(other.categories[name]) for name, state in self.categories.items())
+        )
 
     def merge(self, other: Statistics) -> Statistics:
         """Of both tables one after the other; they must have the same columns."""
@@ -268,6 +313,13 @@ def statistics_operators(schema: Schema) -> dict[tuple[str, str], FittedOperator
         **{("category statistics", name): FitCategoryStatistics(name) for name in schema.names("categorical")},
         **{("continuous statistics", name): FitContinuousStatistics(name) for name in schema.names("continuous")},
     }
+
+
+def _no_counts(vocabulary: Vocabulary) -> Any:
+    """Columns value and count without a row, of the vocabulary's type."""
+    engine = engine_of(vocabulary.values)
+    counts = engine.frames.Series(engine.arrays.zeros(0, dtype="int64"))
+    return engine.frames.DataFrame({"value": vocabulary.values.head(0), "count": counts})
 
 
 def _stamped(counts: Any, version: int) -> Any:

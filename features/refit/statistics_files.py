@@ -99,7 +99,7 @@ def _checked(name: str, build: Any, *arguments: Any) -> Any:
 def _category(rows: int, entry: Any, counts: Any) -> CategoryStatistics:
     nulls = _whole(entry["nulls"])
     _require_columns(counts, {"value": None, "count": "int64", "last_version": "int32"})
-    if int(counts["count"].sum()) != rows - nulls or (len(counts) and int(counts["count"].min()) < 1):
+    if int(counts["count"].sum()) != rows - nulls or (len(counts) and int(counts["count"].min()) < 0):
         raise ValueError(f"its counts do not add up to its {rows - nulls} known rows")
     if bool(counts["value"].duplicated().any()):
         raise ValueError("a value is there twice")

@@ -1,4 +1,6 @@
-"""Refit: what a preprocessor learned, extended by new data without reading the old again.
+"""Refit: what a preprocessor learned, extended by new data. No id moves.
+
+`updated` adds rows that no version before has seen, without reading the old again:
 
 - Vocabularies are appended to: no id moves. A value enters once all data so far held it `min_count` times, by
   descending count over all data, ties by ascending value.
@@ -9,6 +11,14 @@
   `Fill.error` says how far off it may be, less than 1 % of its value.
 - Which columns have an indicator is settled at the first fit: the model's inputs stay the same. One that was silent
   then, for want of nulls, speaks after a `refresh_scales` if there are nulls by now.
+
+`grown` counts a whole table anew, which may hold rows of earlier versions, or lack them (a window):
+
+- Vocabularies are appended to by the counts of that table alone, and statistics become those of that table. So no row
+  counts twice, however often it comes again.
+- Medians, scales and indicators stay as they are.
+- Of a value in the vocabulary that the table lacks, the version stays known whose data last held it, with a count of 0.
+- Where nothing would change (the same statistics, no new value), the state stays, its version too.
 """
 
 from __future__ import annotations
@@ -33,24 +43,33 @@ from gigabatch.features.vocabulary.vocabulary import Vocabulary
 class Version:
     """Where a fitted state comes from; without a date, so that equal data in equal order give an equal state.
 
-    number: 1 for the first fit, one more for each update. parent: checksum of the state before, None at the first.
-    rows: of the data of each version so far.
+    number: 1 for the first fit, one more for each update or growth. parent: checksum of the state before, None at the
+    first. rows: of the data of each version so far. counted_from: the first version whose rows are in the statistics;
+    a growth counts all rows anew, so it is the number of the last one.
     """
 
     number: int = 1
     parent: str | None = None
     rows: tuple[int, ...] = ()
+    counted_from: int = 1
+
+    @property
+    def counted_rows(self) -> int:
+        """Rows that the statistics of this version are of."""
+        return sum(self.rows[self.counted_from - 1 :])
 
     @classmethod
     def from_dict(cls, raw: Any) -> Version:
         """From what `asdict` gave and JSON took; `ValueError` for what cannot be a version."""
-        found = cls(raw["number"], raw["parent"], tuple(raw["rows"]))
+        found = cls(raw["number"], raw["parent"], tuple(raw["rows"]), raw.get("counted_from", 1))
         if type(found.number) is not int or found.number < 1 or len(found.rows) != found.number:
             raise ValueError(f"version {found.number!r} with the rows of {len(found.rows)} versions")
         if any(type(rows) is not int or rows < 0 for rows in found.rows):
             raise ValueError(f"version {found.number}: rows {list(found.rows)}")
         if (found.parent is None) != (found.number == 1) or not re.fullmatch("[0-9a-f]{32}", found.parent or "0" * 32):
             raise ValueError(f"version {found.number} with the parent {found.parent!r}")
+        if type(found.counted_from) is not int or not 1 <= found.counted_from <= found.number:
+            raise ValueError(f"version {found.number} with rows counted from version {found.counted_from!r}")
         return found
 
 
@@ -89,8 +108,36 @@ def updated(
     if refresh_scales:
         fills = {name: _refilled(fill, statistics.numbers[name]) for name, fill in fills.items()}
         scales = {name: statistics.numbers[name].filled_scale(fills[name].value) for name in scales}
-    version = Version(number, checksum(old), (*old.version.rows, new.rows))
+    version = replace(old.version, number=number, parent=checksum(old), rows=(*old.version.rows, new.rows))
     return Learned(vocabularies, fills, scales, statistics, version)
+
+
+def grown(old: Learned, new: Statistics, vocabularies: dict[str, Vocabulary]) -> Learned:
+    """The next version, from statistics of a whole table; see the module's docstring.
+
+    vocabularies: what `grown_vocabulary` makes of each column's. `old` itself comes back where nothing would change.
+    """
+    if new.rows == 0:
+        raise DataError("grow: the train split has no rows. There is nothing to learn from.")
+    longer = any(len(item.values) > len(old.vocabularies[name].values) for name, item in vocabularies.items())
+    if not longer and old.statistics.equals(new):
+        return old
+    number = old.version.number + 1
+    categories = {
+        name: state.grown(old.statistics.categories[name], vocabularies[name], number)
+        for name, state in new.categories.items()
+    }
+    version = Version(number, checksum(old), (*old.version.rows, new.rows), counted_from=number)
+    return replace(old, vocabularies=vocabularies, statistics=replace(new, categories=categories), version=version)
+
+
+def grown_vocabulary(vocabulary: Vocabulary, new: CategoryStatistics, category: Categorify) -> Vocabulary:
+    """The vocabulary with the counts of a whole table's column, and its new values behind the known ones.
+
+    A value enters where the table holds it `min_count` times, by descending count, ties by ascending value, while
+    there are fewer than `max_size` values. category: the column's `Categorify`, which has these bounds.
+    """
+    return vocabulary.uncounted().update(new.counts[["value", "count"]], category.min_count, category.max_size)
 
 
 def checksum(learned: Learned) -> str:
@@ -125,7 +172,7 @@ def _parts(learned: Learned) -> Iterator[bytes]:
     plain = {
         "fills": {name: _plain(fill) for name, fill in learned.fills.items()},
         "scales": {name: asdict(scale) for name, scale in learned.scales.items()},
-        "version": asdict(learned.version),
+        "version": _plain_version(learned.version),
         "layouts": {name: asdict(vocabulary.layout) for name, vocabulary in learned.vocabularies.items()},
         "rows": statistics.rows,
         "numbers": {
@@ -151,6 +198,11 @@ def _parts(learned: Learned) -> Iterator[bytes]:
 def _plain(fill: Fill) -> dict[str, Any]:
     """As checksums have it that are older than `silent`."""
     return {name: value for name, value in asdict(fill).items() if name != "silent" or value}
+
+
+def _plain_version(version: Version) -> dict[str, Any]:
+    """As checksums have it that are older than growth."""
+    return {name: value for name, value in asdict(version).items() if name != "counted_from" or value > 1}
 
 
 def _column_bytes(column: Any) -> Iterator[bytes]:

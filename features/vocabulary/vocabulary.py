@@ -224,11 +224,19 @@ class Vocabulary:
         fresh = fresh.sort_values(["count", "value"], ascending=[False, True]).reset_index(drop=True)
         if max_size is not None:
             fresh = fresh.head(max(max_size - len(self.values), 0))
-        old, new = same_kind(self.values, fresh["value"], "Vocabulary.update")
         concat = engine.frames.concat
+        if len(fresh) == 0:
+            return replace(self, counts=engine.frames.Series(counts)).with_table(self._table)
+        old, new = same_kind(self.values, fresh["value"], "Vocabulary.update")
         values = concat([old, new], ignore_index=True)
         counts = concat([engine.frames.Series(counts), fresh["count"]], ignore_index=True)
         return replace(self, values=values, counts=counts)
+
+    def uncounted(self) -> Vocabulary:
+        """The same values and ids with counts of 0, for `update` to count them anew."""
+        engine = engine_of(self.values)
+        counts = engine.frames.Series(engine.arrays.zeros(len(self.values), dtype="int64"))
+        return replace(self, counts=counts).with_table(self._table)
 
     def save(self, path: Path) -> None:
         """One Parquet file: columns value and count in id order; the layout in its metadata."""

@@ -16,7 +16,7 @@ import json
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -95,6 +95,33 @@ def model_choice(raw: Any) -> ModelChoice:
     except ModelError as error:
         raise ConfigError(f"model.kind: {error}") from error
     return ModelChoice(str(kind), _strict(known, settings, "model"))
+
+
+@dataclass(frozen=True)
+class PreprocessSettings(PreprocessorSettings):
+    """How the encode stage encodes, and what it starts from.
+
+    Parameters
+    ----------
+    min_count, max_size, oov_buckets, columns, indicator, scale
+        As of `PreprocessorSettings`.
+    from_
+        In YAML `from`: the fitted preprocessor to grow (docs/refit.md), by a run: `current`, `previous`, `latest` or an
+        id; or by a folder: of a run, of an artifact of `encode` or `update`, of an import, or its own. None: a new fit.
+
+    Examples
+    --------
+    >>> config = RunConfig(name="clicks", recipe="flights", preprocess={"from": "current", "min_count": 2})
+    >>> config.preprocess.from_, config.preprocess.encoding.min_count, config.to_dict()["preprocess"]["from"]
+    ('current', 2, 'current')
+    """
+
+    from_: Annotated[str | None, Field(alias="from", min_length=1)] = None
+
+    @property
+    def encoding(self) -> PreprocessorSettings:
+        """Without what it starts from: what a `Preprocessor` takes."""
+        return PreprocessorSettings(**{item.name: getattr(self, item.name) for item in fields(PreprocessorSettings)})
 
 
 class NegativeSettings(Settings):
@@ -439,7 +466,9 @@ class RunConfig(Settings):
         "they fit; on: also where a CPU trains; off: they are written first, then read",
     )
     features: Any = Field(None, description="settings of the recipe")
-    preprocess: PreprocessorSettings = Field(PreprocessorSettings(), description="ids, missing values and scaling")
+    preprocess: PreprocessSettings = Field(
+        PreprocessSettings(), description="ids, missing values and scaling; `from`: the fitted preprocessor to grow"
+    )
     model: Any = Field({}, description="kind, and the settings of that model")
     train: TrainSettings = Field(TrainSettings(), description="how the model is trained")
     evaluate: EvaluateSettings = Field(EvaluateSettings(), description="what is measured beside the metrics")
@@ -450,8 +479,11 @@ class RunConfig(Settings):
     @model_validator(mode="before")
     @classmethod
     def _preprocess_settings(cls, raw: Any) -> Any:
-        if isinstance(raw, dict) and isinstance(raw.get("preprocess"), dict):
-            settings = _strict(PreprocessorSettings, raw["preprocess"], "preprocess")
+        given = raw.get("preprocess") if isinstance(raw, dict) else None
+        if isinstance(given, PreprocessorSettings) and not isinstance(given, PreprocessSettings):
+            return raw | {"preprocess": PreprocessSettings(**vars(given))}
+        if isinstance(given, dict):
+            settings = _strict(PreprocessSettings, given, "preprocess")
             if settings.indicator not in INDICATORS:
                 known = ", ".join(INDICATORS)
                 raise ConfigError(f"preprocess.indicator: unknown value {settings.indicator!r}. Known: {known}.")
@@ -483,7 +515,7 @@ class RunConfig(Settings):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, every default written out."""
-        raw = self.model_dump(mode="json", exclude={"features", "model"})
+        raw = self.model_dump(mode="json", by_alias=True, exclude={"features", "model"})
         own = {"features": asdict(self.features), "model": self.model.to_dict()}
         # Plain types within Python; a bound of a step may be an infinity, which to_yaml can write.
         return raw | json.loads(json.dumps(own, allow_nan=True))
@@ -706,10 +738,10 @@ def _unknown_keys(kind: type, given: Mapping[str, Any], section: str) -> Iterato
 
 
 def _fields(kind: type) -> dict[str, Any]:
-    """Name and type of each setting of a pydantic model or a dataclass."""
+    """Name and type of each setting of a pydantic model or a dataclass, where `from_` stands for YAML's `from`."""
     if issubclass(kind, BaseModel):
         return {name: field.annotation for name, field in kind.model_fields.items()}
-    return get_type_hints(kind)
+    return {name.removesuffix("_"): hint for name, hint in get_type_hints(kind).items()}
 
 
 def _settings_inside(annotation: Any) -> tuple[type | None, bool]:

@@ -16,11 +16,13 @@ import torch
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.frame import engine_of, load_engine
+from gigabatch.features.refit.churn import Churn, churn_text
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.tables.packed import PackedTable, PackedWriter
 from gigabatch.pipeline.stages.cluster import Cluster
 from gigabatch.pipeline.store.files import replacing
 
+PREPROCESSOR, CHURN_JSON, CHURN_TEXT = "preprocessor", "churn.json", "churn.txt"  # in an artifact
 _LOADING = threading.Lock()
 Part = Path | list[Path]  # Parquet files that are read as one frame
 
@@ -62,6 +64,21 @@ def fit(preprocessor: Preprocessor, engine: str, parts: Sequence[Part], cluster:
         preprocessor.fit(found, scheduler=cluster.scheduler)
         return []
     return preprocessor.fit_pack(found)
+
+
+def grow(preprocessor: Preprocessor, engine: str, parts: Sequence[Part], cluster: Cluster) -> tuple[list[Any], Churn]:
+    """As `fit` for a preprocessor that is fitted already and learns what is new; and how the parts differ from what it
+    knew."""
+    found: list[tuple[str, Part]] = [(engine, path) for path in parts]
+    if len(found) > 1 or cluster.distributed:
+        return [], preprocessor.grow(found, scheduler=cluster.scheduler)
+    return preprocessor.grow_pack(found)
+
+
+def write_churn(report: Churn, folder: Path) -> None:
+    """Write how new data differs from what was known, for machines and for people."""
+    (folder / CHURN_JSON).write_text(report.to_json())
+    (folder / CHURN_TEXT).write_text(churn_text(report) + "\n")
 
 
 class GroupNumbers:
@@ -199,7 +216,7 @@ def _tables_of_workers(
     preprocessor: Preprocessor, engine: str, parts: Sequence[Part], folder: Path, cluster: Cluster
 ) -> Iterator[PackedTable]:
     with tempfile.TemporaryDirectory(prefix=".words-", dir=folder) as name:
-        work, saved = Path(name).absolute(), folder.absolute().parent / "preprocessor"
+        work, saved = Path(name).absolute(), folder.absolute().parent / PREPROCESSOR
         tasks = [
             PackTask(engine, saved, absolute(part), work / f"{number:05d}.npy") for number, part in enumerate(parts)
         ]

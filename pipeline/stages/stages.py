@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from gigabatch.features.reading.row_bytes import RowBytes, frame_row_bytes, parq
 from gigabatch.features.reading.sources import cast
 from gigabatch.features.recipes import recipe_class
 from gigabatch.features.recipes.base import FeatureTables
+from gigabatch.features.refit.churn import Churn
 from gigabatch.features.schema import Schema
 from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.loaders.batches.dataset import BatchSource
@@ -47,11 +48,29 @@ from gigabatch.pipeline.machine import available_memory, free_memory, resolve_de
 from gigabatch.pipeline.runs.pointers import LATEST
 from gigabatch.pipeline.runs.promote import promote_first
 from gigabatch.pipeline.stages.cluster import Cluster, open_cluster
-from gigabatch.pipeline.stages.encode import encode_split, fit, pack, packed_split, read_together
+from gigabatch.pipeline.stages.encode import (
+    CHURN_JSON,
+    PREPROCESSOR,
+    encode_split,
+    fit,
+    grow,
+    pack,
+    packed_split,
+    read_together,
+    write_churn,
+)
 from gigabatch.pipeline.stages.handover import HandedOver, hands_over_here, write_behind
 from gigabatch.pipeline.stages.part_rows import rows_of_part_here
 from gigabatch.pipeline.stages.run import SPLITS, EvaluationData, Run, RunData, write_run
-from gigabatch.pipeline.store.artifacts import Artifact, ArtifactStore, Extra, Rest, Writing
+from gigabatch.pipeline.stages.start import Start, find_start, require_lasting_values, start_of_manifest
+from gigabatch.pipeline.store.artifacts import (
+    Artifact,
+    ArtifactStore,
+    Extra,
+    Rest,
+    Writing,
+    artifacts_newest_first,
+)
 from gigabatch.pipeline.store.files import atomic_symlink
 from gigabatch.pipeline.store.garbage import CHECKPOINTS
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
@@ -143,8 +162,11 @@ class Pipeline:
         ------
         DataError
             Where a file is not what the recipe expects; the message names file and column.
+        RunError
+            Where `preprocess.from` names no run or folder that can be used.
         """
         config = self.config
+        _ = self.start  # before any work
         recipe = recipe_class(config.recipe)(config.features)
         settings = {"recipe": config.recipe, "features": config.to_dict()["features"], "engine": self.engine}
         key = artifact_key(
@@ -189,6 +211,11 @@ class Pipeline:
     def part_rows(self, row: Callable[[], RowBytes | None]) -> int:
         """`rows_of_part_here`: how many rows a task holds at once."""
         return rows_of_part_here(self.config, self.engine, self.device, row)
+
+    @cached_property
+    def start(self) -> Start | None:
+        """What the encode stage starts from, found once: later steps of `current` change nothing here."""
+        return find_start(self.config, self.engine)
 
     def cluster(self, folder: Path) -> AbstractContextManager[Cluster]:
         """Where a stage's tasks run that read and write `folder`, for a `with` block."""
@@ -274,27 +301,43 @@ class Features:
         return parts[0] if len(parts) == 1 else engine.frames.concat(parts, ignore_index=True)
 
     def encode(self) -> Encoded:
-        """Fit the preprocessor on the train split; every split as a packed table.
+        """Fit the preprocessor on the train split, or grow that of `preprocess.from`; every split as a packed table.
 
         With the setting `handover` this may return while a thread still writes the artifact (`Encoded.artifact`).
+
+        Raises
+        ------
+        DataError
+            Where columns or settings are not those of the preprocessor that is grown; the message names them.
         """
         pipeline, config = self.pipeline, self.pipeline.config
-        settings = {"preprocess": config.to_dict()["preprocess"], "engine": pipeline.engine}
-        key = artifact_key("encode", {"features": self.artifact.key}, settings, source_hash(SOURCES["encode"]))
+        start, engine = pipeline.start, pipeline.engine
+        if start is None:
+            preprocessor = Preprocessor(self.schema, config.preprocess.encoding)
+        else:
+            preprocessor = start.preprocessor.carried_to(self.schema, config.preprocess.encoding)
+            require_lasting_values(self.workflow, self.schema)
+        key = self._encode_key(start.checksum if start else None)
+        if start is not None and (same := self._grown_before(key)) is not None:
+            return Encoded(self, same)
         handed: HandedOver | None = None
 
         def begin(folder: Path) -> Extra | Rest:
             nonlocal handed
             started = time.perf_counter()
-            engine, tables = pipeline.engine, {}
-            preprocessor = Preprocessor(self.schema, config.preprocess)
+            tables, report = {}, None
             with pipeline.cluster(folder) as cluster:
                 part_rows = partial(pipeline.part_rows, lambda: parquet_row_bytes(self.parts("train")[0]))
                 at_once = 1 if cluster.distributed else part_rows()
                 # Workers take a file each.
                 together = {split: read_together(engine, self.parts(split), at_once) for split in SPLITS}
-                packed = fit(preprocessor, engine, together["train"], cluster)
-                preprocessor.save(folder / "preprocessor")
+                if start is None:
+                    packed = fit(preprocessor, engine, together["train"], cluster)
+                else:
+                    packed, report = grow(preprocessor, engine, together["train"], cluster)
+                preprocessor.save(folder / PREPROCESSOR)
+                if report is not None:
+                    write_churn(report, folder)
                 rows = {split: self.rows[split] for split in SPLITS}
                 row_bytes = 4 * preprocessor.tensor_schema.num_words
                 behind = hands_over_here(config, engine, pipeline.device, rows, row_bytes)
@@ -307,13 +350,36 @@ class Features:
                         else:
                             encode_split(preprocessor, engine, parts, rows[split], folder / split, cluster, ready)
                         bar.advance(rows[split], split)
-            extra = {"rows": rows, "seconds": time.perf_counter() - started}
+            extra = {
+                "rows": rows,
+                "version": preprocessor.version.number,
+                "same_as": self._encode_key(preprocessor.checksum),
+                "seconds": time.perf_counter() - started,
+            }
             if not behind:
                 return extra
-            handed = HandedOver(tables, Preprocessor.load(folder / "preprocessor", engine))
+            handed = HandedOver(tables, Preprocessor.load(folder / PREPROCESSOR, engine))
             return write_behind(tables, folder, extra)
 
         return Encoded(self, pipeline.store.build_behind("encode", key, begin), handed)
+
+    def _encode_key(self, start: str | None) -> str:
+        """Of the encode artifact; start: checksum of the preprocessor that is grown, wherever it lies."""
+        inputs = {"features": self.artifact.key} | ({} if start is None else {"start": start})
+        settings = {"preprocess": asdict(self.pipeline.config.preprocess.encoding), "engine": self.pipeline.engine}
+        return artifact_key("encode", inputs, settings, source_hash(SOURCES["encode"]))
+
+    def _grown_before(self, key: str) -> Artifact | None:
+        """The artifact of these features whose own preprocessor is the one to be grown, if it is whole.
+
+        A growth by the rows that it knows changes nothing: the same preprocessor and the same packed rows. So a night
+        that runs again after its promotion finds what it made.
+        """
+        folder = self.pipeline.store.root / "encode"
+        if not folder.is_dir() or (folder / key).is_dir():
+            return None
+        same = [path for path in artifacts_newest_first(folder) if start_of_manifest(path) == key]
+        return next(filter(None, (self.pipeline.store.find("encode", path.name) for path in same)), None)
 
     def train(self) -> Run:
         """Encode, train and evaluate."""
@@ -376,10 +442,19 @@ class Encoded:
         return made
 
     @property
+    def churn(self) -> Churn | None:
+        """How the train split differs from what the preprocessor of `preprocess.from` knew; waits for the artifact.
+
+        None where it was fitted on this very split.
+        """
+        path = self.artifact.path / CHURN_JSON
+        return Churn.from_json(path.read_text()) if path.is_file() else None
+
+    @property
     def preprocessor(self) -> Preprocessor:
         if (handed := self.handed) is not None:
             return handed.preprocessor
-        return Preprocessor.load(self.artifact.path / "preprocessor", self.features.pipeline.engine)
+        return Preprocessor.load(self.artifact.path / PREPROCESSOR, self.features.pipeline.engine)
 
     def table(self, split: str) -> PackedTable:
         """A split's packed table on the host: in memory while a thread writes it, else memory-mapped."""
@@ -642,7 +717,7 @@ def packed_splits(
     remove_leftovers(pipeline.store.root)
     folder = temporary_path(pipeline.store.root / "evaluate")
     with own_folder(folder), pipeline.cluster(folder) as cluster:
-        preprocessor.save(folder / "preprocessor")  # for the workers of a cluster
+        preprocessor.save(folder / PREPROCESSOR)  # for the workers of a cluster
         for split in splits:
             encode_split(
                 preprocessor, pipeline.engine, features.parts(split), features.rows[split], folder / split, cluster

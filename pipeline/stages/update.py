@@ -13,14 +13,11 @@ import pyarrow.parquet as pq
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand
-from gigabatch.features.refit.churn import churn_text
-from gigabatch.features.refit.update import checksum
 from gigabatch.pipeline.runs.find import find_run
 from gigabatch.pipeline.runs.pointers import RunError
+from gigabatch.pipeline.stages.encode import CHURN_TEXT, PREPROCESSOR, write_churn
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
-
-PREPROCESSOR, CHURN_JSON, CHURN_TEXT = "preprocessor", "churn.json", "churn.txt"
 
 
 def update_preprocessor(
@@ -49,7 +46,7 @@ def update_preprocessor(
     files = expand(data)
     for path in files:
         _require_features(path, found.schema.names("categorical", "continuous"))
-    inputs = {"preprocessor": checksum(found.learned), "data": input_checksums(files, pipeline.store.root)}
+    inputs = {"preprocessor": found.checksum, "data": input_checksums(files, pipeline.store.root)}
     settings = {"refresh_scales": refresh_scales, "engine": pipeline.engine}
     key = artifact_key("update", inputs, settings, source_hash(["gigabatch.features"]))
 
@@ -57,8 +54,7 @@ def update_preprocessor(
         started = time.perf_counter()
         report = found.update([(pipeline.engine, path) for path in files], refresh_scales)
         found.save(folder / PREPROCESSOR)
-        (folder / CHURN_JSON).write_text(report.to_json())
-        (folder / CHURN_TEXT).write_text(churn_text(report) + "\n")
+        write_churn(report, folder)
         seconds = time.perf_counter() - started
         return {"rows": report.rows, "version": found.version.number, "seconds": seconds}
 

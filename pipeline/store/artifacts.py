@@ -334,17 +334,21 @@ class ArtifactStore:
 
 
 def verified(
-    folder: Path, what: str, checksum: Callable[[Path, str], str] = file_checksum, alone: bool = True
+    folder: Path,
+    what: str,
+    checksum: Callable[[Path, str], str] = file_checksum,
+    alone: bool = True,
+    inside: str = "",
 ) -> dict[str, Any]:
     """The manifest of a folder whose files are as it says.
 
     what: `artifact` or `run`, for messages. checksum: of a file, by the algorithm of another. alone: whether further
-    files are damage, too.
+    files are damage, too. inside: what names of files begin with that are looked at; the others may be anything.
     """
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
         named, there = manifest["files"].keys(), _content_files(folder).keys()
-        if missing := sorted(named - there):
+        if missing := sorted(name for name in named - there if name.startswith(inside)):
             raise ArtifactError(f"{what} {folder}: file {missing[0]!r} is missing.")
         if alone and (strange := sorted(there - named)):
             raise ArtifactError(f"{what} {folder}: file {strange[0]!r} is not in its manifest.")
@@ -354,7 +358,7 @@ def verified(
             if path.stat().st_size != entry["bytes"] or checksum(path, entry["checksum"]) != entry["checksum"]:
                 raise ArtifactError(f"{what} {folder}: file {name} is not what its manifest says.")
 
-        in_threads(require, manifest["files"])
+        in_threads(require, [name for name in manifest["files"] if name.startswith(inside)])
     except ArtifactError:
         raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

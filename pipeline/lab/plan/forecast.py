@@ -21,6 +21,7 @@ from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.config.config import RunConfig
 from gigabatch.pipeline.lab.plan.sample import PlanError, sample_files
 from gigabatch.pipeline.stages.part_rows import rows_of_part
+from gigabatch.pipeline.stages.start import start_folder
 from gigabatch.pipeline.training.defaults import settle
 
 FLOAT_BYTES = 4
@@ -35,6 +36,7 @@ class Probes:
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         self.config, self.folder = config, folder
+        self.start = start_folder(config)  # of this run's folders, where a probe has its own
         self.number = 0
         self.last: dict[str, Any] = {}
 
@@ -52,6 +54,7 @@ class Probes:
         raw |= {"artifacts": str(home / "artifacts"), "runs": str(home / "runs")}
         epochs = min(self.config.train.epochs or MEASURED_EPOCHS, 1 if share < 1 else MEASURED_EPOCHS)
         raw["train"] |= {"epochs": epochs}
+        raw["preprocess"] |= {"from": None if self.start is None else str(self.start)}
         if share < 1:
             raw["rows_per_part"] = rows_per_part or max(round(rows_of_part(self.config.rows_per_part) * share), 1)
         task = {"config": raw, "block_scale": share, "whole_run": rows_per_part is None, "sizes": None}
@@ -122,15 +125,18 @@ class Forecast:
         return {"train": total - 2 * users, "valid": users, "test": users}
 
     def _id_size(self, name: str) -> int:
-        """Ids of a column's table. A value that is to occur so often in all rows must do so less often in a sample."""
-        points, least = [], self.config.preprocess.min_count
+        """Ids of a column's table. A value that is to occur so often in all rows must do so less often in a sample.
+
+        Of a preprocessor that is grown, the known values and those that are new.
+        """
+        points, least, known = [], self.config.preprocess.min_count, self.found[-1]["known"].get(name, 0)
         for result in self.found:
             needed = max(math.ceil(least * result["share"]), 1)
             values = sum(n for times, n in zip(*result["counts"][name], strict=True) if times >= needed)
             points.append((result["rows"]["train"], values))
         train = self.rows["train"]
         values = points[-1][1] if self.exact else min(distinct_values(points, train), max(train // least, 1))
-        return LAYOUT.num_ids(values)
+        return LAYOUT.num_ids(known + values)
 
     def table_bytes(self, splits: tuple[str, ...], rows: dict[str, int] | None = None) -> int:
         """Bytes of packed tables: exact, given their rows."""

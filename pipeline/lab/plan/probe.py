@@ -120,12 +120,16 @@ def run_stages(config: RunConfig, block_scale: float, whole_run: bool, watch: Wa
     watch.mark("encode")
     schema, statistics = encoded.preprocessor.tensor_schema, encoded.preprocessor.statistics
     assert statistics is not None
+    start = {} if pipeline.start is None else pipeline.start.preprocessor.vocabularies
     found = {
         "rows": features.rows,
         "num_words": schema.num_words,
         "inputs": model_inputs(encoded.preprocessor).to_dict(),
+        "known": {name: len(vocabulary.values) for name, vocabulary in start.items()},
         "counts": {
-            name: _histogram(category.counts["count"], pipeline.engine)
+            name: _histogram(
+                (category.unseen(start[name]) if name in start else category.counts)["count"], pipeline.engine
+            )
             for name, category in statistics.categories.items()
         },
     }

@@ -280,6 +280,7 @@ def costs(share: float, rows: int, part_rows: int, words: int = 10) -> dict:
         "rows": split,
         "num_words": words,
         "inputs": ModelInputs((10,), 3).to_dict(),
+        "known": {},
         "counts": {"id": times},
         "startup_seconds": 2.0,
         "device": "cpu",
