@@ -6,6 +6,7 @@ Shapes: B rows of a batch, C id columns, F float columns, O outputs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.losses import TargetLoss
 
 # How far two scores (outputs or predictions) of one row may be apart in float32, alone, among any others or by another
@@ -59,7 +61,8 @@ class Model(nn.Module):
     Class attributes: `Settings`, a frozen dataclass of what a user may set, which refuses what cannot be
     (`ModelError`); `entities`, which of `user` and `item` the schema must name for this model; `single_output`, the
     model gives one number a row, so it takes one binary or regression target; `capture_obstacle`, why a training step
-    does not go into a CUDA graph, None where it does.
+    does not go into a CUDA graph, None where it does; `remembered`, the buffers (or modules of buffers) that `remember`
+    fills.
 
     Parameters
     ----------
@@ -85,6 +88,7 @@ class Model(nn.Module):
     entities: ClassVar[tuple[str, ...]] = ()
     single_output: ClassVar[bool] = False
     capture_obstacle: ClassVar[str | None] = None
+    remembered: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, inputs: ModelInputs, settings: Any) -> None:
         super().__init__()
@@ -160,6 +164,43 @@ class Model(nn.Module):
         What a model keeps of them (counts of items, say) goes into buffers, so that it is saved with the weights; the
         buffers' shapes must be known from inputs and settings, or be restored in `_load_from_state_dict`.
         """
+
+    def origins(self, earlier: Model, rows: Sequence[Tensor]) -> dict[nn.Parameter, Tensor]:
+        """Which row of `earlier`, a model of the same kind, each row of each embedding table goes on from.
+
+        Parameters
+        ----------
+        earlier : Model
+            With the same settings, over other vocabularies.
+        rows : sequence of Tensor
+            Of each id column, int64 [num_ids]: the id that the value of each id had in `earlier`, -1 for a new value.
+
+        Returns
+        -------
+        dict of Parameter to Tensor
+            By table, int64 [V]: its row in `earlier`'s table, -1 for a new one.
+
+        Raises
+        ------
+        ModelError
+            Where rows of a table cannot be told.
+        """
+        modules = [module for module in self.modules() if isinstance(module, EmbeddingTables)]
+        return {
+            table: rows[column]
+            for module in modules
+            for table, column in zip(module.weights, module.columns, strict=True)
+            if column is not None
+        }
+
+    @classmethod
+    def settings_after(cls, settings: Any, inputs: ModelInputs, before: Any, inputs_before: ModelInputs) -> Any:
+        """These settings for a model that goes on from one with the settings and inputs `before`: what they leave to a
+        rule of the vocabularies' sizes is what it was there, since a table's width cannot grow."""
+        if getattr(settings, "embedding_widths", ()) is not None:
+            return settings
+        widths = before.widths(inputs_before.num_ids)
+        return settings if settings.widths(inputs.num_ids) == widths else replace(settings, embedding_widths=widths)
 
     def require_inputs(self, ids: Tensor, floats: Tensor) -> None:
         """Raise `ModelError` unless ids are [B, C] and floats [B, F]."""

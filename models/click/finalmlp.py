@@ -101,7 +101,7 @@ class FeatureSelection(nn.Module):
             width = dim
         else:
             part = ModelInputs(tuple(inputs.num_ids[place] for place in self.ids), len(self.floats))
-            self.fields = FieldEmbeddings(part, dim)
+            self.fields = FieldEmbeddings(part, dim, columns=self.ids)
             width = self.fields.num_fields * dim
         self.gate = mlp(width, settings.gate_layers, num_fields * dim)
 

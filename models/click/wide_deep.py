@@ -13,7 +13,7 @@ Shapes: B rows of a batch, C id columns, F float columns, X crosses, d embedding
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -106,26 +106,70 @@ class Crosses(nn.Module):
         if not self.crosses:
             return ids[:, :0]
         wide = ids.long()
+        columns = dict(enumerate(wide.unbind(1)))
         numbers = [
-            self._hash(wide, cross) % size if hashed else self._number(wide, cross)
+            self._hash(columns, cross) % size if hashed else self._number(columns, cross)
             for cross, size, hashed in zip(self.crosses, self.sizes, self.hashed, strict=True)
         ]
         return torch.stack(numbers, dim=1).to(ids.dtype)
 
-    def _number(self, ids: Tensor, cross: Sequence[int]) -> Tensor:
-        """Place of the combination among all of them, the last column's values next to each other."""
-        number = ids[:, cross[0]]
+    def _number(self, ids: Mapping[int, Tensor], cross: Sequence[int]) -> Tensor:
+        """Place of the combination among all of them, the last column's values next to each other. ids: by column."""
+        number = ids[cross[0]]
         for column in cross[1:]:
-            number = number * self.num_ids[column] + ids[:, column]
+            number = number * self.num_ids[column] + ids[column]
         return number
 
-    def _hash(self, ids: Tensor, cross: Sequence[int]) -> Tensor:
+    def _hash(self, ids: Mapping[int, Tensor], cross: Sequence[int]) -> Tensor:
         """A number below `PRIME`; ids are int32, so below it too."""
-        number = ids[:, cross[0]]
+        number = ids[cross[0]]
         for column in cross[1:]:
-            number = (number * BASE + ids[:, column]) % PRIME
+            number = (number * BASE + ids[column]) % PRIME
         square = number * number % PRIME
         return square * square % PRIME * number % PRIME
+
+    def origins(self, earlier: Crosses, rows: Sequence[Tensor]) -> list[Tensor]:
+        """Of each cross, the row of `earlier`'s table that each row goes on from, int64 [size], -1 for none.
+
+        rows: the same of each id column. A combination goes on from itself. Where a cross is hashed now and was not,
+        the combination of the lowest ids, which are the more frequent values, speaks for all that share its bucket.
+
+        Raises
+        ------
+        ModelError
+            For a hashed cross of ids that have moved, or of another number of buckets: which combinations a bucket
+            stands for is not known.
+        """
+        found = []
+        for place, (cross, size) in enumerate(zip(self.crosses, self.sizes, strict=True)):
+            if earlier.hashed[place]:
+                held = [(rows[column][: earlier.num_ids[column]], earlier.num_ids[column]) for column in cross]
+                require(
+                    self.hashed[place]
+                    and size == earlier.sizes[place]
+                    and all(torch.equal(row, torch.arange(count)) for row, count in held),
+                    f"crosses: {list(cross)} shares weights by a hash, and the ids of its columns have moved or its "
+                    "buckets are others, so its weights cannot be carried. Let ids stay (preprocess.from), or train "
+                    "cold.",
+                )
+                found.append(torch.arange(size))
+                continue
+            origin = torch.full((size,), -1)
+            if self.hashed[place]:
+                before = torch.arange(earlier.sizes[place])
+                parts = _digits(before, [earlier.num_ids[column] for column in cross])
+                ids = {c: _inverse(rows[c], earlier.num_ids[c])[part] for c, part in zip(cross, parts, strict=True)}
+                there = torch.stack(list(ids.values())).amin(0) >= 0
+                ids = {column: part[there] for column, part in ids.items()}
+                buckets = self._hash(ids, cross) % size
+                origin.scatter_reduce_(0, buckets, before[there], "amin", include_self=False)
+            else:
+                parts = _digits(torch.arange(size), [self.num_ids[column] for column in cross])
+                ids = {c: rows[c][part] for c, part in zip(cross, parts, strict=True)}
+                there = torch.stack(list(ids.values())).amin(0) >= 0
+                origin = torch.where(there, earlier._number(ids, cross), -1)
+            found.append(origin)
+        return found
 
     def extra_repr(self) -> str:
         return f"crosses={self.crosses}, sizes={self.sizes}"
@@ -159,7 +203,8 @@ class WideDeep(Model):
         self.float_norm = float_norm(inputs)
         self.crosses = Crosses(inputs.num_ids, settings.crosses, settings.cross_buckets)
         wide_inputs = replace(inputs, num_ids=(*inputs.num_ids, *self.crosses.sizes))
-        self.wide = LinearTerms(wide_inputs, batch_norm=False)
+        columns = (*range(len(inputs.num_ids)), *(None for _ in settings.crosses))
+        self.wide = LinearTerms(wide_inputs, batch_norm=False, columns=columns)
         self.row = InputRow(inputs, settings.embedding_dim, batch_norm=False)
         self.deep = mlp(self.row.width, settings.layers, inputs.num_outputs, settings.dropout, settings.batch_norm)
 
@@ -169,6 +214,30 @@ class WideDeep(Model):
         floats = self.float_norm(floats)
         wide = self.wide(torch.cat([ids, self.crosses(ids)], dim=1), floats)
         return wide + self.deep(self.row(ids, floats)).float()
+
+    def origins(self, earlier: Model, rows: Sequence[Tensor]) -> dict[nn.Parameter, Tensor]:
+        """As `Model.origins`, and of the crosses' tables."""
+        assert isinstance(earlier, WideDeep)
+        crosses = self.wide.tables.weights[len(self.inputs.num_ids) :]
+        found = self.crosses.origins(earlier.crosses, rows)
+        return super().origins(earlier, rows) | dict(zip(crosses, found, strict=True))
+
+
+def _digits(numbers: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """The ids of each column that make up the numbers of `Crosses._number`."""
+    found = []
+    for size in reversed(sizes):
+        found.append(numbers % size)
+        numbers = numbers // size
+    return found[::-1]
+
+
+def _inverse(rows: Tensor, count: int) -> Tensor:
+    """Where each of `count` earlier rows has gone, -1 where it went nowhere. rows: where each new one came from."""
+    found = torch.full((count,), -1)
+    there = rows >= 0
+    found[rows[there]] = torch.arange(len(rows))[there]
+    return found
 
 
 def _is_cross(cross: Any) -> bool:

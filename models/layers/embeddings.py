@@ -97,6 +97,9 @@ class EmbeddingTables(nn.Module):
         Rows of each table.
     widths : sequence of int
         Columns of each table.
+    columns : sequence of int or None, default None
+        Which of the model's id columns each table is of, by its place there: None for a table whose rows are those of
+        no single column. Left out: table c is of column c. A warm start carries rows by it (`Model.origins`).
     gradients : {'dense', 'rows'}, default 'dense'
         `dense`: gradients are tensors as large as the tables. `rows`: no gradient is built; the backward pass leaves
         what it is given in `row_gradients`, from where `RowOptimizer` moves the rows. `build_optimizer` sets the one
@@ -105,7 +108,7 @@ class EmbeddingTables(nn.Module):
     Raises
     ------
     ModelError
-        For another number of widths than of columns, or an unknown kind of gradients.
+        For another number of widths or of columns than of tables, or an unknown kind of gradients.
 
     Examples
     --------
@@ -116,11 +119,22 @@ class EmbeddingTables(nn.Module):
     torch.Size([2, 5])
     """
 
-    def __init__(self, num_ids: Sequence[int], widths: Sequence[int], gradients: str = "dense") -> None:
+    def __init__(
+        self,
+        num_ids: Sequence[int],
+        widths: Sequence[int],
+        gradients: str = "dense",
+        columns: Sequence[int | None] | None = None,
+    ) -> None:
         super().__init__()
         require(
             len(num_ids) == len(widths),
             f"embedding tables: {len(num_ids)} id columns but {len(widths)} widths; give one width for each column.",
+        )
+        self.columns: tuple[int | None, ...] = tuple(range(len(num_ids)) if columns is None else columns)
+        require(
+            len(self.columns) == len(num_ids),
+            f"embedding tables: {len(num_ids)} tables are of {len(self.columns)} columns; name one for each.",
         )
         self.row_gradients: list[RowGradient] = []
         self.row_optimizer: int | None = None  # the number of the `RowOptimizer` that moves the rows

@@ -27,13 +27,16 @@ class FieldEmbeddings(nn.Module):
 
     batch_norm: normalise the floats first, without scale and shift, which v_f would repeat; False where the model has
         normalised them (`float_norm`).
+    columns: as of `EmbeddingTables`, where `inputs` are a part of the model's.
     """
 
-    def __init__(self, inputs: ModelInputs, dim: int, batch_norm: bool = True) -> None:
+    def __init__(
+        self, inputs: ModelInputs, dim: int, batch_norm: bool = True, columns: Sequence[int] | None = None
+    ) -> None:
         super().__init__()
         self.dim = dim
         self.num_fields = len(inputs.num_ids) + inputs.num_floats
-        self.tables = EmbeddingTables(inputs.num_ids, [dim] * len(inputs.num_ids))
+        self.tables = EmbeddingTables(inputs.num_ids, [dim] * len(inputs.num_ids), columns=columns)
         self.float_norm = float_norm(inputs) if batch_norm else nn.Identity()
         vectors = torch.randn(inputs.num_floats, dim).fmod_(2).mul_(0.01)
         self.float_vectors = nn.Parameter(vectors) if inputs.num_floats else None
@@ -69,13 +72,15 @@ class LinearTerms(nn.Module):
 
     Computed in float32 also under autocast: it is too little work for bfloat16 to save any.
 
-    batch_norm: as in `FieldEmbeddings`.
+    batch_norm, columns: as in `FieldEmbeddings`.
     """
 
-    def __init__(self, inputs: ModelInputs, batch_norm: bool = True) -> None:
+    def __init__(
+        self, inputs: ModelInputs, batch_norm: bool = True, columns: Sequence[int | None] | None = None
+    ) -> None:
         super().__init__()
         self.num_outputs = inputs.num_outputs
-        self.tables = EmbeddingTables(inputs.num_ids, [inputs.num_outputs] * len(inputs.num_ids))
+        self.tables = EmbeddingTables(inputs.num_ids, [inputs.num_outputs] * len(inputs.num_ids), columns=columns)
         for table in self.tables.tables:
             nn.init.zeros_(table)
         self.float_norm = float_norm(inputs) if batch_norm else nn.Identity()

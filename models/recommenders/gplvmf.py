@@ -189,6 +189,7 @@ class GPLVMF(Model):
     Settings = GPLVMFSettings
     entities = ("user", "item")
     single_output = True
+    remembered = ("rows",)
     capture_obstacle = "its factorisations are cuSOLVER's or MAGMA's, which do not promise to work in a capture"
 
     is_binary: Tensor
@@ -202,8 +203,8 @@ class GPLVMF(Model):
         self.latent_ids = tuple(place for place in range(len(inputs.num_ids)) if place not in user.ids)
         self.kernel_floats = tuple(place for place in range(inputs.num_floats) if place not in user.floats)
         sizes, dim = [inputs.num_ids[place] for place in self.latent_ids], settings.dim
-        self.means = EmbeddingTables(sizes, [dim] * len(sizes))
-        self.log_deviations = EmbeddingTables(sizes, [dim] * len(sizes))
+        self.means = EmbeddingTables(sizes, [dim] * len(sizes), columns=self.latent_ids)
+        self.log_deviations = EmbeddingTables(sizes, [dim] * len(sizes), columns=self.latent_ids)
         self.biases = EmbeddingTables(inputs.num_ids, [1] * len(inputs.num_ids))
         self.float_weights = nn.Parameter(torch.zeros(inputs.num_floats)) if inputs.num_floats else None
         self.log_relevance = nn.Parameter(torch.empty(dim * len(sizes) + len(self.kernel_floats)))

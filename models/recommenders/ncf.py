@@ -137,7 +137,7 @@ class NCF(Model):
         self.register_buffer("places", torch.tensor(columns, dtype=torch.int64), persistent=False)
         wide, narrow = settings.gmf_dim + settings.mlp_dim, self._context_width(settings)
         sizes = [inputs.num_ids[place] for place in columns]
-        self.embeddings = EmbeddingTables(sizes, [wide] * 2 + [narrow] * len(others))
+        self.embeddings = EmbeddingTables(sizes, [wide] * 2 + [narrow] * len(others), columns=columns)
         self.float_vectors = None
         if self.in_gmf and self.num_floats:
             self.float_vectors = nn.Parameter(0.01 * torch.randn(self.num_floats, settings.gmf_dim))

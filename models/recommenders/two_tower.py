@@ -54,6 +54,8 @@ class TwoTowerSettings:
     ----------
     embedding_dim : int or None, default 16
         Numbers in the vector of a column's value; None takes the rule `embedding_width`, larger for larger tables.
+    embedding_widths : tuple of int or None, default None
+        Those of each id column, in place of `embedding_dim`. A warm start keeps the widths of its start so.
     layers : tuple of int, default (128,)
         Widths of the hidden layers of both towers.
     user_layers, item_layers : tuple of int or None, default None
@@ -94,6 +96,7 @@ class TwoTowerSettings:
     """
 
     embedding_dim: int | None = 16
+    embedding_widths: tuple[int, ...] | None = None
     layers: tuple[int, ...] = (128,)
     user_layers: tuple[int, ...] | None = None
     item_layers: tuple[int, ...] | None = None
@@ -110,11 +113,23 @@ class TwoTowerSettings:
     log_q: bool = True
 
     def __post_init__(self) -> None:
-        check_settings(self, may_be_empty=("layers", "user_layers", "item_layers", "top_layers"))
+        empty = ("layers", "user_layers", "item_layers", "top_layers", "embedding_widths")
+        check_settings(self, may_be_empty=empty)
         require(self.softmax_rows >= 2, "softmax_rows must be at least 2: an item and another to compare it with.")
         positive_number("temperature", self.temperature)
         one_of("top of two_tower", self.top, TOPS)
         one_of("loss of two_tower", self.loss, LOSSES)
+
+    def widths(self, num_ids: Sequence[int]) -> tuple[int, ...]:
+        """Width of each table for columns of so many ids; `ModelError` where as many widths are not given."""
+        if self.embedding_widths is None:
+            return tuple(self.embedding_dim or embedding_width(size) for size in num_ids)
+        require(
+            len(self.embedding_widths) == len(num_ids),
+            f"embedding_widths has {len(self.embedding_widths)} entries for {len(num_ids)} id columns; give one for "
+            "each, or None for embedding_dim.",
+        )
+        return self.embedding_widths
 
     @property
     def tower_layers(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -140,8 +155,8 @@ class Tower(nn.Module):
         self.register_buffer("id_places", torch.tensor(ids, dtype=torch.int64), persistent=False)
         self.register_buffer("float_places", torch.tensor(floats, dtype=torch.int64), persistent=False)
         own = ModelInputs([inputs.num_ids[place] for place in ids], len(floats))  # type: ignore[arg-type]
-        widths = [settings.embedding_dim or embedding_width(size) for size in own.num_ids]
-        self.embeddings = EmbeddingTables(own.num_ids, widths)
+        widths = settings.widths(inputs.num_ids)
+        self.embeddings = EmbeddingTables(own.num_ids, [widths[place] for place in ids], columns=ids)
         self.float_norm = float_norm(own)
         width = self.embeddings.width + own.num_floats
         self.network = mlp(width, layers, settings.vector_dim, settings.dropout, settings.batch_norm)
@@ -187,6 +202,7 @@ class TwoTower(Model):
     Settings = TwoTowerSettings
     entities = ("user", "item")
     single_output = True
+    remembered = ("item_log_q",)
 
     def __init__(self, inputs: ModelInputs, settings: TwoTowerSettings) -> None:
         super().__init__(inputs, settings)

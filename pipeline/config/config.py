@@ -159,11 +159,25 @@ class LossSettings(Settings):
         return self
 
 
+class WindowSettings(Settings):
+    """The rows that a warm start trains on: those that its start has not seen, and a sample of the older ones."""
+
+    replay: float = Field(
+        0.5, ge=0, le=1000, description="older rows to be drawn, over the number of rows that the start has not seen"
+    )
+    since: Literal["start"] | None = Field(
+        "start", description="rows later than those of the start are new; null: every row is, so all are trained on"
+    )
+
+
 class TrainSettings(Settings):
     """How the model is trained; docs/training.md says what each setting costs and when to use it."""
 
     epochs: int | None = Field(
-        None, ge=1, description="times that the train rows are gone through; null: by the rule of docs/training.md"
+        None,
+        ge=0,
+        description="times that the train rows are gone through; null: by the rule of docs/training.md; 0: with "
+        "start_from, which then only grows the tables",
     )
     batch_size: int | None = Field(None, ge=2, description="rows of a step; null: by the rule of docs/training.md")
     optimizer: Literal["lamb", "adamw", "adagrad_lamb", "cowclip"] = Field("lamb", description="name of the optimizer")
@@ -211,6 +225,18 @@ class TrainSettings(Settings):
     losses: dict[str, LossSettings] = Field(
         default_factory=dict, description="of regression targets by name; mse for those that are not there"
     )
+    start_from: str | None = Field(
+        None, description="go on from this run's weights and optimizer: current, a run's id or folder; null: train cold"
+    )
+    new_rows: Literal["mean", "unseen"] = Field(
+        "mean", description="where the row of a value that start_from lacks starts: the mean of its column's, or unseen"
+    )
+    changed: Literal["refuse", "cold"] = Field(
+        "refuse", description="where columns, targets, scales or the model are others than those of start_from"
+    )
+    window: WindowSettings | None = Field(
+        None, description="with start_from: the train rows that it has not seen and a sample of others; null: all"
+    )
 
     @field_validator("max_grad_norm")
     @classmethod
@@ -240,6 +266,9 @@ class TrainSettings(Settings):
                 "schedule_settings",
                 lambda: build_schedule(self.schedule, self.lr_max or 1.0, LONGEST_RUN, **self.schedule_settings),
             )
+        for key, found in (("epochs", self.epochs == 0), ("window", self.window is not None)):
+            if found and self.start_from is None:
+                raise ValueError(f"{key}: this asks for a start, and start_from names none")
         if self.batch_size is not None and self.batch_size < 2 * self.accumulate_steps:
             raise ValueError(
                 f"accumulate_steps: {self.accumulate_steps} pieces of a batch of {self.batch_size} rows have fewer "
@@ -251,7 +280,7 @@ class TrainSettings(Settings):
 class WholeTrainSettings(TrainSettings):
     """Train settings in which nothing is left to a rule: `gigabatch.pipeline.training.defaults.settle` makes them."""
 
-    epochs: int = Field(ge=1, description="times that the train rows are gone through")
+    epochs: int = Field(ge=0, description="times that the train rows are gone through; 0 with a start alone")
     batch_size: int = Field(ge=2, description="rows of a step")
     lr_max: float = Field(gt=0, description="highest learning rate of the schedule")
 

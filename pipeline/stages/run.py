@@ -36,6 +36,7 @@ from gigabatch.pipeline.runs.pointers import read_pointers
 from gigabatch.pipeline.store.artifacts import Artifact
 from gigabatch.pipeline.store.files import ArtifactError, json_text, share_file
 from gigabatch.pipeline.store.keys import versions
+from gigabatch.pipeline.training.start import FOLDER as TRAINING
 
 SPLITS = ("train", "valid", "test")
 STAGES = ("features", "encode", "train", "evaluate")
@@ -225,6 +226,8 @@ def write_run(folder: Path, run_id: str, data: RunData) -> dict[str, Any]:
     started = time.perf_counter()
     artifact, device = data.stages["train"], data.evaluated.device
     shutil.copytree(artifact.path / "model", folder / "model", copy_function=share_file)
+    if (artifact.path / TRAINING).is_dir():
+        shutil.copytree(artifact.path / TRAINING, folder / TRAINING, copy_function=share_file)
     share_file(artifact.path / "metrics.jsonl", folder / "metrics.jsonl")
     manifest, curve = artifact.manifest, Run(folder).curve
     trained = {"epochs": round(curve[-1]["epoch"])}
@@ -321,6 +324,7 @@ def summarise(
             "evaluate": labelled["valid"] + labelled["test"],
         },
         "trained": trained,
+        "started": data.stages["train"].manifest.get("started"),
         "skipped": [name for name, artifact in data.stages.items() if artifact.skipped],
         "notes": data.notes,
         "environment": environment(data.evaluated.device),

@@ -9,16 +9,19 @@ A stage whose artifact exists and checks out is skipped. What each one returns s
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from gigabatch.features.encoding.label_spread import LabelSpread
@@ -35,7 +38,7 @@ from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.loaders.batches.dataset import BatchSource
 from gigabatch.loaders.batches.residency import open_source, residency_here
 from gigabatch.loaders.batches.shards import PackedShards, write_shuffled
-from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.loaders.tables.packed import PackedTable, PackedWriter
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.kernels import using_kernels
 from gigabatch.models.model import Model
@@ -45,7 +48,8 @@ from gigabatch.pipeline.display import html_table, progress
 from gigabatch.pipeline.evaluation.checks import missing_shares
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
 from gigabatch.pipeline.machine import available_memory, free_memory, resolve_device
-from gigabatch.pipeline.runs.pointers import LATEST
+from gigabatch.pipeline.runs.find import FoundRun, find_run, home_of, run_link
+from gigabatch.pipeline.runs.pointers import CURRENT, LATEST
 from gigabatch.pipeline.runs.promote import promote_first
 from gigabatch.pipeline.stages.cluster import Cluster, open_cluster
 from gigabatch.pipeline.stages.encode import (
@@ -62,7 +66,8 @@ from gigabatch.pipeline.stages.encode import (
 from gigabatch.pipeline.stages.handover import HandedOver, hands_over_here, write_behind
 from gigabatch.pipeline.stages.part_rows import rows_of_part_here
 from gigabatch.pipeline.stages.run import SPLITS, EvaluationData, Run, RunData, write_run
-from gigabatch.pipeline.stages.start import Start, find_start, require_lasting_values, start_of_manifest
+from gigabatch.pipeline.stages.start import Start as EncodeStart
+from gigabatch.pipeline.stages.start import find_start, require_lasting_values, start_of_manifest
 from gigabatch.pipeline.store.artifacts import (
     Artifact,
     ArtifactStore,
@@ -78,13 +83,19 @@ from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import folder_lock, own_folder, remove_leftovers, temporary_path
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
 from gigabatch.pipeline.tracking import require_tracking, tell_champion, tell_run
+from gigabatch.pipeline.training.checkpoint import TrainingError
 from gigabatch.pipeline.training.defaults import id_sizes, rule_text, settle
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives, with_negatives
+from gigabatch.pipeline.training.start import FOLDER as TRAINING
+from gigabatch.pipeline.training.start import ChangedError, Start, held_ids
 from gigabatch.pipeline.training.table_memory import large_tables
 from gigabatch.pipeline.training.train import Trained, batch_size_for, model_inputs, model_spec, new_model, train_model
+from gigabatch.pipeline.training.window import Window, choose_rows, times_held
 
 __all__ = ["Encoded", "Features", "Pipeline", "pack"]
 log = logging.getLogger(__name__)
+PERIOD = ("trained_from", "trained_until", "train_times")  # of a bundle's info
+WINDOW_BLOCK = 1 << 20  # rows that are copied at a time
 SOURCES = {
     "features": ["gigabatch.features"],
     "encode": ["gigabatch.features", "gigabatch.loaders", "gigabatch.pipeline.stages.encode"],
@@ -97,6 +108,8 @@ SOURCES = {
         "gigabatch.pipeline.training.target_scales",
         "gigabatch.pipeline.training.negatives",
         "gigabatch.pipeline.training.checkpoint",
+        "gigabatch.pipeline.training.start",
+        "gigabatch.pipeline.training.window",
         "gigabatch.pipeline.bundle",
     ],
 }
@@ -141,6 +154,7 @@ class Pipeline:
         self.store = ArtifactStore(config.artifacts, config.name)
         self.lease = Lease(config.runs)
         require_tracking(config)
+        self.starts: list[FoundRun] = []
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
 
@@ -213,7 +227,7 @@ class Pipeline:
         return rows_of_part_here(self.config, self.engine, self.device, row)
 
     @cached_property
-    def start(self) -> Start | None:
+    def start(self) -> EncodeStart | None:
         """What the encode stage starts from, found once: later steps of `current` change nothing here."""
         return find_start(self.config, self.engine)
 
@@ -484,8 +498,9 @@ class Encoded:
     @cached_property
     def config(self) -> RunConfig:
         """The run's configuration, with the train settings that it leaves to the rule filled in."""
-        config, rows = self.features.pipeline.config, self._resident("train")
-        return config.model_copy(update={"train": settle(config.train, len(rows), id_sizes(rows.schema))})
+        config, schema = self.features.pipeline.config, self._resident("train").schema
+        warm = self.start is not None
+        return config.model_copy(update={"train": settle(config.train, self.num_trained, id_sizes(schema), warm)})
 
     @property
     def train_settings(self) -> WholeTrainSettings:
@@ -497,14 +512,99 @@ class Encoded:
     @property
     def ruled(self) -> list[str]:
         """What the rule filled in, in words; nothing where all was set."""
-        text = rule_text(self.features.pipeline.config.train, self.train_settings, self.features.rows["train"])
+        text = rule_text(self.features.pipeline.config.train, self.train_settings, self.num_trained)
         return [text] if text else []
 
+    @cached_property
+    def _start(self) -> tuple[Start | None, str]:
+        """What the training starts from, and why it starts cold where a start is asked for and it does."""
+        pipeline, config = self.features.pipeline, self.features.pipeline.config
+        name = config.train.start_from
+        if name is None:
+            return None, ""
+        if run_link(config, name) == home_of(config) / CURRENT and not os.path.lexists(home_of(config) / CURRENT):
+            return None, f"Trained cold: train.start_from is {name}, and no run of {config.name} is current yet."
+        found = find_run(config, name)
+        pipeline.starts.append(found)  # whose lease keeps it from gc as long as the pipeline is there
+        start, preprocessor = Start.load(found.path, pipeline.engine), self.preprocessor
+        spec = start.spec_after(model_spec(preprocessor, config))
+        loss = target_loss(self.features.schema, config.train.losses).description
+        try:
+            start.require_unchanged(preprocessor, spec, loss)
+        except ChangedError as error:
+            if config.train.changed == "refuse":
+                raise
+            return None, f"Trained cold (train.changed=cold): {error}"
+        return start, ""
+
+    @property
+    def start(self) -> Start | None:
+        """The run that the training goes on from; None where it starts cold.
+
+        Raises
+        ------
+        RunError, BundleError, TrainingError
+            Where `train.start_from` names no run that can be used, or one that does not fit (`train.changed`).
+        """
+        return self._start[0]
+
+    @cached_property
+    def window(self) -> Window | None:
+        """The train rows that are trained on; None where all are.
+
+        Raises
+        ------
+        DataError
+            Where the rows have no time, or none is new to the start.
+        """
+        config, start = self.features.pipeline.config, self.start
+        settings = config.train.window
+        if start is None or settings is None or settings.since is None:
+            return None
+        times = split_times(self.features, "train")
+        if times is None:
+            raise DataError(
+                "train.window: rows are chosen by time, and the schema has no time column. Name it in the recipe's "
+                "settings, or set train.window=null, which trains on all rows."
+            )
+        return choose_rows(times, start.bundle.info, settings.replay, config.seed)
+
+    @property
+    def num_trained(self) -> int:
+        """Rows of an epoch, as far as they fill batches."""
+        return self.features.rows["train"] if self.window is None else len(self.window.rows)
+
+    def _trained_rows(self) -> PackedTable:
+        """The train split's packed rows that are trained on, where they lie."""
+        rows = self._resident("train")
+        if self.window is None:
+            return rows
+        if self.handed is not None:
+            return PackedTable(rows.words[torch.from_numpy(self.window.rows).to(rows.device)], rows.schema)
+        return PackedTable.load(self._windowed(self.window).path)
+
+    def _windowed(self, window: Window) -> Artifact:
+        """The packed rows of a window, from where every residency can take them."""
+        table = PackedTable.load(self.artifact.path / "train")
+        rows = hashlib.blake2b(window.rows.tobytes(), digest_size=16).hexdigest()
+        key = artifact_key(
+            "window", {"encode": self.artifact.key, "rows": rows}, {}, source_hash(["gigabatch.loaders"])
+        )
+
+        def write(folder: Path) -> dict[str, Any]:
+            with PackedWriter(folder, table.schema, len(window.rows)) as writer:
+                for places in torch.from_numpy(window.rows).split(WINDOW_BLOCK):
+                    writer.write(PackedTable(table.words[places], table.schema))
+            return {"rows": len(window.rows)}
+
+        return self.features.pipeline.store.build("window", key, write)
+
     def shuffled(self) -> Artifact:
-        """The train split in a global random order, of which blocks can be streamed."""
-        stored, seed = PackedShards(self.artifact.path / "train"), self.features.pipeline.config.seed
+        """The rows that are trained on in a global random order, of which blocks can be streamed."""
+        stored, seed = PackedShards(self._train_path), self.features.pipeline.config.seed
         sources = source_hash(["gigabatch.features.schema", "gigabatch.loaders"])
-        key = artifact_key("shuffled", {"encode": self.artifact.key}, {"seed": seed}, sources)
+        inputs = {"encode": self.artifact.key} | ({} if self.window is None else {"window": self._train_path.name})
+        key = artifact_key("shuffled", inputs, {"seed": seed}, sources)
 
         def write(folder: Path) -> dict[str, Any]:
             write_shuffled(stored.parts(), folder, stored.schema, stored.num_rows, seed)
@@ -512,18 +612,22 @@ class Encoded:
 
         return self.features.pipeline.store.build("shuffled", key, write)
 
+    @property
+    def _train_path(self) -> Path:
+        return self.artifact.path / "train" if self.window is None else self._windowed(self.window).path
+
     def train_source(self) -> BatchSource:
-        """Batches of the train split from where `train.residency` wants its rows, which the log says.
+        """Batches of the train split, or of its window, from where `train.residency` wants the rows; the log says it.
 
         Rows that were handed over in memory go from there to where a model trains.
         """
         config, device = self.features.pipeline.config, self.features.pipeline.device
-        if (handed := self.handed) is not None:
-            table, kind = handed.tables["train"], "host" if device == "cpu" else "device"
+        if self.handed is not None:
+            table, kind = self._trained_rows(), "host" if device == "cpu" else "device"
             log.info("residency %s: %s rows were handed over in memory", kind, f"{len(table):,}")
             size = batch_size_for(len(table), self.train_settings)
             return open_source(table, kind, size, device=device, seed=config.seed, drop_last=True)
-        stored, valid = (PackedShards(self.artifact.path / split) for split in ("train", "valid"))
+        stored, valid = PackedShards(self._train_path), PackedShards(self.artifact.path / "valid")
         # Beside the train split lies valid as it is evaluated, which has rows of negatives too.
         copies = 1 if config.train.negatives is None else 1 + config.train.negatives.per_positive
         residency = residency_here([stored, *[valid] * copies], device, available_memory(), config.train.residency)
@@ -539,22 +643,32 @@ class Encoded:
         """The trained bundle and metrics.jsonl as an artifact. A run that was killed goes on from its checkpoint."""
         pipeline, config = self.features.pipeline, self.config
         raw = config.to_dict()
-        settings = {"model": raw["model"], "train": raw["train"], "seed": config.seed, "device": pipeline.device}
-        key = artifact_key("train", {"encode": self.key}, settings, source_hash(SOURCES["train"]))
+        start = self.start
+        if start is None and not config.train.epochs:
+            raise TrainingError(f"train.epochs=0: there is nothing to start from. {self._start[1]}")
+        # Of a start what it holds matters, not what it is called; without one, nothing that asks for it.
+        asks = ("start_from", "changed") if start is not None else ("start_from", "changed", "new_rows", "window")
+        train = {name: value for name, value in raw["train"].items() if name not in asks}
+        settings = {"model": raw["model"], "train": train, "seed": config.seed, "device": pipeline.device}
+        inputs = {"encode": self.key} | ({} if start is None else {"start": start.key})
+        key = artifact_key("train", inputs, settings, source_hash(SOURCES["train"]))
         work = pipeline.store.root / CHECKPOINTS / key
         pipeline.store.use(CHECKPOINTS, key)
 
         def write(folder: Path) -> dict[str, Any]:
             started = time.perf_counter()
             work.mkdir(parents=True, exist_ok=True)
-            trained, bundle = self._train(work)
+            trained, bundle, told = self._train(work)
             bundle.save(folder / "model")
+            trained.record.save(folder / TRAINING)
             shutil.copy(work / "metrics.jsonl", folder / "metrics.jsonl")
             seconds = time.perf_counter() - started
             _ = self.artifact  # waits: no model is kept whose rows could not be
             kept = ("rows", "best_epoch", "steps", "skipped_steps", "earlier_rows")
             # Those of a process that was killed count up to the checkpoint, as its rows do.
-            return {name: getattr(trained, name) for name in kept} | {"seconds": trained.earlier_seconds + seconds}
+            return (
+                {name: getattr(trained, name) for name in kept} | told | {"seconds": trained.earlier_seconds + seconds}
+            )
 
         if pipeline.store.find("train", key) is not None and not work.exists():
             _ = self.artifact
@@ -565,12 +679,17 @@ class Encoded:
             shutil.rmtree(work, ignore_errors=True)
         return artifact
 
-    def _train(self, work: Path) -> tuple[Trained, Bundle]:
+    def _train(self, work: Path) -> tuple[Trained, Bundle, dict[str, Any]]:
+        """The trained model, its bundle, and what the artifact's manifest says of the start."""
         pipeline, config = self.features.pipeline, self.features.pipeline.config
         preprocessor, device, settings = self.preprocessor, pipeline.device, self.train_settings
         require_positives(config, preprocessor)
         loss = target_loss(self.features.schema, settings.losses)
-        spec = model_spec(preprocessor, config)
+        spec, start, window = model_spec(preprocessor, config), self.start, self.window
+        if self._start[1]:
+            log.warning("train.start_from: %s", self._start[1])
+        if start is not None:
+            spec = start.spec_after(spec)
         source, rows = self.train_source(), self._resident("train")
         for text in large_tables(spec, [column.name for column in preprocessor.tensor_schema.ids], free_memory(device)):
             log.warning(text)
@@ -584,9 +703,15 @@ class Encoded:
             valid = valid.to(source.device)
         # A failure of the thread that writes the rows ends the training at its next step.
         watched = {"after_step": lambda _: writing.check()} if isinstance(writing := self.made, Writing) else {}
+        held = held_ids(rows)
         with torch.random.fork_rng(range(torch.cuda.device_count()) if device != "cpu" else []):
+            model, carried = new_model(spec, rows, config.seed), None
+            if start is not None:
+                carried = start.carry(preprocessor, model, settings.new_rows, held)
+                for text in [carried.note()] + ([] if window is None else [window.note()]):
+                    log.info("train.start_from: %s", text)
             trained = train_model(
-                new_model(spec, rows, config.seed),
+                model,
                 source,
                 valid,
                 loss,
@@ -595,17 +720,46 @@ class Encoded:
                 device=device,
                 folder=work,
                 negatives=negatives,
+                start=carried,
                 **watched,
             )
-        period = training_period(self.features)
+        period = self._period(start) if settings.epochs else {}
+        if start is not None and not settings.epochs:
+            period = {name: start.bundle.info[name] for name in PERIOD if name in start.bundle.info}
         info = {"name": config.name, "recipe": config.recipe, "seed": config.seed, "loss": loss.description, **period}
+        told: dict[str, Any] = {}
+        seen = held if window is None else held_ids(self._trained_rows())
+        if not settings.epochs:
+            seen = {name: torch.zeros_like(ids) for name, ids in seen.items()}
+        if start is not None and carried is not None:
+            info["started_from"] = start.lineage
+            seen = {name: ids | carried.record.trained[name] for name, ids in seen.items()}
+            told["started"] = start.lineage | {"moments": carried.moments, "columns": carried.columns}
+            told["started"] |= {} if window is None else {"window": window.counts()}
+            told["notes"] = [carried.note()] + ([] if window is None else [window.note()])
+        elif self._start[1]:
+            told["notes"] = [self._start[1]]
+        trained.record = replace(trained.record, trained=seen)
         workflow = self.features.workflow
         if workflow is not None:
             try:
                 workflow = workflow.serving(self.features.schema.names("categorical", "continuous"))
             except DataError as error:  # the model is served from rows of the features stage alone, and says why
                 workflow, info["raw_refused"] = None, str(error)
-        return trained, Bundle(preprocessor, trained.model, info, device, workflow)
+        return trained, Bundle(preprocessor, trained.model, info, device, workflow), told
+
+    def _period(self, start: Start | None) -> dict[str, Any]:
+        """First and last moment that the model, or one that it goes on from, was fitted or selected on; and the train
+        rows by time, for a window that begins after them. Nothing without a time column."""
+        found = training_period(self.features)
+        if not found:
+            return {}
+        if start is not None and "trained_until" in start.bundle.info:
+            before = start.bundle.info
+            found["trained_from"] = min(found["trained_from"], before["trained_from"])
+            found["trained_until"] = max(found["trained_until"], before["trained_until"])
+        times = split_times(self.features, "train")
+        return found if times is None else found | {"train_times": times_held(times)}
 
     def publish(self, trained: Artifact, promote: bool = True) -> Run:
         """Evaluate a trained artifact and put the run's folder in place, then point runs/<name>/latest at it.
@@ -625,7 +779,7 @@ class Encoded:
                 config=config,
                 engine=pipeline.engine,
                 rows=features.rows,
-                notes=[*features.notes, *self.ruled],
+                notes=[*features.notes, *self.ruled, *trained.manifest.get("notes", ())],
                 stages=artifacts,
                 evaluated=evaluation_data(features, self.preprocessor, tables, ("valid", "test"), "test"),
             )
@@ -761,6 +915,16 @@ def write_features(tables: FeatureTables, folder: Path, rows_per_part: int) -> d
     if tables.workflow is not None:
         tables.workflow.save(folder / "workflow")
     return {split: len(frame) for split, frame in tables.splits.items()}
+
+
+def split_times(features: Features, split: str) -> np.ndarray | None:
+    """The time of each row of a split, [N] in row order, as the features stage has it; None without a time column."""
+    time_column = features.schema.only("time")
+    if time_column is None:
+        return None
+    engine = load_engine(features.pipeline.engine)
+    parts = [engine.read_parquet(part, [time_column])[time_column] for part in features.parts(split)]
+    return np.concatenate([engine.to_pandas(part).to_numpy() for part in parts])
 
 
 def training_period(features: Features) -> dict[str, Any]:

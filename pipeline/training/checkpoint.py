@@ -33,6 +33,7 @@ class TrainingError(ValueError):
 class Progress:
     """What changes while training beside weights, optimizer and loader. Epochs and steps are numbers of those done.
 
+    best_moments: the optimizer's state at the best weights, as `read_moments` gives it; best_updates: of the average.
     skipped_steps: whose gradient was not finite, in the epochs that are done; skipped_in_a_row: those at their end.
     overflowed_steps: that changed nothing but the scale of a float16 loss, in the epochs that are done.
     seconds: that these steps took, in all processes; those that a killed one did not save are lost, as its steps are.
@@ -43,6 +44,8 @@ class Progress:
     best_loss: float = float("inf")
     best_epoch: int = -1  # from 0
     best_weights: dict[str, Tensor] = field(default_factory=dict)
+    best_moments: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    best_updates: int = 0
     skipped_steps: int = 0
     overflowed_steps: int = 0
     skipped_in_a_row: int = 0

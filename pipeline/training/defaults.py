@@ -20,7 +20,7 @@ REFERENCE_LR = {"lamb": 0.03, "adagrad_lamb": 0.03, "adamw": 0.003, "cowclip": 0
 MOST_LR = 4 / 3  # times the reference
 
 
-def settle(settings: TrainSettings, rows: int, num_ids: Sequence[int]) -> WholeTrainSettings:
+def settle(settings: TrainSettings, rows: int, num_ids: Sequence[int], warm: bool = False) -> WholeTrainSettings:
     """The settings with what they leave out filled in, by a rule of the train split's rows and id columns.
 
     Parameters
@@ -31,6 +31,8 @@ def settle(settings: TrainSettings, rows: int, num_ids: Sequence[int]) -> WholeT
         Of the train split; with drawn negatives, positives.
     num_ids
         Rows of each id column's table, as `id_sizes` gives them.
+    warm
+        Whether the training goes on from another's weights.
 
     Returns
     -------

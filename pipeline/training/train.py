@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -33,6 +33,7 @@ from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model
 from gigabatch.models.modes import modes_kept
 from gigabatch.models.optimizers.ema import WeightAverage
+from gigabatch.models.optimizers.moments import moment_kinds, read_moments
 from gigabatch.models.optimizers.precision import choose_precision
 from gigabatch.models.optimizers.registry import OPTIMIZERS, build_optimizer
 from gigabatch.models.optimizers.schedule import Schedule, build_schedule
@@ -49,6 +50,7 @@ from gigabatch.pipeline.training.checkpoint import (
     save_checkpoint,
 )
 from gigabatch.pipeline.training.defaults import id_sizes, settle
+from gigabatch.pipeline.training.start import Carried, TrainingRecord
 from gigabatch.pipeline.training.target_scales import target_scales
 from gigabatch.pipeline.training.train_step import TrainStep, hold_in_tensors, use_cuda_graph
 
@@ -70,13 +72,15 @@ class Trained:
         The learning curve: dicts of step, epoch, train_loss (None where all of its steps were skipped) and lr, and at
         the end of an epoch valid_loss and loss, the description of both.
     best_epoch
-        From 0, the one whose weights these are.
+        From 0, the one whose weights these are; -1 where none was trained (`epochs: 0`).
     steps, rows
         Those trained on, all epochs together.
     skipped_steps
         Those of `steps` that changed nothing, because their loss or gradient was not finite.
     earlier_rows, earlier_seconds
         Of `rows`, those up to the checkpoint that this process went on from, and the seconds that they took.
+    record
+        The optimizer's state at the step of these weights, for a training that goes on from here.
     """
 
     model: Model
@@ -87,6 +91,7 @@ class Trained:
     skipped_steps: int = 0
     earlier_rows: int = 0
     earlier_seconds: float = 0.0
+    record: TrainingRecord = field(default_factory=TrainingRecord)
 
 
 def train_model(
@@ -101,6 +106,7 @@ def train_model(
     folder: Path,
     after_step: Callable[[int], None] = lambda step: None,
     negatives: ImplicitBatches | None = None,
+    start: Carried | None = None,
 ) -> Trained:
     """Train `model` (in place) and return it with the weights that `settings.select` asks for.
 
@@ -127,6 +133,8 @@ def train_model(
         Called with the number of steps done.
     negatives
         Drawn anew each epoch for the rows of `train`, which are positives then; `valid_table` has its own.
+    start
+        Of `Start.carry`, which has given `model` its weights: the optimizer goes on from its state.
 
     Returns
     -------
@@ -167,9 +175,9 @@ def train_model(
         negatives.use_kernels(settings.kernels)
     loader, batch_size = BatchLoader(source, device=device), source.batch_size
     steps_per_epoch = len(loader)
-    schedule = build_schedule(
-        settings.schedule, settings.lr_max, steps_per_epoch * settings.epochs, **settings.schedule_settings
-    )
+    num_steps = steps_per_epoch * settings.epochs
+    kind, further = (settings.schedule, settings.schedule_settings) if num_steps else ("constant", {})
+    schedule = build_schedule(kind, settings.lr_max, max(num_steps, 1), **further)
     model.to(device)
     model.require_targets([target.task for target in source.schema.targets])
     if not model.target_scales:
@@ -178,6 +186,8 @@ def train_model(
     losses = torch.zeros(steps_per_epoch, device=device)
     step = make_step(model, loss, settings, device, average, negatives)
     optimizer, precision = step.optimizer, step.precision
+    if start is not None:
+        start.put_into(model, optimizer, average)
     log.info("training in %s on %s: %s", precision.name, device, precision.reason)
     state = TrainingState(model, optimizer, loader, losses, precision, average, step.loss_scale)
     done, started = Progress(), time.perf_counter()
@@ -187,7 +197,7 @@ def train_model(
         log.info(
             "training goes on at step %s of %s, after %.1f s",
             f"{done.step:,}",
-            f"{schedule.num_steps:,}",
+            f"{num_steps:,}",
             done.seconds,
         )
     earlier_rows, earlier_seconds = done.step * batch_size, done.seconds
@@ -197,10 +207,15 @@ def train_model(
     if use_cuda_graph(settings.cuda_graph, losses.device, optimizer, schedule, obstacle, settings.kernels):
         step.capture(source.schema, batch_size, required=settings.cuda_graph == "on")
 
-    total_rows = schedule.num_steps * batch_size
+    total_rows = num_steps * batch_size
+    if not num_steps:
+        valid_loss = table_loss(evaluated(state), valid_table, loss, device)
+        told = {"step": 0, "epoch": 0.0, "train_loss": None, "lr": settings.lr_max}
+        done.curve = [told | {"valid_loss": valid_loss, "loss": loss.description}]
+        write_curve(folder / "metrics.jsonl", done.curve)
     with using_kernels(settings.kernels), progress(total_rows, "train") as bar, closing(step):
         bar.resume(earlier_rows)
-        while done.step < schedule.num_steps and not done.has_stalled(steps_per_epoch, settings.patience):
+        while done.step < num_steps and not done.has_stalled(steps_per_epoch, settings.patience):
             model.train()
             for batch in loader:
                 place = source.epoch, source.positions(done.step % steps_per_epoch)[0]
@@ -212,13 +227,14 @@ def train_model(
                     done.seconds = earlier_seconds + time.perf_counter() - started
                     save_checkpoint(checkpoint, state, done)
                 after_step(done.step)
-            end_epoch(state, done, valid_table, loss, schedule)
+            keep = settings.select == "best" and done.step < num_steps
+            end_epoch(state, done, valid_table, loss, schedule, keep)
             bar.advance(0, f"valid loss ({loss.description}) {done.curve[-1]['valid_loss']:.5f}")
             # Before the checkpoint, so that a run killed between the two does not skip the last lines.
             write_curve(folder / "metrics.jsonl", done.curve)
             # Of the last epoch there is none: it would be several times the bundle, which is written next, and a run
             # that is killed in between repeats no more than from a checkpoint to the next.
-            if done.step < schedule.num_steps and not done.has_stalled(steps_per_epoch, settings.patience):
+            if done.step < num_steps and not done.has_stalled(steps_per_epoch, settings.patience):
                 done.seconds = earlier_seconds + time.perf_counter() - started
                 save_checkpoint(checkpoint, state, done)
 
@@ -228,10 +244,17 @@ def train_model(
         log.info(
             "stopped after epoch %d of %d: no lower valid loss since %d", epochs, settings.epochs, done.best_epoch + 1
         )
-    model.load_state_dict(done.best_weights if settings.select == "best" else evaluated(state).state_dict())
-    best = done.best_epoch if settings.select == "best" else epochs - 1
+    best = done.best_epoch if settings.select == "best" and num_steps else epochs - 1
+    if best < epochs - 1:
+        moments, updates = done.best_moments, done.best_updates
+    else:
+        moments, updates = read_moments(model, optimizer), 0 if average is None else average.num_updates
+    record = TrainingRecord(moments, moment_kinds(model, optimizer), updates)
+    weights = done.best_weights if settings.select == "best" and num_steps else evaluated(state).state_dict()
+    model.load_state_dict(weights)
     rows = done.step * batch_size
-    return Trained(model, done.curve, best, done.step, rows, done.skipped_steps, earlier_rows, earlier_seconds)
+    skipped = done.skipped_steps
+    return Trained(model, done.curve, best, done.step, rows, skipped, earlier_rows, earlier_seconds, record)
 
 
 def model_spec(preprocessor: Preprocessor, config: RunConfig) -> ModelSpec:
@@ -333,9 +356,17 @@ def optimizer_of(model: nn.Module, settings: WholeTrainSettings) -> tuple[Any, f
 
 
 def end_epoch(
-    state: TrainingState, done: Progress, valid_table: PackedTable, loss: TargetLoss, schedule: Schedule
+    state: TrainingState,
+    done: Progress,
+    valid_table: PackedTable,
+    loss: TargetLoss,
+    schedule: Schedule,
+    keep_moments: bool,
 ) -> None:
-    """Read the epoch's losses, measure the valid split, remember the best weights."""
+    """Read the epoch's losses, measure the valid split, remember the best weights.
+
+    keep_moments: and the optimizer's state that belongs to them, which the epochs that follow move.
+    """
     per_epoch = len(state.losses)
     epoch = done.step // per_epoch
     host = state.losses.cpu()
@@ -381,6 +412,8 @@ def end_epoch(
     if valid_loss < done.best_loss:
         done.best_loss, done.best_epoch = valid_loss, epoch - 1
         done.best_weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        done.best_moments = read_moments(state.model, state.optimizer) if keep_moments else {}
+        done.best_updates = 0 if state.average is None else state.average.num_updates
 
 
 def skipped_at_end(losses: Tensor, done: Progress) -> int:

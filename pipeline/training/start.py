@@ -1,0 +1,418 @@
+"""Warm start: a training that goes on from an earlier run's weights and optimizer, over vocabularies that have grown.
+
+Rows of embedding tables follow the values that they stand for, whatever id these have now, and their optimizer rows
+with them. Everything else is carried as it is: dense weights, batch norm, target scales, moments, numbers of steps.
+What a model remembers of the train rows (`Model.remembered`) is tonight's. Nothing here depends on versions of the
+code: a run's folder holds names, settings and tensors, and one that lacks the optimizer starts with fresh moments.
+
+Shapes: V ids of a column (rows of its tables), D width of a table.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from gigabatch.features.encoding.preprocessor import Preprocessor
+from gigabatch.features.errors import UNREADABLE, DataError
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.errors import ModelError
+from gigabatch.models.layers.embeddings import EmbeddingTables
+from gigabatch.models.model import Model
+from gigabatch.models.optimizers.ema import WeightAverage
+from gigabatch.models.optimizers.moments import Moments, moment_kinds, write_moments
+from gigabatch.models.shelf import ModelSpec, spec_of
+from gigabatch.pipeline.bundle import WEIGHTS, Bundle, load_bundle
+from gigabatch.pipeline.store.keys import BLAKE2B, file_checksum
+from gigabatch.pipeline.training.checkpoint import TrainingError
+
+log = logging.getLogger(__name__)
+FOLDER, TENSORS, RECORD = "training", "optimizer.safetensors", "optimizer.json"
+FORMAT = 1
+SEPARATOR = "|"  # between the name of a parameter and that of its state
+TRAINED = "trained rows of"  # no parameter's name: it has spaces
+ADVICE = (
+    "Set preprocess.from to the same run, which keeps ids, fills and scales; or set train.changed=cold, which then "
+    "trains anew and says so."
+)
+
+
+class ChangedError(TrainingError):
+    """A training cannot go on from a run, because its data or its model are others now; the message says which."""
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """What a run keeps of its training beside the weights, in `training/`.
+
+    moments: of the optimizer, at the step of the weights that were selected; by the parameter's name. kinds: what they
+    mean, see `moment_kinds`; empty where none were saved. ema_updates: of the average that the weights are, else 0.
+    trained: by id column, bool [V]: which rows any training of the lineage has seen.
+    """
+
+    moments: Moments = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
+    ema_updates: int = 0
+    trained: dict[str, Tensor] = field(default_factory=dict)
+
+    def save(self, folder: Path) -> None:
+        """Write `optimizer.safetensors` and `optimizer.json` to `folder`: the same bytes for the same record."""
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {
+            f"{name}{SEPARATOR}{key}": value for name, state in self.moments.items() for key, value in state.items()
+        }
+        tensors |= {f"{TRAINED}{SEPARATOR}{name}": rows.to(torch.uint8) for name, rows in self.trained.items()}
+        save_file({name: value.cpu() for name, value in tensors.items()}, folder / TENSORS)
+        content = {"format": FORMAT, "kinds": self.kinds, "ema_updates": self.ema_updates}
+        (folder / RECORD).write_text(json.dumps(content, indent=1, sort_keys=True, allow_nan=False))
+
+    @classmethod
+    def load(cls, folder: Path) -> TrainingRecord | None:
+        """What `save` wrote; None where there is no such folder, as in runs of older versions.
+
+        Raises
+        ------
+        TrainingError
+            For files that are damaged, or of a later format.
+        """
+        if not folder.is_dir():
+            return None
+        try:
+            content = json.loads((folder / RECORD).read_text())
+            if content["format"] != FORMAT:
+                raise TrainingError(f"{folder}: format {content['format']}, this version reads {FORMAT}.")
+            moments: Moments = {}
+            trained = {}
+            for name, value in load_file(folder / TENSORS, device="cpu").items():
+                owner, _, key = name.partition(SEPARATOR)
+                if owner == TRAINED:
+                    trained[key] = value.bool()
+                else:
+                    moments.setdefault(owner, {})[key] = value
+            return cls(moments, dict(content["kinds"]), int(content["ema_updates"]), trained)
+        except TrainingError:
+            raise
+        except (*UNREADABLE, SafetensorError) as error:
+            raise TrainingError(f"{folder}: missing or damaged ({error}). Take another run to start from.") from error
+
+
+@dataclass(frozen=True)
+class Start:
+    """An earlier run as another training goes on from it.
+
+    run: its id. weights: the checksum of its weights. key: checksums of everything that the new training takes of it.
+    """
+
+    run: str
+    bundle: Bundle
+    record: TrainingRecord | None
+    weights: str
+    key: dict[str, str]
+
+    @classmethod
+    def load(cls, run: Path, engine: str) -> Start:
+        """From a run's folder, which has been verified; engine: of the preprocessor that it is held against.
+
+        Raises
+        ------
+        BundleError, TrainingError
+            Where a file cannot be used.
+        """
+        names = [f"model/{name}" for name in (WEIGHTS, "bundle.json")]
+        names += [f"{FOLDER}/{name}" for name in (TENSORS, RECORD) if (run / FOLDER / name).exists()]
+        key = {name: file_checksum(run / name) for name in names}
+        bundle, record = load_bundle(run / "model", engine=engine), TrainingRecord.load(run / FOLDER)
+        return cls(run.name, bundle, record, file_checksum(run / "model" / WEIGHTS, BLAKE2B), key)
+
+    @property
+    def lineage(self) -> dict[str, Any]:
+        """What the info of a bundle that goes on from here says of it: `warm_starts` since the last cold training."""
+        before = self.bundle.info.get("started_from") or {}
+        return {"run": self.run, "weights": self.weights, "warm_starts": int(before.get("warm_starts", 0)) + 1}
+
+    def spec_after(self, spec: ModelSpec) -> ModelSpec:
+        """`spec` with the widths of this start's tables where its settings leave them to a rule of the vocabularies."""
+        before = spec_of(self.bundle.model)
+        if spec.name != before.name:
+            return spec
+        kind = type(self.bundle.model)
+        settings = kind.settings_after(spec.settings, spec.inputs, before.settings, before.inputs)
+        return ModelSpec(spec.name, spec.inputs, settings)
+
+    def require_unchanged(self, preprocessor: Preprocessor, spec: ModelSpec, loss: str) -> None:
+        """Raise `ChangedError`, which names all that is another now, unless weights can be carried over.
+
+        spec: of the model that is to be trained, by `spec_after`. loss: what its loss is, in words.
+        """
+        if found := [*self._changed_data(preprocessor), *self._changed_model(spec, loss)]:
+            raise ChangedError(f"train.start_from: run {self.run} was trained with {'; '.join(found)}. {ADVICE}")
+        try:
+            rows = self.rows(preprocessor)
+            with torch.device("meta"):
+                model = spec.build()
+            model.origins(self.bundle.model, [column.origin for column in rows])
+        except (DataError, ModelError) as error:
+            raise ChangedError(f"train.start_from: run {self.run} cannot be carried over: {error} {ADVICE}") from error
+
+    def _changed_data(self, preprocessor: Preprocessor) -> list[str]:
+        old, new = self.bundle.preprocessor, preprocessor
+        found = []
+        before, now = old.tensor_schema, new.tensor_schema
+        names = (
+            ("id columns", [column.name for column in before.ids], [column.name for column in now.ids]),
+            ("float columns", list(before.floats), list(now.floats)),
+        )
+        for what, was, is_now in names:
+            if was != is_now:
+                found.append(f"other {what} ({_difference(was, is_now)})")
+        if before.targets != now.targets:
+            found.append(f"other targets ({_listed(before.targets)}; now {_listed(now.targets)})")
+        entities = [name for name in ("user", "item") if old.schema.entity(name) != new.schema.entity(name)]
+        found += [f"another {name} (features.entities)" for name in entities]
+        both = [name for name in new.schema.names("continuous") if name in old.fills]
+        for name in both:
+            was, is_now = old.fills[name], new.fills[name]
+            if (was.value, was.indicator, was.silent) != (is_now.value, is_now.indicator, is_now.silent):
+                found.append(f"another fill of {name!r} ({was.value:.6g}, now {is_now.value:.6g})")
+            was, is_now = old.scales.get(name), new.scales.get(name)
+            if was != is_now:
+                found.append(f"another scale of {name!r} ({_scale(was)}, now {_scale(is_now)})")
+        for name, vocabulary in new.vocabularies.items():
+            if name in old.vocabularies and old.vocabularies[name].layout != vocabulary.layout:
+                found.append(f"another layout of the ids of {name!r} ({old.vocabularies[name].layout})")
+        return found
+
+    def _changed_model(self, spec: ModelSpec, loss: str) -> list[str]:
+        before = spec_of(self.bundle.model)
+        if before.name != spec.name:
+            return [f"the model {before.name}, now {spec.name}"]
+        was, is_now = asdict(before.settings), asdict(spec.settings)
+        if (
+            "embedding_widths" in was
+            and before.inputs.num_ids
+            and len(before.inputs.num_ids) == len(spec.inputs.num_ids)
+        ):
+            # Widths are compared as they are, whether a rule gave them or they were set.
+            was["embedding_widths"] = before.settings.widths(before.inputs.num_ids)
+            is_now["embedding_widths"] = spec.settings.widths(spec.inputs.num_ids)
+        found = [f"model.{key} {was[key]}, now {is_now[key]}" for key in was if was[key] != is_now[key]]
+        trained_by = self.bundle.info.get("loss", loss)
+        return found + ([f"the loss {trained_by}, now {loss}"] if trained_by != loss else [])
+
+    def rows(self, preprocessor: Preprocessor) -> list[ColumnRows]:
+        """Of each id column, where its ids come from; `DataError` where a column's values are of another kind."""
+        old, now = self.bundle.preprocessor.vocabularies, preprocessor.tensor_schema.ids
+        return [_column_rows(column.name, old[column.name], preprocessor.vocabularies[column.name]) for column in now]
+
+    def carry(self, preprocessor: Preprocessor, model: Model, new_rows: str, held: Mapping[str, Tensor]) -> Carried:
+        """Give `model`, built anew for `preprocessor`, this run's weights, in place.
+
+        Parameters
+        ----------
+        preprocessor
+            That `require_unchanged` has found to fit.
+        model
+            On the host, with what it remembers of the train rows.
+        new_rows
+            Where a table's row of a new value starts: `mean` of the column's values that were trained, or at the row
+            that it had as an `unseen` one.
+        held
+            Which ids of each column the train rows hold (`held_ids`), for the report.
+
+        Returns
+        -------
+        Carried
+            The optimizer's part, and what became of each column's values.
+        """
+        columns = self.rows(preprocessor)
+        origins = model.origins(self.bundle.model, [column.origin for column in columns])
+        of_column = _columns_of_tables(model)
+        trained = self._trained(columns)
+        weights = self.bundle.model.state_dict()
+        record = self.record or TrainingRecord()
+        moments: Moments = {}
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                state = record.moments.get(name)
+                if parameter not in origins:
+                    parameter.copy_(weights[name])
+                    if state is not None:
+                        moments[name] = dict(state)
+                    continue
+                origin, place = origins[parameter], of_column[parameter]
+                _carry_rows(parameter, weights[name], origin)
+                if place is not None:  # a new combination of a cross starts as in a cold training
+                    fresh = (origin < 0).nonzero()[:, 0]
+                    parameter[fresh] = _new_rows(
+                        weights[name], columns[place], trained[columns[place].name], fresh, new_rows
+                    )
+                if state is not None:
+                    moments[name] = {key: _grown(value, origin) for key, value in state.items()}
+            for name, buffer in model.named_buffers():
+                if name in weights and name.partition(".")[0] not in (*model.remembered, "saved_target_scales"):
+                    buffer.copy_(weights[name])
+        model.scale_targets(self.bundle.model.target_scales)
+        seen = {
+            column.name: torch.where(column.origin >= 0, trained[column.name][column.origin.clamp(min=0)], False)
+            for column in columns
+        }
+        kept = TrainingRecord(moments, record.kinds, record.ema_updates, seen)
+        absent = {column.name: (column.origin >= 0) & ~held[column.name] for column in columns}
+        counts = [column.counts | {"absent": int(absent[column.name][column.first :].sum())} for column in columns]
+        return Carried(self.run, kept, self.record is not None, counts)
+
+    def _trained(self, columns: Sequence[ColumnRows]) -> dict[str, Tensor]:
+        """Which rows of each column this run's lineage has trained, bool [V of this run].
+
+        Runs of older versions do not say; of them those of the values that their train split held.
+        """
+        if self.record is not None:
+            return self.record.trained
+        found = {}
+        for column in columns:
+            vocabulary = self.bundle.preprocessor.vocabularies[column.name]
+            counted = torch.as_tensor(vocabulary.counts.to_numpy() > 0)
+            found[column.name] = torch.cat([torch.zeros(column.first, dtype=torch.bool), counted])
+        return found
+
+
+@dataclass(frozen=True)
+class ColumnRows:
+    """Where the ids of a column come from.
+
+    origin: int64 [V], the id that each id's value had in the start, -1 for a new value. unseen: int64 [V], the id that
+    the start gives a new value, one of the unseen ones; elsewhere `origin`. first: the first value's id.
+    counts: `carried`, `new` and `dropped` values.
+    """
+
+    name: str
+    origin: Tensor
+    unseen: Tensor
+    first: int
+    counts: dict[str, Any]
+
+
+def _difference(was: Sequence[str], is_now: Sequence[str]) -> str:
+    gone, came = ([name for name in one if name not in other] for one, other in ((was, is_now), (is_now, was)))
+    parts = [f"without {', '.join(came)}"] * bool(came) + [f"with {', '.join(gone)}"] * bool(gone)
+    return " and ".join(parts) or f"in the order {', '.join(was)}"
+
+
+def _listed(targets: Sequence[Any]) -> str:
+    return ", ".join(f"{target.name}: {target.task} of {target.num_outputs}" for target in targets)
+
+
+def _scale(scale: Any) -> str:
+    return "none" if scale is None else f"mean {scale.mean:.6g}, deviation {scale.std:.6g}"
+
+
+def _column_rows(name: str, old: Any, new: Any) -> ColumnRows:
+    given = torch.as_tensor(_host(old.encode(new.values))).long()
+    first = new.layout.first
+    special = torch.arange(first)  # padding, null and unseen: the layouts are one
+    origin = torch.where(given >= first, given, -1)
+    num_carried = int((origin >= 0).sum())
+    counts = {
+        "column": name,
+        "carried": num_carried,
+        "new": len(origin) - num_carried,
+        "dropped": len(old.values) - num_carried,
+    }
+    return ColumnRows(name, torch.cat([special, origin]), torch.cat([special, given]), first, counts)
+
+
+def _host(array: Any) -> Any:
+    return array.get() if hasattr(array, "get") else array
+
+
+def _columns_of_tables(model: Model) -> dict[Any, int | None]:
+    """Place of the id column that each embedding table is of; None for one of no single column."""
+    modules = [module for module in model.modules() if isinstance(module, EmbeddingTables)]
+    return {table: place for module in modules for table, place in zip(module.weights, module.columns, strict=True)}
+
+
+def _carry_rows(table: Tensor, old: Tensor, origin: Tensor) -> None:
+    """Rows of `table` [V, D] that have an origin become those of `old`."""
+    there = (origin >= 0).nonzero()[:, 0]
+    table[there] = old[origin[there]]
+
+
+def _new_rows(old: Tensor, column: ColumnRows, trained: Tensor, fresh: Tensor, rule: str) -> Tensor:
+    """Where the rows `fresh` of a table start: [number of fresh, D]."""
+    values = trained.clone()
+    values[: column.first] = False  # of null and unseen rows nothing is averaged
+    if rule == "mean" and bool(values.any()):
+        return old[values].double().mean(0).to(old.dtype).expand(len(fresh), -1)
+    return old[column.unseen[fresh]]
+
+
+def _grown(state: Tensor, origin: Tensor) -> Tensor:
+    """A table's moments by row [V, ...], zeros for new rows; what is one number for the whole table stays."""
+    if state.dim() == 0:
+        return state
+    found = state.new_zeros(len(origin), *state.shape[1:])
+    _carry_rows(found, state, origin)
+    return found
+
+
+@dataclass
+class Carried:
+    """What a training takes up beside the weights. columns: a row a column: its `ColumnRows.counts`, and `absent`, the
+    number of carried values that no row of the train split holds. has_record: whether the start kept its optimizer."""
+
+    run: str
+    record: TrainingRecord
+    has_record: bool
+    columns: list[dict[str, Any]]
+    moments: str = ""  # `carried`, or why they are fresh
+
+    def put_into(self, model: Model, optimizer: Any, average: WeightAverage | None) -> None:
+        """Give the optimizer of `model` the start's moments, and the average its number of updates.
+
+        To be called once, after the model lies on its device, and before a checkpoint is loaded or learning rates
+        become tensors. An average begins with the model's weights, which are the start's.
+        """
+        if average is not None:
+            average.num_updates = self.record.ema_updates
+        kinds = moment_kinds(model, optimizer)
+        if not self.has_record:
+            self.moments = f"fresh, as run {self.run} is of a version that kept none"
+        elif kinds != self.record.kinds:
+            name = next(
+                name for name in {**kinds, **self.record.kinds} if kinds.get(name) != self.record.kinds.get(name)
+            )
+            was, is_now = self.record.kinds.get(name, "none"), kinds.get(name, "none")
+            self.moments = f"fresh, as those of {name} are of another optimizer ({was}, now {is_now})"
+        else:
+            write_moments(model, optimizer, self.record.moments)
+            self.moments = "carried"
+        log.info("train.start_from: moments of the optimizer: %s", self.moments)
+
+    def note(self) -> str:
+        """In words, for the log and the report."""
+        parts = [
+            f"{row['column']} {row['carried']:,} carried ({row['absent']:,} of them in no train row), {row['new']:,} "
+            f"new, {row['dropped']:,} dropped"
+            for row in self.columns
+        ]
+        return f"Started from run {self.run}. Values by column: {'; '.join(parts) or 'no id columns'}."
+
+
+def held_ids(table: PackedTable) -> dict[str, Tensor]:
+    """Which ids of each column rows of the table hold: bool [V], on the host."""
+    places = {
+        column.name: torch.zeros(column.num_ids, dtype=torch.bool, device=table.device) for column in table.schema.ids
+    }
+    for words in table.words.split(1 << 20):
+        for column, held in zip(words[:, : len(places)].unbind(1), places.values(), strict=True):
+            held[column.long()] = True
+    return {name: held.cpu() for name, held in places.items()}

@@ -1,0 +1,131 @@
+"""Which rows a warm start trains on: those that its start has not seen, and a sample of the older ones.
+
+Rows are told by their time. A run keeps how many train rows lay in each of some hundred intervals of time; an interval
+that holds more rows now has got late ones, and all of its rows are trained on, since these cannot be told apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gigabatch.features.errors import DataError
+
+INTERVALS = 512
+
+
+@dataclass(frozen=True)
+class Window:
+    """Rows of the train split that are trained on.
+
+    rows: int64, ascending places in the split. new: rows later than the start's last train row. late: rows that have
+    come since into the times that the start was trained on, and `late_trained` those of the intervals that hold them.
+    replayed: older rows that were drawn. gone: rows that the start held and that are no longer there.
+    """
+
+    rows: np.ndarray
+    new: int
+    late: int
+    late_trained: int
+    replayed: int
+    gone: int
+
+    def counts(self) -> dict[str, int]:
+        """The numbers, and that of all `rows`, for summaries."""
+        names = ("new", "late", "late_trained", "replayed", "gone")
+        return {"rows": len(self.rows)} | {name: getattr(self, name) for name in names}
+
+    def note(self) -> str:
+        """In words, for the log and the report."""
+        late = f", {self.late_trained:,} of the intervals in which {self.late:,} late ones came" if self.late else ""
+        gone = f" {self.gone:,} rows that it held are gone." if self.gone else ""
+        return (
+            f"Trained on {len(self.rows):,} rows: {self.new:,} later than those of the start{late}, and "
+            f"{self.replayed:,} older ones, drawn.{gone}"
+        )
+
+
+def times_held(times: np.ndarray) -> dict[str, list[Any]]:
+    """How many rows lie in each of at most `INTERVALS` intervals of about as many rows, as JSON types.
+
+    times: [N], whole numbers or floats. `until`: the last time of each interval, ascending; `rows`: of each interval.
+
+    Examples
+    --------
+    >>> times_held(np.array([3, 1, 1, 7]))
+    {'until': [1, 3, 7], 'rows': [2, 1, 1]}
+    """
+    ordered = np.sort(times)
+    places = np.linspace(0, len(ordered), min(INTERVALS, len(ordered)) + 1).astype("int64")[1:] - 1
+    until = np.unique(ordered[places])
+    rows = np.diff(np.searchsorted(ordered, until, side="right"), prepend=0)
+    return {"until": until.tolist(), "rows": rows.tolist()}
+
+
+def choose_rows(times: np.ndarray, info: Mapping[str, Any], replay: float, seed: int) -> Window:
+    """The rows to train on after the run whose bundle has this `info`.
+
+    Parameters
+    ----------
+    times
+        Of tonight's train split, [N], in the split's order.
+    info
+        Of the start; `train_times` are its train rows, as `times_held` has them. One of an older version has
+        `trained_until` alone, the last time of its train and valid rows: rows up to there count as old, and late ones
+        cannot be told.
+    replay
+        Rows to be drawn from the older ones, over the number of those that the start has not seen; all where fewer.
+    seed
+        Of the draw.
+
+    Returns
+    -------
+    Window
+        The rows.
+
+    Raises
+    ------
+    DataError
+        Where there is no row that the start has not seen, or its bundle tells no times.
+
+    Examples
+    --------
+    >>> window = choose_rows(np.arange(10), {"train_times": times_held(np.arange(6))}, replay=0.5, seed=1)
+    >>> window.new, window.replayed, len(window.rows)
+    (4, 2, 6)
+    """
+    held = info.get("train_times")
+    if held is None and "trained_until" not in info:
+        raise DataError(
+            "train.window: the run to start from tells no times, as one trained without a time column. Set "
+            "train.window=null, which trains on all rows."
+        )
+    until = np.asarray([info["trained_until"]] if held is None else held["until"])
+    interval = np.searchsorted(until, times, side="left")  # that of times after the last one is len(until)
+    fresh, late, gone = interval == len(until), 0, 0
+    new = int(fresh.sum())
+    if held is not None:
+        found = np.bincount(interval, minlength=len(until) + 1)[:-1]
+        more = found - np.asarray(held["rows"])
+        late, gone = int(more.clip(min=0).sum()), int((-more).clip(min=0).sum())
+        fresh |= np.append(more > 0, True)[interval]
+    if not fresh.any():
+        raise DataError(
+            f"train.window: no row of the train split is later than those of the run to start from ({until[-1]}), so "
+            "there is nothing new to train on."
+        )
+    older = np.flatnonzero(~fresh)
+    number = min(round(replay * int(fresh.sum())), len(older))
+    drawn = _generator(seed, until).choice(older, number, replace=False) if number else older[:0]
+    rows = np.sort(np.concatenate([np.flatnonzero(fresh), drawn]))
+    return Window(rows, new, late, int(fresh.sum()) - new, number, gone)
+
+
+def _generator(seed: int, until: np.ndarray) -> np.random.Generator:
+    """Another one each night, as of one seed every night would draw the same of the oldest rows."""
+    digest = hashlib.blake2b(until.tobytes() + str(seed).encode(), digest_size=16).digest()
+    return np.random.default_rng(int.from_bytes(digest, "little"))
