@@ -11,7 +11,7 @@ from typing import Any
 
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
-from gigabatch.features.reading.sources import expand, read_bytes, read_files
+from gigabatch.features.reading.sources import kept_files, read_bytes, read_files
 
 SPLITTABLE = (".csv",)  # compressed files, Parquet and URLs are one block each
 
@@ -39,7 +39,7 @@ class CsvBlock:
         return read_bytes(load_engine(engine), self.path, content, dtypes, null_values=null_values, nullable=nullable)
 
 
-def csv_blocks(pattern: str, block_bytes: int) -> list[CsvBlock]:
+def csv_blocks(pattern: str, block_bytes: int, leave_out: Collection[str] = ()) -> list[CsvBlock]:
     """Cut the files of a pattern into blocks that can be read apart from each other.
 
     The files are scanned once for quotes, at the speed of the disk: RFC 4180 doubles a quote inside a quoted field, so
@@ -52,6 +52,8 @@ def csv_blocks(pattern: str, block_bytes: int) -> list[CsvBlock]:
     block_bytes
         A block ends at the first end of a record after so many bytes. Compressed files, Parquet and URLs are one block
         each.
+    leave_out
+        Files that are not read, as `kept_files` takes them.
 
     Returns
     -------
@@ -77,7 +79,7 @@ def csv_blocks(pattern: str, block_bytes: int) -> list[CsvBlock]:
     if block_bytes < 1:
         raise DataError(f"csv blocks: block_bytes must be at least 1, found {block_bytes}.")
     found = []
-    for path in expand(pattern):
+    for path in kept_files(pattern, leave_out):
         if "://" not in path:
             path = os.path.abspath(path)  # a task may run in a process that works elsewhere
         local = "://" not in path and path.endswith(SPLITTABLE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import os
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -137,6 +138,8 @@ def read_files(
     names: Sequence[str] | None = None,
     nullable: Collection[str] = (),
     cache: FileCache | None = None,
+    leave_out: Collection[str] = (),
+    without: Mapping[str, Sequence[int]] | None = None,
 ) -> Any:
     """Read files as one frame of declared columns and types.
 
@@ -161,6 +164,10 @@ def read_files(
         As in `cast`.
     cache
         Asked for the rows of each file first; recipes pass their own.
+    leave_out
+        Files that are not read, as `kept_files` takes them.
+    without
+        Rows that are left out, by file: their places, 0 the first; by the names that `same_file` gives.
 
     Returns
     -------
@@ -199,8 +206,69 @@ def read_files(
         "names": header,
         "nullable": sorted(nullable),
     }
-    parts = [parse(path) if cache is None else cache.read(path, how, parse) for path in expand(pattern)]
+    parts = []
+    for path in kept_files(pattern, leave_out):
+        rows = parse(path) if cache is None else cache.read(path, how, parse)
+        parts.append(drop_rows(rows, path, (without or {}).get(same_file(path), ())))
     return parts[0] if len(parts) == 1 else module.frames.concat(parts, ignore_index=True)
+
+
+def same_file(path: str) -> str:
+    """A file's name by which two paths to it are equal: absolute, links as they are; a URL is its own."""
+    return path if "://" in path else os.path.abspath(Path(path).expanduser())
+
+
+def kept_files(pattern: str, leave_out: Collection[str] = ()) -> list[str]:
+    """The files of a pattern, but those that are left out.
+
+    Parameters
+    ----------
+    pattern
+        What `expand` takes.
+    leave_out
+        Paths or URLs; see `same_file`.
+
+    Returns
+    -------
+    list of str
+        As of `expand`.
+
+    Raises
+    ------
+    DataError
+        There is no file, or all of them are left out.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from gigabatch.features.reading.sources import kept_files
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("a.csv", "b.csv"):
+    ...         _ = Path(folder, name).write_text("n\\n1\\n")
+    ...     [Path(path).name for path in kept_files(folder, [f"{folder}/b.csv"])]
+    ['a.csv']
+    """
+    found, out = expand(pattern), {same_file(path) for path in leave_out}
+    kept = [path for path in found if same_file(path) not in out]
+    if not kept:
+        raise DataError(
+            f"input {pattern!r}: all of its {len(found)} file(s) are left out, for example {found[0]}. Correct it, or "
+            "take it back (gigabatch contract --accept FILE)."
+        )
+    return kept
+
+
+def drop_rows(rows: Any, path: str, places: Sequence[int]) -> Any:
+    """A file's rows without those at some places; `DataError` where one of them is not there."""
+    if not places:
+        return rows
+    if max(places) >= len(rows):
+        raise DataError(f"input {path}: row {max(places)} is to be left out, but it has {len(rows)} rows.")
+    arrays = engine_of(rows).arrays
+    kept = arrays.ones(len(rows), dtype="bool")
+    kept[arrays.asarray(list(places))] = False
+    return rows[engine_of(rows).series(kept, rows)].reset_index(drop=True)
 
 
 def read_bytes(

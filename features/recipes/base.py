@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.row_bytes import RowBytes
-from gigabatch.features.reading.sources import FileCache
+from gigabatch.features.reading.sources import FileCache, kept_files, read_files
 from gigabatch.features.schema import Schema
 from gigabatch.features.workflow.workflow import Workflow
 
@@ -77,6 +77,67 @@ def require_splits(rows: Mapping[str, int]) -> None:
             raise DataError(f"recipe: split {name!r} is empty. Give more data or other split fractions.")
 
 
+@dataclass(frozen=True)
+class RawFiles:
+    """Say how one kind of a recipe's raw files is read, and what its columns are, for checks of new files.
+
+    Parameters
+    ----------
+    name
+        Of the kind, such as `flights` or `weather`.
+    pattern
+        Path, folder, glob or URL of the files.
+    dtypes, null_values, separator, names, nullable
+        As of `read_files`. A check reads as the recipe does, so that the rows are kept for the recipe (`FileCache`).
+    roles
+        By column: `category`, `number`, `time`, `label`, `weight`, `key` or `group`. Text without one is a category,
+        what else has none a number.
+    tasks
+        Of columns of role `label`: binary, multiclass or regression.
+    filled
+        Columns in which the recipe takes no null.
+    unit
+        What numbers of the column of times count since 1970, a key of `TIME_UNITS`; None where it is not known.
+    fixed
+        Whether the recipe cannot do without any of these files.
+    blocks
+        Whether files may be larger than memory and are read block by block; those rows are kept for nobody.
+    make
+        Adds columns that roles name and files do not hold, such as a label that follows from two columns.
+    """
+
+    name: str
+    pattern: str
+    dtypes: Mapping[str, str]
+    roles: Mapping[str, str] = field(default_factory=dict)
+    tasks: Mapping[str, str] = field(default_factory=dict)
+    null_values: tuple[str, ...] = ("", "NA")
+    separator: str = ","
+    names: tuple[str, ...] | None = None
+    nullable: frozenset[str] = frozenset()
+    filled: frozenset[str] = frozenset()
+    unit: str | None = None
+    fixed: bool = False
+    blocks: bool = False
+    make: Callable[[Any], Any] | None = None
+
+    @property
+    def time(self) -> str | None:
+        """The column of times."""
+        return next((name for name, role in self.roles.items() if role == "time"), None)
+
+    def role(self, name: str) -> str:
+        """What a column is."""
+        return self.roles.get(name, "category" if self.dtypes.get(name) == "string" else "number")
+
+    def read(self, engine: str, path: str, cache: FileCache | None = None) -> Any:
+        """The rows of one file, as the recipe gets them."""
+        return read_files(
+            engine, path, self.dtypes, null_values=self.null_values, separator=self.separator, names=self.names,
+            nullable=self.nullable, cache=cache,
+        )  # fmt: skip
+
+
 class Recipe(ABC):
     """Lead one data set from its files to features, split and typed.
 
@@ -113,10 +174,22 @@ class Recipe(ABC):
         """Called with a word about each step when it is done; the pipeline shows them as progress."""
         self.cache: FileCache | None = None
         """Pass it to `read_files`, so that files that did not change need not be parsed again."""
+        self.leave_out: frozenset[str] = frozenset()
+        """Files that are neither read nor among `inputs`, such as those in quarantine."""
+        self.without: Mapping[str, Sequence[int]] = {}
+        """Rows that are not read, for `read_files`; part of the artifact's key, too."""
 
     @abstractmethod
     def inputs(self) -> list[str]:
         """Every raw file that is read; their checksums are part of the artifact's key."""
+
+    def files(self, pattern: str) -> list[str]:
+        """The files of a pattern, but those of `leave_out`; `DataError` where none is left."""
+        return kept_files(pattern, self.leave_out)
+
+    def raw_files(self) -> tuple[RawFiles, ...]:
+        """Each kind of raw file that is read, for checks of new ones; none where the recipe does not say."""
+        return ()
 
     def code(self) -> dict[str, str]:
         """Hashes of code that the settings only name, such as a registered function; part of the artifact's key too."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from gigabatch.pipeline.commands import lab, migrate, nightly, run, runs, serving, storage
+from gigabatch.pipeline.commands import contract, lab, migrate, nightly, run, runs, serving, storage
 from gigabatch.pipeline.commands.command import USAGE, Quiet, Verbose, command, one_line
 from gigabatch.pipeline.commands.version import version_text
 from gigabatch.pipeline.stopping import end_at_once
@@ -24,7 +24,7 @@ COMMANDS: dict[str, dict[str, Callable[..., int]]] = {
         "score": run.score,
         "export": run.export,
     },
-    "Retrain": {"nightly": nightly.nightly, "update": nightly.update},
+    "Retrain": {"nightly": nightly.nightly, "update": nightly.update, "contract": contract.contract},
     "Which run answers": {
         "runs": runs.runs,
         "promote": runs.promote,

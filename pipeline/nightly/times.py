@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gigabatch.features.columns.times import moments
@@ -11,14 +10,10 @@ from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import read_files
 from gigabatch.features.recipes import recipe_class
-from gigabatch.features.setting_checks import TIME_UNITS, time_unit
+from gigabatch.features.setting_checks import time_unit
+from gigabatch.pipeline.contract.clock import guessed_unit, shown, unit_seconds
 from gigabatch.pipeline.stages.stages import Features
 
-# Numbers are taken to be times since 1970 where the train split's median lies between these, in seconds. In seconds,
-# milliseconds, microseconds and nanoseconds these are four ranges far apart.
-EARLIEST, LATEST = datetime(1990, 1, 1, tzinfo=UTC).timestamp(), datetime(2262, 1, 1, tzinfo=UTC).timestamp()
-GUESSED = ("s", "ms", "us", "ns")
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EXAMPLES = 3
 
 
@@ -42,7 +37,7 @@ def refuse_future(features: Features, now: float | None = None) -> None:
     if unit is None or column is None:
         return
     allowed = (time.time() if now is None else now) + features.pipeline.config.nightly.max_future_seconds
-    limit = allowed / _seconds(unit)
+    limit = allowed / unit_seconds(unit)
     engine, keys = load_engine(features.pipeline.engine), features.schema.names("key")
     found: list[str] = []
     examples: list[dict[str, Any]] = []
@@ -83,21 +78,7 @@ def unit_of_times(features: Features) -> str | None:
     engine = load_engine(features.pipeline.engine)
     medians = sorted(float(engine.read_parquet(part, [column])[column].median()) for part in features.parts("train"))
     middle = medians[len(medians) // 2]
-    return next((unit for unit in GUESSED if EARLIEST <= middle * _seconds(unit) < LATEST), None)
-
-
-def _seconds(unit: str) -> float:
-    return TIME_UNITS[unit] / TIME_UNITS["s"]
-
-
-def shown(moment: float, unit: str | None) -> str:
-    """A time in ISO 8601, UTC; the number as it is where no unit is known."""
-    if unit is None:
-        return f"{moment:.15g}"
-    try:
-        return (EPOCH + timedelta(seconds=moment * _seconds(unit))).isoformat(timespec="seconds")
-    except OverflowError:  # after the year 9999
-        return f"{moment:.15g} {unit} after 1970"
+    return guessed_unit(middle)
 
 
 def future_files(features: Features, column: str, limit: float) -> list[str]:

@@ -44,6 +44,7 @@ from gigabatch.models.kernels import using_kernels
 from gigabatch.models.model import Model
 from gigabatch.pipeline.bundle import Bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig, WholeTrainSettings, load_config
+from gigabatch.pipeline.contract.state import obey
 from gigabatch.pipeline.display import html_table, progress
 from gigabatch.pipeline.evaluation.checks import missing_shares
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
@@ -182,14 +183,17 @@ class Pipeline:
         config = self.config
         _ = self.start  # before any work
         recipe = recipe_class(config.recipe)(config.features)
+        obey(config.runs / config.name, recipe, self.store.root)
         settings = {"recipe": config.recipe, "features": config.to_dict()["features"], "engine": self.engine}
+        without = sorted((Path(path).name, list(rows)) for path, rows in recipe.without.items())
         key = artifact_key(
             "features",
             input_checksums(recipe.inputs(), self.store.root),
             # Where the files lie does not matter, what is in them does.
             settings
             | {"features": {k: v for k, v in settings["features"].items() if k != "path"}}
-            | ({"code": code} if (code := recipe.code()) else {}),
+            | ({"code": code} if (code := recipe.code()) else {})
+            | ({"without": without} if without else {}),
             source_hash(SOURCES["features"]),
         )
 

@@ -66,6 +66,11 @@ def source_hash(modules: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
+def text_checksum(text: str) -> str:
+    """32 hex digits of a text, which show damage."""
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
 def file_checksum(path: Path, like: str = XXH3) -> str:
     """The checksum of a file's bytes, which shows damage (not forgery: whoever can write the one can write the other).
 

@@ -22,8 +22,8 @@ from gigabatch.features.operators.history.asof import AsOf, Count, Last, Mean
 from gigabatch.features.operators.history.waiting import Waiting
 from gigabatch.features.operators.numbers.difference import Difference
 from gigabatch.features.operators.rows.date_parts import DateParts
-from gigabatch.features.reading.sources import expand, read_files
-from gigabatch.features.recipes.base import FeatureTables, Recipe, SplitFractions, split_by_time
+from gigabatch.features.reading.sources import read_files
+from gigabatch.features.recipes.base import FeatureTables, RawFiles, Recipe, SplitFractions, split_by_time
 from gigabatch.features.schema import Column, Schema, Target
 
 FLIGHTS = {
@@ -47,6 +47,10 @@ FLIGHTS = {
 OUTCOMES = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
 WEATHER = ("temp", "dewp", "humid", "wind_dir", "wind_speed", "wind_gust", "precip", "pressure", "visib")
 PLANES = {"manufacturer": "string", "model": "string", "engine": "string", "type": "string"}
+SIDE_NUMBERS = {
+    "weather": WEATHER, "planes": ("year", "engines", "seats"), "airports": ("lat", "lon", "alt", "tz")
+}  # fmt: skip
+FLIGHTS_ROLES = {"time_hour": "time", "flight": "category"}
 # Absent from airports.csv; Puerto Rico and the US Virgin Islands keep Atlantic Standard Time all year (tz database).
 MORE_AIRPORTS = {"SJU": (18.439, -66.002), "BQN": (18.495, -67.129), "STT": (18.337, -64.973), "PSE": (18.008, -66.563)}
 
@@ -100,7 +104,7 @@ class FlightsRecipe(Recipe):
         return f"{self.settings.path.rstrip('/')}/{getattr(self.settings, name)}"
 
     def inputs(self) -> list[str]:
-        return [path for name in ("flights", "weather", "planes", "airports") for path in expand(self._pattern(name))]
+        return [path for kind in self.raw_files() for path in self.files(kind.pattern)]
 
     def build(self, engine: str) -> FeatureTables:
         raw = self.read(engine)
@@ -120,27 +124,36 @@ class FlightsRecipe(Recipe):
 
     def read(self, engine: str) -> dict[str, Any]:
         """The raw tables by name: flights, weather, planes, airports."""
-        numbers = dict.fromkeys(WEATHER, "float64")
         return {
-            "flights": read_files(engine, self._pattern("flights"), FLIGHTS, cache=self.cache),
-            "weather": read_files(
-                engine, self._pattern("weather"), {"origin": "string", "time_hour": "string", **numbers},
-                cache=self.cache,
+            kind.name: read_files(
+                engine, kind.pattern, kind.dtypes, cache=self.cache, leave_out=self.leave_out, without=self.without
+            )
+            for kind in self.raw_files()
+        }
+
+    def raw_files(self) -> tuple[RawFiles, ...]:
+        numbers = {name: dict.fromkeys(columns, "float64") for name, columns in SIDE_NUMBERS.items()}
+        flight = {**FLIGHTS_ROLES, "late": "label"}
+        return (
+            RawFiles(
+                "flights", self._pattern("flights"), FLIGHTS, flight, {"late": "binary"}, make=self._with_late
             ),
-            "planes": read_files(
-                engine,
-                self._pattern("planes"),
-                {"tailnum": "string", "year": "float64", "engines": "float64", "seats": "float64", **PLANES},
-                cache=self.cache,
+            RawFiles(
+                "weather",
+                self._pattern("weather"),
+                {"origin": "string", "time_hour": "string", **numbers["weather"]},
+                {"time_hour": "time"},
             ),
-            "airports": read_files(
-                engine,
-                self._pattern("airports"),
-                {"faa": "string", "lat": "float64", "lon": "float64", "alt": "float64", "tz": "float64",
-                 "dst": "string"},
-                cache=self.cache,
-            ),
-        }  # fmt: skip
+            RawFiles("planes", self._pattern("planes"), {"tailnum": "string", **numbers["planes"], **PLANES},
+                     {"tailnum": "key"}, fixed=True),
+            RawFiles("airports", self._pattern("airports"), {"faa": "string", **numbers["airports"], "dst": "string"},
+                     {"faa": "key"}, fixed=True),
+        )  # fmt: skip
+
+    def _with_late(self, flights: Any) -> Any:
+        """A file's flights with the label, null where a flight did not arrive."""
+        late = (flights["arr_delay"] > self.settings.late_minutes).astype("float64")
+        return flights.assign(late=late.where(flights["arr_delay"].notna()))
 
     def features(self, raw: dict[str, Any]) -> Any:
         """Every flight of the raw tables with all features, `at`, `flight_row` and the target `late` (null if none)."""

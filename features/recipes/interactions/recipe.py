@@ -14,8 +14,8 @@ from typing import Any, Literal
 from gigabatch.features.columns.times import is_calendar, moments
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
-from gigabatch.features.reading.sources import expand, read_files
-from gigabatch.features.recipes.base import FeatureTables, Recipe
+from gigabatch.features.reading.sources import read_files
+from gigabatch.features.recipes.base import FeatureTables, RawFiles, Recipe
 from gigabatch.features.recipes.interactions.side_tables import (
     SideColumns,
     SideTable,
@@ -137,8 +137,8 @@ class InteractionsRecipe(Recipe):
     settings: InteractionsSettings
 
     def inputs(self) -> list[str]:
-        sides = [path for side in self.settings.side_tables.values() for path in expand(side.path)]
-        return expand(str(self.settings.path)) + sides
+        sides = [path for side in self.settings.side_tables.values() for path in self.files(side.path)]
+        return self.files(str(self.settings.path)) + sides
 
     def build(self, engine: str) -> FeatureTables:
         frame, layout = self.read(engine), self.settings.layout
@@ -153,14 +153,34 @@ class InteractionsRecipe(Recipe):
         """Every interaction of the files, with `row_number`, its place there, and its time as it is written."""
         chosen, pattern = self.settings, str(self.settings.path)
         layout = chosen.layout
-        dtypes = {**layout.categorical} | dict.fromkeys(layout.continuous, "float32")
-        dtypes |= {layout.time: "time"} if layout.time else {}
-        dtypes |= {layout.rating: "float64"} if layout.rating else {}
-        frame = self._read_files(engine, pattern, dtypes)
+        frame = self._read_files(engine, pattern, self._dtypes())
         for name in (layout.user, layout.item, layout.time, layout.rating):
             if name:
                 require_filled(frame[name], pattern)
         return frame
+
+    def _dtypes(self) -> dict[str, str]:
+        layout = self.settings.layout
+        dtypes = {**layout.categorical} | dict.fromkeys(layout.continuous, "float32")
+        dtypes |= {layout.time: "time"} if layout.time else {}
+        return dtypes | ({layout.rating: "float64"} if layout.rating else {})
+
+    def raw_files(self) -> tuple[RawFiles, ...]:
+        chosen, layout = self.settings, self.settings.layout
+        roles = dict.fromkeys(layout.categorical, "category") | dict.fromkeys(layout.continuous, "number")
+        roles |= {layout.time: "time"} if layout.time else {}
+        roles |= {layout.rating: "label"} if layout.rating else {}
+        nulls, names = tuple(chosen.null_values), chosen.column_names
+        rows = RawFiles(
+            "interactions", str(chosen.path), self._dtypes(), roles,
+            {layout.rating: "regression"} if layout.rating else {}, nulls, chosen.separator,
+            None if names is None else tuple(names),
+            frozenset(name for name in layout.categorical if name not in (chosen.user, chosen.item)),
+            frozenset(name for name in (layout.user, layout.item, layout.time, layout.rating) if name),
+        )  # fmt: skip
+        keys = {"user": chosen.user, "item": chosen.item}
+        sides = chosen.side_tables.items()
+        return (rows, *(side.raw_files(name, keys[name], chosen.id_type, nulls) for name, side in sides))
 
     def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:
         """Rows of users, items and contexts to be scored; what is known of users and items comes from side tables."""
@@ -186,6 +206,8 @@ class InteractionsRecipe(Recipe):
             names=chosen.column_names,
             nullable={name for name in chosen.layout.categorical if name not in ids},
             cache=self.cache,
+            leave_out=self.leave_out,
+            without=self.without,
         )
         frame[ROW] = load_engine(engine).arrays.arange(len(frame))
         return frame
@@ -194,6 +216,6 @@ class InteractionsRecipe(Recipe):
         chosen = self.settings
         keys = {"user": chosen.user, "item": chosen.item}
         return {
-            name: side.read(engine, keys[name], chosen.id_type, chosen.null_values, self.cache)
+            name: side.read(engine, keys[name], chosen.id_type, chosen.null_values, self.cache, self.leave_out)
             for name, side in chosen.side_tables.items()
         }

@@ -11,6 +11,7 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.operators.categories.text_flags import TextFlags
 from gigabatch.features.operators.groups.join_external import JoinExternal
 from gigabatch.features.reading.sources import FileCache, cast, expand, read_files
+from gigabatch.features.recipes.base import RawFiles
 from gigabatch.features.recipes.table.labels import require_filled
 
 FOUND = "__found__"
@@ -71,15 +72,34 @@ class SideTable:
     def files(self) -> list[str]:
         return expand(self.path)
 
-    def read(self, engine: str, key: str, key_type: str, null_values: tuple[str, ...], cache: FileCache | None) -> Any:
-        """`SideColumns` to be looked up by `key` of the interactions, which is of `key_type`."""
+    def raw_files(self, name: str, key: str, key_type: str, null_values: tuple[str, ...]) -> RawFiles:
+        """How its files are read. name: of the entity; key and key_type: the column of the interactions."""
         here = self.key or key
         types = categorical_types(self.categorical, f"side table {self.path}")
         dtypes = {here: key_type} | types | dict.fromkeys(self.continuous, "float32")
-        dtypes |= dict.fromkeys(self.flags, "string")
+        roles = dict.fromkeys(types, "category") | {here: "key"}
+        names = None if self.column_names is None else tuple(self.column_names)
+        return RawFiles(
+            name, self.path, dtypes | dict.fromkeys(self.flags, "string"), roles, {}, null_values, self.separator,
+            names, frozenset(types), fixed=True,
+        )  # fmt: skip
+
+    def read(
+        self,
+        engine: str,
+        key: str,
+        key_type: str,
+        null_values: tuple[str, ...],
+        cache: FileCache | None,
+        leave_out: Collection[str] = (),
+    ) -> Any:
+        """`SideColumns` to be looked up by `key` of the interactions, which is of `key_type`."""
+        here = self.key or key
+        types = categorical_types(self.categorical, f"side table {self.path}")
+        how = self.raw_files("", key, key_type, null_values)
         frame = read_files(
-            engine, self.path, dtypes, null_values=null_values, separator=self.separator, names=self.column_names,
-            nullable=set(types), cache=cache,
+            engine, self.path, how.dtypes, null_values=null_values, separator=self.separator, names=self.column_names,
+            nullable=set(types), cache=cache, leave_out=leave_out,
         )  # fmt: skip
         require_filled(frame[here], self.path)
         names = [name for name in (*types, *self.continuous) if name != here]

@@ -18,6 +18,7 @@ import pandas as pd
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import UNREADABLE, DataError
 from gigabatch.features.reading.sources import FileCache, expand, read_files
+from gigabatch.features.recipes.base import RawFiles
 
 USER, ITEM, RATING, TIME = "user_id", "item_id", "rating", "timestamp"
 RATINGS = {USER: "int64", ITEM: "int64", RATING: "float64", TIME: "int64"}
@@ -77,22 +78,34 @@ def _is_there(path: str) -> bool:
 
 def read_ratings(engine: str, folder: str, kind: str, cache: FileCache | None) -> Any:
     """user_id, item_id and timestamp (seconds since 1970), int64, and rating, float64; in the order of the file."""
-    path = f"{folder}/{FORMATS[kind].ratings}"
-    if kind == "ml-100k":
-        return read_files(engine, path, RATINGS, separator="\t", names=tuple(RATINGS), cache=cache)
+    how = raw_ratings(folder, kind)
+    frame = how.read(engine, how.pattern, cache)
     if kind == "ml-latest":
-        there = dict(zip(("userId", "movieId", "rating", "timestamp"), RATINGS, strict=True))
-        dtypes = {name: RATINGS[ours] for name, ours in there.items()}
-        return read_files(engine, path, dtypes, cache=cache).rename(columns=there)
+        return frame.rename(columns=dict(zip(how.dtypes, RATINGS, strict=True)))
+    between = [name for name in frame.columns if name not in RATINGS]
+    if any(bool(frame[name].notna().any()) for name in between):
+        raise DataError(
+            f"input {how.pattern}: not every row is of the form UserID::MovieID::Rating::Timestamp. Repair it."
+        )
+    return frame.drop(columns=between)
+
+
+def raw_ratings(folder: str, kind: str) -> RawFiles:
+    """How the file of ratings is read: its columns are those of `RATINGS` in their order, then empty ones."""
+    path = f"{folder}/{FORMATS[kind].ratings}"
+    names = ("userId", "movieId", "rating", "timestamp") if kind == "ml-latest" else tuple(RATINGS)
+    roles = dict(zip(names, ("category", "category", "label", "time"), strict=True))
+    dtypes = dict(zip(names, RATINGS.values(), strict=True))
+    more: dict[str, Any] = {"tasks": {names[2]: "regression"}, "unit": "s", "fixed": True, "filled": frozenset(names)}
+    if kind == "ml-100k":
+        return RawFiles("ratings", path, dtypes, roles, separator="\t", names=tuple(RATINGS), **more)
+    if kind == "ml-latest":
+        return RawFiles("ratings", path, dtypes, roles, **more)
     # Readers are fast for separators of one character only: between two colons lies an empty column.
     between = ("between_1", "between_2", "between_3")
-    names = (USER, between[0], ITEM, between[1], RATING, between[2], TIME)
-    frame = read_files(
-        engine, path, RATINGS | dict.fromkeys(between, "string"), separator=":", names=names, cache=cache
-    )
-    if any(bool(frame[name].notna().any()) for name in between):
-        raise DataError(f"input {path}: not every row is of the form UserID::MovieID::Rating::Timestamp. Repair it.")
-    return frame.drop(columns=list(between))
+    columns = (USER, between[0], ITEM, between[1], RATING, between[2], TIME)
+    dtypes |= dict.fromkeys(between, "string")
+    return RawFiles("ratings", path, dtypes, roles, separator=":", names=columns, **more)
 
 
 def read_genres(engine: str, folder: str, kind: str, cache: FileCache | None) -> Any:

@@ -13,8 +13,8 @@ from typing import Any
 
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
-from gigabatch.features.reading.sources import expand, read_files
-from gigabatch.features.recipes.base import FeatureTables, Recipe
+from gigabatch.features.reading.sources import expand, read_files, same_file
+from gigabatch.features.recipes.base import FeatureTables, RawFiles, Recipe
 from gigabatch.features.recipes.interactions.side_tables import SideColumns
 from gigabatch.features.recipes.interactions.splits import ROW, InteractionRules, Layout, interaction_tables
 from gigabatch.features.recipes.movielens.files import (
@@ -24,6 +24,7 @@ from gigabatch.features.recipes.movielens.files import (
     TIME,
     USER,
     find_format,
+    raw_ratings,
     read_demographics,
     read_genres,
     read_ratings,
@@ -92,7 +93,16 @@ class MovieLensRecipe(Recipe):
         names = [files.ratings]
         names += [files.items] if self.settings.genres else []
         names += [files.users] if self.settings.demographics and files.users else []
-        return [path for name in names for path in expand(f"{self.folder}/{name}")]
+        found = [path for name in names for path in expand(f"{self.folder}/{name}")]
+        if out := [path for path in found if same_file(path) in map(same_file, self.leave_out)]:
+            raise DataError(
+                f"movielens: {out[0]} is to be left out, but the recipe reads fixed files and cannot do without one. "
+                "Correct it, or take it back (gigabatch contract --accept FILE)."
+            )
+        return found
+
+    def raw_files(self) -> tuple[RawFiles, ...]:
+        return (raw_ratings(self.folder, self.format),)
 
     def build(self, engine: str) -> FeatureTables:
         frame = read_ratings(engine, self.folder, self.format, self.cache)

@@ -11,9 +11,9 @@ from gigabatch.features.columns.hashing import unit_interval
 from gigabatch.features.columns.times import is_calendar, moments
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns
-from gigabatch.features.reading.sources import expand, read_files
+from gigabatch.features.reading.sources import read_files
 from gigabatch.features.reading.tables import Reading
-from gigabatch.features.recipes.base import FeatureTables, Recipe, SplitFractions, cut_by_place, split_by_time
+from gigabatch.features.recipes.base import FeatureTables, RawFiles, Recipe, SplitFractions, cut_by_place, split_by_time
 from gigabatch.features.recipes.table.labels import (
     TargetSettings,
     encode_targets,
@@ -245,7 +245,7 @@ class TableRecipe(Recipe):
     settings: TableSettings
 
     def inputs(self) -> list[str]:
-        files = [path for pattern in self._patterns().values() for path in expand(pattern)]
+        files = [path for pattern in self._patterns().values() for path in self.files(pattern)]
         return files + table_files(self.settings.steps)
 
     def code(self) -> dict[str, str]:
@@ -352,7 +352,29 @@ class TableRecipe(Recipe):
             names=chosen.column_names,
             nullable={*chosen.categories, *chosen.inputs},
             cache=self.cache,
+            leave_out=self.leave_out,
+            without=self.without,
         )
+
+    def raw_files(self) -> tuple[RawFiles, ...]:
+        chosen, dtypes = self.settings, self._dtypes()
+        roles = dict.fromkeys(chosen.categories, "category") | dict.fromkeys(chosen.continuous, "number")
+        roles |= dict.fromkeys(chosen.keys, "key") | dict.fromkeys(self.targets, "label")
+        one = {"weight": chosen.weight, "group": chosen.group, "time": chosen.time}
+        roles |= {name: role for role, name in one.items() if name}
+        labels = () if chosen.drop_null_targets else tuple(self.targets)
+        filled = frozenset(name for name in (*labels, *one.values(), chosen.split_key) if name in dtypes)
+        return tuple(
+            RawFiles(
+                name, pattern, dtypes, {column: role for column, role in roles.items() if column in dtypes},
+                {column: target.task for column, target in self.targets.items()},
+                tuple(chosen.null_values), chosen.separator,
+                None if chosen.column_names is None else tuple(chosen.column_names),
+                frozenset((*chosen.categories, *chosen.inputs)),
+                filled,
+            )
+            for name, pattern in self._patterns().items()
+        )  # fmt: skip
 
     def _dtypes(self) -> dict[str, str]:
         """Type of each column that is read from the files: those that have a role, unless a step makes them, and those

@@ -22,9 +22,10 @@ from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.csv_blocks import CsvBlock, csv_blocks
 from gigabatch.features.reading.row_bytes import RowBytes, line_bytes
-from gigabatch.features.reading.sources import expand, read_files
-from gigabatch.features.recipes.base import FeatureParts, FeatureTables, Recipe, SplitFractions
+from gigabatch.features.reading.sources import read_files
+from gigabatch.features.recipes.base import FeatureParts, FeatureTables, RawFiles, Recipe, SplitFractions
 from gigabatch.features.recipes.trivago.features import CATEGORICAL, CONTINUOUS, Properties
+from gigabatch.features.recipes.trivago.log import CLICKOUT, LOG
 from gigabatch.features.recipes.trivago.stream import ChunkTask, Streamed, TaskMap, stream_pairs
 from gigabatch.features.schema import Column, Schema, Target
 
@@ -91,7 +92,7 @@ class TrivagoRecipe(Recipe):
 
     def inputs(self) -> list[str]:
         names = ["train", "test"] + (["item_metadata"] if self.settings.item_metadata else [])
-        return [path for name in names for path in expand(self._pattern(name))]
+        return [path for name in names for path in self.files(self._pattern(name))]
 
     def build(self, engine: str) -> FeatureTables:
         """The whole log in memory at the end, though not on the way."""
@@ -132,7 +133,7 @@ class TrivagoRecipe(Recipe):
         """Of a pair, whose numbers are the schema's and whose texts are no longer than its line of the log."""
         flags = tuple(map(str, range(self.settings.max_properties if self.settings.item_metadata else 0)))
         dtypes = trivago_schema(flags).dtypes().values()
-        text = line_bytes(expand(self._pattern("train"))[0])
+        text = line_bytes(self.files(self._pattern("train"))[0])
         return RowBytes(text + sum(np.dtype(dtype).itemsize for dtype in dtypes if dtype != "string"), text)
 
     def submission(self, rows: Any, predictions: Any) -> Any:
@@ -151,13 +152,31 @@ class TrivagoRecipe(Recipe):
 
     def blocks(self, block_bytes: int) -> list[CsvBlock]:
         """train and test one after the other, in pieces."""
-        return [block for name in ("train", "test") for block in csv_blocks(self._pattern(name), block_bytes)]
+        patterns = [self._pattern(name) for name in ("train", "test")]
+        return [block for pattern in patterns for block in csv_blocks(pattern, block_bytes, self.leave_out)]
+
+    def raw_files(self) -> tuple[RawFiles, ...]:
+        roles = {"timestamp": "time", "session_id": "key", "reference": "key", "impressions": "key", "prices": "key",
+                 "clicked_first": "label"}  # fmt: skip
+        made = {"tasks": {"clicked_first": "binary"}, "null_values": ("",), "unit": "s", "make": with_clicked_first,
+                "filled": frozenset(("user_id", "session_id", "action_type"))}  # fmt: skip
+        logs = [
+            RawFiles(name, self._pattern(name), LOG, roles, fixed=name == "test", blocks=True, **made)
+            for name in ("train", "test")
+        ]
+        if self.settings.item_metadata:
+            pattern, roles = self._pattern("item_metadata"), {"item_id": "key", "properties": "key"}
+            logs.append(RawFiles("item_metadata", pattern, METADATA, roles, null_values=("",), fixed=True))
+        return tuple(logs)
 
     def read_metadata(self, engine: str) -> Any | None:
         """item_id (unique) and properties, or None where the settings name no such file."""
         if not self.settings.item_metadata:
             return None
-        metadata = read_files(engine, self._pattern("item_metadata"), METADATA, null_values=("",), cache=self.cache)
+        metadata = read_files(
+            engine, self._pattern("item_metadata"), METADATA, null_values=("",), cache=self.cache,
+            leave_out=self.leave_out,
+        )  # fmt: skip
         twice = metadata["item_id"].duplicated()
         if bool(twice.any()):
             example = metadata["item_id"][twice].iloc[0]
@@ -173,6 +192,14 @@ class TrivagoRecipe(Recipe):
             f"{counts['without_list']:,} because they have no impressions; their rows still count in the history of "
             "others.",
         )
+
+
+def with_clicked_first(log: Any) -> Any:
+    """Log rows with whether the first item of the list was clicked: 0 or 1, null of what is no answered clickout."""
+    first = log["impressions"].str.extract(r"^([^|]*)")[0]
+    clicked = (log["reference"] == first).fillna(False).astype("float64")
+    known = (log["action_type"] == CLICKOUT).fillna(False) & log["reference"].notna() & first.notna()
+    return log.assign(clicked_first=clicked.where(known))
 
 
 def run_here(function: Any, tasks: Sequence[Any]) -> list[Any]:

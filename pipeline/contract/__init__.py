@@ -1,0 +1,1 @@
+"""What raw files must be like: learned from history, checked for every new file; which files are read, and drift."""

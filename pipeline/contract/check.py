@@ -1,0 +1,398 @@
+"""One raw file against a contract, and against the files that were accepted before."""
+
+from __future__ import annotations
+
+import fnmatch
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gigabatch.features.errors import DataError
+from gigabatch.features.reading.sources import FileCache, expand, same_file
+from gigabatch.features.recipes.base import RawFiles, Recipe
+from gigabatch.features.refit.statistics import Statistics
+from gigabatch.pipeline.contract.clock import shown
+from gigabatch.pipeline.contract.drift import class_shares
+from gigabatch.pipeline.contract.measure import Bad, Measured, RowRule, file_columns, measure_file
+from gigabatch.pipeline.contract.state import FileEntry
+from gigabatch.pipeline.contract.terms import Contract, ContractError, KindTerms
+
+DAY = 86_400.0
+MOST_LOST = 0.1  # share of its rows that a file that was written anew may have lost
+FAMILIES = {
+    "number": ("int", "uint", "float", "double", "half", "decimal"),
+    "text": ("string", "large_string", "dictionary"),
+    "flag": ("bool",),
+    "time": ("timestamp", "date", "time"),
+}
+DELIMITERS = (",", ";", "\t", "|")
+
+
+@dataclass(frozen=True)
+class FileReport:
+    """What a check found.
+
+    Parameters
+    ----------
+    path
+        Path or URL.
+    kind
+        Of file, as `RawFiles.name`.
+    accepted
+        Whether it may be read.
+    reasons
+        Why not, as sentences that name file, column, what was found and the bound.
+    warnings
+        What else is worth a look.
+    dropped
+        Places of rows to be left out.
+    measured
+        What the file is like; None where it could not be read.
+    checksum
+        Of its content; empty where nobody asked.
+    """
+
+    path: str
+    kind: str
+    accepted: bool
+    reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    dropped: tuple[int, ...] = ()
+    measured: Measured | None = None
+    checksum: str = ""
+
+
+@dataclass
+class Accepted:
+    """What is known of files accepted before.
+
+    Parameters
+    ----------
+    files
+        By path.
+    statistics
+        Of all their rows, by kind.
+    """
+
+    files: dict[str, FileEntry] = field(default_factory=dict)
+    statistics: dict[str, Statistics] = field(default_factory=dict)
+
+
+def kind_of(recipe: Recipe, path: str) -> RawFiles:
+    """The kind of file that a path is.
+
+    Raises
+    ------
+    DataError
+        The recipe reads no such file, or does not say what its files are.
+    """
+    kinds = recipe.raw_files()
+    if not kinds:
+        raise DataError(f"recipe {type(recipe).__name__}: does not say what its raw files are, so none can be checked.")
+    for kind in kinds:
+        if same_file(path) in map(same_file, expand(kind.pattern)):
+            return kind
+    patterns = ", ".join(f"{kind.name} ({kind.pattern})" for kind in kinds)
+    raise DataError(f"input {path}: it is none of the files that the recipe reads: {patterns}.")
+
+
+def check_file(
+    contract: Contract | None,
+    recipe: Recipe,
+    path: str,
+    accepted: Accepted | None = None,
+    *,
+    engine: str = "pandas",
+    cache: FileCache | None = None,
+    now: float | None = None,
+    time_unit: str = "auto",
+    max_future_seconds: float = DAY,
+    checksum: str = "",
+) -> FileReport:
+    """Read a raw file once and check it.
+
+    Parameters
+    ----------
+    contract
+        None checks what needs none: that the file can be read, has the columns that the recipe asks for, no null where
+        it takes none, no time in the future, and that it is no accepted file under another name.
+    recipe
+        Whose file it is; see `Recipe.raw_files`.
+    path
+        Path or URL.
+    accepted
+        Files accepted before.
+    engine
+        Library of the frames.
+    cache
+        Keeps the parsed rows for the features stage.
+    now
+        Seconds since 1970; the clock's where it is None.
+    time_unit, max_future_seconds
+        As of the nightly settings; a contract's own go before them.
+    checksum
+        Of the file, to find it under another name.
+
+    Returns
+    -------
+    FileReport
+        Never an error for what is wrong with the file.
+
+    Raises
+    ------
+    DataError
+        The recipe reads no such file.
+    ContractError
+        The contract has no terms for this kind of file.
+    """
+    kind, accepted = kind_of(recipe, path), accepted or Accepted()
+    terms = None
+    if contract is not None:
+        if kind.name not in contract.files:
+            raise ContractError(f"contract: it has no terms for files {kind.name!r}. Learn it again.")
+        terms = contract.files[kind.name]
+        time_unit, max_future_seconds = terms.unit or "none", contract.max_future_seconds
+    mine = same_file(path)
+    others = {name: item for name, item in accepted.files.items() if item.kind == kind.name and name != mine}
+    if twin := next((name for name, item in others.items() if checksum and item.checksum == checksum), None):
+        return FileReport(
+            path, kind.name, False, (f"{path}: its content is that of {twin}, which was accepted.",), checksum=checksum
+        )
+    limit = (time.time() if now is None else now) + max_future_seconds
+    rules = _rules(kind, terms, contract, path, others, limit)
+    drop = contract is not None and contract.on_bad_rows == "drop" and not kind.blocks
+    try:
+        found = measure_file(kind, engine, path, cache, rules, drop, time_unit)
+    except (DataError, OSError) as error:
+        text = f"{error}{_hint(kind, terms, engine, path)}"
+        return FileReport(path, kind.name, False, (text,), checksum=checksum)
+    reasons: list[str] = []
+    warnings: list[str] = []
+    dropped = _bad_rows(kind, contract, path, found, reasons, warnings)
+    print_ = f"{found.fingerprint:016x}"
+    if twin := next((name for name, item in others.items() if item.fingerprint == print_), None):
+        reasons.append(f"{path}: it holds the same {found.rows:,} rows as {twin}, which was accepted.")
+    before = accepted.files.get(mine)
+    if before is not None and before.rows is not None:
+        if found.rows < (1 - MOST_LOST) * before.rows:
+            reasons.append(f"{path}: it was accepted with {before.rows:,} rows and now holds {found.rows:,}.")
+        else:
+            warnings.append(f"{path}: it has changed since it was accepted ({before.rows:,} rows, now {found.rows:,}).")
+    if terms is not None:
+        _check_whole(terms, path, found, reasons, warnings)
+        for name in terms.columns:
+            _check_column(kind, terms, name, path, found, accepted.statistics.get(kind.name), reasons)
+    return FileReport(
+        path, kind.name, not reasons, tuple(reasons), tuple(warnings), dropped, found, checksum
+    )  # fmt: skip
+
+
+def check_files(
+    contract: Contract | None, recipe: Recipe, paths: Iterable[str], accepted: Accepted | None = None, **options: Any
+) -> list[FileReport]:
+    """`check_file` of each, in the order given; one that holds the rows of another of these is refused.
+
+    Values that an earlier one of these holds are seen for the later ones. Rows are held against the newest row before
+    all of these, so that files of several days may come at once, in any order.
+
+    Parameters
+    ----------
+    contract, recipe, accepted
+        As of `check_file`.
+    paths
+        Paths or URLs.
+    options
+        Others of `check_file`, and `checksums` by path.
+
+    Returns
+    -------
+    list of FileReport
+        One a path.
+    """
+    known = accepted or Accepted()
+    checksums, statistics = options.pop("checksums", {}), dict(known.statistics)
+    reports: list[FileReport] = []
+    seen: dict[tuple[str, str], str] = {}
+    for path in paths:
+        checksum = checksums.get(path, "")
+        report = check_file(contract, recipe, path, Accepted(known.files, statistics), checksum=checksum, **options)
+        if report.accepted and report.measured is not None:
+            keys = [(report.kind, f"{report.measured.fingerprint:016x}"), (report.kind, checksum or path)]
+            twin = next((seen[key] for key in keys if key in seen), None)
+            if twin is not None:
+                text = f"{path}: it holds the same {report.measured.rows:,} rows as {twin}, which came with it."
+                report = FileReport(
+                    path, report.kind, False, (text,), report.warnings, (), report.measured, checksum
+                )  # fmt: skip
+            else:
+                seen |= dict.fromkeys(keys, path)
+                before, fresh = statistics.get(report.kind), report.measured.statistics
+                statistics[report.kind] = fresh if before is None else before.merge(fresh)
+        reports.append(report)
+    return reports
+
+
+def _rules(
+    kind: RawFiles,
+    terms: KindTerms | None,
+    contract: Contract | None,
+    path: str,
+    others: Mapping[str, FileEntry],
+    limit: float,
+) -> list[RowRule]:
+    rules = [RowRule(name, "null") for name in sorted(kind.filled)]
+    if kind.time is not None:
+        rules.append(RowRule(kind.time, "future", limit))
+    if terms is None or contract is None:
+        return rules
+    last = max((item.last for item in others.values() if item.last is not None), default=None)
+    if kind.time is not None and terms.overlap is not None and last is not None and not backfilled(contract, path):
+        rules.append(RowRule(kind.time, "before", last - terms.overlap))
+    for name, column in terms.columns.items():
+        if column.range is not None and column.role in ("number", "weight", "label"):
+            rules += [RowRule(name, "below", column.range[0]), RowRule(name, "above", column.range[1])]
+    return rules
+
+
+def backfilled(contract: Contract, path: str) -> bool:
+    """Whether the contract lets a file hold rows from before what was trained."""
+    name = path.rstrip("/").rpartition("/")[2]
+    return any(fnmatch.fnmatchcase(name, item) or path == item for item in contract.backfill)
+
+
+def _bad_rows(
+    kind: RawFiles,
+    contract: Contract | None,
+    path: str,
+    found: Measured,
+    reasons: list[str],
+    warnings: list[str],
+) -> tuple[int, ...]:
+    """Say what is wrong with rows; the places of those that are to be left out."""
+    bad = {rule: item for rule, item in found.bad.items() if item.rows}
+    if not bad:
+        return ()
+    told = [f"{path}: {_sentence(rule, item, found.unit)}" for rule, item in bad.items()]
+    wanted, most = (contract.on_bad_rows, contract.max_bad_rows) if contract else ("refuse", 0.0)
+    drops = wanted == "drop" and not kind.blocks
+    total = found.rows + (len(found.places) if drops else 0)
+    share = len(found.places) / total
+    if drops and share <= most:
+        warnings += [f"{text} They are left out." for text in told]
+        return found.places
+    hard = {rule.what for rule in bad} & {"null", "future", "before"}
+    if wanted == "keep" and not hard and share <= most:
+        warnings += told
+        return ()
+    if kind.blocks and wanted == "drop":
+        told.append(f"{path}: files of kind {kind.name!r} are streamed, so that single rows cannot be left out.")
+    if wanted != "refuse" and share > most:
+        told.append(f"{path}: {share:.2%} of its rows are bad, max_bad_rows is {most:.2%}.")
+    reasons += told
+    return ()
+
+
+def _sentence(rule: RowRule, bad: Bad, unit: str | None) -> str:
+    rows = f"column {rule.column!r}: {bad.rows:,} row(s)"
+    if rule.what == "null":
+        return f"{rows} are null, and the recipe takes none."
+    assert bad.worst is not None
+    if rule.what == "future":
+        return f"{rows} lie in the future, up to {shown(bad.worst, unit)}; the bound is {shown(rule.limit, 's')}."
+    if rule.what == "before":
+        return (
+            f"{rows} lie before what was accepted earlier, down to {shown(bad.worst, unit)}; the bound is "
+            f"{shown(rule.limit, unit)}. Name the file under backfill in the contract if it is meant to."
+        )
+    return f"{rows} are {rule.what} {rule.limit:.6g}, {'down' if rule.what == 'below' else 'up'} to {bad.worst:.6g}."
+
+
+def _check_whole(terms: KindTerms, path: str, found: Measured, reasons: list[str], warnings: list[str]) -> None:
+    if terms.rows is not None and not terms.rows[0] <= found.rows <= terms.rows[1]:
+        what = "few" if found.rows < terms.rows[0] else "many"
+        reasons.append(
+            f"{path}: too {what} rows, {found.rows:,}; the bounds are {terms.rows[0]:,} to {terms.rows[1]:,}."
+        )
+    if terms.ends and found.ends is False:
+        reasons.append(f"{path}: its last line has no line break, and all before had one; it may have been cut off.")
+    if terms.calendar is not None and found.calendar is not None and found.calendar != terms.calendar:
+        forms = {True: "dates or text", False: "numbers"}
+        reasons.append(f"{path}: its times are {forms[found.calendar]}, expected {forms[terms.calendar]}.")
+    if terms.others is not None and found.columns is not None:
+        known = {*terms.columns, *terms.others}
+        if new := [name for name in found.columns if name not in known]:
+            warnings.append(f"{path}: new column(s) {', '.join(map(repr, new))}, which nothing reads.")
+        if gone := [name for name in terms.others if name not in found.columns]:
+            warnings.append(f"{path}: column(s) {', '.join(map(repr, gone))} are gone, which nothing reads.")
+    for name, column in terms.columns.items():
+        stored = (found.columns or {}).get(name)
+        if column.stored and stored and stored != "null" and family(stored) != family(column.stored):
+            reasons.append(f"{path}: column {name!r} is stored as {stored}, expected {column.stored}.")
+
+
+def family(stored: str) -> str:
+    """Whether a type of Arrow holds numbers, text, flags or times; else its own name."""
+    return next((name for name, starts in FAMILIES.items() if stored.startswith(starts)), stored)
+
+
+def _check_column(
+    kind: RawFiles,
+    terms: KindTerms,
+    name: str,
+    path: str,
+    found: Measured,
+    before: Statistics | None,
+    reasons: list[str],
+) -> None:
+    column, where = terms.columns[name], f"{path}: column {name!r}:"
+    nulls = found.nulls.get(name, 0) / max(found.rows, 1)
+    if column.nulls is not None and nulls > column.nulls:
+        reasons.append(f"{where} {nulls:.2%} of its rows are null, the bound is {column.nulls:.2%}.")
+    state = found.statistics.categories.get(name)
+    if state is not None and column.distinct is not None and len(state.counts) > column.distinct:
+        reasons.append(f"{where} {len(state.counts):,} distinct values, the bound is {column.distinct:,}.")
+    if state is not None and column.unseen is not None and before is not None and name in before.categories:
+        unseen = int(state.unseen(before.categories[name].vocabulary)["count"].sum()) / max(state.rows, 1)
+        if unseen > column.unseen:
+            reasons.append(
+                f"{where} {unseen:.2%} of its rows hold values that no accepted file has, the bound is "
+                f"{column.unseen:.2%}."
+            )
+    if column.shares is not None and state is not None and state.rows > state.nulls:
+        _check_classes(column.shares, where, class_shares(state), reasons)
+    numbers = found.statistics.numbers.get(name)
+    if column.mean is not None and numbers is not None and numbers.moments.count:
+        mean = numbers.moments.scale().mean
+        if not column.mean[0] <= mean <= column.mean[1]:
+            low, high = column.mean
+            reasons.append(f"{where} the mean of this label is {mean:.6g}, the bounds are {low:.6g} to {high:.6g}.")
+
+
+def _check_classes(
+    shares: Mapping[str, tuple[float, float]], where: str, found: Mapping[str, float], reasons: list[str]
+) -> None:
+    if new := [name for name in found if name not in shares]:
+        shown_, known = ", ".join(map(repr, new[:10])), ", ".join(map(repr, list(shares)[:10]))
+        reasons.append(f"{where} class(es) {shown_} are new, known are {known}.")
+    if len(found) == 1 and len(shares) > 1:
+        reasons.append(f"{where} every label is {next(iter(found))!r}; classes are {', '.join(map(repr, shares))}.")
+        return
+    for name, (low, high) in shares.items():
+        share = found.get(name, 0.0)
+        if not low <= share <= high:
+            reasons.append(f"{where} {share:.2%} of its labels are {name!r}, the bounds are {low:.2%} to {high:.2%}.")
+
+
+def _hint(kind: RawFiles, terms: KindTerms | None, engine: str, path: str) -> str:
+    """What a file's header tells of why it could not be read."""
+    try:
+        there = list(file_columns(kind, engine, path) or ())
+    except Exception:  # whatever keeps a reader from the header has been said of the file
+        return ""
+    if len(there) == 1 and (other := [sign for sign in DELIMITERS if sign != kind.separator and sign in there[0]]):
+        return f" Its header is one column, {there[0][:80]!r}: another separator, {other[0]!r}?"
+    gone = [name for name in kind.dtypes if name not in there]
+    known = {*kind.dtypes, *((terms.others or ()) if terms else ())}
+    new = [name for name in there if name not in known] if terms else []
+    return f" Was {gone[0]!r} renamed {new[0]!r}?" if there and len(gone) == 1 and len(new) == 1 else ""

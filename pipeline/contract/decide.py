@@ -1,0 +1,516 @@
+"""What the night does with raw files: find new ones, check them, decide, and compare their rows with those before.
+
+    reports = check_new(config)
+    decision = decide(config, reports)     # files.json is written; the features stage obeys it
+    ...                                    # the night's work
+    finish(config)                         # what it was told has been done
+
+A night that is killed before `finish` is told the same again.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gigabatch.features.engines.frame import resolve_engine
+from gigabatch.features.errors import DataError
+from gigabatch.features.reading.sources import expand, same_file
+from gigabatch.features.recipes import recipe_class
+from gigabatch.features.recipes.base import RawFiles, Recipe
+from gigabatch.features.refit.statistics import Statistics
+from gigabatch.features.refit.statistics_files import load_statistics, save_statistics
+from gigabatch.pipeline.config.config import RunConfig
+from gigabatch.pipeline.contract.check import Accepted, FileReport, check_files
+from gigabatch.pipeline.contract.clock import shown, unit_seconds
+from gigabatch.pipeline.contract.drift import Drift, drift
+from gigabatch.pipeline.contract.learn import learn, read_history
+from gigabatch.pipeline.contract.measure import Measured, measure_file
+from gigabatch.pipeline.contract.state import (
+    ACCEPTED,
+    QUARANTINED,
+    FileEntry,
+    FilesState,
+    checksums_of,
+    obey,
+    read_state,
+    write_state,
+)
+from gigabatch.pipeline.contract.terms import Contract, ContractError, KindTerms, column_types, load_contract
+from gigabatch.pipeline.runs.find import home_of
+from gigabatch.pipeline.runs.record import now as now_text
+from gigabatch.pipeline.store.artifacts import ArtifactStore
+from gigabatch.pipeline.store.files import atomic_write
+from gigabatch.pipeline.store.keys import artifact_key
+from gigabatch.pipeline.store.locks import folder_lock
+from gigabatch.pipeline.store.parsed_files import ParsedFiles
+
+log = logging.getLogger(__name__)
+CONTRACT, LOCK, QUARANTINE, STAGE = "contract.yaml", "files.lock", "quarantine", "accepted"
+STATISTICS_FORMAT = "1"  # of the artifacts of `STAGE`; they are made again where it is another
+
+
+@dataclass(frozen=True)
+class NewFile:
+    """A file about which nothing was decided yet, or whose content has changed since.
+
+    Parameters
+    ----------
+    path
+        Path or URL.
+    kind
+        Of file.
+    checksum
+        Of its content.
+    before
+        What was decided about another content under this name.
+    """
+
+    path: str
+    kind: str
+    checksum: str
+    before: FileEntry | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a night is told.
+
+    Parameters
+    ----------
+    accepted, quarantined
+        Paths of new files.
+    refused
+        Why the night must not go on; nothing was written then.
+    cold
+        Why it is to train without yesterday's weights (`on_drift: cold`).
+    warnings
+        Sentences: of files, of drift, of files that are late or gone.
+    drift
+        By kind of file, where new rows were compared with earlier ones.
+    """
+
+    accepted: tuple[str, ...] = ()
+    quarantined: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    cold: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    drift: Mapping[str, Drift] | None = None
+
+
+class _Place:
+    """Where a configuration's files are recorded, and how they are read."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config, self.home = config, home_of(config)
+        self.engine = resolve_engine(config.engine)
+        self.store = ArtifactStore(config.artifacts, config.name)
+        self.cache = ParsedFiles(self.store, self.engine)
+        self.recipe: Recipe = recipe_class(config.recipe)(config.features)
+
+    def there(self) -> dict[str, str]:
+        """Checksum by path of every file of every kind."""
+        return checksums_of(self.kinds(), self.store.root)
+
+    def kinds(self) -> dict[str, str]:
+        """Kind by path."""
+        return {path: kind.name for kind in self.recipe.raw_files() for path in expand(kind.pattern)}
+
+    def lock(self) -> Any:
+        return folder_lock(self.home / LOCK)
+
+    def contract(self) -> Contract | None:
+        path = contract_path(self.config)
+        return load_contract(path, self.config.recipe, self.recipe.raw_files()) if path.exists() else None
+
+    def statistics(self, kind: RawFiles, entries: Mapping[str, FileEntry]) -> Statistics | None:
+        """Of all accepted rows of a kind: those that are kept, else from the files that are still there."""
+        key = self._key(kind, entries)
+        kept = self.store.find(STAGE, key)
+        if kept is not None:
+            return load_statistics(kept.path, self.engine)
+        found: Statistics | None = None
+        checksums = {same_file(path): value for path, value in self.there().items()}
+        for path, entry in entries.items():
+            if checksums.get(path) != entry.checksum:
+                log.warning("%s was accepted and is gone or has changed; drift is measured without it", path)
+                continue
+            measured = measure_file(kind, self.engine, path, self.cache, without=entry.dropped)
+            found = measured.statistics if found is None else found.merge(measured.statistics)
+        return found
+
+    def keep(self, kind: RawFiles, entries: Mapping[str, FileEntry], statistics: Statistics) -> None:
+        """Keep the statistics of these files."""
+
+        def write(folder: Path) -> dict[str, Any]:
+            save_statistics(statistics, folder)
+            return {"kind": kind.name, "rows": statistics.rows}
+
+        self.store.build(STAGE, self._key(kind, entries), write)
+
+    def _key(self, kind: RawFiles, entries: Mapping[str, FileEntry]) -> str:
+        files = sorted([entry.checksum, *map(str, entry.dropped)] for entry in entries.values())
+        settings = {"kind": kind.name, "columns": column_types(kind), "engine": self.engine}
+        return artifact_key(STAGE, {"files": files}, settings, STATISTICS_FORMAT)
+
+
+def contract_path(config: RunConfig) -> Path:
+    """Where a configuration's contract lies: `runs/<name>/contract.yaml`."""
+    return home_of(config) / CONTRACT
+
+
+def new_files(config: RunConfig) -> list[NewFile]:
+    """Files of the recipe about which nothing was decided, or whose content is another now; in the recipe's order.
+
+    Raises
+    ------
+    ContractError
+        `files.json` is damaged.
+    DataError
+        The recipe's files cannot be found.
+    """
+    place = _Place(config)
+    state, there, kinds = read_state(place.home), place.there(), place.kinds()
+    known = state.known(there)
+    return [
+        NewFile(path, kinds[path], checksum, state.files.get(same_file(path)))
+        for path, checksum in there.items()
+        if path not in known
+    ]
+
+
+def check_new(config: RunConfig, now: float | None = None) -> list[FileReport]:
+    """Check every new file against the contract of `contract_path`; without one what needs none.
+
+    Parameters
+    ----------
+    config
+        The configuration.
+    now
+        Seconds since 1970; the clock's where it is None.
+
+    Returns
+    -------
+    list of FileReport
+        One a new file. Its parsed rows are kept for the features stage.
+
+    Raises
+    ------
+    ContractError
+        The contract or `files.json` cannot be used.
+    """
+    new = new_files(config)
+    if not new:
+        return []
+    place = _Place(config)
+    contract, state = place.contract(), read_state(place.home)
+    accepted = Accepted({path: item for path, item in state.files.items() if item.state == ACCEPTED})
+    kinds = {kind.name: kind for kind in place.recipe.raw_files()}
+    for name in {item.kind for item in new}:
+        entries = state.of_kind(name)
+        if contract is not None and entries and (found := place.statistics(kinds[name], entries)) is not None:
+            accepted.statistics[name] = found
+    return check_files(
+        contract,
+        place.recipe,
+        [item.path for item in new],
+        accepted,
+        engine=place.engine,
+        cache=place.cache,
+        now=now,
+        time_unit=config.nightly.time_unit,
+        max_future_seconds=config.nightly.max_future_seconds,
+        checksums={item.path: item.checksum for item in new},
+    )
+
+
+def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None = None) -> Decision:
+    """Write down which of the checked files are read from now on, and say what the night is to do.
+
+    Parameters
+    ----------
+    config
+        The configuration.
+    reports
+        Of `check_new`.
+    now
+        Seconds since 1970; the clock's where it is None.
+
+    Returns
+    -------
+    Decision
+        Of these files, and of those of a night that was not finished.
+
+    Raises
+    ------
+    ContractError
+        The contract or `files.json` cannot be used, or a file has changed since it was checked.
+    """
+    place = _Place(config)
+    with place.lock():
+        contract, state = place.contract(), read_state(place.home)
+        there = place.there()
+        if changed := [item.path for item in reports if there.get(item.path) != item.checksum]:
+            raise ContractError(f"input {changed[0]} has changed since it was checked. Run again when it is complete.")
+        kinds = {kind.name: kind for kind in place.recipe.raw_files()}
+        good = [item for item in reports if item.accepted]
+        bad = [item for item in reports if not item.accepted]
+        refused = _refusals(contract, kinds, state, there, good, bad)
+        moved = {name: path for path, (name, _) in state.known(there).items()}
+        files = {same_file(moved.get(name, name)): entry for name, entry in state.files.items()}
+        before = {name: replace(state, files=files).of_kind(name) for name in kinds}
+        files |= {same_file(item.path): _entry(item, kinds[item.kind]) for item in reports}
+        after = FilesState(files)
+        found = _drifts(place, contract, kinds, before, after, good)
+        told = [f"{name}: {text}" for name, item in found.items() for text in item.sentences("warn")]
+        far = [f"{name}: {text}" for name, item in found.items() for text in item.sentences("drift")]
+        if contract is not None and contract.on_drift == "refuse":
+            refused += [f"drift: {text} (on_drift: refuse)" for text in far]
+        cold = far if contract is not None and contract.on_drift == "cold" else []
+        warnings = [text for item in reports for text in (*item.warnings, *(item.reasons if not item.accepted else ()))]
+        warnings += [f"drift: {text}" for text in told]
+        warnings += _late(contract, after, now)
+        present = set(map(same_file, there))
+        gone = [name for name, item in files.items() if item.state == ACCEPTED and name not in present]
+        warnings += [f"{name}: it was accepted and is not there any more; its rows are lost." for name in sorted(gone)]
+        accepted, quarantined = ([same_file(item.path) for item in side] for side in (good, bad))
+        pending = state.pending or {"accepted": [], "quarantined": [], "cold": [], "warnings": []}
+        fresh = {"accepted": accepted, "quarantined": quarantined, "cold": cold, "warnings": warnings}
+        told_now = {key: list(dict.fromkeys([*pending[key], *values])) for key, values in fresh.items()}
+        if refused:
+            return Decision(refused=tuple(refused), warnings=tuple(told_now["warnings"]), drift=found)
+        for item in reports:
+            _write_quarantined_rows(place.home, item)
+        write_state(place.home, replace(after, pending=told_now))
+        return Decision(drift=found, **{key: tuple(values) for key, values in told_now.items()})
+
+
+def finish(config: RunConfig) -> None:
+    """Forget what the night was told: it has been done."""
+    place = _Place(config)
+    with place.lock():
+        state = read_state(place.home)
+        if state.pending is not None:
+            write_state(place.home, replace(state, pending=None))
+
+
+def accept(config: RunConfig, file: str) -> str:
+    """Take a file whatever a check said of it, by a person's word; it is read from the next run on.
+
+    Parameters
+    ----------
+    config
+        The configuration.
+    file
+        Path or URL, or the name of one file in quarantine.
+
+    Returns
+    -------
+    str
+        What was done, as a sentence.
+
+    Raises
+    ------
+    ContractError
+        No such file, several of that name, or one that cannot be read.
+    """
+    place = _Place(config)
+    with place.lock():
+        state, there, kinds = read_state(place.home), place.there(), place.kinds()
+        named = [path for path in there if same_file(path) == same_file(file)]
+        named = named or [path for path in there if path.rstrip("/").rpartition("/")[2] == file]
+        held = [name for name, item in state.files.items() if item.state == QUARANTINED]
+        if len(named) != 1:
+            raise ContractError(
+                f"contract: {file} is {'no file' if not named else f'{len(named)} files'} that the recipe reads. In "
+                f"quarantine: {', '.join(held) or 'none'}."
+            )
+        (path,) = named
+        known = state.known(there).get(path)
+        if known is not None and known[1].state == ACCEPTED:
+            return f"{path} is accepted already."
+        kind = next(item for item in place.recipe.raw_files() if item.name == kinds[path])
+        try:
+            measured = measure_file(kind, place.engine, path, place.cache, time_unit=config.nightly.time_unit)
+        except DataError as error:
+            raise ContractError(f"contract: {path} cannot be read, so it cannot be accepted. {error}") from error
+        reasons = known[1].reasons if known is not None else ()
+        report = FileReport(path, kind.name, True, reasons, (), (), measured, there[path])
+        files = {name: item for name, item in state.files.items() if known is None or name != known[0]}
+        write_state(place.home, replace(state, files=files | {same_file(path): _entry(report, kind, "person")}))
+        return f"{path} is accepted, with its {measured.rows:,} rows; the next run reads it."
+
+
+def learn_contract(config: RunConfig, out: Path | None = None, force: bool = False) -> tuple[Path, Contract]:
+    """Learn a contract from the files that are there, those in quarantine left out, and write it.
+
+    Where files have been decided about, new ones are left out too: they are to be checked, not learned from. Where
+    none has, all are history, and are accepted.
+
+    Parameters
+    ----------
+    config
+        The configuration.
+    out
+        Where to write it, if not where nights look for it.
+    force
+        Whether a contract that a person has edited is replaced.
+
+    Returns
+    -------
+    tuple[Path, Contract]
+        The file, and what it holds.
+
+    Raises
+    ------
+    ContractError
+        A person has edited the file that is there; or the recipe does not say what its files are.
+    DataError
+        A file of history cannot be read.
+    """
+    place, path = _Place(config), out or contract_path(config)
+    kinds = place.recipe.raw_files()
+    if not kinds:
+        raise ContractError(f"contract: recipe {config.recipe} does not say what its raw files are.")
+    if path.exists() and not force:
+        _require_unedited(path, config, kinds)
+    with place.lock():
+        state, there = read_state(place.home), place.there()
+        obey(place.home, place.recipe, place.store.root)
+        if state.files:
+            known = state.known(there)
+            fresh = {path for path in there if path not in known}
+            place.recipe.leave_out = place.recipe.leave_out | fresh
+        histories = read_history(place.recipe, place.engine, place.cache, config.nightly.time_unit)
+        contract = learn(config.recipe, list(histories.values()), config.nightly.max_future_seconds)
+        if not state.files:
+            state = FilesState(
+                {
+                    same_file(path): _entry(
+                        FileReport(path, name, True, measured=measured, checksum=there[path]), item.kind, "history"
+                    )
+                    for name, item in histories.items()
+                    for path, measured in item.files.items()
+                }
+            )
+            for name, item in histories.items():
+                place.keep(item.kind, state.of_kind(name), item.statistics)
+            write_state(place.home, state)
+        contract.save(path)
+    return path, contract
+
+
+def _require_unedited(path: Path, config: RunConfig, kinds: Sequence[RawFiles]) -> None:
+    try:
+        edited = load_contract(path, config.recipe, kinds).edited
+    except ContractError as error:
+        raise ContractError(f"{error} To replace it: --force.") from error
+    if edited:
+        raise ContractError(
+            f"contract {path}: a person has edited it, and it is not overwritten. Learn to another file and compare "
+            "(--out FILE), or replace it (--force)."
+        )
+
+
+def _refusals(
+    contract: Contract | None,
+    kinds: Mapping[str, RawFiles],
+    state: FilesState,
+    there: Mapping[str, str],
+    good: Sequence[FileReport],
+    bad: Sequence[FileReport],
+) -> list[str]:
+    """Why the night cannot go on, though bad files would be left out."""
+    refused = []
+    for item in bad:
+        if contract is not None and contract.on_bad_file == "refuse":
+            refused += [f"{text} (on_bad_file: refuse)" for text in item.reasons]
+        elif kinds[item.kind].fixed:
+            refused += [f"{text} The recipe cannot do without files of kind {item.kind!r}." for text in item.reasons]
+    known = state.known(there)
+    for name in {item.kind for item in bad}:
+        kept = [path for path, (_, entry) in known.items() if (entry.kind, entry.state) == (name, ACCEPTED)]
+        if not kept and not any(item.kind == name for item in good) and not refused:
+            refused += [text for item in bad for text in item.reasons]
+            refused.append(f"no file of kind {name!r} is left.")
+    return refused
+
+
+def _entry(report: FileReport, kind: RawFiles, by: str = "check") -> FileEntry:
+    found: Measured | None = report.measured
+    first, last = (None, None) if found is None else found.ranges.get(str(kind.time), (None, None))
+    return FileEntry(
+        kind.name,
+        ACCEPTED if report.accepted else QUARANTINED,
+        report.checksum,
+        now_text(),
+        by,
+        None if found is None else f"{found.fingerprint:016x}",
+        None if found is None else found.rows,
+        first,
+        last,
+        report.reasons,
+        report.warnings,
+        report.dropped,
+    )
+
+
+def _drifts(
+    place: _Place,
+    contract: Contract | None,
+    kinds: Mapping[str, RawFiles],
+    before: Mapping[str, Mapping[str, FileEntry]],
+    after: FilesState,
+    good: Sequence[FileReport],
+) -> dict[str, Drift]:
+    """New rows of each kind against those accepted before; the statistics of both together are kept."""
+    found = {}
+    for name, kind in kinds.items():
+        new = [item for item in good if item.kind == name and item.measured is not None]
+        if not new:
+            continue
+        fresh: Statistics | None = None
+        for item in new:
+            assert item.measured is not None
+            fresh = item.measured.statistics if fresh is None else fresh.merge(item.measured.statistics)
+        assert fresh is not None
+        old = place.statistics(kind, before[name]) if before[name] else None
+        replaced = any(same_file(item.path) in before[name] for item in new)
+        if old is not None and old.rows and (fresh.categories or fresh.numbers):
+            terms: KindTerms | None = contract.files.get(name) if contract is not None else None
+            psi = {column: item.psi for column, item in terms.columns.items() if item.psi} if terms else {}
+            labels = [column for column, role in kind.roles.items() if role == "label"]
+            found[name] = drift(old, fresh, contract.drift if contract else None, labels, psi)
+        whole = place.statistics(kind, after.of_kind(name)) if replaced else fresh if old is None else old.merge(fresh)
+        if whole is not None:
+            place.keep(kind, after.of_kind(name), whole)
+    return found
+
+
+def _late(contract: Contract | None, state: FilesState, now: float | None) -> list[str]:
+    moment, told = time.time() if now is None else now, []
+    for name, terms in (contract.files if contract is not None else {}).items():
+        lasts = [item.last for item in state.of_kind(name).values() if item.last is not None]
+        if terms.freshness is None or terms.unit is None or not lasts:
+            continue
+        age = moment - max(lasts) * unit_seconds(terms.unit)
+        if age > terms.freshness:
+            told.append(
+                f"files of kind {name!r} are late: the newest row is of {shown(max(lasts), terms.unit)}, "
+                f"{age / 3600:.1f} hours ago; the bound is {terms.freshness / 3600:.1f} hours."
+            )
+    return told
+
+
+def _write_quarantined_rows(home: Path, report: FileReport) -> None:
+    if not report.dropped or report.measured is None:
+        return
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", report.path.rstrip("/").rpartition("/")[2])
+    path = home / QUARANTINE / f"{name}-{report.checksum[-8:]}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(path, report.measured.examples.to_csv(index=False).encode())

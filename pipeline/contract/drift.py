@@ -1,0 +1,207 @@
+"""Drift: how new rows differ from those accepted before, column by column, against the thresholds of a contract.
+
+The measures are those of `gigabatch.features.refit.churn`; here they are held against two levels. A measure counts only
+as far as chance does not explain it: an index above its noise, a share or a mean beyond 1.96 standard errors of the
+difference of two samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.refit.churn import CategoryChurn, ContinuousChurn, category_churn, continuous_churn
+from gigabatch.features.refit.statistics import CategoryStatistics, Statistics
+from gigabatch.pipeline.contract.terms import DriftTerms
+
+LEVELS = ("ok", "warn", "drift")
+TWO_SIDED = 1.96  # standard errors, 95 %
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One measure of one column.
+
+    Parameters
+    ----------
+    column
+        Its name.
+    measure
+        `psi`, `quantile`, `nulls`, `unseen` or `label`, as in `DriftTerms`.
+    value
+        What was found.
+    noise
+        What chance alone reaches in one case of twenty.
+    levels
+        From which value on it warns, and counts as drift.
+    verdict
+        `ok`, `warn` or `drift`.
+    """
+
+    column: str
+    measure: str
+    value: float
+    noise: float
+    levels: tuple[float, float]
+    verdict: str
+
+    def __str__(self) -> str:
+        limit = self.levels[1 if self.verdict == "drift" else 0]
+        return f"column {self.column!r}: {self.measure} {self.value:.3g}, bound {limit:.3g} (noise {self.noise:.2g})"
+
+
+@dataclass(frozen=True)
+class Drift:
+    """All measures, and the reports that they were taken from."""
+
+    rows_old: int
+    rows: int
+    measures: tuple[Measure, ...]
+    columns: tuple[CategoryChurn | ContinuousChurn, ...]
+
+    @property
+    def verdict(self) -> str:
+        """The worst of all."""
+        return LEVELS[max((LEVELS.index(item.verdict) for item in self.measures), default=0)]
+
+    def verdicts(self) -> dict[str, str]:
+        """The worst by column."""
+        found: dict[str, str] = {}
+        for item in self.measures:
+            found[item.column] = max(found.get(item.column, "ok"), item.verdict, key=LEVELS.index)
+        return found
+
+    def sentences(self, verdict: str = "warn") -> tuple[str, ...]:
+        """What reached that level."""
+        return tuple(str(item) for item in self.measures if LEVELS.index(item.verdict) >= LEVELS.index(verdict))
+
+
+def drift(
+    old: Statistics,
+    new: Statistics,
+    terms: DriftTerms | None = None,
+    labels: Collection[str] = (),
+    psi: Mapping[str, tuple[float, float]] | None = None,
+) -> Drift:
+    """Compare new rows with old ones.
+
+    Parameters
+    ----------
+    old, new
+        Statistics of the same columns: of rows accepted before, and of the new rows alone.
+    terms
+        Thresholds; the defaults of `DriftTerms` where there are none.
+    labels
+        Columns that are labels: of classes among the categories, of numbers among the numbers.
+    psi
+        Levels of the population stability index by column, in place of those of `terms`.
+
+    Returns
+    -------
+    Drift
+        Every measure of every column with its verdict.
+
+    Raises
+    ------
+    DataError
+        The statistics are not of the same columns.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from gigabatch.features.refit.statistics import CategoryStatistics, Statistics
+    >>> from gigabatch.pipeline.contract.drift import drift
+    >>> def of(cities):
+    ...     return Statistics(len(cities), {"city": CategoryStatistics.of(pd.Series(cities, name="city"))}, {})
+    >>> found = drift(of(["Oslo", "Bonn"] * 500), of(["Oslo", "Lima"] * 500))
+    >>> found.verdict
+    'drift'
+    """
+    if set(old.categories) != set(new.categories) or set(old.numbers) != set(new.numbers):
+        raise DataError("drift: the old and the new statistics are not of the same columns.")
+    terms = terms or DriftTerms()
+    measures: list[Measure] = []
+    columns: list[CategoryChurn | ContinuousChurn] = []
+    either = 1 / max(old.rows, 1) + 1 / max(new.rows, 1)
+    for name, state in old.categories.items():
+        found = category_churn(name, state, new.categories[name], state.vocabulary)
+        columns.append(found)
+        _nulls(measures, found, terms, either)
+        if name in labels:
+            value, noise = class_shift(state, new.categories[name])
+            _add(measures, name, "label", value, noise, terms.label)
+        elif old.rows > state.nulls:
+            expected = found.unseen_rate_expected
+            rise = max(found.unseen_rate - expected, 0.0)
+            _add(measures, name, "unseen", rise, _error(expected, either), terms.unseen)
+        if found.stability is not None:
+            levels = (psi or {}).get(name, terms.psi)
+            _add(measures, name, "psi", found.stability.psi, found.stability.noise, levels)
+    for name, numbers in old.numbers.items():
+        shifted = continuous_churn(name, numbers, new.numbers[name])
+        columns.append(shifted)
+        _nulls(measures, shifted, terms, either)
+        known = (numbers.moments.count, new.numbers[name].moments.count)
+        if name in labels and shifted.mean_shift is not None:
+            noise = TWO_SIDED * math.sqrt(sum(1 / max(count, 1) for count in known))
+            _add(measures, name, "label", abs(shifted.mean_shift), noise, terms.label)
+        if shifted.std_old and shifted.quantiles:
+            ends = [q for q in shifted.quantiles if 5 <= q.percent <= 95]
+            worst = max(ends, key=lambda q: abs(q.shift) - q.bound)
+            value = max(abs(worst.shift) - worst.bound, 0.0) / shifted.std_old
+            _add(measures, name, "quantile", value, _quantile_noise(worst.percent, known), terms.quantile)
+        if shifted.stability is not None:
+            levels = (psi or {}).get(name, terms.psi)
+            _add(measures, name, "psi", shifted.stability.psi, shifted.stability.noise, levels)
+    return Drift(old.rows, new.rows, tuple(measures), tuple(columns))
+
+
+def class_shift(old: CategoryStatistics, new: CategoryStatistics) -> tuple[float, float]:
+    """The largest change of a class's share of the known rows, and the noise of that class; 0 without known rows."""
+    before, after = class_shares(old), class_shares(new)
+    if not before or not after:
+        return 0.0, 0.0
+    either = 1 / (old.rows - old.nulls) + 1 / (new.rows - new.nulls)
+    changes = {name: abs(after.get(name, 0.0) - before.get(name, 0.0)) for name in {**before, **after}}
+    name = max(changes, key=lambda key: changes[key])
+    return changes[name], _error(before.get(name, 0.0), either)
+
+
+def class_shares(state: CategoryStatistics) -> dict[str, float]:
+    """Share of the known rows by class."""
+    counts: Any = engine_of(state.counts).to_pandas(state.counts)
+    known = state.rows - state.nulls
+    pairs = zip(counts["value"].tolist(), counts["count"].tolist(), strict=True)
+    return {str(value): count / known for value, count in pairs}
+
+
+def _nulls(measures: list[Measure], found: Any, terms: DriftTerms, either: float) -> None:
+    change = abs(found.null_rate - found.null_rate_old)
+    _add(measures, found.column, "nulls", change, _error(found.null_rate_old, either), terms.nulls)
+
+
+def _error(share: float, either: float) -> float:
+    """1.96 standard errors of the difference of two samples' shares; either: 1/n + 1/m."""
+    return TWO_SIDED * math.sqrt(share * (1 - share) * either)
+
+
+def _quantile_noise(percent: int, known: tuple[int, int]) -> float:
+    """1.96 standard errors of a quantile's shift in deviations, of a normal distribution (Stuart and Ord, 10.10)."""
+    from scipy.special import ndtri
+
+    share = percent / 100
+    density = math.exp(-(float(ndtri(share)) ** 2) / 2) / math.sqrt(2 * math.pi)
+    return TWO_SIDED * math.sqrt(share * (1 - share) * sum(1 / max(count, 1) for count in known)) / density
+
+
+def _add(
+    measures: list[Measure], column: str, name: str, value: float, noise: float, levels: tuple[float, float]
+) -> None:
+    verdict = "ok"
+    if value > noise:
+        verdict = "drift" if value >= levels[1] else "warn" if value >= levels[0] else "ok"
+    measures.append(Measure(column, name, value, noise, levels, verdict))

@@ -1,0 +1,250 @@
+"""Terms learned from history: what its files had, and how far they differ from one another.
+
+With k files a bound is the extreme that was seen and a slack: three standard deviations between files, four of the
+sampling of so many rows, and a least one. A single file shows no spread, so its slacks are wide, and what only several
+files tell (rows a file, unseen values, freshness) is left open.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gigabatch.features.reading.sources import FileCache
+from gigabatch.features.recipes.base import RawFiles, Recipe
+from gigabatch.features.refit.churn import category_churn, continuous_churn, deviation
+from gigabatch.features.refit.statistics import Statistics
+from gigabatch.pipeline.contract.check import family
+from gigabatch.pipeline.contract.clock import unit_seconds
+from gigabatch.pipeline.contract.drift import class_shares
+from gigabatch.pipeline.contract.measure import Measured, measure_file
+from gigabatch.pipeline.contract.terms import ColumnTerms, Contract, DriftTerms, KindTerms, column_types
+
+SEVERAL = 3  # files, for what needs a spread between differences
+MOST_CLASSES = 100
+NEVER_NULL = ("time", "weight", "group", "key", "label")
+LATE = 1.5  # of the longest time between two files
+HALF_DAY = 43_200.0
+
+
+@dataclass(frozen=True)
+class History:
+    """One kind's files in order of time, or of name where there is none, and the statistics of all of their rows."""
+
+    kind: RawFiles
+    files: dict[str, Measured]
+    statistics: Statistics
+
+
+def read_history(
+    recipe: Recipe, engine: str, cache: FileCache | None = None, time_unit: str = "auto"
+) -> dict[str, History]:
+    """Measure all files that a recipe reads, but those of `leave_out`; by kind.
+
+    Raises
+    ------
+    DataError
+        A file cannot be read; all must be, to be learned from.
+    """
+    found = {}
+    for kind in recipe.raw_files():
+        files = {
+            path: measure_file(kind, engine, path, cache, time_unit=time_unit) for path in recipe.files(kind.pattern)
+        }
+        name = str(kind.time)
+        ordered = sorted(files.items(), key=lambda item: (item[1].ranges.get(name, (0, 0))[1], item[0]))
+        whole = ordered[0][1].statistics
+        for _, measured in ordered[1:]:
+            whole = whole.merge(measured.statistics)
+        found[kind.name] = History(kind, dict(ordered), whole)
+    return found
+
+
+def learn(recipe: str, histories: Sequence[History], max_future_seconds: float = 86_400.0) -> Contract:
+    """The contract of a history.
+
+    Parameters
+    ----------
+    recipe
+        Name of the recipe.
+    histories
+        Of all kinds of its files.
+    max_future_seconds
+        What clocks may differ by.
+
+    Returns
+    -------
+    Contract
+        All files of the history keep it.
+    """
+    files = {item.kind.name: _kind(item) for item in histories}
+    return Contract(recipe, files, max_future_seconds=max_future_seconds)
+
+
+def _kind(history: History) -> KindTerms:
+    kind, files = history.kind, list(history.files.values())
+    unseen, psi = _between(files)
+    columns = {name: _column(kind, name, types, files, unseen, psi) for name, types in column_types(kind).items()}
+    spans = [item.ranges[kind.time] for item in files if kind.time in item.ranges] if kind.time else []
+    unit = files[0].unit
+    known = [name for item in files for name in item.columns or ()]
+    headless = any(item.columns is None for item in files)
+    return KindTerms(
+        columns,
+        None if headless else tuple(dict.fromkeys(name for name in known if name not in kind.dtypes)),
+        None if kind.fixed else _rows([item.rows for item in files]),
+        unit,
+        files[0].calendar if len({item.calendar for item in files}) == 1 else None,
+        _freshness(spans, unit),
+        None if kind.fixed else _overlap(spans),
+        True if all(item.ends for item in files) else None,
+    )
+
+
+def _column(
+    kind: RawFiles,
+    name: str,
+    types: tuple[str, str],
+    files: Sequence[Measured],
+    unseen: dict[str, list[float]],
+    psi: dict[str, list[float]],
+) -> ColumnTerms:
+    dtype, role = types
+    fewest = min(item.rows for item in files)
+    nulls = [item.nulls.get(name, 0) / item.rows for item in files]
+    given: dict[str, Any] = {"nulls": _most(nulls, fewest)}
+    if name in kind.filled or (role in NEVER_NULL and max(nulls) == 0):
+        given["nulls"] = 0.0
+    stored = {item.columns[name] for item in files if item.columns and item.columns.get(name)}
+    if stored and len({family(str(found)) for found in stored}) == 1:
+        given["stored"] = sorted(map(str, stored))[0]
+    ranges = [item.ranges[name] for item in files if name in item.ranges]
+    if role in ("number", "weight", "label") and ranges:
+        given["range"] = _range(ranges)
+    if role == "category" and not kind.fixed:
+        given["distinct"] = _distinct([item.distinct[name] for item in files])
+        found = unseen.get(name, [])
+        bound = max(found) + max(3 * _spread(found), 0.05 if len(found) >= SEVERAL else 0.2) if found else 1.0
+        given["unseen"] = _rounded(bound) if bound < 1 else None
+    if role == "label":
+        given |= _label(kind, name, files)
+    if role in ("category", "number", "label") and len(psi.get(name, [])) >= SEVERAL - 1:
+        usual, worst = DriftTerms().psi, max(psi[name])
+        levels = (max(usual[0], _rounded(1.25 * worst)), max(usual[1], _rounded(2 * worst)))
+        given["psi"] = levels if levels != usual else None
+    return ColumnTerms(dtype, role, **given)
+
+
+def _between(files: Sequence[Measured]) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """By column, of each file but the first: the share of rows with unseen values, and the stability index, against
+    all files before it."""
+    unseen: dict[str, list[float]] = {}
+    psi: dict[str, list[float]] = {}
+    before = files[0].statistics
+    for item in files[1:]:
+        for name, state in before.categories.items():
+            found = category_churn(name, state, item.statistics.categories[name], state.vocabulary)
+            unseen.setdefault(name, []).append(found.unseen_rate)
+            if found.stability is not None:
+                psi.setdefault(name, []).append(found.stability.psi)
+        for name, numbers in before.numbers.items():
+            shifted = continuous_churn(name, numbers, item.statistics.numbers[name])
+            if shifted.stability is not None:
+                psi.setdefault(name, []).append(shifted.stability.psi)
+        before = before.merge(item.statistics)
+    return unseen, psi
+
+
+def _spread(values: Sequence[float]) -> float:
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def _rounded(value: float) -> float:
+    """Four significant digits, for a person's eyes."""
+    return float(f"{value:.4g}")
+
+
+def _most(shares: Sequence[float], rows: int) -> float:
+    """Upper bound of a share."""
+    most = max(shares)
+    sampling = 4 * math.sqrt(most * (1 - most) / rows)
+    return min(_rounded(most + max(3 * _spread(shares), sampling, 0.01 if len(shares) > 1 else 0.05)), 1.0)
+
+
+def _range(ranges: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Half as wide again on both sides (twice with one file), and not below 0 where nothing was."""
+    lows, highs = zip(*ranges, strict=True)
+    low, high = min(lows), max(highs)
+    width = high - low or max(abs(high), 1)
+    parts = (1 if len(ranges) == 1 else 2, 3 * _spread([float(value) for value in lows]))
+    if all(isinstance(value, int) for value in (*lows, *highs)):  # 64-bit integers stay whole
+        slack: float = max(width // parts[0], math.ceil(parts[1]), 1)
+        spread_high = max(slack, math.ceil(3 * _spread([float(value) for value in highs])))
+        return (0 if 0 <= low < slack else low - slack), high + spread_high
+    slack = max(width / parts[0], parts[1])
+    top = high + max(width / parts[0], 3 * _spread([float(value) for value in highs]))
+    # Rounded to six digits and never to the inner side of what was seen.
+    return (0.0 if 0 <= low < slack else min(float(f"{low - slack:.6g}"), low)), max(float(f"{top:.6g}"), high)
+
+
+def _distinct(counts: Sequence[int]) -> int:
+    if len(counts) == 1:
+        return 3 * counts[0] + 10
+    return math.ceil(1.5 * max(counts) + 3 * _spread([float(count) for count in counts])) + 10
+
+
+def _rows(rows: Sequence[int]) -> tuple[int, int] | None:
+    """From the spread of logarithms, so that half a day is as far from a day as two days are."""
+    if len(rows) < 2:
+        return None
+    spread = _spread([math.log(count) for count in rows])
+    low, high = (math.exp(max(spread, math.log(least))) for least in (1.3, 1.5))
+    return math.floor(min(rows) / low), math.ceil(max(rows) * high)
+
+
+def _freshness(spans: Sequence[tuple[float, float]], unit: str | None) -> float | None:
+    lasts = sorted(last for _, last in spans)
+    if unit is None or len(lasts) < SEVERAL:
+        return None
+    longest = max(later - earlier for earlier, later in itertools.pairwise(lasts))
+    return float(math.ceil(LATE * longest * unit_seconds(unit) + HALF_DAY))
+
+
+def _overlap(spans: Sequence[tuple[float, float]]) -> float | None:
+    """How far a file reached back behind those before it; None where most of a file does, as in shards of users."""
+    if not spans:
+        return None
+    reached, last = [0.0], spans[0][1]
+    for first, end in spans[1:]:
+        reached.append(max(last - first, 0))
+        last = max(last, end)
+    typical = statistics.median(end - first for first, end in spans)
+    return None if max(reached) > 0.5 * typical else 1.5 * max(reached)
+
+
+def _label(kind: RawFiles, name: str, files: Sequence[Measured]) -> dict[str, Any]:
+    if kind.tasks.get(name) == "regression":
+        states = [item.statistics.numbers[name] for item in files if item.statistics.numbers[name].moments.count]
+        if not states:
+            return {}
+        means = [state.moments.scale().mean for state in states]
+        sigma = max(deviation(state) or 0.0 for state in states)
+        count = min(state.moments.count for state in states)
+        slack = max(3 * _spread(means), 4 * sigma / math.sqrt(count), (0.05 if len(means) > 1 else 0.5) * sigma)
+        return {"mean": (min(means) - slack, max(means) + slack)}
+    found = [class_shares(state) for item in files if (state := item.statistics.categories[name]).rows > state.nulls]
+    classes = sorted({label for shares in found for label in shares})
+    if not classes or len(classes) > MOST_CLASSES:
+        return {}
+    rows = min(item.rows - item.nulls[name] for item in files if item.rows > item.nulls[name])
+    bounds = {}
+    for label in classes:
+        shares = [item.get(label, 0.0) for item in found]
+        middle = statistics.fmean(shares)
+        slack = max(3 * _spread(shares), 4 * math.sqrt(middle * (1 - middle) / rows), 0.02 if len(found) > 1 else 0.1)
+        bounds[label] = (max(_rounded(min(shares) - slack), 0.0), min(_rounded(max(shares) + slack), 1.0))
+    return {"shares": bounds}

@@ -1,0 +1,345 @@
+"""One pass over a raw file: its rows as the recipe reads them, what its columns are like, which rows are bad.
+
+A file is read by `RawFiles.read` with the pipeline's cache, so that the features stage finds its rows parsed: a check
+costs no second read. (Parquet is read as it is, and logs that are streamed in blocks are read again.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import fsspec
+import pandas as pd
+import pyarrow.parquet as pq
+
+from gigabatch.features.columns.numbers import naming
+from gigabatch.features.columns.times import is_calendar, moments
+from gigabatch.features.engines.frame import engine_of, load_engine
+from gigabatch.features.errors import DataError
+from gigabatch.features.reading.csv_blocks import csv_blocks
+from gigabatch.features.reading.sources import PARQUET_ENDINGS, FileCache, cast, csv_fields, drop_rows
+from gigabatch.features.recipes.base import RawFiles
+from gigabatch.features.refit.statistics import CategoryStatistics, Statistics
+from gigabatch.pipeline.contract.clock import guessed_unit, unit_seconds
+
+BLOCK_BYTES = 64 << 20
+WRAP = 1 << 64
+ODD = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, as hash functions mix with (Knuth, TAOCP 3, section 6.4)
+NULL = "\0null"  # no text of a CSV file holds a NUL
+FINAL_NEWLINE = (".csv", ".tsv", ".dat", ".data", ".test", ".txt")
+
+
+@dataclass(frozen=True)
+class RowRule:
+    """Which rows are bad: those whose value in a column is null, below or above a limit.
+
+    what: `null`, `below`, `above`, or for times `before` (a limit as `moments` gives it) and `future` (seconds since
+    1970; without effect where times only order rows).
+    """
+
+    column: str
+    what: str
+    limit: float = 0.0
+
+
+@dataclass(frozen=True)
+class Bad:
+    """How many rows a rule found, and the value that is farthest off; None where there is none to show."""
+
+    rows: int = 0
+    worst: float | None = None
+
+    def merge(self, other: Bad, rule: RowRule) -> Bad:
+        known = [bad.worst for bad in (self, other) if bad.worst is not None]
+        farthest = min if rule.what in ("below", "before") else max
+        return Bad(self.rows + other.rows, farthest(known) if known else None)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a file is like.
+
+    Parameters
+    ----------
+    rows
+        That count, without those that are dropped.
+    nulls
+        Null rows by column.
+    ranges
+        Smallest and largest known number by column of role number, weight or time; a time as `moments` gives it.
+    statistics
+        Of categories, numbers and labels (those of classes as text).
+    fingerprint
+        The same for the same rows in any order, cut into files in any way: the sum of 64-bit hashes of rows.
+    calendar
+        Whether times are dates or text, hence microseconds; None without times.
+    unit
+        What times count since 1970, a key of `TIME_UNITS`; None where numbers only order the rows.
+    columns
+        All columns of the file in its order, and their types where it is Parquet; None of a file without a header.
+    ends
+        Whether its last line ends with a line break; None where that is not known.
+    bad
+        What is wrong with rows, by rule; `places` where they lie in the file, `examples` the rows themselves (pandas,
+        with columns row and reason before theirs).
+    """
+
+    rows: int
+    nulls: dict[str, int]
+    ranges: dict[str, tuple[float, float]]
+    statistics: Statistics
+    fingerprint: int
+    calendar: bool | None = None
+    unit: str | None = None
+    columns: dict[str, str | None] | None = None
+    ends: bool | None = None
+    bad: dict[RowRule, Bad] = field(default_factory=dict)
+    places: tuple[int, ...] = ()
+    examples: Any = None
+
+    @property
+    def distinct(self) -> dict[str, int]:
+        """Number of distinct values by category."""
+        return {name: len(state.counts) for name, state in self.statistics.categories.items()}
+
+    def merge(self, other: Measured) -> Measured:
+        """Of both parts of one file, this one first."""
+        ranges = dict(self.ranges)
+        for name, (low, high) in other.ranges.items():
+            mine = ranges.get(name, (low, high))
+            ranges[name] = (min(mine[0], low), max(mine[1], high))
+        return replace(
+            self,
+            rows=self.rows + other.rows,
+            nulls={name: count + other.nulls[name] for name, count in self.nulls.items()},
+            ranges=ranges,
+            statistics=self.statistics.merge(other.statistics),
+            fingerprint=(self.fingerprint + other.fingerprint) % WRAP,
+            bad={rule: bad.merge(other.bad[rule], rule) for rule, bad in self.bad.items()},
+        )
+
+
+def measure_file(
+    kind: RawFiles,
+    engine: str,
+    path: str,
+    cache: FileCache | None = None,
+    rules: Sequence[RowRule] = (),
+    drop: bool = False,
+    time_unit: str = "auto",
+    without: Sequence[int] = (),
+) -> Measured:
+    """Read a file and measure it.
+
+    Parameters
+    ----------
+    kind
+        How it is read.
+    engine
+        Library of the frames.
+    path
+        Path or URL.
+    cache
+        Keeps the parsed rows for the features stage.
+    rules
+        What makes a row bad.
+    drop
+        Whether bad rows are left out of what is measured.
+    time_unit
+        What numbers of the column of times count, as `nightly.time_unit`; `auto`: what the recipe says, else a guess by
+        their median.
+    without
+        Places of rows that do not count; of files that are not read in blocks.
+
+    Returns
+    -------
+    Measured
+        Of all rows of the file.
+
+    Raises
+    ------
+    DataError
+        Whatever keeps the recipe from reading it; the message names file and column.
+    """
+    found, before, examples, places, unit = None, 0, [], [], None
+    for raw in _frames(kind, engine, path, cache):
+        try:
+            raw = drop_rows(raw, path, without)
+            frame = kind.make(raw) if kind.make else raw
+            times, calendar = _times(kind, frame)
+            if found is None:
+                unit = _unit(kind, times, calendar, time_unit)
+            masks = {rule: _mask(rule, frame, times, unit) for rule in rules}
+            bad = {rule: _bad(rule, mask, frame, times) for rule, mask in masks.items()}
+            hit = [mask for rule, mask in masks.items() if bad[rule].rows]
+            if hit:
+                union = hit[0]
+                for mask in hit[1:]:
+                    union = union | mask
+                rows = _examples(raw, union, {rule: mask for rule, mask in masks.items() if bad[rule].rows}, before)
+                examples.append(rows)
+                places += rows["row"].tolist()
+                if drop:
+                    kept = engine_of(frame).series(~union, frame)
+                    frame = frame[kept].reset_index(drop=True)
+                    times = None if times is None else times[kept].reset_index(drop=True)
+            before += len(raw)
+            part = replace(_measured(kind, frame, times), calendar=calendar, unit=unit, bad=bad)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise DataError(str(error) if path in str(error) else f"input {path}: {error}") from error
+        found = part if found is None else found.merge(part)
+    if found is None:
+        raise DataError(f"input {path}: it has a header but no rows.")
+    if examples:
+        found = replace(found, places=tuple(places), examples=pd.concat(examples, ignore_index=True))
+    return replace(found, columns=file_columns(kind, engine, path), ends=_ends(path))
+
+
+def _frames(kind: RawFiles, engine: str, path: str, cache: FileCache | None) -> Iterator[Any]:
+    if not kind.blocks:
+        yield kind.read(engine, path, cache)
+        return
+    for block in csv_blocks(path, BLOCK_BYTES):
+        yield block.read(engine, kind.dtypes, null_values=kind.null_values, nullable=kind.nullable)
+
+
+def _times(kind: RawFiles, frame: Any) -> tuple[Any, bool | None]:
+    """The times as numbers, one a row, that of a null any other row's; and whether they are dates or text."""
+    if kind.time is None:
+        return None, None
+    column = frame[kind.time]
+    known = column[column.notna()]
+    if len(known) == 0:
+        return None, None
+    whole = column if len(known) == len(column) else column.fillna(known.iloc[0])
+    return moments(whole), is_calendar(known)
+
+
+def _unit(kind: RawFiles, times: Any, calendar: bool | None, time_unit: str) -> str | None:
+    if times is None or time_unit == "none":
+        return None
+    if calendar:
+        return "us"
+    return kind.unit or guessed_unit(float(times.median())) if time_unit == "auto" else time_unit
+
+
+def _mask(rule: RowRule, frame: Any, times: Any, unit: str | None) -> Any:
+    """bool [N]: the rows that the rule finds."""
+    engine = engine_of(frame)
+    if rule.what == "null":
+        return engine.array(frame[rule.column].isna())
+    limit = rule.limit
+    if rule.what in ("before", "future"):
+        if times is None or (rule.what == "future" and unit is None):
+            return engine.arrays.zeros(len(frame), dtype="bool")
+        values = times
+        limit = limit / unit_seconds(unit) if rule.what == "future" and unit else limit
+    else:
+        values = frame[rule.column]
+    found = values < limit if rule.what in ("below", "before") else values > limit
+    return engine.array(found.fillna(False).astype("bool"))
+
+
+def _bad(rule: RowRule, mask: Any, frame: Any, times: Any) -> Bad:
+    count = int(mask.sum())
+    if not count or rule.what == "null":
+        return Bad(count)
+    values = times if rule.what in ("before", "future") else frame[rule.column]
+    chosen = values[engine_of(frame).series(mask, frame)]
+    return Bad(count, _number(chosen.min() if rule.what in ("below", "before") else chosen.max()))
+
+
+def _examples(raw: Any, union: Any, masks: dict[RowRule, Any], before: int) -> pd.DataFrame:
+    """The bad rows with their places in the file and what is wrong with each, on the host."""
+    engine = engine_of(raw)
+    rows = engine.to_pandas(raw[engine.series(union, raw)].reset_index(drop=True))
+    hits = {f"{rule.column} {rule.what}": engine.to_host(mask[union]) for rule, mask in masks.items()}
+    reasons = ["; ".join(text for text, hit in hits.items() if hit[place]) for place in range(len(rows))]
+    row, reason = engine.to_host(engine.arrays.flatnonzero(union)) + before, "reason"
+    return pd.concat([pd.DataFrame({"row": row, reason: reasons}), rows.rename(columns=_beside)], axis=1)
+
+
+def _beside(name: str) -> str:
+    """A file's own column of the name of one of ours."""
+    return f"{name} (of the file)" if name in ("row", "reason") else name
+
+
+def _measured(kind: RawFiles, frame: Any, times: Any) -> Measured:
+    module = engine_of(frame)
+    nulls, ranges, categories, numbers = {}, {}, {}, {}
+    for name in frame.columns:
+        if name not in kind.dtypes and name not in kind.roles:
+            continue
+        column, role = frame[name], kind.role(name)
+        nulls[name] = int(column.isna().sum())
+        classes = role == "label" and kind.tasks.get(name) != "regression"
+        if classes or role == "category":
+            texts = cast(frame[[name]], {name: "string"}, "label")[name] if classes else column
+            categories[name] = CategoryStatistics.of(texts)
+        elif role in ("number", "weight", "label"):
+            values = column if column.dtype.kind == "f" else _numbers(kind, name, frame)
+            known = values.dropna()
+            if len(known):
+                ranges[name] = (_number(known.min()), _number(known.max()))
+            numbers[name] = naming(name, module.column_statistics, values.astype("float32"))
+        elif role == "time" and times is not None and len(times):
+            ranges[name] = (_number(times.min()), _number(times.max()))
+    statistics = Statistics(len(frame), categories, numbers)
+    return Measured(len(frame), nulls, ranges, statistics, _fingerprint(kind, frame, times))
+
+
+def _numbers(kind: RawFiles, name: str, frame: Any) -> Any:
+    """A column of numbers that are not floats yet: whole ones, flags, or the text of a label that is stripped."""
+    column = frame[name]
+    if kind.dtypes.get(name) == "string":
+        return cast(frame[[name]], {name: "float64"}, "label")[name]
+    return column.astype("float64")
+
+
+def _number(value: Any) -> float:
+    """Python's int or float of a scalar; 64-bit integers stay whole."""
+    value = value.item() if hasattr(value, "item") else value
+    return value if isinstance(value, int) else float(value)
+
+
+def _fingerprint(kind: RawFiles, frame: Any, times: Any) -> int:
+    """The sum over rows, modulo 2^64, of a hash of the row."""
+    engine = engine_of(frame)
+    rows = engine.arrays.zeros(len(frame), dtype="uint64")
+    for name, dtype in kind.dtypes.items():
+        column = times if name == kind.time and times is not None else frame[name]
+        if column.dtype.kind == "f" or dtype in ("float32", "float64"):
+            wide = engine.array(column.astype("float64").fillna(0.0)) + 0.0  # one zero, whatever its sign
+            missing = engine.array(column.isna())
+            hashed = engine.hash64(engine.series(wide.view("int64"), frame)) ^ missing.astype("int64")
+        elif column.dtype.kind in "iub":
+            missing = engine.array(column.isna())
+            hashed = engine.hash64(column.fillna(0).astype("int64")) ^ missing.astype("int64")
+        else:
+            hashed = engine.hash64(column.astype("str").fillna(NULL))
+        rows = (rows ^ hashed.view("uint64")) * ODD
+        rows ^= rows >> 29
+    return int(rows.sum()) % WRAP if len(frame) else 0
+
+
+def file_columns(kind: RawFiles, engine: str, path: str) -> dict[str, str | None] | None:
+    """All columns of a readable file, and of Parquet their types; None where there is no header."""
+    if path.endswith(PARQUET_ENDINGS):
+        with fsspec.open(path, "rb") as file:
+            schema = pq.read_schema(file)
+        return {field.name: str(field.type) for field in schema}
+    if kind.names is not None:
+        return None
+    module = load_engine(engine)
+    header = module.to_pandas(module.read_csv(path, header=None, nrows=1, dtype="str", **csv_fields(kind.separator)))
+    return dict.fromkeys(str(name) for name in header.iloc[0].tolist())
+
+
+def _ends(path: str) -> bool | None:
+    if "://" in path or not path.endswith(FINAL_NEWLINE):
+        return None
+    with open(path, "rb") as file:
+        file.seek(-1, 2)
+        return file.read(1) in b"\r\n"

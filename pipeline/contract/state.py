@@ -1,0 +1,179 @@
+"""Which raw files were accepted and which lie in quarantine: `runs/<name>/files.json`, written whole or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gigabatch.features.reading.sources import same_file
+from gigabatch.features.recipes.base import Recipe
+from gigabatch.pipeline.contract.terms import ContractError
+from gigabatch.pipeline.store.files import write_json
+from gigabatch.pipeline.store.keys import input_checksums, text_checksum
+
+FORMAT = 1
+FILES = "files.json"
+ACCEPTED, QUARANTINED = "accepted", "quarantined"
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """What was decided about a file.
+
+    Parameters
+    ----------
+    kind
+        Of file, as `RawFiles.name`.
+    state
+        `accepted` or `quarantined`.
+    checksum
+        Of its content; of a URL what its server says.
+    decided_utc, by
+        When, and by what: `check`, `history` (the contract was learned from it) or `person`.
+    fingerprint
+        Of its rows in any order, 16 hex digits; None where it could not be read.
+    rows
+        How many count.
+    first, last
+        Its earliest and latest time, in what times count.
+    reasons, warnings
+        Sentences.
+    dropped
+        Places of rows that are left out.
+    """
+
+    kind: str
+    state: str
+    checksum: str
+    decided_utc: str
+    by: str = "check"
+    fingerprint: str | None = None
+    rows: int | None = None
+    first: float | None = None
+    last: float | None = None
+    reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    dropped: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class FilesState:
+    """The record.
+
+    Parameters
+    ----------
+    files
+        By path, as `same_file` gives it.
+    pending
+        What a night that has not ended yet was told; see `decide`.
+    """
+
+    files: dict[str, FileEntry] = field(default_factory=dict)
+    pending: dict[str, Any] | None = None
+
+    def of_kind(self, kind: str, state: str = ACCEPTED) -> dict[str, FileEntry]:
+        """The files of one kind and state."""
+        return {path: entry for path, entry in self.files.items() if (entry.kind, entry.state) == (kind, state)}
+
+    def known(self, checksums: Mapping[str, str]) -> dict[str, tuple[str, FileEntry]]:
+        """Of the files that are there the ones decided about, with the name in the record.
+
+        checksums: by path, of all files that are there. A file that has another folder now is known by its name and
+        its content, if nothing is left where it lay.
+        """
+        there = {same_file(path): path for path in checksums}
+        found, moved = {}, {}
+        for path, entry in self.files.items():
+            if path in there:
+                if checksums[there[path]] == entry.checksum:
+                    found[there[path]] = (path, entry)
+            else:
+                moved[(_name(path), entry.checksum)] = (path, entry)
+        for path, checksum in checksums.items():
+            if path not in found and (_name(path), checksum) in moved:
+                found[path] = moved[(_name(path), checksum)]
+        return found
+
+
+def _name(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def read_state(home: Path) -> FilesState:
+    """The record of `runs/<name>`; an empty one where there is none.
+
+    Raises
+    ------
+    ContractError
+        It is damaged or of another format; the message says what to do.
+    """
+    path = home / FILES
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return FilesState()
+    except (OSError, ValueError, RecursionError) as error:
+        raise _damaged(path, error) from error
+    try:
+        if raw["format"] != FORMAT:
+            raise ContractError(f"{path}: format is {raw['format']!r}, this version reads {FORMAT}.")
+        if raw["checksum"] != _checksum(raw):
+            raise ValueError("its content is not what was written")
+        names = {item.name for item in dataclasses.fields(FileEntry)}
+        files = {}
+        for name, entry in raw["files"].items():
+            lists = {key: tuple(entry[key]) for key in ("reasons", "warnings", "dropped")}
+            files[name] = FileEntry(**({key: value for key, value in entry.items() if key in names} | lists))
+            if files[name].state not in (ACCEPTED, QUARANTINED):
+                raise ValueError(f"{name}: unknown state {files[name].state!r}")
+        return FilesState(files, raw["pending"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, ContractError):
+            raise
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> ContractError:
+    return ContractError(
+        f"{path}: damaged ({type(error).__name__}: {error}). Restore it from a backup, or remove it: then every file "
+        "counts as new, those in quarantine too, and is checked again."
+    )
+
+
+def _checksum(raw: Mapping[str, Any]) -> str:
+    content = {key: value for key, value in raw.items() if key != "checksum"}
+    return text_checksum(json.dumps(content, sort_keys=True, allow_nan=False))
+
+
+def write_state(home: Path, state: FilesState) -> None:
+    """Replace the record."""
+    raw = {"format": FORMAT} | json.loads(json.dumps(asdict(state), allow_nan=False))
+    home.mkdir(parents=True, exist_ok=True)
+    write_json(home / FILES, raw | {"checksum": _checksum(raw)})
+
+
+def checksums_of(paths: Iterable[str], root: Path) -> dict[str, str]:
+    """Checksum by path. root: the store, which keeps those of files that stay the same."""
+    paths = list(dict.fromkeys(paths))
+    return dict(zip(paths, input_checksums(paths, root).values(), strict=True))
+
+
+def obey(home: Path, recipe: Recipe, root: Path) -> None:
+    """Have a recipe leave out what is in quarantine, and rows that were dropped.
+
+    A file whose content has changed since is another file, about which nothing was decided.
+    """
+    state = read_state(home)
+    if not any(entry.state == QUARANTINED or entry.dropped for entry in state.files.values()):
+        return
+    known = state.known(checksums_of(recipe.inputs(), root))
+    recipe.leave_out = frozenset(path for path, (_, entry) in known.items() if entry.state == QUARANTINED)
+    recipe.without = {
+        same_file(path): entry.dropped
+        for path, (_, entry) in known.items()
+        if entry.state == ACCEPTED and entry.dropped
+    }

@@ -1,0 +1,216 @@
+"""A contract is learned, holds for what it was learned from, and finds each kind of bad file."""
+
+from __future__ import annotations
+
+import gzip
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gigabatch.features.recipes.table.recipe import TableRecipe
+from gigabatch.pipeline.contract.decide import check_new, contract_path, decide, learn_contract, new_files
+from gigabatch.pipeline.contract.state import read_state
+from gigabatch.pipeline.contract.terms import ContractError, load_contract
+from tests.pipeline.contract.conftest import DAY, START, Shop, end_of, shop_day
+
+
+def check(shop, day=6):
+    """The one report of tonight's files."""
+    (report,) = check_new(shop.config(), now=end_of(day))
+    return report
+
+
+@pytest.fixture
+def learned(shop):
+    learn_contract(shop.config())
+    return shop
+
+
+def test_good_days_keep_the_contract_that_older_ones_made(learned):
+    for day in range(6, 9):
+        learned.write(day, shop_day(day))
+    reports = check_new(learned.config(), now=end_of(8))
+    assert [(item.accepted, item.reasons, item.warnings) for item in reports] == [(True, (), ())] * 3
+
+
+def test_history_itself_keeps_the_contract(learned):
+    (learned.root / "runs" / "shop" / "files.json").unlink()
+    reports = check_new(learned.config(), now=end_of(6))
+    assert [(item.accepted, item.reasons) for item in reports] == [(True, ())] * 6
+
+
+def changed(**columns):
+    return shop_day(6).assign(**columns)
+
+
+def half(frame):
+    return frame.iloc[: len(frame) // 2]
+
+
+def nulls(frame):
+    frame = frame.copy()
+    frame.loc[frame.index[:800], "price"] = np.nan
+    return frame
+
+
+BAD = {
+    "renamed": (lambda: shop_day(6).rename(columns={"price": "prize"}), r"'price'.*renamed 'prize'"),
+    "missing": (lambda: shop_day(6).drop(columns="city"), r"'city'"),
+    "another type": (lambda: changed(price="cheap"), r"'price' is declared float32"),
+    "nulls": (lambda: nulls(shop_day(6)), r"'price': 4\d\.\d\d% of its rows are null, the bound is"),
+    "range": (lambda: changed(price=shop_day(6)["price"] * 100), r"'price': [\d,]+ row\(s\) are above"),
+    "negative": (lambda: changed(price=-shop_day(6)["price"]), r"'price': [\d,]+ row\(s\) are below 0, down to -"),
+    "cardinality": (lambda: changed(city=[f"c{n}" for n in range(2000)]), r"'city': 2,000 distinct values, the bound"),
+    "unseen": (lambda: changed(city="Pune"), r"'city': 100.00% of its rows hold values that no accepted file has"),
+    "half a day": (lambda: half(shop_day(6)), r"too few rows, 1,000; the bounds are 1,538 to 3,000"),
+    "twice a day": (lambda: pd.concat([shop_day(6), shop_day(60).assign(at=shop_day(6)["at"])]), r"too many rows"),
+    "inverted": (lambda: changed(bought=1 - shop_day(6)["bought"]), r"'bought': [67]\d\.\d+% of its labels are '1'"),
+    "constant label": (lambda: changed(bought=0), r"'bought': every label is '0'; classes are '0', '1'"),
+    "another class": (
+        lambda: changed(bought=np.where(np.arange(2000) < 3, 2, shop_day(6)["bought"])), r"class\(es\) '2' are new"),
+    "null label": (lambda: shop_day(6).assign(bought=lambda f: f["bought"].where(f.index > 0)), r"1 row\(s\) are null"),
+    "future": (lambda: changed(at=shop_day(6)["at"] + 9 * DAY), r"2,000 row\(s\) lie in the future, up to 2023-11-29"),
+    "one row of the future": (
+        lambda: changed(at=shop_day(6)["at"].where(np.arange(2000) > 0, START + 99 * DAY)), r"1 row\(s\) lie in the fu"),
+    "before": (lambda: shop_day(99).assign(at=shop_day(3)["at"]), r"2,000 row\(s\) lie before what was accepted"),
+    "milliseconds": (lambda: changed(at=shop_day(6)["at"] * 1000), r"lie in the future"),
+    "dates": (lambda: changed(at=pd.to_datetime(shop_day(6)["at"], unit="s").astype(str)), r"times are dates or text"),
+    "no rows": (lambda: shop_day(6).iloc[:0], r"it has a header but no rows"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def learned_once(tmp_path_factory):
+    """For tests that decide nothing and remove what they wrote."""
+    shop = Shop(tmp_path_factory.mktemp("shop"))
+    learn_contract(shop.config())
+    return shop
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_file_is_refused_by_name(learned_once, case):
+    make, text = BAD[case]
+    path = learned_once.write(6, make())
+    report = check(learned_once)
+    path.unlink()
+    assert not report.accepted
+    assert all(str(path) in reason for reason in report.reasons)
+    assert re.search(text, " ".join(report.reasons)), report.reasons
+
+
+def test_a_file_that_is_none(learned):
+    good = shop_day(6).to_csv(index=False)
+    cases = {
+        "a.csv": (b"", "empty"),
+        "b.csv": (good.encode()[:-9], "no line break"),
+        "c.csv": (good.encode("utf-16"), "UTF-8"),
+        "d.csv": (good.replace(",", ";").encode(), "another separator, ';'"),
+        "e.csv.gz": (gzip.compress(good.encode())[:-500], "cannot be read"),
+        "f.parquet": (b"PAR1", "cannot be read"),
+        "g.csv": (good.replace("Oslo", "Tromsø").encode("latin-1"), "UTF-8"),
+    }
+    for name, (content, _) in cases.items():
+        (learned.raw / name).write_bytes(content)
+    for report in check_new(learned.config(), now=end_of(6)):
+        name = report.path.rpartition("/")[2]
+        assert not report.accepted
+        assert any(cases[name][1] in text for text in report.reasons), (name, report.reasons)
+
+
+def test_the_same_file_under_another_name_and_its_rows_in_another_order(learned):
+    learned.write("copy.csv", shop_day(5))
+    learned.write("shuffled.csv.gz", shop_day(5).sample(frac=1, random_state=1))
+    found = {item.path.rpartition("/")[2]: item for item in check_new(learned.config(), now=end_of(6))}
+    assert "its content is that of" in found["copy.csv"].reasons[0]
+    assert any("holds the same 2,000 rows as" in text for text in found["shuffled.csv.gz"].reasons)
+
+
+def test_two_copies_that_come_together(learned):
+    learned.write(6, shop_day(6))
+    learned.write("day-006-again.csv", shop_day(6))
+    assert [item.accepted for item in check_new(learned.config(), now=end_of(6))] == [True, False]
+
+
+def test_a_new_column_is_told_and_not_refused(learned):
+    learned.write(6, shop_day(6).assign(color="red"))
+    report = check(learned)
+    assert report.accepted
+    assert "new column(s) 'color'" in report.warnings[0]
+
+
+def test_backfill_is_declared(learned):
+    path = contract_path(learned.config())
+    learned.write("late-2.csv", shop_day(99).assign(at=shop_day(2)["at"]))
+    assert not check(learned).accepted
+    path.write_text(path.read_text().replace("backfill: []", "backfill: ['late-*.csv']"))
+    report = check(learned)
+    assert not any("lie before" in text for text in report.reasons)
+
+
+def test_a_night_without_a_contract_checks_what_needs_none(shop):
+    assert all(item.accepted for item in check_new(shop.config(), now=end_of(5)))
+    shop.write(7, shop_day(30))
+    shop.write(8, shop_day(8).drop(columns="city"))
+    shop.write(9, shop_day(9, 10))
+    found = {item.path[-7:-4]: item for item in check_new(shop.config(), now=end_of(9))}
+    assert "lie in the future" in found["007"].reasons[0]
+    assert "'city'" in found["008"].reasons[0]
+    assert found["009"].accepted
+
+
+def test_unknown_keys_and_other_recipes_are_refused(learned):
+    config = learned.config()
+    path = contract_path(config)
+    text, kinds = path.read_text(), TableRecipe(config.features).raw_files()
+    cases = {
+        ("on_drift:", "on_drifts:"): "unknown key(s) 'on_drifts'. Known: recipe, files, drift",
+        ("on_drift: warn", "on_drift: panic"): "on_drift is 'panic'. Known: warn, refuse, cold",
+        ("nulls: 0.0", "void: 0.0"): "unknown key(s) 'void' in files.all.columns.at.",
+        ('recipe: "table"', "recipe: flights"): "it is of recipe 'flights'",
+        ('"price": {type: "float32"', '"price": {type: "float64"'): "column 'price' of all is a number of type f",
+        ("psi: [0.1, 0.25]", "psi: [0.5, 0.25]"): "0.5 is above 0.25",
+        ("format: 1", "format: 2"): "format is 2",
+        ("files:", "files: ["): "not valid YAML",
+        ('"price": {', '1: {'): "names 1, which YAML takes for no text",
+    }  # fmt: skip
+    for (old, new), message in cases.items():
+        assert old in text
+        path.write_text(text.replace(old, new, 1))
+        with pytest.raises(ContractError, match=re.escape(message)):
+            load_contract(path, "table", kinds)
+
+
+def test_an_edited_contract_is_kept(learned):
+    config = learned.config()
+    path = contract_path(config)
+    learn_contract(config)  # nobody has touched it
+    edited = path.read_text().replace("on_drift: warn", "on_drift: cold")
+    path.write_text(edited)
+    with pytest.raises(ContractError, match="a person has edited it"):
+        learn_contract(config)
+    assert path.read_text() == edited
+    other, _ = learn_contract(config, learned.root / "other.yaml")
+    assert "on_drift: warn" in other.read_text()
+    learn_contract(config, force=True)
+    assert "on_drift: warn" in path.read_text()
+
+
+def test_learning_again_leaves_out_files_that_nobody_has_checked(learned):
+    config = learned.config()
+    learned.write(6, shop_day(6).assign(price=10_000.0))
+    _, contract = learn_contract(config)
+    assert contract.files["all"].columns["price"].range[1] < 1000
+    assert [item.path[-7:-4] for item in new_files(config)] == ["006"]
+
+
+def test_a_changed_file_is_new_and_may_not_lose_rows(learned):
+    config = learned.config()
+    learned.write(5, shop_day(5).iloc[:1600])
+    (item,) = new_files(config)
+    assert item.before is not None
+    report = check(learned)
+    assert "accepted with 2,000 rows and now holds 1,600" in report.reasons[0]
+    assert decide(config, [report], end_of(6)).quarantined == (item.path,)
+    assert read_state(learned.root / "runs" / "shop").files[item.path].state == "quarantined"
