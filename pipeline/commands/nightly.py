@@ -13,7 +13,7 @@ from gigabatch.pipeline.commands.options import Config, Overrides, RunChoice
 def nightly(config: Config, overrides: Overrides) -> int:
     """Train on new files, compare with the current model, promote or keep (docs/nightly.md).
 
-    Exit codes: 0 promoted, 10 kept, 20 data refused, 40 failed; 130 and 143 stopped by a signal.
+    Exit codes: 0 promoted, 10 kept, 20 data refused, 30 drift refused, 40 failed; 130 and 143 stopped by a signal.
     """
     from gigabatch.pipeline.nightly.nightly import run_nightly
 

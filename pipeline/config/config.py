@@ -386,6 +386,15 @@ class NightlySettings(Settings):
         ge=0,
         description="the lower bound of the gain must be above minus this; of a loss, this share of the constant's",
     )
+    start: Literal["warm", "cold"] = Field(
+        "cold", description="warm: go on from the current run, on rows that are new to it and a sample of others"
+    )
+    replay: float = Field(
+        0.5, ge=0, le=1000, description="warm: older rows to be drawn, over the number of those that are new"
+    )
+    cold_every: int | None = Field(
+        30, ge=1, description="warm: of so many nights one trains a new model on all rows; null: none does"
+    )
     reference_nights: int | None = Field(
         30, ge=2, description="also compare with what was current so many nights ago; null: do not"
     )

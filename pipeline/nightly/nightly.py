@@ -17,7 +17,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from gigabatch.features.recipes import recipe_class
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.config.config import ConfigError, NightlySettings, RunConfig, load_config
+from gigabatch.pipeline.contract.decide import Decision, check_new, decide, finish
 from gigabatch.pipeline.display import render_table
 from gigabatch.pipeline.embedding.embed import embed
 from gigabatch.pipeline.embedding.embed_write import EmbedSettings
@@ -34,6 +35,7 @@ from gigabatch.pipeline.export.export import export_bundle
 from gigabatch.pipeline.nightly.comparison import MORE_IS_BETTER, Comparison, Judged, Other, compare
 from gigabatch.pipeline.nightly.notify import notify, require_notice
 from gigabatch.pipeline.nightly.reference import keep_champions, reference_of
+from gigabatch.pipeline.nightly.start import WARM, tonight
 from gigabatch.pipeline.nightly.times import refuse_future
 from gigabatch.pipeline.reports.report import ReportData, write_report
 from gigabatch.pipeline.runs.find import home_of
@@ -50,9 +52,11 @@ from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums
 from gigabatch.pipeline.store.locks import folder_lock
 from gigabatch.pipeline.tracking import tell_champion
+from gigabatch.pipeline.training.window import NothingNew
 
 log = logging.getLogger(__name__)
-PROMOTED, KEPT, REFUSED, FAILED = 0, 10, 20, 40
+PROMOTED, KEPT, REFUSED, DRIFTED, FAILED = 0, 10, 20, 30, 40
+MOST_NAMES = 5  # of files, in a sentence
 PENDING = "nightly.pending.json"  # what a night is about to do, between its promotion and its line
 
 
@@ -95,8 +99,9 @@ class Night:
 
 
 def run_nightly(config: str | Path, overrides: Sequence[str] = ()) -> int:
-    """Exit code 0 promoted, 10 kept, 20 data refused, 40 failed. One run at a time; a second one fails at once.
+    """Exit code 0 promoted, 10 kept, 20 data refused, 30 drift refused, 40 failed.
 
+    One run at a time; a second one fails at once.
     `ConfigError` where there is no configuration that could say where a night's line belongs.
     """
     loaded = load_config(config, overrides)
@@ -129,6 +134,8 @@ def _recorded(night: Night) -> int:
         outcome = Outcome(FAILED, f"Failed: {error}")
     run = outcome.candidate.path.name if outcome.candidate else None
     found = _compared(outcome) | _told(night)
+    if outcome.code in (PROMOTED, KEPT):
+        finish(night.config)
     moment = append_record(home, "nightly", outcome.code, outcome.text, run, **found)
     settle(home)
     entry = {"at": moment, "exit_code": outcome.code, "decision": outcome.text, "run": run, **found}
@@ -208,11 +215,25 @@ def _night(night: Night) -> Outcome:
     pipeline = Pipeline(config)
     night.told |= {"seed": config.seed, "config": artifact_key("config", {}, config.to_dict(), "")}
     night.told["environment"] = environment(pipeline.device)
+    with night.step("contract"):
+        decision = _files(night)
+    if decision.refused:
+        by_drift = all(text.startswith("drift: ") for text in decision.refused)
+        code, what = (DRIFTED, "Drift") if by_drift else (REFUSED, "Data")
+        return Outcome(code, f"{what} refused: {' '.join(decision.refused)}", reasons=decision.refused)
+    if decision.quarantined and not decision.accepted:
+        text = f"Data refused: no new file is good. {' '.join(decision.warnings)} {_quarantine(decision)}"
+        return Outcome(REFUSED, text, reasons=decision.warnings)
     try:
         with night.step("features") as step:
             features = pipeline.features()
             step |= _size(features.artifact)
         night.told["data"] = _data(pipeline)
+        config, how, why = tonight(config, current_run(home), features.schema, decision.cold)
+        night.told["start"] = {"how": how, "why": why}
+        log.info("tonight's training starts %s: %s", how, why)
+        pipeline = Pipeline(config)
+        features = replace(features, pipeline=pipeline)
         if features.schema.only("time") is None:
             raise ConfigError("nightly: the recipe has no time column, so no row is known to be new to both models.")
         choose_metric(config.nightly, features.schema, in_groups=config.train.negatives is not None)
@@ -220,6 +241,10 @@ def _night(night: Night) -> Outcome:
         with night.step("encode") as step:
             encoded = features.encode()
             step |= _size(encoded.artifact)
+        if how == WARM and (window := encoded.window) is not None:
+            night.told["window"] = window.counts()
+    except NothingNew as error:
+        return Outcome(KEPT, f"Kept: nothing new. {error}")
     except (DataError, LoaderError) as error:
         return Outcome(REFUSED, f"Data refused: {error}")
     with night.step("train") as step:
@@ -243,7 +268,7 @@ def _night(night: Night) -> Outcome:
             judged = compare(features, others[0], *others[1:])
     except DataError as error:
         return Outcome(REFUSED, f"Data refused: {error}", candidate)
-    outcome = decide(config, judged, candidate, first=current is None)
+    outcome = judge(config, judged, candidate, first=current is None)
     if outcome.code == PROMOTED:
         with night.step("store"):
             _store_vectors(features, candidate)
@@ -253,6 +278,28 @@ def _night(night: Night) -> Outcome:
         promote(home, candidate.path, current)
         tell_champion(config, candidate.path)
     return outcome
+
+
+def _files(night: Night) -> Decision:
+    """Check the new raw files and write down which of them are read; the line tells it."""
+    decision = decide(night.config, check_new(night.config))
+    night.told["files"] = {
+        "accepted": list(decision.accepted), "quarantined": list(decision.quarantined),
+        "warnings": list(decision.warnings),
+        "drift": {kind: found.verdicts() for kind, found in (decision.drift or {}).items()},
+    }  # fmt: skip
+    for text in decision.warnings:
+        log.warning("%s", text)
+    return decision
+
+
+def _quarantine(decision: Decision) -> str:
+    """What was put aside, in a sentence; empty where nothing was."""
+    if not decision.quarantined:
+        return ""
+    names = [Path(path).name for path in decision.quarantined]
+    shown = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
+    return f"In quarantine: {shown} (gigabatch contract --accept FILE takes one all the same)."
 
 
 def _size(artifact: Artifact) -> dict[str, Any]:
@@ -271,7 +318,7 @@ def _other(pipeline: Pipeline, run: Path) -> Other:
     return Other(run.name, load(pipeline, run), Run(run).summary)
 
 
-def decide(config: RunConfig, judged: Judged, candidate: Run, first: bool) -> Outcome:
+def judge(config: RunConfig, judged: Judged, candidate: Run, first: bool) -> Outcome:
     """Promote or keep, by what was found on the window.
 
     Parameters

@@ -18,6 +18,10 @@ from gigabatch.features.errors import DataError
 INTERVALS = 512
 
 
+class NothingNew(DataError):
+    """No row of the train split is new to the run to start from."""
+
+
 @dataclass(frozen=True)
 class Window:
     """Rows of the train split that are trained on.
@@ -89,8 +93,10 @@ def choose_rows(times: np.ndarray, info: Mapping[str, Any], replay: float, seed:
 
     Raises
     ------
+    NothingNew
+        Where there is no row that the start has not seen.
     DataError
-        Where there is no row that the start has not seen, or its bundle tells no times.
+        Where its bundle tells no times.
 
     Examples
     --------
@@ -114,7 +120,7 @@ def choose_rows(times: np.ndarray, info: Mapping[str, Any], replay: float, seed:
         late, gone = int(more.clip(min=0).sum()), int((-more).clip(min=0).sum())
         fresh |= np.append(more > 0, True)[interval]
     if not fresh.any():
-        raise DataError(
+        raise NothingNew(
             f"train.window: no row of the train split is later than those of the run to start from ({until[-1]}), so "
             "there is nothing new to train on."
         )

@@ -17,7 +17,7 @@ from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import RunConfig, load_config
 from gigabatch.pipeline.nightly import nightly
 from gigabatch.pipeline.nightly.comparison import Comparison, Floor, Judged
-from gigabatch.pipeline.nightly.nightly import PENDING, decide, run_nightly, settle
+from gigabatch.pipeline.nightly.nightly import PENDING, judge, run_nightly, settle
 from gigabatch.pipeline.nightly.reference import champions, keep_champions, reference_of
 from gigabatch.pipeline.runs.promote import rollback
 from gigabatch.pipeline.runs.record import append_record
@@ -59,7 +59,7 @@ CONFIG = RunConfig(name="a", recipe="flights")  # tolerance .001, reference_tole
     ],
 )
 def test_every_target_and_the_reference_must_hold(floors, reference, code, reason):
-    outcome = decide(CONFIG, Judged(1000, floors, reference), CANDIDATE, first=False)
+    outcome = judge(CONFIG, Judged(1000, floors, reference), CANDIDATE, first=False)
     assert outcome.code == code
     assert outcome.reasons == () if reason is None else reason in outcome.reasons[0]
     assert reason is None or reason in outcome.text
@@ -67,7 +67,7 @@ def test_every_target_and_the_reference_must_hold(floors, reference, code, reaso
 
 def test_a_first_model_must_beat_the_constant_of_every_target():
     judged = Judged(1000, {"y": Floor("AUC", 1000, 0.8, 0.5), "z": Floor("RMSE", 1000, 2.0, 1.9)})
-    outcome = decide(CONFIG, judged, CANDIDATE, first=True)
+    outcome = judge(CONFIG, judged, CANDIDATE, first=True)
     assert outcome.code == KEPT
     assert "Target 'z': It is no better than a constant prediction (RMSE 1.9000)" in outcome.text
 
@@ -82,7 +82,7 @@ def test_with_a_reference_small_losses_never_add_up(steps, number):
         new = quality + step
         floors = {"y": compared(bound=new - quality, candidate=new)}
         referred = {"y": compared(bound=new - reference, candidate=new)}
-        if decide(CONFIG, Judged(1000, floors, referred), CANDIDATE, first=False).code == PROMOTED:
+        if judge(CONFIG, Judged(1000, floors, referred), CANDIDATE, first=False).code == PROMOTED:
             quality = new
         history.append(quality)
     for place, before in enumerate(history[:-1]):
