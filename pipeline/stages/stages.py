@@ -160,6 +160,8 @@ class Pipeline:
             Where a file is not what the recipe expects; the message names file and column.
         RunError
             Where `preprocess.from` names no run or folder that can be used.
+        ConfigError
+            Where that was fitted with other settings of `preprocess`.
         """
         config = self.config
         _ = self.start  # before any work
@@ -292,7 +294,9 @@ class Features:
         Raises
         ------
         DataError
-            Where columns or settings are not those of the preprocessor that is grown; the message names them.
+            Where columns are not those of the preprocessor that is grown; the message names them.
+        ConfigError
+            Where a step of `features.steps` numbers values anew each time that growth would have to know again.
         """
         pipeline, config = self.pipeline, self.pipeline.config
         start, engine = pipeline.start, pipeline.engine
