@@ -420,6 +420,10 @@ class RunConfig(Settings):
         if isinstance(given, PreprocessorSettings) and not isinstance(given, PreprocessSettings):
             return raw | {"preprocess": PreprocessSettings(**vars(given))}
         if isinstance(given, dict):
+            start = given.get("from")
+            if start is not None and not isinstance(start, str):  # YAML takes an id of digits for a number
+                found = _shortened(repr(start))
+                raise ConfigError(f"preprocess.from: expected a run or a folder, found {found}. Put it in quotes.")
             settings = _strict(PreprocessSettings, given, "preprocess")
             if settings.indicator not in INDICATORS:
                 known = ", ".join(INDICATORS)

@@ -238,8 +238,8 @@ def test_a_table_whose_step_numbers_values_is_refused_by_the_stage(tmp_path):
     rows.to_csv(tmp_path / "clicks.csv", index=False)
     raw = {"name": "clicks", "recipe": "table", "engine": "pandas", "device": "cpu",
            "artifacts": str(tmp_path / "artifacts"), "runs": str(tmp_path / "runs"),
-           "features": {"path": str(tmp_path / "clicks.csv"), "categorical": ["city", "pair"], "inputs": {"shop": "string"},
-                        "targets": {"clicked": {"task": "binary"}},
+           "features": {"path": str(tmp_path / "clicks.csv"), "categorical": ["city", "pair"],
+                        "inputs": {"shop": "string"}, "targets": {"clicked": {"task": "binary"}},
                         "steps": [{"categorify": {"combined": ["city", "shop"], "output": "pair"}}]}}  # fmt: skip
     from gigabatch.pipeline.stages.stages import Pipeline
 
@@ -259,6 +259,9 @@ def test_the_setting_goes_round_through_every_form():
     plain = RunConfig(name="clicks", recipe="flights", preprocess=PreprocessorSettings(min_count=2))
     assert (plain.preprocess.from_, plain.preprocess.encoding) == (None, PreprocessorSettings(min_count=2))
     assert find_start(plain, "pandas") is None
+    for start in (104857612345, 1e30, ["current"]):
+        with pytest.raises(ConfigError, match=r"preprocess\.from: expected a run or a folder, found .* in quotes"):
+            parse_config(raw | {"preprocess": {"from": start}})
 
 
 def test_experiments_and_plans_start_where_the_run_does(night, tmp_path, monkeypatch):
