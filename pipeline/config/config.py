@@ -40,6 +40,7 @@ Split = Literal["train", "valid", "test"]
 NAME = "[A-Za-z0-9_][A-Za-z0-9_.-]*"
 DEEPEST, MOST_VALUES = 50, 1_000_000  # of a configuration's levels, and of its values with their repetitions
 LONGEST_RUN = 1 << 62  # steps; how many a run has is only known when its rows are
+COLD = {"train.start_from": None, "train.window": None}  # overrides of what tries trainings from the beginning
 LONGEST_VALUE = 200  # characters of what a message says was found
 
 
