@@ -16,7 +16,7 @@ from gigabatch.pipeline.runs.verify import verify_run
 from gigabatch.pipeline.store.keys import file_checksum
 from gigabatch.pipeline.training import start as module
 from gigabatch.pipeline.training.checkpoint import TrainingError
-from gigabatch.pipeline.training.start import ChangedError, Start
+from gigabatch.pipeline.training.start import ChangedError, WarmStart
 from tests.pipeline.tiny_recipe import write_day
 
 OWN = ("model/weights.safetensors", "training/optimizer.safetensors", "training/optimizer.json")
@@ -73,6 +73,21 @@ def test_a_warm_start_goes_on_from_the_weights_and_says_what_it_carried(finished
     columns = {row["column"]: row for row in warm.summary["started"]["columns"]}
     assert columns["city"] == {"column": "city", "carried": 5, "new": 0, "dropped": 0, "absent": 0}
     assert any(note.startswith(f"Started from run {first.path.name}.") for note in warm.summary["notes"])
+
+
+def test_precision_average_optimizer_and_threads_may_be_others(finished):
+    """Moments of another optimizer are fresh, and said to be; the next night may go back."""
+    first = finished.latest()
+    others = ("train.precision=bfloat16", "train.ema_decay=0.5", "train.optimizer=adamw", "num_threads=2")
+    there = finished.train(*others, "train.start_from=current", "train.epochs=1", "train.lr_max=1e-9")
+    assert there.summary["started"]["moments"].startswith("fresh, as those of ")
+    assert json.loads((there.path / OWN[2]).read_text())["ema_updates"] == there.summary["trained"]["steps"]
+    back = finished.train(f"train.start_from={there.path}", "train.epochs=0")
+    assert back.summary["started"]["moments"].startswith("fresh, as those of ")
+    before, after = (load_file(run.path / OWN[0]) for run in (first, back))
+    for name in before:
+        if "running" not in name and "num_batches" not in name:
+            torch.testing.assert_close(after[name], before[name], rtol=0, atol=1e-6, msg=name)
 
 
 def test_the_moments_are_those_of_the_selected_epoch(tiny):
@@ -157,7 +172,7 @@ def test_a_run_of_an_older_version_is_gone_on_from_with_fresh_moments(finished):
 
 def same_data(monkeypatch) -> None:
     """A day more has other medians and scales; until encode keeps those of a start, the check of them is left out."""
-    monkeypatch.setattr(Start, "_changed_data", lambda self, preprocessor: [])
+    monkeypatch.setattr(WarmStart, "_changed_data", lambda self, preprocessor: [])
 
 
 @pytest.mark.parametrize("settings", [(), ("train.residency=stream",), ("handover=on",), ("features.group=true",)])
