@@ -282,13 +282,12 @@ class Preprocessor:
             What `pack` gives for each part, and what `grow` gives.
         """
         start, frames = self._start, self._read_whole(parts, "grow by")
-        found = self._fit_columns(frames, self._grow_column, FitContinuousStatistics)
-        new = Statistics.of(
-            {name: state.statistics for name, (state, _) in found[0].items()},
-            found[1],
-        )
-        report = self._grown(start, new, {name: state.vocabulary for name, (state, _) in found[0].items()}, thresholds)
-        return self._packed_parts(frames, found[0]), report
+        categories, floats = self._fit_columns(frames, self._grow_column, FitContinuousStatistics)
+        packed = self._packed_parts(frames, categories)  # first: where a label is none, nothing has changed
+        found = {name: state for name, (state, _) in categories.items()}
+        new = Statistics.of({name: state.statistics for name, state in found.items()}, floats)
+        vocabularies = {name: state.vocabulary for name, state in found.items()}
+        return packed, self._grown(start, new, vocabularies, thresholds)
 
     def _states(
         self, operators: Mapping[tuple[str, str], FittedOperator], parts: Sequence[Any], scheduler: Any, use: str

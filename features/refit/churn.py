@@ -242,7 +242,7 @@ def category_churn(
     """The report of one categorical column; min_count: how often a value must be counted to enter the vocabulary."""
     arrived, gone = new.unseen(old.vocabulary), old.unseen(new.vocabulary)
     since = gone.groupby("last_version").agg({"count": "count"}).reset_index().sort_values("last_version")
-    absent = [seen.positions_of(seen.encode(vocabulary.values)) < 0 for seen in (old.vocabulary, new.vocabulary)]
+    absent = [seen.positions(vocabulary.values) < 0 for seen in (old.vocabulary, new.vocabulary)]
     return CategoryChurn(
         name,
         _share(old.nulls, old.rows),
@@ -265,7 +265,7 @@ def expected_unseen(old: CategoryStatistics, vocabulary: Vocabulary, min_count: 
     of values that were counted once (Good 1953, "The population frequencies of species and the estimation of population
     parameters").
     """
-    places = vocabulary.positions_of(vocabulary.encode(old.counts["value"]))
+    places = vocabulary.positions(old.counts["value"])
     counts = engine_of(old.counts).array(old.counts["count"])
     return _share(int(counts[(places < 0) | (counts <= min_count)].sum()), old.rows)
 
@@ -335,7 +335,7 @@ def _category_stability(old: CategoryStatistics, new: CategoryStatistics) -> Sta
         return None
     top = old.counts.iloc[:TOP_VALUES].reset_index(drop=True)
     vocabulary = new.vocabulary
-    positions = vocabulary.positions_of(vocabulary.encode(top["value"]))
+    positions = vocabulary.positions(top["value"])
     found = _host(new.counts["count"])
     cells = [_host(top["count"]).tolist(), [int(found[place]) if place >= 0 else 0 for place in positions.tolist()]]
     return stability(*([*cell, rows - sum(cell)] for cell, rows in zip(cells, known, strict=True)))

@@ -79,7 +79,7 @@ class CategoryStatistics:
         that only `old` knows, with the version that last held them."""
         engine, counts = engine_of(self.counts), _stamped(self.counts, version)
         gone = old.unseen(self.vocabulary)
-        kept = vocabulary.positions_of(vocabulary.encode(gone["value"])) >= 0
+        kept = vocabulary.positions(gone["value"]) >= 0
         gone = gone[engine.series(kept, gone)].sort_values("value").reset_index(drop=True)
         if len(gone):
             gone = gone.assign(count=engine.arrays.zeros(len(gone), dtype="int64"))
@@ -105,7 +105,7 @@ class CategoryStatistics:
 
     def unseen(self, vocabulary: Vocabulary) -> Any:
         """The rows of `counts` whose value the vocabulary does not hold, in the same order."""
-        unknown = vocabulary.positions_of(vocabulary.encode(self.counts["value"])) < 0
+        unknown = vocabulary.positions(self.counts["value"]) < 0
         return self.counts[engine_of(self.counts).series(unknown, self.counts)].reset_index(drop=True)
 
 

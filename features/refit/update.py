@@ -150,8 +150,8 @@ def _appended(
 ) -> Vocabulary:
     engine = engine_of(new.counts)
     values, counts = new.counts["value"], engine.array(new.counts["count"])
-    unknown = vocabulary.positions_of(vocabulary.encode(values)) < 0
-    places = old.vocabulary.positions_of(old.vocabulary.encode(values))
+    unknown = vocabulary.positions(values) < 0
+    places = old.vocabulary.positions(values)
     # What is new to the vocabulary may have been too rare for it before: those rows count too.
     rare = unknown & (places >= 0)
     counts = counts.copy()

@@ -194,6 +194,10 @@ class Vocabulary:
             return found
         return nullable(found, engine.frames.Series(unknown))
 
+    def positions(self, column: Column) -> Any:
+        """int64 position in the vocabulary of each row's value, -1 for null and unseen; unseen values need no hash."""
+        return self._positions(canonicalize(column, "Vocabulary"))
+
     def positions_of(self, ids: Any) -> Any:
         """int64 position in the vocabulary of each id, negative for padding, null and unseen.
 

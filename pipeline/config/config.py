@@ -40,6 +40,7 @@ Split = Literal["train", "valid", "test"]
 NAME = "[A-Za-z0-9_][A-Za-z0-9_.-]*"
 DEEPEST, MOST_VALUES = 50, 1_000_000  # of a configuration's levels, and of its values with their repetitions
 LONGEST_RUN = 1 << 62  # steps; how many a run has is only known when its rows are
+COLD = {"train.start_from": None, "train.window": None}  # overrides of what tries trainings from the beginning
 LONGEST_VALUE = 200  # characters of what a message says was found
 
 
@@ -521,6 +522,10 @@ class RunConfig(Settings):
         if isinstance(given, PreprocessorSettings) and not isinstance(given, PreprocessSettings):
             return raw | {"preprocess": PreprocessSettings(**vars(given))}
         if isinstance(given, dict):
+            start = given.get("from")
+            if start is not None and not isinstance(start, str):  # YAML takes an id of digits for a number
+                found = _shortened(repr(start))
+                raise ConfigError(f"preprocess.from: expected a run or a folder, found {found}. Put it in quotes.")
             settings = _strict(PreprocessSettings, given, "preprocess")
             if settings.indicator not in INDICATORS:
                 known = ", ".join(INDICATORS)

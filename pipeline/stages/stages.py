@@ -88,7 +88,7 @@ from gigabatch.pipeline.training.checkpoint import TrainingError
 from gigabatch.pipeline.training.defaults import id_sizes, rule_text, settle
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives, with_negatives
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
-from gigabatch.pipeline.training.start import ChangedError, Start, held_ids
+from gigabatch.pipeline.training.start import ChangedError, WarmStart, held_ids
 from gigabatch.pipeline.training.table_memory import large_tables
 from gigabatch.pipeline.training.train import Trained, batch_size_for, model_inputs, model_spec, new_model, train_model
 from gigabatch.pipeline.training.window import Window, choose_rows, times_held
@@ -179,6 +179,8 @@ class Pipeline:
             Where a file is not what the recipe expects; the message names file and column.
         RunError
             Where `preprocess.from` names no run or folder that can be used.
+        ConfigError
+            Where that was fitted with other settings of `preprocess`.
         """
         config = self.config
         _ = self.start  # before any work
@@ -326,7 +328,9 @@ class Features:
         Raises
         ------
         DataError
-            Where columns or settings are not those of the preprocessor that is grown; the message names them.
+            Where columns are not those of the preprocessor that is grown; the message names them.
+        ConfigError
+            Where a step of `features.steps` numbers values anew each time that growth would have to know again.
         """
         pipeline, config = self.pipeline, self.pipeline.config
         start, engine = pipeline.start, pipeline.engine
@@ -503,7 +507,7 @@ class Encoded:
     def config(self) -> RunConfig:
         """The run's configuration, with the train settings that it leaves to the rule filled in."""
         config, schema = self.features.pipeline.config, self._resident("train").schema
-        warm = self.start is not None
+        warm = self.warm_start is not None
         return config.model_copy(update={"train": settle(config.train, self.num_trained, id_sizes(schema), warm)})
 
     @property
@@ -520,7 +524,7 @@ class Encoded:
         return [text] if text else []
 
     @cached_property
-    def _start(self) -> tuple[Start | None, str]:
+    def _warm_start(self) -> tuple[WarmStart | None, str]:
         """What the training starts from, and why it starts cold where a start is asked for and it does."""
         pipeline, config = self.features.pipeline, self.features.pipeline.config
         name = config.train.start_from
@@ -530,7 +534,7 @@ class Encoded:
             return None, f"Trained cold: train.start_from is {name}, and no run of {config.name} is current yet."
         found = find_run(config, name)
         pipeline.starts.append(found)  # whose lease keeps it from gc as long as the pipeline is there
-        start, preprocessor = Start.load(found.path, pipeline.engine), self.preprocessor
+        start, preprocessor = WarmStart.load(found.path, pipeline.engine), self.preprocessor
         spec = start.spec_after(model_spec(preprocessor, config))
         loss = target_loss(self.features.schema, config.train.losses).description
         try:
@@ -542,7 +546,7 @@ class Encoded:
         return start, ""
 
     @property
-    def start(self) -> Start | None:
+    def warm_start(self) -> WarmStart | None:
         """The run that the training goes on from; None where it starts cold.
 
         Raises
@@ -550,7 +554,7 @@ class Encoded:
         RunError, BundleError, TrainingError
             Where `train.start_from` names no run that can be used, or one that does not fit (`train.changed`).
         """
-        return self._start[0]
+        return self._warm_start[0]
 
     @cached_property
     def window(self) -> Window | None:
@@ -561,7 +565,7 @@ class Encoded:
         DataError
             Where the rows have no time, or none is new to the start.
         """
-        config, start = self.features.pipeline.config, self.start
+        config, start = self.features.pipeline.config, self.warm_start
         settings = config.train.window
         if start is None or settings is None or settings.since is None:
             return None
@@ -647,9 +651,9 @@ class Encoded:
         """The trained bundle and metrics.jsonl as an artifact. A run that was killed goes on from its checkpoint."""
         pipeline, config = self.features.pipeline, self.config
         raw = config.to_dict()
-        start = self.start
+        start = self.warm_start
         if start is None and not config.train.epochs:
-            raise TrainingError(f"train.epochs=0: there is nothing to start from. {self._start[1]}")
+            raise TrainingError(f"train.epochs=0: there is nothing to start from. {self._warm_start[1]}")
         # Of a start what it holds matters, not what it is called; without one, nothing that asks for it.
         asks = ("start_from", "changed") if start is not None else ("start_from", "changed", "new_rows", "window")
         train = {name: value for name, value in raw["train"].items() if name not in asks}
@@ -689,9 +693,9 @@ class Encoded:
         preprocessor, device, settings = self.preprocessor, pipeline.device, self.train_settings
         require_positives(config, preprocessor)
         loss = target_loss(self.features.schema, settings.losses)
-        spec, start, window = model_spec(preprocessor, config), self.start, self.window
-        if self._start[1]:
-            log.warning("train.start_from: %s", self._start[1])
+        spec, start, window = model_spec(preprocessor, config), self.warm_start, self.window
+        if self._warm_start[1]:
+            log.warning("train.start_from: %s", self._warm_start[1])
         if start is not None:
             spec = start.spec_after(spec)
         source, rows = self.train_source(), self._resident("train")
@@ -741,8 +745,8 @@ class Encoded:
             told["started"] = start.lineage | {"moments": carried.moments, "columns": carried.columns}
             told["started"] |= {} if window is None else {"window": window.counts()}
             told["notes"] = [carried.note()] + ([] if window is None else [window.note()])
-        elif self._start[1]:
-            told["notes"] = [self._start[1]]
+        elif self._warm_start[1]:
+            told["notes"] = [self._warm_start[1]]
         trained.record = replace(trained.record, trained=seen)
         workflow = self.features.workflow
         if workflow is not None:
@@ -752,7 +756,7 @@ class Encoded:
                 workflow, info["raw_refused"] = None, str(error)
         return trained, Bundle(preprocessor, trained.model, info, device, workflow), told
 
-    def _period(self, start: Start | None) -> dict[str, Any]:
+    def _period(self, start: WarmStart | None) -> dict[str, Any]:
         """First and last moment that the model, or one that it goes on from, was fitted or selected on; and the train
         rows by time, for a window that begins after them. Nothing without a time column."""
         found = training_period(self.features)

@@ -13,13 +13,14 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.operators.categories.categorify import Categorify
 from gigabatch.features.schema import Schema
 from gigabatch.features.workflow.workflow import Workflow
-from gigabatch.pipeline.config.config import RunConfig
+from gigabatch.pipeline.config.config import ConfigError, RunConfig
 from gigabatch.pipeline.runs.find import find_run, home_of, run_link
 from gigabatch.pipeline.runs.pointers import RunError
 from gigabatch.pipeline.stages.encode import PREPROCESSOR
 from gigabatch.pipeline.store.artifacts import MANIFEST, verified
 from gigabatch.pipeline.store.files import ArtifactError
 
+AS_AT_FIRST = "Or begin anew, as the first time: preprocess.from=null."
 OF_RUN = Path("model", PREPROCESSOR)
 
 
@@ -42,15 +43,21 @@ def find_start(config: RunConfig, engine: str) -> Start | None:
     Raises
     ------
     RunError
-        Where there is no such run or folder, or a file of it is not what its manifest says.
-    DataError
-        Where it is damaged, or its settings are not those of `preprocess`.
+        Where there is no such run or folder, or it is damaged.
+    ConfigError
+        Where its settings are not those of `preprocess`.
     """
     folder = start_folder(config)
     if folder is None:
         return None
-    found = Preprocessor.load(folder, engine)
-    found = found.carried_to(found.schema, config.preprocess.encoding)
+    try:
+        found = Preprocessor.load(folder, engine)
+    except DataError as error:
+        raise RunError(f"preprocess.from: {error} {AS_AT_FIRST}") from error
+    try:
+        found = found.carried_to(found.schema, config.preprocess.encoding)
+    except DataError as error:  # no night refuses its data for this
+        raise ConfigError(str(error)) from error
     return Start(folder, found, found.checksum)
 
 
@@ -72,7 +79,7 @@ def start_folder(config: RunConfig) -> Path | None:
             )
         _verify_beside(folder)
     except (RunError, ArtifactError) as error:
-        raise RunError(f"preprocess.from: {error} Or begin anew, as the first time: preprocess.from=null.") from error
+        raise RunError(f"preprocess.from: {error} {AS_AT_FIRST}") from error
     return folder
 
 
@@ -86,7 +93,7 @@ def _verify_beside(folder: Path) -> None:
 
 
 def require_lasting_values(workflow: Workflow | None, schema: Schema) -> None:
-    """Raise `DataError` for a categorical column whose values a step of the features stage numbers anew each night.
+    """Raise `ConfigError` for a categorical column whose values a step of the features stage numbers anew each night.
 
     The ids of a fitted `Categorify` follow the counts of its rows: the same number is another value tomorrow, which no
     vocabulary that goes on from yesterday's could know.
@@ -100,7 +107,7 @@ def require_lasting_values(workflow: Workflow | None, schema: Schema) -> None:
             numbered.difference_update(step.outputs)
     found = [name for name in schema.names("categorical") if name in numbered]
     if found:
-        raise DataError(
+        raise ConfigError(
             f"preprocess.from: categorify in features.steps numbers {', '.join(map(repr, found))} anew in each "
             "features stage, so yesterday's ids would stand for other values. Leave the step out (the encode stage "
             "numbers columns itself), take hashed_cross for a combination, give it a vocabulary, or begin anew with "

@@ -34,6 +34,7 @@ from gigabatch.pipeline.store.files import (
     fsync_tree,
     in_threads,
     json_text,
+    share_file,
 )
 from gigabatch.pipeline.store.keys import CHECKSUMS, ChecksumCache, file_checksum, versions
 from gigabatch.pipeline.store.leases import Lease
@@ -41,6 +42,7 @@ from gigabatch.pipeline.store.locks import own_folder, remove_leftovers, tempora
 
 log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
+LINKED = ".safetensors"  # of a copy's files, those that may be large
 Extra = dict[str, Any]
 Rest = Callable[[Callable[[], None]], Extra]  # of `ArtifactStore.build_behind`
 
@@ -243,6 +245,9 @@ class ArtifactStore:
 
         One that is there already stays if it is whole; what lies beside its own files does not matter. A damaged one is
         put aside, and what lies beside its own files goes over into the new one.
+
+        Tensors (`LINKED`) are the artifact's files under a second name, so that they lie on the disk once; nothing here
+        writes to a file that has its name. Who does it all the same damages both, which either's checksums show.
         """
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target.parent)
@@ -256,7 +261,7 @@ class ArtifactStore:
                 log.warning("%s It is put aside and made again.", error)
         temporary, aside = temporary_path(target), target.with_name(f".damaged-{target.name}-{secrets.token_hex(4)}")
         with own_folder(temporary), _full_disk_as_user_error(f"copy of {artifact.path}", temporary):
-            shutil.copytree(artifact.path, temporary, dirs_exist_ok=True, copy_function=clone_file)
+            shutil.copytree(artifact.path, temporary, dirs_exist_ok=True, copy_function=_linked_or_cloned)
             fsync_tree(temporary)
             with contextlib.suppress(FileNotFoundError):
                 target.rename(aside)
@@ -364,6 +369,10 @@ def verified(
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"{what} {folder}: damaged ({error}).") from error
     return manifest
+
+
+def _linked_or_cloned(source: str, target: str) -> str:
+    return (share_file if source.endswith(LINKED) else clone_file)(source, target)
 
 
 def _put_in_place(temporary: Path, target: Path) -> bool:

@@ -109,7 +109,7 @@ def without_nan(value: Any) -> Any:
 
 
 def share_file(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> str:
-    """A second name of a file within the store, where nothing is ever written in place: a hard link, else a copy."""
+    """A second name of a file that nothing here writes to once it has a name: a hard link, else a copy."""
     try:
         os.link(source, target)
     except OSError as error:

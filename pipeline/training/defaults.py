@@ -46,10 +46,14 @@ def settle(settings: TrainSettings, rows: int, num_ids: Sequence[int], warm: boo
     (13, 512, 0.04)
     >>> settle(TrainSettings(epochs=3, lr_max=0.1), rows=26_000, num_ids=()).batch_size
     64
+    >>> settle(TrainSettings(start_from="current"), rows=28_950, num_ids=(9, 16, 7, 42), warm=True).epochs
+    1
     """
     rows = max(rows, 1)
     epochs, batch_size, lr = settings.epochs, settings.batch_size, settings.lr_max
-    if epochs is None:
+    if epochs is None and warm:
+        epochs = 1  # weights have been learnt; the rows are to be seen, not gone through until they are known by heart
+    elif epochs is None:
         epochs = round(min(max(ROW_VISITS / rows, FEWEST_EPOCHS), MOST_EPOCHS))
         if num_ids:  # rows of tables that few train rows touch learn these by heart
             epochs = max(min(epochs, int(sqrt(rows / (2 * sum(num_ids))))), 1)

@@ -106,7 +106,7 @@ class TrainingRecord:
 
 
 @dataclass(frozen=True)
-class Start:
+class WarmStart:
     """An earlier run as another training goes on from it.
 
     run: its id. weights: the checksum of its weights. key: checksums of everything that the new training takes of it.
@@ -119,7 +119,7 @@ class Start:
     key: dict[str, str]
 
     @classmethod
-    def load(cls, run: Path, engine: str) -> Start:
+    def load(cls, run: Path, engine: str) -> WarmStart:
         """From a run's folder, which has been verified; engine: of the preprocessor that it is held against.
 
         Raises

@@ -134,7 +134,7 @@ def train_model(
     negatives
         Drawn anew each epoch for the rows of `train`, which are positives then; `valid_table` has its own.
     start
-        Of `Start.carry`, which has given `model` its weights: the optimizer goes on from its state.
+        Of `WarmStart.carry`, which has given `model` its weights: the optimizer goes on from its state.
 
     Returns
     -------

@@ -56,14 +56,14 @@ class Window:
 def times_held(times: np.ndarray) -> dict[str, list[Any]]:
     """How many rows lie in each of at most `INTERVALS` intervals of about as many rows, as JSON types.
 
-    times: [N], whole numbers or floats. `until`: the last time of each interval, ascending; `rows`: of each interval.
+    times: [N], whole numbers or floats; NaN, no time, counts nowhere. `until`: the last time of each interval, ascending; `rows`: of each interval.
 
     Examples
     --------
     >>> times_held(np.array([3, 1, 1, 7]))
     {'until': [1, 3, 7], 'rows': [2, 1, 1]}
     """
-    ordered = np.sort(times)
+    ordered = np.sort(times[~np.isnan(times)])
     places = np.linspace(0, len(ordered), min(INTERVALS, len(ordered)) + 1).astype("int64")[1:] - 1
     until = np.unique(ordered[places])
     rows = np.diff(np.searchsorted(ordered, until, side="right"), prepend=0)
@@ -76,7 +76,7 @@ def choose_rows(times: np.ndarray, info: Mapping[str, Any], replay: float, seed:
     Parameters
     ----------
     times
-        Of tonight's train split, [N], in the split's order.
+        Of tonight's train split, [N], in the split's order. A row without a time (NaN) counts as old.
     info
         Of the start; `train_times` are its train rows, as `times_held` has them. One of an older version has
         `trained_until` alone, the last time of its train and valid rows: rows up to there count as old, and late ones
@@ -112,13 +112,13 @@ def choose_rows(times: np.ndarray, info: Mapping[str, Any], replay: float, seed:
         )
     until = np.asarray([info["trained_until"]] if held is None else held["until"])
     interval = np.searchsorted(until, times, side="left")  # that of times after the last one is len(until)
-    fresh, late, gone = interval == len(until), 0, 0
+    fresh, late, gone = (interval == len(until)) & ~np.isnan(times), 0, 0
     new = int(fresh.sum())
     if held is not None:
         found = np.bincount(interval, minlength=len(until) + 1)[:-1]
         more = found - np.asarray(held["rows"])
         late, gone = int(more.clip(min=0).sum()), int((-more).clip(min=0).sum())
-        fresh |= np.append(more > 0, True)[interval]
+        fresh |= np.append(more > 0, False)[interval]
     if not fresh.any():
         raise NothingNew(
             f"train.window: no row of the train split is later than those of the run to start from ({until[-1]}), so "

@@ -153,6 +153,11 @@ def test_the_preprocessors_whole_way_uses_only_what_cudf_has(tmp_path, monkeypat
     assert np.array_equal(np.concatenate(packed)[:, :-1], of_files[0][:, :-1])  # groups are numbered within a part
     assert len(fitted.transform(rows(2))) == 60
     fitted.update([rows(2).iloc[:20], ("pandas", path)], refresh_scales=True)
+    carried = fitted.carried_to(SCHEMA, fitted.settings)
+    fitted.grow([rows(3).iloc[:20], ("pandas", path)])
+    packed, _ = carried.grow_pack([rows(3).iloc[:20], ("pandas", path)])
+    assert [len(part) for part in packed] == [20, 60]
+    assert carried.checksum == fitted.checksum
     fitted.save(tmp_path / "saved")
     loaded = Preprocessor.load(tmp_path / "saved")
     assert np.array_equal(loaded.pack(rows(3)), fitted.pack(loaded.read(rows(3))))

@@ -48,3 +48,18 @@ def test_an_update_uses_only_what_cudf_has(refresh):
     preprocessor.update([frame(2).iloc[:20], frame(2).iloc[20:]], refresh_scales=refresh)
     assert preprocessor.vocabularies["word"].values.tolist()[-1] == "only 2"
     assert len(checksum(preprocessor.learned)) == 32
+
+
+def test_a_growth_uses_only_what_cudf_has():
+    """With values that vanish and are kept with a count of 0, and from an import, which has no statistics."""
+    fitted = Preprocessor(SCHEMA).fit([frame(1)])
+    given = Preprocessor(SCHEMA, fitted.settings, fitted.vocabularies, fitted.fills, fitted.scales)
+    for preprocessor in (fitted, given.carried_to(SCHEMA, fitted.settings)):
+        preprocessor.grow([frame(2).iloc[:20], frame(2).iloc[20:]])
+        assert preprocessor.vocabularies["word"].values.tolist()[-1] == "only 2"
+        before = preprocessor.checksum
+        (packed,), report = preprocessor.grow_pack([frame(2)])
+        assert (len(packed), report.flags, preprocessor.checksum) == (60, (), before)
+        preprocessor.grow([frame(3)])
+        gone = preprocessor.statistics.categories["word"].counts
+        assert {"only 2"} <= set(gone["value"][gone["count"] == 0])

@@ -24,7 +24,7 @@ from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.model import Model
 from gigabatch.models.shelf import ModelSpec
-from gigabatch.pipeline.config.config import ConfigError, ModelChoice, WholeTrainSettings, model_choice
+from gigabatch.pipeline.config.config import COLD, ConfigError, ModelChoice, WholeTrainSettings, model_choice
 from gigabatch.pipeline.display import progress, silence
 from gigabatch.pipeline.evaluation.evaluate import evaluate
 from gigabatch.pipeline.evaluation.rank_evaluate import RankingError
@@ -77,7 +77,7 @@ class Trainer(TimedTrainer):
 
 def run_compare(path: str | Path, overrides: Sequence[str], models: str, budget: Budget) -> int:
     """The command: prints the table and writes compare.html, .svg and .json to runs/<name>/compare-<id>/."""
-    pipeline = Pipeline.from_config(path, *overrides)
+    pipeline = Pipeline.from_config(path, *overrides, COLD)
     choices = parse_models(models, pipeline.config.model)
     experiment = Experiment.of(pipeline.features().encode(), budget.max_rows)
     compared = compare_models(experiment, choices, budget)

@@ -22,7 +22,7 @@ from gigabatch.features.reading.sources import PARQUET_ENDINGS
 from gigabatch.features.recipes import recipe_class
 from gigabatch.loaders.batches.residency import DEVICE_SHARE, Residency, choose_residency
 from gigabatch.loaders.errors import LoaderError
-from gigabatch.pipeline.config.config import RunConfig, load_config
+from gigabatch.pipeline.config.config import COLD, RunConfig, load_config
 from gigabatch.pipeline.display import about_bytes, about_seconds, render_table
 from gigabatch.pipeline.lab.plan.forecast import Forecast, Probes
 from gigabatch.pipeline.lab.plan.sample import Size, input_files, measure, paths_of
@@ -381,7 +381,7 @@ def _unknown(config: RunConfig, forecast: Forecast, residency: str) -> tuple[str
 
 def run_plan(path: str | Path, overrides: Sequence[str], as_json: bool) -> int:
     """The command: prints the plan; 0 where the run fits, 3 where it is refused."""
-    plan = make_plan(load_config(path, overrides))
+    plan = make_plan(load_config(path, [*overrides, COLD]))  # a warm start is less than what is planned for
     if as_json:
         print(json_text(plan.to_dict()))
     else:

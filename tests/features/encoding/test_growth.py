@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gigabatch.features.encoding.online import OnlineTransformer
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.encoding.settings import CategorySettings, PreprocessorSettings
 from gigabatch.features.errors import DataError
@@ -122,6 +123,43 @@ def test_sixty_nights_move_no_id(tmp_path_factory, seed, schema, min_count, max_
     again.grow([frame])
     again.save(folder / "two")
     assert files(folder / "one") == files(folder / "two")
+
+
+TYPES = {
+    "int32": lambda v: v.astype("int32"),
+    "int64": lambda v: v + 2**60,
+    "float64": lambda v: np.where(v == 2, np.nan, v / 3),  # fractions, which no bucket of the unseen takes
+    "bool": lambda v: v > 3,
+    "string": lambda v: pd.Series([None if x == 2 else f"Ä\x00{x}" for x in v], dtype="str"),
+}
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_every_type_grows_alike_in_parts_in_files_and_for_single_rows(tmp_path, kind):
+    random, schema = np.random.default_rng(1), Schema((Column("c", "categorical", kind), X), ())
+    known, preprocessor = [], Preprocessor(schema, PreprocessorSettings(oov_buckets=2))
+    for night in range(4):
+        values = pd.Series(TYPES[kind](random.integers(0, 3 + 2 * night, 30)))
+        frame = pd.DataFrame({"c": values, "x": random.normal(size=30).astype("float32")})
+        frame.to_parquet(tmp_path / "part.parquet")
+        plain = [None if pd.isna(value) else value for value in values.tolist()]
+        known = slow_growth(known, plain, 1, None)
+        if night == 0:
+            preprocessor.fit([frame])
+            continue
+        other = preprocessor.carried_to(schema, preprocessor.settings)
+        (rows,), report = preprocessor.grow_pack([("pandas", tmp_path / "part.parquet")])
+        assert other.grow([frame.iloc[:7], frame.iloc[7:]]) == report
+        assert preprocessor.vocabularies["c"].values.tolist() == known
+        preprocessor.save(tmp_path / f"{night}")
+        other.save(tmp_path / f"{night} of parts")
+        assert files(tmp_path / f"{night}") == files(tmp_path / f"{night} of parts")
+        online = OnlineTransformer.load(tmp_path / f"{night}")
+        for value, x, row in zip(plain, frame["x"].tolist(), rows, strict=True):
+            ids, floats = online({"c": value, "x": x})
+            assert [*ids.tolist(), *floats.view("int32").tolist()] == row.tolist()
+            assert ids[0] == (1 if value is None else 4 + known.index(value))
+        preprocessor = Preprocessor.load(tmp_path / f"{night}")
 
 
 def test_rows_that_come_again_do_not_count_twice():

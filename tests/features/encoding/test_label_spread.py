@@ -59,6 +59,8 @@ WAYS = {
     "fit_pack": lambda frame, folder: Preprocessor(schema()).fit_pack(rows(frame)),
     "fit_pack of a file": lambda frame, folder: Preprocessor(schema()).fit_pack(as_file(frame, folder)),
     "update": lambda frame, folder: Preprocessor(schema()).fit([table([1.0, 2.0])]).update(rows(frame)),
+    "grow": lambda frame, folder: Preprocessor(schema()).fit([table([1.0, 2.0])]).grow(rows(frame)),
+    "grow_pack": lambda frame, folder: Preprocessor(schema()).fit([table([1.0, 2.0])]).grow_pack(rows(frame)),
 }
 
 

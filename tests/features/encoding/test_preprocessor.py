@@ -255,6 +255,7 @@ WAYS = {
     "transform": lambda preprocessor, frame: preprocessor.transform(frame),
     "pack": lambda preprocessor, frame: preprocessor.pack(frame),
     "fit_pack": lambda preprocessor, frame: Preprocessor(preprocessor.schema).fit_pack([frame.head(1), frame]),
+    "grow_pack": lambda preprocessor, frame: preprocessor.grow_pack([frame.head(1), frame])[0],
     "read": lambda preprocessor, frame: preprocessor.pack(
         pa.Table.from_pandas(frame, preserve_index=False).to_pandas(types_mapper=pd.ArrowDtype)
     ),

@@ -1,4 +1,4 @@
-"""Weights of a run are on the disk twice, not three times: the store has one file under two names."""
+"""Weights of a run are on the disk once: the store and the run have one file under three names."""
 
 import errno
 import os
@@ -10,14 +10,29 @@ from gigabatch.pipeline.store.files import clone_file, share_file
 from gigabatch.pipeline.store.locks import remove_folder
 
 
-def test_the_store_has_one_file_of_the_weights_and_the_run_its_own(trained):
-    """P24. What is done to a run's folder must not reach the store, so that one shares nothing."""
+def test_weights_and_moments_are_one_file_and_the_run_has_its_own_of_the_rest(trained):
+    """P24, and issue 14. What people may edit in a run's folder must not reach the store."""
     made, run = trained
     (fitted,) = {path.parent for path in made.folder.glob("artifacts/train/*/metrics.jsonl")}
     (evaluated,) = made.folder.glob(f"artifacts/evaluate/{run.summary['id']}*")
-    for name in ("model/weights.safetensors", "metrics.jsonl"):
+    for name in ("model/weights.safetensors", "training/optimizer.safetensors", "metrics.jsonl"):
         places = [os.stat(folder / name).st_ino for folder in (fitted, evaluated, run.path)]
-        assert places[0] == places[1] != places[2]
+        assert places[0] == places[1]
+        assert (places[1] == places[2]) == name.endswith(".safetensors")
+
+
+def test_weights_that_were_written_to_in_place_are_found_and_made_again(tiny):
+    """All three names show the damage; nothing takes one of them for whole."""
+    run = tiny.train()
+    path = run.path / "model" / "weights.safetensors"
+    before = path.read_bytes()
+    with open(path, "r+b") as file:
+        file.seek(-4, 2)
+        file.write(b"xxxx")
+    again = tiny.train()
+    assert "train" not in again.skipped
+    assert again.path == run.path
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("number", [errno.EXDEV, errno.EPERM, errno.EMLINK])

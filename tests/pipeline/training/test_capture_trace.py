@@ -31,6 +31,7 @@ from gigabatch.models.layers import fields as setting_checks
 from gigabatch.models.losses import REGRESSION_LOSSES, RegressionLoss, TargetLoss
 from gigabatch.models.model import TargetScale
 from gigabatch.models.optimizers.ema import WeightAverage
+from gigabatch.models.optimizers.moments import read_moments, write_moments
 from gigabatch.models.optimizers.precision import Precision
 from gigabatch.models.optimizers.registry import OPTIMIZERS
 from gigabatch.models.optimizers.schedule import Constant, OneCycle
@@ -70,6 +71,7 @@ class Case:
     negatives: str = ""
     regression: RegressionLoss | None = None
     max_grad_norm: float | str | None = "auto"
+    warm: bool = False
 
     def __str__(self) -> str:
         plain = Case(self.model, self.optimizer)
@@ -97,7 +99,7 @@ def rows_of(schema, num_rows=ROWS):
     )
 
 
-def model_of(case, table):
+def model_of(case, table, device=META):
     entities = {"user": EntityColumns(0, (0,), (0,)), "item": EntityColumns(1, (1, 2))}
     if case.settings.get("relation") == "none":  # of mrmn, which has no place for context then
         entities["item"] = EntityColumns(1, (1, 2, 3), (1,))
@@ -105,7 +107,19 @@ def model_of(case, table):
     model = ModelSpec(case.model, inputs, model_class(case.model).Settings(**case.settings)).build()
     batch = table.unpack(table.words)
     model.remember(batch.ids, batch.floats, batch.targets)
-    return model.to(META).train()
+    return model.to(device).train()
+
+
+def moments_of(case, table):
+    """What a run on the host leaves to one that starts from it: of a step of the same optimizer."""
+    model, batch = model_of(case, table, "cpu"), table.unpack(table.words)
+    settings = WholeTrainSettings(
+        optimizer=case.optimizer, optimizer_settings=case.optimizer_settings, lr_max=0.1, epochs=1, batch_size=ROWS
+    )
+    optimizer, _ = optimizer_of(model, settings)
+    model.training_loss(batch, TargetLoss([("binary", 1)])).backward()
+    optimizer.step()
+    return read_moments(model, optimizer)
 
 
 def negatives_of(case, table):
@@ -133,6 +147,7 @@ def traced(monkeypatch, case, tamper=lambda step: None):
     with monkeypatch.context() as patched:
         negatives = negatives_of(case, table) if case.negatives else None
         model = model_of(case, table)
+        moments = moments_of(case, table) if case.warm else {}
         with as_on_a_gpu(patched) as watch:
             places = [place for place, target in enumerate(schema.targets) if target.task == "regression"]
             if places and case.model != "gplvmf":
@@ -142,6 +157,7 @@ def traced(monkeypatch, case, tamper=lambda step: None):
                 batch_size=ROWS, max_grad_norm=case.max_grad_norm,
             )  # fmt: skip
             optimizer, norm = optimizer_of(model, settings)
+            write_moments(model, optimizer, moments)
             hold_in_tensors(optimizer, META)
             moves = use_cuda_graph("auto", torch.device("cuda"), optimizer, OneCycle(0.1, 10))
             assert moves or use_cuda_graph("auto", torch.device("cuda"), optimizer, Constant(0.1, 10))
@@ -260,6 +276,7 @@ STEPS += [
 STEPS += [Case("multi_task", task="several"), Case("tabular", precision=torch.bfloat16, settings={"dropout": 0.3})]
 STEPS += [Case("tabular", task="regression", regression=RegressionLoss(kind)) for kind in REGRESSION_LOSSES]
 STEPS += [Case("deepfm", name, precision=torch.float16, average=True) for name in BUILDERS.values()]
+STEPS += [Case("deepfm", name, warm=True, average=True) for name in BUILDERS.values()]
 STEPS += [Case(model, negatives="uniform", pieces=2) for model in ("ncf", "mrmn", "two_tower")]
 
 

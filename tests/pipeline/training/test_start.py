@@ -21,7 +21,7 @@ from gigabatch.pipeline.bundle import Bundle
 from gigabatch.pipeline.config.config import TrainSettings
 from gigabatch.pipeline.stages.encode import pack
 from gigabatch.pipeline.training.defaults import settle
-from gigabatch.pipeline.training.start import ChangedError, Start, TrainingRecord, held_ids
+from gigabatch.pipeline.training.start import ChangedError, TrainingRecord, WarmStart, held_ids
 from gigabatch.pipeline.training.train import model_inputs, optimizer_of
 
 COLUMNS = ("user", "item", "city")
@@ -110,7 +110,7 @@ def trained_model(name: str, preprocessor: Preprocessor, optimizer="lamb", steps
     return model.eval(), moving
 
 
-def saved(folder, name="deepfm", optimizer="lamb", info=None, **record) -> Start:
+def saved(folder, name="deepfm", optimizer="lamb", info=None, **record) -> WarmStart:
     """A start from a model that was trained on day 0."""
     preprocessor = fitted(0)
     model, moving = trained_model(name, preprocessor, optimizer)
@@ -119,10 +119,10 @@ def saved(folder, name="deepfm", optimizer="lamb", info=None, **record) -> Start
     TrainingRecord(read_moments(model, moving), moment_kinds(model, moving), trained=held, **record).save(
         folder / "training"
     )
-    return Start.load(folder, "pandas")
+    return WarmStart.load(folder, "pandas")
 
 
-def carried(start: Start, preprocessor: Preprocessor, new_rows: str = "mean"):
+def carried(start: WarmStart, preprocessor: Preprocessor, new_rows: str = "mean"):
     """The model of the start over another vocabulary, and what was carried."""
     name = start.bundle.info.get("model", "deepfm")
     spec = start.spec_after(spec_for(name, preprocessor))
@@ -241,6 +241,30 @@ def test_new_rows_start_at_the_mean_of_trained_ones_or_where_unseen_ones_were(tm
         assert not taken.record.trained["user"][new].any()
         place = values.index(start.bundle.preprocessor.vocabularies["user"].values.tolist()[2])
         assert not taken.record.trained["user"][3 + place]
+
+
+def test_a_column_that_held_no_value_takes_its_first_ones_from_the_unseen_row(tmp_path):
+    """And one that loses all of its values keeps the special rows."""
+    empty = fitted(0)
+    city = empty.vocabularies["city"]
+    empty = replace(
+        empty, vocabularies=empty.vocabularies | {"city": replace(city, values=city.values[:0], counts=city.counts[:0])}
+    )
+    spec = spec_for("deepfm", empty)
+    torch.manual_seed(5)
+    Bundle(empty, spec.build(), info_of("deepfm")).save(tmp_path / "model")
+    start = WarmStart.load(tmp_path, "pandas")
+    model, taken = carried(start, fitted(0))
+    table = start.bundle.model.state_dict()["fields.tables.tables.2"]
+    assert table.shape[0] == 3
+    assert torch.equal(model.fields.tables.tables[2], table[[0, 1, *[2] * (len(city.values) + 1)]])
+    assert (taken.columns[2]["new"], taken.columns[2]["carried"]) == (len(city.values), 0)
+    full = saved(tmp_path / "full", info=info_of("deepfm"))
+    model = spec.build()
+    held = {column.name: torch.ones(column.num_ids, dtype=torch.bool) for column in empty.tensor_schema.ids}
+    taken = full.carry(empty, model, "mean", held)
+    assert torch.equal(model.fields.tables.tables[2], full.bundle.model.state_dict()["fields.tables.tables.2"][:3])
+    assert taken.columns[2]["dropped"] == len(city.values)
 
 
 def test_carried_rows_stay_bit_for_bit_over_sixty_growths(tmp_path):

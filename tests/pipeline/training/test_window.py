@@ -82,6 +82,13 @@ def test_nothing_new_is_refused_in_a_sentence():
         choose_rows(np.arange(100), held_of(np.arange(100)), replay=0.5, seed=1)
 
 
+def test_a_row_without_a_time_counts_as_old():
+    times = np.array([1.0, np.nan, 2.0, 3.0, np.nan])
+    assert times_held(times) == {"until": [1.0, 2.0, 3.0], "rows": [1, 1, 1]}
+    window = choose_rows(times, held_of([1.0, 2.0]), replay=9, seed=1)
+    assert (window.new, window.replayed) == (1, 4)
+
+
 def test_a_run_of_an_older_version_tells_its_last_time_alone():
     window = choose_rows(np.arange(100), {"trained_until": 79.0}, replay=0, seed=1)
     assert window.rows.tolist() == list(range(80, 100))

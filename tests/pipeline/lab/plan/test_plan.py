@@ -313,6 +313,12 @@ def known(part: int = 400_000, **changes) -> Forecast:
     return forecast
 
 
+def test_ids_of_a_start_are_there_and_new_ones_are_foretold():
+    plain = known()
+    grown = Forecast(plain.config, [result | {"known": {"id": 5000}} for result in plain.found])
+    assert grown.id_sizes["id"] == plain.id_sizes["id"] + 5000
+
+
 def test_known_costs_are_found_again():
     forecast = known()
     assert forecast.rows == {"train": 800_000, "valid": 100_000, "test": 100_000}
