@@ -316,7 +316,8 @@ def numbers(text: str, known: Sequence[int]) -> list[int]:
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise ValueError(f"--steps {text}: {part!r} is no step. Write 0-3,6.")
         chosen = range(int(first), int(last if dash else first) + 1)
-        if unknown := [one for one in chosen if one not in known] or ([] if chosen else [part]):
+        unknown = [str(one) for one in chosen if one not in known] if chosen else [part]
+        if unknown:
             raise ValueError(f"--steps {text}: {unknown[0]} is no step. There are {known[0]} to {known[-1]}.")
         found |= set(chosen)
     return sorted(found)
@@ -324,7 +325,7 @@ def numbers(text: str, known: Sequence[int]) -> list[int]:
 
 def collect(parts: Sequence[Path], store: Path, python: str) -> bool:
     """Take in part folders, and install every group that is whole; True if no part is damaged and pip was content."""
-    well, groups = True, {}
+    well, groups = True, dict[str, list[int]]()
     for part in parts:
         try:
             manifest, out = gpu_parts.collect(part, store)
@@ -332,9 +333,9 @@ def collect(parts: Sequence[Path], store: Path, python: str) -> bool:
             print(f"gpu_run: {error}", flush=True)
             well = False
             continue
-        number, parts, group = manifest["part"], manifest["parts"], manifest["group"]
+        group = manifest["group"]
         groups[group] = out
-        print(f"{part.name}: part {number} of {parts} of {group} is whole", flush=True)
+        print(f"{part.name}: part {manifest['part']} of {manifest['parts']} of {group} is whole", flush=True)
     for group, out in groups.items():
         if out:
             print(f"{group}: still missing part {', '.join(f'{group}-{one:02d}' for one in out)}", flush=True)

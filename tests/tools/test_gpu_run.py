@@ -145,6 +145,15 @@ def test_a_missing_package_program_and_module_are_named(tmp_path):
     assert "not run, missing: package no_such_package" in page
 
 
+def test_a_reason_that_many_commands_share_is_said_once_a_step_and_once_above(tmp_path):
+    needy = [shell(f"needy-{number}", "true", needs=("no_such_package",)) for number in range(9)]
+    _, page, _ = run(tmp_path, *needy, shell("other", "true", needs=("program:no-such-program",)))
+    assert page.count("missing: package no_such_package") == 3  # of the first step, of the second, of all
+    assert "9 commands of steps 3, 4: not run, missing: package no_such_package." in page
+    assert all(page.count(f"**needy-{number}**") == 1 for number in range(9))
+    assert "step 4, other: not run, missing: program no-such-program." in page
+
+
 def test_a_run_in_which_nothing_ran_is_no_success(tmp_path):
     code, page, _ = run(tmp_path, shell("package", "true", needs=("no_such_package",)))
     assert code == 1
@@ -275,7 +284,7 @@ sys.exit(gpu_run.main(["--out", "{tmp_path}/out"], steps))
     assert "not finished" in early  # what a kill would have left
     page = (tmp_path / "out/page.md").read_text()
     assert f"stopped by {number.name}" in page
-    assert "**never**: not run" in page
+    assert f"not run (the runner was stopped by {number.name}): **never**" in page
     assert gone(int((tmp_path / "pid").read_text()))
 
 
