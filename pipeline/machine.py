@@ -125,7 +125,7 @@ def tell_of_compilation() -> None:
     """From here on the log says, once in a process, that loops are being compiled, where that takes `COMPILING_S`."""
     from numba.core import event
 
-    class Told(event.Listener):  # type: ignore[misc]
+    class Told(event.Listener):
         """Adds up the time of compilations; one that another one needs is part of it."""
 
         def __init__(self) -> None:
