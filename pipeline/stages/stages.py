@@ -43,7 +43,7 @@ from gigabatch.pipeline.config.config import RunConfig, WholeTrainSettings, load
 from gigabatch.pipeline.display import html_table, progress
 from gigabatch.pipeline.evaluation.checks import missing_shares
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
-from gigabatch.pipeline.machine import available_memory, free_memory, resolve_device
+from gigabatch.pipeline.machine import available_memory, free_memory, resolve_device, tell_of_compilation
 from gigabatch.pipeline.runs.pointers import LATEST
 from gigabatch.pipeline.runs.promote import promote_first
 from gigabatch.pipeline.stages.cluster import Cluster, open_cluster
@@ -120,6 +120,7 @@ class Pipeline:
         self.device = resolve_device(config.device)
         self.store = ArtifactStore(config.artifacts, config.name)
         self.lease = Lease(config.runs)
+        tell_of_compilation()
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
 
