@@ -109,10 +109,17 @@ def result_of(line: str) -> dict[str, Any] | None:
     if not line.startswith("{"):
         return None
     try:
-        found = json.loads(line)
-    except ValueError:
+        found = json.loads(line, parse_constant=str)  # NaN and Infinity as text, which every parser of ours reads
+    except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and {"name", "seconds", "ratios"} <= found.keys() else None
+    claims = found.get("claims") or {}
+    whole = (
+        isinstance(found.get("name"), str)
+        and all(isinstance(part, dict) for part in (found.get("seconds"), found.get("ratios"), claims))
+        and isinstance(found.get("details") or {}, dict)
+        and all(isinstance(claim, list) and len(claim) == 3 for claim in claims.values())
+    )
+    return found if whole else None
 
 
 def page(records: list[Record], titles: dict[int, str], versions: str, about: list[str], done: bool) -> str:

@@ -5,7 +5,7 @@
     python3 tools/gpu_run.py --collect .carry/base-01 --steps 0-2       wheels of `make gpu-pack` first
 
 Needs Python >= 3.11 and nothing else; installs nothing but collected wheels, which go beside the box's own packages;
-asks no network. Each command is a process of its own with a limit; at its limit its whole process group is killed. The
+asks no network. Each command is a process of its own with a limit; at its limit all that it started is killed. The
 output folder (--out, else $OUT, else ./gpu-out) gets page.md, results.json, versions.txt, logs.tar.gz, and
 trace.json.gz where a profile was made; all are written after every command, so that what was seen is there even if this
 runner is killed. Exit code 0 if all that ran passed and something ran, else 1; 2 for a wrong command line.
@@ -43,6 +43,7 @@ BACK_BYTES = 15 << 20  # of one file of the output folder; the device machine's 
 REFRESH_SECONDS = 20.0
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 3.0
+MARK = "GIGABATCH_GPU_COMMAND"  # in the environment of a command and of all that it starts
 
 
 class Stopped(Exception):
@@ -136,10 +137,11 @@ class Runner:
         files.mkdir(exist_ok=True)
         argv = filled(command.argv, self.python, files)
         began = refreshed = time.monotonic()
+        mark = f"{os.getpid()}-{len(self.records)}-{began}"
         with log.open("wb") as sink:
             child = subprocess.Popen(
-                argv, cwd=self.root, env=self.environment(command), stdin=subprocess.DEVNULL, stdout=sink,
-                stderr=subprocess.STDOUT, process_group=0,
+                argv, cwd=self.root, env={**self.environment(command), MARK: mark}, stdin=subprocess.DEVNULL,
+                stdout=sink, stderr=subprocess.STDOUT, process_group=0,
             )  # fmt: skip
             try:
                 while child.poll() is None:
@@ -157,6 +159,7 @@ class Runner:
                 raise
             finally:
                 end_group(child)
+                end_marked(mark)
 
     def environment(self, command: Command) -> dict[str, str]:
         """The box's own, with collected wheels before its packages and the tree before those."""
@@ -270,7 +273,22 @@ def end_group(child: subprocess.Popen[bytes]) -> None:
             os.killpg(child.pid, 0)  # raises once the group is empty
             time.sleep(0.02)
         os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+    with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the driver cannot be ended, only left
+        child.wait(GRACE_SECONDS)
+
+
+def end_marked(mark: str) -> None:
+    """Kill what is left of a command's processes outside of its group, by what is in their environment: torch's
+    compiler and daemons start sessions of their own. Without Linux's /proc nothing is found."""
+    text = f"{MARK}={mark}".encode()
+    found, deadline = True, time.monotonic() + GRACE_SECONDS
+    while found and time.monotonic() < deadline:  # one may have started another meanwhile
+        found = False
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):  # of another user's, or gone
+                if text in path.read_bytes().split(b"\0"):
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+                    found = True
 
 
 @contextlib.contextmanager
