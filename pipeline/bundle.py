@@ -27,6 +27,7 @@ from gigabatch.models.model import Model
 from gigabatch.models.modes import modes_kept
 from gigabatch.models.shelf import ModelSpec, spec_of
 from gigabatch.pipeline.config.config import ConfigError, LossSettings
+from gigabatch.pipeline.machine import tell_of_compilation
 from gigabatch.pipeline.store.keys import file_checksum
 
 log = logging.getLogger(__name__)
@@ -210,6 +211,7 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
     ({'name': 'clicks'}, (2, 1))
     """
     folder = Path(folder)
+    tell_of_compilation()
     try:
         content = json.loads((folder / "bundle.json").read_text())
         if content["format"] != FORMAT:

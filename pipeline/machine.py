@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 import os
 import resource
 import shutil
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from gigabatch.features.errors import DataError
 from gigabatch.loaders.device_memory import free_device_memory
 from gigabatch.pipeline.display import about_bytes
+
+log = logging.getLogger(__name__)
+COMPILING_S = 3.0  # of compilation, after which the log says what takes the time; loops from numba's cache take none
 
 
 @dataclass(frozen=True)
@@ -111,3 +118,31 @@ def resolve_device(name: str) -> str:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise DataError(f"device: {name} was asked for, but torch sees no CUDA device. Use device=cpu or auto.")
     return name
+
+
+@functools.cache
+def tell_of_compilation() -> None:
+    """From here on the log says, once in a process, that loops are being compiled, where that takes `COMPILING_S`."""
+    from numba.core import event
+
+    class Told(event.Listener):
+        """Adds up the time of compilations; one that another one needs is part of it."""
+
+        def __init__(self) -> None:
+            self.depth, self.seconds, self.started, self.has_told = 0, 0.0, 0.0, False
+
+        def on_start(self, event: Any) -> None:
+            now = time.perf_counter()
+            if self.depth == 0:
+                self.started = now
+            self.depth += 1
+            if not self.has_told and self.seconds + now - self.started > COMPILING_S:
+                self.has_told = True
+                log.info("compiling the loops for this machine (once, about two minutes)")
+
+        def on_end(self, event: Any) -> None:
+            self.depth -= 1
+            if self.depth == 0:
+                self.seconds += time.perf_counter() - self.started
+
+    event.register("numba:compile", Told())

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from functools import cache
@@ -209,3 +210,56 @@ def test_what_becomes_of_nan_is_decided_wherever_json_is_written():
         if "allow_nan" not in {word.arg for word in call.keywords}
     ]
     assert not silent, f"json.dumps without allow_nan; json_text of pipeline/store/files.py has it: {silent}"
+
+
+# Of torch, what holds for the whole process: number formats of products, threads, streams, random states.
+PROCESS_WIDE = re.compile(
+    r"torch\.(backends\b|set_|use_deterministic|_dynamo\.config|_inductor\.config|autograd\.(set_|grad_mode\.set_)"
+    r"|cuda\.(set_|memory\.(_?set_|change))|jit\.(set_|enable)).*"
+)
+KNOWN = {
+    "loaders/kernels/threads.py": {"torch.set_num_threads"},
+    "models/kernels/__init__.py": {"torch.set_num_threads"},
+    "models/optimizers/precision.py": {"torch.backends.cuda.matmul"},  # set again at the end of its block
+    "pipeline/serving/http/server.py": {"torch.set_num_threads"},
+    "pipeline/stages/stages.py": {"torch.set_num_threads"},
+    "pipeline/training/checkpoint.py": {"torch.cuda.set_rng_state_all", "torch.set_rng_state"},
+    "pipeline/training/train_step.py": {"torch.cuda.set_stream"},  # the one that was current before a failed capture
+}
+
+
+def process_wide(source):
+    """Names that a file takes of torch's settings of the process, however it imports them."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch":
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name != "torch"}
+        elif isinstance(node, ast.Attribute):
+            found.add(ast.unparse(node))
+    named = {name for name in found if PROCESS_WIDE.fullmatch(name)}
+    return {name for name in named if not any(other.startswith(f"{name}.") for other in named)}
+
+
+def test_settings_of_the_process_are_made_in_the_files_that_are_known_to():
+    """One set in passing changes every product after it: those of a user, of a peer in a benchmark, of the next run."""
+    sources = {path: path.read_text() for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))}
+    found = {str(path.relative_to(ROOT)): names for path, text in sources.items() if (names := process_wide(text))}
+    assert found == KNOWN
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("torch.set_float32_matmul_precision('high')", "torch.set_float32_matmul_precision"),
+        ("torch.backends.cuda.matmul.allow_tf32 = True", "torch.backends.cuda.matmul.allow_tf32"),
+        ("from torch.backends import cudnn", "torch.backends.cudnn"),
+        ("import torch.backends.cudnn as c", "torch.backends.cudnn"),
+        ("from torch import set_default_dtype", "torch.set_default_dtype"),
+        ("torch.cuda.memory.change_current_allocator(a)", "torch.cuda.memory.change_current_allocator"),
+    ],
+)
+def test_a_setting_of_the_process_is_seen(line, name):
+    assert process_wide(line) == {name}
+    assert process_wide("from torch import nn\ntorch.zeros(3).set_(x)\ntorch.cuda.stream(s)") == set()

@@ -36,6 +36,9 @@ PLATFORMS = ("2_28", "2_27", "2_24", "2_17", "2_31", "2_34", "2_35")  # glibc of
 KEPT = {"base": ("torch", "triton", "cupy-cuda13x", "numpy"), "cudf": ("torch", "triton", "cupy-cuda13x")}
 # Of the dev extra: what a test marked gpu or a benchmark may import. The rest checks sources and documents.
 NOT_THERE = {"gigabatch", "mypy", "ruff", "ipykernel", "nbclient", "nbformat"}
+# Compilers of functions that a user hands to cuDF (`apply`, `query`), which nothing here does; cuDF loads without them:
+# tests/cudf_api/test_gpu_pack_cudf.py.
+NOT_USED = ("numba-cuda-mlir", "nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-cccl")
 NEVER_OLD = ("typing-extensions",)  # small, and pydantic needs a recent one: not trusted without a version
 PIP_SECONDS = 600
 Found = dict[str, dict[str, Any]]  # distribution -> its entry in pip's report
@@ -144,6 +147,8 @@ def lacking(
     while queue:
         one, by = queue.pop()
         name = str(canonicalize_name(one.name))
+        if name in NOT_USED:
+            continue
         if not has(box, one):
             if name in kept:
                 raise SystemExit(f"gpu_pack: {by} needs {one}, but the box's {name} {box.get(name)} is never replaced.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,11 +61,11 @@ def judge(record: Record, kind: str, code: int, text: str) -> None:
         if not record.results and not problem:
             problem = "it printed no JSON line"
     elif kind == "sanitizer":
-        found = [int(one or other) for one, other in SANITIZED.findall(text)]
-        if not found:
+        errors = [int(one or other) for one, other in SANITIZED.findall(text)]
+        if not errors:
             problem = problem or "compute-sanitizer printed no summary"
-        elif any(found):
-            problem = f"{sum(found)} errors or hazards"
+        elif any(errors):
+            problem = f"{sum(errors)} errors or hazards"
     if problem and lines and kind != "pytest":
         problem += f": {last_line(lines)}"
     record.verdict, record.why = (FAILED_, problem) if problem else (PASSED, "")
@@ -108,10 +109,17 @@ def result_of(line: str) -> dict[str, Any] | None:
     if not line.startswith("{"):
         return None
     try:
-        found = json.loads(line)
-    except ValueError:
+        found = json.loads(line, parse_constant=str)  # NaN and Infinity as text, which every parser of ours reads
+    except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and {"name", "seconds", "ratios"} <= found.keys() else None
+    claims = found.get("claims") or {}
+    whole = (
+        isinstance(found.get("name"), str)
+        and all(isinstance(part, dict) for part in (found.get("seconds"), found.get("ratios"), claims))
+        and isinstance(found.get("details") or {}, dict)
+        and all(isinstance(claim, list) and len(claim) == 3 for claim in claims.values())
+    )
+    return found if whole else None
 
 
 def page(records: list[Record], titles: dict[int, str], versions: str, about: list[str], done: bool) -> str:
@@ -124,8 +132,10 @@ def page(records: list[Record], titles: dict[int, str], versions: str, about: li
     lines += ["", "## What to do next", "", *[f"- {one}" for one in advice(records)]]
     for number, title in titles.items():
         lines += ["", f"## {number}: {title}", ""]
-        for record in (one for one in records if one.step == number):
+        for record in (one for one in records if one.step == number and one.verdict != NOT_RUN):
             lines += describe(record)
+        for why, left in not_run(record for record in records if record.step == number).items():
+            lines.append(f"- not run ({_cell(why)}): " + ", ".join(f"**{record.name}**" for record in left))
     return "\n".join([*lines, "", "## Versions", "", *main_versions(versions), ""])
 
 
@@ -143,6 +153,15 @@ def outcome(records: list[Record]) -> str:
     if set(counts) == {PASSED}:
         return PASSED
     return ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) or NOT_RUN
+
+
+def not_run(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Commands that were not run, by reason."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        if record.verdict == NOT_RUN:
+            found.setdefault(record.why, []).append(record)
+    return found
 
 
 def describe(record: Record) -> list[str]:
@@ -190,13 +209,16 @@ def advice(records: list[Record]) -> list[str]:
                          f"`{record.command}`")  # fmt: skip
         elif record.verdict == TIMED_OUT:
             lines.append(f"{where}: {record.why}. Run it alone with more time: `{record.command}`")
-        elif record.verdict == NOT_RUN:
-            lines.append(f"{where}: not run, {record.why}.")
         missed = [text for one in record.results for text, claim in (one.get("claims") or {}).items() if not claim[2]]
         if missed:
             lines.append(
                 f"{where}: missed {'; '.join(missed)}. Compare with the ceilings, then with the trace (step 6)."
             )
+    for why, left in not_run(records).items():
+        where = f"step {left[0].step}, {left[0].name}"
+        if len(left) > 1:
+            where = f"{len(left)} commands of steps {', '.join(map(str, sorted({one.step for one in left})))}"
+        lines.append(f"{where}: not run, {_cell(why)}.")
     return lines or ["Nothing: all that ran passed."]
 
 

@@ -5,7 +5,7 @@
     python3 tools/gpu_run.py --collect .carry/base-01 --steps 0-2       wheels of `make gpu-pack` first
 
 Needs Python >= 3.11 and nothing else; installs nothing but collected wheels, which go beside the box's own packages;
-asks no network. Each command is a process of its own with a limit; at its limit its whole process group is killed. The
+asks no network. Each command is a process of its own with a limit; at its limit all that it started is killed. The
 output folder (--out, else $OUT, else ./gpu-out) gets page.md, results.json, versions.txt, logs.tar.gz, and
 trace.json.gz where a profile was made; all are written after every command, so that what was seen is there even if this
 runner is killed. Exit code 0 if all that ran passed and something ran, else 1; 2 for a wrong command line.
@@ -43,6 +43,7 @@ BACK_BYTES = 15 << 20  # of one file of the output folder; the device machine's 
 REFRESH_SECONDS = 20.0
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 3.0
+MARK = "GIGABATCH_GPU_COMMAND"  # in the environment of a command and of all that it starts
 
 
 class Stopped(Exception):
@@ -136,10 +137,11 @@ class Runner:
         files.mkdir(exist_ok=True)
         argv = filled(command.argv, self.python, files)
         began = refreshed = time.monotonic()
+        mark = f"{os.getpid()}-{len(self.records)}-{began}"
         with log.open("wb") as sink:
             child = subprocess.Popen(
-                argv, cwd=self.root, env=self.environment(command), stdin=subprocess.DEVNULL, stdout=sink,
-                stderr=subprocess.STDOUT, process_group=0,
+                argv, cwd=self.root, env={**self.environment(command), MARK: mark}, stdin=subprocess.DEVNULL,
+                stdout=sink, stderr=subprocess.STDOUT, process_group=0,
             )  # fmt: skip
             try:
                 while child.poll() is None:
@@ -157,6 +159,7 @@ class Runner:
                 raise
             finally:
                 end_group(child)
+                end_marked(mark)
 
     def environment(self, command: Command) -> dict[str, str]:
         """The box's own, with collected wheels before its packages and the tree before those."""
@@ -270,7 +273,22 @@ def end_group(child: subprocess.Popen[bytes]) -> None:
             os.killpg(child.pid, 0)  # raises once the group is empty
             time.sleep(0.02)
         os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+    with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the driver cannot be ended, only left
+        child.wait(GRACE_SECONDS)
+
+
+def end_marked(mark: str) -> None:
+    """Kill what is left of a command's processes outside of its group, by what is in their environment: torch's
+    compiler and daemons start sessions of their own. Without Linux's /proc nothing is found."""
+    text = f"{MARK}={mark}".encode()
+    found, deadline = True, time.monotonic() + GRACE_SECONDS
+    while found and time.monotonic() < deadline:  # one may have started another meanwhile
+        found = False
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):  # of another user's, or gone
+                if text in path.read_bytes().split(b"\0"):
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+                    found = True
 
 
 @contextlib.contextmanager
@@ -316,7 +334,8 @@ def numbers(text: str, known: Sequence[int]) -> list[int]:
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise ValueError(f"--steps {text}: {part!r} is no step. Write 0-3,6.")
         chosen = range(int(first), int(last if dash else first) + 1)
-        if unknown := [one for one in chosen if one not in known] or ([] if chosen else [part]):
+        unknown = [str(one) for one in chosen if one not in known] if chosen else [part]
+        if unknown:
             raise ValueError(f"--steps {text}: {unknown[0]} is no step. There are {known[0]} to {known[-1]}.")
         found |= set(chosen)
     return sorted(found)
@@ -324,7 +343,7 @@ def numbers(text: str, known: Sequence[int]) -> list[int]:
 
 def collect(parts: Sequence[Path], store: Path, python: str) -> bool:
     """Take in part folders, and install every group that is whole; True if no part is damaged and pip was content."""
-    well, groups = True, {}
+    well, groups = True, dict[str, list[int]]()
     for part in parts:
         try:
             manifest, out = gpu_parts.collect(part, store)
@@ -332,9 +351,9 @@ def collect(parts: Sequence[Path], store: Path, python: str) -> bool:
             print(f"gpu_run: {error}", flush=True)
             well = False
             continue
-        number, parts, group = manifest["part"], manifest["parts"], manifest["group"]
+        group = manifest["group"]
         groups[group] = out
-        print(f"{part.name}: part {number} of {parts} of {group} is whole", flush=True)
+        print(f"{part.name}: part {manifest['part']} of {manifest['parts']} of {group} is whole", flush=True)
     for group, out in groups.items():
         if out:
             print(f"{group}: still missing part {', '.join(f'{group}-{one:02d}' for one in out)}", flush=True)

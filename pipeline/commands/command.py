@@ -27,6 +27,7 @@ NO_MEMORY = (  # oneDNN, torch, numba's threads, C++
     "could not create a primitive", "can't allocate memory", "cannot allocate memory", "unable to mmap",
     "unable to allocate", "bad_alloc", "can't start new thread", "out of memory",
 )  # fmt: skip
+NO_COLUMN = ("column size limit", "size_type range", "size_type limit", "too large for a cudf column")  # libcudf
 Verbose = Annotated[
     bool,
     typer.Option(
@@ -101,14 +102,25 @@ class OutOfMemory(ValueError):
     """The machine, or a limit that was set, gave no more memory."""
 
 
+class ColumnTooLarge(ValueError):
+    """A column on the GPU would have more rows, or more bytes of text, than cuDF can count."""
+
+
 def within_memory(function: Callable[..., int]) -> Callable[..., int]:
-    """`function`, whose want of memory is a user's error, in whatever words the library that met it says so."""
+    """`function`, whose want of memory, or of room in a column of cuDF, is a user's error, in whatever words the
+    library that met it says so."""
 
     @functools.wraps(function)
     def run(**arguments: Any) -> int:
         try:
             return function(**arguments)
-        except (MemoryError, OSError, RuntimeError) as error:
+        except (MemoryError, OSError, RuntimeError, OverflowError) as error:
+            if not isinstance(error, OSError) and any(words in str(error) for words in NO_COLUMN):
+                raise ColumnTooLarge(
+                    f"a column is too large for cuDF ({type(error).__name__}: {error}). It holds 2,147,483,647 rows, "
+                    "and as many bytes of text where LIBCUDF_LARGE_STRINGS_ENABLED=0 is set. Split the files or lower "
+                    "rows_per_part, or set engine=pandas."
+                ) from error
             if not is_out_of_memory(error):
                 raise
             raise OutOfMemory(

@@ -48,7 +48,7 @@ from gigabatch.pipeline.contract.state import obey
 from gigabatch.pipeline.display import html_table, progress
 from gigabatch.pipeline.evaluation.checks import missing_shares
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
-from gigabatch.pipeline.machine import available_memory, free_memory, resolve_device
+from gigabatch.pipeline.machine import available_memory, free_memory, resolve_device, tell_of_compilation
 from gigabatch.pipeline.runs.find import FoundRun, find_run, home_of, run_link
 from gigabatch.pipeline.runs.pointers import CURRENT, LATEST
 from gigabatch.pipeline.runs.promote import promote_first
@@ -156,6 +156,7 @@ class Pipeline:
         self.lease = Lease(config.runs)
         require_tracking(config)
         self.starts: list[FoundRun] = []
+        tell_of_compilation()
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
 

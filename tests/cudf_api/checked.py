@@ -32,6 +32,7 @@ PANDAS_ONLY = ("gigabatch.features.engines.pandas", "gigabatch.features.engines.
 # cuDF accepts any name and fails later, where no signature shows it.
 TRANSFORMS = ("sum", "mean", "count", "min", "max", "median")
 ACCESSORS = {"str": StringMethods, "dt": DatetimeProperties, "cat": CategoricalAccessor, "list": ListMethods}
+COMPILED = ("apply", "applymap", "query", "apply_rows", "apply_chunks")  # of functions, by numba
 INDEXERS = ("iloc", "loc", "at", "iat")
 # The kinds that cuDF would be given where pandas and NumPy have these.
 KINDS = (
@@ -127,6 +128,8 @@ def checked_attribute(owner: type, real: Any, name: str, value: Any) -> Any:
     where = f"{owner.__name__}.{name}"
     if not hasattr(owner, name):
         raise NotInCudf(f"{where} does not exist in cuDF.")
+    if name in COMPILED:
+        raise NotInCudf(f"{where} needs a compiler that `make gpu-pack` leaves out.")
     counterpart = inspect.getattr_static(owner, name)
     if name in ACCESSORS:
         return Checked(ACCESSORS[name], value)

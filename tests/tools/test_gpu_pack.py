@@ -184,6 +184,16 @@ def test_what_must_stay_is_never_replaced():
     assert lacking("web", world=world, kept=("torch",)) == (["numpy", "web"], [])  # of cuDF's group, beside the box's
 
 
+@pytest.mark.parametrize("name", gpu_pack.NOT_USED)
+def test_what_is_not_used_is_packed_with_nothing_of_its_own(name):
+    world = {
+        "frames": entry("frames", "1", f"{name}[cu13]>=0.3", "compiler"),
+        name: entry(name.replace("-", "_"), "1", "extra-only", "blas; extra == 'cu13'"),
+        **{other: WORLD[other] for other in ("compiler", "extra-only", "blas")},
+    }
+    assert lacking("frames", world=world) == (["compiler", "frames"], [])
+
+
 def test_what_pip_did_not_resolve_is_asked_for_again():
     world = {name: found for name, found in WORLD.items() if name != "strict-core"}
     assert lacking("web", world=world)[1] == ["strict-core==2.5.1"]

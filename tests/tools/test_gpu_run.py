@@ -145,6 +145,15 @@ def test_a_missing_package_program_and_module_are_named(tmp_path):
     assert "not run, missing: package no_such_package" in page
 
 
+def test_a_reason_that_many_commands_share_is_said_once_a_step_and_once_above(tmp_path):
+    needy = [shell(f"needy-{number}", "true", needs=("no_such_package",)) for number in range(9)]
+    _, page, _ = run(tmp_path, *needy, shell("other", "true", needs=("program:no-such-program",)))
+    assert page.count("missing: package no_such_package") == 3  # of the first step, of the second, of all
+    assert "9 commands of steps 3, 4: not run, missing: package no_such_package." in page
+    assert all(page.count(f"**needy-{number}**") == 1 for number in range(9))
+    assert "step 4, other: not run, missing: program no-such-program." in page
+
+
 def test_a_run_in_which_nothing_ran_is_no_success(tmp_path):
     code, page, _ = run(tmp_path, shell("package", "true", needs=("no_such_package",)))
     assert code == 1
@@ -275,7 +284,7 @@ sys.exit(gpu_run.main(["--out", "{tmp_path}/out"], steps))
     assert "not finished" in early  # what a kill would have left
     page = (tmp_path / "out/page.md").read_text()
     assert f"stopped by {number.name}" in page
-    assert "**never**: not run" in page
+    assert f"not run (the runner was stopped by {number.name}): **never**" in page
     assert gone(int((tmp_path / "pid").read_text()))
 
 
@@ -462,3 +471,63 @@ def test_gpu_page_counts_a_summary_of_pytest():
     assert record.why == "2 failed"
     assert record.failures[1] == ["tests/c.py", ""]
     assert record.left_out == [lines[3]]
+
+
+def test_a_grandchild_with_a_session_of_its_own_is_killed_too(tmp_path, monkeypatch):
+    """torch's compiler and daemons start theirs so; one would hold the device's memory against all that follows."""
+    monkeypatch.setattr(gpu_run, "GRACE_SECONDS", 0.3)
+    script = f"(trap '' TERM; setsid sleep 60 & echo $! > {tmp_path}/pid; wait) & sleep 0.5; exit 0"
+    _, _, records = run(tmp_path, shell("leaves", script))
+    assert records["leaves"].verdict == "passed"
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_a_process_that_cannot_be_ended_is_left_and_the_next_command_runs(monkeypatch):
+    """One that hangs in the driver takes SIGKILL only when it comes back."""
+
+    class Hanging:
+        pid = 2**22 + 1
+
+        def poll(self):
+            return None
+
+        def wait(self, timeout=None):
+            assert timeout is not None, "the runner would wait for ever"
+            raise subprocess.TimeoutExpired("it", timeout)
+
+    sent = []
+    monkeypatch.setattr(gpu_run, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(os, "killpg", lambda pid, number: sent.append(number))
+    gpu_run.end_group(Hanging())
+    assert sent[0] == signal.SIGTERM
+    assert sent[-1] == signal.SIGKILL
+
+
+def test_what_a_killed_command_printed_is_in_its_log(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_run, "GRACE_SECONDS", 0.2)
+    _, _, records = run(tmp_path, python("slow", "import time; print('half way'); time.sleep(60)", seconds=4))
+    assert records["slow"].verdict == "timed out"
+    assert "half way" in records["slow"].tail
+
+
+ODD = [
+    {**RESULT, "seconds": None}, {**RESULT, "ratios": [1]}, {**RESULT, "claims": {"a": [1, 2]}},
+    {**RESULT, "claims": 5}, {**RESULT, "details": "fast"}, {**RESULT, "name": None},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", [*map(json.dumps, ODD), '{"name": ' * 100_000])
+def test_a_line_that_is_no_result_ends_no_run(line):
+    assert gpu_page.result_of(line) is None
+
+
+def test_results_that_are_no_numbers_leave_results_that_any_parser_reads(tmp_path):
+    odd = {**RESULT, "seconds": {"ours": float("nan")}, "ratios": {"torch": float("inf")}}
+    run(tmp_path, python("fast", f"print({json.dumps(odd)!r})", kind="benchmark"))
+
+    def refuse(text):
+        raise ValueError(text)
+
+    found = json.loads((tmp_path / "out/results.json").read_text(), parse_constant=refuse)
+    assert found["benchmarks"][0]["seconds"] == {"ours": "NaN"}
+    assert found["benchmarks"][0]["ratios"] == {"torch": "Infinity"}

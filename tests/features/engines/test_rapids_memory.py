@@ -1,6 +1,7 @@
 """The pool of cuDF and CuPy, driven with stand-ins for RMM and the driver: no GPU is here."""
 
 import sys
+import weakref
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -39,7 +40,18 @@ class Device:
         self.kept = 0
 
     def buffer(self, size):
-        self.kept += size
+        """Memory that is held until nobody has the buffer."""
+        self.held += size
+        made = Buffer()
+        weakref.finalize(made, self.free, size)
+        return made
+
+    def free(self, size):
+        self.held, self.kept = self.held - size, self.kept + size
+
+
+class Buffer:
+    """Stands for rmm.DeviceBuffer."""
 
 
 @pytest.fixture
@@ -75,7 +87,7 @@ def device(monkeypatch):
 def test_one_capped_pool_is_made_once(device):
     assert use_pool()
     assert device.current == ("capped", ("view", ("handle", 77)), FREE * 4 // 5)
-    assert (device.threshold, device.kept) == (KEEP_ALL, FREE // 8)
+    assert (device.threshold, device.kept, device.held) == (KEEP_ALL, FREE // 8, 0)
     assert use_pool()
     assert device.calls == ["set"]
 
@@ -113,6 +125,19 @@ def test_a_stage_that_fails_gives_back_too(device):
     with pytest.raises(ZeroDivisionError), frames_at_work():
         raise ZeroDivisionError
     assert (device.threshold, device.kept) == (0, 0)
+
+
+def test_the_work_of_a_stage_has_the_pool_and_what_follows_has_the_memory(device, tmp_path):
+    """`open_cluster` is where the features and the encode stage work; training comes after it."""
+    from gigabatch.pipeline.config.config import ClusterSettings
+    from gigabatch.pipeline.stages.cluster import open_cluster
+
+    use_pool()
+    for _ in range(2):
+        with open_cluster("none", ClusterSettings(), tmp_path, "cudf"):
+            assert device.threshold == KEEP_ALL
+            device.kept = 5
+        assert (device.threshold, device.kept) == (0, 0)
 
 
 def test_without_cudf_nothing_is_asked_of_a_device(monkeypatch):

@@ -4,8 +4,9 @@
 
 cases: of each the texts of its variants and, of a training, what a batch launches. neighbours: variants of trainings
 that differ in the rows of a batch alone, recorded and not compiled. unreached: functions under
-`triton.jit` that no case reaches. compiled: of each variant and capability (75, 80, 90, 100) its kernel, warps,
-registers a thread and bytes of stack, which is where spilled registers go; or the error.
+`triton.jit` in the four folders that no case reaches. compiled: of each variant and capability (75, 80, 90, 100) its
+kernel, warps, registers a thread and bytes of stack, which is where spilled registers go; or the error. Kernels of the
+cuDF engine, which are few, are compiled for all four.
 """
 
 import json
@@ -23,6 +24,7 @@ import triton
 from tests.models.kernels import real_shapes
 from tests.models.kernels.recorder import Variant, jit_functions, reached_by, recording
 
+EVERY = (75, 80, 90, 100)
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 variants: dict[str, Variant] = {}  # of all cases; the processes that compile are forked and find them here
 
@@ -60,11 +62,13 @@ def record(cases, kept: dict[str, Variant]) -> dict[str, dict]:
 def main() -> None:
     which, processes, *capabilities = sys.argv[1:]
     warnings.filterwarnings("ignore")
-    cases = record(getattr(real_shapes, which)(), variants)
+    cases = record(real_shapes.features(), variants)
+    everywhere = product(variants.copy(), EVERY)
+    cases |= record(getattr(real_shapes, which)(), variants)
     neighbours = {name: one["variants"] for name, one in record(real_shapes.neighbours(), {}).items()}
     reached = reached_by({variant.function for variant in variants.values()})
-    unreached = [f"{one.module}.{one.fn.__name__}" for one in jit_functions() if one not in reached]
-    places = list(product(variants, map(int, capabilities)))
+    unreached = sorted(jit_functions() - {f"{one.module}.{one.fn.__name__}" for one in reached})
+    places = sorted({*everywhere, *product(variants, map(int, capabilities))})
     with multiprocessing.get_context("fork").Pool(int(processes)) as pool:
         compiled = pool.map(measure, places, chunksize=1)
     json.dump({"cases": cases, "neighbours": neighbours, "unreached": unreached, "compiled": compiled}, sys.stdout)

@@ -292,7 +292,6 @@ def main() -> None:
     of_planted = [passed(*rest) for _, *rest in seen.found[last:]]
     del seen.found[last:]
     reached = reached_by({function for function, *_ in seen.found})
-    kernels = jit_functions(("features", "loaders", "models", "pipeline"))
     found = {
         f"{function.fn.__name__}, grid {grid}: {line}"
         for function, text, numbers, grid in seen.found
@@ -303,7 +302,7 @@ def main() -> None:
         for function, _, _, grid in seen.found
         if any(size > most for size, most in zip(grid, MOST_GRID, strict=True))
     ]
-    unreached = [f"{one.module}.{one.fn.__name__}" for one in kernels if one not in reached]
+    unreached = sorted(jit_functions() - {f"{one.module}.{one.fn.__name__}" for one in reached})
     launched = sorted({function.fn.__name__ for function, *_ in seen.found})
     told = {"found": sorted(found), "too_large": too_large, "unreached": unreached, "launched": launched}
     json.dump({**told, "planted": of_planted}, sys.stdout)

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 
 from benchmarks import embedding_grid, ncf, step
+from gigabatch.features.engines import row_loops_cuda
+from gigabatch.features.exact import loops_cuda
 from gigabatch.features.schema import IdColumn, Target, TensorSchema
 from gigabatch.loaders.negatives import draws_cuda
 from gigabatch.loaders.negatives.draws import KnownPositives, PopularityNegatives, UniformNegatives
@@ -154,6 +156,22 @@ def of_passes(batch_size: int, width: int, dtype: torch.dtype) -> None:
     folded_cuda.dropped_sums(values, values, seed, 0.1)
     dropout_cuda.dropout(values, values, seed, 0.1)
     dropout_cuda.dropout(values, values, seed, 0.1, row, row)
+
+
+def of_columns(width: int) -> None:
+    """What the cuDF engine launches over a partition: exact sums of float columns, quantiles, packed rows."""
+    column = loops_cuda.DeviceColumn(16, 0, 0, 5000)
+    loops_cuda.add_leading_moments32([column] * 2, torch.zeros(2, 1 << 16, 3, dtype=torch.int64))
+    loops_cuda.add_rest_counts32([column] * 2, [1, 2], torch.zeros(2, 1 << 16, dtype=torch.int32))
+    zeros = torch.zeros(5000, width, dtype=torch.int32)
+    row_loops_cuda.pack_words(
+        [row_loops_cuda.DeviceWord(row_loops_cuda.FLOAT, column)] * width, zeros, zeros[0].clone()
+    )
+
+
+def features() -> Iterator[tuple[str, Case]]:
+    for width in (5, 48):  # less than a program writes; more, and a multiple of 16
+        yield f"columns, {width} words", partial(of_columns, width)
 
 
 def of_negatives(replacement: bool, weighted: bool, num_negatives: int) -> None:

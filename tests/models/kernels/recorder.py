@@ -10,11 +10,10 @@ import ast
 import contextlib
 import importlib
 import inspect
-import pkgutil
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,9 +27,10 @@ from triton.compiler import ASTSource
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-import gigabatch
 from gigabatch.models import kernels
 
+ROOT = Path(__file__).parents[3]
+FOLDERS = ("features", "loaders", "models", "pipeline")
 OPTIONS = ("num_warps", "num_ctas", "num_stages", "enable_fp_fusion")
 
 
@@ -137,26 +137,32 @@ class CountedOperators(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def jit_functions(packages: Iterable[str] = ("loaders", "models", "pipeline")) -> list[JITFunction]:
-    """Every function of these packages under `triton.jit`, by looking into each module that mentions Triton.
+def jit_functions(root: Path = ROOT) -> set[str]:
+    """Every function under `triton.jit` in the four folders, as module.name, found in the sources.
 
-    Those of features/ are compiled by tests/features/engines/test_compiled_kernels.py.
+    However Triton was imported, nested in what it may be, and where `jit` is called on a function's name.
     """
-    found = []
-    for package in packages:
-        root = importlib.import_module(f"gigabatch.{package}")
-        for item in pkgutil.walk_packages(root.__path__, f"{root.__name__}."):
-            spec = item.module_finder.find_spec(item.name, None)
-            if spec is None or spec.origin is None or "triton" not in Path(spec.origin).read_text():
-                continue
-            module = importlib.import_module(item.name)
-            for value in vars(module).values():
-                while not isinstance(value, JITFunction) and hasattr(value, "fn"):
-                    value = value.fn  # an autotuner's or a heuristic's
-                if isinstance(value, JITFunction) and value.module == module.__name__:
-                    found.append(value)
-    assert found, gigabatch.__file__
+    found = set()
+    for folder in FOLDERS:
+        for path in sorted((root / folder).rglob("*.py")):
+            if "triton" in (text := path.read_text()):
+                module = ".".join(("gigabatch", *path.relative_to(root).with_suffix("").parts))
+                found |= {f"{module}.{name}" for name in kernels_of(ast.parse(text))}
     return found
+
+
+def kernels_of(tree: ast.Module) -> Iterator[str]:
+    """Names of the functions of a module that `jit` is put over or called with."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and any(map(_is_jit, node.decorator_list)):
+            yield node.name
+        elif isinstance(node, ast.Call) and _is_jit(node.func):
+            yield from (given.id for given in node.args if isinstance(given, ast.Name))
+
+
+def _is_jit(mark: ast.expr) -> bool:
+    """`triton.jit`, `jit`, of another name of the module, with arguments or without."""
+    return ast.unparse(mark.func if isinstance(mark, ast.Call) else mark).rpartition(".")[2] == "jit"
 
 
 def reached_by(launched: set[JITFunction]) -> set[JITFunction]:

@@ -2,9 +2,10 @@
 
 In a process of its own, because Triton decides at import whether it interprets. `make test` compiles the most used
 trainings for an H200 (sm_90) and a T4 (sm_75); `make test-thorough` all shapes of `real_shapes.py` for sm_80 and
-sm_100 too. Nothing that was compiled before is taken.
+sm_100 too; the cuDF engine's few kernels always for all four. Nothing that was compiled before is taken.
 """
 
+import ast
 import importlib.util
 import json
 import os
@@ -55,10 +56,33 @@ def test_every_kernel_is_launched_by_a_case_of_real_shapes(found):
     assert found["unreached"] == []
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        *(f"@{mark}\ndef new(a): ..." for mark in ("triton.jit", "tr.jit", "jit", "jit(do_not_specialize=['a'])")),
+        "def outer():\n    @triton.autotune([], key=[])\n    @triton.jit\n    def new(a): ...",
+        "new = triton.jit(new)",
+    ],
+)
+def test_a_kernel_is_seen_however_it_is_written(source, tmp_path):
+    from tests.models.kernels import recorder
+
+    assert list(recorder.kernels_of(ast.parse(source))) == ["new"]
+    assert list(recorder.kernels_of(ast.parse("@njit()\ndef new(a): ...\nnew[(1,)](a)"))) == []
+    for folder in ("features/exact", "loaders", "models/a/b", "pipeline"):
+        place = tmp_path / folder / "module.py"
+        place.parent.mkdir(parents=True)
+        place.write_text(f"import triton as tr\n{source}\n")
+    names = {"features.exact", "loaders", "models.a.b", "pipeline"}
+    assert recorder.jit_functions(tmp_path) == {f"gigabatch.{name}.module.new" for name in names}
+
+
 def test_every_kernel_compiles_and_spills_no_register(found):
     assert [f"{described(one)}: {one['error']}" for one in found["compiled"] if "error" in one] == []
     assert [f"{described(one)}: {one}" for one in found["compiled"] if one["stack"] or one["local"]] == []
     assert len(found["compiled"]) >= 80
+    for_all = {one["kernel"] for one in found["compiled"] if one["capability"] == 100}
+    assert len(for_all) >= 3, "the cuDF engine's"
 
 
 def test_registers_leave_room_for_enough_warps(found):

@@ -469,6 +469,26 @@ def test_a_want_of_memory_is_one_line_in_whatever_words_it_comes(error, tiny, ca
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "error",  # as libcudf 26.10 and 21.06 have them
+    [
+        OverflowError("CUDF failure at: concatenate.cu:552: Size of output exceeds the column size limit"),
+        RuntimeError("cuDF failure at: factories.cuh:86: total size of strings is too large for a cudf column"),
+        OverflowError("Total number of concatenated rows exceeds size_type range"),
+    ],
+)
+def test_a_column_beyond_what_cudf_counts_is_one_line(error, tiny, capsys, monkeypatch):
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr("gigabatch.pipeline.stages.stages.Pipeline.features", fails)
+    assert main(["features", "--config", str(tiny.config)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"gigabatch: a column is too large for cuDF ({type(error).__name__}: {error}).")
+    assert "lower rows_per_part" in said
+    assert said.count("\n") == 1
+
+
 def test_another_runtime_error_keeps_its_traceback(tiny, monkeypatch):
     monkeypatch.setattr("gigabatch.pipeline.stages.stages.Pipeline.features", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):

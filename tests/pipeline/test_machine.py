@@ -1,0 +1,94 @@
+"""What a process says of its first compilation."""
+
+import importlib.util
+import logging
+
+import pytest
+from numba.core import event
+
+from gigabatch.pipeline import machine
+from gigabatch.pipeline.bundle import BundleError, load_bundle
+from gigabatch.pipeline.stages.stages import Pipeline
+
+LINE = "compiling the loops for this machine (once, about two minutes)"
+LOOPS = """
+import numba
+
+@numba.njit(cache=True)
+def inner(x):
+    return x + 1
+
+@numba.njit(cache=True)
+def outer(x):
+    return inner(x) * 2
+"""
+
+
+@pytest.fixture
+def listeners():
+    """Those that this test adds, of a process in which nobody has listened yet."""
+    registered = event._registered["numba:compile"]
+    before = list(registered)
+    machine.tell_of_compilation.cache_clear()
+    yield lambda: [listener for listener in registered if listener not in before]
+    for listener in [listener for listener in registered if listener not in before]:
+        event.unregister("numba:compile", listener)
+    machine.tell_of_compilation.cache_clear()
+
+
+@pytest.fixture
+def told(listeners, caplog):
+    """How often the log has said it."""
+    machine.tell_of_compilation()
+    caplog.set_level(logging.INFO)
+    return lambda: [record.getMessage() for record in caplog.records].count(LINE)
+
+
+def loops(folder):
+    """A module of compiled loops, as a new process would import it."""
+    path = folder / "some_loops.py"
+    if not path.exists():
+        path.write_text(LOOPS)
+    spec = importlib.util.spec_from_file_location("some_loops", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_cold_start_is_told_once(tmp_path, monkeypatch, told):
+    monkeypatch.setattr(machine, "COMPILING_S", 0.0)
+    found = loops(tmp_path)
+    assert (found.outer(3), found.outer(3.5), found.inner(2)) == (8, 9.0, 3)
+    assert told() == 1
+
+
+def test_a_warm_start_and_a_short_compilation_say_nothing(tmp_path, monkeypatch, told):
+    monkeypatch.setattr(machine, "COMPILING_S", 1e9)
+    assert loops(tmp_path).outer(3) == 8
+    monkeypatch.setattr(machine, "COMPILING_S", 0.0)
+    warm = loops(tmp_path)
+    assert warm.outer(3) == 8
+    assert sum(warm.outer.stats.cache_hits.values()) == 1
+    assert told() == 0
+
+
+def test_the_time_of_one_compilation_within_another_counts_once(monkeypatch, told, listeners):
+    clock = iter([0.0, 1.0, 2.0, 2.5, 2.6])  # starts at 0 and within it at 1; ends at 2; starts at 2.5, ends
+    monkeypatch.setattr(machine, "COMPILING_S", 2.4)
+    monkeypatch.setattr(machine.time, "perf_counter", lambda: next(clock))
+    (listener,) = listeners()
+    for kind in ("start", "start", "end", "end", "start", "end"):
+        getattr(listener, f"on_{kind}")(None)
+    assert listener.seconds == pytest.approx(2.1)
+    assert told() == 0
+
+
+@pytest.mark.parametrize("way", ["pipeline", "bundle"])
+def test_whatever_may_compile_listens_once(tmp_path, tiny, listeners, way):
+    for _ in range(2):
+        if way == "pipeline":
+            Pipeline.from_config(tiny.config)
+        else:
+            with pytest.raises(BundleError):
+                load_bundle(tmp_path / "none")
+    assert len(listeners()) == 1
