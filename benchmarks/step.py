@@ -133,6 +133,7 @@ def our_step(
             block[-1] = nn.Dropout(dropout)
     loader = BatchLoader(BatchDataset(table, batch_size, shuffle=True, drop_last=True), device=table.device)
     moved = build_optimizer(model, optimizer, lr=1e-3, **settings)
+    # Not by `make_step`, here and in other benchmarks of a GPU box: its settings need pydantic, which a box may lack.
     step = TrainStep(model, TargetLoss([("binary", 1)]), moved, choose_precision(precision, table.device))
     model.train()
     if captured:

@@ -23,7 +23,8 @@ MOST_REGISTERS = 65_536 // (WARPS_WANTED * 32)  # a thread
 # of a training and its evaluation: forms of kernels that Triton compiles, about a third of a second each
 MOST_VARIANTS = {"flights": 20, "step": 19}
 # of a batch: launches of Triton's kernels, and operators of torch beside them
-MOST_LAUNCHES = {"flights": (24, 460), "step": (18, 460)}  # the most are those of float16, whose loss is scaled
+# the most are those of float16, whose loss is scaled; the wide step has dropout
+MOST_LAUNCHES = {"flights": (24, 460), "step": (18, 460), "step, 14336": (22, 560)}
 
 pytestmark = [
     pytest.mark.slow,
@@ -94,7 +95,7 @@ def test_a_training_compiles_few_variants_and_launches_few_kernels(found, name):
     trainings = {case: one for case, one in found["cases"].items() if case.split(",")[0] == name}
     assert len(trainings) >= 1
     for case, one in trainings.items():
-        launches, operators = MOST_LAUNCHES[name]
+        launches, operators = MOST_LAUNCHES.get(case.rpartition(",")[0], MOST_LAUNCHES[name])
         assert 10 <= len(one["variants"]) <= MOST_VARIANTS[name], (case, one["variants"])
         assert 10 <= sum(one["batch"]["launches"].values()) <= launches, (case, one["batch"])
         assert one["batch"]["launches"]["_gather"] == 1, case

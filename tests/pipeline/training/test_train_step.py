@@ -361,8 +361,12 @@ class FakeCuda:
         class Stream:
             device = torch.device("cuda:0")
 
-            def __init__(self, device=None) -> None: ...
-            def wait_stream(self, other) -> None: ...
+            def __init__(self, device=None) -> None:
+                self.is_side = device is not None
+
+            def wait_stream(self, other) -> None:
+                assert self.is_side != other.is_side
+                fake.order.append("side waits" if self.is_side else "current waits")
 
         class Graph:
             def replay(self) -> None:
@@ -403,9 +407,11 @@ class FakeCuda:
         monkeypatch.setattr(cuda, "current_stream", lambda device=None: Stream())
         self.result = torch.zeros(())
         self.sums: list[float] = []
+        self.order: list[str] = []  # of work and waits among streams
 
     def work(self, batch: Batch) -> torch.Tensor:
         """Sums the floats of a batch and notes the sum."""
+        self.order.append("work")
         if self.capturing:  # nothing runs: only where to read and write is remembered
             self.rerun = lambda: self.sums.append(self.result.copy_(batch.floats.sum()).item())
             return self.result
@@ -423,6 +429,8 @@ def test_batches_are_worked_on_once_each_before_and_after_the_capture(monkeypatc
     assert results == fake.sums == [batch.floats.sum().item() for batch in batches]
     assert fake.captures == 1
     assert fake.replays == len(batches) - WARMUP_STEPS - 1  # the small one goes without
+    beside = ["side waits", "work", "current waits"]
+    assert fake.order == beside * WARMUP_STEPS + ["work", "work"]  # the capture, and the small one
 
 
 def test_a_capture_that_fails_names_the_setting(monkeypatch):
