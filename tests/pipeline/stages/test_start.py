@@ -121,6 +121,22 @@ def test_an_update_is_grown_from_its_folder(night, tmp_path, capsys):
     assert grown.statistics.rows == found[0].features.rows["train"]
 
 
+def test_an_import_is_grown_from_its_folder(night, tmp_path):
+    """As `import-nvtabular --schema` writes it: `preprocessor/` in a folder, without statistics and manifest."""
+    tiny, run = night
+    known = Preprocessor.load(run / "model" / "preprocessor")
+    given = Preprocessor(known.schema, PreprocessorSettings(), known.vocabularies, known.fills, known.scales)
+    given.save(tmp_path / "imported" / "preprocessor")
+    encoded = encode(tiny, {"preprocess.from": str(tmp_path / "imported"), "preprocess.min_count": 901})
+    cities = known.vocabularies["city"].values.tolist()
+    found = encoded.features.frame("train")["city"].value_counts()["Rome"]
+    assert encoded.preprocessor.vocabularies["city"].values.tolist() == cities + ["Rome"] * (found >= 901)
+    assert encoded.preprocessor.version.rows == (0, encoded.features.rows["train"])
+    assert (encoded.churn.rows_old, encoded.churn.categories[0].never_seen) == (0, 0)
+    frequent = encode(tiny, {"preprocess.from": str(tmp_path / "imported"), "preprocess.min_count": int(found)})
+    assert frequent.preprocessor.vocabularies["city"].values.tolist() == [*cities, "Rome"]
+
+
 def flip(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
