@@ -394,7 +394,10 @@ class Preprocessor:
 
         # Categorical columns take longest, so they come first: no thread is left with one of them at the end.
         found = dict(zip(tasks, engine.map_columns(fitted, tasks), strict=True)) | together
-        return tuple({name: found[kind, name] for kind, name in found if kind == wanted} for wanted in ("id", "float"))
+        return (
+            {name: found["id", name] for name in schema.names("categorical")},
+            {name: found["float", name] for name in schema.names("continuous")},
+        )
 
     def _fit_column(self, name: str, rows: int, counted: Any, parts: Sequence[CodedColumn]) -> CodedFit:
         """The state of a categorical column, which its parts hold so often (`counted`)."""
