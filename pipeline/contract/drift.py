@@ -1,8 +1,9 @@
 """Drift: how new rows differ from those accepted before, column by column, against the thresholds of a contract.
 
-The measures are those of `gigabatch.features.refit.churn`; here they are held against two levels. A measure counts only
-as far as chance does not explain it: an index above its noise, a share or a mean beyond 1.96 standard errors of the
-difference of two samples.
+The measures are those of `gigabatch.features.refit.churn`; here they are held against two levels. A measure warns
+only above its noise, which is what chance alone reaches in one case of twenty: the index's own, or 1.96 standard errors
+of the difference of two samples. It counts as drift where it reaches the level with its noise taken off, so that a
+year of nights with a dozen columns each is not refused by chance.
 """
 
 from __future__ import annotations
@@ -203,5 +204,5 @@ def _add(
 ) -> None:
     verdict = "ok"
     if value > noise:
-        verdict = "drift" if value >= levels[1] else "warn" if value >= levels[0] else "ok"
+        verdict = "drift" if value - noise >= levels[1] else "warn" if value >= levels[0] else "ok"
     measures.append(Measure(column, name, value, noise, levels, verdict))

@@ -26,6 +26,9 @@ from gigabatch.pipeline.contract.terms import ColumnTerms, Contract, DriftTerms,
 
 SEVERAL = 3  # files, for what needs a spread between differences
 MOST_CLASSES = 100
+# Only of a column whose values hardly grow: where each day brings new users, a day that is missing or in quarantine
+# makes the next day's share twice as large, and a file would be refused for what happened to another.
+STABLE, MOST_UNSEEN = 0.05, 0.2
 NEVER_NULL = ("time", "weight", "group", "key", "label")
 LATE = 1.5  # of the longest time between two files
 HALF_DAY = 43_200.0
@@ -128,8 +131,8 @@ def _column(
     if role == "category" and not kind.fixed:
         given["distinct"] = _distinct([item.distinct[name] for item in files])
         found = unseen.get(name, [])
-        bound = max(found) + max(3 * _spread(found), 0.05 if len(found) >= SEVERAL else 0.2) if found else 1.0
-        given["unseen"] = _rounded(bound) if bound < 1 else None
+        if found and max(found) <= STABLE:
+            given["unseen"] = _rounded(max(found) + 3 * _spread(found) + MOST_UNSEEN)
     if role == "label":
         given |= _label(kind, name, files)
     if role in ("category", "number", "label") and len(psi.get(name, [])) >= SEVERAL - 1:
