@@ -34,14 +34,14 @@ def test_a_file_is_measured_by_what_cudf_has(tmp_path, monkeypatch, time):
         measure.RowRule("y", "null"),
     ]
     path = str(tmp_path / "a.csv")
-    plain = measure.measure_file(kind, "pandas", path, rules=rules, drop=True)
+    plain = measure.measure_file(kind, "pandas", path, rules=rules, drop=1.0)
     read = type(kind).read
 
     def checked(self, engine, path, cache=None):
         return CheckedFrame(read(self, engine, path, cache))
 
     monkeypatch.setattr(type(kind), "read", checked)
-    found = measure.measure_file(kind, "pandas", path, rules=rules, drop=True)
+    found = measure.measure_file(kind, "pandas", path, rules=rules, drop=1.0)
     assert (found.rows, found.nulls, found.ranges, found.fingerprint) == (
         plain.rows, plain.nulls, plain.ranges, plain.fingerprint
     )  # fmt: skip

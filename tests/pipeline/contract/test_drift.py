@@ -95,7 +95,7 @@ def test_labels_are_held_to_their_own_threshold():
     assert found["late", "label"].verdict == "drift"
     assert found["cost", "label"].value == pytest.approx(20 / old["cost"].std(ddof=0))
     assert ("late", "unseen") not in found
-    wide = values(old, new, labels=["late", "cost"], terms=DriftTerms(label=(0.3, 0.9)), psi={"late": (5, 9)})
+    wide = values(old, new, labels=["late", "cost"], terms=DriftTerms(label=(0.3, 0.9)), own={"late": {"psi": (5, 9)}})
     assert wide["late", "label"].verdict == "ok"
     assert wide["cost", "label"].verdict == "warn"
     assert wide["late", "psi"].verdict == "ok"
