@@ -320,7 +320,8 @@ def _fingerprint(kind: RawFiles, frame: Any, times: Any) -> int:
             hashed = engine.hash64(engine.series(wide.view("int64"), frame)) ^ missing.astype("int64")
         elif column.dtype.kind in "iub":
             missing = engine.array(column.isna())
-            hashed = engine.hash64(column.fillna(0).astype("int64")) ^ missing.astype("int64")
+            whole = column.fillna(False if column.dtype.kind == "b" else 0).astype("int64")
+            hashed = engine.hash64(whole) ^ missing.astype("int64")
         else:
             hashed = engine.hash64(column.astype("str").fillna(NULL))
         rows = (rows ^ hashed.view("uint64")) * ODD
