@@ -161,7 +161,8 @@ def check_file(
         )
     limit = (time.time() if now is None else now) + max_future_seconds
     rules = _rules(kind, terms, contract, path, others, limit)
-    drop = contract is not None and contract.on_bad_rows == "drop" and not kind.blocks
+    drops = contract is not None and contract.on_bad_rows == "drop" and not kind.blocks
+    drop = contract.max_bad_rows if contract is not None and drops else 0.0
     try:
         found = measure_file(kind, engine, path, cache, rules, drop, time_unit)
     except (DataError, OSError) as error:
@@ -275,10 +276,8 @@ def _bad_rows(
         return ()
     told = [f"{path}: {_sentence(rule, item, found.unit)}" for rule, item in bad.items()]
     wanted, most = (contract.on_bad_rows, contract.max_bad_rows) if contract else ("refuse", 0.0)
-    drops = wanted == "drop" and not kind.blocks
-    total = found.rows + (len(found.places) if drops else 0)
-    share = len(found.places) / total
-    if drops and share <= most:
+    share = found.num_bad / (found.rows + len(found.places))
+    if found.places:
         warnings += [f"{text} They are left out." for text in told]
         return found.places
     hard = {rule.what for rule in bad} & {"null", "future", "before"}
