@@ -109,6 +109,8 @@ class PreprocessSettings(PreprocessorSettings):
     from_
         In YAML `from`: the fitted preprocessor to grow (docs/refit.md), by a run: `current`, `previous`, `latest` or an
         id; or by a folder: of a run, of an artifact of `encode` or `update`, of an import, or its own. None: a new fit.
+    refresh_scales
+        With `from`: fills and scales of tonight's train split, for a model that is trained anew. Otherwise they stay.
 
     Examples
     --------
@@ -118,6 +120,7 @@ class PreprocessSettings(PreprocessorSettings):
     """
 
     from_: Annotated[str | None, Field(alias="from", min_length=1)] = None
+    refresh_scales: bool = False
 
     @property
     def encoding(self) -> PreprocessorSettings:

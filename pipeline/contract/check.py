@@ -176,7 +176,7 @@ def check_file(
         reasons.append(f"{path}: it holds the same {found.rows:,} rows as {twin}, which was accepted.")
     before = accepted.files.get(mine)
     if before is not None and before.rows is not None:
-        if found.rows < (1 - MOST_LOST) * before.rows:
+        if contract is not None and found.rows < (1 - MOST_LOST) * before.rows:
             reasons.append(f"{path}: it was accepted with {before.rows:,} rows and now holds {found.rows:,}.")
         else:
             warnings.append(f"{path}: it has changed since it was accepted ({before.rows:,} rows, now {found.rows:,}).")

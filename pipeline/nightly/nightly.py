@@ -269,6 +269,8 @@ def _night(night: Night) -> Outcome:
     except DataError as error:
         return Outcome(REFUSED, f"Data refused: {error}", candidate)
     outcome = judge(config, judged, candidate, first=current is None)
+    if put_aside := _quarantine(decision):
+        outcome = replace(outcome, text=f"{outcome.text} {put_aside}")
     if outcome.code == PROMOTED:
         with night.step("store"):
             _store_vectors(features, candidate)
