@@ -392,7 +392,7 @@ class Features:
         """Of the encode artifact; start: checksum of the preprocessor that is grown, wherever it lies."""
         inputs = {"features": self.artifact.key} | ({} if start is None else {"start": start})
         chosen = self.pipeline.config.preprocess
-        settings = {"preprocess": asdict(chosen.encoding), "engine": self.pipeline.engine}
+        settings: dict[str, Any] = {"preprocess": asdict(chosen.encoding), "engine": self.pipeline.engine}
         settings |= {"refresh_scales": True} if start is not None and chosen.refresh_scales else {}
         return artifact_key("encode", inputs, settings, source_hash(SOURCES["encode"]))
 
