@@ -270,9 +270,9 @@ class TrainSettings(Settings):
                 "schedule_settings",
                 lambda: build_schedule(self.schedule, self.lr_max or 1.0, LONGEST_RUN, **self.schedule_settings),
             )
-        for key, found in (("epochs", self.epochs == 0), ("window", self.window is not None)):
+        for asking, found in (("epochs", self.epochs == 0), ("window", self.window is not None)):
             if found and self.start_from is None:
-                raise ValueError(f"{key}: this asks for a start, and start_from names none")
+                raise ValueError(f"{asking}: this asks for a start, and start_from names none")
         if self.batch_size is not None and self.batch_size < 2 * self.accumulate_steps:
             raise ValueError(
                 f"accumulate_steps: {self.accumulate_steps} pieces of a batch of {self.batch_size} rows have fewer "
