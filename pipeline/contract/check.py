@@ -223,17 +223,18 @@ def check_files(
     for path in paths:
         checksum = checksums.get(path, "")
         report = check_file(contract, recipe, path, Accepted(known.files, statistics), checksum=checksum, **options)
-        if report.accepted and report.measured is not None:
-            keys = [(report.kind, f"{report.measured.fingerprint:016x}"), (report.kind, checksum or path)]
+        found = report.measured
+        if report.accepted and found is not None:
+            keys = [(report.kind, f"{found.fingerprint:016x}"), (report.kind, checksum or path)]
             twin = next((seen[key] for key in keys if key in seen), None)
             if twin is not None:
-                text = f"{path}: it holds the same {report.measured.rows:,} rows as {twin}, which came with it."
+                text = f"{path}: it holds the same {found.rows:,} rows as {twin}, which came with it."
                 report = FileReport(
-                    path, report.kind, False, (text,), report.warnings, (), report.measured, checksum
+                    path, report.kind, False, (text,), report.warnings, (), found, checksum
                 )  # fmt: skip
             else:
                 seen |= dict.fromkeys(keys, path)
-                before, fresh = statistics.get(report.kind), report.measured.statistics
+                before, fresh = statistics.get(report.kind), found.statistics
                 statistics[report.kind] = fresh if before is None else before.merge(fresh)
         reports.append(report)
     return reports
