@@ -423,9 +423,9 @@ class TableRecipe(Recipe):
             if self.settings.time:
                 return split_by_time(frame, self.settings.time, ROW, shares)
             place = self._place(frame)
-            return cut_by_place(frame, place, shares.cuts)
+            return cut_by_place(frame, place, shares.cuts(len(frame)))
         if "valid" not in files:
-            share = shares.train / (shares.train + shares.valid)
+            share = shares.train_of_two(len(files["train"]))
             place = self._place(files["train"])
             files |= cut_by_place(files["train"], place, {"train": (0.0, share), "valid": (share, 1.0)})
         return {name: files[name] for name in SPLITS}
