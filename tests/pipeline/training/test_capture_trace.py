@@ -324,6 +324,7 @@ PLANTED = {
     "eigh": lambda x: x + torch.linalg.eigvalsh(x.reshape(1, 1)).sum(),
     "histc": lambda x: x + torch.histc(x).sum(),
     "multinomial": lambda x: x + torch.multinomial(x.reshape(1), 1).sum(),
+    "a generator of its own": lambda x: x + torch.rand((), device=x.device, generator=torch.Generator()),
     "linspace": lambda x: x + torch.linspace(0, x.detach(), 3, device=x.device).sum(),
     "masked_fill": lambda x: x.masked_fill(x > 0, x.detach()),
 }
