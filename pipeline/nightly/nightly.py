@@ -291,7 +291,7 @@ def _files(night: Night) -> Decision:
         "drift": {kind: found.verdicts() for kind, found in (decision.drift or {}).items()},
     }  # fmt: skip
     for text in decision.warnings:
-        log.warning("%s", text)
+        log.warning("raw files: %s", text)
     return decision
 
 

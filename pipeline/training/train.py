@@ -437,7 +437,7 @@ def skipped_at_end(losses: Tensor, done: Progress) -> int:
 
 def require_a_trained_step(done: Progress) -> None:
     """Raise `TrainingError` where every step of a whole training was skipped or only lowered the scale of a loss."""
-    if done.step == done.skipped_steps + done.overflowed_steps:
+    if 0 < done.step == done.skipped_steps + done.overflowed_steps:
         raise TrainingError(
             f"training changed nothing: the gradients of all of its {done.step:,} steps overflowed. Set "
             "train.precision=float32 (in float16 the first steps may only find the scale of the loss; more epochs or a "
