@@ -1,6 +1,6 @@
 """The stages, each an artifact: features -> encode -> train -> evaluate. `Pipeline` is the way in from Python.
 
-    from gigabatch.pipeline import Pipeline
+    from gigabatch import Pipeline
     run = Pipeline.from_config("conf/flights.yaml").features().train()
     run.summary["auc"]; run.bundle().predict(frame)
 
@@ -83,7 +83,8 @@ from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_
 from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import folder_lock, own_folder, remove_leftovers, temporary_path
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
-from gigabatch.pipeline.tracking import require_tracking, tell_champion, tell_run
+from gigabatch.pipeline.tracking import require_tracking, tell_champion, tell_run, training_callbacks
+from gigabatch.pipeline.training.callbacks import Callback, require_callbacks
 from gigabatch.pipeline.training.checkpoint import TrainingError
 from gigabatch.pipeline.training.defaults import id_sizes, rule_text, settle
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives, with_negatives
@@ -126,11 +127,15 @@ class Pipeline:
     ----------
     config
         The checked configuration. `num_threads` sets torch's threads for the whole process.
+    callbacks
+        Told of a training as it goes on.
 
     Raises
     ------
     DataError
         Where the configuration asks for a device or a library of data frames that is not there.
+    TypeError
+        Where `callbacks` is no list of `Callback` objects.
 
     Examples
     --------
@@ -148,8 +153,8 @@ class Pipeline:
     ('features', 'encode', 'train', 'evaluate')
     """
 
-    def __init__(self, config: RunConfig) -> None:
-        self.config = config
+    def __init__(self, config: RunConfig, callbacks: Sequence[Callback] = ()) -> None:
+        self.config, self.callbacks = config, require_callbacks(callbacks)
         self.engine = resolve_engine(config.engine)
         self.device = resolve_device(config.device)
         self.store = ArtifactStore(config.artifacts, config.name)
@@ -161,7 +166,9 @@ class Pipeline:
             torch.set_num_threads(config.num_threads)
 
     @classmethod
-    def from_config(cls, path: str | Path, *overrides: str | Mapping[str, Any]) -> Pipeline:
+    def from_config(
+        cls, path: str | Path, *overrides: str | Mapping[str, Any], callbacks: Sequence[Callback] = ()
+    ) -> Pipeline:
         """Read a YAML file, with overrides: `"train.epochs=2"`, or mappings such as `{"train.epochs": 2}`.
 
         Raises
@@ -169,7 +176,7 @@ class Pipeline:
         ConfigError
             Where the file or an override cannot be used.
         """
-        return cls(load_config(path, overrides))
+        return cls(load_config(path, overrides), callbacks)
 
     def features(self) -> Features:
         """Read the raw files and write them as Parquet features.
@@ -730,6 +737,7 @@ class Encoded:
                 folder=work,
                 negatives=negatives,
                 start=carried,
+                callbacks=[*training_callbacks(config, work.name), *pipeline.callbacks],
                 **watched,
             )
         period = self._period(start) if settings.epochs else {}
