@@ -44,7 +44,7 @@ from gigabatch.models.kernels import using_kernels
 from gigabatch.models.model import Model
 from gigabatch.pipeline.bundle import Bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig, WholeTrainSettings, load_config
-from gigabatch.pipeline.contract.state import obey
+from gigabatch.pipeline.contract.state import FilesState, obey
 from gigabatch.pipeline.display import html_table, progress
 from gigabatch.pipeline.evaluation.checks import missing_shares
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
@@ -178,8 +178,13 @@ class Pipeline:
         """
         return cls(load_config(path, overrides), callbacks)
 
-    def features(self) -> Features:
+    def features(self, files: FilesState | None = None) -> Features:
         """Read the raw files and write them as Parquet features.
+
+        Parameters
+        ----------
+        files
+            Which of them are in quarantine, in place of what `runs/<name>/files.json` says.
 
         Raises
         ------
@@ -193,7 +198,7 @@ class Pipeline:
         config = self.config
         _ = self.start  # before any work
         recipe = recipe_class(config.recipe)(config.features)
-        obey(config.runs / config.name, recipe, self.store.root)
+        obey(config.runs / config.name, recipe, self.store.root, files)
         settings = {"recipe": config.recipe, "features": config.to_dict()["features"], "engine": self.engine}
         without = sorted((Path(path).name, list(rows)) for path, rows in recipe.without.items())
         key = artifact_key(
@@ -392,6 +397,13 @@ class Features:
             return write_behind(tables, folder, extra)
 
         return Encoded(self, pipeline.store.build_behind("encode", key, begin), handed)
+
+    def encoded_before(self) -> Artifact | None:
+        """The artifact that `encode` finds, where there is one that is whole."""
+        start, store = self.pipeline.start, self.pipeline.store
+        key = self._encode_key(start.checksum if start else None)
+        same = None if start is None else self._grown_before(key)
+        return store.find("encode", key) if same is None else same
 
     def _encode_key(self, start: str | None) -> str:
         """Of the encode artifact; start: checksum of the preprocessor that is grown, wherever it lies."""
@@ -655,19 +667,25 @@ class Encoded:
         """Train, evaluate, report; everything under runs/<name>/<id>/."""
         return self.publish(self.fit_model())
 
-    def fit_model(self) -> Artifact:
-        """The trained bundle and metrics.jsonl as an artifact. A run that was killed goes on from its checkpoint."""
-        pipeline, config = self.features.pipeline, self.config
+    @property
+    def train_key(self) -> str:
+        """Of the artifact that `fit_model` makes or finds."""
+        config, start = self.config, self.warm_start
         raw = config.to_dict()
-        start = self.warm_start
-        if start is None and not config.train.epochs:
-            raise TrainingError(f"train.epochs=0: there is nothing to start from. {self._warm_start[1]}")
         # Of a start what it holds matters, not what it is called; without one, nothing that asks for it.
         asks = ("start_from", "changed") if start is not None else ("start_from", "changed", "new_rows", "window")
         train = {name: value for name, value in raw["train"].items() if name not in asks}
-        settings = {"model": raw["model"], "train": train, "seed": config.seed, "device": pipeline.device}
+        device = self.features.pipeline.device
+        settings = {"model": raw["model"], "train": train, "seed": config.seed, "device": device}
         inputs = {"encode": self.key} | ({} if start is None else {"start": start.key})
-        key = artifact_key("train", inputs, settings, source_hash(SOURCES["train"]))
+        return artifact_key("train", inputs, settings, source_hash(SOURCES["train"]))
+
+    def fit_model(self) -> Artifact:
+        """The trained bundle and metrics.jsonl as an artifact. A run that was killed goes on from its checkpoint."""
+        pipeline, config, start = self.features.pipeline, self.config, self.warm_start
+        if start is None and not config.train.epochs:
+            raise TrainingError(f"train.epochs=0: there is nothing to start from. {self._warm_start[1]}")
+        key = self.train_key
         work = pipeline.store.root / CHECKPOINTS / key
         pipeline.store.use(CHECKPOINTS, key)
 
