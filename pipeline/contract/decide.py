@@ -492,9 +492,9 @@ def _drifts(
         replaced = any(same_file(item.path) in before[name] for item in new)
         if old is not None and old.rows and (fresh.categories or fresh.numbers):
             terms: KindTerms | None = contract.files.get(name) if contract is not None else None
-            psi = {column: item.psi for column, item in terms.columns.items() if item.psi} if terms else {}
+            own = {column: item.drift for column, item in terms.columns.items() if item.drift} if terms else {}
             labels = [column for column, role in kind.roles.items() if role == "label"]
-            found[name] = drift(old, fresh, contract.drift if contract else None, labels, psi)
+            found[name] = drift(old, fresh, contract.drift if contract else None, labels, own)
         if not write:
             continue
         whole = place.statistics(kind, after.of_kind(name)) if replaced else fresh if old is None else old.merge(fresh)

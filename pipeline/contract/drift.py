@@ -1,8 +1,9 @@
 """Drift: how new rows differ from those accepted before, column by column, against the thresholds of a contract.
 
-The measures are those of `gigabatch.features.refit.churn`; here they are held against two levels. A measure counts only
-as far as chance does not explain it: an index above its noise, a share or a mean beyond 1.96 standard errors of the
-difference of two samples.
+The measures are those of `gigabatch.features.refit.churn`; here they are held against two levels. A measure warns
+only above its noise, which is what chance alone reaches in one case of twenty: the index's own, or 1.96 standard errors
+of the difference of two samples. It counts as drift where it reaches the level with its noise taken off, so that a
+year of nights with a dozen columns each is not refused by chance.
 """
 
 from __future__ import annotations
@@ -80,12 +81,27 @@ class Drift:
         return tuple(str(item) for item in self.measures if LEVELS.index(item.verdict) >= LEVELS.index(verdict))
 
 
+class _Measures:
+    """Collects measures, each held to its column's levels."""
+
+    def __init__(self, terms: DriftTerms, own: Mapping[str, Mapping[str, tuple[float, float]]]) -> None:
+        self.terms, self.own = terms, own
+        self.measures: list[Measure] = []
+
+    def add(self, column: str, name: str, value: float, noise: float) -> None:
+        levels = self.own.get(column, {}).get(name, getattr(self.terms, name))
+        verdict = "ok"
+        if value > noise:
+            verdict = "drift" if value - noise >= levels[1] else "warn" if value >= levels[0] else "ok"
+        self.measures.append(Measure(column, name, value, noise, levels, verdict))
+
+
 def drift(
     old: Statistics,
     new: Statistics,
     terms: DriftTerms | None = None,
     labels: Collection[str] = (),
-    psi: Mapping[str, tuple[float, float]] | None = None,
+    own: Mapping[str, Mapping[str, tuple[float, float]]] | None = None,
 ) -> Drift:
     """Compare new rows with old ones.
 
@@ -97,8 +113,8 @@ def drift(
         Thresholds; the defaults of `DriftTerms` where there are none.
     labels
         Columns that are labels: of classes among the categories, of numbers among the numbers.
-    psi
-        Levels of the population stability index by column, in place of those of `terms`.
+    own
+        Levels by column and measure, in place of those of `terms`.
 
     Returns
     -------
@@ -123,41 +139,38 @@ def drift(
     """
     if set(old.categories) != set(new.categories) or set(old.numbers) != set(new.numbers):
         raise DataError("drift: the old and the new statistics are not of the same columns.")
-    terms = terms or DriftTerms()
-    measures: list[Measure] = []
+    found_by = _Measures(terms or DriftTerms(), own or {})
     columns: list[CategoryChurn | ContinuousChurn] = []
     either = 1 / max(old.rows, 1) + 1 / max(new.rows, 1)
     for name, state in old.categories.items():
         found = category_churn(name, state, new.categories[name], state.vocabulary)
         columns.append(found)
-        _nulls(measures, found, terms, either)
+        _nulls(found_by, found, either)
         if name in labels:
             value, noise = class_shift(state, new.categories[name])
-            _add(measures, name, "label", value, noise, terms.label)
+            found_by.add(name, "label", value, noise)
         elif old.rows > state.nulls:
             expected = found.unseen_rate_expected
             rise = max(found.unseen_rate - expected, 0.0)
-            _add(measures, name, "unseen", rise, _error(expected, either), terms.unseen)
+            found_by.add(name, "unseen", rise, _error(expected, either))
         if found.stability is not None:
-            levels = (psi or {}).get(name, terms.psi)
-            _add(measures, name, "psi", found.stability.psi, found.stability.noise, levels)
+            found_by.add(name, "psi", found.stability.psi, found.stability.noise)
     for name, numbers in old.numbers.items():
         shifted = continuous_churn(name, numbers, new.numbers[name])
         columns.append(shifted)
-        _nulls(measures, shifted, terms, either)
+        _nulls(found_by, shifted, either)
         known = (numbers.moments.count, new.numbers[name].moments.count)
         if name in labels and shifted.mean_shift is not None:
             noise = TWO_SIDED * math.sqrt(sum(1 / max(count, 1) for count in known))
-            _add(measures, name, "label", abs(shifted.mean_shift), noise, terms.label)
+            found_by.add(name, "label", abs(shifted.mean_shift), noise)
         if shifted.std_old and shifted.quantiles:
             ends = [q for q in shifted.quantiles if 5 <= q.percent <= 95]
             worst = max(ends, key=lambda q: abs(q.shift) - q.bound)
             value = max(abs(worst.shift) - worst.bound, 0.0) / shifted.std_old
-            _add(measures, name, "quantile", value, _quantile_noise(worst.percent, known), terms.quantile)
+            found_by.add(name, "quantile", value, _quantile_noise(worst.percent, known))
         if shifted.stability is not None:
-            levels = (psi or {}).get(name, terms.psi)
-            _add(measures, name, "psi", shifted.stability.psi, shifted.stability.noise, levels)
-    return Drift(old.rows, new.rows, tuple(measures), tuple(columns))
+            found_by.add(name, "psi", shifted.stability.psi, shifted.stability.noise)
+    return Drift(old.rows, new.rows, tuple(found_by.measures), tuple(columns))
 
 
 def class_shift(old: CategoryStatistics, new: CategoryStatistics) -> tuple[float, float]:
@@ -179,9 +192,9 @@ def class_shares(state: CategoryStatistics) -> dict[str, float]:
     return {str(value): count / known for value, count in pairs}
 
 
-def _nulls(measures: list[Measure], found: Any, terms: DriftTerms, either: float) -> None:
+def _nulls(measures: _Measures, found: Any, either: float) -> None:
     change = abs(found.null_rate - found.null_rate_old)
-    _add(measures, found.column, "nulls", change, _error(found.null_rate_old, either), terms.nulls)
+    measures.add(found.column, "nulls", change, _error(found.null_rate_old, either))
 
 
 def _error(share: float, either: float) -> float:
@@ -196,12 +209,3 @@ def _quantile_noise(percent: int, known: tuple[int, int]) -> float:
     share = percent / 100
     density = math.exp(-(float(ndtri(share)) ** 2) / 2) / math.sqrt(2 * math.pi)
     return TWO_SIDED * math.sqrt(share * (1 - share) * sum(1 / max(count, 1) for count in known)) / density
-
-
-def _add(
-    measures: list[Measure], column: str, name: str, value: float, noise: float, levels: tuple[float, float]
-) -> None:
-    verdict = "ok"
-    if value > noise:
-        verdict = "drift" if value >= levels[1] else "warn" if value >= levels[0] else "ok"
-    measures.append(Measure(column, name, value, noise, levels, verdict))

@@ -10,22 +10,25 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gigabatch.features.reading.sources import FileCache
 from gigabatch.features.recipes.base import RawFiles, Recipe
-from gigabatch.features.refit.churn import category_churn, continuous_churn, deviation
+from gigabatch.features.refit.churn import CategoryChurn, deviation
 from gigabatch.features.refit.statistics import Statistics
 from gigabatch.pipeline.contract.check import family
 from gigabatch.pipeline.contract.clock import unit_seconds
-from gigabatch.pipeline.contract.drift import class_shares
+from gigabatch.pipeline.contract.drift import class_shares, drift
 from gigabatch.pipeline.contract.measure import Measured, measure_file
 from gigabatch.pipeline.contract.terms import ColumnTerms, Contract, DriftTerms, KindTerms, column_types
 
 SEVERAL = 3  # files, for what needs a spread between differences
 MOST_CLASSES = 100
+# Only of a column whose values hardly grow: where each day brings new users, a day that is missing or in quarantine
+# makes the next day's share twice as large, and a file would be refused for what happened to another.
+STABLE, MOST_UNSEEN = 0.05, 0.2
 NEVER_NULL = ("time", "weight", "group", "key", "label")
 LATE = 1.5  # of the longest time between two files
 HALF_DAY = 43_200.0
@@ -87,8 +90,8 @@ def learn(recipe: str, histories: Sequence[History], max_future_seconds: float =
 
 def _kind(history: History) -> KindTerms:
     kind, files = history.kind, list(history.files.values())
-    unseen, psi = _between(files)
-    columns = {name: _column(kind, name, types, files, unseen, psi) for name, types in column_types(kind).items()}
+    unseen, measures = _between(kind, files)
+    columns = {name: _column(kind, name, types, files, unseen, measures) for name, types in column_types(kind).items()}
     spans = [item.ranges[kind.time] for item in files if kind.time in item.ranges] if kind.time else []
     unit = files[0].unit
     known = [name for item in files for name in item.columns or ()]
@@ -111,7 +114,7 @@ def _column(
     types: tuple[str, str],
     files: Sequence[Measured],
     unseen: dict[str, list[float]],
-    psi: dict[str, list[float]],
+    measures: Mapping[str, Any],
 ) -> ColumnTerms:
     dtype, role = types
     fewest = min(item.rows for item in files)
@@ -128,35 +131,40 @@ def _column(
     if role == "category" and not kind.fixed:
         given["distinct"] = _distinct([item.distinct[name] for item in files])
         found = unseen.get(name, [])
-        bound = max(found) + max(3 * _spread(found), 0.05 if len(found) >= SEVERAL else 0.2) if found else 1.0
-        given["unseen"] = _rounded(bound) if bound < 1 else None
+        if found and max(found) <= STABLE:
+            given["unseen"] = _rounded(max(found) + 3 * _spread(found) + MOST_UNSEEN)
     if role == "label":
         given |= _label(kind, name, files)
-    if role in ("category", "number", "label") and len(psi.get(name, [])) >= SEVERAL - 1:
-        usual, worst = DriftTerms().psi, max(psi[name])
-        levels = (max(usual[0], _rounded(1.25 * worst)), max(usual[1], _rounded(2 * worst)))
-        given["psi"] = levels if levels != usual else None
+    given["drift"] = _drift(measures.get(name, {}))
     return ColumnTerms(dtype, role, **given)
 
 
-def _between(files: Sequence[Measured]) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """By column, of each file but the first: the share of rows with unseen values, and the stability index, against
-    all files before it."""
+def _between(kind: RawFiles, files: Sequence[Measured]) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    """By column, of each file but the first against all before it: the shares of rows with unseen values, and all
+    measures of drift, by name."""
     unseen: dict[str, list[float]] = {}
-    psi: dict[str, list[float]] = {}
-    before = files[0].statistics
+    measures: dict[str, Any] = {}
+    before, labels = files[0].statistics, [name for name, role in kind.roles.items() if role == "label"]
     for item in files[1:]:
-        for name, state in before.categories.items():
-            found = category_churn(name, state, item.statistics.categories[name], state.vocabulary)
-            unseen.setdefault(name, []).append(found.unseen_rate)
-            if found.stability is not None:
-                psi.setdefault(name, []).append(found.stability.psi)
-        for name, numbers in before.numbers.items():
-            shifted = continuous_churn(name, numbers, item.statistics.numbers[name])
-            if shifted.stability is not None:
-                psi.setdefault(name, []).append(shifted.stability.psi)
+        found = drift(before, item.statistics, labels=labels)
+        for column in found.columns:
+            if isinstance(column, CategoryChurn):
+                unseen.setdefault(column.column, []).append(column.unseen_rate)
+        for measure in found.measures:
+            measures.setdefault(measure.column, {}).setdefault(measure.measure, []).append(measure.value)
         before = before.merge(item.statistics)
-    return unseen, psi
+    return unseen, measures
+
+
+def _drift(measures: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float]] | None:
+    """Levels of a column that has moved by more than the usual ones in history, as users do where many are new."""
+    usual, found = DriftTerms(), {}
+    for name, values in measures.items():
+        warn, far = getattr(usual, name)
+        levels = (max(warn, _rounded(1.25 * max(values))), max(far, _rounded(2.5 * max(values))))
+        if len(values) >= SEVERAL - 1 and levels != (warn, far):
+            found[name] = levels
+    return found or None
 
 
 def _spread(values: Sequence[float]) -> float:
@@ -180,15 +188,11 @@ def _range(ranges: Sequence[tuple[float, float]]) -> tuple[float, float]:
     lows, highs = zip(*ranges, strict=True)
     low, high = min(lows), max(highs)
     width = high - low or max(abs(high), 1)
-    parts = (1 if len(ranges) == 1 else 2, 3 * _spread([float(value) for value in lows]))
-    if all(isinstance(value, int) for value in (*lows, *highs)):  # 64-bit integers stay whole
-        slack: float = max(width // parts[0], math.ceil(parts[1]), 1)
-        spread_high = max(slack, math.ceil(3 * _spread([float(value) for value in highs])))
-        return (0 if 0 <= low < slack else low - slack), high + spread_high
-    slack = max(width / parts[0], parts[1])
-    top = high + max(width / parts[0], 3 * _spread([float(value) for value in highs]))
-    # Rounded to six digits and never to the inner side of what was seen.
-    return (0.0 if 0 <= low < slack else min(float(f"{low - slack:.6g}"), low)), max(float(f"{top:.6g}"), high)
+    part = 1 if len(ranges) == 1 else 2
+    below, above = (max(width / part, 3 * _spread(ends)) for ends in (lows, highs))
+    # Rounded to six digits, and never to the inner side of what was seen.
+    bottom, top = min(float(f"{low - below:.6g}"), low), max(float(f"{high + above:.6g}"), high)
+    return 0.0 if 0 <= low < below else bottom, top
 
 
 def _distinct(counts: Sequence[int]) -> int:

@@ -6,6 +6,8 @@ costs no second read. (Parquet is read as it is, and logs that are streamed in b
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -82,8 +84,12 @@ class Measured:
     ends
         Whether its last line ends with a line break; None where that is not known.
     bad
-        What is wrong with rows, by rule; `places` where they lie in the file, `examples` the rows themselves (pandas,
-        with columns row and reason before theirs).
+        What is wrong with rows, by rule.
+    num_bad
+        How many rows are bad, those among them that were left out.
+    places, examples
+        Where those that were left out lie in the file, and the rows themselves (pandas, with columns row and reason
+        before theirs).
     """
 
     rows: int
@@ -96,6 +102,7 @@ class Measured:
     columns: dict[str, str | None] | None = None
     ends: bool | None = None
     bad: dict[RowRule, Bad] = field(default_factory=dict)
+    num_bad: int = 0
     places: tuple[int, ...] = ()
     examples: Any = None
 
@@ -117,6 +124,7 @@ class Measured:
             ranges=ranges,
             statistics=self.statistics.merge(other.statistics),
             fingerprint=(self.fingerprint + other.fingerprint) % WRAP,
+            num_bad=self.num_bad + other.num_bad,
             bad={rule: bad.merge(other.bad[rule], rule) for rule, bad in self.bad.items()},
         )
 
@@ -127,7 +135,7 @@ def measure_file(
     path: str,
     cache: FileCache | None = None,
     rules: Sequence[RowRule] = (),
-    drop: bool = False,
+    drop: float = 0.0,
     time_unit: str = "auto",
     without: Sequence[int] = (),
 ) -> Measured:
@@ -146,7 +154,8 @@ def measure_file(
     rules
         What makes a row bad.
     drop
-        Whether bad rows are left out of what is measured.
+        Up to which share of a file bad rows are left out of what is measured, and are told in `places` and `examples`;
+        of files that are not read in blocks.
     time_unit
         What numbers of the column of times count, as `nightly.time_unit`; `auto`: what the recipe says, else a guess by
         their median.
@@ -163,7 +172,7 @@ def measure_file(
     DataError
         Whatever keeps the recipe from reading it; the message names file and column.
     """
-    found, before, examples, places, unit = None, 0, [], [], None
+    found, examples, unit = None, None, None
     for raw in _frames(kind, engine, path, cache):
         try:
             raw = drop_rows(raw, path, without)
@@ -171,29 +180,24 @@ def measure_file(
             times, calendar = _times(kind, frame)
             if found is None:
                 unit = _unit(kind, times, calendar, time_unit)
-            masks = {rule: _mask(rule, frame, times, unit) for rule in rules}
-            bad = {rule: _bad(rule, mask, frame, times) for rule, mask in masks.items()}
+            masks = {rule: _mask(kind, rule, frame, times, unit) for rule in rules}
+            bad = {rule: _bad(kind, rule, mask, frame, times) for rule, mask in masks.items()}
             hit = [mask for rule, mask in masks.items() if bad[rule].rows]
-            if hit:
-                union = hit[0]
-                for mask in hit[1:]:
-                    union = union | mask
-                rows = _examples(raw, union, {rule: mask for rule, mask in masks.items() if bad[rule].rows}, before)
-                examples.append(rows)
-                places += rows["row"].tolist()
-                if drop:
-                    kept = engine_of(frame).series(~union, frame)
-                    frame = frame[kept].reset_index(drop=True)
-                    times = None if times is None else times[kept].reset_index(drop=True)
-            before += len(raw)
-            part = replace(_measured(kind, frame, times), calendar=calendar, unit=unit, bad=bad)
+            union: Any = functools.reduce(operator.or_, hit) if hit else None
+            count = 0 if union is None else int(union.sum())
+            if 0 < count <= drop * len(raw):
+                examples = _examples(raw, union, {rule: mask for rule, mask in masks.items() if bad[rule].rows})
+                kept = engine_of(frame).series(~union, frame)
+                frame = frame[kept].reset_index(drop=True)
+                times = None if times is None else times[kept].reset_index(drop=True)
+            part = replace(_measured(kind, frame, times), calendar=calendar, unit=unit, bad=bad, num_bad=count)
         except (ValueError, TypeError, RuntimeError) as error:
             raise DataError(str(error) if path in str(error) else f"input {path}: {error}") from error
         found = part if found is None else found.merge(part)
     if found is None:
         raise DataError(f"input {path}: it has a header but no rows.")
-    if examples:
-        found = replace(found, places=tuple(places), examples=pd.concat(examples, ignore_index=True))
+    if examples is not None:
+        found = replace(found, places=tuple(examples["row"].tolist()), examples=examples)
     return replace(found, columns=file_columns(kind, engine, path), ends=_ends(path))
 
 
@@ -225,7 +229,7 @@ def _unit(kind: RawFiles, times: Any, calendar: bool | None, time_unit: str) -> 
     return kind.unit or guessed_unit(float(times.median())) if time_unit == "auto" else time_unit
 
 
-def _mask(rule: RowRule, frame: Any, times: Any, unit: str | None) -> Any:
+def _mask(kind: RawFiles, rule: RowRule, frame: Any, times: Any, unit: str | None) -> Any:
     """bool [N]: the rows that the rule finds."""
     engine = engine_of(frame)
     if rule.what == "null":
@@ -237,27 +241,27 @@ def _mask(rule: RowRule, frame: Any, times: Any, unit: str | None) -> Any:
         values = times
         limit = limit / unit_seconds(unit) if rule.what == "future" and unit else limit
     else:
-        values = frame[rule.column]
+        values = _values(kind, rule.column, frame)
     found = values < limit if rule.what in ("below", "before") else values > limit
     return engine.array(found.fillna(False).astype("bool"))
 
 
-def _bad(rule: RowRule, mask: Any, frame: Any, times: Any) -> Bad:
+def _bad(kind: RawFiles, rule: RowRule, mask: Any, frame: Any, times: Any) -> Bad:
     count = int(mask.sum())
     if not count or rule.what == "null":
         return Bad(count)
-    values = times if rule.what in ("before", "future") else frame[rule.column]
+    values = times if rule.what in ("before", "future") else _values(kind, rule.column, frame)
     chosen = values[engine_of(frame).series(mask, frame)]
     return Bad(count, _number(chosen.min() if rule.what in ("below", "before") else chosen.max()))
 
 
-def _examples(raw: Any, union: Any, masks: dict[RowRule, Any], before: int) -> pd.DataFrame:
+def _examples(raw: Any, union: Any, masks: dict[RowRule, Any]) -> pd.DataFrame:
     """The bad rows with their places in the file and what is wrong with each, on the host."""
     engine = engine_of(raw)
     rows = engine.to_pandas(raw[engine.series(union, raw)].reset_index(drop=True))
     hits = {f"{rule.column} {rule.what}": engine.to_host(mask[union]) for rule, mask in masks.items()}
     reasons = ["; ".join(text for text, hit in hits.items() if hit[place]) for place in range(len(rows))]
-    row, reason = engine.to_host(engine.arrays.flatnonzero(union)) + before, "reason"
+    row, reason = engine.to_host(engine.arrays.flatnonzero(union)), "reason"
     return pd.concat([pd.DataFrame({"row": row, reason: reasons}), rows.rename(columns=_beside)], axis=1)
 
 
@@ -279,7 +283,7 @@ def _measured(kind: RawFiles, frame: Any, times: Any) -> Measured:
             texts = cast(frame[[name]], {name: "string"}, "label")[name] if classes else column
             categories[name] = CategoryStatistics.of(texts)
         elif role in ("number", "weight", "label"):
-            values = column if column.dtype.kind == "f" else _numbers(kind, name, frame)
+            values = _values(kind, name, frame)
             known = values.dropna()
             if len(known):
                 ranges[name] = (_number(known.min()), _number(known.max()))
@@ -290,12 +294,12 @@ def _measured(kind: RawFiles, frame: Any, times: Any) -> Measured:
     return Measured(len(frame), nulls, ranges, statistics, _fingerprint(kind, frame, times))
 
 
-def _numbers(kind: RawFiles, name: str, frame: Any) -> Any:
-    """A column of numbers that are not floats yet: whole ones, flags, or the text of a label that is stripped."""
+def _values(kind: RawFiles, name: str, frame: Any) -> Any:
+    """A column of floats, whole numbers or flags, or of a label that is written as text, as floats."""
     column = frame[name]
     if kind.dtypes.get(name) == "string":
         return cast(frame[[name]], {name: "float64"}, "label")[name]
-    return column.astype("float64")
+    return column if column.dtype.kind == "f" else column.astype("float64")
 
 
 def _number(value: Any) -> float:
@@ -316,7 +320,8 @@ def _fingerprint(kind: RawFiles, frame: Any, times: Any) -> int:
             hashed = engine.hash64(engine.series(wide.view("int64"), frame)) ^ missing.astype("int64")
         elif column.dtype.kind in "iub":
             missing = engine.array(column.isna())
-            hashed = engine.hash64(column.fillna(0).astype("int64")) ^ missing.astype("int64")
+            whole = column.fillna(False if column.dtype.kind == "b" else 0).astype("int64")
+            hashed = engine.hash64(whole) ^ missing.astype("int64")
         else:
             hashed = engine.hash64(column.astype("str").fillna(NULL))
         rows = (rows ^ hashed.view("uint64")) * ODD

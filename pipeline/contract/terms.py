@@ -53,8 +53,8 @@ class ColumnTerms:
         Of a label with classes: smallest and largest share of each class. Other classes are refused.
     mean
         Of a label that is a number: smallest and largest mean.
-    psi
-        Population stability index of new rows that warns, and that counts as drift; None takes those of `drift`.
+    drift
+        By measure the levels of this column, in place of those of `DriftTerms`.
     """
 
     type: str
@@ -66,7 +66,7 @@ class ColumnTerms:
     unseen: float | None = None
     shares: dict[str, tuple[float, float]] | None = None
     mean: tuple[float, float] | None = None
-    psi: tuple[float, float] | None = None
+    drift: dict[str, tuple[float, float]] | None = None
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ def flow(value: Any) -> str:
         return quoted(value)
     if isinstance(value, float) and not math.isfinite(value):
         return ".nan" if value != value else ".inf" if value > 0 else "-.inf"
-    return json.dumps(value)
+    return json.dumps(value, allow_nan=False)
 
 
 WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
@@ -291,9 +291,7 @@ def load_contract(path: Path, recipe: str, kinds: Sequence[RawFiles]) -> Contrac
     backfill = raw.get("backfill") or []
     if not isinstance(backfill, list) or not all(isinstance(name, str) for name in backfill):
         raise ContractError(f"contract {path}: backfill is a list of names of files, found {backfill!r}.")
-    drift = _mapping(raw.get("drift") or {}, path, "drift")
-    _known(drift, [item.name for item in fields(DriftTerms)], path, "drift")
-    levels = {key: _pair(value, path, f"drift.{key}") for key, value in drift.items()}
+    levels = _levels(raw.get("drift") or {}, path, "drift")
     files = _mapping(raw.get("files"), path, "files")
     found = {str(name): _kind(value, path, f"files.{name}") for name, value in files.items()}
     _same_columns(path, found, kinds)
@@ -353,17 +351,25 @@ def _column(raw: Any, path: Path, where: str) -> ColumnTerms:
             found[key] = _number(raw[key], path, f"{where}.{key}", 0, 1)
     if raw.get("distinct") is not None:
         found["distinct"] = int(_number(raw["distinct"], path, f"{where}.distinct", 0))
-    for key in ("range", "mean", "psi"):
+    for key in ("range", "mean"):
         if raw.get(key) is not None:
             found[key] = _pair(raw[key], path, f"{where}.{key}")
     if raw.get("shares") is not None:
         shares = _mapping(raw["shares"], path, f"{where}.shares")
         found["shares"] = {_class(name): _pair(value, path, f"{where}.shares.{name}") for name, value in shares.items()}
+    if raw.get("drift") is not None:
+        found["drift"] = _levels(raw["drift"], path, f"{where}.drift")
     return ColumnTerms(**found)
 
 
+def _levels(raw: Any, path: Path, where: str) -> dict[str, tuple[float, float]]:
+    drift = _mapping(raw, path, where)
+    _known(drift, [item.name for item in fields(DriftTerms)], path, where)
+    return {key: _pair(value, path, f"{where}.{key}") for key, value in drift.items()}
+
+
 def _class(name: Any) -> str:
-    return name if isinstance(name, str) else json.dumps(name)
+    return name if isinstance(name, str) else json.dumps(name, allow_nan=False)
 
 
 def _same_columns(path: Path, found: Mapping[str, KindTerms], kinds: Iterable[RawFiles]) -> None:

@@ -56,7 +56,8 @@ class Window:
 def times_held(times: np.ndarray) -> dict[str, list[Any]]:
     """How many rows lie in each of at most `INTERVALS` intervals of about as many rows, as JSON types.
 
-    times: [N], whole numbers or floats; NaN, no time, counts nowhere. `until`: the last time of each interval, ascending; `rows`: of each interval.
+    times: [N], whole numbers or floats; NaN, no time, counts nowhere. `until`: the last time of each interval,
+    ascending; `rows`: of each interval.
 
     Examples
     --------

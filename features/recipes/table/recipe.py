@@ -278,6 +278,13 @@ class TableRecipe(Recipe):
             if (told := [name for name in features if name in found[role]])
         )
 
+    def _with_bare_labels(self, frame: Any) -> Any:
+        """Rows of a file with labels as `label_strip` leaves them."""
+        for name, target in self.targets.items():
+            if target.label_strip:
+                frame = frame.assign(**{name: frame[name].str.strip(target.label_strip)})
+        return frame
+
     def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:
         chosen = self.settings
         dtypes = {name: dtype for name, dtype in self._dtypes().items() if name in (*columns, *chosen.keys)}
@@ -371,7 +378,7 @@ class TableRecipe(Recipe):
                 tuple(chosen.null_values), chosen.separator,
                 None if chosen.column_names is None else tuple(chosen.column_names),
                 frozenset((*chosen.categories, *chosen.inputs)),
-                filled,
+                filled, make=self._with_bare_labels,
             )
             for name, pattern in self._patterns().items()
         )  # fmt: skip

@@ -26,6 +26,7 @@ LINES = {  # every command with its options and arguments: users' scripts and sc
     "export": f"{RUN} --run --formats --out {OUTPUT}",
     "nightly": f"{RUN} {OUTPUT}",
     "update": f"{RUN} --data --run --preprocessor --refresh-scales {OUTPUT}",
+    "contract": "--config key=value --out --force --check --accept --verbose -v --quiet -q",
     "runs": f"{RUN} {OUTPUT}",
     "promote": f"--config ID key=value {OUTPUT}",
     "rollback": f"{RUN} {OUTPUT}",
@@ -149,9 +150,9 @@ def test_a_users_mistake_is_one_line_on_standard_error(arguments, message, capsy
 @pytest.mark.parametrize(
     "line",
     [
-        "train --config {0} seed=-1 train.epochs=0",
-        "train seed=-1 train.epochs=0 -q --config {0}",
-        "-q seed=-1 train.epochs=0 train --config {0}",
+        "train --config {0} seed=-1 train.epochs=-1",
+        "train seed=-1 train.epochs=-1 -q --config {0}",
+        "-q seed=-1 train.epochs=-1 train --config {0}",
     ],
 )
 def test_overrides_stand_anywhere_on_the_line(line, tiny, capsys):

@@ -96,8 +96,8 @@ def test_every_unknown_key_is_told_at_once_and_none_is_suggested(load):
 
 
 def test_what_the_recipe_and_the_model_refuse_comes_after_all_else(load):
-    with pytest.raises(ConfigError, match=r"run\.yaml: train\.epochs: [^:]* \(found 0\)\.$"):
-        load(SMALLEST, "train.epochs=0", "features.late_minute=3", "model.layrs=3")
+    with pytest.raises(ConfigError, match=r"run\.yaml: train\.epochs: [^:]* \(found -1\)\.$"):
+        load(SMALLEST, "train.epochs=-1", "features.late_minute=3", "model.layrs=3")
 
 
 def test_an_unknown_key_that_resembles_nothing_gets_no_suggestion(load):
@@ -175,7 +175,7 @@ def test_bytes_that_are_not_utf8_are_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("train.epochs=0", r"train\.epochs: .*greater than or equal to 1 \(found 0\)"),
+        ("train.epochs=-1", r"train\.epochs: .*greater than or equal to 0 \(found -1\)"),
         ("train.optimizer=adm", r"train\.optimizer: .*'lamb', 'adamw', 'adagrad_lamb' or 'cowclip' \(found 'adm'\)"),
         ("train.lr_max=.inf", r"train\.lr_max: .*finite"),
         ("device=gpu", r"device: .*found 'gpu'"),
@@ -206,7 +206,7 @@ def test_a_missing_key_is_named():
 
 def test_several_mistakes_are_told_at_once(load):
     with pytest.raises(ConfigError, match=r"(?s)train\.epochs.*seed|seed.*train\.epochs"):
-        load(SMALLEST, "train.epochs=0", "seed=-1")
+        load(SMALLEST, "train.epochs=-1", "seed=-1")
 
 
 def test_a_configuration_is_frozen(load):

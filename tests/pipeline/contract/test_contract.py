@@ -73,7 +73,7 @@ BAD = {
     "null label": (lambda: shop_day(6).assign(bought=lambda f: f["bought"].where(f.index > 0)), r"1 row\(s\) are null"),
     "future": (lambda: changed(at=shop_day(6)["at"] + 9 * DAY), r"2,000 row\(s\) lie in the future, up to 2023-11-29"),
     "one row of the future": (
-        lambda: changed(at=shop_day(6)["at"].where(np.arange(2000) > 0, START + 99 * DAY)), r"1 row\(s\) lie in the fu"),
+        lambda: changed(at=shop_day(6)["at"].where(np.arange(2000) > 0, START + 99 * DAY)), r"1 row\(s\) lie in the"),
     "before": (lambda: shop_day(99).assign(at=shop_day(3)["at"]), r"2,000 row\(s\) lie before what was accepted"),
     "milliseconds": (lambda: changed(at=shop_day(6)["at"] * 1000), r"lie in the future"),
     "dates": (lambda: changed(at=pd.to_datetime(shop_day(6)["at"], unit="s").astype(str)), r"times are dates or text"),

@@ -121,6 +121,22 @@ def test_an_update_is_grown_from_its_folder(night, tmp_path, capsys):
     assert grown.statistics.rows == found[0].features.rows["train"]
 
 
+def test_an_import_is_grown_from_its_folder(night, tmp_path):
+    """As `import-nvtabular --schema` writes it: `preprocessor/` in a folder, without statistics and manifest."""
+    tiny, run = night
+    known = Preprocessor.load(run / "model" / "preprocessor")
+    given = Preprocessor(known.schema, PreprocessorSettings(), known.vocabularies, known.fills, known.scales)
+    given.save(tmp_path / "imported" / "preprocessor")
+    cities, imported = known.vocabularies["city"].values.tolist(), {"preprocess.from": str(tmp_path / "imported")}
+    rows = tiny.pipeline().features().frame("train")
+    often = int((rows["city"] == "Rome").sum())
+    for least, new in ((often + 1, []), (often, ["Rome"])):
+        encoded = encode(tiny, imported, {"preprocess.min_count": least})
+        assert encoded.preprocessor.vocabularies["city"].values.tolist() == cities + new
+        assert encoded.preprocessor.version.rows == (0, len(rows))
+        assert (encoded.churn.rows_old, encoded.churn.categories[0].never_seen) == (0, 0)
+
+
 def flip(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1

@@ -1,0 +1,273 @@
+"""What is decided about files: what the features stage then reads, what is written, what a killed night finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import pandas as pd
+import pytest
+
+from gigabatch.features.engines import pandas as engine
+from gigabatch.pipeline.contract.decide import (
+    accept,
+    check_new,
+    contract_path,
+    decide,
+    finish,
+    learn_contract,
+    new_files,
+)
+from gigabatch.pipeline.contract.state import read_state
+from gigabatch.pipeline.contract.terms import ContractError
+from gigabatch.pipeline.stages.stages import Pipeline
+from tests.pipeline.contract.conftest import Shop, end_of, shop_day
+
+
+@pytest.fixture
+def learned(shop):
+    learn_contract(shop.config())
+    return shop
+
+
+def night(shop, day, **features):
+    config = shop.config(**features)
+    return decide(config, check_new(config, end_of(day)), end_of(day))
+
+
+def rows(shop):
+    made = Pipeline(shop.config()).features()
+    return sum(made.rows.values())
+
+
+def edit(shop, old, new):
+    path = contract_path(shop.config())
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+def test_a_checked_file_is_not_parsed_again_by_the_features_stage(learned, monkeypatch):
+    parsed = []
+    real = engine.read_csv
+
+    def counted(path, **options):
+        if options.get("nrows") is None:
+            parsed.append(os.path.basename(path))
+        return real(path, **options)
+
+    monkeypatch.setattr(engine, "read_csv", counted)
+    learned.write(6, shop_day(6))
+    night(learned, 6)
+    made = Pipeline(learned.config()).features()
+    assert parsed == ["day-006.csv"]
+    assert {entry["state"] for entry in made.artifact.manifest["inputs"]} == {"reused"}
+    assert sum(made.rows.values()) == 7 * 2000
+
+
+def test_what_is_in_quarantine_is_not_read_until_a_person_takes_it(learned):
+    bad = learned.write(6, shop_day(6).assign(price=9e6))
+    learned.write(7, shop_day(7))
+    decision = night(learned, 7)
+    assert (decision.quarantined, decision.refused) == ((str(bad),), ())
+    assert "'price': 2,000 row(s) are above" in " ".join(decision.warnings)
+    # The day that is missing doubles the share of new users, which is told and counts as no drift.
+    assert decision.drift["all"].verdicts()["user"] == "warn"
+    before = Pipeline(learned.config()).features()
+    assert sum(before.rows.values()) == 7 * 2000
+    assert new_files(learned.config()) == []
+    text = accept(learned.config(), "day-006.csv")
+    assert "2,000 rows" in text
+    entry = read_state(learned.root / "runs" / "shop").files[str(bad)]
+    assert (entry.state, entry.by, entry.rows) == ("accepted", "person", 2000)
+    after = Pipeline(learned.config()).features()
+    assert sum(after.rows.values()) == 8 * 2000
+    assert after.artifact.key != before.artifact.key
+    with pytest.raises(ContractError, match=r"nothing\.csv is no file that the recipe reads"):
+        accept(learned.config(), "nothing.csv")
+
+
+def test_a_corrected_file_is_checked_again(learned):
+    path = learned.write(6, shop_day(6).assign(price=9e6))
+    night(learned, 6)
+    learned.write(6, shop_day(6))
+    assert night(learned, 6).accepted == (str(path),)
+    assert rows(learned) == 7 * 2000
+
+
+def test_bad_rows_are_dropped_counted_and_written_down(learned):
+    edit(learned, "on_bad_rows: keep", "on_bad_rows: drop")
+    frame = shop_day(6).assign(reason="mine")
+    frame.loc[[3, 900, 1999], "price"] = [9e6, 8e6, -1.0]
+    frame.loc[7, "at"] += 40 * 86_400
+    path = learned.write(6, frame)
+    decision = night(learned, 6)
+    assert decision.accepted == (str(path),)
+    told = " ".join(decision.warnings)
+    assert "'price': 2 row(s) are above" in told
+    assert "up to 9e+06" in told
+    entry = read_state(learned.root / "runs" / "shop").files[str(path)]
+    assert (entry.dropped, entry.rows) == ((3, 7, 900, 1999), 1996)
+    assert rows(learned) == 6 * 2000 + 1996
+    (written,) = (learned.root / "runs" / "shop" / "quarantine").iterdir()
+    found = pd.read_csv(written)
+    assert found["row"].tolist() == [3, 7, 900, 1999]
+    assert found["reason"].tolist() == ["price above", "at future", "price above", "price below"]
+    assert found["user"].tolist() == frame["user"][[3, 7, 900, 1999]].tolist()
+    learned.write(7, shop_day(7).assign(price=9e6))  # too many bad rows
+    assert len(night(learned, 7).quarantined) == 1
+
+
+def test_few_rows_out_of_range_are_kept_or_refused_by_choice(learned):
+    frame = shop_day(6)
+    frame.loc[3, "price"] = 9e6
+    learned.write(6, frame)
+    (report,) = check_new(learned.config(), end_of(6))
+    assert (report.accepted, report.dropped) == (True, ())
+    assert "1 row(s) are above" in report.warnings[0]
+    edit(learned, "on_bad_rows: keep", "on_bad_rows: refuse")
+    (report,) = check_new(learned.config(), end_of(6))
+    assert not report.accepted
+
+
+def test_a_night_may_be_refused_for_a_file_and_nothing_is_written(learned):
+    edit(learned, "on_bad_file: quarantine", "on_bad_file: refuse")
+    state = read_state(learned.root / "runs" / "shop")
+    learned.write(6, shop_day(6).drop(columns="city"))
+    learned.write(7, shop_day(7))
+    decision = night(learned, 7)
+    assert "'city'" in decision.refused[0]
+    assert decision.accepted == ()
+    assert read_state(learned.root / "runs" / "shop") == state
+
+
+@pytest.mark.parametrize("choice", ["warn", "refuse", "cold"])
+def test_drift_is_told_refused_or_means_a_cold_start(learned, choice):
+    edit(learned, "on_drift: warn", f"on_drift: {choice}")
+    swapped = shop_day(6).assign(city=lambda f: f["city"].map({"Oslo": "Lima", "Lima": "Oslo", "Bonn": "Bonn"}))
+    path = learned.write(6, swapped)
+    decision = night(learned, 6)
+    assert any("column 'city': psi" in text for text in decision.warnings)
+    assert decision.drift["all"].verdicts()["city"] == "drift"
+    assert decision.drift["all"].verdicts()["price"] == "ok"
+    assert bool(decision.refused) == (choice == "refuse")
+    assert bool(decision.cold) == (choice == "cold")
+    assert decision.accepted == (() if choice == "refuse" else (str(path),))
+
+
+def test_new_rows_are_held_against_all_accepted_before(learned, monkeypatch):
+    for day in (6, 7):
+        learned.write(day, shop_day(day))
+        found = night(learned, day).drift["all"]
+        assert (found.rows_old, found.rows) == (day * 2000, 2000)
+        finish(learned.config())
+    shutil.rmtree(learned.root / "artifacts" / "accepted")  # what was kept is made again from the files
+    learned.write(8, shop_day(8))
+    assert night(learned, 8).drift["all"].rows_old == 8 * 2000
+
+
+def test_a_night_that_was_killed_is_told_the_same_again(learned):
+    edit(learned, "on_drift: warn", "on_drift: cold")
+    path = learned.write(6, shop_day(6).assign(city="Lima"))
+    edit(learned, "unseen: [0.05, 0.2]", "unseen: [0.05, 0.9]")
+    first = night(learned, 6)
+    again = night(learned, 6)  # no new file
+    assert first.cold
+    assert (again.cold, again.accepted, again.warnings) == (first.cold, (str(path),), first.warnings)
+    finish(learned.config())
+    assert night(learned, 6).cold == ()
+
+
+def test_a_crash_leaves_the_old_record_or_the_new(learned, monkeypatch):
+    learned.write(6, shop_day(6))
+    home = learned.root / "runs" / "shop"
+    before = (home / "files.json").read_bytes()
+    reports = check_new(learned.config(), end_of(6))
+    real = os.replace
+
+    def killed(source, target):
+        if str(target).endswith("files.json"):
+            raise KeyboardInterrupt
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        decide(learned.config(), reports, end_of(6))
+    monkeypatch.undo()
+    assert (home / "files.json").read_bytes() == before
+    assert [path.name for path in home.glob(".files*")] == []
+    assert len(night(learned, 6).accepted) == 1
+
+
+def test_a_damaged_record_is_named(learned):
+    path = learned.root / "runs" / "shop" / "files.json"
+    whole = path.read_text()
+    flipped = json.loads(whole)
+    next(iter(flipped["files"].values()))["state"] = "quarantined"
+    for text in (whole[:-40], "[]", "{}", json.dumps(flipped), whole.replace('"format": 1', '"format": 7'), "\0"):
+        path.write_text(text)
+        with pytest.raises(ContractError, match=r"files\.json"):
+            new_files(learned.config())
+        with pytest.raises(ContractError, match=r"files\.json"):
+            Pipeline(learned.config()).features()
+
+
+def test_late_and_lost_files_are_told(learned):
+    (learned.raw / "day-002.csv").unlink()
+    decision = night(learned, 9)
+    assert any("are late: the newest row is of 2023-11-19T23:59:04" in text for text in decision.warnings), (
+        decision.warnings
+    )
+    assert any("day-002.csv: it was accepted and is not there any more" in text for text in decision.warnings)
+
+
+def test_files_that_lie_elsewhere_now_are_the_same_files(learned):
+    bad = learned.write(6, shop_day(6).assign(price=9e6))
+    night(learned, 6)
+    learned.raw.rename(learned.root / "moved")
+    learned.raw = learned.root / "moved"
+    assert new_files(learned.config()) == []
+    assert rows(learned) == 6 * 2000
+    learned.write(7, shop_day(7))
+    assert len(night(learned, 7).accepted) == 1
+    files = read_state(learned.root / "runs" / "shop").files
+    assert {os.path.dirname(path) for path in files} == {str(learned.raw)}
+    assert files[str(learned.raw / bad.name)].state == "quarantined"
+
+
+def test_what_cannot_even_be_opened_is_in_quarantine(learned):
+    """A folder stands for a file of another user, which root may read."""
+    (learned.raw / "sub.csv").mkdir()
+    learned.write(6, shop_day(6))
+    decision = night(learned, 6)
+    assert decision.quarantined == (str(learned.raw / "sub.csv"),)
+    assert any("sub.csv" in text and "directory" in text.lower() for text in decision.warnings)
+    assert rows(learned) == 7 * 2000
+    assert new_files(learned.config()) == []
+
+
+def test_a_file_that_changes_between_check_and_decision_is_refused(learned):
+    learned.write(6, shop_day(6))
+    reports = check_new(learned.config(), end_of(6))
+    learned.write(6, shop_day(6).iloc[:-1])
+    with pytest.raises(ContractError, match=r"day-006\.csv has changed since it was checked"):
+        decide(learned.config(), reports, end_of(6))
+
+
+def test_the_command_learns_checks_and_accepts(tmp_path, capsys, monkeypatch):
+    from gigabatch.pipeline.commands.app import main
+
+    monkeypatch.chdir(tmp_path)
+    shop = Shop(tmp_path)
+    path = tmp_path / "shop.yaml"
+    path.write_text(shop.config().to_yaml())
+    assert main(["contract", "--config", str(path)]) == 0
+    assert "contract.yaml" in capsys.readouterr().out
+    shop.write(6, shop_day(0).assign(at=shop_day(3)["at"], price=1e9))
+    assert main(["contract", "--config", str(path), "--check"]) == 20
+    shown = capsys.readouterr().out
+    assert "1 new file(s), 1 refused" in shown
+    assert "lie before what was accepted" in shown
+    assert main(["contract", "--config", str(path), "--accept", "day-006.csv"]) == 0
+    assert main(["contract", "--config", str(path), "--check"]) == 0
+    assert main(["contract", "--config", str(path), "--check", "--accept", "x"]) == 2
