@@ -34,7 +34,7 @@ from gigabatch.pipeline.nightly.notify import require_notice
 from gigabatch.pipeline.nightly.reference import reference_of
 from gigabatch.pipeline.nightly.start import tonight
 from gigabatch.pipeline.runs.find import home_of
-from gigabatch.pipeline.runs.pointers import current_run, require_links
+from gigabatch.pipeline.runs.pointers import LATEST, PREVIOUS, current_run, require_links
 from gigabatch.pipeline.runs.verify import WEIGHTS, weights_of
 from gigabatch.pipeline.stages.stages import Encoded, Features, Pipeline, training_period
 from gigabatch.pipeline.stages.start import require_lasting_values
@@ -75,7 +75,7 @@ class Rehearsal:
     stages
         Whether the artifact of a stage is there or is to be made.
     removed
-        `runs` and `artifacts` that retention would remove, and their `bytes`.
+        `runs` and `artifacts` that retention would remove if tonight promotes, and their `bytes`.
     notes
         Further sentences, the night's warnings among them.
     """
@@ -118,7 +118,9 @@ class Rehearsal:
         told += [(f"{stage} artifact", state) for stage, state in self.stages.items()]
         if self.removed:
             runs, artifacts = len(self.removed["runs"]), len(self.removed["artifacts"])
-            told.append(("removed", f"{runs} runs, {artifacts} artifacts, {self.removed['bytes']:,} bytes"))
+            told.append(
+                ("removed, if promoted", f"{runs} runs, {artifacts} artifacts, {self.removed['bytes']:,} bytes")
+            )
         return told
 
 
@@ -280,14 +282,15 @@ def _ask_comparison(features: Features, current: Path | None, reference: Path | 
 
 
 def _ask_retention(config: RunConfig, accepted: bool, found: Rehearsal) -> None:
-    """What would be removed once tonight's own run and artifacts are there."""
+    """What would be removed once tonight's own run and artifacts are there, and its run is promoted."""
     keep = config.nightly.keep
     coming = [stage for stage, state in found.stages.items() if state == TO_MAKE] + ["accepted"] * accepted
+    coming += ["window"] * ("window" in found.rows and "train" in coming)
     runs, artifacts, freed = [], [], 0
     if keep.runs is not None:
         young = None if keep.days is None else keep.days * 86_400
-        number = keep.runs - (found.stages["evaluate"] == TO_MAKE)
-        runs, freed = old_runs(config.runs, number, config.name, young)
+        comes = found.stages["evaluate"] == TO_MAKE
+        runs, freed = old_runs(config.runs, keep.runs - comes, config.name, young, (PREVIOUS, LATEST) if comes else ())
     if keep.artifacts is not None:
         artifacts, size = old_artifacts(config.artifacts, keep.artifacts, config.name, coming)
         freed += size

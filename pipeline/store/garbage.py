@@ -89,20 +89,28 @@ def collect_runs(
     return list(removed), sum(removed.values())
 
 
-def old_runs(root: Path, keep: int, name: str, younger_than_s: float | None = None) -> tuple[list[Path], int]:
-    """What `collect_runs` would remove of a name's runs, and its bytes."""
+def old_runs(
+    root: Path, keep: int, name: str, younger_than_s: float | None = None, moving: Collection[str] = ()
+) -> tuple[list[Path], int]:
+    """What `collect_runs` would remove of a name's runs, and its bytes; moving: links that will lead elsewhere then."""
     if not (root / name).is_dir():
         return [], 0
     with leases_held_still(root) as leased:
-        found = _old_runs(root, [root / name], keep, younger_than_s, leased)
+        found = _old_runs(root, [root / name], keep, younger_than_s, leased, moving)
     return found, sum(map(folder_size, found))
 
 
 def _old_runs(
-    root: Path, homes: Iterable[Path], keep: int, younger_than_s: float | None, leased: set[str]
+    root: Path,
+    homes: Iterable[Path],
+    keep: int,
+    younger_than_s: float | None,
+    leased: set[str],
+    moving: Collection[str] = (),
 ) -> list[Path]:
     before = None if younger_than_s is None else time.time() - younger_than_s
-    linked = {link.resolve() for pattern in LINKED for link in root.glob(pattern) if link.is_symlink()}
+    links = [link for pattern in LINKED for link in root.glob(pattern) if link.is_symlink()]
+    linked = {link.resolve() for link in links if link.name not in moving}
     return [
         path
         for home in homes
