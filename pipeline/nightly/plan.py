@@ -34,7 +34,7 @@ from gigabatch.pipeline.nightly.notify import require_notice
 from gigabatch.pipeline.nightly.reference import reference_of
 from gigabatch.pipeline.nightly.start import tonight
 from gigabatch.pipeline.runs.find import home_of
-from gigabatch.pipeline.runs.pointers import LATEST, PREVIOUS, current_run, require_links
+from gigabatch.pipeline.runs.pointers import LATEST, PREVIOUS, current_run, read_pointers, require_links
 from gigabatch.pipeline.runs.verify import WEIGHTS, weights_of
 from gigabatch.pipeline.stages.stages import Encoded, Features, Pipeline, training_period
 from gigabatch.pipeline.stages.start import require_lasting_values
@@ -189,11 +189,10 @@ def _ask(config: RunConfig, home: Path, found: Rehearsal) -> None:
         found.start = {"how": how, "why": why}
         features = replace(features, pipeline=Pipeline(config))
         require_times(features)
-        unchanged = _ask_stages(features, current, found)
-        if not unchanged:
+        if not _ask_stages(features, current, found):
             _ask_comparison(features, current, reference, found)
     except NothingNew as error:
-        found.stages |= dict.fromkeys(STAGES, "not needed")
+        found.stages |= dict.fromkeys(STAGES[1:], "not needed")
         found.end(0, f"Tonight would be kept (exit code 10): nothing new. {error}")
     except (DataError, LoaderError) as error:
         found.end(REFUSED, f"Data would be refused: {error}")
@@ -234,12 +233,12 @@ class NotEncoded(Encoded):
 
 
 def _ask_stages(features: Features, current: Path | None, found: Rehearsal) -> bool:
-    """What is there of tonight's stages, and on how many rows it trains; whether tonight's model is the current one."""
+    """What is there of tonight's stages, and on how many rows it trains; whether its model is known to be kept out."""
     pipeline = features.pipeline
     if pipeline.start is not None:
         require_lasting_values(features.workflow, features.schema)
     artifact = features.encoded_before()
-    found.stages |= dict.fromkeys(STAGES, TO_MAKE)
+    found.stages |= dict.fromkeys(STAGES, TO_MAKE) | ({} if artifact is None else {"encode": THERE})
     found.rows["trained"] = features.rows["train"]
     if artifact is None and pipeline.start is None:
         return False
@@ -248,14 +247,19 @@ def _ask_stages(features: Features, current: Path | None, found: Rehearsal) -> b
         found.rows |= {"trained": encoded.num_trained, "window": encoded.window.counts()}
     if artifact is None:
         return False
-    found.stages["encode"] = THERE
     trained = pipeline.store.find("train", encoded.train_key)
     if trained is None:
         return False
     found.stages["train"] = THERE
-    if current is None or weights_of(current) != file_checksum(trained.path / WEIGHTS, BLAKE2B):
+    weights = file_checksum(trained.path / WEIGHTS, BLAKE2B)
+    blocked = read_pointers(home_of(pipeline.config)).blocked.items()
+    if back := [name for name, entry in blocked if entry.get("weights") == weights]:
+        whose = f"run {back[0]}, which was rolled back"
+    elif current is not None and weights_of(current) == weights:
+        whose = f"the current run, {current.name}"
+    else:
         return False
-    found.end(0, f"Tonight would be kept (exit code 10): its weights are those of the current run, {current.name}.")
+    found.end(0, f"Tonight would be kept (exit code 10): its weights are those of {whose}.")
     return True
 
 

@@ -10,6 +10,7 @@ from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.contract.decide import contract_path, learn_contract
 from gigabatch.pipeline.nightly.nightly import PENDING, run_nightly
+from gigabatch.pipeline.runs.promote import rollback
 from gigabatch.pipeline.store.locks import folder_lock
 from tests.pipeline.contract.conftest import Shop, shop_day
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
@@ -85,6 +86,18 @@ def test_a_night_with_nothing_new_is_kept(finished, capsys, overrides, reason):
     assert told["verdict"].startswith(f"Tonight would be kept (exit code 10): {reason}")
     assert told["exit_code"] == 0
     assert run_nightly(finished.config, overrides) == 10
+    skipped = last_line(finished.home)["steps"]["encode"]["skipped"]
+    assert told["stages"]["encode"] == ("there" if skipped else "to be made")
+
+
+def test_weights_that_were_rolled_back_are_kept_out(finished, capsys):
+    write_day(finished.raw, 1, 600)
+    assert run_nightly(finished.config, ["nightly.tolerance=1"]) == 0
+    second = (finished.home / "current").resolve().name
+    rollback(load_config(finished.config))
+    told = rehearsed(capsys, finished.config, "nightly.tolerance=1")
+    assert told["verdict"].endswith(f"its weights are those of run {second}, which was rolled back.")
+    assert run_nightly(finished.config, ["nightly.tolerance=1"]) == 10
 
 
 def test_what_a_start_that_does_not_fit_makes_of_tonight_is_known_before_it(finished, capsys):
