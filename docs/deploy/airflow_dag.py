@@ -1,4 +1,4 @@
-"""A night as an Airflow DAG (2.10 and later; tried with its exceptions in place of a scheduler).
+"""A night as an Airflow DAG.
 
 Promoted (0) and kept (10) are success, and the task returns which. Refused (20, 30) fails without another try, since a
 person is needed. Anything else (40, 130, 143, killed) is tried again: the night goes on from where finished stages end.
@@ -8,12 +8,12 @@ import signal
 import subprocess
 from datetime import datetime, timedelta
 
-from airflow.exceptions import AirflowException, AirflowFailException
-
 try:
     from airflow.sdk import dag, task
+    from airflow.sdk.exceptions import AirflowException, AirflowFailException
 except ImportError:  # Airflow 2
     from airflow.decorators import dag, task
+    from airflow.exceptions import AirflowException, AirflowFailException
 
 HOME = "/srv/gigabatch"
 COMMAND = [f"{HOME}/.venv/bin/gigabatch", "nightly", "--config", "conf/flights.yaml"]

@@ -77,7 +77,9 @@ def dag(monkeypatch):
     errors = type("AirflowException", (Exception,), {})
     airflow("airflow")
     airflow("airflow.sdk", dag=as_dag, task=task)
-    airflow("airflow.exceptions", AirflowException=errors, AirflowFailException=type("FailException", (errors,), {}))
+    airflow(
+        "airflow.sdk.exceptions", AirflowException=errors, AirflowFailException=type("FailException", (errors,), {})
+    )
     spec = importlib.util.spec_from_file_location("airflow_dag", DEPLOY / "airflow_dag.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -206,7 +208,7 @@ def test_the_image_compiles_as_who_runs_the_nights_and_where_they_look():
 
 
 def test_airflow_gets_a_state_for_every_exit_code(dag, tmp_path):
-    errors = sys.modules["airflow.exceptions"]
+    errors = sys.modules["airflow.sdk.exceptions"]
     assert dag.made["called"]
     assert dag.made["function"] is dag.run_night
     assert (dag.made["max_active_runs"], dag.made["catchup"]) == (1, False)
