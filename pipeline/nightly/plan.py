@@ -290,7 +290,9 @@ def _ask_retention(config: RunConfig, accepted: bool, found: Rehearsal) -> None:
     keep = config.nightly.keep
     coming = [stage for stage, state in found.stages.items() if state == TO_MAKE] + ["accepted"] * accepted
     coming += ["window"] * ("window" in found.rows and "train" in coming)
-    runs, artifacts, freed = [], [], 0
+    runs: list[Path] = []
+    artifacts: list[Path] = []
+    freed = 0
     if keep.runs is not None:
         young = None if keep.days is None else keep.days * 86_400
         comes = found.stages["evaluate"] == TO_MAKE
