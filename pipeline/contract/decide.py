@@ -10,6 +10,7 @@ A night that is killed before `finish` is told the same again.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
@@ -93,6 +94,8 @@ class Decision:
         Sentences: of files, of drift, of files that are late or gone.
     drift
         By kind of file, where new rows were compared with earlier ones.
+    state
+        What files.json says after it; None where the night is refused, which writes nothing.
     """
 
     accepted: tuple[str, ...] = ()
@@ -101,6 +104,7 @@ class Decision:
     cold: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     drift: Mapping[str, Drift] | None = None
+    state: FilesState | None = None
 
 
 class _Place:
@@ -229,7 +233,7 @@ def check_new(config: RunConfig, now: float | None = None) -> list[FileReport]:
     )
 
 
-def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None = None) -> Decision:
+def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None = None, write: bool = True) -> Decision:
     """Write down which of the checked files are read from now on, and say what the night is to do.
 
     Parameters
@@ -240,6 +244,8 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         Of `check_new`.
     now
         Seconds since 1970; the clock's where it is None.
+    write
+        Whether it is written down. A rehearsal only asks.
 
     Returns
     -------
@@ -252,7 +258,7 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         The contract or `files.json` cannot be used, or a file has changed since it was checked.
     """
     place = _Place(config)
-    with place.lock():
+    with place.lock() if write else contextlib.nullcontext():
         contract, state = place.contract(), read_state(place.home)
         there = place.there()
         if changed := [item.path for item in reports if there.get(item.path) != item.checksum]:
@@ -266,7 +272,7 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         before = {name: replace(state, files=files).of_kind(name) for name in kinds}
         files |= {same_file(item.path): _entry(item, kinds[item.kind]) for item in reports}
         after = FilesState(files)
-        found = _drifts(place, contract, kinds, before, after, good)
+        found = _drifts(place, contract, kinds, before, after, good, write)
         told = [f"{name}: {text}" for name, item in found.items() for text in item.sentences("warn")]
         far = [f"{name}: {text}" for name, item in found.items() for text in item.sentences("drift")]
         if contract is not None and contract.on_drift == "refuse":
@@ -284,10 +290,12 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         told_now = {key: list(dict.fromkeys([*pending[key], *values])) for key, values in fresh.items()}
         if refused:
             return Decision(refused=tuple(refused), warnings=tuple(told_now["warnings"]), drift=found)
-        for item in reports:
-            _write_quarantined_rows(place.home, item)
-        write_state(place.home, replace(after, pending=told_now))
-        return Decision(drift=found, **{key: tuple(values) for key, values in told_now.items()})
+        after = replace(after, pending=told_now)
+        if write:
+            for item in reports:
+                _write_quarantined_rows(place.home, item)
+            write_state(place.home, after)
+        return Decision(drift=found, state=after, **{key: tuple(values) for key, values in told_now.items()})
 
 
 def finish(config: RunConfig) -> None:
@@ -467,8 +475,9 @@ def _drifts(
     before: Mapping[str, Mapping[str, FileEntry]],
     after: FilesState,
     good: Sequence[FileReport],
+    write: bool,
 ) -> dict[str, Drift]:
-    """New rows of each kind against those accepted before; the statistics of both together are kept."""
+    """New rows of each kind against those accepted before; write: the statistics of both together are kept."""
     found = {}
     for name, kind in kinds.items():
         new = [item for item in good if item.kind == name and item.measured is not None]
@@ -486,6 +495,8 @@ def _drifts(
             own = {column: item.drift for column, item in terms.columns.items() if item.drift} if terms else {}
             labels = [column for column, role in kind.roles.items() if role == "label"]
             found[name] = drift(old, fresh, contract.drift if contract else None, labels, own)
+        if not write:
+            continue
         whole = place.statistics(kind, after.of_kind(name)) if replaced else fresh if old is None else old.merge(fresh)
         if whole is not None:
             place.keep(kind, after.of_kind(name), whole)

@@ -174,12 +174,13 @@ def checksums_of(paths: Iterable[str], root: Path) -> dict[str, str]:
     return found
 
 
-def obey(home: Path, recipe: Recipe, root: Path) -> None:
+def obey(home: Path, recipe: Recipe, root: Path, state: FilesState | None = None) -> None:
     """Have a recipe leave out what is in quarantine, and rows that were dropped.
 
-    A file whose content has changed since is another file, about which nothing was decided.
+    A file whose content has changed since is another file, about which nothing was decided. state: in place of the
+    record, what it would say.
     """
-    state = read_state(home)
+    state = read_state(home) if state is None else state
     if not any(entry.state == QUARANTINED or entry.dropped for entry in state.files.values()):
         return
     known = state.known(checksums_of(recipe.inputs(), root))

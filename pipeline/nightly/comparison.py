@@ -196,7 +196,7 @@ def compare(features: Features, candidate: Other, current: Other | None, referen
     new = "new model" if current is None else "new one"
     called = {"current model": current, new: candidate, "reference": reference}
     known = {name: other for name, other in called.items() if other is not None}
-    frame = window_rows(features, {name: other.bundle for name, other in known.items()})
+    frame = window_rows(features, {name: other.bundle.info["trained_until"] for name, other in known.items()})
     found = {name: predicted(features, other.bundle, frame) for name, other in known.items()}
     settings, seed = features.pipeline.config.nightly, features.pipeline.config.seed
     floors: dict[str, Floor] = {}
@@ -263,20 +263,21 @@ def predicted(features: Features, bundle: Bundle, frame: Any) -> list[tuple[Tens
     ]
 
 
-def window_rows(features: Features, bundles: Mapping[str, Bundle]) -> Any:
-    """Rows of the test split later than everything that any of the bundles was fitted or selected on.
+def window_rows(features: Features, ends: Mapping[str, float]) -> Any:
+    """Rows of the test split later than everything that any of the models was fitted or selected on.
 
-    bundles: by what a message calls them. `DataError` for fewer rows than `nightly.min_window_rows`.
+    ends: each one's `trained_until`, by what a message calls it. `DataError` for fewer rows than
+    `nightly.min_window_rows`.
     """
     time, wanted = features.schema.only("time"), features.pipeline.config.nightly.min_window_rows
     if time is None:
         raise ConfigError("nightly: the recipe has no time column, so it cannot tell which rows a model has not seen.")
-    frame, ends = features.frame("test"), {name: item.info["trained_until"] for name, item in bundles.items()}
+    frame = features.frame("test")
     frame = frame[frame[time] > max(ends.values())].reset_index(drop=True)
     if len(frame) >= wanted:
         return frame
-    unit, both = unit_of_times(features), len(bundles) > 1
-    whose = {1: "the model's", 2: "both models'"}.get(len(bundles), "all models'")
+    unit, both = unit_of_times(features), len(ends) > 1
+    whose = {1: "the model's", 2: "both models'"}.get(len(ends), "all models'")
     told = " and ".join(f"{shown(end, unit)} for the {name}" for name, end in ends.items())
     rollback = ", and if it is the current model's, undo its promotion (gigabatch rollback)" if both else ""
     raise DataError(

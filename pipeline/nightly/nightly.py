@@ -217,13 +217,8 @@ def _night(night: Night) -> Outcome:
     night.told["environment"] = environment(pipeline.device)
     with night.step("contract"):
         decision = _files(night)
-    if decision.refused:
-        by_drift = all(text.startswith("drift: ") for text in decision.refused)
-        code, what = (DRIFTED, "Drift") if by_drift else (REFUSED, "Data")
-        return Outcome(code, f"{what} refused: {' '.join(decision.refused)}", reasons=decision.refused)
-    if decision.quarantined and not decision.accepted:
-        text = f"Data refused: no new file is good. {' '.join(decision.warnings)} {_quarantine(decision)}"
-        return Outcome(REFUSED, text, reasons=decision.warnings)
+    if outcome := refused_by(decision):
+        return outcome
     try:
         with night.step("features") as step:
             features = pipeline.features()
@@ -234,10 +229,7 @@ def _night(night: Night) -> Outcome:
         log.info("tonight's training starts %s: %s", how, why)
         pipeline = Pipeline(config)
         features = replace(features, pipeline=pipeline)
-        if features.schema.only("time") is None:
-            raise ConfigError("nightly: the recipe has no time column, so no row is known to be new to both models.")
-        choose_metric(config.nightly, features.schema, in_groups=config.train.negatives is not None)
-        refuse_future(features)
+        require_times(features)
         with night.step("encode") as step:
             encoded = features.encode()
             step |= _size(encoded.artifact)
@@ -263,7 +255,9 @@ def _night(night: Night) -> Outcome:
     night.told["reference"] = None if reference is None else reference.name
     try:
         with night.step("compare"):
-            others = [None if run is None else _other(pipeline, run) for run in (candidate.path, current, reference)]
+            others = [
+                None if run is None else other_model(pipeline, run) for run in (candidate.path, current, reference)
+            ]
             assert others[0] is not None
             judged = compare(features, others[0], *others[1:])
     except DataError as error:
@@ -280,6 +274,27 @@ def _night(night: Night) -> Outcome:
         promote(home, candidate.path, current)
         tell_champion(config, candidate.path)
     return outcome
+
+
+def refused_by(decision: Decision) -> Outcome | None:
+    """The end of a night whose new files it must not go on with; None where it goes on."""
+    if decision.refused:
+        by_drift = all(text.startswith("drift: ") for text in decision.refused)
+        code, what = (DRIFTED, "Drift") if by_drift else (REFUSED, "Data")
+        return Outcome(code, f"{what} refused: {' '.join(decision.refused)}", reasons=decision.refused)
+    if decision.quarantined and not decision.accepted:
+        text = f"Data refused: no new file is good. {' '.join(decision.warnings)} {_quarantine(decision)}"
+        return Outcome(REFUSED, text, reasons=decision.warnings)
+    return None
+
+
+def require_times(features: Features) -> None:
+    """Raise `ConfigError` or `DataError` where tonight's features cannot be compared on, or have rows after now."""
+    config = features.pipeline.config
+    if features.schema.only("time") is None:
+        raise ConfigError("nightly: the recipe has no time column, so no row is known to be new to both models.")
+    choose_metric(config.nightly, features.schema, in_groups=config.train.negatives is not None)
+    refuse_future(features)
 
 
 def _files(night: Night) -> Decision:
@@ -316,7 +331,7 @@ def _data(pipeline: Pipeline) -> dict[str, Any]:
     return {"files": len(files), "checksums": files}
 
 
-def _other(pipeline: Pipeline, run: Path) -> Other:
+def other_model(pipeline: Pipeline, run: Path) -> Other:
     return Other(run.name, load(pipeline, run), Run(run).summary)
 
 

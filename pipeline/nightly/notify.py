@@ -5,7 +5,6 @@ Neither can change what was decided: one that fails or hangs is logged, and ende
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal

@@ -1,6 +1,6 @@
 """The stages, each an artifact: features -> encode -> train -> evaluate. `Pipeline` is the way in from Python.
 
-    from gigabatch.pipeline import Pipeline
+    from gigabatch import Pipeline
     run = Pipeline.from_config("conf/flights.yaml").features().train()
     run.summary["auc"]; run.bundle().predict(frame)
 
@@ -44,7 +44,7 @@ from gigabatch.models.kernels import using_kernels
 from gigabatch.models.model import Model
 from gigabatch.pipeline.bundle import Bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig, WholeTrainSettings, load_config
-from gigabatch.pipeline.contract.state import obey
+from gigabatch.pipeline.contract.state import FilesState, obey
 from gigabatch.pipeline.display import html_table, progress
 from gigabatch.pipeline.evaluation.checks import missing_shares
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
@@ -83,7 +83,8 @@ from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_
 from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import folder_lock, own_folder, remove_leftovers, temporary_path
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
-from gigabatch.pipeline.tracking import require_tracking, tell_champion, tell_run
+from gigabatch.pipeline.tracking import require_tracking, tell_champion, tell_run, training_callbacks
+from gigabatch.pipeline.training.callbacks import Callback, require_callbacks
 from gigabatch.pipeline.training.checkpoint import TrainingError
 from gigabatch.pipeline.training.defaults import id_sizes, rule_text, settle
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives, with_negatives
@@ -126,11 +127,15 @@ class Pipeline:
     ----------
     config
         The checked configuration. `num_threads` sets torch's threads for the whole process.
+    callbacks
+        Told of a training as it goes on.
 
     Raises
     ------
     DataError
         Where the configuration asks for a device or a library of data frames that is not there.
+    TypeError
+        Where `callbacks` is no list of `Callback` objects.
 
     Examples
     --------
@@ -148,8 +153,8 @@ class Pipeline:
     ('features', 'encode', 'train', 'evaluate')
     """
 
-    def __init__(self, config: RunConfig) -> None:
-        self.config = config
+    def __init__(self, config: RunConfig, callbacks: Sequence[Callback] = ()) -> None:
+        self.config, self.callbacks = config, require_callbacks(callbacks)
         self.engine = resolve_engine(config.engine)
         self.device = resolve_device(config.device)
         self.store = ArtifactStore(config.artifacts, config.name)
@@ -161,7 +166,9 @@ class Pipeline:
             torch.set_num_threads(config.num_threads)
 
     @classmethod
-    def from_config(cls, path: str | Path, *overrides: str | Mapping[str, Any]) -> Pipeline:
+    def from_config(
+        cls, path: str | Path, *overrides: str | Mapping[str, Any], callbacks: Sequence[Callback] = ()
+    ) -> Pipeline:
         """Read a YAML file, with overrides: `"train.epochs=2"`, or mappings such as `{"train.epochs": 2}`.
 
         Raises
@@ -169,10 +176,15 @@ class Pipeline:
         ConfigError
             Where the file or an override cannot be used.
         """
-        return cls(load_config(path, overrides))
+        return cls(load_config(path, overrides), callbacks)
 
-    def features(self) -> Features:
+    def features(self, files: FilesState | None = None) -> Features:
         """Read the raw files and write them as Parquet features.
+
+        Parameters
+        ----------
+        files
+            Which of them are in quarantine, in place of what `runs/<name>/files.json` says.
 
         Raises
         ------
@@ -186,7 +198,7 @@ class Pipeline:
         config = self.config
         _ = self.start  # before any work
         recipe = recipe_class(config.recipe)(config.features)
-        obey(config.runs / config.name, recipe, self.store.root)
+        obey(config.runs / config.name, recipe, self.store.root, files)
         settings = {"recipe": config.recipe, "features": config.to_dict()["features"], "engine": self.engine}
         without = sorted((Path(path).name, list(rows)) for path, rows in recipe.without.items())
         key = artifact_key(
@@ -387,6 +399,13 @@ class Features:
             return write_behind(tables, folder, extra)
 
         return Encoded(self, pipeline.store.build_behind("encode", key, begin), handed)
+
+    def encoded_before(self) -> Artifact | None:
+        """The artifact that `encode` finds, where there is one that is whole."""
+        start, store = self.pipeline.start, self.pipeline.store
+        key = self._encode_key(start.checksum if start else None)
+        same = None if start is None else self._grown_before(key)
+        return store.find("encode", key) if same is None else same
 
     def _encode_key(self, start: str | None) -> str:
         """Of the encode artifact; start: checksum of the preprocessor that is grown, wherever it lies."""
@@ -652,19 +671,25 @@ class Encoded:
         """Train, evaluate, report; everything under runs/<name>/<id>/."""
         return self.publish(self.fit_model())
 
-    def fit_model(self) -> Artifact:
-        """The trained bundle and metrics.jsonl as an artifact. A run that was killed goes on from its checkpoint."""
-        pipeline, config = self.features.pipeline, self.config
+    @property
+    def train_key(self) -> str:
+        """Of the artifact that `fit_model` makes or finds."""
+        config, start = self.config, self.warm_start
         raw = config.to_dict()
-        start = self.warm_start
-        if start is None and not config.train.epochs:
-            raise TrainingError(f"train.epochs=0: there is nothing to start from. {self._warm_start[1]}")
         # Of a start what it holds matters, not what it is called; without one, nothing that asks for it.
         asks = ("start_from", "changed") if start is not None else ("start_from", "changed", "new_rows", "window")
         train = {name: value for name, value in raw["train"].items() if name not in asks}
-        settings = {"model": raw["model"], "train": train, "seed": config.seed, "device": pipeline.device}
+        device = self.features.pipeline.device
+        settings = {"model": raw["model"], "train": train, "seed": config.seed, "device": device}
         inputs = {"encode": self.key} | ({} if start is None else {"start": start.key})
-        key = artifact_key("train", inputs, settings, source_hash(SOURCES["train"]))
+        return artifact_key("train", inputs, settings, source_hash(SOURCES["train"]))
+
+    def fit_model(self) -> Artifact:
+        """The trained bundle and metrics.jsonl as an artifact. A run that was killed goes on from its checkpoint."""
+        pipeline, config, start = self.features.pipeline, self.config, self.warm_start
+        if start is None and not config.train.epochs:
+            raise TrainingError(f"train.epochs=0: there is nothing to start from. {self._warm_start[1]}")
+        key = self.train_key
         work = pipeline.store.root / CHECKPOINTS / key
         pipeline.store.use(CHECKPOINTS, key)
 
@@ -734,6 +759,7 @@ class Encoded:
                 folder=work,
                 negatives=negatives,
                 start=carried,
+                callbacks=[*training_callbacks(config, work.name), *pipeline.callbacks],
                 **watched,
             )
         period = self._period(start) if settings.epochs else {}
