@@ -129,7 +129,7 @@ def _in_package(pattern: str) -> str:
 
 def read_files(
     engine: str,
-    pattern: str,
+    pattern: str | Sequence[str],
     dtypes: Mapping[str, str],
     *,
     null_values: Sequence[str] = ("", "NA"),
@@ -145,7 +145,7 @@ def read_files(
     engine
         `auto`, `pandas` or `cudf`.
     pattern
-        What `expand` takes: CSV (also compressed) and Parquet files.
+        What `expand` takes: CSV (also compressed) and Parquet files. Or a list of files as `expand` gives them.
     dtypes
         Type by column: int32, int64, float32, float64, string, bool, or datetime: timestamps, dates and ISO 8601 text
         as int64 microseconds since 1970 in UTC, whole numbers as they are. A column of type time may hold any of these
@@ -199,7 +199,8 @@ def read_files(
         "names": header,
         "nullable": sorted(nullable),
     }
-    parts = [parse(path) if cache is None else cache.read(path, how, parse) for path in expand(pattern)]
+    paths = expand(pattern) if isinstance(pattern, str) else pattern
+    parts = [parse(path) if cache is None else cache.read(path, how, parse) for path in paths]
     return parts[0] if len(parts) == 1 else module.frames.concat(parts, ignore_index=True)
 
 

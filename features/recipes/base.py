@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import FileCache
+from gigabatch.features.recipes.carrying import History
 from gigabatch.features.schema import Schema
 from gigabatch.features.workflow.workflow import Workflow
 
@@ -112,6 +113,8 @@ class Recipe(ABC):
         """Called with a word about each step when it is done; the pipeline shows them as progress."""
         self.cache: FileCache | None = None
         """Pass it to `read_files`, so that files that did not change need not be parsed again."""
+        self.history: History | None = None
+        """What earlier runs left of their rows, and where this one's are kept; None computes all rows."""
 
     @abstractmethod
     def inputs(self) -> list[str]:

@@ -56,6 +56,7 @@ from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_
 from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import folder_lock, own_folder, remove_leftovers, temporary_path
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
+from gigabatch.pipeline.store.row_history import RowHistory
 from gigabatch.pipeline.training.defaults import id_sizes, rule_text, settle
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives, with_negatives
 from gigabatch.pipeline.training.table_memory import large_tables
@@ -143,14 +144,14 @@ class Pipeline:
         config = self.config
         recipe = recipe_class(config.recipe)(config.features)
         settings = {"recipe": config.recipe, "features": config.to_dict()["features"], "engine": self.engine}
-        key = artifact_key(
-            "features",
-            input_checksums(recipe.inputs(), self.store.root),
-            # Where the files lie does not matter, what is in them does.
+        # Where the files lie does not matter, what is in them does.
+        named = (
             settings
             | {"features": {k: v for k, v in settings["features"].items() if k != "path"}}
-            | ({"code": code} if (code := recipe.code()) else {}),
-            source_hash(SOURCES["features"]),
+            | ({"code": code} if (code := recipe.code()) else {})
+        )
+        key = artifact_key(
+            "features", input_checksums(recipe.inputs(), self.store.root), named, source_hash(SOURCES["features"])
         )
 
         def write(folder: Path) -> dict[str, Any]:
@@ -158,6 +159,7 @@ class Pipeline:
             with progress(None, "features") as bar:
                 recipe.report = lambda step: bar.advance(0, step)
                 recipe.cache = cache = ParsedFiles(self.store, self.engine)
+                recipe.history = history = RowHistory(self.store, cache, named)
                 with self.cluster(folder) as cluster:
                     parts = recipe.write_parts(self.engine, folder, config.rows_per_part, cluster.map)
                 if parts is not None:
@@ -170,7 +172,10 @@ class Pipeline:
             for note in notes:
                 log.info("features: %s", note)
             seconds = time.perf_counter() - started
-            return {"rows": rows, "notes": list(notes), "inputs": cache.files, "seconds": seconds}
+            if history.told is not None and history.told["note"]:
+                log.info("features: %s", history.told["note"])
+            told = {"history": history.told, "inputs": cache.files, "seconds": seconds}
+            return {"rows": rows, "notes": list(notes), **told}
 
         return Features(self, self.store.build("features", key, write))
 
@@ -235,9 +240,19 @@ class Features:
 
     @property
     def files(self) -> dict[str, int]:
-        """How many input files were `read`, and how many `reused` as they were parsed before."""
+        """How many input files were `read`, how many `reused` as they were parsed before, and, where there are any,
+        how many `carried`: not even looked into, because their rows were computed before."""
         states = [entry["state"] for entry in self.artifact.manifest.get("inputs", [])]
-        return {state: states.count(state) for state in ("read", "reused")}
+        known = ("read", "reused", *(["carried"] if "carried" in states else []))
+        return {state: states.count(state) for state in known}
+
+    @property
+    def history(self) -> dict[str, Any] | None:
+        """Of a recipe whose rows look back at earlier ones: how many rows were `reused` as an earlier run computed
+        them, how many `computed`, the key of that run's history (`from`), and a `note` where all were computed anew
+        although there was one. None for other recipes."""
+        told = self.artifact.manifest.get("history")
+        return None if told is None else dict(told)
 
     def parts(self, split: str) -> list[Path]:
         """Parquet files of a split, in row order.
