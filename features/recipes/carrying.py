@@ -89,7 +89,12 @@ def leading_steps(steps: Sequence[Configured], kept: Sequence[str]) -> int:
 
 
 def follow(
-    steps: Sequence[Configured], frame: Any, new: Any, finished: Any, before: RowsSoFar | None
+    steps: Sequence[Configured],
+    frame: Any,
+    new: Any,
+    finished: Any,
+    before: RowsSoFar | None,
+    report: Callable[[str], None] = lambda step: None,
 ) -> tuple[Any, dict[int, Past]]:
     """The frame after the steps, and what its finished rows leave behind.
 
@@ -105,6 +110,8 @@ def follow(
         bool array [N]: the rows that are finished by this run.
     before
         What earlier runs left.
+    report
+        Called with a word about each step when it is done.
 
     Raises
     ------
@@ -115,17 +122,18 @@ def follow(
     any_finished, done = bool(finished.any()), engine_of(frame).series(finished, frame)
     for position, step in enumerate(steps):
         assert isinstance(step, Operator)
-        if not isinstance(step, LooksBack):
+        earlier = before.pasts[position] if before is not None and isinstance(step, LooksBack) else None
+        if isinstance(step, LooksBack):
+            if earlier is not None:
+                step.require_later(frame, new, earlier)
+            if any_finished:
+                pasts[position] = step.leave(frame[done], earlier)
+            elif earlier is not None:
+                pasts[position] = earlier
+            frame = step(frame) if earlier is None else step.following(frame, earlier)
+        else:
             frame = step(frame)
-            continue
-        earlier = None if before is None else before.pasts[position]
-        if earlier is not None:
-            step.require_later(frame, new, earlier)
-        if any_finished:
-            pasts[position] = step.leave(frame[done], earlier)
-        elif earlier is not None:
-            pasts[position] = earlier
-        frame = step(frame) if earlier is None else step.following(frame, earlier)
+        report(", ".join(step.outputs[:2]))
     return frame, pasts
 
 
