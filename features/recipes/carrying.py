@@ -63,7 +63,13 @@ class History(Protocol):
         """What `find` gave does not fit; why."""
 
     def keep(
-        self, open_rows: Any, pasts: Mapping[int, Past], front: float, facts: Mapping[str, Any], made: Any, computed: int
+        self,
+        open_rows: Any,
+        pasts: Mapping[int, Past],
+        front: float,
+        facts: Mapping[str, Any],
+        made: Any,
+        computed: int,
     ) -> None:
         """Keep what this run leaves, fields as of `RowsSoFar`, behind what it found, if it did not refuse that.
 

@@ -22,7 +22,7 @@ from typing import Any
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.history.past import Past
 from gigabatch.features.recipes.carrying import RowsSoFar
-from gigabatch.pipeline.store.artifacts import MANIFEST, Artifact, ArtifactStore, artifacts_newest_first
+from gigabatch.pipeline.store.artifacts import MANIFEST, Artifact, ArtifactStore, artifacts_newest_first, put_aside
 from gigabatch.pipeline.store.files import share_file
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash, versions
 from gigabatch.pipeline.store.parsed_files import LIBRARIES, ParsedFiles
@@ -107,7 +107,7 @@ class RowHistory:
     def _misfit(self, manifest: Mapping[str, Any], ordered: bool) -> str | None:
         """Why what is kept cannot be used tonight; None where it can."""
         if manifest["way"] != self._way:
-            return "settings, code, libraries or a table of a step have changed since the last run"
+            return "what is kept of these files is of other settings, code, libraries or tables that are looked up"
         known = manifest["checksums"]
         gone = Counter(known) - Counter(self._checksums)
         if gone:
@@ -140,7 +140,13 @@ class RowHistory:
             self.told["note"] = f"All rows are computed again: {reason}."
 
     def keep(
-        self, open_rows: Any, pasts: Mapping[int, Past], front: float, facts: Mapping[str, Any], made: Any, computed: int
+        self,
+        open_rows: Any,
+        pasts: Mapping[int, Past],
+        front: float,
+        facts: Mapping[str, Any],
+        made: Any,
+        computed: int,
     ) -> None:
         """Keep what this run leaves; see `History`."""
         assert self.told is not None
@@ -183,7 +189,8 @@ class RowHistory:
                 "parts": sizes,
             }
 
-        self.store.build(STAGE, artifact_key(STAGE, {"files": self._checksums}, {"way": self._way}, ""), write)
+        named = {"files": self._checksums, "front": front, "facts": facts}
+        self.store.build(STAGE, artifact_key(STAGE, named, {"way": self._way}, ""), write)
 
     def _load(self, key: str) -> tuple[Artifact, RowsSoFar] | None:
         """What is kept under the key, or None where it is damaged, which is logged."""
@@ -212,7 +219,8 @@ class RowHistory:
                 state["facts"],
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("%s cannot be read (%s), so it is not used", folder, error)
+            log.warning("%s cannot be read (%s), so it is put aside and made again", folder, error)
+            put_aside(folder)
             return None
 
 

@@ -160,11 +160,13 @@ class AsOf(LooksBack):
             return stay
         xp = engine_of(rows).arrays
         groups = group_codes(rows, rows.head(0), self.by, "AsOf")[0]
-        groups = xp.where(engine_of(rows).array(rows[self.known_at].notna()), groups, -1)
+        # Among those alone that every later row knows of: one that lands tomorrow is not the last tonight.
+        groups = xp.where(engine_of(rows).array(rows[self.known_at].notna()) & ~stay, groups, -1)
         order = xp.lexsort(xp.stack([whole_values(rows[self.order], "AsOf"), known, groups]))
         last = xp.ones(len(order), dtype=bool)
         last[:-1] = groups[order[1:]] != groups[order[:-1]]
-        stay[order[last]] = True  # of each group the one that `Last` takes
+        last = order[last & (groups[order] >= 0)]
+        stay[last] = True
         return stay
 
     def compute_after(self, frame: Frame, settled: Mapping[str, Frame]) -> dict[str, Column]:

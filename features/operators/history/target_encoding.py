@@ -117,9 +117,7 @@ class TargetEncoding(LooksBack):
         known = all_trials > 0
         return {self.output: ratio(frame, hits + self.smoothing * prior, (trials + self.smoothing) * known)}
 
-    def _sums(
-        self, frame: Frame, events: Any, by: Sequence[str], settled: Mapping[str, Frame]
-    ) -> tuple[Any, Any]:
+    def _sums(self, frame: Frame, events: Any, by: Sequence[str], settled: Mapping[str, Frame]) -> tuple[Any, Any]:
         """int64 hits and trials before each row of `frame`, those of its own fold taken away."""
         hits, trials = self._before(frame, events, by, settled)
         if self.fold is None:
@@ -127,9 +125,7 @@ class TargetEncoding(LooksBack):
         own_hits, own_trials = self._before(frame, events, (*by, self.fold), settled)
         return hits - own_hits, trials - own_trials
 
-    def _before(
-        self, frame: Frame, events: Any, by: Sequence[str], settled: Mapping[str, Frame]
-    ) -> tuple[Any, Any]:
+    def _before(self, frame: Frame, events: Any, by: Sequence[str], settled: Mapping[str, Frame]) -> tuple[Any, Any]:
         gone = settled.get(_question(by))
         question = AsOfJoin(frame, events, by=by, query_time=self.at, event_time=self.at, settled=gone)
         return question.sum(self.hits), question.count() if self.trials is None else question.sum(self.trials)

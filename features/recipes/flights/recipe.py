@@ -137,9 +137,7 @@ class FlightsRecipe(Recipe):
                     self.history.refuse(str(error))
         return self._follow(engine, None, paths)
 
-    def _follow(
-        self, engine: str, before: RowsSoFar | None, paths: list[str]
-    ) -> tuple[Any, Schema, dict[str, int]]:
+    def _follow(self, engine: str, before: RowsSoFar | None, paths: list[str]) -> tuple[Any, Schema, dict[str, int]]:
         """`_rows_so_far`, given what an earlier run left and the files that it did not have."""
         raw = self.read(engine, paths)
         self.report("read")
@@ -155,7 +153,11 @@ class FlightsRecipe(Recipe):
         columns = self.schema(frame)
         done = engine_of(frame).series(finished, frame)
         known = frame["late"].notna()
-        typed = cast(frame[columns.names()], columns.dtypes(), "flights", nullable=set(columns.names("categorical")))
+        typed = frame
+        if self.history is not None:  # as they will be written, which is half as much to keep
+            typed = cast(
+                frame[columns.names()], columns.dtypes(), "flights", nullable=set(columns.names("categorical"))
+            )
         labelled = typed[known].reset_index(drop=True)
         whole = labelled if before is None else gathered(before, labelled)
         if self.history is not None:
@@ -185,9 +187,8 @@ class FlightsRecipe(Recipe):
         parts = [before.open.assign(**{NEW: False})]
         if fresh is not None:
             if bool((fresh["at"] < before.front).any()):
-                raise NotLater(
-                    f"a flight is due at minute {int(fresh['at'].min())}, before {before.front}, where finished ones end"
-                )
+                first = int(fresh["at"].min())
+                raise NotLater(f"a flight is due at minute {first}, before {before.front}, where finished ones end")
             parts.append(fresh)
         return engine_of(parts[0]).frames.concat(parts, ignore_index=True)
 

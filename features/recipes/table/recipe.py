@@ -333,7 +333,10 @@ class TableRecipe(Recipe):
         front = front_of(frame[time], 0)
         finished = module.array(frame[time] < front)
         read = {name for step in steps for name in step.inputs}.intersection(self.targets)
-        raw = {name: unused(f"raw__{name}", [*frame.columns, *self._workflow.columns_after(frame.columns)]) for name in read}
+        raw = {
+            name: unused(f"raw__{name}", [*frame.columns, *self._workflow.columns_after(frame.columns)])
+            for name in read
+        }
         labelled = frame.assign(
             **{raw[name]: frame[name] for name in read},
             **{name: row_labels(name, frame[name], self.targets[name]) for name in read},
