@@ -107,7 +107,7 @@ class AsOfJoin:
         self.own = (known, times) if exclude_self else None
         self.stop = self._search(at)
         self.settled = settled
-        self.settled_rows = None if settled is None else self._rows_of(settled, queries, by)
+        self.settled_rows: Any = None if settled is None else self._rows_of(settled, queries, by)
 
     def _rows_of(self, settled: Frame, queries: Frame, by: Sequence[str]) -> Any:
         """int64: the row of `settled` with each query's group, -1 for none."""

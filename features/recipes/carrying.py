@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
 from gigabatch.features.history.past import NotLater, Past
 from gigabatch.features.operators.base import Configured, Operator
 from gigabatch.features.operators.looking_back import LooksBack, looks_at_own_row
+from gigabatch.features.workflow.flow import place
 
 
 @dataclass(frozen=True)
@@ -129,16 +131,22 @@ def follow(
     for position, step in enumerate(steps):
         assert isinstance(step, Operator)
         earlier = before.pasts[position] if before is not None and isinstance(step, LooksBack) else None
-        if isinstance(step, LooksBack):
-            if earlier is not None:
-                step.require_later(frame, new, earlier)
-            if any_finished:
-                pasts[position] = step.leave(frame[done], earlier)
-            elif earlier is not None:
-                pasts[position] = earlier
-            frame = step(frame) if earlier is None else step.following(frame, earlier)
-        else:
-            frame = step(frame)
+        try:
+            if isinstance(step, LooksBack):
+                if earlier is not None:
+                    step.require_later(frame, new, earlier)
+                if any_finished:
+                    pasts[position] = step.leave(frame[done], earlier)
+                elif earlier is not None:
+                    pasts[position] = earlier
+            if isinstance(step, LooksBack) and earlier is not None:
+                frame = step.following(frame, earlier)
+            else:
+                frame = step(frame)
+        except NotLater:
+            raise
+        except DataError as error:
+            raise DataError(f"{place(steps, position)}: {error}") from error
         report(", ".join(step.outputs[:2]))
     return frame, pasts
 

@@ -23,7 +23,7 @@ from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.history.past import Past
 from gigabatch.features.recipes.carrying import RowsSoFar
 from gigabatch.pipeline.store.artifacts import MANIFEST, Artifact, ArtifactStore, artifacts_newest_first, put_aside
-from gigabatch.pipeline.store.files import share_file
+from gigabatch.pipeline.store.files import ArtifactError, share_file
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash, versions
 from gigabatch.pipeline.store.parsed_files import LIBRARIES, ParsedFiles
 
@@ -150,6 +150,8 @@ class RowHistory:
     ) -> None:
         """Keep what this run leaves; see `History`."""
         assert self.told is not None
+        if self._of(self._paths) != self._checksums:
+            raise ArtifactError("input files changed while they were read. Run again when they are complete.")
         found, engine = self._found, load_engine(self.files.engine)
         earlier = 0 if found is None else found[1].num_finished
         self.told |= {"reused": earlier, "computed": computed, "from": None if found is None else found[0].key}
@@ -159,11 +161,10 @@ class RowHistory:
         def write(folder: Path) -> dict[str, Any]:
             parts = [] if found is None else _parts(found[0].path)
             sizes = [] if found is None else list(found[0].manifest["parts"])
-            last, tail = made, []
-            while parts and sizes[-1] <= len(last) + sum(map(len, tail)):
-                tail.insert(0, engine.read_parquet(parts.pop()))
-                sizes.pop()
-            last = engine.frames.concat([*tail, made], ignore_index=True) if tail else made
+            last = made
+            while parts and sizes.pop() <= len(last):
+                last = engine.frames.concat([engine.read_parquet(parts.pop()), last], ignore_index=True)
+            sizes = [] if found is None else list(found[0].manifest["parts"])[: len(parts)]
             for number, part in enumerate(parts):
                 share_file(part, folder / _part_name(number))
             if len(last):

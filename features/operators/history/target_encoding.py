@@ -133,4 +133,4 @@ class TargetEncoding(LooksBack):
 
 def _question(by: Sequence[str]) -> str:
     """The name of the question by these keys."""
-    return json.dumps(list(by))
+    return json.dumps(list(by), allow_nan=False)

@@ -15,6 +15,7 @@ from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.store import row_history
 from gigabatch.pipeline.store.artifacts import ArtifactStore
+from gigabatch.pipeline.store.files import ArtifactError
 from gigabatch.pipeline.store.garbage import collect_artifacts
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
 from gigabatch.pipeline.store.row_history import RowHistory
@@ -315,6 +316,23 @@ def test_two_runs_at_once_and_one_that_is_killed_leave_whole_histories(two_night
     assert files == ["carried"] * 4 + ["reused"]  # the killed run had parsed it
 
 
+def test_a_file_that_changes_after_it_was_looked_up_is_refused(two_nights, monkeypatch):
+    two_nights.write(3, two_nights.rows.iloc[210:])
+    real = TableRecipe._follow
+
+    def follow(recipe, engine, steps, before, paths):
+        two_nights.write(3, two_nights.rows.iloc[210:299])  # before it is read, so that reading it sees one content
+        return real(recipe, engine, steps, before, paths)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableRecipe, "_follow", follow)
+        with pytest.raises(ArtifactError, match="input files changed while they were read"):
+            two_nights.night()
+    tables, told, _ = two_nights.night()
+    two_nights.require_equal(tables)
+    assert told["note"] is None
+
+
 def test_other_steps_are_another_history(two_nights):
     chosen = TableSettings(**settings_of(two_nights.raw, steps=FEW[:1], continuous=["x", "y", "x40"]))
     _, told, _ = two_nights.night(chosen)
@@ -365,6 +383,7 @@ def test_the_commands_say_what_was_reused_and_gc_leaves_one_history(tmp_path, ca
     assert len(list((artifacts / "features").glob("[0-9a-f]*"))) == 2
     assert len(list((artifacts / "history").glob("[0-9a-f]*"))) == 1
     assert len(list((artifacts / "parsed").glob("[0-9a-f]*"))) == 3  # carried files may have to be read again
+    capsys.readouterr()
     (raw / "d-1.csv").write_text((raw / "d-1.csv").read_text() + "\n")
     assert main(["features", "--config", str(config)]) == 0
     said = capsys.readouterr().out
