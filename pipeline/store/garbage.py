@@ -18,6 +18,7 @@ from gigabatch.pipeline.store.leases import USED, leases_held_still
 from gigabatch.pipeline.store.locks import folder_lock, remove_folder, remove_leftovers
 from gigabatch.pipeline.store.parsed_files import STAGE as PARSED
 from gigabatch.pipeline.store.parsed_files import parsed_in_use
+from gigabatch.pipeline.store.row_history import STAGE as HISTORY
 
 CHECKPOINTS = "checkpoints"
 LINKS = ("current", "previous", "latest")  # of `runs/pointers.py`, a room that builds on this one
@@ -94,7 +95,9 @@ def _last_used(root: Path, stages: Iterable[Path], keep: int, name: str | None =
     """Folders `<stage>/<key>` that `keep` of each stage and configuration leave; name: as of `collect_artifacts`."""
     _require_number(keep)
     kept: set[str] = set()
+    given = keep
     for stage in stages:
+        keep = min(given, 1) if stage.name == HISTORY else given  # each holds all that the ones before it do
         found = _checkpoints(stage) if stage.name == CHECKPOINTS else artifacts_newest_first(stage)
         there = [path.name for path in found]
         used: set[str] = set()
