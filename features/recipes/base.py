@@ -12,6 +12,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.row_bytes import RowBytes
 from gigabatch.features.reading.sources import FileCache, kept_files, read_files
+from gigabatch.features.recipes.carrying import History
 from gigabatch.features.schema import Schema
 from gigabatch.features.workflow.workflow import Workflow
 
@@ -178,6 +179,8 @@ class Recipe(ABC):
         """Files that are neither read nor among `inputs`, such as those in quarantine."""
         self.without: Mapping[str, Sequence[int]] = {}
         """Rows that are not read, for `read_files`; part of the artifact's key, too."""
+        self.history: History | None = None
+        """What earlier runs left of their rows, and where this one's are kept; None computes all rows."""
 
     @abstractmethod
     def inputs(self) -> list[str]:

@@ -83,6 +83,7 @@ from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_
 from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import folder_lock, own_folder, remove_leftovers, temporary_path
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
+from gigabatch.pipeline.store.row_history import RowHistory
 from gigabatch.pipeline.tracking import require_tracking, tell_champion, tell_run, training_callbacks
 from gigabatch.pipeline.training.callbacks import Callback, require_callbacks
 from gigabatch.pipeline.training.checkpoint import TrainingError
@@ -200,15 +201,17 @@ class Pipeline:
         recipe = recipe_class(config.recipe)(config.features)
         obey(config.runs / config.name, recipe, self.store.root, files)
         settings = {"recipe": config.recipe, "features": config.to_dict()["features"], "engine": self.engine}
+        # Where the files lie does not matter, what is in them does.
+        named = (
+            settings
+            | {"features": {k: v for k, v in settings["features"].items() if k != "path"}}
+            | ({"code": code} if (code := recipe.code()) else {})
+        )
         without = sorted((Path(path).name, list(rows)) for path, rows in recipe.without.items())
         key = artifact_key(
             "features",
             input_checksums(recipe.inputs(), self.store.root),
-            # Where the files lie does not matter, what is in them does.
-            settings
-            | {"features": {k: v for k, v in settings["features"].items() if k != "path"}}
-            | ({"code": code} if (code := recipe.code()) else {})
-            | ({"without": without} if without else {}),
+            named | ({"without": without} if without else {}),
             source_hash(SOURCES["features"]),
         )
 
@@ -217,6 +220,7 @@ class Pipeline:
             with progress(None, "features") as bar:
                 recipe.report = lambda step: bar.advance(0, step)
                 recipe.cache = cache = ParsedFiles(self.store, self.engine)
+                recipe.history = history = RowHistory(self.store, cache, named, recipe.without)
                 part_rows = self.part_rows(recipe.row_bytes)
                 with self.cluster(folder) as cluster:
                     parts = recipe.write_parts(self.engine, folder, part_rows, cluster.map)
@@ -231,10 +235,13 @@ class Pipeline:
             for note in notes:
                 log.info("features: %s", note)
             seconds = time.perf_counter() - started
+            if history.told is not None and history.told["note"]:
+                log.info("features: %s", history.told["note"])
             return {
                 "rows": rows,
                 "rows_per_part": part_rows,
                 "notes": list(notes),
+                "history": history.told,
                 "inputs": cache.files,
                 "seconds": seconds,
             }
@@ -311,9 +318,19 @@ class Features:
 
     @property
     def files(self) -> dict[str, int]:
-        """How many input files were `read`, and how many `reused` as they were parsed before."""
+        """How many input files were `read`, how many `reused` as they were parsed before, and, where there are any,
+        how many `carried`: not even looked into, because their rows were computed before."""
         states = [entry["state"] for entry in self.artifact.manifest.get("inputs", [])]
-        return {state: states.count(state) for state in ("read", "reused")}
+        known = ("read", "reused", *(["carried"] if "carried" in states else []))
+        return {state: states.count(state) for state in known}
+
+    @property
+    def history(self) -> dict[str, Any] | None:
+        """Of a recipe whose rows look back at earlier ones: how many rows were `reused` as an earlier run computed
+        them, how many `computed`, the key of that run's history (`from`), and a `note` where all were computed anew
+        although there was one. None for other recipes."""
+        told = self.artifact.manifest.get("history")
+        return None if told is None else dict(told)
 
     def parts(self, split: str) -> list[Path]:
         """Parquet files of a split, in row order.

@@ -18,6 +18,7 @@ from gigabatch.pipeline.store.leases import USED, leases_held_still
 from gigabatch.pipeline.store.locks import folder_lock, folder_size, remove_folder, remove_leftovers
 from gigabatch.pipeline.store.parsed_files import STAGE as PARSED
 from gigabatch.pipeline.store.parsed_files import parsed_in_use
+from gigabatch.pipeline.store.row_history import STAGE as HISTORY
 
 CHECKPOINTS = "checkpoints"
 LINKS = ("current", "previous", "latest")  # of `runs/pointers.py`, a room that builds on this one
@@ -138,7 +139,9 @@ def _last_used(
     coming: stages of which one less stays."""
     _require_number(keep)
     kept: set[str] = set()
+    given = keep
     for stage in stages:
+        keep = min(given, 1) if stage.name == HISTORY else given  # each holds all that the ones before it do
         found = _checkpoints(stage) if stage.name == CHECKPOINTS else artifacts_newest_first(stage)
         there = [path.name for path in found]
         used: set[str] = set()

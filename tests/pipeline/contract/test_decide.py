@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -271,3 +272,57 @@ def test_the_command_learns_checks_and_accepts(tmp_path, capsys, monkeypatch):
     assert main(["contract", "--config", str(path), "--accept", "day-006.csv"]) == 0
     assert main(["contract", "--config", str(path), "--check"]) == 0
     assert main(["contract", "--config", str(path), "--check", "--accept", "x"]) == 2
+
+
+def test_rows_with_a_history_are_carried_over_bad_files_and_dropped_rows(shop):
+    """Six days, then a bad file, bad rows that are dropped, and the bad file again when it was taken."""
+    hour = {"by": ["user"], "time": "at", "column": "price", "window": 3600, "statistic": "max", "output": "hour"}
+    rate = {"by": ["city"], "hits": "bought", "output": "rate", "at": "at"}
+    looks_back = {
+        "steps": [{"rolling": hour}, {"target_encoding": rate}],
+        "continuous": ["price", "hour", "rate"],
+        "inputs": {"price": "float64"},
+    }
+
+    learn_contract(shop.config(**looks_back))
+    edit(shop, "on_bad_rows: keep", "on_bad_rows: drop")
+
+    def tonight(day):
+        night(shop, day, **looks_back)
+        return Pipeline(shop.config(**looks_back)).features()
+
+    first = Pipeline(shop.config(**looks_back)).features()
+    assert first.history["computed"] == 12_000
+    (first_kept,) = (path.name for path in (shop.root / "artifacts" / "history").glob("[0-9a-f]*"))
+    bad = shop.write(6, shop_day(6).drop(columns="city"))
+    frame = shop_day(7)
+    frame.loc[[3, 900], "price"] = 9e6
+    dropped = shop.write(7, frame)
+    made = tonight(7)
+    assert made.history["note"] is None
+    assert made.history["computed"] == 1998 + 1  # the last row of the sixth day was open
+    assert made.files == {"read": 0, "reused": 1, "carried": 6}
+    state = read_state(shop.root / "runs" / "shop").files
+    assert (state[str(bad)].state, state[str(dropped)].dropped) == ("quarantined", (3, 900))
+    shop.write(8, shop_day(8))
+    made = tonight(8)
+    assert (made.history["note"], made.history["computed"]) == (None, 2001)
+    days = [*(shop_day(day) for day in range(6)), frame.drop(index=[3, 900]), shop_day(8)]
+    whole = pd.concat(days, ignore_index=True)
+    expected = np.full(len(whole), np.nan)
+    for _, own in whole.groupby("user"):
+        times, prices = own["at"].to_numpy(), own["price"].to_numpy()
+        earlier = (times[None, :] < times[:, None]) & (times[None, :] >= times[:, None] - 3600) & ~np.isnan(prices)
+        largest = np.where(earlier, prices, -np.inf).max(axis=1)
+        expected[own.index] = np.where(earlier.any(axis=1), largest, np.nan)
+    parts = [path for split in ("train", "valid", "test") for path in made.parts(split)]
+    found = pd.concat([pd.read_parquet(path) for path in parts], ignore_index=True)
+    assert found["row_number"].tolist() == list(range(len(whole)))
+    assert found["at"].tolist() == whole["at"].tolist()
+    np.testing.assert_allclose(found["hour"], expected, rtol=1e-6)
+
+    shop.write(6, shop_day(6))  # as it should have been: it lies before what was finished
+    accept(shop.config(**looks_back), "day-006.csv")
+    made = tonight(8)  # from the history of the first six days, the last that it comes behind
+    assert (made.history["note"], made.history["from"]) == (None, first_kept)
+    assert made.history["computed"] == 2000 + 1998 + 2000 + 1
