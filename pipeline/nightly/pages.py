@@ -56,6 +56,7 @@ LAST_NIGHTS = 30  # in charts
 MOST_LISTED = 400  # nights in the index
 MOST_LATE = 5  # pages of earlier lines that one night makes up for
 SLICES_SHOWN = 10
+LARGEST = 1e18  # in charts
 LEFT_SECONDS = 3600  # how old a temporary file is that nobody writes any more
 HEAD = 1000  # bytes of a page, in which stands whose it is
 ROLES = {"candidate": "new model", "current": "current model", "reference": "reference"}
@@ -69,6 +70,7 @@ KINDS: dict[Any, tuple[str, str, bool | None]] = {
     130: ("S", "stopped", False),
     143: ("S", "stopped", False),
 }
+ORDER = {"PSI": 0, "unseen": 1, "nulls": 2}  # of a column's measures
 STEPS = {
     "files and features": ("contract", "features"),
     "encode": ("encode",),
@@ -315,7 +317,8 @@ def _texts(value: Any) -> list[str]:
 
 
 def _number(value: Any) -> float:
-    return float(value) if is_number(value) else float("nan")
+    """NaN where it is none, or one that no chart could hold."""
+    return float(value) if is_number(value) and abs(value) < LARGEST else float("nan")
 
 
 def _moment(at: Any) -> str:
@@ -492,7 +495,14 @@ def _cards(bars: Mapping[str, Sequence[Bar]]) -> list[Card]:
     def badness(card: Card) -> tuple[int, float]:
         return _level(card.verdict), max(bar.value / max(bar.levels[1], 1e-12) for bar in card.bars)
 
-    cards = [Card(name, max((bar.verdict for bar in found), key=_level), found) for name, found in bars.items()]
+    cards = [
+        Card(
+            name,
+            max((bar.verdict for bar in found), key=_level),
+            sorted(found, key=lambda bar: ORDER.get(bar.measure, 9)),
+        )
+        for name, found in bars.items()
+    ]
     return sorted(cards, key=badness, reverse=True)
 
 

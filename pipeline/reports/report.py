@@ -6,6 +6,7 @@ data is left out.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +116,9 @@ def write_report(path: Path | str, data: ReportData) -> None:
     atomic_write(path, render_report(data).encode("utf-8", "replace"))
 
 
+@cache
 def template(name: str) -> Template:
-    """A page of this package."""
+    """A page of this package, compiled once."""
     loader = PackageLoader("gigabatch.pipeline.reports", "")
     jinja = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return jinja.get_template(name)
