@@ -134,7 +134,8 @@ def _recorded(night: Night) -> int:
             moment = append_record(home, "nightly", 128 + number, stopped_text(number), None, **_told(night))
             notify(night.config.nightly.notify, entry | _told(night))
             try:
-                _page(home, {"at": moment, **entry, **_told(night)}, night.material)
+                known = replace(night.material, encoded=None)  # for which it would wait
+                _page(home, {"at": moment, **entry, **_told(night)}, known)
             except KeyboardInterrupt:  # a second signal; the line is written
                 log.warning("the night's page was not written")
             raise Stopped(number, recorded=True) from error

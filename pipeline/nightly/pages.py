@@ -34,6 +34,7 @@ from gigabatch.pipeline.contract.state import FileEntry, read_state
 from gigabatch.pipeline.display import about_seconds, is_number
 from gigabatch.pipeline.nightly.comparison import MORE_IS_BETTER, Seen
 from gigabatch.pipeline.nightly.findings import MIN_ROWS, Findings, findings
+from gigabatch.pipeline.nightly.start import AS_CONFIGURED
 from gigabatch.pipeline.reports.charts import Chart, Curves, calibration_chart, curves_chart, stacked_chart
 from gigabatch.pipeline.reports.night import Bar, Card, Gain, NightPage, Part, Section, Square, render_night
 from gigabatch.pipeline.runs.record import read_records
@@ -59,7 +60,7 @@ SLICES_SHOWN = 10
 LARGEST = 1e18  # in charts
 LEFT_SECONDS = 3600  # how old a temporary file is that nobody writes any more
 HEAD = 1000  # bytes of a page, in which stands whose it is
-ROLES = {"candidate": "new model", "current": "current model", "reference": "reference"}
+ROLES = {"current": "current model", "candidate": "new model", "reference": "reference"}  # in order of their colours
 # By exit code: a letter for the row of nights, a word, and whether it is good; what else there is was a failure.
 KINDS: dict[Any, tuple[str, str, bool | None]] = {
     0: ("P", "promoted", True),
@@ -416,6 +417,9 @@ def _start(entry: Mapping[str, Any]) -> list[Part]:
         "cold": "Cold: a new model on the ids of an earlier run",
         "anew": "Anew: new ids and a new model",
     }.get(str(start.get("how")), str(start.get("how")))
+    why = str(start.get("why"))
+    if why == AS_CONFIGURED:
+        how, why = "It began as the configuration says", "nightly.start, preprocess.from, train.start_from"
     names = {
         "rows": "rows trained on",
         "new": "later than those of the start",
@@ -425,13 +429,15 @@ def _start(entry: Mapping[str, Any]) -> list[Part]:
         "gone": "rows of the start that are gone",
     }
     facts = {text: window[name] for name, text in names.items() if is_number(window.get(name))}
-    return [Part(items=[f"{how} ({start.get('why')})."], facts=facts)]
+    return [Part(items=[f"{how} ({why})."], facts=facts)]
 
 
 def _drift(entry: Mapping[str, Any], material: Material) -> list[Part]:
     decision, churn = material.decision, None
-    if material.encoded is not None:
-        churn = material.encoded.churn
+    try:
+        churn = None if material.encoded is None else material.encoded.churn
+    except Exception as error:  # what it could not write has failed the night itself
+        log.warning("the night's page is without the churn of its train split: %s", error)
     parts = []
     ticks = "The first tick of a bar warns, the second is drift; what chance explains is neither."
     for kind, found in (decision.drift or {}).items() if decision is not None else ():
@@ -474,9 +480,9 @@ def churn_cards(churn: Churn) -> list[Card]:
         if item.stability is not None:
             found.append(("PSI", item.stability.psi, limits.psi_moderate, limits.psi_large))
             chance = item.stability.psi <= item.stability.noise
-        found.append(("nulls", item.null_rate - item.null_rate_old, limits.null_rate, limits.null_rate))
+        found.append(("nulls", abs(item.null_rate - item.null_rate_old), limits.null_rate, limits.null_rate))
         if isinstance(item, CategoryChurn):
-            rise = item.unseen_rate - item.unseen_rate_expected
+            rise = max(item.unseen_rate - item.unseen_rate_expected, 0.0)
             found.append(("unseen", rise, limits.unseen_rate, limits.unseen_rate))
         elif item.mean_shift is not None:
             found.append(("mean", abs(item.mean_shift), limits.mean_shift, limits.mean_shift))
@@ -528,7 +534,9 @@ def _slices(found: Findings | None) -> list[Part]:
 
 def _calibration(found: Findings | None) -> list[Part]:
     drawn = [
-        calibration_chart({ROLES[role]: item for role, item in models.items()}, f"calibration{number}", target)
+        calibration_chart(
+            {text: models[role] for role, text in ROLES.items() if role in models}, f"calibration{number}", target
+        )
         for number, (target, models) in enumerate((found.calibration if found else {}).items())
     ]
     return [Part(charts=drawn)]

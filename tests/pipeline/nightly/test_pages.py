@@ -314,6 +314,17 @@ def test_charts_leave_out_nights_of_another_metric(monkeypatch):
     assert drawn["rows"][1].lines["trained on"][-1] == 40
 
 
+def test_packed_rows_that_could_not_be_written_leave_a_page(tmp_path, caplog):
+    class Lost:
+        @property
+        def churn(self):
+            raise OSError("no space left")
+
+    page = written(tmp_path, night(0, FAILED), Material(encoded=Lost()))
+    assert "The night failed: run a stays the current model." in page.words
+    assert "no space left" in caplog.text
+
+
 def sections_of(path: Path) -> list[str]:
     return [name for name in Page(path.read_text()).ids() if name in SECTIONS]
 
@@ -340,6 +351,7 @@ def test_nights_that_promote_keep_and_refuse_have_their_pages(finished):
     assert re.search(r"AUC [+-]0\.\d{4} \([+-]0\.\d{4} to [+-]0\.\d{4}\)", text)
     assert line["bound"] < line["gain"] < line["upper"]
     assert f'href="../{line["run"]}/report.html"' in text
+    assert "It began as the configuration says" in text
     assert line["splits"] == {"train": 4800, "valid": 600, "test": 600}
     bad = write_day(finished.raw, 2, 600)
     bad.write_bytes(b"")
