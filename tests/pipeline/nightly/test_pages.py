@@ -25,6 +25,7 @@ from gigabatch.pipeline.nightly.pages import Material, churn_cards, drift_cards,
 from gigabatch.pipeline.reports.charts import Calibration
 from gigabatch.pipeline.runs.record import append_record
 from gigabatch.pipeline.stopping import Stopped
+from gigabatch.pipeline.store.garbage import collect_runs
 from gigabatch.pipeline.store.locks import folder_lock
 from tests.pipeline.reports.test_report import Page
 from tests.pipeline.tiny_recipe import write_day
@@ -195,6 +196,14 @@ def test_where_no_hard_link_can_be_made_nothing_is_written_over_either(tmp_path,
     assert "first" in (tmp_path / "nights/2026-11-01.html").read_text()
     assert "second" in (tmp_path / "nights/2026-11-01-2.html").read_text()
     assert [name for name in os.listdir(tmp_path / "nights") if name.startswith(".")] == []
+
+
+def test_retention_leaves_the_pages(tmp_path):
+    home = tmp_path / "clicks"
+    written(home, night(0))
+    collect_runs(tmp_path, 0)
+    assert sorted(os.listdir(home / "nights")) == ["2026-11-01.html", "index.html"]
+    assert (home / "nightly.html").is_file()
 
 
 def test_what_a_killed_night_left_is_removed_when_nobody_can_be_writing_it(tmp_path):
