@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,10 @@ from gigabatch.pipeline.evaluation.evaluate import choose_metric
 from gigabatch.pipeline.export.export import export_bundle
 from gigabatch.pipeline.nightly.comparison import MORE_IS_BETTER, Comparison, Judged, Other, compare
 from gigabatch.pipeline.nightly.notify import notify, require_notice
+from gigabatch.pipeline.nightly.pages import LAST, Material, write_night
 from gigabatch.pipeline.nightly.reference import keep_champions, reference_of
 from gigabatch.pipeline.nightly.start import WARM, tonight
 from gigabatch.pipeline.nightly.times import refuse_future
-from gigabatch.pipeline.reports.report import ReportData, write_report
 from gigabatch.pipeline.runs.find import home_of
 from gigabatch.pipeline.runs.pointers import RunError, current_run, read_pointers, require_links
 from gigabatch.pipeline.runs.promote import block_of, promote
@@ -76,12 +77,14 @@ class Night:
     """A night on its way, and what its line of nightly.jsonl will tell beside the outcome.
 
     steps: seconds of each step that was begun, and whether a stage's artifact was there already and how large it is.
+    material: of its page.
     """
 
     config: RunConfig
     home: Path
     told: dict[str, Any] = field(default_factory=dict)
     steps: dict[str, dict[str, Any]] = field(default_factory=dict)
+    material: Material = field(default_factory=Material)
 
     @contextmanager
     def step(self, name: str) -> Iterator[dict[str, Any]]:
@@ -108,11 +111,13 @@ def run_nightly(config: str | Path, overrides: Sequence[str] = ()) -> int:
     home = home_of(loaded)
     try:
         with folder_lock(home / "nightly.lock"):
-            return _recorded(Night(loaded, home))
+            return _recorded(Night(loaded, home, material=Material(loaded.nightly)))
     except ArtifactError as error:
         text = f"Failed: {error}"
-        append_record(home, "nightly", FAILED, text, None)
-        notify(loaded.nightly.notify, {"exit_code": FAILED, "decision": text, "run": None})
+        moment = append_record(home, "nightly", FAILED, text, None)
+        entry = {"exit_code": FAILED, "decision": text, "run": None}
+        notify(loaded.nightly.notify, entry)
+        _page(home, {"at": moment, **entry}, Material(loaded.nightly))
         print(text)
         return FAILED
 
@@ -126,8 +131,13 @@ def _recorded(night: Night) -> int:
     except (Exception, KeyboardInterrupt) as error:
         if number := stopped_by(error):
             entry = {"exit_code": 128 + number, "decision": stopped_text(number), "run": None}
-            append_record(home, "nightly", 128 + number, stopped_text(number), None, **_told(night))
+            moment = append_record(home, "nightly", 128 + number, stopped_text(number), None, **_told(night))
             notify(night.config.nightly.notify, entry | _told(night))
+            try:
+                known = replace(night.material, encoded=None)  # for which it would wait
+                _page(home, {"at": moment, **entry, **_told(night)}, known)
+            except KeyboardInterrupt:  # a second signal; the line is written
+                log.warning("the night's page was not written")
             raise Stopped(number, recorded=True) from error
         if not isinstance(error, ValueError):
             log.exception("nightly")
@@ -140,7 +150,7 @@ def _recorded(night: Night) -> int:
     settle(home)
     entry = {"at": moment, "exit_code": outcome.code, "decision": outcome.text, "run": run, **found}
     after = {
-        f"{home / 'nightly.html'} could not be written": lambda: _show(home, outcome, moment),
+        f"{home / LAST} could not be written": lambda: _show(night, outcome, entry),
         "nobody could be told": lambda: notify(night.config.nightly.notify, entry),
         "old runs and artifacts could not be removed": lambda: _tidy(night),
     }
@@ -223,7 +233,7 @@ def _night(night: Night) -> Outcome:
         with night.step("features") as step:
             features = pipeline.features()
             step |= _size(features.artifact)
-        night.told["data"] = _data(pipeline)
+        night.told |= {"data": _data(pipeline), "splits": features.rows}
         config, how, why = tonight(config, current_run(home), features.schema, decision.cold)
         night.told["start"] = {"how": how, "why": why}
         log.info("tonight's training starts %s: %s", how, why)
@@ -233,6 +243,7 @@ def _night(night: Night) -> Outcome:
         with night.step("encode") as step:
             encoded = features.encode()
             step |= _size(encoded.artifact)
+        night.material.encoded = encoded
         if how == WARM and (window := encoded.window) is not None:
             night.told["window"] = window.counts()
     except NothingNew as error:
@@ -259,7 +270,7 @@ def _night(night: Night) -> Outcome:
                 None if run is None else other_model(pipeline, run) for run in (candidate.path, current, reference)
             ]
             assert others[0] is not None
-            judged = compare(features, others[0], *others[1:])
+            judged = compare(features, others[0], *others[1:], look=partial(night.material.look, home=home))
     except DataError as error:
         return Outcome(REFUSED, f"Data refused: {error}", candidate)
     outcome = judge(config, judged, candidate, first=current is None)
@@ -299,7 +310,7 @@ def require_times(features: Features) -> None:
 
 def _files(night: Night) -> Decision:
     """Check the new raw files and write down which of them are read; the line tells it."""
-    decision = decide(night.config, check_new(night.config))
+    night.material.decision = decision = decide(night.config, check_new(night.config))
     night.told["files"] = {
         "accepted": list(decision.accepted), "quarantined": list(decision.quarantined),
         "warnings": list(decision.warnings),
@@ -459,24 +470,19 @@ def _tidy(night: Night) -> None:
         log.info("removed %d old runs and artifacts, %s bytes", len(removed), f"{freed:,}")
 
 
-def _show(home: Path, outcome: Outcome, moment: str) -> None:
-    """The comparison as a table, and the night's report."""
-    rows = _rows(outcome.judged) if outcome.judged else []
-    if rows:
-        render_table(rows, "Nightly")
-    if outcome.candidate:
-        summary = outcome.candidate.summary
-        report = ReportData(
-            name=f"{summary['name']} nightly",
-            run_id=summary["id"],
-            created_utc=moment,
-            decision=outcome.text,
-            promoted=outcome.code == PROMOTED,
-            comparison=rows,
-            metrics={name: summary[name] for name in ("auc", "logloss", "ece", "mrr")},
-            notes=summary["notes"],
-        )
-        write_report(home / "nightly.html", report)
+def _show(night: Night, outcome: Outcome, entry: dict[str, Any]) -> None:
+    """The comparison as a table, and the night's page."""
+    if outcome.judged:
+        render_table(_rows(outcome.judged), "Nightly")
+    write_night(night.home, entry, night.material)
+
+
+def _page(home: Path, entry: dict[str, Any], material: Material) -> None:
+    """The page of a night that ends here; one that cannot be written changes nothing of it."""
+    try:
+        write_night(home, entry, material)
+    except Exception:
+        log.exception("%s could not be written", home / LAST)
 
 
 def _rows(judged: Judged) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.config.config import RunConfig, WindowSettings
 
 WARM, COLD, ANEW = "warm", "cold", "anew"
+AS_CONFIGURED = "as the configuration says"
 
 
 def tonight(
@@ -37,7 +38,7 @@ def tonight(
     """
     settings = config.nightly
     if settings.start == COLD or config.preprocess.from_ or config.train.start_from:
-        return config, ANEW, "as the configuration says"
+        return config, ANEW, AS_CONFIGURED
     if current is None:
         return config, ANEW, "no run is current"
     bundle = load_bundle(current / "model")
