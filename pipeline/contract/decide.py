@@ -176,7 +176,7 @@ def new_files(config: RunConfig) -> list[NewFile]:
     """
     place = _Place(config)
     state, there, kinds = read_state(place.home), place.there(), place.kinds()
-    known = state.known(there)
+    known, state = state.known(there), state.moved(there)
     return [
         NewFile(path, kinds[path], checksum, state.files.get(same_file(path)))
         for path, checksum in there.items()
@@ -208,8 +208,10 @@ def check_new(config: RunConfig, now: float | None = None) -> list[FileReport]:
     if not new:
         return []
     place = _Place(config)
-    contract, state = place.contract(), read_state(place.home)
+    contract, there = place.contract(), place.there()
+    state = read_state(place.home).moved(there)
     accepted = Accepted({path: item for path, item in state.files.items() if item.state == ACCEPTED})
+    accepted.gone = frozenset(accepted.files.keys() - {name for name, _ in state.known(there).values()})
     kinds = {kind.name: kind for kind in place.recipe.raw_files()}
     for name in {item.kind for item in new}:
         entries = state.of_kind(name)
@@ -261,9 +263,9 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         good = [item for item in reports if item.accepted]
         bad = [item for item in reports if not item.accepted]
         refused = _refusals(contract, kinds, state, there, good, bad)
-        moved = {name: path for path, (name, _) in state.known(there).items()}
-        files = {same_file(moved.get(name, name)): entry for name, entry in state.files.items()}
-        before = {name: replace(state, files=files).of_kind(name) for name in kinds}
+        state = state.moved(there)
+        before = {name: state.of_kind(name) for name in kinds}
+        files = {name: entry for name, entry in state.files.items() if name not in {item.instead_of for item in good}}
         files |= {same_file(item.path): _entry(item, kinds[item.kind]) for item in reports}
         after = FilesState(files)
         found = _drifts(place, contract, kinds, before, after, good)
@@ -480,7 +482,7 @@ def _drifts(
             fresh = item.measured.statistics if fresh is None else fresh.merge(item.measured.statistics)
         assert fresh is not None
         old = place.statistics(kind, before[name]) if before[name] else None
-        replaced = any(same_file(item.path) in before[name] for item in new)
+        replaced = any(same_file(item.path) in before[name] or item.instead_of for item in new)
         if old is not None and old.rows and (fresh.categories or fresh.numbers):
             terms: KindTerms | None = contract.files.get(name) if contract is not None else None
             own = {column: item.drift for column, item in terms.columns.items() if item.drift} if terms else {}
