@@ -35,7 +35,7 @@ from gigabatch.pipeline.export.export import export_bundle
 from gigabatch.pipeline.nightly.comparison import MORE_IS_BETTER, Comparison, Judged, Other, compare
 from gigabatch.pipeline.nightly.notify import notify, require_notice
 from gigabatch.pipeline.nightly.reference import keep_champions, reference_of
-from gigabatch.pipeline.nightly.start import WARM, tonight
+from gigabatch.pipeline.nightly.start import COLD, WARM, tonight
 from gigabatch.pipeline.nightly.times import refuse_future
 from gigabatch.pipeline.reports.report import ReportData, write_report
 from gigabatch.pipeline.runs.find import home_of
@@ -241,7 +241,9 @@ def _night(night: Night) -> Outcome:
         with night.step("encode") as step:
             encoded = features.encode()
             step |= _size(encoded.artifact)
-        if how == WARM and (window := encoded.window) is not None:
+        if how == WARM and encoded.cold_note:
+            night.told["start"] = {"how": COLD, "why": encoded.cold_note}
+        elif how == WARM and (window := encoded.window) is not None:
             night.told["window"] = window.counts()
     except NothingNew as error:
         return Outcome(KEPT, f"Kept: nothing new. {error}")
@@ -252,9 +254,12 @@ def _night(night: Night) -> Outcome:
         step |= _size(trained)
     with night.step("evaluate"):
         candidate = encoded.publish(trained, promote=False)
-    current, reason = current_run(home), block_of(read_pointers(home), candidate.path)
-    if reason:
+    current, pointers = current_run(home), read_pointers(home)
+    if reason := block_of(pointers, candidate.path):
         return Outcome(KEPT, f"Kept: {reason}", candidate)
+    for start in pipeline.starts:  # rolled back while the night trained, maybe for what no metric shows
+        if reason := block_of(pointers, start.path):
+            return Outcome(KEPT, f"Kept: it goes on from a run that may not be promoted: {reason}", candidate)
     if current is not None and current == candidate.path.resolve():
         return Outcome(KEPT, "Kept: nothing changed, the current model is the one of today's data.", candidate)
     if current is not None and weights_of(current) == weights_of(candidate.path):
@@ -276,7 +281,7 @@ def _night(night: Night) -> Outcome:
             _store_vectors(features, candidate)
             _export(config, candidate)
         pending = {"run": candidate.path.name, "at": now(), "text": outcome.text}
-        write_json(home / PENDING, pending | _compared(outcome))
+        write_json(home / PENDING, pending | {"start": night.told["start"]} | _compared(outcome))
         promote(home, candidate.path, current)
         tell_champion(config, candidate.path)
     return outcome
