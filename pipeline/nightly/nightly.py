@@ -38,7 +38,7 @@ from gigabatch.pipeline.nightly.reference import keep_champions, reference_of
 from gigabatch.pipeline.nightly.start import COLD, WARM, tonight
 from gigabatch.pipeline.nightly.times import refuse_future
 from gigabatch.pipeline.reports.report import ReportData, write_report
-from gigabatch.pipeline.runs.find import home_of
+from gigabatch.pipeline.runs.find import home_of, run_link
 from gigabatch.pipeline.runs.pointers import RunError, current_run, read_pointers, require_links
 from gigabatch.pipeline.runs.promote import block_of, promote
 from gigabatch.pipeline.runs.record import append_record, now, read_records
@@ -50,6 +50,7 @@ from gigabatch.pipeline.store.artifacts import Artifact
 from gigabatch.pipeline.store.files import ArtifactError, write_json
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums
+from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import folder_lock
 from gigabatch.pipeline.tracking import tell_champion
 from gigabatch.pipeline.training.window import NothingNew
@@ -437,6 +438,7 @@ def _tidy(night: Night) -> None:
     """Remove what `nightly.keep` does not keep, of this configuration's own."""
     keep, config, home = night.config.nightly.keep, night.config, night.home
     keep_champions(home, config.nightly.reference_nights)
+    leases = _named_starts(config)  # held while others are removed
     removed: list[Path] = []
     freed = 0
     if keep.runs is not None:
@@ -445,8 +447,21 @@ def _tidy(night: Night) -> None:
     if keep.artifacts is not None:
         folders, size = collect_artifacts(config.artifacts, keep.artifacts, config.name)
         removed, freed = removed + folders, freed + size
+    del leases
     if removed:
         log.info("removed %d old runs and artifacts, %s bytes", len(removed), f"{freed:,}")
+
+
+def _named_starts(config: RunConfig) -> list[Lease]:
+    """Leases of the runs and artifacts that the configuration itself names as starts, which tomorrow needs, too."""
+    found = []
+    for name in (config.preprocess.from_, config.train.start_from):
+        path = None if name is None else run_link(config, name).resolve()
+        for root in (config.runs, config.artifacts):
+            if path is not None and path.is_relative_to(root.resolve()):
+                found.append(lease := Lease(root))
+                lease.add("/".join(path.relative_to(root.resolve()).parts[:2]))
+    return found
 
 
 def _show(home: Path, outcome: Outcome, moment: str) -> None:

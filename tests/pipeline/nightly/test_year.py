@@ -218,6 +218,27 @@ def test_young_runs_stay_and_those_of_other_names_are_not_touched(tmp_path):
     assert collect_artifacts(tmp_path / "nowhere", 1, "x") == ([], 0)
 
 
+def test_what_the_configuration_starts_from_stays_on_the_disk(tmp_path):
+    runs, artifacts = tmp_path / "runs" / "x", tmp_path / "artifacts"
+    for age, name in enumerate("abcd"):
+        for folder in (runs / name, artifacts / "encode" / name):
+            (folder / "preprocessor").mkdir(parents=True)
+            (folder / "manifest.json").write_text("{}")
+            os.utime(folder, (time.time() - age * 86_400,) * 2)
+            mark = artifacts / ".used" / "x" / "encode" / name
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+            os.utime(mark, (time.time() - age * 86_400,) * 2)
+    config = RunConfig(
+        name="x", recipe="flights", runs=runs.parent, artifacts=artifacts, train={"start_from": "d"},
+        preprocess={"from": str(artifacts / "encode" / "c" / "preprocessor")},
+        nightly={"keep": {"runs": 1, "artifacts": 1}},
+    )  # fmt: skip
+    nightly._tidy(nightly.Night(config, runs))
+    assert sorted(path.name for path in runs.iterdir() if not path.name.startswith(".")) == ["a", "d"]
+    assert sorted(path.name for path in (artifacts / "encode").iterdir()) == ["a", "c"]
+
+
 def test_a_format_that_cannot_be_written_fails_the_night_before_it_promotes(finished):
     before = (finished.home / "current").resolve()
     write_day(finished.raw, 1, 600)
