@@ -284,6 +284,8 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         pending = state.pending or {"accepted": [], "quarantined": [], "cold": [], "warnings": []}
         fresh = {"accepted": accepted, "quarantined": quarantined, "cold": cold, "warnings": warnings}
         told_now = {key: list(dict.fromkeys([*pending[key], *values])) for key, values in fresh.items()}
+        held = {name for name, item in files.items() if item.state == QUARANTINED} & present
+        told_now["quarantined"] = [name for name in told_now["quarantined"] if name in held]  # a person may have come
         if refused:
             return Decision(refused=tuple(refused), warnings=tuple(told_now["warnings"]), drift=found)
         for item in reports:

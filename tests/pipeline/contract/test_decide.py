@@ -91,8 +91,19 @@ def test_a_corrected_file_is_checked_again(learned):
     path = learned.write(6, shop_day(6).assign(price=9e6))
     night(learned, 6)
     learned.write(6, shop_day(6))
-    assert night(learned, 6).accepted == (str(path),)
+    decision = night(learned, 6)
+    assert (decision.accepted, decision.quarantined) == ((str(path),), ())
     assert rows(learned) == 7 * 2000
+
+
+def test_a_night_after_bad_files_that_a_person_took_or_removed_is_not_told_of_them(learned):
+    """It was refused once more, since no new file was good."""
+    taken, removed = (learned.write(day, shop_day(day).assign(price=9e6)) for day in (6, 7))
+    assert night(learned, 7).quarantined == (str(taken), str(removed))
+    accept(learned.config(), taken.name)
+    assert night(learned, 7).quarantined == (str(removed),)
+    removed.unlink()
+    assert night(learned, 7).quarantined == ()
 
 
 def test_bad_rows_are_dropped_counted_and_written_down(learned):
