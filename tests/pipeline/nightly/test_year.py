@@ -133,7 +133,7 @@ def test_a_night_compares_with_the_reference_on_the_same_rows_and_its_line_tells
     found = night["against_reference"]["clicked"]
     assert (found["current"], found["rows"]) == (pytest.approx(auc, abs=1e-9), night["rows"])
     assert found["candidate"] == night["candidate"]
-    assert set(night["steps"]) == {"features", "encode", "train", "evaluate", "compare", "store"}
+    assert set(night["steps"]) == {"contract", "features", "encode", "train", "evaluate", "compare", "store"}
     assert night["steps"]["train"]["bytes"] > 0
     assert night["steps"]["train"]["seconds"] > 0
     assert night["data"]["files"] == 3
