@@ -180,7 +180,7 @@ def new_files(config: RunConfig) -> list[NewFile]:
     """
     place = _Place(config)
     state, there, kinds = read_state(place.home), place.there(), place.kinds()
-    known = state.known(there)
+    known, state = state.known(there), state.moved(there)
     return [
         NewFile(path, kinds[path], checksum, state.files.get(same_file(path)))
         for path, checksum in there.items()
@@ -212,8 +212,10 @@ def check_new(config: RunConfig, now: float | None = None) -> list[FileReport]:
     if not new:
         return []
     place = _Place(config)
-    contract, state = place.contract(), read_state(place.home)
+    contract, there = place.contract(), place.there()
+    state = read_state(place.home).moved(there)
     accepted = Accepted({path: item for path, item in state.files.items() if item.state == ACCEPTED})
+    accepted.gone = frozenset(accepted.files.keys() - {name for name, _ in state.known(there).values()})
     kinds = {kind.name: kind for kind in place.recipe.raw_files()}
     for name in {item.kind for item in new}:
         entries = state.of_kind(name)
@@ -267,9 +269,9 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         good = [item for item in reports if item.accepted]
         bad = [item for item in reports if not item.accepted]
         refused = _refusals(contract, kinds, state, there, good, bad)
-        moved = {name: path for path, (name, _) in state.known(there).items()}
-        files = {same_file(moved.get(name, name)): entry for name, entry in state.files.items()}
-        before = {name: replace(state, files=files).of_kind(name) for name in kinds}
+        state = state.moved(there)
+        before = {name: state.of_kind(name) for name in kinds}
+        files = {name: entry for name, entry in state.files.items() if name not in {item.instead_of for item in good}}
         files |= {same_file(item.path): _entry(item, kinds[item.kind]) for item in reports}
         after = FilesState(files)
         found = _drifts(place, contract, kinds, before, after, good, write)
@@ -288,6 +290,8 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         pending = state.pending or {"accepted": [], "quarantined": [], "cold": [], "warnings": []}
         fresh = {"accepted": accepted, "quarantined": quarantined, "cold": cold, "warnings": warnings}
         told_now = {key: list(dict.fromkeys([*pending[key], *values])) for key, values in fresh.items()}
+        held = {name for name, item in files.items() if item.state == QUARANTINED} & present
+        told_now["quarantined"] = [name for name in told_now["quarantined"] if name in held]  # a person may have come
         if refused:
             return Decision(refused=tuple(refused), warnings=tuple(told_now["warnings"]), drift=found)
         after = replace(after, pending=told_now)
@@ -489,7 +493,7 @@ def _drifts(
             fresh = item.measured.statistics if fresh is None else fresh.merge(item.measured.statistics)
         assert fresh is not None
         old = place.statistics(kind, before[name]) if before[name] else None
-        replaced = any(same_file(item.path) in before[name] for item in new)
+        replaced = any(same_file(item.path) in before[name] or item.instead_of for item in new)
         if old is not None and old.rows and (fresh.categories or fresh.numbers):
             terms: KindTerms | None = contract.files.get(name) if contract is not None else None
             own = {column: item.drift for column, item in terms.columns.items() if item.drift} if terms else {}

@@ -37,9 +37,9 @@ from gigabatch.pipeline.nightly.comparison import MORE_IS_BETTER, Comparison, Ju
 from gigabatch.pipeline.nightly.notify import notify, require_notice
 from gigabatch.pipeline.nightly.pages import LAST, Material, write_night
 from gigabatch.pipeline.nightly.reference import keep_champions, reference_of
-from gigabatch.pipeline.nightly.start import WARM, tonight
+from gigabatch.pipeline.nightly.start import COLD, WARM, tonight
 from gigabatch.pipeline.nightly.times import refuse_future
-from gigabatch.pipeline.runs.find import home_of
+from gigabatch.pipeline.runs.find import home_of, run_link
 from gigabatch.pipeline.runs.pointers import RunError, current_run, read_pointers, require_links
 from gigabatch.pipeline.runs.promote import block_of, promote
 from gigabatch.pipeline.runs.record import append_record, now, read_records
@@ -51,6 +51,7 @@ from gigabatch.pipeline.store.artifacts import Artifact
 from gigabatch.pipeline.store.files import ArtifactError, write_json
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums
+from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import folder_lock
 from gigabatch.pipeline.tracking import tell_champion
 from gigabatch.pipeline.training.window import NothingNew
@@ -244,7 +245,9 @@ def _night(night: Night) -> Outcome:
             encoded = features.encode()
             step |= _size(encoded.artifact)
         night.material.encoded = encoded
-        if how == WARM and (window := encoded.window) is not None:
+        if how == WARM and encoded.cold_note:
+            night.told["start"] = {"how": COLD, "why": encoded.cold_note}
+        elif how == WARM and (window := encoded.window) is not None:
             night.told["window"] = window.counts()
     except NothingNew as error:
         return Outcome(KEPT, f"Kept: nothing new. {error}")
@@ -255,9 +258,12 @@ def _night(night: Night) -> Outcome:
         step |= _size(trained)
     with night.step("evaluate"):
         candidate = encoded.publish(trained, promote=False)
-    current, reason = current_run(home), block_of(read_pointers(home), candidate.path)
-    if reason:
+    current, pointers = current_run(home), read_pointers(home)
+    if reason := block_of(pointers, candidate.path):
         return Outcome(KEPT, f"Kept: {reason}", candidate)
+    for start in pipeline.starts:  # rolled back while the night trained, maybe for what no metric shows
+        if reason := block_of(pointers, start.path):
+            return Outcome(KEPT, f"Kept: it goes on from a run that may not be promoted: {reason}", candidate)
     if current is not None and current == candidate.path.resolve():
         return Outcome(KEPT, "Kept: nothing changed, the current model is the one of today's data.", candidate)
     if current is not None and weights_of(current) == weights_of(candidate.path):
@@ -281,7 +287,7 @@ def _night(night: Night) -> Outcome:
             _store_vectors(features, candidate)
             _export(config, candidate)
         pending = {"run": candidate.path.name, "at": now(), "text": outcome.text}
-        write_json(home / PENDING, pending | _compared(outcome))
+        write_json(home / PENDING, pending | {"start": night.told["start"]} | _compared(outcome))
         promote(home, candidate.path, current)
         tell_champion(config, candidate.path)
     return outcome
@@ -458,6 +464,7 @@ def _tidy(night: Night) -> None:
     """Remove what `nightly.keep` does not keep, of this configuration's own."""
     keep, config, home = night.config.nightly.keep, night.config, night.home
     keep_champions(home, config.nightly.reference_nights)
+    leases = _named_starts(config)  # held while others are removed
     removed: list[Path] = []
     freed = 0
     if keep.runs is not None:
@@ -466,8 +473,21 @@ def _tidy(night: Night) -> None:
     if keep.artifacts is not None:
         folders, size = collect_artifacts(config.artifacts, keep.artifacts, config.name)
         removed, freed = removed + folders, freed + size
+    del leases
     if removed:
         log.info("removed %d old runs and artifacts, %s bytes", len(removed), f"{freed:,}")
+
+
+def _named_starts(config: RunConfig) -> list[Lease]:
+    """Leases of the runs and artifacts that the configuration itself names as starts, which tomorrow needs, too."""
+    found = []
+    for name in (config.preprocess.from_, config.train.start_from):
+        path = None if name is None else run_link(config, name).resolve()
+        for root in (config.runs, config.artifacts):
+            if path is not None and path.is_relative_to(root.resolve()):
+                found.append(lease := Lease(root))
+                lease.add("/".join(path.relative_to(root.resolve()).parts[:2]))
+    return found
 
 
 def _show(night: Night, outcome: Outcome, entry: dict[str, Any]) -> None:

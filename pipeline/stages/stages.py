@@ -47,6 +47,7 @@ from gigabatch.pipeline.config.config import RunConfig, WholeTrainSettings, load
 from gigabatch.pipeline.contract.state import FilesState, obey
 from gigabatch.pipeline.display import html_table, progress
 from gigabatch.pipeline.evaluation.checks import missing_shares
+from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
 from gigabatch.pipeline.machine import available_memory, free_memory, resolve_device, tell_of_compilation
 from gigabatch.pipeline.runs.find import FoundRun, find_run, home_of, run_link
@@ -580,6 +581,9 @@ class Encoded:
         loss = target_loss(self.features.schema, config.train.losses).description
         try:
             start.require_unchanged(preprocessor, spec, loss)
+            targets = start.bundle.schema.targets, self.features.schema.targets
+            if labels := [*changed_labels(*targets, Run(found.path).summary["config"], config.to_dict())]:
+                raise ChangedError(f"train.start_from: run {found.id} cannot be carried over: {' '.join(labels)}")
         except ChangedError as error:
             if config.train.changed == "refuse":
                 raise
@@ -596,6 +600,11 @@ class Encoded:
             Where `train.start_from` names no run that can be used, or one that does not fit (`train.changed`).
         """
         return self._warm_start[0]
+
+    @property
+    def cold_note(self) -> str:
+        """Why the training starts cold where `train.start_from` asks for a start, as a sentence; else empty."""
+        return self._warm_start[1]
 
     @cached_property
     def window(self) -> Window | None:
@@ -705,7 +714,7 @@ class Encoded:
         """The trained bundle and metrics.jsonl as an artifact. A run that was killed goes on from its checkpoint."""
         pipeline, config, start = self.features.pipeline, self.config, self.warm_start
         if start is None and not config.train.epochs:
-            raise TrainingError(f"train.epochs=0: there is nothing to start from. {self._warm_start[1]}")
+            raise TrainingError(f"train.epochs=0: there is nothing to start from. {self.cold_note}")
         key = self.train_key
         work = pipeline.store.root / CHECKPOINTS / key
         pipeline.store.use(CHECKPOINTS, key)
@@ -741,8 +750,8 @@ class Encoded:
         require_positives(config, preprocessor)
         loss = target_loss(self.features.schema, settings.losses)
         spec, start, window = model_spec(preprocessor, config), self.warm_start, self.window
-        if self._warm_start[1]:
-            log.warning("train.start_from: %s", self._warm_start[1])
+        if self.cold_note:
+            log.warning("train.start_from: %s", self.cold_note)
         if start is not None:
             spec = start.spec_after(spec)
         source, rows = self.train_source(), self._resident("train")
@@ -793,8 +802,8 @@ class Encoded:
             told["started"] = start.lineage | {"moments": carried.moments, "columns": carried.columns}
             told["started"] |= {} if window is None else {"window": window.counts()}
             told["notes"] = [carried.note()] + ([] if window is None else [window.note()])
-        elif self._warm_start[1]:
-            told["notes"] = [self._warm_start[1]]
+        elif self.cold_note:
+            told["notes"] = [self.cold_note]
         trained.record = replace(trained.record, trained=seen)
         workflow = self.features.workflow
         if workflow is not None:

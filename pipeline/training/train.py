@@ -244,7 +244,8 @@ def train_model(
                 done.seconds = earlier_seconds + time.perf_counter() - started
                 save_checkpoint(checkpoint, state, done)
 
-    require_a_trained_step(done)
+    if num_steps:  # with epochs 0 nothing was to be trained
+        require_a_trained_step(done)
     epochs = done.step // steps_per_epoch
     if epochs < settings.epochs:
         log.info(

@@ -92,8 +92,19 @@ def test_a_corrected_file_is_checked_again(learned):
     path = learned.write(6, shop_day(6).assign(price=9e6))
     night(learned, 6)
     learned.write(6, shop_day(6))
-    assert night(learned, 6).accepted == (str(path),)
+    decision = night(learned, 6)
+    assert (decision.accepted, decision.quarantined) == ((str(path),), ())
     assert rows(learned) == 7 * 2000
+
+
+def test_a_night_after_bad_files_that_a_person_took_or_removed_is_not_told_of_them(learned):
+    """It was refused once more, since no new file was good."""
+    taken, removed = (learned.write(day, shop_day(day).assign(price=9e6)) for day in (6, 7))
+    assert night(learned, 7).quarantined == (str(taken), str(removed))
+    accept(learned.config(), taken.name)
+    assert night(learned, 7).quarantined == (str(removed),)
+    removed.unlink()
+    assert night(learned, 7).quarantined == ()
 
 
 def test_bad_rows_are_dropped_counted_and_written_down(learned):
@@ -234,6 +245,42 @@ def test_files_that_lie_elsewhere_now_are_the_same_files(learned):
     files = read_state(learned.root / "runs" / "shop").files
     assert {os.path.dirname(path) for path in files} == {str(learned.raw)}
     assert files[str(learned.raw / bad.name)].state == "quarantined"
+
+
+def test_an_accepted_file_may_be_renamed_compressed_or_corrected(learned):
+    """None of its rows is lost, and none counts twice in what later rows are held against."""
+    (learned.raw / "day-001.csv").rename(learned.raw / "old-1.csv")
+    (learned.raw / "day-002.csv").unlink()
+    packed = learned.write("day-002.csv.gz", shop_day(2))
+    corrected = learned.write(3, shop_day(3).assign(price=5.0))
+    decision = night(learned, 6)
+    assert decision.quarantined == ()
+    assert decision.accepted == (str(packed), str(corrected))
+    assert rows(learned) == 6 * 2000
+    assert not any("rows are lost" in text for text in decision.warnings)
+    learned.write(6, shop_day(6))
+    again = night(learned, 6)
+    assert again.drift["all"].rows_old == 6 * 2000
+    assert rows(learned) == 7 * 2000
+
+
+def test_one_file_alone_takes_the_place_of_one_that_is_gone(learned):
+    (learned.raw / "day-001.csv").unlink()
+    for name in ("a.csv", "b.csv"):
+        learned.write(name, shop_day(1))
+    assert night(learned, 6).quarantined == (str(learned.raw / "b.csv"),)
+    assert rows(learned) == 6 * 2000
+
+
+def test_names_that_move_on_each_day_are_those_of_the_same_files(learned):
+    """As log.1, which is log.2 tomorrow."""
+    for day in range(5, -1, -1):
+        (learned.raw / f"day-{day:03d}.csv").rename(learned.raw / f"day-{day + 1:03d}.csv")
+    newest = learned.write(0, shop_day(6))
+    decision = night(learned, 6)
+    assert (decision.accepted, decision.quarantined) == ((str(newest),), ())
+    assert rows(learned) == 7 * 2000
+    assert decision.drift["all"].rows_old == 6 * 2000
 
 
 def test_what_cannot_even_be_opened_is_in_quarantine(learned):

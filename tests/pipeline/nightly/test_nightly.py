@@ -528,6 +528,16 @@ def test_a_class_that_the_train_split_does_not_know_is_refused_too(kinds):
     assert "target 'kind': class(es) 'e' of the test split are not in the train split" in night["decision"]
 
 
+def test_a_warm_night_refuses_a_class_that_is_new_too(kinds):
+    config, home, path = kinds
+    rows = pd.concat([kinds_of(0), kinds_of(1)])
+    rows.assign(kind=rows["kind"].where((rows["at"] < 100_000) | (rows["signal"] < 1), "d")).to_csv(path, index=False)
+    assert run_nightly(config, ["nightly.start=warm"]) == REFUSED
+    night = json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])
+    assert "target 'kind': class(es) 'd' of the train split are new to the model" in night["decision"]
+    assert "train" not in night["steps"]
+
+
 def test_a_folder_in_place_of_a_link_fails_before_any_work(finished):
     """A night was trained and compared before its promotion could not move the link."""
     run = (finished.home / "current").resolve()

@@ -20,8 +20,10 @@ from gigabatch.pipeline.nightly import nightly
 from gigabatch.pipeline.nightly.comparison import Comparison, Floor, Judged
 from gigabatch.pipeline.nightly.nightly import PENDING, judge, run_nightly, settle
 from gigabatch.pipeline.nightly.reference import champions, keep_champions, reference_of
+from gigabatch.pipeline.nightly.start import warm_nights
 from gigabatch.pipeline.runs.promote import rollback
 from gigabatch.pipeline.runs.record import append_record
+from gigabatch.pipeline.stages import stages
 from gigabatch.pipeline.stages.run import Run
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
@@ -131,7 +133,7 @@ def test_a_night_compares_with_the_reference_on_the_same_rows_and_its_line_tells
     found = night["against_reference"]["clicked"]
     assert (found["current"], found["rows"]) == (pytest.approx(auc, abs=1e-9), night["rows"])
     assert found["candidate"] == night["candidate"]
-    assert set(night["steps"]) == {"features", "encode", "train", "evaluate", "compare", "store"}
+    assert set(night["steps"]) == {"contract", "features", "encode", "train", "evaluate", "compare", "store"}
     assert night["steps"]["train"]["bytes"] > 0
     assert night["steps"]["train"]["seconds"] > 0
     assert night["data"]["files"] == 3
@@ -216,6 +218,27 @@ def test_young_runs_stay_and_those_of_other_names_are_not_touched(tmp_path):
     assert collect_artifacts(tmp_path / "nowhere", 1, "x") == ([], 0)
 
 
+def test_what_the_configuration_starts_from_stays_on_the_disk(tmp_path):
+    runs, artifacts = tmp_path / "runs" / "x", tmp_path / "artifacts"
+    for age, name in enumerate("abcd"):
+        for folder in (runs / name, artifacts / "encode" / name):
+            (folder / "preprocessor").mkdir(parents=True)
+            (folder / "manifest.json").write_text("{}")
+            os.utime(folder, (time.time() - age * 86_400,) * 2)
+            mark = artifacts / ".used" / "x" / "encode" / name
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+            os.utime(mark, (time.time() - age * 86_400,) * 2)
+    config = RunConfig(
+        name="x", recipe="flights", runs=runs.parent, artifacts=artifacts, train={"start_from": "d"},
+        preprocess={"from": str(artifacts / "encode" / "c" / "preprocessor")},
+        nightly={"keep": {"runs": 1, "artifacts": 1}},
+    )  # fmt: skip
+    nightly._tidy(nightly.Night(config, runs))
+    assert sorted(path.name for path in runs.iterdir() if not path.name.startswith(".")) == ["a", "d"]
+    assert sorted(path.name for path in (artifacts / "encode").iterdir()) == ["a", "c"]
+
+
 def test_a_format_that_cannot_be_written_fails_the_night_before_it_promotes(finished):
     before = (finished.home / "current").resolve()
     write_day(finished.raw, 1, 600)
@@ -297,6 +320,54 @@ def test_columns_that_changed_are_refused_by_name_or_begin_anew_by_choice(finish
     assert run_nightly(finished.config, [*changed, "train.changed=cold"]) == PROMOTED
     assert nights(finished)[-1]["start"]["how"] == "anew"
     assert "min_count" in nights(finished)[-1]["start"]["why"]
+
+
+def test_a_model_that_changed_is_trained_cold_by_choice_and_the_line_says_so(finished):
+    run_nightly(finished.config, WARM)
+    write_day(finished.raw, 1, 900)
+    assert run_nightly(finished.config, [*WARM, "model.layers=[4]", "train.changed=cold"]) == PROMOTED
+    start = nights(finished)[-1]["start"]
+    assert start["how"] == "cold"
+    assert "model.layers" in start["why"]
+    assert "window" not in nights(finished)[-1]
+
+
+def test_what_goes_on_from_a_run_that_is_rolled_back_meanwhile_is_kept_out(finished, monkeypatch):
+    first = (finished.home / "current").resolve()
+    write_day(finished.raw, 1, 900)
+    assert run_nightly(finished.config, WARM) == PROMOTED
+    second = (finished.home / "current").resolve()
+    write_day(finished.raw, 2, 900)
+    fit = stages.Encoded.fit_model
+
+    def fit_and_roll_back(encoded):
+        made = fit(encoded)
+        rollback(load_config(finished.config))
+        return made
+
+    monkeypatch.setattr(stages.Encoded, "fit_model", fit_and_roll_back)
+    assert run_nightly(finished.config, WARM) == KEPT
+    assert (finished.home / "current").resolve() == first
+    said = nights(finished)[-1]["decision"]
+    assert said.startswith(f"Kept: it goes on from a run that may not be promoted: run {second.name} was rolled back")
+
+
+def test_nights_that_kept_their_model_out_count_until_a_cold_one(tmp_path):
+    def line(how, code=KEPT, run="a"):
+        append_record(tmp_path, "nightly", code, "x", run, start={"how": how, "why": ""})
+
+    assert warm_nights(tmp_path) is None
+    append_record(tmp_path, "promote", 0, "by hand", "a")
+    line("cold")
+    assert warm_nights(tmp_path) == 0
+    for _ in range(3):
+        line("warm")
+    line("warm", code=20)
+    line("warm", run=None)  # nothing new: nothing was trained
+    line("warm", code=PROMOTED)
+    assert warm_nights(tmp_path) == 4
+    line("anew")
+    assert warm_nights(tmp_path) == 0
 
 
 @pytest.fixture
