@@ -129,7 +129,8 @@ def our_step(
     model = TabularModel(inputs, TabularSettings(widths, dropout, embedding_widths=WIDTHS)).to(table.device)
     model.folded = folded
     if torch_masks:
-        for block in model.layers[:-1]:
+        for block in list(model.layers)[:-1]:
+            assert isinstance(block, nn.Sequential)
             block[-1] = nn.Dropout(dropout)
     loader = BatchLoader(BatchDataset(table, batch_size, shuffle=True, drop_last=True), device=table.device)
     moved = build_optimizer(model, optimizer, lr=1e-3, **settings)

@@ -218,7 +218,13 @@ class Preprocessor:
         require_same_inputs((self.schema, self.settings), (schema, settings), layouts, flags)
         return replace(self, schema=schema, settings=settings)
 
-    def grow(self, parts: Sequence[Any], thresholds: Thresholds | None = None, scheduler: Any = "threads") -> Churn:
+    def grow(
+        self,
+        parts: Sequence[Any],
+        thresholds: Thresholds | None = None,
+        scheduler: Any = "threads",
+        refresh_scales: bool = False,
+    ) -> Churn:
         """Learn from a whole table, which may hold rows that this one knows: no id moves, and no row counts twice.
 
         Values that it does not know and the table holds `min_count` times get the next ids, by descending count, ties
@@ -232,6 +238,9 @@ class Preprocessor:
             As for `fit`: all of the table; one pass over it.
         thresholds
             From when on a difference is flagged.
+        refresh_scales
+            Whether fills and scales become those of the table, for a model that is trained anew: medians within 1 % of
+            their value (`Fill.error`), the rest exactly. Which columns have an indicator stays.
 
         Returns
         -------
@@ -264,16 +273,18 @@ class Preprocessor:
             name: grown_vocabulary(vocabulary, new.categories[name], self.settings.category(name))
             for name, vocabulary in start.vocabularies.items()
         }
-        return self._grown(start, new, vocabularies, thresholds)
+        return self._grown(start, new, vocabularies, thresholds, refresh_scales)
 
-    def grow_pack(self, parts: Sequence[Any], thresholds: Thresholds | None = None) -> tuple[list[Any], Churn]:
+    def grow_pack(
+        self, parts: Sequence[Any], thresholds: Thresholds | None = None, refresh_scales: bool = False
+    ) -> tuple[list[Any], Churn]:
         """Call `grow`, and then `pack` for each of the parts, which are read once and stay in memory meanwhile.
 
         States and rows are those of the two calls; it is faster, because distinct values are found once.
 
         Parameters
         ----------
-        parts, thresholds
+        parts, thresholds, refresh_scales
             As for `grow`.
 
         Returns
@@ -282,6 +293,9 @@ class Preprocessor:
             What `pack` gives for each part, and what `grow` gives.
         """
         start, frames = self._start, self._read_whole(parts, "grow by")
+        if refresh_scales:  # rows can only be packed when the fills are known
+            report = self.grow(frames, thresholds, refresh_scales=True)
+            return [self.pack(frame) for frame in frames], report
         categories, floats = self._fit_columns(frames, self._grow_column, FitContinuousStatistics)
         packed = self._packed_parts(frames, categories)  # first: where a label is none, nothing has changed
         found = {name: state for name, (state, _) in categories.items()}
@@ -441,8 +455,9 @@ class Preprocessor:
         new: Statistics,
         vocabularies: dict[str, Vocabulary],
         thresholds: Thresholds | None,
+        refresh_scales: bool = False,
     ) -> Churn:
-        after = grown(start, new, vocabularies)
+        after = grown(start, new, vocabularies, refresh_scales)
         report = self._churn(start, new, thresholds)
         if after is not start:
             self._become(after)

@@ -112,15 +112,20 @@ def updated(
     return Learned(vocabularies, fills, scales, statistics, version)
 
 
-def grown(old: Learned, new: Statistics, vocabularies: dict[str, Vocabulary]) -> Learned:
+def grown(old: Learned, new: Statistics, vocabularies: dict[str, Vocabulary], refresh_scales: bool = False) -> Learned:
     """The next version, from statistics of a whole table; see the module's docstring.
 
-    vocabularies: what `grown_vocabulary` makes of each column's. `old` itself comes back where nothing would change.
+    vocabularies: what `grown_vocabulary` makes of each column's. refresh_scales: whether fills and scales become the
+    table's, as of `updated`. `old` itself comes back where nothing would change.
     """
     if new.rows == 0:
         raise DataError("grow: the train split has no rows. There is nothing to learn from.")
     longer = any(len(item.values) > len(old.vocabularies[name].values) for name, item in vocabularies.items())
-    if not longer and old.statistics.equals(new):
+    fills, scales = old.fills, old.scales
+    if refresh_scales:
+        fills = {name: _refilled(fill, new.numbers[name]) for name, fill in fills.items()}
+        scales = {name: new.numbers[name].filled_scale(fills[name].value) for name in scales}
+    if not longer and old.statistics.equals(new) and (fills, scales) == (old.fills, old.scales):
         return old
     number = old.version.number + 1
     categories = {
@@ -128,7 +133,8 @@ def grown(old: Learned, new: Statistics, vocabularies: dict[str, Vocabulary]) ->
         for name, state in new.categories.items()
     }
     version = Version(number, checksum(old), (*old.version.rows, new.rows), counted_from=number)
-    return replace(old, vocabularies=vocabularies, statistics=replace(new, categories=categories), version=version)
+    statistics = replace(new, categories=categories)
+    return Learned(vocabularies, fills, scales, statistics, version)
 
 
 def grown_vocabulary(vocabulary: Vocabulary, new: CategoryStatistics, category: Categorify) -> Vocabulary:

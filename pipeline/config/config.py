@@ -109,6 +109,8 @@ class PreprocessSettings(PreprocessorSettings):
     from_
         In YAML `from`: the fitted preprocessor to grow (docs/refit.md), by a run: `current`, `previous`, `latest` or an
         id; or by a folder: of a run, of an artifact of `encode` or `update`, of an import, or its own. None: a new fit.
+    refresh_scales
+        With `from`: fills and scales of tonight's train split, for a model that is trained anew. Otherwise they stay.
 
     Examples
     --------
@@ -118,6 +120,7 @@ class PreprocessSettings(PreprocessorSettings):
     """
 
     from_: Annotated[str | None, Field(alias="from", min_length=1)] = None
+    refresh_scales: bool = False
 
     @property
     def encoding(self) -> PreprocessorSettings:
@@ -267,9 +270,9 @@ class TrainSettings(Settings):
                 "schedule_settings",
                 lambda: build_schedule(self.schedule, self.lr_max or 1.0, LONGEST_RUN, **self.schedule_settings),
             )
-        for key, found in (("epochs", self.epochs == 0), ("window", self.window is not None)):
+        for asking, found in (("epochs", self.epochs == 0), ("window", self.window is not None)):
             if found and self.start_from is None:
-                raise ValueError(f"{key}: this asks for a start, and start_from names none")
+                raise ValueError(f"{asking}: this asks for a start, and start_from names none")
         if self.batch_size is not None and self.batch_size < 2 * self.accumulate_steps:
             raise ValueError(
                 f"accumulate_steps: {self.accumulate_steps} pieces of a batch of {self.batch_size} rows have fewer "

@@ -6,6 +6,7 @@ import fnmatch
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from gigabatch.features.errors import DataError
@@ -15,7 +16,7 @@ from gigabatch.features.refit.statistics import Statistics
 from gigabatch.pipeline.contract.clock import shown
 from gigabatch.pipeline.contract.drift import class_shares
 from gigabatch.pipeline.contract.measure import Bad, Measured, RowRule, file_columns, measure_file
-from gigabatch.pipeline.contract.state import FileEntry
+from gigabatch.pipeline.contract.state import NO_CHECKSUM, FileEntry
 from gigabatch.pipeline.contract.terms import Contract, ContractError, KindTerms
 
 DAY = 86_400.0
@@ -155,10 +156,14 @@ def check_file(
         time_unit, max_future_seconds = terms.unit or "none", contract.max_future_seconds
     mine = same_file(path)
     others = {name: item for name, item in accepted.files.items() if item.kind == kind.name and name != mine}
-    if twin := next((name for name, item in others.items() if checksum and item.checksum == checksum), None):
+    if twin := next(
+        (name for name, item in others.items() if checksum not in ("", NO_CHECKSUM) and item.checksum == checksum), None
+    ):
         return FileReport(
             path, kind.name, False, (f"{path}: its content is that of {twin}, which was accepted.",), checksum=checksum
         )
+    if "://" not in path and Path(path).is_dir():
+        return FileReport(path, kind.name, False, (f"input {path}: it is a directory, no file.",), checksum=checksum)
     limit = (time.time() if now is None else now) + max_future_seconds
     rules = _rules(kind, terms, contract, path, others, limit)
     drops = contract is not None and contract.on_bad_rows == "drop" and not kind.blocks
@@ -166,7 +171,7 @@ def check_file(
     try:
         found = measure_file(kind, engine, path, cache, rules, drop, time_unit)
     except (DataError, OSError) as error:
-        text = f"{error}{_hint(kind, terms, engine, path)}"
+        text = f"{'' if path in str(error) else f'input {path}: '}{error}{_hint(kind, terms, engine, path)}"
         return FileReport(path, kind.name, False, (text,), checksum=checksum)
     reasons: list[str] = []
     warnings: list[str] = []
@@ -176,7 +181,7 @@ def check_file(
         reasons.append(f"{path}: it holds the same {found.rows:,} rows as {twin}, which was accepted.")
     before = accepted.files.get(mine)
     if before is not None and before.rows is not None:
-        if found.rows < (1 - MOST_LOST) * before.rows:
+        if contract is not None and found.rows < (1 - MOST_LOST) * before.rows:
             reasons.append(f"{path}: it was accepted with {before.rows:,} rows and now holds {found.rows:,}.")
         else:
             warnings.append(f"{path}: it has changed since it was accepted ({before.rows:,} rows, now {found.rows:,}).")
@@ -218,17 +223,18 @@ def check_files(
     for path in paths:
         checksum = checksums.get(path, "")
         report = check_file(contract, recipe, path, Accepted(known.files, statistics), checksum=checksum, **options)
-        if report.accepted and report.measured is not None:
-            keys = [(report.kind, f"{report.measured.fingerprint:016x}"), (report.kind, checksum or path)]
+        found = report.measured
+        if report.accepted and found is not None:
+            keys = [(report.kind, f"{found.fingerprint:016x}"), (report.kind, checksum or path)]
             twin = next((seen[key] for key in keys if key in seen), None)
             if twin is not None:
-                text = f"{path}: it holds the same {report.measured.rows:,} rows as {twin}, which came with it."
+                text = f"{path}: it holds the same {found.rows:,} rows as {twin}, which came with it."
                 report = FileReport(
-                    path, report.kind, False, (text,), report.warnings, (), report.measured, checksum
+                    path, report.kind, False, (text,), report.warnings, (), found, checksum
                 )  # fmt: skip
             else:
                 seen |= dict.fromkeys(keys, path)
-                before, fresh = statistics.get(report.kind), report.measured.statistics
+                before, fresh = statistics.get(report.kind), found.statistics
                 statistics[report.kind] = fresh if before is None else before.merge(fresh)
         reports.append(report)
     return reports

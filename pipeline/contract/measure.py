@@ -183,7 +183,7 @@ def measure_file(
             masks = {rule: _mask(kind, rule, frame, times, unit) for rule in rules}
             bad = {rule: _bad(kind, rule, mask, frame, times) for rule, mask in masks.items()}
             hit = [mask for rule, mask in masks.items() if bad[rule].rows]
-            union = functools.reduce(operator.or_, hit) if hit else None
+            union: Any = functools.reduce(operator.or_, hit) if hit else None
             count = 0 if union is None else int(union.sum())
             if 0 < count <= drop * len(raw):
                 examples = _examples(raw, union, {rule: mask for rule, mask in masks.items() if bad[rule].rows})

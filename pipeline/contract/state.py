@@ -12,11 +12,12 @@ from typing import Any
 from gigabatch.features.reading.sources import same_file
 from gigabatch.features.recipes.base import Recipe
 from gigabatch.pipeline.contract.terms import ContractError
-from gigabatch.pipeline.store.files import write_json
+from gigabatch.pipeline.store.files import ArtifactError, write_json
 from gigabatch.pipeline.store.keys import input_checksums, text_checksum
 
 FORMAT = 1
 FILES = "files.json"
+NO_CHECKSUM = "unreadable"
 ACCEPTED, QUARANTINED = "accepted", "quarantined"
 
 
@@ -157,9 +158,20 @@ def write_state(home: Path, state: FilesState) -> None:
 
 
 def checksums_of(paths: Iterable[str], root: Path) -> dict[str, str]:
-    """Checksum by path. root: the store, which keeps those of files that stay the same."""
-    paths = list(dict.fromkeys(paths))
-    return dict(zip(paths, input_checksums(paths, root).values(), strict=True))
+    """Checksum by path, `NO_CHECKSUM` of one that cannot be read, such as a folder or a file of another user.
+
+    root: the store, which keeps those of files that stay the same.
+    """
+    paths, found = list(dict.fromkeys(paths)), {}
+    try:
+        return dict(zip(paths, input_checksums(paths, root).values(), strict=True))
+    except (OSError, ArtifactError):  # which of them?
+        for path in paths:
+            try:
+                (found[path],) = input_checksums([path], root).values()
+            except (OSError, ArtifactError):
+                found[path] = NO_CHECKSUM
+    return found
 
 
 def obey(home: Path, recipe: Recipe, root: Path) -> None:

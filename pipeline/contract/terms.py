@@ -244,7 +244,7 @@ def flow(value: Any) -> str:
         return quoted(value)
     if isinstance(value, float) and not math.isfinite(value):
         return ".nan" if value != value else ".inf" if value > 0 else "-.inf"
-    return json.dumps(value)
+    return json.dumps(value, allow_nan=False)
 
 
 WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
@@ -369,7 +369,7 @@ def _levels(raw: Any, path: Path, where: str) -> dict[str, tuple[float, float]]:
 
 
 def _class(name: Any) -> str:
-    return name if isinstance(name, str) else json.dumps(name)
+    return name if isinstance(name, str) else json.dumps(name, allow_nan=False)
 
 
 def _same_columns(path: Path, found: Mapping[str, KindTerms], kinds: Iterable[RawFiles]) -> None:

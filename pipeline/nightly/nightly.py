@@ -269,6 +269,8 @@ def _night(night: Night) -> Outcome:
     except DataError as error:
         return Outcome(REFUSED, f"Data refused: {error}", candidate)
     outcome = judge(config, judged, candidate, first=current is None)
+    if put_aside := _quarantine(decision):
+        outcome = replace(outcome, text=f"{outcome.text} {put_aside}")
     if outcome.code == PROMOTED:
         with night.step("store"):
             _store_vectors(features, candidate)
@@ -430,7 +432,8 @@ def _tidy(night: Night) -> None:
     """Remove what `nightly.keep` does not keep, of this configuration's own."""
     keep, config, home = night.config.nightly.keep, night.config, night.home
     keep_champions(home, config.nightly.reference_nights)
-    removed, freed = [], 0
+    removed: list[Path] = []
+    freed = 0
     if keep.runs is not None:
         young = None if keep.days is None else keep.days * 86_400
         removed, freed = collect_runs(config.runs, keep.runs, config.name, young)

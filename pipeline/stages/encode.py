@@ -66,13 +66,15 @@ def fit(preprocessor: Preprocessor, engine: str, parts: Sequence[Part], cluster:
     return preprocessor.fit_pack(found)
 
 
-def grow(preprocessor: Preprocessor, engine: str, parts: Sequence[Part], cluster: Cluster) -> tuple[list[Any], Churn]:
+def grow(
+    preprocessor: Preprocessor, engine: str, parts: Sequence[Part], cluster: Cluster, refresh_scales: bool
+) -> tuple[list[Any], Churn]:
     """As `fit` for a preprocessor that is fitted already and learns what is new; and how the parts differ from what it
-    knew."""
+    knew. refresh_scales: as of `Preprocessor.grow`."""
     found: list[tuple[str, Part]] = [(engine, path) for path in parts]
     if len(found) > 1 or cluster.distributed:
-        return [], preprocessor.grow(found, scheduler=cluster.scheduler)
-    return preprocessor.grow_pack(found)
+        return [], preprocessor.grow(found, scheduler=cluster.scheduler, refresh_scales=refresh_scales)
+    return preprocessor.grow_pack(found, refresh_scales=refresh_scales)
 
 
 def write_churn(report: Churn, folder: Path) -> None:

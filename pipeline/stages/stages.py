@@ -357,7 +357,9 @@ class Features:
                 if start is None:
                     packed = fit(preprocessor, engine, together["train"], cluster)
                 else:
-                    packed, report = grow(preprocessor, engine, together["train"], cluster)
+                    packed, report = grow(
+                        preprocessor, engine, together["train"], cluster, config.preprocess.refresh_scales
+                    )
                 preprocessor.save(folder / PREPROCESSOR)
                 if report is not None:
                     write_churn(report, folder)
@@ -389,7 +391,9 @@ class Features:
     def _encode_key(self, start: str | None) -> str:
         """Of the encode artifact; start: checksum of the preprocessor that is grown, wherever it lies."""
         inputs = {"features": self.artifact.key} | ({} if start is None else {"start": start})
-        settings = {"preprocess": asdict(self.pipeline.config.preprocess.encoding), "engine": self.pipeline.engine}
+        chosen = self.pipeline.config.preprocess
+        settings: dict[str, Any] = {"preprocess": asdict(chosen.encoding), "engine": self.pipeline.engine}
+        settings |= {"refresh_scales": True} if start is not None and chosen.refresh_scales else {}
         return artifact_key("encode", inputs, settings, source_hash(SOURCES["encode"]))
 
     def _grown_before(self, key: str) -> Artifact | None:

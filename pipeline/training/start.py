@@ -180,12 +180,12 @@ class WarmStart:
         found += [f"another {name} (features.entities)" for name in entities]
         both = [name for name in new.schema.names("continuous") if name in old.fills]
         for name in both:
-            was, is_now = old.fills[name], new.fills[name]
-            if (was.value, was.indicator, was.silent) != (is_now.value, is_now.indicator, is_now.silent):
-                found.append(f"another fill of {name!r} ({was.value:.6g}, now {is_now.value:.6g})")
-            was, is_now = old.scales.get(name), new.scales.get(name)
-            if was != is_now:
-                found.append(f"another scale of {name!r} ({_scale(was)}, now {_scale(is_now)})")
+            fill, own = old.fills[name], new.fills[name]
+            if (fill.value, fill.indicator, fill.silent) != (own.value, own.indicator, own.silent):
+                found.append(f"another fill of {name!r} ({fill.value:.6g}, now {own.value:.6g})")
+            scale, own_scale = old.scales.get(name), new.scales.get(name)
+            if scale != own_scale:
+                found.append(f"another scale of {name!r} ({_scale(scale)}, now {_scale(own_scale)})")
         for name, vocabulary in new.vocabularies.items():
             if name in old.vocabularies and old.vocabularies[name].layout != vocabulary.layout:
                 found.append(f"another layout of the ids of {name!r} ({old.vocabularies[name].layout})")

@@ -158,8 +158,10 @@ class TrivagoRecipe(Recipe):
     def raw_files(self) -> tuple[RawFiles, ...]:
         roles = {"timestamp": "time", "session_id": "key", "reference": "key", "impressions": "key", "prices": "key",
                  "clicked_first": "label"}  # fmt: skip
-        made = {"tasks": {"clicked_first": "binary"}, "null_values": ("",), "unit": "s", "make": with_clicked_first,
-                "filled": frozenset(("user_id", "session_id", "action_type"))}  # fmt: skip
+        made: dict[str, Any] = {
+            "tasks": {"clicked_first": "binary"}, "null_values": ("",), "unit": "s", "make": with_clicked_first,
+            "filled": frozenset(("user_id", "session_id", "action_type")),
+        }  # fmt: skip
         logs = [
             RawFiles(name, self._pattern(name), LOG, roles, fixed=name == "test", blocks=True, **made)
             for name in ("train", "test")

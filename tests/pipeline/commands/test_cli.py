@@ -26,6 +26,7 @@ LINES = {  # every command with its options and arguments: users' scripts and sc
     "export": f"{RUN} --run --formats --out {OUTPUT}",
     "nightly": f"{RUN} {OUTPUT}",
     "update": f"{RUN} --data --run --preprocessor --refresh-scales {OUTPUT}",
+    "contract": "--config key=value --out --force --check --accept --verbose -v --quiet -q",
     "runs": f"{RUN} {OUTPUT}",
     "promote": f"--config ID key=value {OUTPUT}",
     "rollback": f"{RUN} {OUTPUT}",

@@ -235,6 +235,17 @@ def test_files_that_lie_elsewhere_now_are_the_same_files(learned):
     assert files[str(learned.raw / bad.name)].state == "quarantined"
 
 
+def test_what_cannot_even_be_opened_is_in_quarantine(learned):
+    """A folder stands for a file of another user, which root may read."""
+    (learned.raw / "sub.csv").mkdir()
+    learned.write(6, shop_day(6))
+    decision = night(learned, 6)
+    assert decision.quarantined == (str(learned.raw / "sub.csv"),)
+    assert any("sub.csv" in text and "directory" in text.lower() for text in decision.warnings)
+    assert rows(learned) == 7 * 2000
+    assert new_files(learned.config()) == []
+
+
 def test_a_file_that_changes_between_check_and_decision_is_refused(learned):
     learned.write(6, shop_day(6))
     reports = check_new(learned.config(), end_of(6))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -225,6 +226,79 @@ def test_a_format_that_cannot_be_written_fails_the_night_before_it_promotes(fini
     assert main(["nightly", "--config", str(finished.config), "nightly.export=[pmml]"]) == FAILED
 
 
+WARM = ["nightly.start=warm", "nightly.tolerance=1", "nightly.reference_tolerance=1", "nightly.max_skill_drop=10"]
+
+
+def vocabularies(run: Path) -> dict[str, list]:
+    preprocessor = load_bundle(run / "model").preprocessor
+    return {name: item.values.tolist() for name, item in preprocessor.vocabularies.items()}
+
+
+def test_warm_nights_go_on_from_the_current_run_and_every_third_is_cold_while_ids_never_move(finished):
+    """The first run's ids are the beginning of all later ones', and scales change on the cold night alone."""
+    run_nightly(finished.config, [*WARM, "nightly.cold_every=3"])
+    before = (finished.home / "current").resolve()
+    how, seen = [], [before]
+    for day in (1, 2, 3, 4):
+        path = write_day(finished.raw, day, 900)
+        frame = pd.read_csv(path)
+        frame["product"] = np.where(frame.index % 3 == 0, f"new{day}", frame["product"])
+        frame["signal"] = frame["signal"] + day
+        frame.to_csv(path, index=False)
+        assert run_nightly(finished.config, [*WARM, "nightly.cold_every=3"]) == PROMOTED
+        night, after = nights(finished)[-1], (finished.home / "current").resolve()
+        how.append(night["start"]["how"])
+        old, new = vocabularies(before), vocabularies(after)
+        assert all(new[name][: len(values)] == values for name, values in old.items())
+        scales = [load_bundle(run / "model").preprocessor.scales for run in (before, after)]
+        assert (scales[0] == scales[1]) == (how[-1] == "warm")
+        if how[-1] == "warm":
+            info = load_bundle(after / "model").info
+            assert info["started_from"]["run"] == before.name
+            assert night["window"]["new"] > 0
+            assert night["window"]["rows"] < Run(after).summary["rows_by_split"]["train"]
+        before = after
+        seen.append(after)
+    assert how == ["warm", "warm", "cold", "warm"]
+    assert run_nightly(finished.config, [*WARM, "nightly.cold_every=3"]) == KEPT
+    assert nights(finished)[-1]["decision"].startswith("Kept: nothing new. ")
+    assert "train" not in nights(finished)[-1]["steps"]
+
+
+def test_a_warm_night_that_is_killed_after_its_promotion_trains_nothing_again(finished, monkeypatch):
+    run_nightly(finished.config, WARM)
+    write_day(finished.raw, 1, 900)
+
+    class Killed(BaseException):
+        """Like a kill."""
+
+    def kill(*_, **__):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nightly, "append_record", kill)
+        with pytest.raises(Killed):
+            run_nightly(finished.config, WARM)
+    current = (finished.home / "current").resolve()
+    assert run_nightly(finished.config, WARM) == KEPT
+    late, again = nights(finished)[-2:]
+    assert (late["run"], late["exit_code"], again["exit_code"]) == (current.name, PROMOTED, KEPT)
+    assert (finished.home / "current").resolve() == current
+    assert len([path for path in finished.home.glob("*/summary.json") if not path.parent.is_symlink()]) == 2
+
+
+def test_columns_that_changed_are_refused_by_name_or_begin_anew_by_choice(finished):
+    run_nightly(finished.config, WARM)
+    write_day(finished.raw, 1, 900)
+    changed = [*WARM, "preprocess.min_count=2"]
+    assert run_nightly(finished.config, changed) == 20
+    assert "min_count" in nights(finished)[-1]["decision"]
+    assert "train.changed=cold" in nights(finished)[-1]["decision"]
+    assert run_nightly(finished.config, [*changed, "train.changed=cold"]) == PROMOTED
+    assert nights(finished)[-1]["start"]["how"] == "anew"
+    assert "min_count" in nights(finished)[-1]["start"]["why"]
+
+
 @pytest.fixture
 def two_targets(tmp_path, monkeypatch):
     """A regression and a rare binary target, with weights, in a table with odd names."""
@@ -284,3 +358,97 @@ def test_a_second_target_whose_labels_are_all_alike_is_left_out_and_that_is_said
     line = json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])
     assert list(line.get("targets", {"no. of €": 0})) == ["no. of €"]
     assert "target 'clicked': all 180 labels" in line["left_out"][0]
+
+
+@pytest.fixture
+def daily(tmp_path, monkeypatch):
+    """A table of one file a day, whose contract was learned from six days; what writes a day, and its overrides."""
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    folder, config = tmp_path / "days", tmp_path / "daily.yaml"
+    settings = {
+        "name": "daily", "recipe": "table", "runs": str(tmp_path / "runs"), "artifacts": str(tmp_path / "artifacts"),
+        "device": "cpu", "engine": "pandas",
+        "features": {
+            "path": str(folder), "continuous": ["signal", "noise"], "categorical": ["city"], "time": "at",
+            "targets": {"clicked": {"task": "binary"}},
+        },
+        "model": {"layers": [8]}, "train": {"epochs": 3, "batch_size": 64, "lr_max": 0.02},
+        "evaluate": {"importance": False, "baselines": []},
+        "nightly": {
+            "min_window_rows": 10, "num_bootstrap": 50, "tolerance": 1, "reference_tolerance": 1, "time_unit": "none",
+            "start": "warm",
+        },
+    }  # fmt: skip
+    config.write_text(json.dumps(settings))
+    folder.mkdir()
+
+    def write(day: int, change=lambda frame: frame) -> Path:
+        path = folder / f"day-{day:03d}.csv"
+        change(day_of_rows(day, 300)).to_csv(path, index=False)
+        return path
+
+    for day in range(6):
+        write(day)
+    assert main(["contract", "--config", str(config)]) == 0
+    assert run_nightly(config) == PROMOTED
+    return config, tmp_path / "runs" / "daily", write
+
+
+def last(home: Path) -> dict:
+    return json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])
+
+
+def test_a_bad_file_is_put_aside_and_the_night_goes_on_with_the_good_one(daily):
+    config, home, write = daily
+    good, bad = write(6), write(7, lambda frame: frame.rename(columns={"signal": "Signal"}))
+    assert run_nightly(config) == PROMOTED
+    night = last(home)
+    assert night["files"]["accepted"] == [str(good.resolve())]
+    assert night["files"]["quarantined"] == [str(bad.resolve())]
+    assert "In quarantine: day-007.csv (gigabatch contract --accept FILE" in night["decision"]
+    assert any("signal" in text for text in night["files"]["warnings"])
+    assert sum(Run(home / night["run"]).summary["rows_by_split"].values()) == 7 * 300
+    write(8)
+    assert run_nightly(config) == PROMOTED  # told once
+    assert last(home)["files"]["quarantined"] == []
+    assert sum(Run(home / last(home)["run"]).summary["rows_by_split"].values()) == 8 * 300
+
+
+def test_a_night_of_bad_files_alone_is_refused_and_says_why(daily):
+    config, home, write = daily
+    before = (home / "current").resolve()
+    write(6, lambda frame: frame.assign(clicked=0.0))
+    assert run_nightly(config) == 20
+    assert last(home)["decision"].startswith("Data refused: no new file is good. ")
+    assert "clicked" in last(home)["decision"]
+    assert (home / "current").resolve() == before
+
+
+@pytest.mark.parametrize(("choice", "code"), [("refuse", 30), ("cold", PROMOTED), ("warn", PROMOTED)])
+def test_drift_is_warned_of_refused_or_answered_by_a_cold_night(daily, choice, code):
+    config, home, write = daily
+    path = home / "contract.yaml"
+    text = path.read_text()
+    assert "on_drift: warn" in text
+    text = text.replace("on_drift: warn", f"on_drift: {choice}")
+    path.write_text(re.sub(r"range: \[[^\]]*\]", "range: [-100, 100]", text))
+    write(6, lambda frame: frame.assign(signal=frame["signal"] + 2.0))
+    assert run_nightly(config) == code
+    night = last(home)
+    assert night["files"]["drift"]["all"]["signal"] == "drift"
+    if choice == "refuse":
+        assert night["decision"].startswith("Drift refused: drift: all: column 'signal'")
+    else:
+        assert night["start"]["how"] == {"cold": "cold", "warn": "warm"}[choice]
+
+
+def test_a_night_killed_after_its_files_were_decided_is_told_of_them_again(daily, monkeypatch):
+    config, home, write = daily
+    write(6)
+    bad = write(7, lambda frame: frame.rename(columns={"signal": "Signal"}))
+    with monkeypatch.context() as patch:
+        patch.setattr(nightly, "tonight", lambda *_: 1 / 0)
+        assert run_nightly(config) == FAILED
+    assert run_nightly(config) == PROMOTED
+    assert last(home)["files"]["quarantined"] == [str(bad.resolve())]
+    assert "In quarantine: day-007.csv" in last(home)["decision"]
