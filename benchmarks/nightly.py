@@ -53,7 +53,7 @@ PROMOTED, KEPT, REFUSED, FAILED = 0, 10, 20, 40
 # What is planted, in this order, evenly over the nights. Those of a file must leave its rows out.
 FAULTS = (
     "corrupt file", "bad model", "late day", "day twice", "killed night", "renamed column", "full disk",
-    "inverted labels", "day from the future", "change", "half a day", "bad model again", "upgrade",
+    "inverted labels", "day from the future", "change", "upgrade", "half a day", "bad model again",
 )  # fmt: skip
 BAD_FILES = ("corrupt file", "renamed column", "inverted labels", "day from the future", "day twice", "half a day")
 SPOILT = ("train.lr_max=2", "train.max_grad_norm=null", "train.epochs=3")
@@ -296,14 +296,14 @@ class Nights:
             shutil.copytree(current, self.first)
         if before != current:
             summary = json.loads((current / "summary.json").read_text())
-            window = entry["how"] == "warm" and summary["started"]["window"]
+            window = (summary.get("started") or {}).get("window")  # none of a model that was trained cold
             rows = site_rows(current)
             self.covered = self.covered + window["new"] + window["late"] - window["gone"] if window else rows
             if before is not None:
                 self.moved += told(lambda: ids_moved(before, current), self.folder)
 
     def measure(self) -> dict[str, float]:
-        """AUC of tonight's current model, of one trained cold on the same rows, and of the first, on the same window."""
+        """AUC of the current model, of one trained cold on the same rows, and of the first, on the same window."""
         site, cold = self.site, self.folder / "cold"
         overrides = [f"artifacts={cold}/artifacts", f"runs={cold}/runs", "nightly.start=cold"]
         shutil.copytree(site.artifacts / "features", cold / "artifacts" / "features", copy_function=os.link)
@@ -460,7 +460,7 @@ def claims_of(nights: Nights, cold: dict[str, Any]) -> tuple[dict[str, float], d
         measured["never_retrained_auc_loss"] = float(np.mean([item["warm"] - item["first"] for item in quality[-3:]]))
     if nights.change is not None:
         after = [item["night"] for item in found if item["night"] >= nights.change and "device" in item["drift"]]
-        measured["drift_found"] = after[0] - nights.change if after else float("inf")
+        measured["drift_found"] = after[0] - nights.change if after else nights.nights
     bounds = {
         "bad_promoted": (0, 0), "good_refused": (0, 2), "ids_moved": (0, 0), "rows_lost": (0, 0),
         "warm_auc_less_cold": (-0.002, 1), "warm_cost_share": (0, 0.33), "disk_growth": (0, 1.05),

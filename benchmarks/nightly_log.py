@@ -2,7 +2,7 @@
 
 A click on place k of a list of eight is one draw from softmax(u),
 
-    u_k = quality_k(day) + 1.2 [k was looked at before] - sensitivity * (price_k / list mean - 1) - .4 ln(1 + k)
+    u_k = quality_k(day) + 1.2 [k was looked at before] - sensitivity * (price_k / list mean - 1) - .8 ln(1 + k)
 
 Every day brings new users and new items. The quality of an item moves up and down in 45 days, each item at its own
 time, so a model that is never trained again falls behind. From the day of the change on, most users come by mobile
@@ -86,7 +86,7 @@ class World:
                 items = random.choice(self.items[city], LIST, replace=False)
                 prices = np.maximum(np.round(self.price[items] * np.exp(random.normal(0, 0.2, LIST))), 10).astype(int)
                 seen = random.choice(LIST, random.integers(3), replace=False)
-                utility = quality[items] - sensitivity * (prices / prices.mean() - 1) - 0.4 * np.log1p(np.arange(LIST))
+                utility = quality[items] - sensitivity * (prices / prices.mean() - 1) - 0.8 * np.log1p(np.arange(LIST))
                 utility[seen] += 1.2
                 click = items[np.argmax((-1 if inverted else 1) * utility + random.gumbel(size=LIST))]
                 for action, item in [*((VIEWS[0], items[k]) for k in seen), (CLICKOUT, click)]:
