@@ -362,13 +362,15 @@ def ids_moved(before: Path, after: Path) -> int:
 
 
 def upgraded(folder: Path) -> Path:
-    """A copy of the sources in which every stage's have changed, by a comment."""
+    """A copy of the sources in which those of every stage have changed, by a comment. What is compiled stays as it is,
+    so that it need not be compiled again."""
     tree = folder / "upgraded"
     for name in ("features", "loaders", "models", "pipeline", "gigabatch"):
-        shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, tree / name, symlinks=True)
     for name in ("features", "loaders", "models", "pipeline"):
         for path in (tree / name).rglob("*.py"):
-            path.write_text(path.read_text() + "# another version\n")
+            if "numba" not in (text := path.read_text()):
+                path.write_text(text + "# another version\n")
     return tree
 
 
