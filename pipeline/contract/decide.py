@@ -287,7 +287,7 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         gone = [name for name, item in files.items() if item.state == ACCEPTED and name not in present]
         warnings += [f"{name}: it was accepted and is not there any more; its rows are lost." for name in sorted(gone)]
         accepted, quarantined = ([same_file(item.path) for item in side] for side in (good, bad))
-        pending = state.pending or {"accepted": [], "quarantined": [], "cold": [], "warnings": []}
+        pending = _still_so(state, files)
         fresh = {"accepted": accepted, "quarantined": quarantined, "cold": cold, "warnings": warnings}
         told_now = {key: list(dict.fromkeys([*pending[key], *values])) for key, values in fresh.items()}
         held = {name for name, item in files.items() if item.state == QUARANTINED} & present
@@ -300,6 +300,20 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
                 _write_quarantined_rows(place.home, item)
             write_state(place.home, after)
         return Decision(drift=found, state=after, **{key: tuple(values) for key, values in told_now.items()})
+
+
+def _still_so(state: FilesState, files: Mapping[str, FileEntry]) -> dict[str, list[str]]:
+    """What a night that was not finished was told, without what has changed since: a file of its quarantine that a
+    person has taken, or that has been corrected, counts as accepted. files: decided about, with tonight's."""
+    told: dict[str, list[str]] = {"accepted": [], "quarantined": [], "cold": [], "warnings": []}
+    told |= {key: list(values) for key, values in (state.pending or {}).items()}
+    taken = [name for name in told["quarantined"] if name in files and files[name].state == ACCEPTED]
+    reasons = {text for name in taken if name in state.files for text in state.files[name].reasons}
+    return told | {
+        "accepted": [*told["accepted"], *taken],
+        "quarantined": [name for name in told["quarantined"] if name not in taken],
+        "warnings": [text for text in told["warnings"] if text not in reasons],
+    }
 
 
 def finish(config: RunConfig) -> None:

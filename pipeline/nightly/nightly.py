@@ -77,7 +77,8 @@ class Outcome:
 class Night:
     """A night on its way, and what its line of nightly.jsonl will tell beside the outcome.
 
-    steps: seconds of each step that was begun, and whether a stage's artifact was there already and how large it is.
+    steps: seconds of each step that was begun, `cpu_seconds` of all threads of this process in it, and whether a
+    stage's artifact was there already and how large it is.
     material: of its page.
     """
 
@@ -89,12 +90,13 @@ class Night:
 
     @contextmanager
     def step(self, name: str) -> Iterator[dict[str, Any]]:
-        started = time.perf_counter()
+        started, worked = time.perf_counter(), time.process_time()
         entry = self.steps.setdefault(name, {})
         try:
             yield entry
         finally:
             entry["seconds"] = round(time.perf_counter() - started, 3)
+            entry["cpu_seconds"] = round(time.process_time() - worked, 3)
 
     def line(self) -> dict[str, Any]:
         current = read_pointers(self.home).current

@@ -142,6 +142,20 @@ def test_a_night_compares_with_the_reference_on_the_same_rows_and_its_line_tells
     assert (night["seed"], len(night["config"]), night["reasons"]) == (1, 32, [])
 
 
+def test_a_step_tells_how_long_it_worked_beside_how_long_it_took():
+    """On a machine that is shared, or where a disk is waited for, the clock says little of what a step costs."""
+    night = nightly.Night(CONFIG, Path("runs/a"))
+    with night.step("waits"):
+        time.sleep(0.2)
+    with night.step("works"):
+        until = time.process_time() + 0.1
+        while time.process_time() < until:
+            pass
+    waits, works = night.steps["waits"], night.steps["works"]
+    assert waits["seconds"] >= 0.2 > 0.1 > waits["cpu_seconds"]
+    assert 0.1 <= works["cpu_seconds"] <= works["seconds"] + 0.01
+
+
 def test_a_night_killed_between_its_promotion_and_its_line_is_written_down_by_the_next(finished, monkeypatch):
     before = (finished.home / "current").resolve().name
     write_day(finished.raw, 1, 600)
@@ -493,6 +507,25 @@ def test_a_night_of_bad_files_alone_is_refused_and_says_why(daily):
     assert last(home)["decision"].startswith("Data refused: no new file is good. ")
     assert "clicked" in last(home)["decision"]
     assert (home / "current").resolve() == before
+
+
+@pytest.mark.parametrize("way", ["taken by a person", "corrected"])
+def test_a_file_that_is_good_after_a_refused_night_is_trained_on_and_is_no_more_in_quarantine(daily, way):
+    """What the refused night was told is told again, but for what has changed since; such a night ended with 20, and
+    named the file, until another new one came."""
+    config, home, write = daily
+    path = write(6, lambda frame: frame.head(100))
+    assert run_nightly(config) == 20
+    (reason,) = (text for text in last(home)["files"]["warnings"] if "too few rows" in text)
+    if way == "corrected":
+        write(6)
+    else:
+        assert main(["contract", "--config", str(config), "--accept", path.name]) == 0
+    assert run_nightly(config) == PROMOTED
+    night = last(home)
+    assert (night["files"]["accepted"], night["files"]["quarantined"]) == ([str(path.resolve())], [])
+    assert "In quarantine" not in night["decision"]
+    assert reason not in night["files"]["warnings"]
 
 
 @pytest.mark.parametrize(("choice", "code"), [("refuse", 30), ("cold", PROMOTED), ("warn", PROMOTED)])
