@@ -121,7 +121,8 @@ def _recorded(night: Night) -> int:
     """One line a night, whatever it came to; report and retention afterwards, which change nothing of that."""
     home = night.home
     try:
-        settle(home)
+        if settle(home):
+            finish(night.config)
         outcome = _night(night)
     except (Exception, KeyboardInterrupt) as error:
         if number := stopped_by(error):
@@ -134,12 +135,10 @@ def _recorded(night: Night) -> int:
         outcome = Outcome(FAILED, f"Failed: {error}")
     run = outcome.candidate.path.name if outcome.candidate else None
     found = _compared(outcome) | _told(night)
-    if outcome.code in (PROMOTED, KEPT):
-        finish(night.config)
     moment = append_record(home, "nightly", outcome.code, outcome.text, run, **found)
-    settle(home)
     entry = {"at": moment, "exit_code": outcome.code, "decision": outcome.text, "run": run, **found}
     after = {
+        "the next night is told of the same files again": lambda: _finish(night, outcome),
         f"{home / 'nightly.html'} could not be written": lambda: _show(home, outcome, moment),
         "nobody could be told": lambda: notify(night.config.nightly.notify, entry),
         "old runs and artifacts could not be removed": lambda: _tidy(night),
@@ -155,8 +154,20 @@ def _recorded(night: Night) -> int:
     return outcome.code
 
 
-def settle(home: Path) -> None:
+def _finish(night: Night, outcome: Outcome) -> None:
+    """After the line, so that a night that is killed between them is told too often rather than never."""
+    if outcome.code in (PROMOTED, KEPT):
+        finish(night.config)
+    settle(night.home)
+
+
+def settle(home: Path) -> bool:
     """Write the line of a night that was killed after it had promoted its run; from `PENDING`, which it left.
+
+    Returns
+    -------
+    bool
+        Whether there was such a night, so that what it was told of files has been done.
 
     Raises
     ------
@@ -168,20 +179,22 @@ def settle(home: Path) -> None:
         pending = json.loads(path.read_text())
         name, text, begun = (str(pending.pop(key)) for key in ("run", "text", "at"))
     except FileNotFoundError:
-        return
+        return False
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         log.warning("%s: damaged (%s); it is removed", path, error)  # by a power cut: it is no more than a line to come
         path.unlink(missing_ok=True)
-        return
+        return False
     current = read_pointers(home).current
     written = any(
         (entry.get("run"), entry.get("exit_code")) == (name, PROMOTED) and str(entry.get("at")) >= begun
         for entry in read_records(home)
     )
-    if not written and current is not None and current.name == name:
+    promoted = current is not None and current.name == name
+    if promoted and not written:
         late = f"{text} Written down late: that night was broken off as soon as it had promoted."
-        append_record(home, "nightly", PROMOTED, late, name, champion=name, **pending)
+        append_record(home, "nightly", PROMOTED, late, name, **(pending | {"champion": name}))
     path.unlink(missing_ok=True)
+    return promoted
 
 
 def _told(night: Night) -> dict[str, Any]:
@@ -276,7 +289,7 @@ def _night(night: Night) -> Outcome:
             _store_vectors(features, candidate)
             _export(config, candidate)
         pending = {"run": candidate.path.name, "at": now(), "text": outcome.text}
-        write_json(home / PENDING, pending | _compared(outcome))
+        write_json(home / PENDING, pending | _compared(outcome) | night.told | {"steps": night.steps})
         promote(home, candidate.path, current)
         tell_champion(config, candidate.path)
     return outcome

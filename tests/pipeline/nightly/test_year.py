@@ -4,6 +4,7 @@ import json
 import os
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import RunConfig, load_config
+from gigabatch.pipeline.contract.state import read_state, write_state
+from gigabatch.pipeline.contract.terms import ContractError
 from gigabatch.pipeline.nightly import nightly
 from gigabatch.pipeline.nightly.comparison import Comparison, Floor, Judged
 from gigabatch.pipeline.nightly.nightly import PENDING, judge, run_nightly, settle
@@ -28,6 +31,10 @@ from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
 PROMOTED, KEPT, FAILED = 0, 10, 40
 CANDIDATE = Run(Path("runs/a/new"))
+
+
+class Killed(BaseException):
+    """Like a kill: nothing of the night's own handles it."""
 
 
 def nights(tiny) -> list[dict]:
@@ -144,9 +151,6 @@ def test_a_night_killed_between_its_promotion_and_its_line_is_written_down_by_th
     before = (finished.home / "current").resolve().name
     write_day(finished.raw, 1, 600)
 
-    class Killed(BaseException):
-        """Like a kill: nothing of the night's own handles it."""
-
     def kill(*_, **__):
         raise Killed
 
@@ -163,6 +167,49 @@ def test_a_night_killed_between_its_promotion_and_its_line_is_written_down_by_th
     assert "Written down late" in late["decision"]
     assert (again["exit_code"], again["champion"]) == (KEPT, current)
     assert not (finished.home / PENDING).exists()
+
+
+def cold_asked(finished) -> dict:
+    """As if tonight's decision about new files had asked for a cold night."""
+    state = read_state(finished.home)
+    told = {"accepted": ["day-001.csv"], "quarantined": [], "cold": ["far drift"], "warnings": ["far drift"]}
+    write_state(finished.home, replace(state, pending=told))
+    return told
+
+
+def test_a_night_that_promoted_and_was_killed_leaves_no_second_cold_night(finished, monkeypatch):
+    """Its decision about files has been followed, so the next night is not told it again; its line tells the files."""
+    write_day(finished.raw, 1, 600)
+
+    def killed(*_, **__):
+        cold_asked(finished)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nightly, "append_record", killed)
+        with pytest.raises(Killed):
+            run_nightly(finished.config, ["nightly.tolerance=1"])
+    assert run_nightly(finished.config, ["nightly.tolerance=1"]) == KEPT
+    late, again = nights(finished)[-2:]
+    assert read_state(finished.home).pending is None
+    assert "far drift" not in str(again["files"])
+    assert late["files"].keys() == again["files"].keys()
+    assert len(late["data"]["checksums"]) == 2
+    assert late["steps"]["train"]["seconds"] > 0
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ContractError("files.json: damaged")])
+def test_what_comes_after_the_line_changes_no_promotion(finished, monkeypatch, error):
+    """A disk that is full, or a record of files that is damaged, when the night has promoted already."""
+    write_day(finished.raw, 1, 600)
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(nightly, "finish", fail)
+    assert run_nightly(finished.config, ["nightly.tolerance=1"]) == PROMOTED
+    (night,) = nights(finished)
+    assert (night["exit_code"], night["run"]) == (PROMOTED, (finished.home / "current").resolve().name)
 
 
 @pytest.mark.parametrize("left", ["another run", "damaged", "written"])
