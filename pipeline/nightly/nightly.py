@@ -46,7 +46,7 @@ from gigabatch.pipeline.runs.verify import weights_of
 from gigabatch.pipeline.stages.run import Run, environment
 from gigabatch.pipeline.stages.stages import Features, Pipeline
 from gigabatch.pipeline.stopping import Stopped, stopped_by, stopped_text
-from gigabatch.pipeline.store.artifacts import Artifact
+from gigabatch.pipeline.store.artifacts import Artifact, verified
 from gigabatch.pipeline.store.files import ArtifactError, write_json
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums
@@ -224,7 +224,7 @@ def _night(night: Night) -> Outcome:
     require_later_rows(config)
     require_notice(config.nightly.notify)
     require_links(home)  # before any work
-    current_run(home)  # where the link leads nowhere
+    require_whole_current(home)
     pipeline = Pipeline(config)
     night.told |= {"seed": config.seed, "config": artifact_key("config", {}, config.to_dict(), "")}
     night.told["environment"] = environment(pipeline.device)
@@ -242,7 +242,8 @@ def _night(night: Night) -> Outcome:
             features = pipeline.features()
             step |= _size(features.artifact)
         night.told["data"] = _data(pipeline)
-        config, how, why = tonight(config, current_run(home), features.schema, decision.cold)
+        begun_from = current_run(home)
+        config, how, why = tonight(config, begun_from, features.schema, decision.cold)
         night.told["start"] = {"how": how, "why": why}
         log.info("tonight's training starts %s: %s", how, why)
         pipeline = Pipeline(config)
@@ -266,6 +267,8 @@ def _night(night: Night) -> Outcome:
     with night.step("evaluate"):
         candidate = encoded.publish(trained, promote=False)
     current, reason = current_run(home), block_of(read_pointers(home), candidate.path)
+    if how == WARM and begun_from is not None and (was := block_of(read_pointers(home), begun_from)):
+        reason = f"its weights go on from run {begun_from.name}. {was[0].upper()}{was[1:]}"
     if reason:
         return Outcome(KEPT, f"Kept: {reason}", candidate)
     if current is not None and current == candidate.path.resolve():
@@ -293,6 +296,21 @@ def _night(night: Night) -> Outcome:
         promote(home, candidate.path, current)
         tell_champion(config, candidate.path)
     return outcome
+
+
+def require_whole_current(home: Path) -> None:
+    """Raise `RunError` where the current run is not there or a file of it is not what it was, before a night trains
+    what it could neither start from it nor compare with it."""
+    current = current_run(home)
+    if current is None:
+        return
+    try:
+        verified(current, "run", alone=False)
+    except ArtifactError as error:
+        raise RunError(
+            f"the current model cannot be used. {error} Put the file back from a backup, or make another run current: "
+            "gigabatch rollback brings the one before back, gigabatch promote ID any that gigabatch runs lists."
+        ) from error
 
 
 def _files(night: Night) -> Decision:
