@@ -15,6 +15,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ from gigabatch.pipeline.runs.record import now as now_text
 from gigabatch.pipeline.store.artifacts import ArtifactStore
 from gigabatch.pipeline.store.files import atomic_write
 from gigabatch.pipeline.store.keys import artifact_key
-from gigabatch.pipeline.store.locks import folder_lock
+from gigabatch.pipeline.store.leases import waiting_lock
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
 
 log = logging.getLogger(__name__)
@@ -125,8 +126,9 @@ class _Place:
         """Kind by path."""
         return {path: kind.name for kind in self.recipe.raw_files() for path in expand(kind.pattern)}
 
-    def lock(self) -> Any:
-        return folder_lock(self.home / LOCK)
+    def lock(self) -> AbstractContextManager[None]:
+        """Whoever else decides, or learns, is waited for: a person's command must not fail a night."""
+        return waiting_lock(self.home / LOCK)
 
     def contract(self) -> Contract | None:
         path = contract_path(self.config)
@@ -265,6 +267,8 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         there = place.there()
         if changed := [item.path for item in reports if there.get(item.path) != item.checksum]:
             raise ContractError(f"input {changed[0]} has changed since it was checked. Run again when it is complete.")
+        decided = state.known(there)  # by a person, while they were checked
+        reports = [item for item in reports if item.path not in decided]
         kinds = {kind.name: kind for kind in place.recipe.raw_files()}
         good = [item for item in reports if item.accepted]
         bad = [item for item in reports if not item.accepted]

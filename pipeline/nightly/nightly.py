@@ -47,7 +47,7 @@ from gigabatch.pipeline.runs.verify import weights_of
 from gigabatch.pipeline.stages.run import Run, environment
 from gigabatch.pipeline.stages.stages import Features, Pipeline
 from gigabatch.pipeline.stopping import Stopped, stopped_by, stopped_text
-from gigabatch.pipeline.store.artifacts import Artifact
+from gigabatch.pipeline.store.artifacts import Artifact, verified
 from gigabatch.pipeline.store.files import ArtifactError, write_json
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums
@@ -129,7 +129,8 @@ def _recorded(night: Night) -> int:
     """One line a night, whatever it came to; report and retention afterwards, which change nothing of that."""
     home = night.home
     try:
-        settle(home)
+        if settle(home):
+            finish(night.config)
         outcome = _night(night)
     except (Exception, KeyboardInterrupt) as error:
         if number := stopped_by(error):
@@ -147,12 +148,10 @@ def _recorded(night: Night) -> int:
         outcome = Outcome(FAILED, f"Failed: {error}")
     run = outcome.candidate.path.name if outcome.candidate else None
     found = _compared(outcome) | _told(night)
-    if outcome.code in (PROMOTED, KEPT):
-        finish(night.config)
     moment = append_record(home, "nightly", outcome.code, outcome.text, run, **found)
-    settle(home)
     entry = {"at": moment, "exit_code": outcome.code, "decision": outcome.text, "run": run, **found}
     after = {
+        "the next night is told of the same files again": lambda: _finish(night, outcome),
         f"{home / LAST} could not be written": lambda: _show(night, outcome, entry),
         "nobody could be told": lambda: notify(night.config.nightly.notify, entry),
         "old runs and artifacts could not be removed": lambda: _tidy(night),
@@ -168,8 +167,20 @@ def _recorded(night: Night) -> int:
     return outcome.code
 
 
-def settle(home: Path) -> None:
+def _finish(night: Night, outcome: Outcome) -> None:
+    """After the line, so that a night that is killed between them is told too often rather than never."""
+    if outcome.code in (PROMOTED, KEPT):
+        finish(night.config)
+    settle(night.home)
+
+
+def settle(home: Path) -> bool:
     """Write the line of a night that was killed after it had promoted its run; from `PENDING`, which it left.
+
+    Returns
+    -------
+    bool
+        Whether there was such a night, so that what it was told of files has been done.
 
     Raises
     ------
@@ -181,20 +192,22 @@ def settle(home: Path) -> None:
         pending = json.loads(path.read_text())
         name, text, begun = (str(pending.pop(key)) for key in ("run", "text", "at"))
     except FileNotFoundError:
-        return
+        return False
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         log.warning("%s: damaged (%s); it is removed", path, error)  # by a power cut: it is no more than a line to come
         path.unlink(missing_ok=True)
-        return
+        return False
     current = read_pointers(home).current
     written = any(
         (entry.get("run"), entry.get("exit_code")) == (name, PROMOTED) and str(entry.get("at")) >= begun
         for entry in read_records(home)
     )
-    if not written and current is not None and current.name == name:
+    promoted = current is not None and current.name == name
+    if promoted and not written:
         late = f"{text} Written down late: that night was broken off as soon as it had promoted."
-        append_record(home, "nightly", PROMOTED, late, name, champion=name, **pending)
+        append_record(home, "nightly", PROMOTED, late, name, **(pending | {"champion": name}))
     path.unlink(missing_ok=True)
+    return promoted
 
 
 def _told(night: Night) -> dict[str, Any]:
@@ -224,7 +237,7 @@ def _night(night: Night) -> Outcome:
     require_later_rows(config)
     require_notice(config.nightly.notify)
     require_links(home)  # before any work
-    current_run(home)  # where the link leads nowhere
+    require_whole_current(home)
     pipeline = Pipeline(config)
     night.told |= {"seed": config.seed, "config": artifact_key("config", {}, config.to_dict(), "")}
     night.told["environment"] = environment(pipeline.device)
@@ -289,7 +302,7 @@ def _night(night: Night) -> Outcome:
             _store_vectors(features, candidate)
             _export(config, candidate)
         pending = {"run": candidate.path.name, "at": now(), "text": outcome.text}
-        write_json(home / PENDING, pending | {"start": night.told["start"]} | _compared(outcome))
+        write_json(home / PENDING, pending | _compared(outcome) | night.told | {"steps": night.steps})
         promote(home, candidate.path, current)
         tell_champion(config, candidate.path)
     return outcome
@@ -314,6 +327,21 @@ def require_times(features: Features) -> None:
         raise ConfigError("nightly: the recipe has no time column, so no row is known to be new to both models.")
     choose_metric(config.nightly, features.schema, in_groups=config.train.negatives is not None)
     refuse_future(features)
+
+
+def require_whole_current(home: Path) -> None:
+    """Raise `RunError` where the current run is not there or a file of it is not what it was, before a night trains
+    what it could neither start from it nor compare with it."""
+    current = current_run(home)
+    if current is None:
+        return
+    try:
+        verified(current, "run", alone=False)
+    except ArtifactError as error:
+        raise RunError(
+            f"the current model cannot be used. {error} Put the file back from a backup, or make another run current: "
+            "gigabatch rollback brings the one before back, gigabatch promote ID any that gigabatch runs lists."
+        ) from error
 
 
 def _files(night: Night) -> Decision:

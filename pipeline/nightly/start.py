@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
@@ -51,12 +52,14 @@ def tonight(
         if config.train.changed == "refuse":
             raise DataError(f"{reason} With train.changed=cold such a night begins anew.")
         return config, ANEW, reason
-    grown = replace(config.preprocess, from_=current.name, refresh_scales=False)
+    inside = current.parent == Path(os.path.realpath(home_of(config)))
+    start = current.name if inside else str(current)  # a link that was set by hand may lead out of runs/<name>
+    grown = replace(config.preprocess, from_=start, refresh_scales=False)
     if reason := cold_reason(bundle, settings.cold_every, drifted, warm_nights(home_of(config))):
         grown = replace(grown, refresh_scales=True)
         return config.model_copy(update={"preprocess": grown}), COLD, reason
     window = WindowSettings(replay=settings.replay)
-    train = config.train.model_copy(update={"start_from": current.name, "window": window})
+    train = config.train.model_copy(update={"start_from": start, "window": window})
     return config.model_copy(update={"preprocess": grown, "train": train}), WARM, f"from {current.name}"
 
 

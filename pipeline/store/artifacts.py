@@ -411,9 +411,10 @@ def _full_disk_as_user_error(stage: str, folder: Path) -> Iterator[None]:
         cause: BaseException | None = error
         while cause is not None:  # libraries wrap the system's error in their own
             if _is_full_disk(cause):
+                said = cause.args[0][0][-1] if isinstance(cause, shutil.Error) else cause  # of many files the first
                 raise ArtifactError(
                     f"{stage}: could not write to {folder.parent}, the disk is full or its limit is met "
-                    f"({shutil.disk_usage(folder.parent).free:,} bytes free; {cause}). Nothing was left behind; free "
+                    f"({shutil.disk_usage(folder.parent).free:,} bytes free; {said}). Nothing was left behind; free "
                     "some space (gigabatch gc --keep 1) and run again."
                 ) from error
             cause = cause.__cause__ or cause.__context__

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
+import threading
 
 import numpy as np
 import pandas as pd
@@ -300,6 +302,34 @@ def test_a_file_that_changes_between_check_and_decision_is_refused(learned):
     learned.write(6, shop_day(6).iloc[:-1])
     with pytest.raises(ContractError, match=r"day-006\.csv has changed since it was checked"):
         decide(learned.config(), reports, end_of(6))
+
+
+def test_what_a_person_accepts_between_check_and_decision_stays_accepted(learned):
+    """A check of large files takes minutes, in which nothing is locked."""
+    bad = learned.write(6, shop_day(6).assign(price=9e6))
+    good = learned.write(7, shop_day(7))
+    reports = check_new(learned.config(), end_of(7))
+    accept(learned.config(), str(bad))
+    decision = decide(learned.config(), reports, end_of(7))
+    assert (decision.accepted, decision.quarantined) == ((str(good),), ())
+    entry = read_state(learned.root / "runs" / "shop").files[str(bad)]
+    assert (entry.state, entry.by) == ("accepted", "person")
+    assert rows(learned) == 8 * 2000
+
+
+def test_a_night_waits_for_a_person_who_learns_or_accepts(learned):
+    """`gigabatch contract` holds the lock while it reads all files: no reason to fail a night."""
+    learned.write(6, shop_day(6))
+    reports = check_new(learned.config(), end_of(6))
+    lock = learned.root / "runs" / "shop" / "files.lock"
+    with open(lock, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        release = threading.Timer(1.5, lambda: fcntl.flock(file, fcntl.LOCK_UN))
+        release.start()
+        try:
+            assert len(decide(learned.config(), reports, end_of(6)).accepted) == 1
+        finally:
+            release.join()
 
 
 def test_the_command_learns_checks_and_accepts(tmp_path, capsys, monkeypatch):

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,20 +17,27 @@ from hypothesis import strategies as st
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import RunConfig, load_config
+from gigabatch.pipeline.contract.state import read_state, write_state
+from gigabatch.pipeline.contract.terms import ContractError
 from gigabatch.pipeline.nightly import nightly
 from gigabatch.pipeline.nightly.comparison import Comparison, Floor, Judged
 from gigabatch.pipeline.nightly.nightly import PENDING, judge, run_nightly, settle
 from gigabatch.pipeline.nightly.reference import champions, keep_champions, reference_of
 from gigabatch.pipeline.nightly.start import warm_nights
-from gigabatch.pipeline.runs.promote import rollback
+from gigabatch.pipeline.runs.promote import promote_by_hand, rollback
 from gigabatch.pipeline.runs.record import append_record
 from gigabatch.pipeline.stages import stages
 from gigabatch.pipeline.stages.run import Run
+from gigabatch.pipeline.stages.stages import Encoded
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
 PROMOTED, KEPT, FAILED = 0, 10, 40
 CANDIDATE = Run(Path("runs/a/new"))
+
+
+class Killed(BaseException):
+    """Like a kill: nothing of the night's own handles it."""
 
 
 def nights(tiny) -> list[dict]:
@@ -118,6 +126,82 @@ def test_the_reference_is_what_was_current_so_many_decided_nights_ago(tmp_path):
     assert os.listdir(home / ".champions") == []
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "../a", "..", 5, ["a"], "\ud800", "a\0b"])
+def test_a_line_that_names_no_run_is_no_champion(tmp_path, name):
+    """Of a line that was torn or edited; the night, and what keeps the references, goes on with the others."""
+    home = tmp_path / "a"
+    (home / "b").mkdir(parents=True)
+    os.symlink("c", home / "current")
+    for champion in (name, "b"):
+        append_record(home, "nightly", 0, "", None, champion=champion)
+    assert reference_of(home, 2) == home / "b"
+    keep_champions(home, 2)
+    assert os.listdir(home / ".champions") == ["b"]
+
+
+def test_a_night_whose_start_is_rolled_back_while_it_trains_is_kept_out(finished, monkeypatch):
+    """Its weights go on from those that a person has just taken back."""
+    wide = [
+        "nightly.tolerance=1", "nightly.reference_tolerance=1", "nightly.start=warm", "train.epochs=1",
+        "nightly.max_skill_drop=10",
+    ]  # fmt: skip
+    first = (finished.home / "current").resolve().name
+    write_day(finished.raw, 1, 600)
+    assert run_nightly(finished.config, wide) == PROMOTED
+    second = (finished.home / "current").resolve().name
+    write_day(finished.raw, 2, 600)
+    publish = Encoded.publish
+
+    def rolled_back(self, *args, **options):
+        rollback(load_config(finished.config))
+        return publish(self, *args, **options)
+
+    monkeypatch.setattr(Encoded, "publish", rolled_back)
+    assert run_nightly(finished.config, wide) == KEPT
+    night = nights(finished)[-1]
+    assert night["start"]["why"] == f"from {second}"
+    assert (night["champion"], (finished.home / "current").resolve().name) == (first, first)
+    assert f"go on from run {second}" in night["decision"]
+
+
+def test_a_warm_night_goes_on_from_a_current_run_that_lies_elsewhere(finished):
+    """`current` was set by hand to a run of another folder: a backup, or the runs of another machine."""
+    first = (finished.home / "current").resolve()
+    outside = first.rename(finished.folder / "backup")
+    (finished.home / "current").unlink()
+    (finished.home / "current").symlink_to(outside)
+    write_day(finished.raw, 1, 600)
+    assert run_nightly(finished.config, ["nightly.tolerance=1", "nightly.start=warm"]) == PROMOTED
+    night = nights(finished)[-1]
+    assert (night["start"]["how"], night["window"]["new"]) == ("warm", 480)
+
+
+@pytest.mark.parametrize(
+    ("start", "name"), [("warm", "training/optimizer.safetensors"), ("cold", "model/weights.safetensors")]
+)
+def test_a_damaged_current_run_is_named_before_any_work_with_what_mends_it(finished, start, name):
+    """To train again, or preprocess.from=null, would not: a warm night has set that itself."""
+    config = load_config(finished.config)
+    first = (finished.home / "current").resolve().name
+    second = finished.train("seed=2").path.name
+    promote_by_hand(config, second)
+    path = finished.home / second / name
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.unlink()  # it is a second name of the artifact's
+    path.write_bytes(content)
+    write_day(finished.raw, 1, 600)
+    assert run_nightly(finished.config, [f"nightly.start={start}"]) == FAILED
+    night = nights(finished)[-1]
+    assert f"{second}: file {name} is not what its manifest says" in night["decision"]
+    assert "gigabatch rollback" in night["decision"]
+    assert "preprocess.from" not in night["decision"]
+    assert night["steps"] == {}
+    rollback(config)
+    assert (finished.home / "current").resolve().name == first
+    assert run_nightly(finished.config, [f"nightly.start={start}", "nightly.tolerance=1"]) == PROMOTED
+
+
 def test_a_night_compares_with_the_reference_on_the_same_rows_and_its_line_tells_all(finished):
     wide = ["nightly.tolerance=1", "nightly.reference_nights=2", "nightly.reference_tolerance=1", "train.epochs=1"]
     run_nightly(finished.config, wide)
@@ -160,9 +244,6 @@ def test_a_night_killed_between_its_promotion_and_its_line_is_written_down_by_th
     before = (finished.home / "current").resolve().name
     write_day(finished.raw, 1, 600)
 
-    class Killed(BaseException):
-        """Like a kill: nothing of the night's own handles it."""
-
     def kill(*_, **__):
         raise Killed
 
@@ -179,6 +260,49 @@ def test_a_night_killed_between_its_promotion_and_its_line_is_written_down_by_th
     assert "Written down late" in late["decision"]
     assert (again["exit_code"], again["champion"]) == (KEPT, current)
     assert not (finished.home / PENDING).exists()
+
+
+def cold_asked(finished) -> dict:
+    """As if tonight's decision about new files had asked for a cold night."""
+    state = read_state(finished.home)
+    told = {"accepted": ["day-001.csv"], "quarantined": [], "cold": ["far drift"], "warnings": ["far drift"]}
+    write_state(finished.home, replace(state, pending=told))
+    return told
+
+
+def test_a_night_that_promoted_and_was_killed_leaves_no_second_cold_night(finished, monkeypatch):
+    """Its decision about files has been followed, so the next night is not told it again; its line tells the files."""
+    write_day(finished.raw, 1, 600)
+
+    def killed(*_, **__):
+        cold_asked(finished)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nightly, "append_record", killed)
+        with pytest.raises(Killed):
+            run_nightly(finished.config, ["nightly.tolerance=1"])
+    assert run_nightly(finished.config, ["nightly.tolerance=1"]) == KEPT
+    late, again = nights(finished)[-2:]
+    assert read_state(finished.home).pending is None
+    assert "far drift" not in str(again["files"])
+    assert late["files"].keys() == again["files"].keys()
+    assert len(late["data"]["checksums"]) == 2
+    assert late["steps"]["train"]["seconds"] > 0
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ContractError("files.json: damaged")])
+def test_what_comes_after_the_line_changes_no_promotion(finished, monkeypatch, error):
+    """A disk that is full, or a record of files that is damaged, when the night has promoted already."""
+    write_day(finished.raw, 1, 600)
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(nightly, "finish", fail)
+    assert run_nightly(finished.config, ["nightly.tolerance=1"]) == PROMOTED
+    (night,) = nights(finished)
+    assert (night["exit_code"], night["run"]) == (PROMOTED, (finished.home / "current").resolve().name)
 
 
 @pytest.mark.parametrize("left", ["another run", "damaged", "written"])
