@@ -276,7 +276,7 @@ def _night(night: Night) -> Outcome:
         with night.step("compare"):
             others = [None if run is None else _other(pipeline, run) for run in (candidate.path, current, reference)]
             assert others[0] is not None
-            judged = compare(features, others[0], *others[1:], look=partial(night.material.look, home=home))
+            judged = compare(features, others[0], others[1], others[2], look=partial(night.material.look, home=home))
     except DataError as error:
         return Outcome(REFUSED, f"Data refused: {error}", candidate)
     outcome = judge(config, judged, candidate, first=current is None)
