@@ -291,7 +291,7 @@ def _night(night: Night) -> Outcome:
                 None if run is None else other_model(pipeline, run) for run in (candidate.path, current, reference)
             ]
             assert others[0] is not None
-            judged = compare(features, others[0], *others[1:], look=partial(night.material.look, home=home))
+            judged = compare(features, others[0], others[1], others[2], look=partial(night.material.look, home=home))
     except DataError as error:
         return Outcome(REFUSED, f"Data refused: {error}", candidate)
     outcome = judge(config, judged, candidate, first=current is None)

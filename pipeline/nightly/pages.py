@@ -216,7 +216,9 @@ def night_page(
     """What stands on the page of the last of these nights. pages: of the others, by their mark."""
     entry, run = nights[-1], nights[-1].get("run")
     before = next((pages[mark] for item in reversed(nights[:-1]) if (mark := mark_of(item)) in pages), None)
-    links = [("all nights", INDEX)] + [("the night before", before)] * (before is not None)
+    links = [("all nights", INDEX)]
+    if before is not None:
+        links.append(("the night before", before))
     if isinstance(run, str) and re.fullmatch(r"[\w-]+", run) and (home / run / "report.html").is_file():
         links.append((f"report of run {run}", f"../{run}/report.html"))
     return NightPage(
@@ -383,7 +385,7 @@ def _comparison(entry: Mapping[str, Any], settings: NightlySettings | None) -> l
     gains, rows = [], []
     for target, against, numbers in _compared(entry):
         metric, constant = str(numbers.get("metric")), _number(numbers.get("constant"))
-        row = {"target": target} if target else {}
+        row: dict[str, Any] = {"target": target} if target else {}
         row |= {"against": against, "metric": metric, "new": numbers.get("candidate")}
         row |= {"theirs": numbers.get("current", numbers.get("constant"))}
         row |= {name: numbers.get(name) for name in ("gain", "bound", "upper", "constant", "record", "rows")}
@@ -393,9 +395,9 @@ def _comparison(entry: Mapping[str, Any], settings: NightlySettings | None) -> l
             if settings is not None:
                 tolerated = settings.reference_tolerance if "reference" in against else settings.tolerance
                 tolerated *= 1 if metric in MORE_IS_BETTER else constant
-            ends = (end if is_number(end) else None for end in (numbers.get("bound"), numbers.get("upper")))
+            low, high = (end if is_number(end) else None for end in (numbers.get("bound"), numbers.get("upper")))
             name = f"{target}: against the {against}" if target else f"Against the {against}"
-            gains.append(Gain(name, metric, numbers["gain"], *ends, tolerated))
+            gains.append(Gain(name, metric, numbers["gain"], low, high, tolerated))
     if not rows:
         return []
     text = "Gain of the new model on rows that none of the models has seen; more is better, zero is in the middle."
@@ -632,7 +634,7 @@ def _data(home: Path, entry: Mapping[str, Any], material: Material) -> list[Part
     steps = []
     for name, step in _mapping(entry.get("steps")).items():
         values = _mapping(step)
-        reused = {True: "yes", False: "no"}.get(values.get("skipped"), "")
+        reused = "yes" if values.get("skipped") is True else "no" if values.get("skipped") is False else ""
         steps.append(
             {"step": name, "seconds": _number(values.get("seconds")), "bytes": values.get("bytes"), "reused": reused}
         )
