@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -95,11 +96,15 @@ def _run(settings: NotifySettings, content: str, line: Mapping[str, Any]) -> Non
 def _post(settings: NotifySettings, content: str) -> None:
     assert settings.webhook is not None
     headers = {"Content-Type": "application/json", "User-Agent": "gigabatch"}
+    try:
+        url = webhook_address(settings.webhook)
+    except ConfigError as error:  # the night that is refused for it is told by this, too
+        log.error("nobody was called: %s", error)
+        return
     for number in range(settings.retries + 1):
         if number:
             time.sleep(PAUSE_S * number)
         try:
-            url = webhook_address(settings.webhook)
             request = urllib.request.Request(url, content.encode(), headers, method="POST")
             with urllib.request.urlopen(request, timeout=settings.timeout_s):
                 return
@@ -107,6 +112,6 @@ def _post(settings: NotifySettings, content: str) -> None:
             failed = f"answered {error.code}"
             if error.code < 500 and error.code != 429:  # it will not think better of it
                 break
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             failed = str(getattr(error, "reason", error))
     log.error("nightly.notify.webhook %s: %s", urlsplit(url).hostname, failed)

@@ -110,6 +110,18 @@ def test_a_webhook_that_cannot_be_called_is_refused_before_any_work(tiny, value)
     assert tiny.artifacts("features") == []
 
 
+def test_a_line_whose_webhook_has_no_address_is_one_error_and_the_command_is_still_told(caplog, tmp_path):
+    command = [sys.executable, "-c", f"open({str(tmp_path / 'told')!r}, 'w').write('told')"]
+    settings = NotifySettings(command=command, webhook="env:GIGABATCH_NOWHERE", timeout_s=5)
+
+    notify(settings, {"exit_code": 40, "decision": "failed", "run": None})
+
+    assert (tmp_path / "told").read_text() == "told"
+    assert [record.getMessage() for record in caplog.records] == [
+        "nobody was called: nightly.notify.webhook: the environment variable GIGABATCH_NOWHERE is not set."
+    ]
+
+
 def test_a_night_tells_its_line_and_one_that_cannot_stands(finished, tmp_path, caplog):
     out = tmp_path / "told.json"
     write_day(finished.raw, 1, 600)
