@@ -28,6 +28,7 @@ from gigabatch.loaders.errors import LoaderError
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.config.config import ConfigError, NightlySettings, RunConfig, load_config
 from gigabatch.pipeline.contract.decide import Decision, check_new, decide, finish
+from gigabatch.pipeline.contract.state import obey
 from gigabatch.pipeline.display import render_table
 from gigabatch.pipeline.embedding.embed import embed
 from gigabatch.pipeline.embedding.embed_write import EmbedSettings
@@ -248,7 +249,7 @@ def _night(night: Night) -> Outcome:
     try:
         with night.step("features") as step:
             features = pipeline.features()
-            step |= _size(features.artifact)
+            step |= _size(features.artifact) | {"files": features.files, "history": features.history}
         night.told |= {"data": _data(pipeline), "splits": features.rows}
         config, how, why = tonight(config, current_run(home), features.schema, decision.cold)
         night.told["start"] = {"how": how, "why": why}
@@ -374,7 +375,9 @@ def _size(artifact: Artifact) -> dict[str, Any]:
 def _data(pipeline: Pipeline) -> dict[str, Any]:
     """The raw files that were read: how many, and by name their checksums."""
     config = pipeline.config
-    files = input_checksums(recipe_class(config.recipe)(config.features).inputs(), pipeline.store.root)
+    recipe = recipe_class(config.recipe)(config.features)
+    obey(home_of(config), recipe, pipeline.store.root)  # what is in quarantine was not read, nor need it be readable
+    files = input_checksums(recipe.inputs(), pipeline.store.root)
     return {"files": len(files), "checksums": files}
 
 

@@ -24,6 +24,7 @@ from gigabatch.pipeline.contract.decide import (
 )
 from gigabatch.pipeline.contract.state import read_state
 from gigabatch.pipeline.contract.terms import ContractError
+from gigabatch.pipeline.nightly.nightly import _data
 from gigabatch.pipeline.stages.stages import Pipeline
 from tests.pipeline.contract.conftest import Shop, end_of, shop_day
 
@@ -403,3 +404,12 @@ def test_rows_with_a_history_are_carried_over_bad_files_and_dropped_rows(shop):
     made = tonight(8)  # from the history of the first six days, the last that it comes behind
     assert (made.history["note"], made.history["from"]) == (None, first_kept)
     assert made.history["computed"] == 2000 + 1998 + 2000 + 1
+
+
+def test_a_nights_list_of_data_names_what_was_read_and_opens_nothing_else(learned):
+    learned.write(6, shop_day(6).drop(columns="city"))
+    (learned.raw / "day-007.csv").mkdir()  # no one can read it as a file
+    learned.write(8, shop_day(8))
+    assert len(night(learned, 8).quarantined) == 2
+    read = _data(Pipeline(learned.config()))["checksums"]
+    assert [name.partition(":")[2] for name in read] == [f"day-{day:03d}.csv" for day in (*range(6), 8)]

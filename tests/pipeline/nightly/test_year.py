@@ -617,9 +617,13 @@ def test_a_bad_file_is_put_aside_and_the_night_goes_on_with_the_good_one(daily):
     assert "In quarantine: day-007.csv (gigabatch contract --accept FILE" in night["decision"]
     assert any("signal" in text for text in night["files"]["warnings"])
     assert sum(Run(home / night["run"]).summary["rows_by_split"].values()) == 7 * 300
+    assert sorted(night["data"]["checksums"]) == [
+        f"{place}:day-{place:03d}.csv" for place in range(7)
+    ]  # none of bad ones
     write(8)
     assert run_nightly(config) == PROMOTED  # told once
     assert last(home)["files"]["quarantined"] == []
+    assert last(home)["data"]["files"] == 8
     assert sum(Run(home / last(home)["run"]).summary["rows_by_split"].values()) == 8 * 300
 
 
