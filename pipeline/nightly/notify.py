@@ -45,7 +45,7 @@ def notify(settings: NotifySettings, line: Mapping[str, Any]) -> None:
     if settings.command:
         _run(settings, content, line)
     if settings.webhook is not None:
-        _post(settings, json.dumps({"text": line["decision"], **json.loads(content)}))
+        _post(settings, json_text({"text": line["decision"], **json.loads(content)}))
 
 
 def webhook_address(value: str) -> str:
