@@ -165,7 +165,8 @@ def check_file(
     if "://" not in path and Path(path).is_dir():
         return FileReport(path, kind.name, False, (f"input {path}: it is a directory, no file.",), checksum=checksum)
     limit = (time.time() if now is None else now) + max_future_seconds
-    rules = _rules(kind, terms, contract, path, others, limit)
+    before = accepted.files.get(mine)
+    rules = _rules(kind, terms, contract, path, others, before, limit)
     drops = contract is not None and contract.on_bad_rows == "drop" and not kind.blocks
     drop = contract.max_bad_rows if contract is not None and drops else 0.0
     try:
@@ -179,7 +180,6 @@ def check_file(
     print_ = f"{found.fingerprint:016x}"
     if twin := next((name for name, item in others.items() if item.fingerprint == print_), None):
         reasons.append(f"{path}: it holds the same {found.rows:,} rows as {twin}, which was accepted.")
-    before = accepted.files.get(mine)
     if before is not None and before.rows is not None:
         if contract is not None and found.rows < (1 - MOST_LOST) * before.rows:
             reasons.append(f"{path}: it was accepted with {before.rows:,} rows and now holds {found.rows:,}.")
@@ -246,6 +246,7 @@ def _rules(
     contract: Contract | None,
     path: str,
     others: Mapping[str, FileEntry],
+    before: FileEntry | None,
     limit: float,
 ) -> list[RowRule]:
     rules = [RowRule(name, "null") for name in sorted(kind.filled)]
@@ -255,7 +256,9 @@ def _rules(
         return rules
     last = max((item.last for item in others.values() if item.last is not None), default=None)
     if kind.time is not None and terms.overlap is not None and last is not None and not backfilled(contract, path):
-        rules.append(RowRule(kind.time, "before", last - terms.overlap))
+        # A file that was accepted and is corrected may hold the times that it held.
+        own = last if before is None or before.first is None else before.first
+        rules.append(RowRule(kind.time, "before", min(last - terms.overlap, own)))
     for name, column in terms.columns.items():
         if column.range is not None and column.role in ("number", "weight", "label"):
             rules += [RowRule(name, "below", column.range[0]), RowRule(name, "above", column.range[1])]

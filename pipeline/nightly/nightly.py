@@ -62,13 +62,15 @@ PENDING = "nightly.pending.json"  # what a night is about to do, between its pro
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a night came to. reasons: why a new model was kept out, in sentences."""
+    """What a night came to. reasons: why a new model was kept out, in sentences. told: whether all that its files
+    brought has been told, so that the next night is not told of them again, though it was refused."""
 
     code: int
     text: str
     candidate: Run | None = None
     judged: Judged | None = None
     reasons: tuple[str, ...] = ()
+    told: bool = False
 
 
 @dataclass
@@ -134,7 +136,7 @@ def _recorded(night: Night) -> int:
         outcome = Outcome(FAILED, f"Failed: {error}")
     run = outcome.candidate.path.name if outcome.candidate else None
     found = _compared(outcome) | _told(night)
-    if outcome.code in (PROMOTED, KEPT):
+    if outcome.code in (PROMOTED, KEPT) or outcome.told:
         finish(night.config)
     moment = append_record(home, "nightly", outcome.code, outcome.text, run, **found)
     settle(home)
@@ -223,7 +225,7 @@ def _night(night: Night) -> Outcome:
         return Outcome(code, f"{what} refused: {' '.join(decision.refused)}", reasons=decision.refused)
     if decision.quarantined and not decision.accepted:
         text = f"Data refused: no new file is good. {' '.join(decision.warnings)} {_quarantine(decision)}"
-        return Outcome(REFUSED, text, reasons=decision.warnings)
+        return Outcome(REFUSED, text, reasons=decision.warnings, told=True)
     try:
         with night.step("features") as step:
             features = pipeline.features()

@@ -424,6 +424,36 @@ def test_a_night_of_bad_files_alone_is_refused_and_says_why(daily):
     assert (home / "current").resolve() == before
 
 
+def test_a_night_of_bad_files_alone_is_told_once(daily):
+    config, home, write = daily
+    write(6, lambda frame: frame.assign(clicked=0.0))
+    assert run_nightly(config) == 20
+    write(7, lambda frame: frame.rename(columns={"signal": "Signal"}))
+    assert run_nightly(config) == 20
+    assert [Path(path).name for path in last(home)["files"]["quarantined"]] == ["day-007.csv"]
+    assert "day-006" not in last(home)["decision"]
+    assert run_nightly(config) == 10  # no new file at all
+    assert last(home)["files"]["warnings"] == []
+
+
+def test_a_corrected_file_is_learned_by_a_cold_night_and_one_that_grew_by_a_warm_one(daily):
+    """Rows that were trained on and now say something else lie where rows count as seen: no window would hold them."""
+    config, home, write = daily
+    write(3, lambda frame: frame.assign(signal=-frame["signal"]))
+    write(6)
+    run_nightly(config)
+    start = last(home)["start"]
+    assert start["how"] == "cold"
+    assert "day-003.csv: it has changed and holds no later rows" in start["why"]
+    grown = pd.concat([day_of_rows(6, 300), day_of_rows(7, 100)])
+    write(6, lambda _: grown)
+    run_nightly(config)
+    assert last(home)["start"]["how"] == "warm"
+    write(6, lambda _: grown[::-1])  # the same rows
+    run_nightly(config)
+    assert last(home)["start"]["how"] == "warm"
+
+
 @pytest.mark.parametrize(("choice", "code"), [("refuse", 30), ("cold", PROMOTED), ("warn", PROMOTED)])
 def test_drift_is_warned_of_refused_or_answered_by_a_cold_night(daily, choice, code):
     config, home, write = daily
