@@ -45,6 +45,7 @@ from gigabatch.pipeline.runs.record import append_record, now, read_records
 from gigabatch.pipeline.runs.verify import weights_of
 from gigabatch.pipeline.stages.run import Run, environment
 from gigabatch.pipeline.stages.stages import Features, Pipeline
+from gigabatch.pipeline.stages.start import require_lasting_values
 from gigabatch.pipeline.stopping import Stopped, stopped_by, stopped_text
 from gigabatch.pipeline.store.artifacts import Artifact
 from gigabatch.pipeline.store.files import ArtifactError, write_json
@@ -57,6 +58,7 @@ from gigabatch.pipeline.training.window import NothingNew
 log = logging.getLogger(__name__)
 PROMOTED, KEPT, REFUSED, DRIFTED, FAILED = 0, 10, 20, 30, 40
 MOST_NAMES = 5  # of files, in a sentence
+NUMBERED = "The current model would be judged on them."
 PENDING = "nightly.pending.json"  # what a night is about to do, between its promotion and its line
 
 
@@ -231,6 +233,7 @@ def _night(night: Night) -> Outcome:
             features = pipeline.features()
             step |= _size(features.artifact)
         night.told["data"] = _data(pipeline)
+        require_lasting_values(features.workflow, features.schema, "nightly", NUMBERED)
         config, how, why = tonight(config, current_run(home), features.schema, decision.cold)
         night.told["start"] = {"how": how, "why": why}
         log.info("tonight's training starts %s: %s", how, why)

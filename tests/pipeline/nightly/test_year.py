@@ -454,6 +454,23 @@ def test_a_corrected_file_is_learned_by_a_cold_night_and_one_that_grew_by_a_warm
     assert last(home)["start"]["how"] == "warm"
 
 
+@pytest.mark.parametrize("start", ["cold", "warm"])
+def test_a_step_that_numbers_values_anew_each_night_is_refused(daily, start):
+    """The current model would be judged on ids that stand for other values: at chance, whatever it is worth."""
+    config, home, write = daily
+    settings = json.loads(config.read_text()) | {"name": "numbered"}
+    settings["features"] |= {
+        "categorical": {"number": "int64"}, "inputs": {"city": "string"},
+        "steps": [{"categorify": {"column": "city", "output": "number"}}],
+    }  # fmt: skip
+    settings["nightly"]["start"] = start
+    config.write_text(json.dumps(settings))
+    assert run_nightly(config) == FAILED
+    night = last(home.parent / "numbered")
+    assert "nightly: categorify in features.steps numbers 'number' anew" in night["decision"]
+    assert night["decision"].endswith("The current model would be judged on them.")
+
+
 @pytest.mark.parametrize(("choice", "code"), [("refuse", 30), ("cold", PROMOTED), ("warn", PROMOTED)])
 def test_drift_is_warned_of_refused_or_answered_by_a_cold_night(daily, choice, code):
     config, home, write = daily
