@@ -457,7 +457,7 @@ def test_a_corrected_file_is_learned_by_a_cold_night_and_one_that_grew_by_a_warm
 @pytest.mark.parametrize("start", ["cold", "warm"])
 def test_a_step_that_numbers_values_anew_each_night_is_refused(daily, start):
     """The current model would be judged on ids that stand for other values: at chance, whatever it is worth."""
-    config, home, write = daily
+    config, home, _ = daily
     settings = json.loads(config.read_text()) | {"name": "numbered"}
     settings["features"] |= {
         "categorical": {"number": "int64"}, "inputs": {"city": "string"},
