@@ -11,6 +11,8 @@ from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Schema
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.config.config import RunConfig, WindowSettings
+from gigabatch.pipeline.evaluation.labels import changed_labels
+from gigabatch.pipeline.stages.run import Run
 
 WARM, COLD, ANEW = "warm", "cold", "anew"
 
@@ -45,8 +47,17 @@ def tonight(
         if config.train.changed == "refuse":
             raise DataError(f"{reason} With train.changed=cold such a night begins anew.")
         return config, ANEW, reason
+    reason = cold_reason(bundle, settings.cold_every, drifted)
+    labels = " ".join(
+        changed_labels(bundle.schema.targets, schema.targets, Run(current).summary["config"], config.to_dict())
+    )
+    if labels and not reason and config.train.changed == "refuse":
+        raise DataError(
+            f"{labels} If labels are wrong, correct them or remove those rows. With train.changed=cold such a night "
+            "trains a cold model, for a person to promote."
+        )
     grown = replace(config.preprocess, from_=current.name, refresh_scales=False)
-    if reason := cold_reason(bundle, settings.cold_every, drifted):
+    if reason := reason or labels:
         grown = replace(grown, refresh_scales=True)
         return config.model_copy(update={"preprocess": grown}), COLD, reason
     window = WindowSettings(replay=settings.replay)
