@@ -293,13 +293,18 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         return Decision(drift=found, **{key: tuple(values) for key, values in told_now.items()})
 
 
-def finish(config: RunConfig) -> None:
-    """Forget what the night was told: it has been done."""
+def finish(config: RunConfig, stay_cold: bool = False) -> None:
+    """Forget what the night was told: it has been done.
+
+    stay_cold: whether the next night is told why to be cold again, as no model of this one was promoted.
+    """
     place = _Place(config)
     with place.lock():
         state = read_state(place.home)
         if state.pending is not None:
-            write_state(place.home, replace(state, pending=None))
+            cold = state.pending["cold"] if stay_cold else []
+            rest = {"accepted": [], "quarantined": [], "cold": cold, "warnings": []} if cold else None
+            write_state(place.home, replace(state, pending=rest))
 
 
 def accept(config: RunConfig, file: str) -> str:

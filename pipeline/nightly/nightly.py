@@ -139,7 +139,7 @@ def _recorded(night: Night) -> int:
     run = outcome.candidate.path.name if outcome.candidate else None
     found = _compared(outcome) | _told(night)
     if outcome.code in (PROMOTED, KEPT) or outcome.told:
-        finish(night.config)
+        finish(night.config, stay_cold=outcome.code != PROMOTED)
     moment = append_record(home, "nightly", outcome.code, outcome.text, run, **found)
     settle(home)
     entry = {"at": moment, "exit_code": outcome.code, "decision": outcome.text, "run": run, **found}

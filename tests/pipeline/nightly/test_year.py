@@ -454,6 +454,17 @@ def test_a_corrected_file_is_learned_by_a_cold_night_and_one_that_grew_by_a_warm
     assert last(home)["start"]["how"] == "warm"
 
 
+def test_nights_stay_cold_until_a_model_that_learned_the_correction_is_promoted(daily):
+    """What is kept goes on from nothing: the current model still is the one of the uncorrected rows."""
+    config, home, write = daily
+    write(3, lambda frame: frame.assign(noise=frame["noise"] + 0.5))
+    assert run_nightly(config, ["train.lr_max=1e-9", "nightly.max_skill_drop=0.01"]) == 10
+    for day, how in ((6, "cold"), (7, "warm")):
+        write(day)
+        assert run_nightly(config) == PROMOTED
+        assert last(home)["start"]["how"] == how
+
+
 @pytest.mark.parametrize("start", ["cold", "warm"])
 def test_a_step_that_numbers_values_anew_each_night_is_refused(daily, start):
     """The current model would be judged on ids that stand for other values: at chance, whatever it is worth."""
