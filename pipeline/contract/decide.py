@@ -90,7 +90,7 @@ class Decision:
     refused
         Why the night must not go on; nothing was written then.
     cold
-        Why it is to train without yesterday's weights (`on_drift: cold`).
+        Why it is to train without yesterday's weights: drift (`on_drift: cold`), and files that were corrected.
     warnings
         Sentences: of files, of drift, of files that are late or gone.
     drift
@@ -283,13 +283,16 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         far = [f"{name}: {text}" for name, item in found.items() for text in item.sentences("drift")]
         if contract is not None and contract.on_drift == "refuse":
             refused += [f"drift: {text} (on_drift: refuse)" for text in far]
-        cold = far if contract is not None and contract.on_drift == "cold" else []
+        cold = [f"drift: {text}" for text in far] if contract is not None and contract.on_drift == "cold" else []
+        cold += _corrected(kinds, state, good)
         warnings = [text for item in reports for text in (*item.warnings, *(item.reasons if not item.accepted else ()))]
         warnings += [f"drift: {text}" for text in told]
         warnings += _late(contract, after, now)
         present = set(map(same_file, there))
-        gone = [name for name, item in files.items() if item.state == ACCEPTED and name not in present]
-        warnings += [f"{name}: it was accepted and is not there any more; its rows are lost." for name in sorted(gone)]
+        lost = {name for name, item in files.items() if item.state == ACCEPTED and name not in present}
+        gone = sorted(name for name in lost if not files[name].gone)  # told once: folders may keep the last month alone
+        warnings += [f"{name}: it was accepted and is not there any more; its rows are lost." for name in gone]
+        after = FilesState({name: replace(item, gone=name in lost) for name, item in files.items()})
         accepted, quarantined = ([same_file(item.path) for item in side] for side in (good, bad))
         pending = _still_so(state, files)
         fresh = {"accepted": accepted, "quarantined": quarantined, "cold": cold, "warnings": warnings}
@@ -320,13 +323,18 @@ def _still_so(state: FilesState, files: Mapping[str, FileEntry]) -> dict[str, li
     }
 
 
-def finish(config: RunConfig) -> None:
-    """Forget what the night was told: it has been done."""
+def finish(config: RunConfig, stay_cold: bool = False) -> None:
+    """Forget what the night was told: it has been done.
+
+    stay_cold: whether the next night is told why to be cold again, as no model of this one was promoted.
+    """
     place = _Place(config)
     with place.lock():
         state = read_state(place.home)
         if state.pending is not None:
-            write_state(place.home, replace(state, pending=None))
+            cold = state.pending["cold"] if stay_cold else []
+            rest = {"accepted": [], "quarantined": [], "cold": cold, "warnings": []} if cold else None
+            write_state(place.home, replace(state, pending=rest))
 
 
 def accept(config: RunConfig, file: str) -> str:
@@ -523,6 +531,20 @@ def _drifts(
         if whole is not None:
             place.keep(kind, after.of_kind(name), whole)
     return found
+
+
+def _corrected(kinds: Mapping[str, RawFiles], state: FilesState, good: Sequence[FileReport]) -> list[str]:
+    """Of files accepted before those with other rows in the times that they had. A warm start takes rows of such times
+    for ones that its weights have seen; of a file that has grown it sees the later ones."""
+    told = []
+    for item in good:
+        before = state.files.get(same_file(item.path))
+        if before is None or before.state != ACCEPTED or before.last is None or item.measured is None:
+            continue
+        _, last = item.measured.ranges.get(str(kinds[item.kind].time), (None, None))
+        if last is not None and last <= before.last and f"{item.measured.fingerprint:016x}" != before.fingerprint:
+            told.append(f"{item.path}: it has changed and holds no later rows, so all rows are learned anew.")
+    return told
 
 
 def _late(contract: Contract | None, state: FilesState, now: float | None) -> list[str]:

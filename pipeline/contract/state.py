@@ -45,6 +45,8 @@ class FileEntry:
         Sentences.
     dropped
         Places of rows that are left out.
+    gone
+        Whether it was told that the file is not there any more.
     """
 
     kind: str
@@ -59,6 +61,7 @@ class FileEntry:
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     dropped: tuple[int, ...] = ()
+    gone: bool = False
 
 
 @dataclass(frozen=True)

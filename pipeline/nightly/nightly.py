@@ -47,6 +47,7 @@ from gigabatch.pipeline.runs.record import append_record, now, read_records
 from gigabatch.pipeline.runs.verify import weights_of
 from gigabatch.pipeline.stages.run import Run, environment
 from gigabatch.pipeline.stages.stages import Features, Pipeline
+from gigabatch.pipeline.stages.start import require_lasting_values
 from gigabatch.pipeline.stopping import Stopped, stopped_by, stopped_text
 from gigabatch.pipeline.store.artifacts import Artifact, verified
 from gigabatch.pipeline.store.files import ArtifactError, write_json
@@ -60,18 +61,21 @@ from gigabatch.pipeline.training.window import NothingNew
 log = logging.getLogger(__name__)
 PROMOTED, KEPT, REFUSED, DRIFTED, FAILED = 0, 10, 20, 30, 40
 MOST_NAMES = 5  # of files, in a sentence
+NUMBERED = "The current model would be judged on them."
 PENDING = "nightly.pending.json"  # what a night is about to do, between its promotion and its line
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a night came to. reasons: why a new model was kept out, in sentences."""
+    """What a night came to. reasons: why a new model was kept out, in sentences. told: whether all that its files
+    brought has been told, so that the next night is not told of them again, though it was refused."""
 
     code: int
     text: str
     candidate: Run | None = None
     judged: Judged | None = None
     reasons: tuple[str, ...] = ()
+    told: bool = False
 
 
 @dataclass
@@ -170,8 +174,8 @@ def _recorded(night: Night) -> int:
 
 def _finish(night: Night, outcome: Outcome) -> None:
     """After the line, so that a night that is killed between them is told too often rather than never."""
-    if outcome.code in (PROMOTED, KEPT):
-        finish(night.config)
+    if outcome.code in (PROMOTED, KEPT) or outcome.told:
+        finish(night.config, stay_cold=outcome.code != PROMOTED)
     settle(night.home)
 
 
@@ -251,6 +255,7 @@ def _night(night: Night) -> Outcome:
             features = pipeline.features()
             step |= _size(features.artifact) | {"files": features.files, "history": features.history}
         night.told |= {"data": _data(pipeline), "splits": features.rows}
+        require_lasting_values(features.workflow, features.schema, "nightly", NUMBERED)
         config, how, why = tonight(config, current_run(home), features.schema, decision.cold)
         night.told["start"] = {"how": how, "why": why}
         log.info("tonight's training starts %s: %s", how, why)
@@ -317,7 +322,7 @@ def refused_by(decision: Decision) -> Outcome | None:
         return Outcome(code, f"{what} refused: {' '.join(decision.refused)}", reasons=decision.refused)
     if decision.quarantined and not decision.accepted:
         text = f"Data refused: no new file is good. {' '.join(decision.warnings)} {_quarantine(decision)}"
-        return Outcome(REFUSED, text, reasons=decision.warnings)
+        return Outcome(REFUSED, text, reasons=decision.warnings, told=True)
     return None
 
 

@@ -40,7 +40,7 @@ def tonight(
     schema
         Of tonight's features.
     drifted
-        Sentences of drift for which the contract asks for a cold night.
+        Sentences of drift and of corrected files, for which the night is to be cold.
     """
     settings = config.nightly
     if settings.start == COLD or config.preprocess.from_ or config.train.start_from:
@@ -69,7 +69,7 @@ def cold_reason(bundle: Bundle, cold_every: int | None, drifted: Sequence[str], 
     nights: see `warm_nights`; where it is not known, the warm starts that the bundle tells count.
     """
     if drifted:
-        return f"the contract asks for it: {' '.join(drifted)}"
+        return f"the raw files ask for it: {' '.join(drifted)}"
     if "train_times" not in bundle.info:
         return "the current run is of a version that did not keep which rows it was trained on"
     warm = int((bundle.info.get("started_from") or {}).get("warm_starts", 0)) if nights is None else nights

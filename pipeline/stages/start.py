@@ -92,11 +92,14 @@ def _verify_beside(folder: Path) -> None:
             return
 
 
-def require_lasting_values(workflow: Workflow | None, schema: Schema) -> None:
+def require_lasting_values(
+    workflow: Workflow | None, schema: Schema, setting: str = "preprocess.from", way_out: str = AS_AT_FIRST
+) -> None:
     """Raise `ConfigError` for a categorical column whose values a step of the features stage numbers anew each night.
 
     The ids of a fitted `Categorify` follow the counts of its rows: the same number is another value tomorrow, which no
-    vocabulary that goes on from yesterday's could know.
+    vocabulary that goes on from yesterday's could know, and no model of yesterday's. setting: whose message begins with
+    it. way_out: its last sentence.
     """
     numbered: set[str] = set()
     for step in workflow.steps if workflow is not None else ():
@@ -108,10 +111,10 @@ def require_lasting_values(workflow: Workflow | None, schema: Schema) -> None:
     found = [name for name in schema.names("categorical") if name in numbered]
     if found:
         raise ConfigError(
-            f"preprocess.from: categorify in features.steps numbers {', '.join(map(repr, found))} anew in each "
+            f"{setting}: categorify in features.steps numbers {', '.join(map(repr, found))} anew in each "
             "features stage, so yesterday's ids would stand for other values. Leave the step out (the encode stage "
-            "numbers columns itself), take hashed_cross for a combination, give it a vocabulary, or begin anew with "
-            "preprocess.from=null."
+            "numbers columns itself), take hashed_cross for a combination, or give it a vocabulary. "
+            f"{way_out}"
         )
 
 

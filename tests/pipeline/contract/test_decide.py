@@ -234,6 +234,15 @@ def test_late_and_lost_files_are_told(learned):
         decision.warnings
     )
     assert any("day-002.csv: it was accepted and is not there any more" in text for text in decision.warnings)
+    finish(learned.config())
+    again = night(learned, 9)  # a folder that keeps a month would tell of a year's files each night
+    assert not any("not there any more" in text for text in again.warnings)
+    learned.write(2, shop_day(2))  # it is the file that was accepted
+    assert new_files(learned.config()) == []
+    night(learned, 9)
+    finish(learned.config())
+    (learned.raw / "day-002.csv").unlink()
+    assert any("not there any more" in text for text in night(learned, 9).warnings)
 
 
 def test_files_that_lie_elsewhere_now_are_the_same_files(learned):

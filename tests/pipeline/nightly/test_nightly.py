@@ -519,6 +519,27 @@ def test_a_class_that_the_current_model_does_not_know_is_refused_by_name_with_a_
     assert "target 'kind': class(es) 'd', which the model knows, are not in the train split." in night["decision"]
 
 
+def test_a_warm_night_is_refused_for_other_classes_and_a_cold_one_by_choice_gives_what_may_be_promoted(kinds):
+    """It failed (40) each night, with advice about preprocess.from and no model that a person could promote."""
+    config, home, path = kinds
+    warm = ["nightly.start=warm"]
+    rows = pd.concat([kinds_of(0), kinds_of(1)])
+    new = rows.assign(kind=rows["kind"].where((rows["at"] < 100_000) | (rows["signal"] < 1), "d"))
+    new.to_csv(path, index=False)
+    assert run_nightly(config, warm) == REFUSED
+    night = json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])
+    assert night["decision"].startswith("Data refused: target 'kind': class(es) 'd' of the train split are new to the")
+    assert "train.changed=cold" in night["decision"]
+    assert run_nightly(config, [*warm, "train.changed=cold"]) == REFUSED
+    night = json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])
+    assert (night["start"]["how"], "'d'" in night["start"]["why"]) == ("cold", True)
+    assert f"gigabatch promote {night['run']} makes the new model current" in night["decision"]
+    assert main(["promote", night["run"], "--config", str(config)]) == 0
+    pd.concat([new, kinds_of(2)]).to_csv(path, index=False)
+    assert run_nightly(config, warm) == PROMOTED
+    assert json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])["start"]["how"] == "warm"
+
+
 def test_a_class_that_the_train_split_does_not_know_is_refused_too(kinds):
     config, home, path = kinds
     rows = kinds_of(0)

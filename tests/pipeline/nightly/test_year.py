@@ -161,7 +161,7 @@ def test_a_night_whose_start_is_rolled_back_while_it_trains_is_kept_out(finished
     night = nights(finished)[-1]
     assert night["start"]["why"] == f"from {second}"
     assert (night["champion"], (finished.home / "current").resolve().name) == (first, first)
-    assert f"go on from run {second}" in night["decision"]
+    assert f"goes on from a run that may not be promoted: run {second}" in night["decision"]
 
 
 def test_a_warm_night_goes_on_from_a_current_run_that_lies_elsewhere(finished):
@@ -651,9 +651,68 @@ def test_a_file_that_is_good_after_a_refused_night_is_trained_on_and_is_no_more_
         assert main(["contract", "--config", str(config), "--accept", path.name]) == 0
     assert run_nightly(config) == PROMOTED
     night = last(home)
-    assert (night["files"]["accepted"], night["files"]["quarantined"]) == ([str(path.resolve())], [])
+    new = [] if way == "taken by a person" else [str(path.resolve())]
+    assert (night["files"]["accepted"], night["files"]["quarantined"]) == (new, [])
     assert "In quarantine" not in night["decision"]
     assert reason not in night["files"]["warnings"]
+
+
+def test_a_night_of_bad_files_alone_is_told_once(daily):
+    config, home, write = daily
+    write(6, lambda frame: frame.assign(clicked=0.0))
+    assert run_nightly(config) == 20
+    write(7, lambda frame: frame.rename(columns={"signal": "Signal"}))
+    assert run_nightly(config) == 20
+    assert [Path(path).name for path in last(home)["files"]["quarantined"]] == ["day-007.csv"]
+    assert "day-006" not in last(home)["decision"]
+    assert run_nightly(config) == 10  # no new file at all
+    assert last(home)["files"]["warnings"] == []
+
+
+def test_a_corrected_file_is_learned_by_a_cold_night_and_one_that_grew_by_a_warm_one(daily):
+    """Rows that were trained on and now say something else lie where rows count as seen: no window would hold them."""
+    config, home, write = daily
+    write(3, lambda frame: frame.assign(signal=-frame["signal"]))
+    write(6)
+    run_nightly(config)
+    start = last(home)["start"]
+    assert start["how"] == "cold"
+    assert "day-003.csv: it has changed and holds no later rows" in start["why"]
+    grown = pd.concat([day_of_rows(6, 300), day_of_rows(7, 100)])
+    write(6, lambda _: grown)
+    run_nightly(config)
+    assert last(home)["start"]["how"] == "warm"
+    write(6, lambda _: grown[::-1])  # the same rows
+    run_nightly(config)
+    assert last(home)["start"]["how"] == "warm"
+
+
+def test_nights_stay_cold_until_a_model_that_learned_the_correction_is_promoted(daily):
+    """What is kept goes on from nothing: the current model still is the one of the uncorrected rows."""
+    config, home, write = daily
+    write(3, lambda frame: frame.assign(noise=frame["noise"] + 0.5))
+    assert run_nightly(config, ["train.lr_max=1e-9", "nightly.max_skill_drop=0.01"]) == 10
+    for day, how in ((6, "cold"), (7, "warm")):
+        write(day)
+        assert run_nightly(config) == PROMOTED
+        assert last(home)["start"]["how"] == how
+
+
+@pytest.mark.parametrize("start", ["cold", "warm"])
+def test_a_step_that_numbers_values_anew_each_night_is_refused(daily, start):
+    """The current model would be judged on ids that stand for other values: at chance, whatever it is worth."""
+    config, home, _ = daily
+    settings = json.loads(config.read_text()) | {"name": "numbered"}
+    settings["features"] |= {
+        "categorical": {"number": "int64"}, "inputs": {"city": "string"},
+        "steps": [{"categorify": {"column": "city", "output": "number"}}],
+    }  # fmt: skip
+    settings["nightly"]["start"] = start
+    config.write_text(json.dumps(settings))
+    assert run_nightly(config) == FAILED
+    night = last(home.parent / "numbered")
+    assert "nightly: categorify in features.steps numbers 'number' anew" in night["decision"]
+    assert night["decision"].endswith("The current model would be judged on them.")
 
 
 @pytest.mark.parametrize(("choice", "code"), [("refuse", 30), ("cold", PROMOTED), ("warn", PROMOTED)])
