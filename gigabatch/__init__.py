@@ -39,12 +39,14 @@ if TYPE_CHECKING:
     from gigabatch.models.tabular.tabular import TabularModel
     from gigabatch.pipeline.bundle import Bundle, load_bundle
     from gigabatch.pipeline.stages.stages import Pipeline
+    from gigabatch.pipeline.training.callbacks import Callback
 
 __version__ = "0.2.0"
 
 _FOLDERS = ("features", "loaders", "models", "pipeline")
 _PLACES = {
     "Pipeline": "pipeline.stages.stages",
+    "Callback": "pipeline.training.callbacks",
     "Bundle": "pipeline.bundle",
     "load_bundle": "pipeline.bundle",
     "Workflow": "features.workflow.workflow",
@@ -83,6 +85,7 @@ __all__ = [
     "BatchDataset",
     "BatchLoader",
     "Bundle",
+    "Callback",
     "DeepFM",
     "FTTransformer",
     "FactorizationMachine",

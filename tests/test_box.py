@@ -3,7 +3,9 @@
 `make test-gpu-box` does the same with the box's versions of them, and runs what needs no GPU.
 """
 
+import ast
 import re
+import sys
 from collections import Counter
 from importlib import metadata
 from pathlib import Path
@@ -11,13 +13,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.bare_python import BARE, ROOT, BarePython
+from tests.bare_python import BARE, ROOT, BarePython, with_needs
 from tests.devices import no_waiting
 from tests.left_out import GPU_TESTS, LeftOut, unmet
 
 # Rooms whose GPU tests need none of our packages but those of BARE; the pipeline's are read by what they test.
 NEEDS_NOTHING = ("tests/loaders/", "tests/models/", "tests/pipeline/training/test_train_step.py")
 NOT_ON_THE_BOX = {"cudf", "dask", "pydantic", "ruamel"}  # of what GPU tests import; `make gpu-pack` brings them
+OURS = {"gigabatch", "tests", "benchmarks", "tools"}
 PLANTED = {
     "test_absent.py": """
         import pytest
@@ -114,6 +117,51 @@ def test_every_gpu_test_is_collected_or_left_out_by_name(kind, tmp_path):
         if needs:
             assert not name.startswith(NEEDS_NOTHING), f"{name} needs {needs}"
             assert kind == "bare" or needs[0].split(".")[0] in NOT_ON_THE_BOX, f"{name} needs {needs}"
+
+
+def imported(path: Path) -> set[str]:
+    """Names that a file imports, in functions too, of modules and of what is in them. What a test asks
+    `pytest.importorskip` for is a skip that the summary shows, so it is left out."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
+    return found
+
+
+def files_of_gpu_tests(root: Path = ROOT) -> dict[Path, set[str]]:
+    """Test files with tests marked gpu, their conftests and all of our files that these import -> their imports."""
+    pending = [root / name for name in gpu_files()]
+    pending += [folder / "conftest.py" for path in pending for folder in path.parents if folder.is_relative_to(root)]
+    found: dict[Path, set[str]] = {}
+    while pending:
+        path = pending.pop()
+        if path not in found and path.exists():
+            found[path] = imported(path)
+            ours = [name for name in found[path] if name.startswith(("tests.", "benchmarks.", "tools."))]
+            pending += [root / f"{name.replace('.', '/')}.py" for name in ours]
+            pending += [path.parent / f"{name}.py" for name in found[path] if "." not in name]
+    return found
+
+
+def test_no_import_inside_a_function_stops_a_gpu_test_on_the_box():
+    """Collection does not run them; and where one is of a declared package, the test would be left out in silence."""
+    on_box = {name.lower() for name in with_needs((*BARE, *box_packages()))}
+    of = metadata.packages_distributions()
+    files = files_of_gpu_tests()
+    assert len(files) > 40
+    absent = {}
+    for path, names in files.items():
+        tops = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - OURS
+        tops = {name for name in tops if not (path.parent / f"{name}.py").exists()}
+        there = {name for name in tops if any(one.lower().replace("_", "-") in on_box for one in of.get(name, ()))}
+        name = str(path.relative_to(ROOT))
+        allowed = set() if name.startswith(NEEDS_NOTHING) else NOT_ON_THE_BOX
+        if tops - there - allowed - {"cupy"}:  # on the box, not here
+            absent[name] = sorted(tops - there - allowed)
+    assert absent == {}
 
 
 def plant(folder: Path, *names: str) -> list[str]:

@@ -91,7 +91,8 @@ def collect(part: Path, store: Path = STORE) -> tuple[dict[str, Any], list[int]]
     try:
         manifest = json.loads((part / "manifest.json").read_text())
         files = [(str(file["name"]), str(file["sha256"])) for file in manifest["files"]]
-        group, number = str(manifest["group"]), int(manifest["part"])
+        group, number, parts = str(manifest["group"]), int(manifest["part"]), int(manifest["parts"])
+        pack = str(manifest["pack"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise PartError(f"{part}: no readable manifest.json ({error}). Carry the folder whole.") from error
     folder = store / group
@@ -103,14 +104,31 @@ def collect(part: Path, store: Path = STORE) -> tuple[dict[str, Any], list[int]]
             raise PartError(f"{part / name}: missing. Carry {part.name} whole.")
         if checksum(part / name) != wanted:
             raise PartError(f"{part / name}: damaged, its checksum is another. Carry {part.name} again.")
-    other = [path for path in folder.glob("part-*.json") if json.loads(path.read_text())["pack"] != manifest["pack"]]
-    if other:
+    if any(one["pack"] != pack for one in _collected(folder).values()):
         raise PartError(f"{folder}: holds parts of another pack. Remove it, and collect all parts of one pack.")
     for name, _ in files:
         shutil.copyfile(part / name, folder / name)
-    (folder / f"part-{number:02d}.json").write_text(json.dumps(manifest))
-    there = {int(path.stem.removeprefix("part-")) for path in folder.glob("part-*.json")}
-    return manifest, [one for one in range(1, manifest["parts"] + 1) if one not in there]
+    whole = folder / f"part-{number:02d}.json"  # only once its files are there, and never half of it
+    whole.with_suffix(".new").write_text(json.dumps(manifest))
+    whole.with_suffix(".new").replace(whole)
+    there = _collected(folder)
+    return manifest, [one for one in range(1, parts + 1) if one not in there]
+
+
+def _collected(folder: Path) -> dict[int, dict[str, Any]]:
+    """Manifests of the parts in a group's folder of the store, by number.
+
+    Raises:
+        PartError: where one is unreadable.
+    """
+    found = {}
+    for path in sorted(folder.glob("part-*.json")):
+        try:
+            manifest = json.loads(path.read_text())
+            found[int(path.stem.removeprefix("part-"))] = {name: manifest[name] for name in ("pack", "files", "wheels")}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise PartError(f"{path}: unreadable ({error}). Remove {folder}, and collect all parts again.") from error
+    return found
 
 
 def join(group: str, store: Path = STORE) -> list[Path]:
@@ -120,7 +138,7 @@ def join(group: str, store: Path = STORE) -> list[Path]:
         PartError: where a wheel does not have its bytes.
     """
     folder = store / group
-    manifests = [json.loads(path.read_text()) for path in sorted(folder.glob("part-*.json"))]
+    manifests = list(_collected(folder).values())
     pieces = sorted(
         (file for one in manifests for file in one["files"]), key=lambda file: (file["wheel"], file["first"])
     )

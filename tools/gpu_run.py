@@ -67,13 +67,13 @@ class Runner:
         self.records: list[Record] = []
         self.stopped = ""
         self.done = False
+        self.page = ""
         self.work = Path(tempfile.mkdtemp(prefix="gigabatch-gpu-run-"))
         (self.work / "logs").mkdir()
         self.there: dict[tuple[str, tuple[str, ...]], str] = {}
 
     def run(self) -> int:
         """All steps; the exit code."""
-        self.out.mkdir(parents=True, exist_ok=True)
         try:
             with signals_raise():
                 for step in self.chosen:
@@ -214,7 +214,7 @@ class Runner:
             f"{self.began:%Y-%m-%d %H:%M} UTC, commit {commit(self.root)}, {spent:.0f} s so far, {self.python}.",
             *([f"**{self.stopped}.**"] if self.stopped else []),
         ]
-        page = gpu_page.page(self.records, titles, versions, about, self.done)
+        self.page = page = gpu_page.page(self.records, titles, versions, about, self.done)
         results = gpu_page.results_json(self.records, {"commit": commit(self.root), "date": f"{self.began:%Y-%m-%d}"})
         for name, content in (
             ("page.md", page.encode()), ("results.json", results.encode()), ("versions.txt", versions.encode()),
@@ -223,6 +223,7 @@ class Runner:
             if not content:
                 continue
             try:
+                self.out.mkdir(parents=True, exist_ok=True)
                 (self.out / f".{name}").write_bytes(content)
                 (self.out / f".{name}").replace(self.out / name)
             except OSError as error:
@@ -398,7 +399,7 @@ def main(arguments: Sequence[str] | None = None, all_steps: Sequence[Step] | Non
         [one for one in known if one.number in chosen], flags.out.resolve(), flags.budget, flags.python, flags.wheels
     )
     code = runner.run()
-    print((flags.out / "page.md").read_text(), flush=True)
+    print(runner.page, flush=True)  # also where the disk has not taken it
     return code
 
 

@@ -18,6 +18,19 @@ from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Frame
 from gigabatch.features.errors import DataError, require_columns
+from gigabatch.features.history.key_index import KeyIndex
+
+EVENTS = "events__"  # of settled events by group: their number
+
+
+def known_name(column: str) -> str:
+    """Of settled events: the column of how many values are known."""
+    return f"known__{column}"
+
+
+def sum_name(column: str) -> str:
+    """Of settled events: the column of the sum of the values."""
+    return f"sum__{column}"
 
 
 class AsOfJoin:
@@ -40,6 +53,9 @@ class AsOfJoin:
         that stands last in `events`.
     exclude_self
         Whether queries and events are the same rows, so that a row must not find itself.
+    settled
+        What further events amount to that are not at hand: known before every query, older than every window, and
+        none of them the last of its group where that is asked; see `gigabatch.features.history.past.settle`.
 
     Raises
     ------
@@ -66,6 +82,7 @@ class AsOfJoin:
         event_time: str,
         order: str | None = None,
         exclude_self: bool = False,
+        settled: Frame | None = None,
     ) -> None:
         require_columns(queries, [*by, query_time], "as-of queries")
         require_columns(events, [*by, event_time, *([order] if order else [])], "as-of events")
@@ -89,6 +106,21 @@ class AsOfJoin:
         self.at, self.event_groups = at, event_groups
         self.own = (known, times) if exclude_self else None
         self.stop = self._search(at)
+        self.settled = settled
+        self.settled_rows: Any = None if settled is None else self._rows_of(settled, queries, by)
+
+    def _rows_of(self, settled: Frame, queries: Frame, by: Sequence[str]) -> Any:
+        """int64: the row of `settled` with each query's group, -1 for none."""
+        if not by:
+            return self.xp.zeros(self.num_queries, dtype="int64")
+        return KeyIndex(settled, by, "as-of").rows(queries)
+
+    def _add_settled(self, total: Any, name: str, window: int | None) -> Any:
+        """The totals with those of settled events, which no window reaches."""
+        if self.settled is None or window is not None:
+            return total
+        values = self.engine.array(self.settled[name])[self.xp.clip(self.settled_rows, 0, None)]
+        return total + self.xp.where(self.settled_rows >= 0, values, 0)
 
     def _set_span(self, at: Any, times: Any, groups: Any) -> None:
         """Settle how a time becomes a place in [0, span)."""
@@ -142,11 +174,11 @@ class AsOfJoin:
         """int64 number of events with time in [at - window, at); with `of`, only those where that column is known."""
         weight = None if of is None else self.engine.array(self.events[of].notna()).astype("int64")
         if weight is not None:
-            return self._sum(weight, window)
+            return self._add_settled(self._sum(weight, window), known_name(str(of)), window)
         number = self.stop - self._start(window)
         if self.own is not None:
             number = number - self._inside(self.own, window)
-        return self.xp.where(self.found_group, number, 0).astype("int64")
+        return self._add_settled(self.xp.where(self.found_group, number, 0).astype("int64"), EVENTS, window)
 
     def sum(self, column: str, window: int | None = None) -> Any:
         """int64 sum of an integer column over the same events; nulls add nothing."""
@@ -164,7 +196,7 @@ class AsOfJoin:
                 f"as-of sum: column {column!r} holds fractions or values beyond int64; running sums are exact for "
                 "integers only. Scale and round it first (for example to cents or minutes)."
             )
-        return self._sum(values, window)
+        return self._add_settled(self._sum(values, window), sum_name(column), window)
 
     def _largest_sum(self, values: Any) -> float:
         """The sum of the absolute values of the group in which it is the largest."""

@@ -130,7 +130,7 @@ def _in_package(pattern: str) -> str:
 
 def read_files(
     engine: str,
-    pattern: str,
+    pattern: str | Sequence[str],
     dtypes: Mapping[str, str],
     *,
     null_values: Sequence[str] = ("", "NA"),
@@ -148,7 +148,7 @@ def read_files(
     engine
         `auto`, `pandas` or `cudf`.
     pattern
-        What `expand` takes: CSV (also compressed) and Parquet files.
+        What `expand` takes: CSV (also compressed) and Parquet files. Or a list of files as `expand` gives them.
     dtypes
         Type by column: int32, int64, float32, float64, string, bool, or datetime: timestamps, dates and ISO 8601 text
         as int64 microseconds since 1970 in UTC, whole numbers as they are. A column of type time may hold any of these
@@ -218,13 +218,13 @@ def same_file(path: str) -> str:
     return path if "://" in path else os.path.abspath(Path(path).expanduser())
 
 
-def kept_files(pattern: str, leave_out: Collection[str] = ()) -> list[str]:
+def kept_files(pattern: str | Sequence[str], leave_out: Collection[str] = ()) -> list[str]:
     """The files of a pattern, but those that are left out.
 
     Parameters
     ----------
     pattern
-        What `expand` takes.
+        What `expand` takes, or a list of files as it gives them.
     leave_out
         Paths or URLs; see `same_file`.
 
@@ -249,7 +249,8 @@ def kept_files(pattern: str, leave_out: Collection[str] = ()) -> list[str]:
     ...     [Path(path).name for path in kept_files(folder, [f"{folder}/b.csv"])]
     ['a.csv']
     """
-    found, out = expand(pattern), {same_file(path) for path in leave_out}
+    found = expand(pattern) if isinstance(pattern, str) else list(pattern)
+    out = {same_file(path) for path in leave_out}
     kept = [path for path in found if same_file(path) not in out]
     if not kept:
         raise DataError(

@@ -12,6 +12,7 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.row_bytes import RowBytes
 from gigabatch.features.reading.sources import FileCache, kept_files, read_files
+from gigabatch.features.recipes.carrying import History
 from gigabatch.features.schema import Schema
 from gigabatch.features.workflow.workflow import Workflow
 
@@ -178,6 +179,8 @@ class Recipe(ABC):
         """Files that are neither read nor among `inputs`, such as those in quarantine."""
         self.without: Mapping[str, Sequence[int]] = {}
         """Rows that are not read, for `read_files`; part of the artifact's key, too."""
+        self.history: History | None = None
+        """What earlier runs left of their rows, and where this one's are kept; None computes all rows."""
 
     @abstractmethod
     def inputs(self) -> list[str]:
@@ -271,28 +274,86 @@ class Recipe(ABC):
 
 @dataclass(frozen=True)
 class SplitFractions:
-    """Set the shares of the rows that the splits get, in time order where there is one; they sum to 1.
+    """Set how the rows are split, in time order where there is one: by shares that sum to 1, or by numbers of rows.
+
+    With shares a year of rows leaves the newest two months untrained; `valid_rows` and `test_rows` keep what is
+    measured on as large as it is, and train gets all that comes before.
+
+    Parameters
+    ----------
+    train, valid, test
+        Shares of the rows.
+    valid_rows, test_rows
+        Numbers of rows instead, both or neither; train gets the others.
 
     Raises
     ------
     DataError
-        If a share is not above 0, or they do not sum to 1.
+        If a share is not above 0, or they do not sum to 1; if one number alone is given, or one below 1.
+
+    Examples
+    --------
+    >>> SplitFractions().ends(1000)
+    (800, 900)
+    >>> SplitFractions(valid_rows=20, test_rows=30).ends(1000)
+    (950, 970)
     """
 
     train: float = 0.8
     valid: float = 0.1
     test: float = 0.1
+    valid_rows: int | None = None
+    test_rows: int | None = None
 
     def __post_init__(self) -> None:
         shares = (self.train, self.valid, self.test)
         if min(shares) <= 0 or abs(sum(shares) - 1) > 1e-9:
             raise DataError(f"split: fractions must be positive and sum to 1, found {shares}.")
+        numbers = (self.valid_rows, self.test_rows)
+        if numbers == (None, None):
+            return
+        if any(type(number) is not int or number < 1 for number in numbers):
+            raise DataError(
+                f"split: valid_rows and test_rows must both be whole numbers of at least 1, found {numbers}."
+            )
+        if shares != (0.8, 0.1, 0.1):
+            raise DataError("split: give either fractions or valid_rows and test_rows, not both.")
 
-    @property
-    def cuts(self) -> dict[str, tuple[float, float]]:
-        """[low, high) of each split in [0, 1), for `cut_by_place`."""
+    def ends(self, num_rows: int) -> tuple[int, int]:
+        """How many of the rows lie before the end of train, and before that of valid.
+
+        Raises
+        ------
+        DataError
+            Where `valid_rows` and `test_rows` leave no row for train.
+        """
+        if self.valid_rows is None or self.test_rows is None:
+            return int(num_rows * self.train), int(num_rows * (self.train + self.valid))
+        rest = num_rows - self.valid_rows - self.test_rows
+        if rest < 1:
+            raise DataError(
+                f"split: {num_rows:,} rows leave none for train beside valid_rows={self.valid_rows:,} and "
+                f"test_rows={self.test_rows:,}. Give more data, or smaller numbers."
+            )
+        return rest, rest + self.valid_rows
+
+    def cuts(self, num_rows: int) -> dict[str, tuple[float, float]]:
+        """[low, high) of each split in [0, 1), for `cut_by_place`; of so many rows."""
         first, second = self.train, self.train + self.valid
+        if self.valid_rows is not None:
+            first, second = (end / num_rows for end in self.ends(num_rows))
         return {"train": (0.0, first), "valid": (first, second), "test": (second, 1.0)}
+
+    def train_of_two(self, num_rows: int) -> float:
+        """Share of train where test rows lie apart, of so many rows of train and valid together."""
+        if self.valid_rows is None:
+            return self.train / (self.train + self.valid)
+        if self.valid_rows >= num_rows:
+            raise DataError(
+                f"split: {num_rows:,} rows leave none for train beside valid_rows={self.valid_rows:,}. Give more data, "
+                "or a smaller number."
+            )
+        return 1 - self.valid_rows / num_rows
 
 
 def cut_by_place(frame: Any, place: Any, cuts: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
@@ -319,12 +380,11 @@ def split_by_time(frame: Any, time: str, order: str, fractions: SplitFractions) 
     order
         A unique column that says which of two rows of one moment comes first.
     fractions
-        Shares of the rows.
+        Shares or numbers of the rows.
     """
     ordered = frame.sort_values([time, order]).reset_index(drop=True)
     times = ordered[time]
-    first = times.iloc[max(int(len(ordered) * fractions.train) - 1, 0)]
-    second = times.iloc[max(int(len(ordered) * (fractions.train + fractions.valid)) - 1, 0)]
+    first, second = (times.iloc[max(end - 1, 0)] for end in fractions.ends(len(ordered)))
     return {
         "train": ordered[times <= first].reset_index(drop=True),
         "valid": ordered[(times > first) & (times <= second)].reset_index(drop=True),

@@ -450,7 +450,7 @@ class Workflow:
         frames = self._through(range(len(self.steps)), [read_part(part) for part in parts], [True] * len(parts))
         return [self._chosen(frame) for frame in frames]
 
-    def fit_transform_splits(self, splits: Mapping[str, Any]) -> dict[str, Any]:
+    def fit_transform_splits(self, splits: Mapping[str, Any], done: int = 0) -> dict[str, Any]:
         """Fit on the split `train`, and transform it and the others, whose rows see each other's history.
 
         Parameters
@@ -459,6 +459,8 @@ class Workflow:
             Frames of one table by name, `train` among them. A group-wise step sees the rows of all of them, so that
             what was known before a row's time is the same whatever split it fell in; one that changes the rows sees
             each split alone.
+        done
+            How many of the first steps the frames have been through already; none of them is fitted.
 
         Returns
         -------
@@ -482,9 +484,9 @@ class Workflow:
         """
         names, frames = list(splits), list(splits.values())
         train = [name == "train" for name in names]
-        for frame in frames:
+        for frame in frames if done == 0 else ():
             self._require_inputs(frame)
-        self.states, start = {}, 0
+        self.states, start = {}, done
         while start < len(self.steps):
             # Steps between group-wise ones are fitted together; a group-wise one sees every split before they go on.
             ahead = first_group_wise(self.steps[start:])

@@ -63,6 +63,7 @@ def command(name: str, function: Callable[..., int]) -> Callable[..., int]:
     @functools.wraps(function)
     def run(*, context: typer.Context, verbose: bool, quiet: bool, **arguments: Any) -> int:
         before = context.find_root().params  # gigabatch -q train, too
+        records = name == "nightly" and not arguments["dry_run"]
         verbose, quiet = verbose or before["verbose"], quiet or before["quiet"]
         if verbose and quiet:
             raise typer.BadParameter("give one of --verbose and --quiet, not both.")
@@ -74,7 +75,7 @@ def command(name: str, function: Callable[..., int]) -> Callable[..., int]:
         except (Exception, KeyboardInterrupt) as error:
             if number := stopped_by(error):
                 print(f"gigabatch: {stopped_line(number)}", file=sys.stderr)
-                if name == "nightly" and not (isinstance(error, Stopped) and error.recorded):  # before its work began
+                if records and not (isinstance(error, Stopped) and error.recorded):  # before its work began
                     record_mistake(arguments["config"], arguments["overrides"], stopped_text(number), 128 + number)
                 return 128 + number
             if not isinstance(error, ValueError | OSError) or not is_users(error):
@@ -84,7 +85,8 @@ def command(name: str, function: Callable[..., int]) -> Callable[..., int]:
             print(f"gigabatch: {one_line(error)}", file=sys.stderr)
             if name != "nightly":
                 return USAGE
-            record_mistake(arguments["config"], arguments["overrides"], f"Failed: {one_line(error)}")
+            if records:
+                record_mistake(arguments["config"], arguments["overrides"], f"Failed: {one_line(error)}")
             return FAILED
 
     own = inspect.signature(function, eval_str=True)

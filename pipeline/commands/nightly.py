@@ -10,11 +10,29 @@ import typer
 from gigabatch.pipeline.commands.options import Config, Overrides, RunChoice
 
 
-def nightly(config: Config, overrides: Overrides) -> int:
+def nightly(
+    config: Config,
+    overrides: Overrides,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Tell what tonight would do, and change no run. Exit code 0, or that of a night that would be refused "
+            "(20, 30) or fail (40).",
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: one JSON object for machines.")] = False,
+) -> int:
     """Train on new files, compare with the current model, promote or keep (docs/nightly.md).
 
     Exit codes: 0 promoted, 10 kept, 20 data refused, 30 drift refused, 40 failed; 130 and 143 stopped by a signal.
     """
+    if dry_run:
+        from gigabatch.pipeline.nightly.plan import run_rehearsal
+
+        return run_rehearsal(config, overrides, as_json)
+    if as_json:
+        raise typer.BadParameter("--json goes with --dry-run; nights are in runs/<name>/nightly.jsonl.")
     from gigabatch.pipeline.nightly.nightly import run_nightly
 
     return run_nightly(config, overrides)

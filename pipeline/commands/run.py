@@ -25,6 +25,10 @@ def features(config: Config, overrides: Overrides) -> int:
     render_table(rows, f"features {'(skipped, unchanged)' if made.artifact.skipped else ''}")
     if not made.artifact.skipped and any(made.files.values()):
         print("input files: " + ", ".join(f"{count:,} {state}" for state, count in made.files.items()))
+        if made.history is not None:
+            print("rows with a history: {reused:,} reused, {computed:,} computed".format(**made.history))
+            if made.history["note"]:
+                print(made.history["note"])
     for note in made.notes:
         print(note)
     print(made.artifact.path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,8 @@ class FileReport:
         What the file is like; None where it could not be read.
     checksum
         Of its content; empty where nobody asked.
+    instead_of
+        The accepted file whose rows these are and that is not there any more, as one that was compressed; else empty.
     """
 
     path: str
@@ -62,6 +64,7 @@ class FileReport:
     dropped: tuple[int, ...] = ()
     measured: Measured | None = None
     checksum: str = ""
+    instead_of: str = ""
 
 
 @dataclass
@@ -74,10 +77,13 @@ class Accepted:
         By path.
     statistics
         Of all their rows, by kind.
+    gone
+        Those of `files` whose content is nowhere any more.
     """
 
     files: dict[str, FileEntry] = field(default_factory=dict)
     statistics: dict[str, Statistics] = field(default_factory=dict)
+    gone: frozenset[str] = frozenset()
 
 
 def kind_of(recipe: Recipe, path: str) -> RawFiles:
@@ -156,8 +162,9 @@ def check_file(
         time_unit, max_future_seconds = terms.unit or "none", contract.max_future_seconds
     mine = same_file(path)
     others = {name: item for name, item in accepted.files.items() if item.kind == kind.name and name != mine}
+    there = {name: item for name, item in others.items() if name not in accepted.gone}
     if twin := next(
-        (name for name, item in others.items() if checksum not in ("", NO_CHECKSUM) and item.checksum == checksum), None
+        (name for name, item in there.items() if checksum not in ("", NO_CHECKSUM) and item.checksum == checksum), None
     ):
         return FileReport(
             path, kind.name, False, (f"{path}: its content is that of {twin}, which was accepted.",), checksum=checksum
@@ -165,7 +172,8 @@ def check_file(
     if "://" not in path and Path(path).is_dir():
         return FileReport(path, kind.name, False, (f"input {path}: it is a directory, no file.",), checksum=checksum)
     limit = (time.time() if now is None else now) + max_future_seconds
-    rules = _rules(kind, terms, contract, path, others, limit)
+    before = accepted.files.get(mine)
+    rules = _rules(kind, terms, contract, path, others, limit, before)
     drops = contract is not None and contract.on_bad_rows == "drop" and not kind.blocks
     drop = contract.max_bad_rows if contract is not None and drops else 0.0
     try:
@@ -175,11 +183,16 @@ def check_file(
         return FileReport(path, kind.name, False, (text,), checksum=checksum)
     reasons: list[str] = []
     warnings: list[str] = []
-    dropped = _bad_rows(kind, contract, path, found, reasons, warnings)
     print_ = f"{found.fingerprint:016x}"
-    if twin := next((name for name, item in others.items() if item.fingerprint == print_), None):
+    twins = [name for name, item in others.items() if item.fingerprint == print_]
+    gone = next((name for name in twins if name not in there), "")
+    if gone:  # rows that were accepted are not too old to be
+        bad = {rule: item for rule, item in found.bad.items() if rule.what != "before"}
+        found = replace(found, bad=bad, num_bad=sum(item.rows for item in bad.values()))
+        warnings.append(f"{path}: it holds the {found.rows:,} rows of {gone}, which was accepted and is gone.")
+    dropped = _bad_rows(kind, contract, path, found, reasons, warnings)
+    if twin := next((name for name in twins if name in there), None):
         reasons.append(f"{path}: it holds the same {found.rows:,} rows as {twin}, which was accepted.")
-    before = accepted.files.get(mine)
     if before is not None and before.rows is not None:
         if contract is not None and found.rows < (1 - MOST_LOST) * before.rows:
             reasons.append(f"{path}: it was accepted with {before.rows:,} rows and now holds {found.rows:,}.")
@@ -190,7 +203,7 @@ def check_file(
         for name in terms.columns:
             _check_column(kind, terms, name, path, found, accepted.statistics.get(kind.name), reasons)
     return FileReport(
-        path, kind.name, not reasons, tuple(reasons), tuple(warnings), dropped, found, checksum
+        path, kind.name, not reasons, tuple(reasons), tuple(warnings), dropped, found, checksum, gone
     )  # fmt: skip
 
 
@@ -222,7 +235,9 @@ def check_files(
     seen: dict[tuple[str, str], str] = {}
     for path in paths:
         checksum = checksums.get(path, "")
-        report = check_file(contract, recipe, path, Accepted(known.files, statistics), checksum=checksum, **options)
+        report = check_file(
+            contract, recipe, path, Accepted(known.files, statistics, known.gone), checksum=checksum, **options
+        )
         found = report.measured
         if report.accepted and found is not None:
             keys = [(report.kind, f"{found.fingerprint:016x}"), (report.kind, checksum or path)]
@@ -247,6 +262,7 @@ def _rules(
     path: str,
     others: Mapping[str, FileEntry],
     limit: float,
+    before: FileEntry | None,
 ) -> list[RowRule]:
     rules = [RowRule(name, "null") for name in sorted(kind.filled)]
     if kind.time is not None:
@@ -255,7 +271,10 @@ def _rules(
         return rules
     last = max((item.last for item in others.values() if item.last is not None), default=None)
     if kind.time is not None and terms.overlap is not None and last is not None and not backfilled(contract, path):
-        rules.append(RowRule(kind.time, "before", last - terms.overlap))
+        earliest = last - terms.overlap
+        if before is not None and before.first is not None:  # corrected rows take the place of accepted ones
+            earliest = min(earliest, before.first)
+        rules.append(RowRule(kind.time, "before", earliest))
     for name, column in terms.columns.items():
         if column.range is not None and column.role in ("number", "weight", "label"):
             rules += [RowRule(name, "below", column.range[0]), RowRule(name, "above", column.range[1])]

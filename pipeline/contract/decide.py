@@ -10,10 +10,12 @@ A night that is killed before `finish` is told the same again.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +49,7 @@ from gigabatch.pipeline.runs.record import now as now_text
 from gigabatch.pipeline.store.artifacts import ArtifactStore
 from gigabatch.pipeline.store.files import atomic_write
 from gigabatch.pipeline.store.keys import artifact_key
-from gigabatch.pipeline.store.locks import folder_lock
+from gigabatch.pipeline.store.leases import waiting_lock
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
 
 log = logging.getLogger(__name__)
@@ -93,6 +95,8 @@ class Decision:
         Sentences: of files, of drift, of files that are late or gone.
     drift
         By kind of file, where new rows were compared with earlier ones.
+    state
+        What files.json says after it; None where the night is refused, which writes nothing.
     """
 
     accepted: tuple[str, ...] = ()
@@ -101,6 +105,7 @@ class Decision:
     cold: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     drift: Mapping[str, Drift] | None = None
+    state: FilesState | None = None
 
 
 class _Place:
@@ -121,8 +126,9 @@ class _Place:
         """Kind by path."""
         return {path: kind.name for kind in self.recipe.raw_files() for path in expand(kind.pattern)}
 
-    def lock(self) -> Any:
-        return folder_lock(self.home / LOCK)
+    def lock(self) -> AbstractContextManager[None]:
+        """Whoever else decides, or learns, is waited for: a person's command must not fail a night."""
+        return waiting_lock(self.home / LOCK)
 
     def contract(self) -> Contract | None:
         path = contract_path(self.config)
@@ -176,7 +182,7 @@ def new_files(config: RunConfig) -> list[NewFile]:
     """
     place = _Place(config)
     state, there, kinds = read_state(place.home), place.there(), place.kinds()
-    known = state.known(there)
+    known, state = state.known(there), state.moved(there)
     return [
         NewFile(path, kinds[path], checksum, state.files.get(same_file(path)))
         for path, checksum in there.items()
@@ -208,8 +214,10 @@ def check_new(config: RunConfig, now: float | None = None) -> list[FileReport]:
     if not new:
         return []
     place = _Place(config)
-    contract, state = place.contract(), read_state(place.home)
+    contract, there = place.contract(), place.there()
+    state = read_state(place.home).moved(there)
     accepted = Accepted({path: item for path, item in state.files.items() if item.state == ACCEPTED})
+    accepted.gone = frozenset(accepted.files.keys() - {name for name, _ in state.known(there).values()})
     kinds = {kind.name: kind for kind in place.recipe.raw_files()}
     for name in {item.kind for item in new}:
         entries = state.of_kind(name)
@@ -229,7 +237,7 @@ def check_new(config: RunConfig, now: float | None = None) -> list[FileReport]:
     )
 
 
-def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None = None) -> Decision:
+def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None = None, write: bool = True) -> Decision:
     """Write down which of the checked files are read from now on, and say what the night is to do.
 
     Parameters
@@ -240,6 +248,8 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         Of `check_new`.
     now
         Seconds since 1970; the clock's where it is None.
+    write
+        Whether it is written down. A rehearsal only asks.
 
     Returns
     -------
@@ -252,21 +262,23 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         The contract or `files.json` cannot be used, or a file has changed since it was checked.
     """
     place = _Place(config)
-    with place.lock():
+    with place.lock() if write else contextlib.nullcontext():
         contract, state = place.contract(), read_state(place.home)
         there = place.there()
         if changed := [item.path for item in reports if there.get(item.path) != item.checksum]:
             raise ContractError(f"input {changed[0]} has changed since it was checked. Run again when it is complete.")
+        decided = state.known(there)  # by a person, while they were checked
+        reports = [item for item in reports if item.path not in decided]
         kinds = {kind.name: kind for kind in place.recipe.raw_files()}
         good = [item for item in reports if item.accepted]
         bad = [item for item in reports if not item.accepted]
         refused = _refusals(contract, kinds, state, there, good, bad)
-        moved = {name: path for path, (name, _) in state.known(there).items()}
-        files = {same_file(moved.get(name, name)): entry for name, entry in state.files.items()}
-        before = {name: replace(state, files=files).of_kind(name) for name in kinds}
+        state = state.moved(there)
+        before = {name: state.of_kind(name) for name in kinds}
+        files = {name: entry for name, entry in state.files.items() if name not in {item.instead_of for item in good}}
         files |= {same_file(item.path): _entry(item, kinds[item.kind]) for item in reports}
         after = FilesState(files)
-        found = _drifts(place, contract, kinds, before, after, good)
+        found = _drifts(place, contract, kinds, before, after, good, write)
         told = [f"{name}: {text}" for name, item in found.items() for text in item.sentences("warn")]
         far = [f"{name}: {text}" for name, item in found.items() for text in item.sentences("drift")]
         if contract is not None and contract.on_drift == "refuse":
@@ -282,12 +294,16 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         pending = _still_so(state, files)
         fresh = {"accepted": accepted, "quarantined": quarantined, "cold": cold, "warnings": warnings}
         told_now = {key: list(dict.fromkeys([*pending[key], *values])) for key, values in fresh.items()}
+        held = {name for name, item in files.items() if item.state == QUARANTINED} & present
+        told_now["quarantined"] = [name for name in told_now["quarantined"] if name in held]  # a person may have come
         if refused:
             return Decision(refused=tuple(refused), warnings=tuple(told_now["warnings"]), drift=found)
-        for item in reports:
-            _write_quarantined_rows(place.home, item)
-        write_state(place.home, replace(after, pending=told_now))
-        return Decision(drift=found, **{key: tuple(values) for key, values in told_now.items()})
+        after = replace(after, pending=told_now)
+        if write:
+            for item in reports:
+                _write_quarantined_rows(place.home, item)
+            write_state(place.home, after)
+        return Decision(drift=found, state=after, **{key: tuple(values) for key, values in told_now.items()})
 
 
 def _still_so(state: FilesState, files: Mapping[str, FileEntry]) -> dict[str, list[str]]:
@@ -481,8 +497,9 @@ def _drifts(
     before: Mapping[str, Mapping[str, FileEntry]],
     after: FilesState,
     good: Sequence[FileReport],
+    write: bool,
 ) -> dict[str, Drift]:
-    """New rows of each kind against those accepted before; the statistics of both together are kept."""
+    """New rows of each kind against those accepted before; write: the statistics of both together are kept."""
     found = {}
     for name, kind in kinds.items():
         new = [item for item in good if item.kind == name and item.measured is not None]
@@ -494,12 +511,14 @@ def _drifts(
             fresh = item.measured.statistics if fresh is None else fresh.merge(item.measured.statistics)
         assert fresh is not None
         old = place.statistics(kind, before[name]) if before[name] else None
-        replaced = any(same_file(item.path) in before[name] for item in new)
+        replaced = any(same_file(item.path) in before[name] or item.instead_of for item in new)
         if old is not None and old.rows and (fresh.categories or fresh.numbers):
             terms: KindTerms | None = contract.files.get(name) if contract is not None else None
             own = {column: item.drift for column, item in terms.columns.items() if item.drift} if terms else {}
             labels = [column for column, role in kind.roles.items() if role == "label"]
             found[name] = drift(old, fresh, contract.drift if contract else None, labels, own)
+        if not write:
+            continue
         whole = place.statistics(kind, after.of_kind(name)) if replaced else fresh if old is None else old.merge(fresh)
         if whole is not None:
             place.keep(kind, after.of_kind(name), whole)

@@ -16,6 +16,7 @@ import fsspec
 import pandas as pd
 import pyarrow.parquet as pq
 
+from gigabatch.features import setting_checks
 from gigabatch.features.columns.numbers import naming
 from gigabatch.features.columns.times import is_calendar, moments
 from gigabatch.features.engines.frame import engine_of, load_engine
@@ -226,7 +227,9 @@ def _unit(kind: RawFiles, times: Any, calendar: bool | None, time_unit: str) -> 
         return None
     if calendar:
         return "us"
-    return kind.unit or guessed_unit(float(times.median())) if time_unit == "auto" else time_unit
+    if time_unit == "auto":
+        return kind.unit or guessed_unit(float(times.median()))
+    return setting_checks.time_unit(time_unit, "nightly.time_unit")
 
 
 def _mask(kind: RawFiles, rule: RowRule, frame: Any, times: Any, unit: str | None) -> Any:

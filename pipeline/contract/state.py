@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,21 +83,36 @@ class FilesState:
     def known(self, checksums: Mapping[str, str]) -> dict[str, tuple[str, FileEntry]]:
         """Of the files that are there the ones decided about, with the name in the record.
 
-        checksums: by path, of all files that are there. A file that has another folder now is known by its name and
-        its content, if nothing is left where it lay.
+        checksums: by path, of all files that are there. A file that lies elsewhere or has another name now is known by
+        its content, if that is not where it was; each by one file, of its name if there is one.
         """
         there = {same_file(path): path for path in checksums}
-        found, moved = {}, {}
-        for path, entry in self.files.items():
-            if path in there:
-                if checksums[there[path]] == entry.checksum:
-                    found[there[path]] = (path, entry)
+        found, astray = {}, {}
+        for name, entry in self.files.items():
+            if name in there and checksums[there[name]] == entry.checksum:
+                found[there[name]] = (name, entry)
             else:
-                moved[(_name(path), entry.checksum)] = (path, entry)
-        for path, checksum in checksums.items():
-            if path not in found and (_name(path), checksum) in moved:
-                found[path] = moved[(_name(path), checksum)]
+                astray[name] = entry
+        for name_counts in (True, False):
+            for path, checksum in checksums.items():
+                if path in found or checksum == NO_CHECKSUM:
+                    continue
+                moved = [
+                    name
+                    for name, entry in astray.items()
+                    if entry.checksum == checksum and (not name_counts or _name(name) == _name(path))
+                ]
+                if moved:
+                    name = min(moved, key=lambda name: astray[name].state)  # accepted ones first
+                    found[path] = (name, astray.pop(name))
         return found
+
+    def moved(self, checksums: Mapping[str, str]) -> FilesState:
+        """The record by where files lie now; what is nowhere any more keeps its name, if no other has taken it."""
+        known = self.known(checksums)
+        before = {name for name, _ in known.values()}
+        left = {name: entry for name, entry in self.files.items() if name not in before}
+        return replace(self, files=left | {same_file(path): entry for path, (_, entry) in known.items()})
 
 
 def _name(path: str) -> str:
@@ -174,12 +189,13 @@ def checksums_of(paths: Iterable[str], root: Path) -> dict[str, str]:
     return found
 
 
-def obey(home: Path, recipe: Recipe, root: Path) -> None:
+def obey(home: Path, recipe: Recipe, root: Path, state: FilesState | None = None) -> None:
     """Have a recipe leave out what is in quarantine, and rows that were dropped.
 
-    A file whose content has changed since is another file, about which nothing was decided.
+    A file whose content has changed since is another file, about which nothing was decided. state: in place of the
+    record, what it would say.
     """
-    state = read_state(home)
+    state = read_state(home) if state is None else state
     if not any(entry.state == QUARANTINED or entry.dropped for entry in state.files.values()):
         return
     known = state.known(checksums_of(recipe.inputs(), root))

@@ -12,7 +12,9 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from gigabatch.features.errors import DataError
 from gigabatch.features.recipes.base import RawFiles
+from gigabatch.features.setting_checks import time_unit
 from gigabatch.pipeline.store.files import atomic_write
 from gigabatch.pipeline.store.keys import text_checksum
 
@@ -335,6 +337,11 @@ def _kind(raw: Any, path: Path, where: str) -> KindTerms:
             if not isinstance(raw[key], types):
                 raise ContractError(f"contract {path}: {where}.{key} is {raw[key]!r}, expected {types.__name__}.")
             found[key] = raw[key]
+    if "unit" in found:
+        try:
+            found["unit"] = time_unit(found["unit"], f"{where}.unit")
+        except DataError as error:
+            raise ContractError(f"contract {path}: {error}") from error
     return KindTerms(**found)
 
 

@@ -29,7 +29,7 @@ def changed_labels(
         if old.name == new.name and old.task == new.task == "multiclass":
             yield from _changed_classes(old, new)
     old_features, features = ((config["features"] or {}) for config in (was, now))
-    for key in ("task", "threshold"):  # of a recipe that makes its label of ratings
+    for key in ("task", "threshold", "late_minutes"):  # of recipes that make their label of ratings or delays
         setting, today = old_features.get(key), features.get(key)
         if setting != today:
             yield f"features.{key} was {setting!r} when the model was trained, and is {today!r} now."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -79,8 +79,9 @@ class Comparison(Floor):
     ----------
     current
         The current model's metric.
-    gain, bound
-        Candidate less current, so that more is better; its lower bound.
+    gain, bound, upper
+        Candidate less current, so that more is better; its lower bound, and the upper one of the same confidence, which
+        decides nothing. None in lines of older versions.
     record
         The metric of the current model on its own test split, at the time of its training; None where its summary has
         none.
@@ -96,6 +97,7 @@ class Comparison(Floor):
     gain: float
     bound: float
     record: float | None = None
+    upper: float | None = None
 
     def holds(self, tolerance: float) -> bool:
         """Whether the lower bound of the gain lies above minus the tolerance, see `tolerated`."""
@@ -157,7 +159,32 @@ class Judged:
         return next(iter(self.floors.values()))
 
 
-def compare(features: Features, candidate: Other, current: Other | None, reference: Other | None = None) -> Judged:
+@dataclass(frozen=True)
+class Seen:
+    """What `compare` had before it, for who shows more of it than decides.
+
+    Parameters
+    ----------
+    frame
+        The window's rows of the features stage, N of them.
+    others
+        By role: `candidate`, and where they are `current` and `reference`.
+    predicted
+        By role, of each target: see `predicted`. With drawn negatives the rows of each positive lie one after another.
+    """
+
+    frame: Any
+    others: Mapping[str, Other]
+    predicted: Mapping[str, list[tuple[Tensor, Window]]]
+
+
+def compare(
+    features: Features,
+    candidate: Other,
+    current: Other | None,
+    reference: Other | None = None,
+    look: Callable[[Seen], None] | None = None,
+) -> Judged:
     """The new model and others on the rows of the test split that none of them has seen, target by target; with
     `train.negatives` each row among items that are drawn for it from the bundle's own vocabulary.
 
@@ -169,6 +196,8 @@ def compare(features: Features, candidate: Other, current: Other | None, referen
         What was trained tonight, and what is promoted; None where nothing is.
     reference
         What was promoted some nights ago. One that cannot be judged by today's features is left out, and that is said.
+    look
+        Is given what was compared, which is let go of afterwards.
 
     Raises
     ------
@@ -196,7 +225,7 @@ def compare(features: Features, candidate: Other, current: Other | None, referen
     new = "new model" if current is None else "new one"
     called = {"current model": current, new: candidate, "reference": reference}
     known = {name: other for name, other in called.items() if other is not None}
-    frame = window_rows(features, {name: other.bundle for name, other in known.items()})
+    frame = window_rows(features, {name: other.bundle.info["trained_until"] for name, other in known.items()})
     found = {name: predicted(features, other.bundle, frame) for name, other in known.items()}
     settings, seed = features.pipeline.config.nightly, features.pipeline.config.seed
     floors: dict[str, Floor] = {}
@@ -220,6 +249,9 @@ def compare(features: Features, candidate: Other, current: Other | None, referen
             if place == 0:
                 raise
             left_out.append(f"Not compared: {error}")
+    if look is not None:
+        roles = {{"current model": "current", new: "candidate"}.get(name, name): name for name in known}
+        look(Seen(frame, {r: known[n] for r, n in roles.items()}, {r: found[n] for r, n in roles.items()}))
     return Judged(len(frame), floors, referred, tuple(left_out))
 
 
@@ -263,20 +295,21 @@ def predicted(features: Features, bundle: Bundle, frame: Any) -> list[tuple[Tens
     ]
 
 
-def window_rows(features: Features, bundles: Mapping[str, Bundle]) -> Any:
-    """Rows of the test split later than everything that any of the bundles was fitted or selected on.
+def window_rows(features: Features, ends: Mapping[str, float]) -> Any:
+    """Rows of the test split later than everything that any of the models was fitted or selected on.
 
-    bundles: by what a message calls them. `DataError` for fewer rows than `nightly.min_window_rows`.
+    ends: each one's `trained_until`, by what a message calls it. `DataError` for fewer rows than
+    `nightly.min_window_rows`.
     """
     time, wanted = features.schema.only("time"), features.pipeline.config.nightly.min_window_rows
     if time is None:
         raise ConfigError("nightly: the recipe has no time column, so it cannot tell which rows a model has not seen.")
-    frame, ends = features.frame("test"), {name: item.info["trained_until"] for name, item in bundles.items()}
+    frame = features.frame("test")
     frame = frame[frame[time] > max(ends.values())].reset_index(drop=True)
     if len(frame) >= wanted:
         return frame
-    unit, both = unit_of_times(features), len(bundles) > 1
-    whose = {1: "the model's", 2: "both models'"}.get(len(bundles), "all models'")
+    unit, both = unit_of_times(features), len(ends) > 1
+    whose = {1: "the model's", 2: "both models'"}.get(len(ends), "all models'")
     told = " and ".join(f"{shown(end, unit)} for the {name}" for name, end in ends.items())
     rollback = ", and if it is the current model's, undo its promotion (gigabatch rollback)" if both else ""
     raise DataError(
@@ -450,8 +483,8 @@ def bootstrap(
         gains = _gains_of_groups(current, candidate, window, rounds, generator)
     else:
         gains = _gains_of_rows(alone.metric, current, candidate, window, rounds, generator)
-    bound = float((sign * gains).quantile(1 - settings.confidence))
-    return Comparison(**vars(alone), current=before, gain=sign * (alone.candidate - before), bound=bound)
+    bound, upper = (float((sign * gains).quantile(q)) for q in (1 - settings.confidence, settings.confidence))
+    return Comparison(**vars(alone), current=before, gain=sign * (alone.candidate - before), bound=bound, upper=upper)
 
 
 def _gains_of_rows(

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,11 @@ from gigabatch.pipeline.evaluation.evaluate import choose_metric
 from gigabatch.pipeline.export.export import export_bundle
 from gigabatch.pipeline.nightly.comparison import MORE_IS_BETTER, Comparison, Judged, Other, compare
 from gigabatch.pipeline.nightly.notify import notify, require_notice
+from gigabatch.pipeline.nightly.pages import LAST, Material, write_night
 from gigabatch.pipeline.nightly.reference import keep_champions, reference_of
-from gigabatch.pipeline.nightly.start import WARM, tonight
+from gigabatch.pipeline.nightly.start import COLD, WARM, tonight
 from gigabatch.pipeline.nightly.times import refuse_future
-from gigabatch.pipeline.reports.report import ReportData, write_report
-from gigabatch.pipeline.runs.find import home_of
+from gigabatch.pipeline.runs.find import home_of, run_link
 from gigabatch.pipeline.runs.pointers import RunError, current_run, read_pointers, require_links
 from gigabatch.pipeline.runs.promote import block_of, promote
 from gigabatch.pipeline.runs.record import append_record, now, read_records
@@ -46,10 +47,11 @@ from gigabatch.pipeline.runs.verify import weights_of
 from gigabatch.pipeline.stages.run import Run, environment
 from gigabatch.pipeline.stages.stages import Features, Pipeline
 from gigabatch.pipeline.stopping import Stopped, stopped_by, stopped_text
-from gigabatch.pipeline.store.artifacts import Artifact
+from gigabatch.pipeline.store.artifacts import Artifact, verified
 from gigabatch.pipeline.store.files import ArtifactError, write_json
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums
+from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import folder_lock
 from gigabatch.pipeline.tracking import tell_champion
 from gigabatch.pipeline.training.window import NothingNew
@@ -77,12 +79,14 @@ class Night:
 
     steps: seconds of each step that was begun, `cpu_seconds` of all threads of this process in it, and whether a
     stage's artifact was there already and how large it is.
+    material: of its page.
     """
 
     config: RunConfig
     home: Path
     told: dict[str, Any] = field(default_factory=dict)
     steps: dict[str, dict[str, Any]] = field(default_factory=dict)
+    material: Material = field(default_factory=Material)
 
     @contextmanager
     def step(self, name: str) -> Iterator[dict[str, Any]]:
@@ -110,11 +114,13 @@ def run_nightly(config: str | Path, overrides: Sequence[str] = ()) -> int:
     home = home_of(loaded)
     try:
         with folder_lock(home / "nightly.lock"):
-            return _recorded(Night(loaded, home))
+            return _recorded(Night(loaded, home, material=Material(loaded.nightly)))
     except ArtifactError as error:
         text = f"Failed: {error}"
-        append_record(home, "nightly", FAILED, text, None)
-        notify(loaded.nightly.notify, {"exit_code": FAILED, "decision": text, "run": None})
+        moment = append_record(home, "nightly", FAILED, text, None)
+        entry = {"exit_code": FAILED, "decision": text, "run": None}
+        notify(loaded.nightly.notify, entry)
+        _page(home, {"at": moment, **entry}, Material(loaded.nightly))
         print(text)
         return FAILED
 
@@ -123,26 +129,30 @@ def _recorded(night: Night) -> int:
     """One line a night, whatever it came to; report and retention afterwards, which change nothing of that."""
     home = night.home
     try:
-        settle(home)
+        if settle(home):
+            finish(night.config)
         outcome = _night(night)
     except (Exception, KeyboardInterrupt) as error:
         if number := stopped_by(error):
             entry = {"exit_code": 128 + number, "decision": stopped_text(number), "run": None}
-            append_record(home, "nightly", 128 + number, stopped_text(number), None, **_told(night))
+            moment = append_record(home, "nightly", 128 + number, stopped_text(number), None, **_told(night))
             notify(night.config.nightly.notify, entry | _told(night))
+            try:
+                known = replace(night.material, encoded=None)  # for which it would wait
+                _page(home, {"at": moment, **entry, **_told(night)}, known)
+            except KeyboardInterrupt:  # a second signal; the line is written
+                log.warning("the night's page was not written")
             raise Stopped(number, recorded=True) from error
         if not isinstance(error, ValueError):
             log.exception("nightly")
         outcome = Outcome(FAILED, f"Failed: {error}")
     run = outcome.candidate.path.name if outcome.candidate else None
     found = _compared(outcome) | _told(night)
-    if outcome.code in (PROMOTED, KEPT):
-        finish(night.config)
     moment = append_record(home, "nightly", outcome.code, outcome.text, run, **found)
-    settle(home)
     entry = {"at": moment, "exit_code": outcome.code, "decision": outcome.text, "run": run, **found}
     after = {
-        f"{home / 'nightly.html'} could not be written": lambda: _show(home, outcome, moment),
+        "the next night is told of the same files again": lambda: _finish(night, outcome),
+        f"{home / LAST} could not be written": lambda: _show(night, outcome, entry),
         "nobody could be told": lambda: notify(night.config.nightly.notify, entry),
         "old runs and artifacts could not be removed": lambda: _tidy(night),
     }
@@ -157,8 +167,20 @@ def _recorded(night: Night) -> int:
     return outcome.code
 
 
-def settle(home: Path) -> None:
+def _finish(night: Night, outcome: Outcome) -> None:
+    """After the line, so that a night that is killed between them is told too often rather than never."""
+    if outcome.code in (PROMOTED, KEPT):
+        finish(night.config)
+    settle(night.home)
+
+
+def settle(home: Path) -> bool:
     """Write the line of a night that was killed after it had promoted its run; from `PENDING`, which it left.
+
+    Returns
+    -------
+    bool
+        Whether there was such a night, so that what it was told of files has been done.
 
     Raises
     ------
@@ -170,20 +192,22 @@ def settle(home: Path) -> None:
         pending = json.loads(path.read_text())
         name, text, begun = (str(pending.pop(key)) for key in ("run", "text", "at"))
     except FileNotFoundError:
-        return
+        return False
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         log.warning("%s: damaged (%s); it is removed", path, error)  # by a power cut: it is no more than a line to come
         path.unlink(missing_ok=True)
-        return
+        return False
     current = read_pointers(home).current
     written = any(
         (entry.get("run"), entry.get("exit_code")) == (name, PROMOTED) and str(entry.get("at")) >= begun
         for entry in read_records(home)
     )
-    if not written and current is not None and current.name == name:
+    promoted = current is not None and current.name == name
+    if promoted and not written:
         late = f"{text} Written down late: that night was broken off as soon as it had promoted."
-        append_record(home, "nightly", PROMOTED, late, name, champion=name, **pending)
+        append_record(home, "nightly", PROMOTED, late, name, **(pending | {"champion": name}))
     path.unlink(missing_ok=True)
+    return promoted
 
 
 def _told(night: Night) -> dict[str, Any]:
@@ -213,37 +237,32 @@ def _night(night: Night) -> Outcome:
     require_later_rows(config)
     require_notice(config.nightly.notify)
     require_links(home)  # before any work
-    current_run(home)  # where the link leads nowhere
+    require_whole_current(home)
     pipeline = Pipeline(config)
     night.told |= {"seed": config.seed, "config": artifact_key("config", {}, config.to_dict(), "")}
     night.told["environment"] = environment(pipeline.device)
     with night.step("contract"):
         decision = _files(night)
-    if decision.refused:
-        by_drift = all(text.startswith("drift: ") for text in decision.refused)
-        code, what = (DRIFTED, "Drift") if by_drift else (REFUSED, "Data")
-        return Outcome(code, f"{what} refused: {' '.join(decision.refused)}", reasons=decision.refused)
-    if decision.quarantined and not decision.accepted:
-        text = f"Data refused: no new file is good. {' '.join(decision.warnings)} {_quarantine(decision)}"
-        return Outcome(REFUSED, text, reasons=decision.warnings)
+    if outcome := refused_by(decision):
+        return outcome
     try:
         with night.step("features") as step:
             features = pipeline.features()
             step |= _size(features.artifact)
-        night.told["data"] = _data(pipeline)
+        night.told |= {"data": _data(pipeline), "splits": features.rows}
         config, how, why = tonight(config, current_run(home), features.schema, decision.cold)
         night.told["start"] = {"how": how, "why": why}
         log.info("tonight's training starts %s: %s", how, why)
         pipeline = Pipeline(config)
         features = replace(features, pipeline=pipeline)
-        if features.schema.only("time") is None:
-            raise ConfigError("nightly: the recipe has no time column, so no row is known to be new to both models.")
-        choose_metric(config.nightly, features.schema, in_groups=config.train.negatives is not None)
-        refuse_future(features)
+        require_times(features)
         with night.step("encode") as step:
             encoded = features.encode()
             step |= _size(encoded.artifact)
-        if how == WARM and (window := encoded.window) is not None:
+        night.material.encoded = encoded
+        if how == WARM and encoded.cold_note:
+            night.told["start"] = {"how": COLD, "why": encoded.cold_note}
+        elif how == WARM and (window := encoded.window) is not None:
             night.told["window"] = window.counts()
     except NothingNew as error:
         return Outcome(KEPT, f"Kept: nothing new. {error}")
@@ -254,9 +273,12 @@ def _night(night: Night) -> Outcome:
         step |= _size(trained)
     with night.step("evaluate"):
         candidate = encoded.publish(trained, promote=False)
-    current, reason = current_run(home), block_of(read_pointers(home), candidate.path)
-    if reason:
+    current, pointers = current_run(home), read_pointers(home)
+    if reason := block_of(pointers, candidate.path):
         return Outcome(KEPT, f"Kept: {reason}", candidate)
+    for start in pipeline.starts:  # rolled back while the night trained, maybe for what no metric shows
+        if reason := block_of(pointers, start.path):
+            return Outcome(KEPT, f"Kept: it goes on from a run that may not be promoted: {reason}", candidate)
     if current is not None and current == candidate.path.resolve():
         return Outcome(KEPT, "Kept: nothing changed, the current model is the one of today's data.", candidate)
     if current is not None and weights_of(current) == weights_of(candidate.path):
@@ -265,9 +287,11 @@ def _night(night: Night) -> Outcome:
     night.told["reference"] = None if reference is None else reference.name
     try:
         with night.step("compare"):
-            others = [None if run is None else _other(pipeline, run) for run in (candidate.path, current, reference)]
+            others = [
+                None if run is None else other_model(pipeline, run) for run in (candidate.path, current, reference)
+            ]
             assert others[0] is not None
-            judged = compare(features, others[0], *others[1:])
+            judged = compare(features, others[0], *others[1:], look=partial(night.material.look, home=home))
     except DataError as error:
         return Outcome(REFUSED, f"Data refused: {error}", candidate)
     outcome = judge(config, judged, candidate, first=current is None)
@@ -278,22 +302,58 @@ def _night(night: Night) -> Outcome:
             _store_vectors(features, candidate)
             _export(config, candidate)
         pending = {"run": candidate.path.name, "at": now(), "text": outcome.text}
-        write_json(home / PENDING, pending | _compared(outcome))
+        write_json(home / PENDING, pending | _compared(outcome) | night.told | {"steps": night.steps})
         promote(home, candidate.path, current)
         tell_champion(config, candidate.path)
     return outcome
 
 
+def refused_by(decision: Decision) -> Outcome | None:
+    """The end of a night whose new files it must not go on with; None where it goes on."""
+    if decision.refused:
+        by_drift = all(text.startswith("drift: ") for text in decision.refused)
+        code, what = (DRIFTED, "Drift") if by_drift else (REFUSED, "Data")
+        return Outcome(code, f"{what} refused: {' '.join(decision.refused)}", reasons=decision.refused)
+    if decision.quarantined and not decision.accepted:
+        text = f"Data refused: no new file is good. {' '.join(decision.warnings)} {_quarantine(decision)}"
+        return Outcome(REFUSED, text, reasons=decision.warnings)
+    return None
+
+
+def require_times(features: Features) -> None:
+    """Raise `ConfigError` or `DataError` where tonight's features cannot be compared on, or have rows after now."""
+    config = features.pipeline.config
+    if features.schema.only("time") is None:
+        raise ConfigError("nightly: the recipe has no time column, so no row is known to be new to both models.")
+    choose_metric(config.nightly, features.schema, in_groups=config.train.negatives is not None)
+    refuse_future(features)
+
+
+def require_whole_current(home: Path) -> None:
+    """Raise `RunError` where the current run is not there or a file of it is not what it was, before a night trains
+    what it could neither start from it nor compare with it."""
+    current = current_run(home)
+    if current is None:
+        return
+    try:
+        verified(current, "run", alone=False)
+    except ArtifactError as error:
+        raise RunError(
+            f"the current model cannot be used. {error} Put the file back from a backup, or make another run current: "
+            "gigabatch rollback brings the one before back, gigabatch promote ID any that gigabatch runs lists."
+        ) from error
+
+
 def _files(night: Night) -> Decision:
     """Check the new raw files and write down which of them are read; the line tells it."""
-    decision = decide(night.config, check_new(night.config))
+    night.material.decision = decision = decide(night.config, check_new(night.config))
     night.told["files"] = {
         "accepted": list(decision.accepted), "quarantined": list(decision.quarantined),
         "warnings": list(decision.warnings),
         "drift": {kind: found.verdicts() for kind, found in (decision.drift or {}).items()},
     }  # fmt: skip
     for text in decision.warnings:
-        log.warning("%s", text)
+        log.warning("raw files: %s", text)
     return decision
 
 
@@ -318,7 +378,7 @@ def _data(pipeline: Pipeline) -> dict[str, Any]:
     return {"files": len(files), "checksums": files}
 
 
-def _other(pipeline: Pipeline, run: Path) -> Other:
+def other_model(pipeline: Pipeline, run: Path) -> Other:
     return Other(run.name, load(pipeline, run), Run(run).summary)
 
 
@@ -434,6 +494,7 @@ def _tidy(night: Night) -> None:
     """Remove what `nightly.keep` does not keep, of this configuration's own."""
     keep, config, home = night.config.nightly.keep, night.config, night.home
     keep_champions(home, config.nightly.reference_nights)
+    leases = _named_starts(config)  # held while others are removed
     removed: list[Path] = []
     freed = 0
     if keep.runs is not None:
@@ -442,28 +503,36 @@ def _tidy(night: Night) -> None:
     if keep.artifacts is not None:
         folders, size = collect_artifacts(config.artifacts, keep.artifacts, config.name)
         removed, freed = removed + folders, freed + size
+    del leases
     if removed:
         log.info("removed %d old runs and artifacts, %s bytes", len(removed), f"{freed:,}")
 
 
-def _show(home: Path, outcome: Outcome, moment: str) -> None:
-    """The comparison as a table, and the night's report."""
-    rows = _rows(outcome.judged) if outcome.judged else []
-    if rows:
-        render_table(rows, "Nightly")
-    if outcome.candidate:
-        summary = outcome.candidate.summary
-        report = ReportData(
-            name=f"{summary['name']} nightly",
-            run_id=summary["id"],
-            created_utc=moment,
-            decision=outcome.text,
-            promoted=outcome.code == PROMOTED,
-            comparison=rows,
-            metrics={name: summary[name] for name in ("auc", "logloss", "ece", "mrr")},
-            notes=summary["notes"],
-        )
-        write_report(home / "nightly.html", report)
+def _named_starts(config: RunConfig) -> list[Lease]:
+    """Leases of the runs and artifacts that the configuration itself names as starts, which tomorrow needs, too."""
+    found = []
+    for name in (config.preprocess.from_, config.train.start_from):
+        path = None if name is None else run_link(config, name).resolve()
+        for root in (config.runs, config.artifacts):
+            if path is not None and path.is_relative_to(root.resolve()):
+                found.append(lease := Lease(root))
+                lease.add("/".join(path.relative_to(root.resolve()).parts[:2]))
+    return found
+
+
+def _show(night: Night, outcome: Outcome, entry: dict[str, Any]) -> None:
+    """The comparison as a table, and the night's page."""
+    if outcome.judged:
+        render_table(_rows(outcome.judged), "Nightly")
+    write_night(night.home, entry, night.material)
+
+
+def _page(home: Path, entry: dict[str, Any], material: Material) -> None:
+    """The page of a night that ends here; one that cannot be written changes nothing of it."""
+    try:
+        write_night(home, entry, material)
+    except Exception:
+        log.exception("%s could not be written", home / LAST)
 
 
 def _rows(judged: Judged) -> list[dict[str, Any]]:

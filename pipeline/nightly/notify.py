@@ -5,7 +5,6 @@ Neither can change what was decided: one that fails or hangs is logged, and ende
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -45,7 +44,7 @@ def notify(settings: NotifySettings, line: Mapping[str, Any]) -> None:
     if settings.command:
         _run(settings, content, line)
     if settings.webhook is not None:
-        _post(settings, json.dumps({"text": line["decision"], **json.loads(content)}))
+        _post(settings, json_text({"text": line["decision"], **line}))
 
 
 def webhook_address(value: str) -> str:

@@ -9,23 +9,32 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from gigabatch.pipeline.runs.pointers import read_pointers
 from gigabatch.pipeline.runs.record import read_records
 from gigabatch.pipeline.store.files import atomic_symlink
 
 CHAMPIONS = ".champions"
+LONGEST_NAME = 255  # bytes of a file's name, of Linux
 DECIDED = (0, 10)  # exit codes of the nights that count: promoted and kept
 
 
 def champions(home: Path, nights: int) -> list[str]:
     """Runs that were current after the last `nights` decided nights, a name a night, the oldest first."""
     named = [
-        str(entry["champion"])
+        entry["champion"]
         for entry in read_records(home)
-        if entry.get("action") == "nightly" and entry.get("exit_code") in DECIDED and entry.get("champion")
+        if entry.get("action") == "nightly" and entry.get("exit_code") in DECIDED and _is_name(entry.get("champion"))
     ]
     return named[-nights:]
+
+
+def _is_name(value: Any) -> bool:
+    """Whether it may name a folder: a line may be torn, or edited."""
+    if not isinstance(value, str) or value in ("", ".", "..") or os.sep in value:
+        return False
+    return len(value.encode(errors="replace")) <= LONGEST_NAME
 
 
 def reference_of(home: Path, nights: int | None) -> Path | None:

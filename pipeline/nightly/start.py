@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 
-from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Schema
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.config.config import RunConfig, WindowSettings
+from gigabatch.pipeline.evaluation.labels import changed_labels
+from gigabatch.pipeline.nightly.reference import DECIDED
+from gigabatch.pipeline.runs.find import home_of
+from gigabatch.pipeline.runs.record import read_records
+from gigabatch.pipeline.stages.run import Run
 
 WARM, COLD, ANEW = "warm", "cold", "anew"
+AS_CONFIGURED = "as the configuration says"
 
 
 def tonight(
@@ -37,39 +44,62 @@ def tonight(
     """
     settings = config.nightly
     if settings.start == COLD or config.preprocess.from_ or config.train.start_from:
-        return config, ANEW, "as the configuration says"
+        return config, ANEW, AS_CONFIGURED
     if current is None:
         return config, ANEW, "no run is current"
     bundle = load_bundle(current / "model")
-    if reason := changed(bundle.preprocessor, schema, config):
+    if reason := changed(current, bundle, schema, config):
         if config.train.changed == "refuse":
             raise DataError(f"{reason} With train.changed=cold such a night begins anew.")
         return config, ANEW, reason
-    grown = replace(config.preprocess, from_=current.name, refresh_scales=False)
-    if reason := cold_reason(bundle, settings.cold_every, drifted):
+    inside = current.parent == Path(os.path.realpath(home_of(config)))
+    start = current.name if inside else str(current)  # a link that was set by hand may lead out of runs/<name>
+    grown = replace(config.preprocess, from_=start, refresh_scales=False)
+    if reason := cold_reason(bundle, settings.cold_every, drifted, warm_nights(home_of(config))):
         grown = replace(grown, refresh_scales=True)
         return config.model_copy(update={"preprocess": grown}), COLD, reason
     window = WindowSettings(replay=settings.replay)
-    train = config.train.model_copy(update={"start_from": current.name, "window": window})
+    train = config.train.model_copy(update={"start_from": start, "window": window})
     return config.model_copy(update={"preprocess": grown, "train": train}), WARM, f"from {current.name}"
 
 
-def cold_reason(bundle: Bundle, cold_every: int | None, drifted: Sequence[str]) -> str | None:
-    """Why a night trains a new model, though it could go on from this one; None where it goes on."""
+def cold_reason(bundle: Bundle, cold_every: int | None, drifted: Sequence[str], nights: int | None) -> str | None:
+    """Why a night trains a new model, though it could go on from this one; None where it goes on.
+
+    nights: see `warm_nights`; where it is not known, the warm starts that the bundle tells count.
+    """
     if drifted:
         return f"the contract asks for it: {' '.join(drifted)}"
     if "train_times" not in bundle.info:
         return "the current run is of a version that did not keep which rows it was trained on"
-    warm = int((bundle.info.get("started_from") or {}).get("warm_starts", 0))
+    warm = int((bundle.info.get("started_from") or {}).get("warm_starts", 0)) if nights is None else nights
     if cold_every is not None and warm + 1 >= cold_every:
         return f"{warm} warm starts came before (nightly.cold_every={cold_every})"
     return None
 
 
-def changed(preprocessor: Preprocessor, schema: Schema, config: RunConfig) -> str | None:
-    """Why tonight's rows cannot be encoded by what the current run's preprocessor grows to; None where they can."""
+def warm_nights(home: Path) -> int | None:
+    """How many nights have trained warm since the last one that did not, promoted or kept out; None where no line of
+    the record tells how a night started."""
+    how = [
+        (entry.get("start") or {}).get("how")
+        for entry in read_records(home)
+        if entry.get("action") == "nightly" and entry.get("exit_code") in DECIDED and entry.get("run")
+    ]
+    known = [name for name in how if name]
+    return len(list(takewhile(lambda name: name == WARM, reversed(known)))) if known else None
+
+
+def changed(current: Path, bundle: Bundle, schema: Schema, config: RunConfig) -> str | None:
+    """Why tonight's rows cannot be encoded by what the current run's preprocessor grows to, or its weights say
+    something else of them; None where all is as it was."""
     try:
-        preprocessor.carried_to(schema, config.preprocess.encoding)
+        bundle.preprocessor.carried_to(schema, config.preprocess.encoding)
     except DataError as error:
         return str(error)
+    targets = bundle.schema.targets, schema.targets
+    if sentences := [*changed_labels(*targets, Run(current).summary["config"], config.to_dict())]:
+        return " ".join(sentences)
+    if targets[0] != targets[1]:
+        return f"the current run, {current.name}, predicts other targets than today's features hold."
     return None

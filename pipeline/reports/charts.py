@@ -131,22 +131,27 @@ def roc_chart(roc: Roc, key: str) -> Chart:
         return Chart("ROC curve", _svg(ax, "ROC curve", key), note=f"AUC {roc.auc:.4f}" if known else "")
 
 
-def calibration_chart(calibration: Calibration, key: str) -> Chart:
-    """Observed fraction of positives against mean prediction; a point's area is its bin's share of rows."""
-    predicted, observed, count = (
-        np.asarray(part, float) for part in (calibration.predicted, calibration.observed, calibration.count)
-    )
-    known = np.isfinite(predicted + observed) & (count > 0)
-    predicted, observed, count = predicted[known], observed[known], count[known]
-    top = min(1.0, 1.08 * max([*predicted, *observed, 0.05]))
+def calibration_chart(calibration: Calibration | Mapping[str, Calibration], key: str, title: str = "") -> Chart:
+    """Observed fraction of positives against mean prediction; a point's area is its bin's share of rows. Of several
+    models, by name, each has its line."""
+    models = {"": calibration} if isinstance(calibration, Calibration) else calibration
+    top, bins = 0.05, []
+    for item in models.values():
+        predicted, observed, count = (np.asarray(part, float) for part in (item.predicted, item.observed, item.count))
+        known = np.isfinite(predicted + observed) & (count > 0)
+        bins.append((predicted[known], observed[known], count[known]))
+        top = max([top, *predicted[known], *observed[known]])
+    top = min(1.0, 1.08 * top)
     with matplotlib.rc_context(STYLE):
         ax = _axes("mean prediction", "observed fraction")
         ax.plot([0, top], [0, top], color=MUTED, linewidth=0.8, dashes=(3, 3))
-        ax.plot(predicted, observed, color=LINES[0], linewidth=1.0, alpha=0.6)
-        area = 8 + 90 * count / max([*count, 1])
-        ax.scatter(predicted, observed, s=area, color=LINES[0], edgecolor=CARD, linewidth=0.8, zorder=3)
+        for color, (predicted, observed, count) in zip(_colors(models), bins, strict=True):
+            ax.plot(predicted, observed, color=color, linewidth=1.0, alpha=0.6)
+            area = 8 + 90 * count / max([*count, 1])
+            ax.scatter(predicted, observed, s=area, color=color, edgecolor=CARD, linewidth=0.8, zorder=3)
         ax.set(xlim=(-0.02 * top, 1.02 * top), ylim=(-0.02 * top, 1.02 * top))
-        return Chart("Calibration", _svg(ax, "Calibration", key), note="area: rows of the bin")
+        legend = _legend(models) if len(models) > 1 else ()
+        return Chart(title or "Calibration", _svg(ax, "Calibration", key), legend, note="area: rows of the bin")
 
 
 def histogram_chart(histogram: Histogram, title: str, axis: str, key: str) -> Chart:
@@ -315,3 +320,20 @@ def intervals_chart(
         ax.xaxis.set_major_locator(MaxNLocator(4))
         ax.xaxis.set_major_formatter(ScalarFormatter(useOffset=False))
         return Chart(title, _svg(ax, title, key), note=note)
+
+
+def stacked_chart(x: ArrayLike, parts: Mapping[str, ArrayLike], axes: tuple[str, str], title: str, key: str) -> Chart:
+    """A column at each x [points], of the parts [points] on top of each other; one that is not finite counts as 0.
+
+    axes: their labels. parts: at most as many as there are colours.
+    """
+    place, bottom = np.asarray(x, float), np.zeros(np.shape(x))
+    with matplotlib.rc_context(STYLE):
+        ax = _axes(*axes)
+        for color, values in zip(_colors(parts), parts.values(), strict=True):
+            height = np.nan_to_num(np.asarray(values, float), posinf=0.0, neginf=0.0)
+            ax.bar(place, height, 0.8, bottom, color=color, linewidth=0)
+            bottom = bottom + height
+        ax.grid(visible=False, axis="x")
+        ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        return Chart(title, _svg(ax, title, key), _legend(parts))

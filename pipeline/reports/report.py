@@ -4,8 +4,9 @@ The page needs no network, no JavaScript and no other file. Everything but the n
 data is left out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from gigabatch.pipeline.reports.charts import Calibration, Chart, Histogram, Roc
 from gigabatch.pipeline.store.files import atomic_write
 
 MAX_CLASSES = 15  # of a confusion matrix; rarer ones share a row and a column
-SIGNED = ("difference", "lower_bound", "gain", "bound")  # headings of a comparison whose numbers get a sign
+SIGNED = ("difference", "lower_bound", "gain", "bound", "upper")  # headings whose numbers get a sign
 FRACTIONS = frozenset({"nulls", "null_rate", "unseen_rate"})  # headings of shares, shown as percentages
 ROWS_SHOWN = 30  # of a long table; the rest is folded
 HINTS = {
@@ -65,8 +66,8 @@ class ReportData:
     `nulls`, `null_rate` and `unseen_rate` hold fractions in [0, 1] and are shown as percentages. A metric that is None
     does not apply to the run; one that is NaN could not be computed. `learning_curve` rows hold `step` or `epoch`,
     and `train_*`, `valid_*` or other numbers: one chart a quantity, one line a split. `importance` rows hold `name`,
-    `mean` (drop of the metric) and `std`. `promoted` colours the banner that `decision` is written on. A row of
-    `stages` that was `reused` has the seconds of the run that made it, which the sum leaves out.
+    `mean` (drop of the metric) and `std`. A row of `stages` that was `reused` has the seconds of the run that made
+    it, which the sum leaves out.
     """
 
     name: str
@@ -75,9 +76,6 @@ class ReportData:
     notes: Sequence[str] = ()
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     warnings: Sequence[str] = ()  # the first thing that is read
-    decision: str | None = None
-    promoted: bool | None = None
-    comparison: Sequence[Mapping[str, Any]] = ()
     baselines: Sequence[Mapping[str, Any]] = ()
     baselines_title: str = ""
     splits: Sequence[Mapping[str, Any]] = ()
@@ -94,12 +92,13 @@ class ReportData:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table; `bar` (a length) and `shade` (a background) are fractions in [0, 1]."""
+    """A cell of a table; `bar` (a length) and `shade` (a background) are fractions in [0, 1]; `link` is an address."""
 
     text: str
     number: bool = False
     bar: float | None = None
     shade: float | None = None
+    link: str | None = None
 
 
 @dataclass(frozen=True)
@@ -117,8 +116,9 @@ def write_report(path: Path | str, data: ReportData) -> None:
     atomic_write(path, render_report(data).encode("utf-8", "replace"))
 
 
+@cache
 def template(name: str) -> Template:
-    """A page of this package."""
+    """A page of this package, compiled once."""
     loader = PackageLoader("gigabatch.pipeline.reports", "")
     jinja = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return jinja.get_template(name)
@@ -132,7 +132,6 @@ def render_report(data: ReportData) -> str:
         format=format_value,
         breakable=breakable,
         metrics=[metric_texts(name, value) for name, value in data.metrics.items()],
-        comparison=table(data.comparison, signed=SIGNED),
         baselines=table(data.baselines),
         splits=table(data.splits),
         ranking=table(data.ranking),
@@ -166,17 +165,24 @@ def metric_texts(name: str, value: float | None) -> tuple[str, str, str]:
     return label, f"{value:.4f}" if fixed else format_value(value), hint
 
 
-def table(rows: Sequence[Mapping[str, Any]], bars: Sequence[str] = (), signed: Sequence[str] = ()) -> Table:
-    """A table of `rows`; cells of the headings `bars` get a bar, numbers of the headings `signed` a sign."""
+def table(
+    rows: Sequence[Mapping[str, Any]],
+    bars: Sequence[str] = (),
+    signed: Sequence[str] = (),
+    fractions: Collection[str] = FRACTIONS,
+) -> Table:
+    """A table of `rows`; cells of the headings `bars` get a bar, numbers of the headings `signed` a sign, shares of the
+    headings `fractions` are shown as percentages."""
     columns = {
-        name: _cells([row.get(name) for row in rows], _style(name, signed), name in bars) for name in headings(rows)
+        name: _cells([row.get(name) for row in rows], _style(name, signed, fractions), name in bars)
+        for name in headings(rows)
     }
     heads = [(name.replace("_", " "), any(cell.number for cell in cells)) for name, cells in columns.items()]
     return Table(heads, list(zip(*columns.values(), strict=True)))
 
 
-def _style(name: str, signed: Sequence[str]) -> str:
-    if name in FRACTIONS:
+def _style(name: str, signed: Sequence[str], fractions: Collection[str]) -> str:
+    if name in fractions:
         return "fraction"
     return "seconds" if name == "seconds" else "signed" if name in signed else "plain"
 

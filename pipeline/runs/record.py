@@ -6,7 +6,9 @@ import fcntl
 import json
 import logging
 import os
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from gigabatch.pipeline.store.files import json_text
 
 log = logging.getLogger(__name__)
 RECORD = "nightly.jsonl"
+SHORT = ("at", "action", "exit_code", "decision", "run", "champion")  # of a line, where the disk is full
 
 
 def now() -> str:
@@ -29,17 +32,31 @@ def append_record(home: Path, action: str, code: int, text: str, run: str | None
     entry = {"at": moment, "action": action, "exit_code": code, "decision": text, "run": run, **more}
     try:
         home.mkdir(parents=True, exist_ok=True)
-        with open(home / RECORD, "ab+") as file:
+        with open(home / RECORD, "ab+", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # so that nobody writes between the look at the end and the line
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(end - 1, 0))
-            torn = file.read(1) not in (b"", b"\n")  # by a full disk or a kill; this line must not be lost with it
-            file.write(b"\n" * torn + json_text(entry).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+            try:
+                _append(file, entry)
+            except OSError as error:  # a full disk has room for a short line more often than for a whole one
+                _append(file, {key: value for key, value in entry.items() if key in SHORT} | {"cut_off": str(error)})
+                log.error("%s: no room for the whole line (%s); what was measured is not in it", home / RECORD, error)
     except OSError as error:
         log.error("%s could not be written (%s): %s", home / RECORD, error, text)
     return moment
+
+
+def _append(file: FileIO, entry: Mapping[str, Any]) -> None:
+    """A whole line at the end of the file, on the disk, or none."""
+    end = file.seek(0, os.SEEK_END)
+    file.seek(max(end - 1, 0))
+    torn = file.read(1) not in (b"", b"\n")  # by a kill; this line must not be lost with it
+    left = memoryview(b"\n" * torn + json_text(entry).encode() + b"\n")
+    try:
+        while left:
+            left = left[file.write(left) :]
+        os.fsync(file.fileno())
+    except OSError:
+        file.truncate(end)
+        raise
 
 
 def read_records(home: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """The stages, each an artifact: features -> encode -> train -> evaluate. `Pipeline` is the way in from Python.
 
-    from gigabatch.pipeline import Pipeline
+    from gigabatch import Pipeline
     run = Pipeline.from_config("conf/flights.yaml").features().train()
     run.summary["auc"]; run.bundle().predict(frame)
 
@@ -44,9 +44,10 @@ from gigabatch.models.kernels import using_kernels
 from gigabatch.models.model import Model
 from gigabatch.pipeline.bundle import Bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig, WholeTrainSettings, load_config
-from gigabatch.pipeline.contract.state import obey
+from gigabatch.pipeline.contract.state import FilesState, obey
 from gigabatch.pipeline.display import html_table, progress
 from gigabatch.pipeline.evaluation.checks import missing_shares
+from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
 from gigabatch.pipeline.machine import available_memory, free_memory, resolve_device, tell_of_compilation
 from gigabatch.pipeline.runs.find import FoundRun, find_run, home_of, run_link
@@ -83,7 +84,9 @@ from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_
 from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import folder_lock, own_folder, remove_leftovers, temporary_path
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
-from gigabatch.pipeline.tracking import require_tracking, tell_champion, tell_run
+from gigabatch.pipeline.store.row_history import RowHistory
+from gigabatch.pipeline.tracking import require_tracking, tell_champion, tell_run, training_callbacks
+from gigabatch.pipeline.training.callbacks import Callback, require_callbacks
 from gigabatch.pipeline.training.checkpoint import TrainingError
 from gigabatch.pipeline.training.defaults import id_sizes, rule_text, settle
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives, with_negatives
@@ -126,11 +129,15 @@ class Pipeline:
     ----------
     config
         The checked configuration. `num_threads` sets torch's threads for the whole process.
+    callbacks
+        Told of a training as it goes on.
 
     Raises
     ------
     DataError
         Where the configuration asks for a device or a library of data frames that is not there.
+    TypeError
+        Where `callbacks` is no list of `Callback` objects.
 
     Examples
     --------
@@ -148,8 +155,8 @@ class Pipeline:
     ('features', 'encode', 'train', 'evaluate')
     """
 
-    def __init__(self, config: RunConfig) -> None:
-        self.config = config
+    def __init__(self, config: RunConfig, callbacks: Sequence[Callback] = ()) -> None:
+        self.config, self.callbacks = config, require_callbacks(callbacks)
         self.engine = resolve_engine(config.engine)
         self.device = resolve_device(config.device)
         self.store = ArtifactStore(config.artifacts, config.name)
@@ -161,7 +168,9 @@ class Pipeline:
             torch.set_num_threads(config.num_threads)
 
     @classmethod
-    def from_config(cls, path: str | Path, *overrides: str | Mapping[str, Any]) -> Pipeline:
+    def from_config(
+        cls, path: str | Path, *overrides: str | Mapping[str, Any], callbacks: Sequence[Callback] = ()
+    ) -> Pipeline:
         """Read a YAML file, with overrides: `"train.epochs=2"`, or mappings such as `{"train.epochs": 2}`.
 
         Raises
@@ -169,10 +178,15 @@ class Pipeline:
         ConfigError
             Where the file or an override cannot be used.
         """
-        return cls(load_config(path, overrides))
+        return cls(load_config(path, overrides), callbacks)
 
-    def features(self) -> Features:
+    def features(self, files: FilesState | None = None) -> Features:
         """Read the raw files and write them as Parquet features.
+
+        Parameters
+        ----------
+        files
+            Which of them are in quarantine, in place of what `runs/<name>/files.json` says.
 
         Raises
         ------
@@ -186,17 +200,19 @@ class Pipeline:
         config = self.config
         _ = self.start  # before any work
         recipe = recipe_class(config.recipe)(config.features)
-        obey(config.runs / config.name, recipe, self.store.root)
+        obey(config.runs / config.name, recipe, self.store.root, files)
         settings = {"recipe": config.recipe, "features": config.to_dict()["features"], "engine": self.engine}
+        # Where the files lie does not matter, what is in them does.
+        named = (
+            settings
+            | {"features": {k: v for k, v in settings["features"].items() if k != "path"}}
+            | ({"code": code} if (code := recipe.code()) else {})
+        )
         without = sorted((Path(path).name, list(rows)) for path, rows in recipe.without.items())
         key = artifact_key(
             "features",
             input_checksums(recipe.inputs(), self.store.root),
-            # Where the files lie does not matter, what is in them does.
-            settings
-            | {"features": {k: v for k, v in settings["features"].items() if k != "path"}}
-            | ({"code": code} if (code := recipe.code()) else {})
-            | ({"without": without} if without else {}),
+            named | ({"without": without} if without else {}),
             source_hash(SOURCES["features"]),
         )
 
@@ -205,6 +221,7 @@ class Pipeline:
             with progress(None, "features") as bar:
                 recipe.report = lambda step: bar.advance(0, step)
                 recipe.cache = cache = ParsedFiles(self.store, self.engine)
+                recipe.history = history = RowHistory(self.store, cache, named, recipe.without)
                 part_rows = self.part_rows(recipe.row_bytes)
                 with self.cluster(folder) as cluster:
                     parts = recipe.write_parts(self.engine, folder, part_rows, cluster.map)
@@ -219,10 +236,13 @@ class Pipeline:
             for note in notes:
                 log.info("features: %s", note)
             seconds = time.perf_counter() - started
+            if history.told is not None and history.told["note"]:
+                log.info("features: %s", history.told["note"])
             return {
                 "rows": rows,
                 "rows_per_part": part_rows,
                 "notes": list(notes),
+                "history": history.told,
                 "inputs": cache.files,
                 "seconds": seconds,
             }
@@ -299,9 +319,19 @@ class Features:
 
     @property
     def files(self) -> dict[str, int]:
-        """How many input files were `read`, and how many `reused` as they were parsed before."""
+        """How many input files were `read`, how many `reused` as they were parsed before, and, where there are any,
+        how many `carried`: not even looked into, because their rows were computed before."""
         states = [entry["state"] for entry in self.artifact.manifest.get("inputs", [])]
-        return {state: states.count(state) for state in ("read", "reused")}
+        known = ("read", "reused", *(["carried"] if "carried" in states else []))
+        return {state: states.count(state) for state in known}
+
+    @property
+    def history(self) -> dict[str, Any] | None:
+        """Of a recipe whose rows look back at earlier ones: how many rows were `reused` as an earlier run computed
+        them, how many `computed`, the key of that run's history (`from`), and a `note` where all were computed anew
+        although there was one. None for other recipes."""
+        told = self.artifact.manifest.get("history")
+        return None if told is None else dict(told)
 
     def parts(self, split: str) -> list[Path]:
         """Parquet files of a split, in row order.
@@ -387,6 +417,13 @@ class Features:
             return write_behind(tables, folder, extra)
 
         return Encoded(self, pipeline.store.build_behind("encode", key, begin), handed)
+
+    def encoded_before(self) -> Artifact | None:
+        """The artifact that `encode` finds, where there is one that is whole."""
+        start, store = self.pipeline.start, self.pipeline.store
+        key = self._encode_key(start.checksum if start else None)
+        same = None if start is None else self._grown_before(key)
+        return store.find("encode", key) if same is None else same
 
     def _encode_key(self, start: str | None) -> str:
         """Of the encode artifact; start: checksum of the preprocessor that is grown, wherever it lies."""
@@ -544,6 +581,9 @@ class Encoded:
         loss = target_loss(self.features.schema, config.train.losses).description
         try:
             start.require_unchanged(preprocessor, spec, loss)
+            targets = start.bundle.schema.targets, self.features.schema.targets
+            if labels := [*changed_labels(*targets, Run(found.path).summary["config"], config.to_dict())]:
+                raise ChangedError(f"train.start_from: run {found.id} cannot be carried over: {' '.join(labels)}")
         except ChangedError as error:
             if config.train.changed == "refuse":
                 raise
@@ -560,6 +600,11 @@ class Encoded:
             Where `train.start_from` names no run that can be used, or one that does not fit (`train.changed`).
         """
         return self._warm_start[0]
+
+    @property
+    def cold_note(self) -> str:
+        """Why the training starts cold where `train.start_from` asks for a start, as a sentence; else empty."""
+        return self._warm_start[1]
 
     @cached_property
     def window(self) -> Window | None:
@@ -652,19 +697,25 @@ class Encoded:
         """Train, evaluate, report; everything under runs/<name>/<id>/."""
         return self.publish(self.fit_model())
 
-    def fit_model(self) -> Artifact:
-        """The trained bundle and metrics.jsonl as an artifact. A run that was killed goes on from its checkpoint."""
-        pipeline, config = self.features.pipeline, self.config
+    @property
+    def train_key(self) -> str:
+        """Of the artifact that `fit_model` makes or finds."""
+        config, start = self.config, self.warm_start
         raw = config.to_dict()
-        start = self.warm_start
-        if start is None and not config.train.epochs:
-            raise TrainingError(f"train.epochs=0: there is nothing to start from. {self._warm_start[1]}")
         # Of a start what it holds matters, not what it is called; without one, nothing that asks for it.
         asks = ("start_from", "changed") if start is not None else ("start_from", "changed", "new_rows", "window")
         train = {name: value for name, value in raw["train"].items() if name not in asks}
-        settings = {"model": raw["model"], "train": train, "seed": config.seed, "device": pipeline.device}
+        device = self.features.pipeline.device
+        settings = {"model": raw["model"], "train": train, "seed": config.seed, "device": device}
         inputs = {"encode": self.key} | ({} if start is None else {"start": start.key})
-        key = artifact_key("train", inputs, settings, source_hash(SOURCES["train"]))
+        return artifact_key("train", inputs, settings, source_hash(SOURCES["train"]))
+
+    def fit_model(self) -> Artifact:
+        """The trained bundle and metrics.jsonl as an artifact. A run that was killed goes on from its checkpoint."""
+        pipeline, config, start = self.features.pipeline, self.config, self.warm_start
+        if start is None and not config.train.epochs:
+            raise TrainingError(f"train.epochs=0: there is nothing to start from. {self.cold_note}")
+        key = self.train_key
         work = pipeline.store.root / CHECKPOINTS / key
         pipeline.store.use(CHECKPOINTS, key)
 
@@ -699,8 +750,8 @@ class Encoded:
         require_positives(config, preprocessor)
         loss = target_loss(self.features.schema, settings.losses)
         spec, start, window = model_spec(preprocessor, config), self.warm_start, self.window
-        if self._warm_start[1]:
-            log.warning("train.start_from: %s", self._warm_start[1])
+        if self.cold_note:
+            log.warning("train.start_from: %s", self.cold_note)
         if start is not None:
             spec = start.spec_after(spec)
         source, rows = self.train_source(), self._resident("train")
@@ -734,6 +785,7 @@ class Encoded:
                 folder=work,
                 negatives=negatives,
                 start=carried,
+                callbacks=[*training_callbacks(config, work.name), *pipeline.callbacks],
                 **watched,
             )
         period = self._period(start) if settings.epochs else {}
@@ -750,8 +802,8 @@ class Encoded:
             told["started"] = start.lineage | {"moments": carried.moments, "columns": carried.columns}
             told["started"] |= {} if window is None else {"window": window.counts()}
             told["notes"] = [carried.note()] + ([] if window is None else [window.note()])
-        elif self._warm_start[1]:
-            told["notes"] = [self._warm_start[1]]
+        elif self.cold_note:
+            told["notes"] = [self.cold_note]
         trained.record = replace(trained.record, trained=seen)
         workflow = self.features.workflow
         if workflow is not None:

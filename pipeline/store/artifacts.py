@@ -279,9 +279,7 @@ class ArtifactStore:
         try:
             return Artifact(target, key, self._verified(target), skipped=True)
         except ArtifactError as error:
-            aside = target.with_name(f".damaged-{key}-{secrets.token_hex(4)}")
-            with contextlib.suppress(FileNotFoundError):  # another process was faster
-                target.rename(aside)
+            aside = put_aside(target)
             log.warning("%s It was put aside as %s and is made again.", error, aside)
             return None
 
@@ -336,6 +334,14 @@ class ArtifactStore:
         for name, stat in stats.items():
             cache.remember(artifact.path / name, stat, str(artifact.manifest["files"][name]["checksum"]))
         cache.save()
+
+
+def put_aside(folder: Path) -> Path:
+    """Take a damaged folder's name away, so that it is made again; where it lies until the next clean-up."""
+    aside = folder.with_name(f".damaged-{folder.name}-{secrets.token_hex(4)}")
+    with contextlib.suppress(FileNotFoundError):  # another process was faster
+        folder.rename(aside)
+    return aside
 
 
 def verified(
@@ -405,9 +411,10 @@ def _full_disk_as_user_error(stage: str, folder: Path) -> Iterator[None]:
         cause: BaseException | None = error
         while cause is not None:  # libraries wrap the system's error in their own
             if _is_full_disk(cause):
+                said = cause.args[0][0][-1] if isinstance(cause, shutil.Error) else cause  # of many files the first
                 raise ArtifactError(
                     f"{stage}: could not write to {folder.parent}, the disk is full or its limit is met "
-                    f"({shutil.disk_usage(folder.parent).free:,} bytes free; {cause}). Nothing was left behind; free "
+                    f"({shutil.disk_usage(folder.parent).free:,} bytes free; {said}). Nothing was left behind; free "
                     "some space (gigabatch gc --keep 1) and run again."
                 ) from error
             cause = cause.__cause__ or cause.__context__

@@ -9,15 +9,16 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from gigabatch.pipeline.store.artifacts import artifacts_newest_first
 from gigabatch.pipeline.store.files import ArtifactError
 from gigabatch.pipeline.store.leases import USED, leases_held_still
-from gigabatch.pipeline.store.locks import folder_lock, remove_folder, remove_leftovers
+from gigabatch.pipeline.store.locks import folder_lock, folder_size, remove_folder, remove_leftovers
 from gigabatch.pipeline.store.parsed_files import STAGE as PARSED
 from gigabatch.pipeline.store.parsed_files import parsed_in_use
+from gigabatch.pipeline.store.row_history import STAGE as HISTORY
 
 CHECKPOINTS = "checkpoints"
 LINKS = ("current", "previous", "latest")  # of `runs/pointers.py`, a room that builds on this one
@@ -36,21 +37,39 @@ def collect_artifacts(root: Path, keep: int, name: str | None = None) -> tuple[l
         return [], 0
     stages = _folders(root)
     with leases_held_still(root) as leased:
-        kept = leased | _last_used(root, stages, keep, name)
-        features = [root / folder for folder in kept if folder.startswith("features/")]
-        kept |= {f"{PARSED}/{path.name}" for path in parsed_in_use(root, features)}
-        moved = {
-            path: _aside(path)
-            for stage in stages
-            if stage.name != CHECKPOINTS
-            for path in artifacts_newest_first(stage)
-            if f"{stage.name}/{path.name}" not in kept
-        }
+        old, kept = _old_artifacts(root, stages, keep, name, leased)
+        moved = {path: _aside(path) for path in old}
     removed = _remove(stages, moved) | _remove_checkpoints(root / CHECKPOINTS, kept)
     for mark in root.glob(f"{USED}/*/*/*"):
         if not (root / mark.parent.name / mark.name).exists():
             mark.unlink(missing_ok=True)
     return list(removed), sum(removed.values())
+
+
+def old_artifacts(root: Path, keep: int, name: str, coming: Collection[str] = ()) -> tuple[list[Path], int]:
+    """What `collect_artifacts` would remove of finished artifacts, and its bytes, once each stage of `coming` has made
+    one more."""
+    if not root.is_dir():
+        return [], 0
+    with leases_held_still(root) as leased:
+        found = _old_artifacts(root, _folders(root), keep, name, leased, coming)[0]
+    return found, sum(map(folder_size, found))
+
+
+def _old_artifacts(
+    root: Path,
+    stages: Iterable[Path],
+    keep: int,
+    name: str | None,
+    leased: set[str],
+    coming: Collection[str] = (),
+) -> tuple[list[Path], set[str]]:
+    """The finished artifacts that may go, and `<stage>/<key>` of what may not."""
+    kept = leased | _last_used(root, stages, keep, name, coming)
+    features = [root / folder for folder in kept if folder.startswith("features/")]
+    kept |= {f"{PARSED}/{path.name}" for path in parsed_in_use(root, features)}
+    found = [path for stage in stages if stage.name != CHECKPOINTS for path in artifacts_newest_first(stage)]
+    return [path for path in found if f"{path.parent.name}/{path.name}" not in kept], kept
 
 
 def collect_runs(
@@ -65,20 +84,43 @@ def collect_runs(
     if not root.is_dir():
         return [], 0
     homes = [home for home in _folders(root) if name is None or home.name == name]
-    before = None if younger_than_s is None else time.time() - younger_than_s
     with leases_held_still(root) as leased:
-        linked = {link.resolve() for pattern in LINKED for link in root.glob(pattern) if link.is_symlink()}
-        moved = {
-            path: _aside(path)
-            for home in homes
-            for path in artifacts_newest_first(home)[keep:]
-            if f"{home.name}/{path.name}" not in leased
-            and path.resolve() not in linked
-            and path.name not in LINKS
-            and (before is None or path.stat().st_mtime < before)
-        }
+        moved = {path: _aside(path) for path in _old_runs(root, homes, keep, younger_than_s, leased)}
     removed = _remove(homes, moved)
     return list(removed), sum(removed.values())
+
+
+def old_runs(
+    root: Path, keep: int, name: str, younger_than_s: float | None = None, moving: Collection[str] = ()
+) -> tuple[list[Path], int]:
+    """What `collect_runs` would remove of a name's runs, and its bytes; moving: links that will lead elsewhere then."""
+    if not (root / name).is_dir():
+        return [], 0
+    with leases_held_still(root) as leased:
+        found = _old_runs(root, [root / name], keep, younger_than_s, leased, moving)
+    return found, sum(map(folder_size, found))
+
+
+def _old_runs(
+    root: Path,
+    homes: Iterable[Path],
+    keep: int,
+    younger_than_s: float | None,
+    leased: set[str],
+    moving: Collection[str] = (),
+) -> list[Path]:
+    before = None if younger_than_s is None else time.time() - younger_than_s
+    links = [link for pattern in LINKED for link in root.glob(pattern) if link.is_symlink()]
+    linked = {link.resolve() for link in links if link.name not in moving}
+    return [
+        path
+        for home in homes
+        for path in artifacts_newest_first(home)[keep:]
+        if f"{home.name}/{path.name}" not in leased
+        and path.resolve() not in linked
+        and path.name not in LINKS
+        and (before is None or path.stat().st_mtime < before)
+    ]
 
 
 def _require_number(keep: int) -> None:
@@ -90,18 +132,23 @@ def _folders(root: Path) -> list[Path]:
     return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def _last_used(root: Path, stages: Iterable[Path], keep: int, name: str | None = None) -> set[str]:
-    """Folders `<stage>/<key>` that `keep` of each stage and configuration leave; name: as of `collect_artifacts`."""
+def _last_used(
+    root: Path, stages: Iterable[Path], keep: int, name: str | None = None, coming: Collection[str] = ()
+) -> set[str]:
+    """Folders `<stage>/<key>` that `keep` of each stage and configuration leave; name: as of `collect_artifacts`.
+    coming: stages of which one less stays."""
     _require_number(keep)
     kept: set[str] = set()
+    given = keep
     for stage in stages:
+        keep = min(given, 1) if stage.name == HISTORY else given  # each holds all that the ones before it do
         found = _checkpoints(stage) if stage.name == CHECKPOINTS else artifacts_newest_first(stage)
         there = [path.name for path in found]
         used: set[str] = set()
         for uses in root.glob(f"{USED}/*/{stage.name}"):
             marks = {path.name: path.stat().st_mtime_ns for path in uses.iterdir() if path.name in there}
             used |= marks.keys()
-            number = keep if name in (None, uses.parent.name) else None
+            number = keep - (stage.name in coming) if name in (None, uses.parent.name) else None
             kept |= {f"{stage.name}/{key}" for key in sorted(marks, key=lambda key: (-marks[key], key))[:number]}
         number = keep if name is None else None
         kept |= {f"{stage.name}/{key}" for key in [key for key in there if key not in used][:number]}

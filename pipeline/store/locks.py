@@ -81,13 +81,17 @@ def remove_leftovers(folder: Path) -> dict[Path, int]:
     return removed
 
 
-def remove_folder(folder: Path) -> int:
-    """Remove a folder, which another process may be removing, too; returns the bytes of its files, but of those that
-    have another name elsewhere."""
-    size = 0
+def folder_size(folder: Path) -> int:
+    """Bytes of a folder's files, but of those that have another name elsewhere; 0 where another process removes it."""
     with contextlib.suppress(FileNotFoundError):
         stats = [file.stat() for file in folder.rglob("*") if file.is_file()]
-        size = sum(stat.st_size for stat in stats if stat.st_nlink == 1)
+        return sum(stat.st_size for stat in stats if stat.st_nlink == 1)
+    return 0
+
+
+def remove_folder(folder: Path) -> int:
+    """Remove a folder, which another process may be removing, too; returns its `folder_size`."""
+    size = folder_size(folder)
     while os.path.lexists(folder):
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(folder)
@@ -110,6 +114,20 @@ def folder_lock(path: Path) -> Iterator[None]:
             yield
         finally:
             file.truncate(0)  # so that the next holder is not taken for this one before it has written its name
+
+
+def lock_holder(path: Path) -> str | None:
+    """What the holder of a `folder_lock` has written of itself; None where nobody holds it. Nothing is written."""
+    try:
+        file = open(path)  # noqa: SIM115
+    except FileNotFoundError:
+        return None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return file.read().strip() or "unknown"
+    return None
 
 
 def _take_lock(lock: IO[str]) -> str | None:

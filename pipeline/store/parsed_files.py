@@ -29,13 +29,14 @@ LIBRARIES = ("pandas", "pyarrow", "numpy", "cudf-cu13")  # that parse and write;
 
 class ParsedFiles:
     """The `cache` that `gigabatch.features.reading.sources.read_files` asks. files: for the manifest, one entry a file
-    that was read: file (its name), state (`read` or `reused`) and parsed (the key of its kept rows, None for
-    Parquet)."""
+    that was needed: file (its name), state (`read`, `reused`, or `carried` where its rows are computed already) and
+    parsed (the key of its kept rows, None for Parquet). parsed: that key by path."""
 
     def __init__(self, store: ArtifactStore, engine: str) -> None:
         self.store = store
         self.engine = engine
         self.files: list[dict[str, str | None]] = []
+        self.parsed: dict[str, str | None] = {}
         self._versions = {library: version for library, version in versions().items() if library in LIBRARIES}
         self._sources = source_hash(
             [
@@ -52,14 +53,14 @@ class ParsedFiles:
         """
         name = path.rstrip("/").rpartition("/")[2]
         if path.endswith(PARQUET_ENDINGS):
-            self.files.append({"file": name, "state": "read", "parsed": None})
+            self._note(path, "read", None)
             return parse(path)
         checksum = self._checksum(path)
         key = self._key(name, checksum, how)
         engine = load_engine(self.engine)
         kept = self.store.find(STAGE, key)
         if kept is not None:
-            self.files.append({"file": name, "state": "reused", "parsed": key})
+            self._note(path, "reused", key)
             return engine.read_parquet(kept.path / ROWS)
         rows = parse(path)
         if self._checksum(path) != checksum:
@@ -70,8 +71,22 @@ class ParsedFiles:
             return {"file": name, "rows": len(rows)}
 
         self.store.build(STAGE, key, write)
-        self.files.append({"file": name, "state": "read", "parsed": key})
+        self._note(path, "read", key)
         return rows
+
+    def carry(self, path: str, parsed: str | None) -> None:
+        """The file need not be read: its rows are computed already."""
+        if parsed is not None:
+            self.store.use(STAGE, parsed)
+        self._note(path, "carried", parsed)
+
+    def read_all_again(self) -> None:
+        """Files that `carry` was told of are read nevertheless."""
+        self.files = [entry for entry in self.files if entry["state"] != "carried"]
+
+    def _note(self, path: str, state: str, parsed: str | None) -> None:
+        self.files.append({"file": path.rstrip("/").rpartition("/")[2], "state": state, "parsed": parsed})
+        self.parsed[path] = parsed
 
     def _checksum(self, path: str) -> str:
         (checksum,) = input_checksums([path], self.store.root).values()

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gigabatch.pipeline.config.config import RunConfig
 
-__all__ = ["require_tracking", "tell_champion", "tell_run"]
+if TYPE_CHECKING:
+    from gigabatch.pipeline.training.callbacks import Callback
+
+__all__ = ["require_tracking", "tell_champion", "tell_run", "training_callbacks"]
 
 
 def require_tracking(config: RunConfig) -> None:
@@ -19,6 +23,15 @@ def require_tracking(config: RunConfig) -> None:
         from gigabatch.pipeline.tracking.mlflow import require_mlflow
 
         require_mlflow(config.track.mlflow)
+
+
+def training_callbacks(config: RunConfig, key: str) -> list[Callback]:
+    """Those that `track` asks for. key: of the training's artifact, by which its curve is found again."""
+    if not config.track.tensorboard:
+        return []
+    from gigabatch.pipeline.tracking.tensorboard import TensorBoard
+
+    return [TensorBoard(config.runs / config.name / "tensorboard" / key[:12])]
 
 
 def tell_run(config: RunConfig, run: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gigabatch.pipeline.config.config import ConfigError, MlflowSettings
+from gigabatch.pipeline.store.files import json_text
 
 log = logging.getLogger(__name__)
 RUN, CHAMPION = "gigabatch.run", "champion"
@@ -126,7 +127,7 @@ def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
         for key, inner in value.items():
             yield from _flat(inner, f"{prefix}.{_plain(str(key))}" if prefix else _plain(str(key)))
     else:
-        yield prefix, value if isinstance(value, str) else json.dumps(value)
+        yield prefix, value if isinstance(value, str) else json_text(value)
 
 
 def _plain(name: str) -> str:

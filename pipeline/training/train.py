@@ -11,7 +11,7 @@ import inspect
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -42,6 +42,7 @@ from gigabatch.pipeline.bundle import BLOCK_ROWS
 from gigabatch.pipeline.config.config import RunConfig, TrainSettings, WholeTrainSettings
 from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.store.files import atomic_write, json_text
+from gigabatch.pipeline.training.callbacks import Callback, call
 from gigabatch.pipeline.training.checkpoint import (
     Progress,
     TrainingError,
@@ -107,6 +108,7 @@ def train_model(
     after_step: Callable[[int], None] = lambda step: None,
     negatives: ImplicitBatches | None = None,
     start: Carried | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Trained:
     """Train `model` (in place) and return it with the weights that `settings.select` asks for.
 
@@ -135,6 +137,8 @@ def train_model(
         Drawn anew each epoch for the rows of `train`, which are positives then; `valid_table` has its own.
     start
         Of `WarmStart.carry`, which has given `model` its weights: the optimizer goes on from its state.
+    callbacks
+        Called before the first step, after each epoch and at the end; never within a step.
 
     Returns
     -------
@@ -147,8 +151,8 @@ def train_model(
         Where a setting of the model does not fit the targets (`Model.require_targets`).
     TrainingError
         Where a valid loss is not finite, more than `MAX_SKIPPED_IN_A_ROW` steps in a row were skipped because their
-        gradient was not, no step of all changed the model, a setting does not fit the device, or a checkpoint cannot
-        be used.
+        gradient was not, no step of all changed the model, a setting does not fit the device, a checkpoint cannot be
+        used, or a callback raises.
 
     Examples
     --------
@@ -215,6 +219,7 @@ def train_model(
         write_curve(folder / "metrics.jsonl", done.curve)
     with using_kernels(settings.kernels), progress(total_rows, "train") as bar, closing(step):
         bar.resume(earlier_rows)
+        call(callbacks, "begin", model, num_steps, done.step, device=losses.device)
         while done.step < num_steps and not done.has_stalled(steps_per_epoch, settings.patience):
             model.train()
             for batch in loader:
@@ -227,18 +232,20 @@ def train_model(
                     done.seconds = earlier_seconds + time.perf_counter() - started
                     save_checkpoint(checkpoint, state, done)
                 after_step(done.step)
-            keep = settings.select == "best" and done.step < num_steps
+            keep, told_points = settings.select == "best" and done.step < num_steps, len(done.curve)
             end_epoch(state, done, valid_table, loss, schedule, keep)
             bar.advance(0, f"valid loss ({loss.description}) {done.curve[-1]['valid_loss']:.5f}")
             # Before the checkpoint, so that a run killed between the two does not skip the last lines.
             write_curve(folder / "metrics.jsonl", done.curve)
+            call(callbacks, "epoch", done.curve[told_points:], model, device=losses.device)
             # Of the last epoch there is none: it would be several times the bundle, which is written next, and a run
             # that is killed in between repeats no more than from a checkpoint to the next.
             if done.step < num_steps and not done.has_stalled(steps_per_epoch, settings.patience):
                 done.seconds = earlier_seconds + time.perf_counter() - started
                 save_checkpoint(checkpoint, state, done)
 
-    require_a_trained_step(done)
+    if num_steps:  # with epochs 0 nothing was to be trained
+        require_a_trained_step(done)
     epochs = done.step // steps_per_epoch
     if epochs < settings.epochs:
         log.info(
@@ -252,6 +259,7 @@ def train_model(
     record = TrainingRecord(moments, moment_kinds(model, optimizer), updates)
     weights = done.best_weights if settings.select == "best" and num_steps else evaluated(state).state_dict()
     model.load_state_dict(weights)
+    call(callbacks, "end", done.curve, model, device=losses.device)
     rows = done.step * batch_size
     skipped = done.skipped_steps
     return Trained(model, done.curve, best, done.step, rows, skipped, earlier_rows, earlier_seconds, record)
@@ -437,7 +445,7 @@ def skipped_at_end(losses: Tensor, done: Progress) -> int:
 
 def require_a_trained_step(done: Progress) -> None:
     """Raise `TrainingError` where every step of a whole training was skipped or only lowered the scale of a loss."""
-    if done.step == done.skipped_steps + done.overflowed_steps:
+    if 0 < done.step == done.skipped_steps + done.overflowed_steps:
         raise TrainingError(
             f"training changed nothing: the gradients of all of its {done.step:,} steps overflowed. Set "
             "train.precision=float32 (in float16 the first steps may only find the scale of the loss; more epochs or a "

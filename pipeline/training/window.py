@@ -27,7 +27,8 @@ class Window:
     """Rows of the train split that are trained on.
 
     rows: int64, ascending places in the split. new: rows later than the start's last train row. late: rows that have
-    come since into the times that the start was trained on, and `late_trained` those of the intervals that hold them.
+    come since into the times that the start was trained on, and `late_trained` those of the intervals that hold them,
+    or all of those times where the start does not tell which rows it held.
     replayed: older rows that were drawn. gone: rows that the start held and that are no longer there.
     """
 
@@ -46,6 +47,8 @@ class Window:
     def note(self) -> str:
         """In words, for the log and the report."""
         late = f", {self.late_trained:,} of the intervals in which {self.late:,} late ones came" if self.late else ""
+        if self.late_trained and not self.late:
+            late = f", {self.late_trained:,} others, since the start does not tell which of them it was trained on"
         gone = f" {self.gone:,} rows that it held are gone." if self.gone else ""
         return (
             f"Trained on {len(self.rows):,} rows: {self.new:,} later than those of the start{late}, and "
@@ -80,8 +83,8 @@ def choose_rows(times: np.ndarray, info: Mapping[str, Any], replay: float, seed:
         Of tonight's train split, [N], in the split's order. A row without a time (NaN) counts as old.
     info
         Of the start; `train_times` are its train rows, as `times_held` has them. One of an older version has
-        `trained_until` alone, the last time of its train and valid rows: rows up to there count as old, and late ones
-        cannot be told.
+        `trained_until` alone, the last time of its train and valid rows. Its valid rows, which gave no gradient, cannot
+        be told from its train rows, so all rows are trained on.
     replay
         Rows to be drawn from the older ones, over the number of those that the start has not seen; all where fewer.
     seed
@@ -111,15 +114,16 @@ def choose_rows(times: np.ndarray, info: Mapping[str, Any], replay: float, seed:
             "train.window: the run to start from tells no times, as one trained without a time column. Set "
             "train.window=null, which trains on all rows."
         )
-    until = np.asarray([info["trained_until"]] if held is None else held["until"])
+    if held is None:
+        new = int((times > info["trained_until"]).sum())
+        return Window(np.arange(len(times)), new, 0, len(times) - new, 0, 0)
+    until = np.asarray(held["until"])
     interval = np.searchsorted(until, times, side="left")  # that of times after the last one is len(until)
-    fresh, late, gone = (interval == len(until)) & ~np.isnan(times), 0, 0
+    fresh = (interval == len(until)) & ~np.isnan(times)
     new = int(fresh.sum())
-    if held is not None:
-        found = np.bincount(interval, minlength=len(until) + 1)[:-1]
-        more = found - np.asarray(held["rows"])
-        late, gone = int(more.clip(min=0).sum()), int((-more).clip(min=0).sum())
-        fresh |= np.append(more > 0, False)[interval]
+    more = np.bincount(interval, minlength=len(until) + 1)[:-1] - np.asarray(held["rows"])
+    late, gone = int(more.clip(min=0).sum()), int((-more).clip(min=0).sum())
+    fresh |= np.append(more > 0, False)[interval]
     if not fresh.any():
         raise NothingNew(
             f"train.window: no row of the train split is later than those of the run to start from ({until[-1]}), so "

@@ -17,6 +17,7 @@ from gigabatch.features.operators import operator_class, operator_names
 from gigabatch.features.operators.base import FittedOperator
 from gigabatch.features.operators.rows.lambda_function import register_function
 from gigabatch.features.recipes import RECIPES, recipe_class
+from gigabatch.features.recipes.carrying import RowsSoFar
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.features.synthetic.movielens import write_frappe, write_movielens
 from gigabatch.features.synthetic.trivago import write_synthetic_log
@@ -105,9 +106,42 @@ def test_a_recipe_uses_only_what_cudf_has(name, tmp_path, monkeypatch):
     if name == "flights":
         raw = {key: CheckedFrame(value) for key, value in recipe.read("pandas").items()}
         raw["flights"] = CheckedFrame(pd.DataFrame(raw["flights"]).iloc[::100])
-        monkeypatch.setattr(kind, "read", lambda self, engine: raw)
+        monkeypatch.setattr(kind, "read", lambda self, engine, paths=None: raw)
     tables = recipe.build("pandas")
     assert all(isinstance(frame, CheckedFrame) for frame in tables.splits.values())
+
+
+class KeptInMemory:
+    """A `History` of checked frames: what one run left, for the next one, whose new files are those given."""
+
+    def __init__(self):
+        self.left, self.new = None, []
+
+    def find(self, paths, ordered, others=()):
+        return None if self.left is None else (self.left, self.new)
+
+    def refuse(self, reason):
+        raise AssertionError(reason)
+
+    def keep(self, open_rows, pasts, front, facts, made, computed):
+        assert all(isinstance(past.rows, CheckedFrame) for past in pasts.values())
+        self.left = RowsSoFar(lambda: made, open_rows, pasts, front, len(made), facts)
+
+
+def test_rows_with_a_history_are_carried_with_what_cudf_has(tmp_path, monkeypatch):
+    kind = recipe_class("flights")
+    recipe, whole = kind(kind.Settings()), None
+    raw = {key: CheckedFrame(value) for key, value in recipe.read("pandas").items()}
+    flights = pd.DataFrame(raw["flights"]).iloc[:4000]
+    last = flights["time_hour"] >= flights["time_hour"].iloc[3000]
+    recipe.history = KeptInMemory()
+    for part, files in ((flights[~last], ["all"]), (flights[last], ["new"])):
+        recipe.history.new = files
+        raw["flights"] = CheckedFrame(part.reset_index(drop=True))
+        monkeypatch.setattr(kind, "read", lambda self, engine, paths=None: raw)
+        whole = recipe.build("pandas")
+    assert all(isinstance(frame, CheckedFrame) for frame in whole.splits.values())
+    assert sum(map(len, whole.splits.values())) == int(flights["arr_delay"].notna().sum())
 
 
 SCHEMA = Schema(

@@ -1,5 +1,6 @@
 """Wheels in parts and back; what is packed for a box; environment.yml and pyproject.toml name the same."""
 
+import errno
 import hashlib
 import json
 import re
@@ -109,6 +110,36 @@ def test_a_missing_file_and_a_torn_manifest_are_named(parts, tmp_path):
     (folders[1] / "manifest.json").write_text("{")
     with pytest.raises(gpu_parts.PartError, match=r"no readable manifest\.json"):
         gpu_parts.collect(folders[1], tmp_path / "store")
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"pack": "a"}'])
+def test_a_torn_record_of_a_part_in_the_store_is_named(parts, tmp_path, capsys, content):
+    """As a full disk leaves it; the runner goes on with the steps."""
+    _, folders = parts
+    store = tmp_path / "store"
+    gpu_parts.collect(folders[0], store)
+    (record,) = (store / "base").glob("part-*.json")
+    record.write_text(content)
+    assert gpu_run.main(["--wheels", str(store), "--collect", str(folders[1])]) == 1
+    assert f"{record}: unreadable" in capsys.readouterr().out
+    with pytest.raises(gpu_parts.PartError, match="unreadable"):
+        gpu_parts.join("base", store)
+
+
+def test_a_disk_that_is_full_leaves_no_half_record_of_a_part(parts, tmp_path, monkeypatch):
+    _, folders = parts
+    store, real = tmp_path / "store", Path.write_text
+
+    def full(path, text):
+        real(path, text[: len(text) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", full)
+        assert gpu_run.main(["--wheels", str(store), "--collect", str(folders[0])]) == 1
+    for folder in folders:
+        _, out = gpu_parts.collect(folder, store)
+    assert out == []
 
 
 def test_a_manifest_cannot_write_outside_the_store(parts, tmp_path):

@@ -129,6 +129,22 @@ def test_endless_output_is_stopped(tmp_path, monkeypatch):
     assert "printed more than" in records["endless"].why
 
 
+def test_a_disk_that_is_full_takes_no_page_but_every_command_runs_and_the_page_is_printed(tmp_path, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in ("page.md", "results.json", "versions.txt", "logs.tar.gz"):
+        (out / f".{name}").symlink_to("/dev/full")
+    steps = [Step(1, "one", (shell("first", "true"), shell("second", "echo more; exit 3")))]
+    assert gpu_run.main(["--out", str(out)], steps) == 1
+    told = capsys.readouterr()
+    assert "No space left on device" in told.err
+    assert "| 1 | one | 1 passed, 1 failed |" in told.out
+    out = tmp_path / "a file"
+    out.touch()
+    assert gpu_run.main(["--out", str(out)], [Step(1, "one", (shell("first", "true"),))]) == 0
+    assert "| 1 | one | passed |" in capsys.readouterr().out
+
+
 def test_a_missing_package_program_and_module_are_named(tmp_path):
     needy = [
         shell("package", "true", needs=("no_such_package",)),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gigabatch.features.columns.numbers import float_values
+from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Array, Column, Frame
-from gigabatch.features.history.asof import AsOfJoin
-from gigabatch.features.operators.base import ColumnOperator
+from gigabatch.features.history.asof import AsOfJoin, group_codes
+from gigabatch.features.operators.looking_back import LooksBack
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Last:
     dtype: str = "float32"
 
 
-class AsOf(ColumnOperator):
+class AsOf(LooksBack):
     """Aggregate what was known of a row's group before the row's own time.
 
     Events are the rows of the same group whose `known_at` lies strictly before this row's `at`. A row never sees
@@ -107,7 +107,7 @@ class AsOf(ColumnOperator):
     def __init__(
         self, by: Sequence[str], at: str, known_at: str, aggregations: Sequence[Count | Mean | Last], order: str
     ) -> None:
-        self.by, self.at, self.known_at, self.order = tuple(by), at, known_at, order
+        self.by, self.at, self._known_at, self.order = tuple(by), at, known_at, order
         self.aggregations = tuple(aggregations)
 
     @property
@@ -136,8 +136,41 @@ class AsOf(ColumnOperator):
         smoothed = any(isinstance(item, Mean) and item.smoothing for item in self.aggregations)
         return () if smoothed else self.by  # the prior is over all groups
 
-    def compute(self, frame: Frame) -> dict[str, Column]:
-        question = self._question(frame, self.by)
+    @property
+    def asks_at(self) -> str:
+        return self.at
+
+    @property
+    def known_at(self) -> str:
+        return self._known_at
+
+    @property
+    def summed(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(item.value for item in self.aggregations if isinstance(item, Mean)))
+
+    @property
+    def questions(self) -> Mapping[str, Sequence[str]]:
+        return {"group": self.by, "all": ()}
+
+    def kept(self, rows: Frame, until: int) -> Any:
+        windows = [item.window or 0 for item in self.aggregations if not isinstance(item, Last)]
+        known = whole_values(rows[self.known_at], "AsOf")
+        stay = known >= until - max(windows, default=0)
+        if not any(isinstance(item, Last) for item in self.aggregations):
+            return stay
+        xp = engine_of(rows).arrays
+        groups = group_codes(rows, rows.head(0), self.by, "AsOf")[0]
+        # Among those alone that every later row knows of: one that lands tomorrow is not the last tonight.
+        groups = xp.where(engine_of(rows).array(rows[self.known_at].notna()) & ~stay, groups, -1)
+        order = xp.lexsort(xp.stack([whole_values(rows[self.order], "AsOf"), known, groups]))
+        last = xp.ones(len(order), dtype=bool)
+        last[:-1] = groups[order[1:]] != groups[order[:-1]]
+        last = order[last & (groups[order] >= 0)]
+        stay[last] = True
+        return stay
+
+    def compute_after(self, frame: Frame, settled: Mapping[str, Frame]) -> dict[str, Column]:
+        question = self._question(frame, self.by, settled.get("group"))
         everyone = None
         found = {}
         for item in self.aggregations:
@@ -145,14 +178,14 @@ class AsOf(ColumnOperator):
                 found[item.output] = question.engine.series(question.count(item.window).astype("int32"), frame)
             elif isinstance(item, Mean):
                 if item.smoothing and everyone is None:
-                    everyone = self._question(frame, ())
+                    everyone = self._question(frame, (), settled.get("all"))
                 found[item.output] = self._mean(frame, question, everyone, item)
             else:
                 for source, output in item.columns.items():
                     found[output] = take_rows(frame, source, question.last_row()).astype(item.dtype)
         return found
 
-    def _question(self, frame: Frame, by: Sequence[str]) -> AsOfJoin:
+    def _question(self, frame: Frame, by: Sequence[str], settled: Frame | None) -> AsOfJoin:
         return AsOfJoin(
             frame,
             frame,
@@ -161,6 +194,7 @@ class AsOf(ColumnOperator):
             event_time=self.known_at,
             order=self.order,
             exclude_self=True,
+            settled=settled,
         )
 
     def _mean(self, frame: Frame, question: AsOfJoin, everyone: AsOfJoin | None, item: Mean) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gigabatch.features.columns.numbers import float_values, whole_values
@@ -10,10 +10,12 @@ from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import group_codes, sorted_rows
-from gigabatch.features.operators.base import ColumnOperator, WithinGroups
+from gigabatch.features.history.past import NotLater, Past
+from gigabatch.features.operators.base import WithinGroups
+from gigabatch.features.operators.looking_back import LooksBack
 
 
-class DifferenceLag(WithinGroups, ColumnOperator):
+class DifferenceLag(WithinGroups, LooksBack):
     """Subtract the value of an earlier row of the group.
 
     The difference to the row `lag` places earlier is taken in float64 and rounded to float32. It is null where there is
@@ -57,7 +59,32 @@ class DifferenceLag(WithinGroups, ColumnOperator):
             raise DataError(f"DifferenceLag of {column!r}: lag must be at least 1, found {lag}.")
         self.by, self.order, self.column, self.output, self.lag = tuple(by), order, column, output, lag
 
-    def compute(self, frame: Frame) -> dict[str, Column]:
+    @property
+    def asks_at(self) -> str:
+        return self.order
+
+    def kept(self, rows: Frame, until: int) -> Any:
+        """The last `lag` rows of each group."""
+        xp = engine_of(rows).arrays
+        groups, order = sorted_groups(rows, self.by, self.order, "DifferenceLag")
+        stay = xp.zeros(len(rows), dtype=bool)
+        early, late = order[: max(len(order) - self.lag, 0)], order[self.lag :]
+        stay[order] = True
+        stay[early] = groups[early] != groups[late]
+        return stay & (groups >= 0)
+
+    def require_later(self, frame: Frame, new: Any, past: Past) -> None:
+        """In each group by itself, whose order need not be that of others."""
+        engine = engine_of(frame)
+        names = [*self.by, self.order]
+        both = engine.frames.concat([past.rows[names], frame[names]], ignore_index=True)
+        groups, order = sorted_groups(both, self.by, self.order, "DifferenceLag")
+        later = (order >= len(past.rows)).astype("int64")
+        back = (later[1:] < later[:-1]) & (groups[order[1:]] == groups[order[:-1]]) & (groups[order[1:]] >= 0)
+        if bool(back.any()):
+            raise NotLater(f"DifferenceLag of {self.output!r}: a row stands before one of its group that is finished")
+
+    def compute_after(self, frame: Frame, settled: Mapping[str, Frame]) -> dict[str, Column]:
         engine = engine_of(frame)
         xp, lag = engine.arrays, self.lag
         groups, rows = sorted_groups(frame, self.by, self.order, "DifferenceLag")

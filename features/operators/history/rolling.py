@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gigabatch.features.columns.numbers import float_values
+from gigabatch.features.columns.numbers import float_values, whole_values
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin
-from gigabatch.features.operators.base import ColumnOperator, WithinGroups
+from gigabatch.features.operators.base import WithinGroups
 from gigabatch.features.operators.history.asof import ratio
+from gigabatch.features.operators.looking_back import LooksBack
 
 STATISTICS = ("count", "sum", "mean", "min", "max")
 
 
-class Rolling(WithinGroups, ColumnOperator):
+class Rolling(WithinGroups, LooksBack):
     """Take a statistic over the rows of the group in a window of time before each row.
 
     The window is [t - window, t), t the row's own time, so a row does not see itself. Nulls of `column` take no part.
@@ -66,7 +67,18 @@ class Rolling(WithinGroups, ColumnOperator):
         self.by, self.time, self.column, self.output = tuple(by), time, column, output
         self.window, self.statistic = window, statistic
 
-    def compute(self, frame: Frame) -> dict[str, Column]:
+    @property
+    def asks_at(self) -> str:
+        return self.time
+
+    @property
+    def summed(self) -> tuple[str, ...]:
+        return (self.column,) if self.statistic in ("sum", "mean") else ()
+
+    def kept(self, rows: Frame, until: int) -> Any:
+        return whole_values(rows[self.time], "Rolling") >= until - self.window
+
+    def compute_after(self, frame: Frame, settled: Mapping[str, Frame]) -> dict[str, Column]:
         return {self.output: self._extreme(frame) if self.statistic in ("min", "max") else self._running(frame)}
 
     def _running(self, frame: Frame) -> Any:

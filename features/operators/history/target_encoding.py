@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gigabatch.features.columns.numbers import whole_values
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin
-from gigabatch.features.operators.base import ColumnOperator
 from gigabatch.features.operators.history.asof import ratio
+from gigabatch.features.operators.looking_back import LooksBack
 
 
-class TargetEncoding(ColumnOperator):
+class TargetEncoding(LooksBack):
     """Encode a key by the mean outcome of its earlier rows, out of each row's fold.
 
     The new column is (hits + smoothing * prior) / (trials + smoothing). hits and trials are sums over the rows of the
@@ -82,28 +84,53 @@ class TargetEncoding(ColumnOperator):
     def group_keys(self) -> tuple[str, ...]:
         return ()  # the prior is over all keys
 
-    def compute(self, frame: Frame) -> dict[str, Column]:
+    @property
+    def asks_at(self) -> str:
+        return self.at
+
+    @property
+    def summed(self) -> tuple[str, ...]:
+        return (self.hits,) if self.trials is None else (self.hits, self.trials)
+
+    @property
+    def questions(self) -> Mapping[str, Sequence[str]]:
+        keys = [self.by, (), *([] if self.fold is None else [(*self.by, self.fold), (self.fold,)])]
+        return {_question(by): by for by in keys}
+
+    def counted(self, rows: Frame) -> Any:
+        return engine_of(rows).array(rows[self.hits].notna())
+
+    def kept(self, rows: Frame, until: int) -> Any:
+        return whole_values(rows[self.at], "TargetEncoding") >= until
+
+    def compute_after(self, frame: Frame, settled: Mapping[str, Frame]) -> dict[str, Column]:
         if self.fold is not None and (nulls := int(frame[self.fold].isna().sum())):
             raise DataError(
                 f"TargetEncoding {self.output!r}: fold {self.fold!r} holds {nulls} null(s), and such rows would be "
                 "told their own fold's outcome. Fill the column, for example with a row id."
             )
         events = frame[list(dict.fromkeys(self.inputs))][frame[self.hits].notna()]
-        hits, trials = self._sums(frame, events, self.by)
-        all_hits, all_trials = self._sums(frame, events, ())
+        hits, trials = self._sums(frame, events, self.by, settled)
+        all_hits, all_trials = self._sums(frame, events, (), settled)
         xp = engine_of(frame).arrays
         prior = all_hits / xp.maximum(all_trials, 1)
         known = all_trials > 0
         return {self.output: ratio(frame, hits + self.smoothing * prior, (trials + self.smoothing) * known)}
 
-    def _sums(self, frame: Frame, events: Any, by: Sequence[str]) -> tuple[Any, Any]:
+    def _sums(self, frame: Frame, events: Any, by: Sequence[str], settled: Mapping[str, Frame]) -> tuple[Any, Any]:
         """int64 hits and trials before each row of `frame`, those of its own fold taken away."""
-        hits, trials = self._before(frame, events, by)
+        hits, trials = self._before(frame, events, by, settled)
         if self.fold is None:
             return hits, trials
-        own_hits, own_trials = self._before(frame, events, (*by, self.fold))
+        own_hits, own_trials = self._before(frame, events, (*by, self.fold), settled)
         return hits - own_hits, trials - own_trials
 
-    def _before(self, frame: Frame, events: Any, by: Sequence[str]) -> tuple[Any, Any]:
-        question = AsOfJoin(frame, events, by=by, query_time=self.at, event_time=self.at)
+    def _before(self, frame: Frame, events: Any, by: Sequence[str], settled: Mapping[str, Frame]) -> tuple[Any, Any]:
+        gone = settled.get(_question(by))
+        question = AsOfJoin(frame, events, by=by, query_time=self.at, event_time=self.at, settled=gone)
         return question.sum(self.hits), question.count() if self.trials is None else question.sum(self.trials)
+
+
+def _question(by: Sequence[str]) -> str:
+    """The name of the question by these keys."""
+    return json.dumps(list(by), allow_nan=False)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gigabatch.features.columns.numbers import whole_values
+from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column, Frame
 from gigabatch.features.errors import DataError
 from gigabatch.features.history.asof import AsOfJoin
-from gigabatch.features.operators.base import ColumnOperator, WithinGroups, unused
+from gigabatch.features.operators.base import WithinGroups, unused
+from gigabatch.features.operators.looking_back import LooksBack
 
 
-class Waiting(WithinGroups, ColumnOperator):
+class Waiting(WithinGroups, LooksBack):
     """Count the planned events of a group that have not happened yet.
 
     For each row, at its own planned time: how many rows of the group were planned before and had not happened by then,
@@ -58,7 +61,17 @@ class Waiting(WithinGroups, ColumnOperator):
     def outputs(self) -> tuple[str, ...]:
         return (self.output, f"{self.output}_min_mean")
 
-    def compute(self, frame: Frame) -> dict[str, Column]:
+    @property
+    def asks_at(self) -> str:
+        return self.planned_at
+
+    def kept(self, rows: Frame, until: int) -> Any:
+        # What was due and has happened before adds to both counts and both sums, and so nothing.
+        planned, happened = (whole_values(rows[name], "Waiting") for name in (self.planned_at, self.happened_at))
+        known = engine_of(rows).array(rows[self.happened_at].notna())
+        return ~(known & (happened < until)) | (planned >= until)
+
+    def compute_after(self, frame: Frame, settled: Mapping[str, Frame]) -> dict[str, Column]:
         whole_values(frame[self.happened_at], "Waiting")
         if str(frame[self.happened_at].dtype) == "object":  # without any value
             frame = frame.assign(**{self.happened_at: frame[self.happened_at].astype("float64")})

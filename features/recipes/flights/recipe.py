@@ -14,16 +14,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from pandas.util import hash_pandas_object
+
+from gigabatch.features.columns.content_hash import hash_of
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
+from gigabatch.features.history.past import NotLater, Past
 from gigabatch.features.operators.base import Operator
 from gigabatch.features.operators.groups.join_external import JoinExternal
 from gigabatch.features.operators.history.asof import AsOf, Count, Last, Mean
 from gigabatch.features.operators.history.waiting import Waiting
 from gigabatch.features.operators.numbers.difference import Difference
 from gigabatch.features.operators.rows.date_parts import DateParts
-from gigabatch.features.reading.sources import read_files
+from gigabatch.features.reading.sources import cast, read_files
 from gigabatch.features.recipes.base import FeatureTables, RawFiles, Recipe, SplitFractions, split_by_time
+from gigabatch.features.recipes.carrying import RowsSoFar, follow, front_of, gathered
 from gigabatch.features.schema import Column, Schema, Target
 
 FLIGHTS = {
@@ -53,6 +58,9 @@ SIDE_NUMBERS = {
 FLIGHTS_ROLES = {"time_hour": "time", "flight": "category"}
 # Absent from airports.csv; Puerto Rico and the US Virgin Islands keep Atlantic Standard Time all year (tz database).
 MORE_AIRPORTS = {"SJU": (18.439, -66.002), "BQN": (18.495, -67.129), "STT": (18.337, -64.973), "PSE": (18.008, -66.563)}
+
+MARGIN = 1440  # minutes before the last flight from which flights stay open: an early one departs before it is due
+NEW = "new__"
 
 CATEGORICAL = (
     "carrier", "flight_number", "tailnum", "origin", "dest", "route", "manufacturer", "model", "engine", "type",
@@ -107,28 +115,104 @@ class FlightsRecipe(Recipe):
         return [path for kind in self.raw_files() for path in self.files(kind.pattern)]
 
     def build(self, engine: str) -> FeatureTables:
-        raw = self.read(engine)
-        self.report("read")
-        frame = self.features(raw)
-        cancelled = int(raw["flights"]["dep_time"].isna().sum())
-        left_out = int(raw["flights"]["arr_delay"].isna().sum())
+        labelled, columns, counts = self._rows_so_far(engine)
+        left_out, cancelled = counts["left_out"], counts["cancelled"]
         notes = (
-            f"{left_out:,} of {len(frame):,} flights have no arrival delay ({cancelled:,} cancelled, "
+            f"{left_out:,} of {counts['flights']:,} flights have no arrival delay ({cancelled:,} cancelled, "
             f"{left_out - cancelled:,} diverted or without a record) and are left out of training and evaluation; "
             "their schedules still count in the features of others.",
         )
-        columns = self.schema(frame)
-        labelled = frame[frame["late"].notna()].reset_index(drop=True)
         splits = split_by_time(labelled, "at", "flight_row", self.settings.split)
         return FeatureTables({k: v[columns.names()] for k, v in splits.items()}, columns, notes)
 
-    def read(self, engine: str) -> dict[str, Any]:
-        """The raw tables by name: flights, weather, planes, airports."""
+    def _rows_so_far(self, engine: str) -> tuple[Any, Schema, dict[str, int]]:
+        """Every flight with an outcome and its features, their schema, and how many flights there are of each kind.
+
+        Those that an earlier run finished are not computed again.
+        """
+        paths = self.files(self._pattern("flights"))
+        if self.history is not None:
+            others = [path for name in ("planes", "airports") for path in self.files(self._pattern(name))]
+            found = self.history.find(paths, False, others)
+            if found is not None:
+                try:
+                    return self._follow(engine, *found)
+                except NotLater as error:
+                    self.history.refuse(str(error))
+        return self._follow(engine, None, paths)
+
+    def _follow(self, engine: str, before: RowsSoFar | None, paths: list[str]) -> tuple[Any, Schema, dict[str, int]]:
+        """`_rows_so_far`, given what an earlier run left and the files that it did not have."""
+        raw = self.read(engine, paths)
+        self.report("read")
+        frame = clock(raw["flights"]).assign(**{NEW: True}) if paths else None
+        counts = {"flights": 0, "cancelled": 0, "left_out": 0} if before is None else before.facts["counts"]
+        frame = numbered(frame if before is None else self._behind(before, frame, raw["weather"]), counts["flights"])
+        clocked, front = frame.drop(columns=["flight_row", NEW]), front_of(frame["at"], MARGIN)
+        new, finished = (engine_of(frame).array(mask) for mask in (frame[NEW], frame["at"] < front))
+        if self.history is None:
+            finished = ~new
+        frame = frame.drop(columns=[NEW])
+        frame, pasts = self._features(frame, raw, new, finished, before)
+        columns = self.schema(frame)
+        done = engine_of(frame).series(finished, frame)
+        known = frame["late"].notna()
+        typed = frame
+        if self.history is not None:  # as they will be written, which is half as much to keep
+            typed = cast(
+                frame[columns.names()], columns.dtypes(), "flights", nullable=set(columns.names("categorical"))
+            )
+        labelled = typed[known].reset_index(drop=True)
+        whole = labelled if before is None else gathered(before, labelled)
+        if self.history is not None:
+            until = int(frame["weather_hour"][done].max()) if bool(finished.any()) else None
+            if until is None and before is not None:
+                until = before.facts["weather_until"]
+            facts = {
+                "counts": _added_counts(counts, frame[done]),
+                "weather_until": until,
+                "weather": None if until is None else weather_hash(raw["weather"], until),
+            }
+            made = typed[done & known].reset_index(drop=True)
+            self.history.keep(clocked[~done], pasts, front, facts, made, len(labelled))
+        return whole, columns, _added_counts(counts, frame)
+
+    def _behind(self, before: RowsSoFar, fresh: Any, weather: Any) -> Any:
+        """The open flights and the new ones, which `NEW` tells apart; fresh: None for no new file.
+
+        Raises
+        ------
+        NotLater
+            Where a flight is due before the front, or the weather that finished flights have seen is another.
+        """
+        until = before.facts["weather_until"]
+        if until is not None and weather_hash(weather, until) != before.facts["weather"]:
+            raise NotLater("the weather of hours that finished flights have seen is another")
+        parts = [before.open.assign(**{NEW: False})]
+        if fresh is not None:
+            if bool((fresh["at"] < before.front).any()):
+                first = int(fresh["at"].min())
+                raise NotLater(f"a flight is due at minute {first}, before {before.front}, where finished ones end")
+            parts.append(fresh)
+        return engine_of(parts[0]).frames.concat(parts, ignore_index=True)
+
+    def read(self, engine: str, paths: list[str] | None = None) -> dict[str, Any]:
+        """The raw tables by name: flights, weather, planes, airports. paths: files of flights; of none no table, of
+        None all."""
+        patterns: dict[str, Any] = {kind.name: kind.pattern for kind in self.raw_files()}
+        if paths is not None:
+            patterns["flights"] = paths
         return {
             kind.name: read_files(
-                engine, kind.pattern, kind.dtypes, cache=self.cache, leave_out=self.leave_out, without=self.without
+                engine,
+                patterns[kind.name],
+                kind.dtypes,
+                cache=self.cache,
+                leave_out=self.leave_out,
+                without=self.without,
             )
             for kind in self.raw_files()
+            if patterns[kind.name]
         }
 
     def raw_files(self) -> tuple[RawFiles, ...]:
@@ -157,13 +241,18 @@ class FlightsRecipe(Recipe):
 
     def features(self, raw: dict[str, Any]) -> Any:
         """Every flight of the raw tables with all features, `at`, `flight_row` and the target `late` (null if none)."""
-        frame = lookups(clock(raw["flights"]), raw)
+        frame = numbered(clock(raw["flights"]), 0)
+        none = engine_of(frame).arrays.zeros(len(frame), dtype=bool)
+        return self._features(frame, raw, ~none, none, None)[0]
+
+    def _features(
+        self, frame: Any, raw: dict[str, Any], new: Any, finished: Any, before: RowsSoFar | None
+    ) -> tuple[Any, dict[int, Past]]:
+        """Flights in order with all features, and what the finished ones leave behind; arguments as of `follow`."""
+        frame = lookups(frame, raw)
         late = (frame["arr_delay"] > self.settings.late_minutes).astype("float32")
         frame["late"] = late.where(frame["arr_delay"].notna())
-        for operator in self.operators():
-            frame = operator(frame)
-            self.report(", ".join(operator.outputs[:2]))
-        return frame
+        return follow(self.operators(), frame, new, finished, before, self.report)
 
     def operators(self) -> list[Operator]:
         return [
@@ -237,8 +326,17 @@ def _id_dtype(column: Any) -> str:
     return "int64" if column.dtype.kind in "iu" else "string"
 
 
+def _added_counts(counts: dict[str, int], flights: Any) -> dict[str, int]:
+    """The counts with those of further flights."""
+    return {
+        "flights": counts["flights"] + len(flights),
+        "cancelled": counts["cancelled"] + int(flights["dep_time"].isna().sum()),
+        "left_out": counts["left_out"] + int(flights["arr_delay"].isna().sum()),
+    }
+
+
 def clock(flights: Any) -> Any:
-    """Adds at, sched_local, day, utc_offset_min, flight_row and the keys route and flight_number."""
+    """Adds at, sched_local, day, utc_offset_min and the keys route and flight_number; a row at a time."""
     out = flights.copy(deep=False)
     engine = engine_of(flights)
     hour = engine.frames.to_datetime(flights["time_hour"].str.slice(0, 19), format="%Y-%m-%dT%H:%M:%S")
@@ -252,26 +350,25 @@ def clock(flights: Any) -> Any:
     out["weather_hour_4h_ago"] = hour - 240
     out["route"] = flights["origin"] + "-" + flights["dest"]
     out["flight_number"] = flights["carrier"] + flights["flight"].astype("str")
-    # Numbered in the order of schedule, not of the file, so that shuffled or split files give the same rows.
+    return out
+
+
+def numbered(flights: Any, first: int) -> Any:
+    """The flights in the order of schedule, not of the file, so that shuffled or split files give the same rows;
+    flight_row counts from `first` on."""
     keys = ["at", "carrier", "flight", "origin", "dest", "tailnum", "sched_arr_time"]
-    out = out.sort_values(keys).reset_index(drop=True)
+    out = flights.sort_values(keys).reset_index(drop=True)
     twice = out[keys].duplicated()
     if twice.any():
         example = out[keys][twice].head(1).to_dict("records")[0]
         raise DataError(f"flights: {int(twice.sum())} flight(s) appear twice, for example {example}. Drop the repeats.")
-    out["flight_row"] = engine.arrays.arange(len(out))
+    out["flight_row"] = engine_of(out).arrays.arange(first, first + len(out))
     return out
 
 
 def lookups(frame: Any, raw: dict[str, Any]) -> Any:
     """Joins planes, airports and weather; adds plane_age, wind_sector, sched_block_min, departed_at and landed_at."""
-    weather = raw["weather"].copy(deep=False)
-    frames = engine_of(frame).frames
-    moment = frames.to_datetime(weather["time_hour"].str.slice(0, 19), format="%Y-%m-%dT%H:%M:%S")
-    weather["weather_hour"] = moment.astype("datetime64[s]").astype("int64") // 60
-    weather["weather_hour_4h_ago"] = weather["weather_hour"]
-    # Three hours of the clock change in November are recorded twice; the first record stands.
-    weather = weather.drop_duplicates(subset=["origin", "weather_hour"])
+    weather = by_hour(raw["weather"])
     planes = {name: name for name in PLANES} | {"year": "plane_year", "engines": "engines", "seats": "seats"}
     airports = _with_more_airports(raw["airports"]).rename(columns={"faa": "dest"})
     places = {"lat": "dest_lat", "lon": "dest_lon", "alt": "dest_alt", "tz": "dest_tz", "dst": "dst"}
@@ -286,6 +383,24 @@ def lookups(frame: Any, raw: dict[str, Any]) -> Any:
     frame = frame.drop(columns=["plane_year"])
     frame["wind_sector"] = (frame["wind_dir"].fillna(-30) // 30).astype("int64")
     return _outcome_times(frame)
+
+
+def by_hour(weather: Any) -> Any:
+    """The weather with weather_hour, minutes since 1970, a row an origin and hour."""
+    out = weather.copy(deep=False)
+    moment = engine_of(weather).frames.to_datetime(weather["time_hour"].str.slice(0, 19), format="%Y-%m-%dT%H:%M:%S")
+    out["weather_hour"] = moment.astype("datetime64[s]").astype("int64") // 60
+    out["weather_hour_4h_ago"] = out["weather_hour"]
+    # Three hours of the clock change in November are recorded twice; the first record stands.
+    return out.drop_duplicates(subset=["origin", "weather_hour"])
+
+
+def weather_hash(weather: Any, until: int) -> str:
+    """Hex digits of what is recorded up to the hour `until`, in whatever order it was read."""
+    known = by_hour(weather)
+    known = known[known["weather_hour"] <= until].sort_values(["origin", "weather_hour"])
+    columns = engine_of(weather).to_pandas(known[["origin", "weather_hour", *WEATHER]])
+    return hash_of([hash_pandas_object(columns, index=False).to_numpy().tobytes()]).hex()
 
 
 def _with_more_airports(airports: Any) -> Any:

@@ -221,7 +221,7 @@ def _split(frame: Any, layout: Layout, rules: InteractionRules, notes: list[str]
         return split_by_time(frame, str(layout.time), ROW, rules.split)
     engine = engine_of(frame)
     if rules.way == "random":
-        return cut_by_place(frame, unit_interval(_hashed(frame, layout, rules.seed)), rules.split.cuts)
+        return cut_by_place(frame, unit_interval(_hashed(frame, layout, rules.seed)), rules.split.cuts(len(frame)))
     if layout.time is None:
         frame[ORDER] = engine.series(_hashed(frame, layout, rules.seed).view("int64"), frame)
         frame = frame.sort_values([ORDER, ROW]).reset_index(drop=True)

@@ -103,6 +103,14 @@ def encode_targets(
     return splits, tuple(described)
 
 
+def row_labels(name: str, column: Any, target: TargetSettings) -> Any:
+    """The column of a binary or regression target as `encode_targets` makes it, without its checks of whole splits."""
+    column = _stripped(column, target)
+    if target.positive is not None:
+        return (column == target.positive).astype("float32")
+    return _numbers(name, column, target)
+
+
 def _stripped(column: Any, target: TargetSettings) -> Any:
     return column.str.strip(target.label_strip) if target.label_strip else column
 

@@ -11,13 +11,17 @@ from gigabatch.features.columns.hashing import unit_interval
 from gigabatch.features.columns.times import is_calendar, moments
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns
+from gigabatch.features.history.past import NotLater
+from gigabatch.features.operators.base import unused
 from gigabatch.features.reading.sources import read_files
 from gigabatch.features.reading.tables import Reading
 from gigabatch.features.recipes.base import FeatureTables, RawFiles, Recipe, SplitFractions, cut_by_place, split_by_time
+from gigabatch.features.recipes.carrying import RowsSoFar, follow, front_of, gathered, leading_steps
 from gigabatch.features.recipes.table.labels import (
     TargetSettings,
     encode_targets,
     require_filled,
+    row_labels,
     target_settings,
 )
 from gigabatch.features.schema import ENTITIES, LARGEST_WEIGHT, Column, Entity, Schema, Target
@@ -252,12 +256,22 @@ class TableRecipe(Recipe):
         return registered_code(self.settings.steps)
 
     def build(self, engine: str) -> FeatureTables:
-        self._notes: list[str] = []
-        files = {name: self._read(engine, pattern) for name, pattern in self._patterns().items()}
-        times = {self.settings.time: self._number_times(files["all"])} if self.settings.time else {}
+        self._nulls: dict[tuple[str, str], tuple[int, int]] = {}
+        done = 0 if self.history is None else self._num_carried
+        if done:
+            frame, time_type = self._rows_so_far(engine, self.settings.workflow(engine).steps[:done])
+            files, times = {"all": frame}, {str(self.settings.time): time_type}
+        else:
+            files = {name: self._read(engine, pattern) for name, pattern in self._patterns().items()}
+            times = {self.settings.time: self._number_times(files["all"])} if self.settings.time else {}
+        self._notes = [
+            f"{pattern}: {nulls:,} of {rows:,} rows left out, because their target {name!r} is null."
+            for (pattern, name), (nulls, rows) in self._nulls.items()
+            if nulls
+        ]
         splits, targets = encode_targets(self._split(files), self.targets)
         workflow = self.settings.workflow(engine, self._raw_types() | times)
-        splits = {k: v.reset_index(drop=True) for k, v in workflow.fit_transform_splits(splits).items()}
+        splits = {k: v.reset_index(drop=True) for k, v in workflow.fit_transform_splits(splits, done).items()}
         schema = Schema(tuple(self._columns(splits["train"], times)), targets, entity_settings(self.settings.entities))
         for frame in splits.values():
             require_columns(frame, schema.names(), "table, after the steps")
@@ -265,6 +279,79 @@ class TableRecipe(Recipe):
         return FeatureTables(
             {name: frame[schema.names()] for name, frame in splits.items()}, schema, tuple(self._notes), workflow
         )
+
+    @cached_property
+    def _num_carried(self) -> int:
+        """How many of the first steps new rows can be taken through without the rows so far; 0 without one that looks
+        back, and where rows are not in order of time or a step reads the number of a class."""
+        chosen = self.settings
+        if not (chosen.path and chosen.time):
+            return 0
+        number = leading_steps(
+            self._workflow.steps, [*self.targets, ROW, *(name for name in (chosen.weight, chosen.time) if name)]
+        )
+        classes = {name for name, target in self.targets.items() if target.task == "multiclass"}
+        return 0 if any(classes.intersection(step.inputs) for step in self._workflow.steps[:number]) else number
+
+    def _rows_so_far(self, engine: str, steps: Sequence[Any]) -> tuple[Any, str]:
+        """All rows after these steps, of which those that an earlier run finished are not computed again; and the type
+        of the times."""
+        assert self.history is not None
+        pattern = str(self.settings.path)
+        paths = self.files(pattern)
+        found = self.history.find(paths, True, table_files(self.settings.steps))
+        if found is not None:
+            try:
+                return self._follow(engine, steps, *found)
+            except NotLater as error:
+                self.history.refuse(str(error))
+        self._nulls = {}
+        return self._follow(engine, steps, None, paths)
+
+    def _follow(self, engine: str, steps: Sequence[Any], before: RowsSoFar | None, paths: list[str]) -> tuple[Any, str]:
+        """`_rows_so_far`, given what an earlier run left and the files that it did not have."""
+        assert self.history is not None
+        module, pattern, time = load_engine(engine), str(self.settings.path), str(self.settings.time)
+        start = 0 if before is None else before.facts["rows"]
+        time_type = None if before is None else before.facts["time"]
+        if before is not None:
+            self._nulls = {(pattern, name): (nulls, rows) for name, nulls, rows in before.facts["nulls"]}
+        parts, num_rows = [] if before is None else [before.open], start
+        if paths:
+            fresh = self._read(engine, pattern, paths, start)
+            num_rows = self._num_read
+            if len(fresh):
+                own = self._number_times(fresh)
+                if time_type not in (None, own):
+                    raise NotLater(f"the times are {own}, so far they were {time_type}")
+                time_type = own
+                if before is not None and bool((fresh[time] < before.front).any()):
+                    raise NotLater(f"a row at {fresh[time].min()} lies before {before.front}, where finished rows end")
+                parts.append(fresh)
+        frame = module.frames.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
+        frame = frame.sort_values([time, ROW]).reset_index(drop=True)
+        front = front_of(frame[time], 0)
+        finished = module.array(frame[time] < front)
+        read = {name for step in steps for name in step.inputs}.intersection(self.targets)
+        raw = {
+            name: unused(f"raw__{name}", [*frame.columns, *self._workflow.columns_after(frame.columns)])
+            for name in read
+        }
+        labelled = frame.assign(
+            **{raw[name]: frame[name] for name in read},
+            **{name: row_labels(name, frame[name], self.targets[name]) for name in read},
+        )
+        made, pasts = follow(steps, labelled, module.array(frame[ROW] >= start), finished, before)
+        made = made.assign(**{name: made[raw[name]] for name in read}).drop(columns=list(raw.values()))
+        done = module.series(finished, frame)
+        facts = {
+            "rows": num_rows,
+            "time": time_type,
+            "nulls": [[name, nulls, rows] for (_, name), (nulls, rows) in self._nulls.items()],
+        }
+        whole = made if before is None else gathered(before, made)
+        self.history.keep(frame[~done], pasts, front, facts, made[done], len(made))
+        return whole, str(time_type)
 
     def _told_notes(self, workflow: Workflow) -> tuple[str, ...]:
         """What is said of features that steps make of the group or of the time."""
@@ -308,7 +395,8 @@ class TableRecipe(Recipe):
         given = {"all": self.settings.path} | {name: getattr(self.settings, f"{name}_path") for name in SPLITS}
         return {name: pattern for name, pattern in given.items() if pattern}
 
-    def _read(self, engine: str, pattern: str) -> Any:
+    def _read(self, engine: str, pattern: str, paths: Sequence[str] | None = None, first_row: int = 0) -> Any:
+        """The rows of a pattern, or of some of its files, whose rows are numbered from `first_row` on."""
         chosen = self.settings
         dtypes = self._dtypes()
         for name in (*self.targets, chosen.weight, chosen.group, chosen.time, chosen.split_key):
@@ -317,8 +405,10 @@ class TableRecipe(Recipe):
                     f"table: {name!r} is made by a step, but targets, weight, group, time and split_key are read from "
                     "the files, before the steps. Name a column of the files."
                 )
-        frame = self._read_files(engine, pattern, dtypes)
-        frame[ROW] = load_engine(engine).arrays.arange(len(frame))  # of the file, whatever rows are left out
+        frame = self._read_files(engine, pattern if paths is None else paths, dtypes)
+        self._num_read = first_row + len(frame)
+        # Of the file, whatever rows are left out.
+        frame[ROW] = load_engine(engine).arrays.arange(first_row, self._num_read)
         frame = self._labelled(frame, pattern)
         for name in (chosen.weight, chosen.group, chosen.time, chosen.split_key):
             if name:
@@ -341,14 +431,13 @@ class TableRecipe(Recipe):
                     "features.drop_null_targets=true to leave such rows out. Remove those rows or give them a label "
                     "otherwise."
                 )
+            earlier = self._nulls.get((pattern, name), (0, 0))
+            self._nulls[pattern, name] = earlier[0] + nulls, earlier[1] + len(frame)
             if nulls:
-                self._notes.append(
-                    f"{pattern}: {nulls:,} of {len(frame):,} rows left out, because their target {name!r} is null."
-                )
                 frame = frame[frame[name].notna()].reset_index(drop=True)
         return frame
 
-    def _read_files(self, engine: str, pattern: str, dtypes: dict[str, str]) -> Any:
+    def _read_files(self, engine: str, pattern: str | Sequence[str], dtypes: dict[str, str]) -> Any:
         chosen = self.settings
         return read_files(
             engine,
@@ -423,9 +512,9 @@ class TableRecipe(Recipe):
             if self.settings.time:
                 return split_by_time(frame, self.settings.time, ROW, shares)
             place = self._place(frame)
-            return cut_by_place(frame, place, shares.cuts)
+            return cut_by_place(frame, place, shares.cuts(len(frame)))
         if "valid" not in files:
-            share = shares.train / (shares.train + shares.valid)
+            share = shares.train_of_two(len(files["train"]))
             place = self._place(files["train"])
             files |= cut_by_place(files["train"], place, {"train": (0.0, share), "valid": (share, 1.0)})
         return {name: files[name] for name in SPLITS}

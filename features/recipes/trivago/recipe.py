@@ -121,7 +121,7 @@ class TrivagoRecipe(Recipe):
                     engine, Path(work).absolute(), -1, (), 0, None,
                     settings.num_folds, settings.ctr_smoothing, settings.target_smoothing,
                 ),
-                (settings.split.train, settings.split.valid),
+                settings.split,
                 Path(folder).absolute(),
                 rows_per_part,
                 run,

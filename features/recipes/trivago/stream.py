@@ -20,6 +20,7 @@ from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.operators.categories.text_flags import Words
 from gigabatch.features.reading.csv_blocks import CsvBlock
+from gigabatch.features.recipes.base import SplitFractions
 from gigabatch.features.recipes.trivago.chunk import FAMILIES, OWNED, Chunk, Tables, explode, owner_of, totals
 from gigabatch.features.recipes.trivago.features import PairBuilder, Properties
 from gigabatch.features.recipes.trivago.history import ITEM_BITS, Ledger, read_arrays, write_arrays
@@ -179,11 +180,11 @@ def split_of(engine: Any, target: Any, ends: Any, train_until: int, valid_until:
     }
 
 
-def split_times(times: np.ndarray, train: float, valid: float) -> tuple[int, int]:
-    """The times by which those shares of the labelled clickouts had happened; times: ascending."""
+def split_times(times: np.ndarray, split: SplitFractions) -> tuple[int, int]:
+    """The times by which train, and train and valid, have their share of the labelled clickouts; times: ascending."""
     if len(times) == 0:
         raise DataError("trivago: no clickout has a reference among its impressions, so there is nothing to learn.")
-    first, second = (times[max(int(len(times) * share) - 1, 0)] for share in (train, train + valid))
+    first, second = (times[max(end - 1, 0)] for end in split.ends(len(times)))
     return int(first), int(second)
 
 
@@ -221,7 +222,7 @@ def stream_pairs(
     properties: Properties,
     columns: Sequence[str],
     blank: ChunkTask,
-    shares: tuple[float, float],
+    split: SplitFractions,
     out: Path,
     chunk_weight: int,
     run: TaskMap,
@@ -229,8 +230,8 @@ def stream_pairs(
 ) -> Streamed:
     """Write the pairs of a log to `out/<split>/part-*.parquet`, chunk by chunk, in order of time.
 
-    blank: a task without a number; its folder holds what lies between the passes. shares: of labelled clickouts in
-    train and valid. chunk_weight: log rows and pairs that a chunk holds together. run: calls a function on each of a
+    blank: a task without a number; its folder holds what lies between the passes. split: of the labelled clickouts.
+    chunk_weight: log rows and pairs that a chunk holds together. run: calls a function on each of a
     list of tasks, in any process, and gives the results in order.
     """
     engine, folder = blank.engine, blank.folder
@@ -255,7 +256,7 @@ def stream_pairs(
     report("gathered")
     scan(tasks)
     report("history")
-    until = split_times(np.concatenate([fact.labelled_at for fact in facts]), *shares)
+    until = split_times(np.concatenate([fact.labelled_at for fact in facts]), split)
     for name in ("train", "valid", "test", "score"):
         (out / name).mkdir()
     first = np.cumsum([0, *(fact.num_clickouts for fact in facts)])

@@ -52,6 +52,7 @@ class Probes:
         # With a handover a stage's writing would run on in the next one, and neither's cost could be told.
         raw = self.config.to_dict() | {"features": asdict(settings), "cluster": "none", "handover": "off"}
         raw |= {"artifacts": str(home / "artifacts"), "runs": str(home / "runs")}
+        raw |= {"track": {"tensorboard": False, "mlflow": None}}  # a probe is no run that anybody wants to be told of
         epochs = min(self.config.train.epochs or MEASURED_EPOCHS, 1 if share < 1 else MEASURED_EPOCHS)
         raw["train"] |= {"epochs": epochs}
         raw["preprocess"] |= {"from": None if self.start is None else str(self.start)}

@@ -160,7 +160,7 @@ def test_overrides_stand_anywhere_on_the_line(line, tiny, capsys):
     error = capsys.readouterr().err
     assert f"{tiny.config}: " in error
     assert "seed: Input should be greater than or equal to 0 (found -1)" in error
-    assert "train.epochs: Input should be greater than or equal to 1 (found 0)" in error
+    assert "train.epochs: Input should be greater than or equal to 0 (found -1)" in error
 
 
 def test_without_a_configuration_those_that_are_there_are_listed(tmp_path, monkeypatch, capsys):

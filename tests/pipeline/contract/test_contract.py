@@ -182,6 +182,22 @@ def test_unknown_keys_and_other_recipes_are_refused(learned):
             load_contract(path, "table", kinds)
 
 
+def test_units_of_times_have_long_names_too(shop):
+    """`min` and `minutes` are one, and what is no unit is named."""
+    for day in range(6):
+        shop.write(day, shop_day(day).assign(at=shop_day(day)["at"] // 60))
+    config = shop.config()
+    config = config.model_copy(update={"nightly": config.nightly.model_copy(update={"time_unit": "minutes"})})
+    assert all(item.accepted for item in check_new(config, now=end_of(5)))
+    assert any("lie in the future" in item.reasons[0] for item in check_new(config, now=end_of(1)) if item.reasons)
+    path, contract = learn_contract(config)
+    assert contract.files["all"].unit == "min"
+    path.write_text(path.read_text().replace('unit: "min"', 'unit: "minute"'))
+    shop.write(6, shop_day(6))
+    with pytest.raises(ContractError, match=r"files\.all\.unit: unknown unit 'minute'"):
+        check_new(config)
+
+
 def test_an_edited_contract_is_kept(learned):
     config = learned.config()
     path = contract_path(config)

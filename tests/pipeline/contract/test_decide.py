@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
+import threading
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -91,8 +94,19 @@ def test_a_corrected_file_is_checked_again(learned):
     path = learned.write(6, shop_day(6).assign(price=9e6))
     night(learned, 6)
     learned.write(6, shop_day(6))
-    assert night(learned, 6).accepted == (str(path),)
+    decision = night(learned, 6)
+    assert (decision.accepted, decision.quarantined) == ((str(path),), ())
     assert rows(learned) == 7 * 2000
+
+
+def test_a_night_after_bad_files_that_a_person_took_or_removed_is_not_told_of_them(learned):
+    """It was refused once more, since no new file was good."""
+    taken, removed = (learned.write(day, shop_day(day).assign(price=9e6)) for day in (6, 7))
+    assert night(learned, 7).quarantined == (str(taken), str(removed))
+    accept(learned.config(), taken.name)
+    assert night(learned, 7).quarantined == (str(removed),)
+    removed.unlink()
+    assert night(learned, 7).quarantined == ()
 
 
 def test_bad_rows_are_dropped_counted_and_written_down(learned):
@@ -235,6 +249,42 @@ def test_files_that_lie_elsewhere_now_are_the_same_files(learned):
     assert files[str(learned.raw / bad.name)].state == "quarantined"
 
 
+def test_an_accepted_file_may_be_renamed_compressed_or_corrected(learned):
+    """None of its rows is lost, and none counts twice in what later rows are held against."""
+    (learned.raw / "day-001.csv").rename(learned.raw / "old-1.csv")
+    (learned.raw / "day-002.csv").unlink()
+    packed = learned.write("day-002.csv.gz", shop_day(2))
+    corrected = learned.write(3, shop_day(3).assign(price=5.0))
+    decision = night(learned, 6)
+    assert decision.quarantined == ()
+    assert decision.accepted == (str(packed), str(corrected))
+    assert rows(learned) == 6 * 2000
+    assert not any("rows are lost" in text for text in decision.warnings)
+    learned.write(6, shop_day(6))
+    again = night(learned, 6)
+    assert again.drift["all"].rows_old == 6 * 2000
+    assert rows(learned) == 7 * 2000
+
+
+def test_one_file_alone_takes_the_place_of_one_that_is_gone(learned):
+    (learned.raw / "day-001.csv").unlink()
+    for name in ("a.csv", "b.csv"):
+        learned.write(name, shop_day(1))
+    assert night(learned, 6).quarantined == (str(learned.raw / "b.csv"),)
+    assert rows(learned) == 6 * 2000
+
+
+def test_names_that_move_on_each_day_are_those_of_the_same_files(learned):
+    """As log.1, which is log.2 tomorrow."""
+    for day in range(5, -1, -1):
+        (learned.raw / f"day-{day:03d}.csv").rename(learned.raw / f"day-{day + 1:03d}.csv")
+    newest = learned.write(0, shop_day(6))
+    decision = night(learned, 6)
+    assert (decision.accepted, decision.quarantined) == ((str(newest),), ())
+    assert rows(learned) == 7 * 2000
+    assert decision.drift["all"].rows_old == 6 * 2000
+
+
 def test_what_cannot_even_be_opened_is_in_quarantine(learned):
     """A folder stands for a file of another user, which root may read."""
     (learned.raw / "sub.csv").mkdir()
@@ -254,6 +304,34 @@ def test_a_file_that_changes_between_check_and_decision_is_refused(learned):
         decide(learned.config(), reports, end_of(6))
 
 
+def test_what_a_person_accepts_between_check_and_decision_stays_accepted(learned):
+    """A check of large files takes minutes, in which nothing is locked."""
+    bad = learned.write(6, shop_day(6).assign(price=9e6))
+    good = learned.write(7, shop_day(7))
+    reports = check_new(learned.config(), end_of(7))
+    accept(learned.config(), str(bad))
+    decision = decide(learned.config(), reports, end_of(7))
+    assert (decision.accepted, decision.quarantined) == ((str(good),), ())
+    entry = read_state(learned.root / "runs" / "shop").files[str(bad)]
+    assert (entry.state, entry.by) == ("accepted", "person")
+    assert rows(learned) == 8 * 2000
+
+
+def test_a_night_waits_for_a_person_who_learns_or_accepts(learned):
+    """`gigabatch contract` holds the lock while it reads all files: no reason to fail a night."""
+    learned.write(6, shop_day(6))
+    reports = check_new(learned.config(), end_of(6))
+    lock = learned.root / "runs" / "shop" / "files.lock"
+    with open(lock, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        release = threading.Timer(1.5, lambda: fcntl.flock(file, fcntl.LOCK_UN))
+        release.start()
+        try:
+            assert len(decide(learned.config(), reports, end_of(6)).accepted) == 1
+        finally:
+            release.join()
+
+
 def test_the_command_learns_checks_and_accepts(tmp_path, capsys, monkeypatch):
     from gigabatch.pipeline.commands.app import main
 
@@ -271,3 +349,57 @@ def test_the_command_learns_checks_and_accepts(tmp_path, capsys, monkeypatch):
     assert main(["contract", "--config", str(path), "--accept", "day-006.csv"]) == 0
     assert main(["contract", "--config", str(path), "--check"]) == 0
     assert main(["contract", "--config", str(path), "--check", "--accept", "x"]) == 2
+
+
+def test_rows_with_a_history_are_carried_over_bad_files_and_dropped_rows(shop):
+    """Six days, then a bad file, bad rows that are dropped, and the bad file again when it was taken."""
+    hour = {"by": ["user"], "time": "at", "column": "price", "window": 3600, "statistic": "max", "output": "hour"}
+    rate = {"by": ["city"], "hits": "bought", "output": "rate", "at": "at"}
+    looks_back = {
+        "steps": [{"rolling": hour}, {"target_encoding": rate}],
+        "continuous": ["price", "hour", "rate"],
+        "inputs": {"price": "float64"},
+    }
+
+    learn_contract(shop.config(**looks_back))
+    edit(shop, "on_bad_rows: keep", "on_bad_rows: drop")
+
+    def tonight(day):
+        night(shop, day, **looks_back)
+        return Pipeline(shop.config(**looks_back)).features()
+
+    first = Pipeline(shop.config(**looks_back)).features()
+    assert first.history["computed"] == 12_000
+    (first_kept,) = (path.name for path in (shop.root / "artifacts" / "history").glob("[0-9a-f]*"))
+    bad = shop.write(6, shop_day(6).drop(columns="city"))
+    frame = shop_day(7)
+    frame.loc[[3, 900], "price"] = 9e6
+    dropped = shop.write(7, frame)
+    made = tonight(7)
+    assert made.history["note"] is None
+    assert made.history["computed"] == 1998 + 1  # the last row of the sixth day was open
+    assert made.files == {"read": 0, "reused": 1, "carried": 6}
+    state = read_state(shop.root / "runs" / "shop").files
+    assert (state[str(bad)].state, state[str(dropped)].dropped) == ("quarantined", (3, 900))
+    shop.write(8, shop_day(8))
+    made = tonight(8)
+    assert (made.history["note"], made.history["computed"]) == (None, 2001)
+    days = [*(shop_day(day) for day in range(6)), frame.drop(index=[3, 900]), shop_day(8)]
+    whole = pd.concat(days, ignore_index=True)
+    expected = np.full(len(whole), np.nan)
+    for _, own in whole.groupby("user"):
+        times, prices = own["at"].to_numpy(), own["price"].to_numpy()
+        earlier = (times[None, :] < times[:, None]) & (times[None, :] >= times[:, None] - 3600) & ~np.isnan(prices)
+        largest = np.where(earlier, prices, -np.inf).max(axis=1)
+        expected[own.index] = np.where(earlier.any(axis=1), largest, np.nan)
+    parts = [path for split in ("train", "valid", "test") for path in made.parts(split)]
+    found = pd.concat([pd.read_parquet(path) for path in parts], ignore_index=True)
+    assert found["row_number"].tolist() == list(range(len(whole)))
+    assert found["at"].tolist() == whole["at"].tolist()
+    np.testing.assert_allclose(found["hour"], expected, rtol=1e-6)
+
+    shop.write(6, shop_day(6))  # as it should have been: it lies before what was finished
+    accept(shop.config(**looks_back), "day-006.csv")
+    made = tonight(8)  # from the history of the first six days, the last that it comes behind
+    assert (made.history["note"], made.history["from"]) == (None, first_kept)
+    assert made.history["computed"] == 2000 + 1998 + 2000 + 1

@@ -78,6 +78,7 @@ def test_the_bound_of_log_loss_is_that_of_the_normal_approximation():
     assert found.gain == pytest.approx(float(each.mean()), rel=1e-4)
     wanted = float(each.mean() - 1.282 * each.std() / math.sqrt(2000))  # the tenth percentile
     assert found.bound == pytest.approx(wanted, abs=0.05 * found.gain)
+    assert found.upper == pytest.approx(2 * float(each.mean()) - wanted, abs=0.05 * found.gain)  # the ninetieth
     assert (found.metric, found.rows) == ("log loss", 2000)
 
 

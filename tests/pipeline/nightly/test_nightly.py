@@ -187,7 +187,7 @@ def test_what_became_current_while_a_night_compared_is_not_replaced(finished, mo
 def test_a_report_that_cannot_be_written_changes_nothing_of_what_was_decided(finished, monkeypatch, caplog):
     """One line for the night, and its exit code (P10, R8)."""
     write_day(finished.raw, 1, 600)
-    monkeypatch.setattr("gigabatch.pipeline.nightly.nightly.write_report", lambda *_: 1 / 0)
+    monkeypatch.setattr("gigabatch.pipeline.nightly.nightly.write_night", lambda *_: 1 / 0)
     assert run_nightly(finished.config, ["nightly.tolerance=1"]) == PROMOTED
     assert [night["exit_code"] for night in nights(finished)] == [PROMOTED]
     assert pointer(finished, "current") == nights(finished)[0]["run"]
@@ -214,7 +214,7 @@ def test_a_night_that_is_stopped_leaves_its_line_and_nothing_else(tiny, number):
     assert tiny.hidden() == []
 
 
-@pytest.mark.parametrize("where", ["load_config", "folder_lock", "write_report"])
+@pytest.mark.parametrize("where", ["load_config", "folder_lock", "write_night"])
 def test_a_night_that_is_stopped_before_its_work_or_after_it_has_one_line(finished, monkeypatch, where):
     """The seconds of imports had none, though the docs promise one."""
 
@@ -224,7 +224,7 @@ def test_a_night_that_is_stopped_before_its_work_or_after_it_has_one_line(finish
     monkeypatch.setattr(f"gigabatch.pipeline.nightly.nightly.{where}", stop)
     write_day(finished.raw, 1, 600)
     assert main(["nightly", "--config", str(finished.config), "nightly.tolerance=1"]) == 128 + signal.SIGTERM
-    late = where == "write_report"  # what was decided stands
+    late = where == "write_night"  # what was decided stands
     assert [night["exit_code"] for night in nights(finished)] == [PROMOTED if late else 143]
 
 
@@ -526,6 +526,16 @@ def test_a_class_that_the_train_split_does_not_know_is_refused_too(kinds):
     assert run_nightly(config) == REFUSED
     night = json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])
     assert "target 'kind': class(es) 'e' of the test split are not in the train split" in night["decision"]
+
+
+def test_a_warm_night_refuses_a_class_that_is_new_too(kinds):
+    config, home, path = kinds
+    rows = pd.concat([kinds_of(0), kinds_of(1)])
+    rows.assign(kind=rows["kind"].where((rows["at"] < 100_000) | (rows["signal"] < 1), "d")).to_csv(path, index=False)
+    assert run_nightly(config, ["nightly.start=warm"]) == REFUSED
+    night = json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])
+    assert "target 'kind': class(es) 'd' of the train split are new to the model" in night["decision"]
+    assert "train" not in night["steps"]
 
 
 def test_a_folder_in_place_of_a_link_fails_before_any_work(finished):

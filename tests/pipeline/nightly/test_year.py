@@ -4,6 +4,7 @@ import json
 import os
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,18 +17,27 @@ from hypothesis import strategies as st
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import RunConfig, load_config
+from gigabatch.pipeline.contract.state import read_state, write_state
+from gigabatch.pipeline.contract.terms import ContractError
 from gigabatch.pipeline.nightly import nightly
 from gigabatch.pipeline.nightly.comparison import Comparison, Floor, Judged
 from gigabatch.pipeline.nightly.nightly import PENDING, judge, run_nightly, settle
 from gigabatch.pipeline.nightly.reference import champions, keep_champions, reference_of
-from gigabatch.pipeline.runs.promote import rollback
+from gigabatch.pipeline.nightly.start import warm_nights
+from gigabatch.pipeline.runs.promote import promote_by_hand, rollback
 from gigabatch.pipeline.runs.record import append_record
+from gigabatch.pipeline.stages import stages
 from gigabatch.pipeline.stages.run import Run
+from gigabatch.pipeline.stages.stages import Encoded
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
 PROMOTED, KEPT, FAILED = 0, 10, 40
 CANDIDATE = Run(Path("runs/a/new"))
+
+
+class Killed(BaseException):
+    """Like a kill: nothing of the night's own handles it."""
 
 
 def nights(tiny) -> list[dict]:
@@ -116,6 +126,82 @@ def test_the_reference_is_what_was_current_so_many_decided_nights_ago(tmp_path):
     assert os.listdir(home / ".champions") == []
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "../a", "..", 5, ["a"], "\ud800", "a\0b"])
+def test_a_line_that_names_no_run_is_no_champion(tmp_path, name):
+    """Of a line that was torn or edited; the night, and what keeps the references, goes on with the others."""
+    home = tmp_path / "a"
+    (home / "b").mkdir(parents=True)
+    os.symlink("c", home / "current")
+    for champion in (name, "b"):
+        append_record(home, "nightly", 0, "", None, champion=champion)
+    assert reference_of(home, 2) == home / "b"
+    keep_champions(home, 2)
+    assert os.listdir(home / ".champions") == ["b"]
+
+
+def test_a_night_whose_start_is_rolled_back_while_it_trains_is_kept_out(finished, monkeypatch):
+    """Its weights go on from those that a person has just taken back."""
+    wide = [
+        "nightly.tolerance=1", "nightly.reference_tolerance=1", "nightly.start=warm", "train.epochs=1",
+        "nightly.max_skill_drop=10",
+    ]  # fmt: skip
+    first = (finished.home / "current").resolve().name
+    write_day(finished.raw, 1, 600)
+    assert run_nightly(finished.config, wide) == PROMOTED
+    second = (finished.home / "current").resolve().name
+    write_day(finished.raw, 2, 600)
+    publish = Encoded.publish
+
+    def rolled_back(self, *args, **options):
+        rollback(load_config(finished.config))
+        return publish(self, *args, **options)
+
+    monkeypatch.setattr(Encoded, "publish", rolled_back)
+    assert run_nightly(finished.config, wide) == KEPT
+    night = nights(finished)[-1]
+    assert night["start"]["why"] == f"from {second}"
+    assert (night["champion"], (finished.home / "current").resolve().name) == (first, first)
+    assert f"go on from run {second}" in night["decision"]
+
+
+def test_a_warm_night_goes_on_from_a_current_run_that_lies_elsewhere(finished):
+    """`current` was set by hand to a run of another folder: a backup, or the runs of another machine."""
+    first = (finished.home / "current").resolve()
+    outside = first.rename(finished.folder / "backup")
+    (finished.home / "current").unlink()
+    (finished.home / "current").symlink_to(outside)
+    write_day(finished.raw, 1, 600)
+    assert run_nightly(finished.config, ["nightly.tolerance=1", "nightly.start=warm"]) == PROMOTED
+    night = nights(finished)[-1]
+    assert (night["start"]["how"], night["window"]["new"]) == ("warm", 480)
+
+
+@pytest.mark.parametrize(
+    ("start", "name"), [("warm", "training/optimizer.safetensors"), ("cold", "model/weights.safetensors")]
+)
+def test_a_damaged_current_run_is_named_before_any_work_with_what_mends_it(finished, start, name):
+    """To train again, or preprocess.from=null, would not: a warm night has set that itself."""
+    config = load_config(finished.config)
+    first = (finished.home / "current").resolve().name
+    second = finished.train("seed=2").path.name
+    promote_by_hand(config, second)
+    path = finished.home / second / name
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.unlink()  # it is a second name of the artifact's
+    path.write_bytes(content)
+    write_day(finished.raw, 1, 600)
+    assert run_nightly(finished.config, [f"nightly.start={start}"]) == FAILED
+    night = nights(finished)[-1]
+    assert f"{second}: file {name} is not what its manifest says" in night["decision"]
+    assert "gigabatch rollback" in night["decision"]
+    assert "preprocess.from" not in night["decision"]
+    assert night["steps"] == {}
+    rollback(config)
+    assert (finished.home / "current").resolve().name == first
+    assert run_nightly(finished.config, [f"nightly.start={start}", "nightly.tolerance=1"]) == PROMOTED
+
+
 def test_a_night_compares_with_the_reference_on_the_same_rows_and_its_line_tells_all(finished):
     wide = ["nightly.tolerance=1", "nightly.reference_nights=2", "nightly.reference_tolerance=1", "train.epochs=1"]
     run_nightly(finished.config, wide)
@@ -131,7 +217,7 @@ def test_a_night_compares_with_the_reference_on_the_same_rows_and_its_line_tells
     found = night["against_reference"]["clicked"]
     assert (found["current"], found["rows"]) == (pytest.approx(auc, abs=1e-9), night["rows"])
     assert found["candidate"] == night["candidate"]
-    assert set(night["steps"]) == {"features", "encode", "train", "evaluate", "compare", "store"}
+    assert set(night["steps"]) == {"contract", "features", "encode", "train", "evaluate", "compare", "store"}
     assert night["steps"]["train"]["bytes"] > 0
     assert night["steps"]["train"]["seconds"] > 0
     assert night["data"]["files"] == 3
@@ -158,9 +244,6 @@ def test_a_night_killed_between_its_promotion_and_its_line_is_written_down_by_th
     before = (finished.home / "current").resolve().name
     write_day(finished.raw, 1, 600)
 
-    class Killed(BaseException):
-        """Like a kill: nothing of the night's own handles it."""
-
     def kill(*_, **__):
         raise Killed
 
@@ -177,6 +260,49 @@ def test_a_night_killed_between_its_promotion_and_its_line_is_written_down_by_th
     assert "Written down late" in late["decision"]
     assert (again["exit_code"], again["champion"]) == (KEPT, current)
     assert not (finished.home / PENDING).exists()
+
+
+def cold_asked(finished) -> dict:
+    """As if tonight's decision about new files had asked for a cold night."""
+    state = read_state(finished.home)
+    told = {"accepted": ["day-001.csv"], "quarantined": [], "cold": ["far drift"], "warnings": ["far drift"]}
+    write_state(finished.home, replace(state, pending=told))
+    return told
+
+
+def test_a_night_that_promoted_and_was_killed_leaves_no_second_cold_night(finished, monkeypatch):
+    """Its decision about files has been followed, so the next night is not told it again; its line tells the files."""
+    write_day(finished.raw, 1, 600)
+
+    def killed(*_, **__):
+        cold_asked(finished)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nightly, "append_record", killed)
+        with pytest.raises(Killed):
+            run_nightly(finished.config, ["nightly.tolerance=1"])
+    assert run_nightly(finished.config, ["nightly.tolerance=1"]) == KEPT
+    late, again = nights(finished)[-2:]
+    assert read_state(finished.home).pending is None
+    assert "far drift" not in str(again["files"])
+    assert late["files"].keys() == again["files"].keys()
+    assert len(late["data"]["checksums"]) == 2
+    assert late["steps"]["train"]["seconds"] > 0
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ContractError("files.json: damaged")])
+def test_what_comes_after_the_line_changes_no_promotion(finished, monkeypatch, error):
+    """A disk that is full, or a record of files that is damaged, when the night has promoted already."""
+    write_day(finished.raw, 1, 600)
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(nightly, "finish", fail)
+    assert run_nightly(finished.config, ["nightly.tolerance=1"]) == PROMOTED
+    (night,) = nights(finished)
+    assert (night["exit_code"], night["run"]) == (PROMOTED, (finished.home / "current").resolve().name)
 
 
 @pytest.mark.parametrize("left", ["another run", "damaged", "written"])
@@ -228,6 +354,27 @@ def test_young_runs_stay_and_those_of_other_names_are_not_touched(tmp_path):
     assert sorted(os.listdir(tmp_path / "y")) == ["a", "b", "c"]
     assert sorted(p.name for p in collect_runs(tmp_path, 1, "x")[0]) == ["b"]
     assert collect_artifacts(tmp_path / "nowhere", 1, "x") == ([], 0)
+
+
+def test_what_the_configuration_starts_from_stays_on_the_disk(tmp_path):
+    runs, artifacts = tmp_path / "runs" / "x", tmp_path / "artifacts"
+    for age, name in enumerate("abcd"):
+        for folder in (runs / name, artifacts / "encode" / name):
+            (folder / "preprocessor").mkdir(parents=True)
+            (folder / "manifest.json").write_text("{}")
+            os.utime(folder, (time.time() - age * 86_400,) * 2)
+            mark = artifacts / ".used" / "x" / "encode" / name
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+            os.utime(mark, (time.time() - age * 86_400,) * 2)
+    config = RunConfig(
+        name="x", recipe="flights", runs=runs.parent, artifacts=artifacts, train={"start_from": "d"},
+        preprocess={"from": str(artifacts / "encode" / "c" / "preprocessor")},
+        nightly={"keep": {"runs": 1, "artifacts": 1}},
+    )  # fmt: skip
+    nightly._tidy(nightly.Night(config, runs))
+    assert sorted(path.name for path in runs.iterdir() if not path.name.startswith(".")) == ["a", "d"]
+    assert sorted(path.name for path in (artifacts / "encode").iterdir()) == ["a", "c"]
 
 
 def test_a_format_that_cannot_be_written_fails_the_night_before_it_promotes(finished):
@@ -311,6 +458,54 @@ def test_columns_that_changed_are_refused_by_name_or_begin_anew_by_choice(finish
     assert run_nightly(finished.config, [*changed, "train.changed=cold"]) == PROMOTED
     assert nights(finished)[-1]["start"]["how"] == "anew"
     assert "min_count" in nights(finished)[-1]["start"]["why"]
+
+
+def test_a_model_that_changed_is_trained_cold_by_choice_and_the_line_says_so(finished):
+    run_nightly(finished.config, WARM)
+    write_day(finished.raw, 1, 900)
+    assert run_nightly(finished.config, [*WARM, "model.layers=[4]", "train.changed=cold"]) == PROMOTED
+    start = nights(finished)[-1]["start"]
+    assert start["how"] == "cold"
+    assert "model.layers" in start["why"]
+    assert "window" not in nights(finished)[-1]
+
+
+def test_what_goes_on_from_a_run_that_is_rolled_back_meanwhile_is_kept_out(finished, monkeypatch):
+    first = (finished.home / "current").resolve()
+    write_day(finished.raw, 1, 900)
+    assert run_nightly(finished.config, WARM) == PROMOTED
+    second = (finished.home / "current").resolve()
+    write_day(finished.raw, 2, 900)
+    fit = stages.Encoded.fit_model
+
+    def fit_and_roll_back(encoded):
+        made = fit(encoded)
+        rollback(load_config(finished.config))
+        return made
+
+    monkeypatch.setattr(stages.Encoded, "fit_model", fit_and_roll_back)
+    assert run_nightly(finished.config, WARM) == KEPT
+    assert (finished.home / "current").resolve() == first
+    said = nights(finished)[-1]["decision"]
+    assert said.startswith(f"Kept: it goes on from a run that may not be promoted: run {second.name} was rolled back")
+
+
+def test_nights_that_kept_their_model_out_count_until_a_cold_one(tmp_path):
+    def line(how, code=KEPT, run="a"):
+        append_record(tmp_path, "nightly", code, "x", run, start={"how": how, "why": ""})
+
+    assert warm_nights(tmp_path) is None
+    append_record(tmp_path, "promote", 0, "by hand", "a")
+    line("cold")
+    assert warm_nights(tmp_path) == 0
+    for _ in range(3):
+        line("warm")
+    line("warm", code=20)
+    line("warm", run=None)  # nothing new: nothing was trained
+    line("warm", code=PROMOTED)
+    assert warm_nights(tmp_path) == 4
+    line("anew")
+    assert warm_nights(tmp_path) == 0
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from gigabatch.pipeline.reports.charts import (
     learning_charts,
     roc_chart,
     scatter_chart,
+    stacked_chart,
 )
 
 NAN = float("nan")
@@ -62,6 +63,8 @@ def all_charts():
         histogram_chart(Histogram(grid, {"no": np.arange(10), "yes": np.ones(10)}), "Scores", "score", "scores"),
         scatter_chart(rng.normal(size=50), rng.normal(size=50), "scatter"),
         curves_chart(Curves(grid + 1, {"a": grid, "b": grid**2}, "x", "y", {"best": (1.5, 0.5)}, log_x=True), "C", "c"),
+        calibration_chart({"new": Calibration(grid, grid, grid), "old": Calibration(grid, grid**2, grid)}, "both"),
+        stacked_chart([0, 1], {"a": [1, 2], "b": [3, np.nan]}, ("night", "s"), "Seconds", "stack"),
         intervals_chart([("a", [0.1, 0.3], 0.2, 0.1), ("b", [0.4], 0.4, None)], "AUC by model", "AUC", "i", ""),
     ]
 
@@ -155,3 +158,28 @@ def test_scatter_draws_at_most_a_thousand_finite_points_and_says_of_how_many():
         assert chart.note == f"{shown:,} of {num_rows:,} rows"
     assert num_markers(scatter_chart([1.0, NAN, 3.0], [1.0, 2.0, float("inf")], "s")) == 1
     assert scatter_chart([], [], "s").note == "0 of 0 rows"
+
+
+def test_each_model_of_a_calibration_has_its_own_line_and_name():
+    grid = np.linspace(0.1, 0.9, 5)
+    parts = {"new": Calibration(grid, grid**2, np.ones(5)), "old": Calibration(grid, grid**3, np.ones(5))}
+    made = calibration_chart(parts, "key", "clicked")
+    for series, power in ((1, 2), (2, 3)):
+        (drawn,) = lines(made, series)
+        assert_draws(drawn, grid, grid**power)
+    assert (made.title, [name for name, _ in made.legend]) == ("clicked", ["new", "old"])
+
+
+def test_columns_are_stacked_and_what_is_not_finite_counts_as_nothing():
+    made = stacked_chart([-1, 0], {"a": [1.0, 2.0], "b": [3.0, NAN]}, ("night", ""), "Seconds", "key")
+    boxes = {}
+    for series in (1, 2):
+        style = f"fill: var(--series-{series})"
+        paths = [e.get("d") for e in parse(made).iter("path") if style in e.get("style", "")]
+        points = [np.array(re.findall(r"[ML] ([-\d.]+) ([-\d.]+)", path), dtype=float) for path in paths]
+        boxes[series] = [(np.ptp(item[:, 1]), item[:, 1].max()) for item in points]
+    (first, ground), (second, _) = boxes[1]
+    (above, foot), (nothing, _) = boxes[2]
+    assert second / first == pytest.approx(2, rel=1e-3)
+    assert above / first == pytest.approx(3, rel=1e-3)
+    assert (nothing, foot) == (pytest.approx(0, abs=1e-3), pytest.approx(ground - first, abs=1e-3))

@@ -27,7 +27,6 @@ from gigabatch.pipeline.reports.report import (
 NAN = float("nan")
 VOID = {"meta", "link", "input", "br", "hr", "img", "wbr"}
 SECTIONS = (
-    "comparison",
     "baselines",
     "splits",
     "learning",
@@ -85,11 +84,8 @@ def full(text="Flights", number=0.5):
         notes=[text],
         metrics={"auc": 0.76341234, "mrr": None, text: number},
         warnings=[f"worse than {text}", text],
-        decision=text,
-        promoted=True,
         baselines=[{"": text, "auc": number, "gain of auc": 0.1, "seconds": 2.5, "worse": text}],
         baselines_title=text,
-        comparison=[{"metric": text, "current": 0.7, "candidate": number, "difference": number, text: text}],
         splits=[{"name": text, "rows": 228_344, "positive_rate": number, "from": text, "to": None}],
         learning_curve=[{"step": 10 * i, "train_loss": 1 / i, "valid_loss": number, text: 0.1 * i} for i in (1, 2)],
         quality=[

@@ -1,7 +1,10 @@
 """nightly.jsonl: what is written after damage, and what damage does to those that read it."""
 
 import json
+import resource
+import signal
 import threading
+from contextlib import contextmanager
 
 from gigabatch.pipeline.config.config import load_config
 from gigabatch.pipeline.runs import record
@@ -44,3 +47,34 @@ def test_two_writers_at_once_leave_a_line_each_and_nothing_between(tmp_path, mon
     first.join()
     lines = (tmp_path / "nightly.jsonl").read_text().splitlines()
     assert [json.loads(line)["decision"] for line in lines[1:]] == ["first", "second"]
+
+
+@contextmanager
+def room_for(size: int):
+    """Files of this process grow to so many bytes and no further, as on a disk that is full."""
+    before, signals = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, signals)
+
+
+def test_a_line_that_a_full_disk_takes_in_part_is_short_or_not_there(tmp_path, caplog):
+    append_record(tmp_path, "nightly", 0, "first", "a", champion="a")
+    whole = (tmp_path / "nightly.jsonl").read_bytes()
+    with room_for(len(whole) + 300):
+        append_record(tmp_path, "nightly", 10, "second", "b", champion="a", data="x" * 5000)
+    assert "no room for the whole line" in caplog.text
+    second = read_records(tmp_path)[1]
+    known = ("action", "exit_code", "decision", "run", "champion")
+    assert [second[key] for key in known] == ["nightly", 10, "second", "b", "a"]
+    assert "File too large" in second["cut_off"]
+    assert "data" not in second
+    whole = (tmp_path / "nightly.jsonl").read_bytes()
+    with room_for(len(whole) + 20):
+        append_record(tmp_path, "nightly", 40, "third", None)
+    assert "could not be written" in caplog.text
+    assert "third" in caplog.text
+    assert (tmp_path / "nightly.jsonl").read_bytes() == whole

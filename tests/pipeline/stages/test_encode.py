@@ -2,10 +2,12 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +15,7 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.pipeline.stages import encode
 from gigabatch.pipeline.stages.cluster import Cluster
 from gigabatch.pipeline.stages.encode import (
     GroupNumbers,
@@ -69,6 +72,43 @@ def test_parts_give_the_packed_table_of_the_whole_split(tmp_path, sizes):
         found = PackedTable.load(tmp_path / name)
         assert (found.words == expected.words).all()
         assert found.schema == expected.schema
+
+
+class OnGpu(torch.Tensor):
+    """Rows that say that they lie on a GPU, and note what is copied into them."""
+
+    is_cuda = True
+    seen: ClassVar[list[str]] = []
+
+    def __setitem__(self, place, rows):
+        self.seen.append("copied")
+        super().__setitem__(place, rows)
+
+
+def test_a_gpu_has_copied_a_part_before_the_next_is_asked_for(monkeypatch):
+    """Whose memory the engine takes for the next part, on streams that do not wait for torch's."""
+    preprocessor = Preprocessor(SCHEMA).fit([table_of(90)])
+    parts = [pack(preprocessor, table_of(30, seed)) for seed in range(3)]
+    OnGpu.seen.clear()
+
+    def asked(*_):
+        for part in parts:
+            OnGpu.seen.append("asked")
+            yield part
+
+    class Stream:
+        def synchronize(self):
+            OnGpu.seen.append("waited")
+
+    empty = torch.empty
+    monkeypatch.setattr(encode, "_counted_on", asked)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: Stream())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: OnGpu.seen.append("waited"))
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "empty", lambda *size, **kind: empty(*size, **kind).as_subclass(OnGpu))
+        found = packed_split(preprocessor, "pandas", ["a", "b", "c"], 90)
+    assert OnGpu.seen == ["asked", "copied", "waited"] * 3
+    assert torch.equal(found.words.as_subclass(torch.Tensor), torch.cat([part.words for part in parts]))
 
 
 def test_cudf_reads_small_files_together_up_to_the_rows_of_a_part(tmp_path, monkeypatch):

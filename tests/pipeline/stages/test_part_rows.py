@@ -88,6 +88,14 @@ def test_bytes_of_rows_by_arrow_and_by_pandas(tmp_path):
     assert frame_row_bytes(numbers).whole == pytest.approx(frame_row_bytes(numbers).text + 8)
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+def test_text_of_every_kind_is_text(tmp_path, kind):
+    """Else a column of it passes 2^31 bytes; pandas 3 writes large_string."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"word": pa.array(["abcdefgh" * 8] * 100, kind), "x": range(100)}), path)
+    assert parquet_row_bytes(path).text >= 64
+
+
 def parquet_row_bytes_of_nothing(folder: Path) -> RowBytes:
     path = folder / "empty.parquet"
     pq.write_table(pa.table({"city": pa.array([], pa.string())}), path)

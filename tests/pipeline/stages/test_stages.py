@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import pandas as pd
@@ -13,11 +14,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from gigabatch.features.encoding.settings import PreprocessorSettings
 from gigabatch.features.errors import DataError
 from gigabatch.features.recipes.base import FeatureTables
 from gigabatch.features.schema import Column, Schema, Target
 from gigabatch.loaders.errors import LoaderError
-from gigabatch.pipeline.config.config import ConfigError
+from gigabatch.pipeline.config.config import ConfigError, RunConfig, WholeTrainSettings
 from gigabatch.pipeline.stages import stages
 from gigabatch.pipeline.stages.run import STAGES, Run, stage_rows
 from gigabatch.pipeline.stages.stages import write_features
@@ -73,6 +75,43 @@ def in_fork(work):
             os._exit(3)
     return pid
 """
+
+
+# Of the configuration, what no artifact depends on: where things lie, and how they are made; `nightly` and `serve` are
+# of what comes after a run.
+IN_NO_KEY = {"num_threads", "cluster", "cluster_settings", "artifacts", "runs", "rows_per_part", "handover", "nightly",
+             "serve"}  # fmt: skip
+
+
+def test_every_setting_is_in_the_key_of_its_stage_or_changes_no_output(tiny, monkeypatch):
+    """Also the engine and the device that were chosen, by listing: a setting that is forgotten gives a stale run."""
+    found, real = {}, stages.artifact_key
+
+    def key(stage, inputs, settings, sources):
+        found[stage] = settings
+        if stage in ("train", "evaluate"):
+            raise InterruptedError  # nothing needs to be trained for it
+        return real(stage, inputs, settings, sources)
+
+    monkeypatch.setattr(stages, "artifact_key", key)
+    pipeline = tiny.pipeline()
+    encoded = pipeline.features().encode()
+    for stage in (encoded.fit_model, lambda: encoded.publish(encoded.artifact)):
+        with pytest.raises(InterruptedError):
+            stage()
+    raw = encoded.config.to_dict()
+    assert found["features"].pop("features") == {k: v for k, v in raw["features"].items() if k != "path"}
+    found["features"].pop("code", None)
+    assert found == {
+        "features": {"recipe": raw["recipe"], "engine": pipeline.engine},
+        "encode": {"preprocess": raw["preprocess"], "engine": pipeline.engine},
+        "train": {"model": raw["model"], "train": raw["train"], "seed": raw["seed"], "device": pipeline.device},
+        "evaluate": {"evaluate": raw["evaluate"], "name": raw["name"]},
+    }
+    assert {field.name for field in fields(PreprocessorSettings)} == raw["preprocess"].keys()
+    assert set(WholeTrainSettings.model_fields) == raw["train"].keys()
+    assert {name for settings in found.values() for name in settings} | {"features"} | IN_NO_KEY == raw.keys()
+    assert raw.keys() == set(RunConfig.model_fields)
 
 
 def weights(run) -> dict[str, torch.Tensor]:

@@ -10,14 +10,15 @@ from safetensors.torch import load_file
 
 from gigabatch.features.errors import DataError
 from gigabatch.pipeline.bundle import load_bundle
-from gigabatch.pipeline.config.config import ConfigError
+from gigabatch.pipeline.config.config import ConfigError, RunConfig
 from gigabatch.pipeline.runs.pointers import RunError
 from gigabatch.pipeline.runs.verify import verify_run
+from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.store.keys import file_checksum
 from gigabatch.pipeline.training import start as module
 from gigabatch.pipeline.training.checkpoint import TrainingError
 from gigabatch.pipeline.training.start import ChangedError, WarmStart
-from tests.pipeline.tiny_recipe import write_day
+from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
 OWN = ("model/weights.safetensors", "training/optimizer.safetensors", "training/optimizer.json")
 
@@ -234,6 +235,30 @@ def test_what_needs_a_start_is_refused_without_one(tiny):
             tiny.pipeline(setting)
     with pytest.raises(TrainingError, match=r"train\.epochs=0: there is nothing to start from"):
         tiny.train("train.start_from=current", "train.epochs=0")
+
+
+def test_labels_that_mean_something_else_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    frame = day_of_rows(0, 300)[["at", "signal", "clicked"]]
+    frame.assign(clicked=np.where(frame["clicked"] == 1, "yes", "no")).to_csv(tmp_path / "rows.csv", index=False)
+
+    def run(positive, **train):
+        features = {
+            "path": str(tmp_path / "rows.csv"), "continuous": ["signal"], "time": "at",
+            "targets": {"clicked": {"task": "binary", "positive": positive}},
+        }  # fmt: skip
+        config = RunConfig(
+            name="labels", recipe="table", features=features, model={"layers": [4]}, device="cpu", engine="pandas",
+            train={"epochs": 1, "batch_size": 32, "lr_max": 0.01} | train, runs=str(tmp_path / "runs"),
+            artifacts=str(tmp_path / "artifacts"), evaluate={"importance": False, "baselines": []},
+        )  # fmt: skip
+        return Pipeline(config).train()
+
+    run("yes")
+    with pytest.raises(ChangedError, match="positive was 'yes' when the model was trained, and is 'no' today"):
+        run("no", start_from="current")
+    cold = run("no", start_from="current", changed="cold")
+    assert "positive was 'yes'" in cold.summary["notes"][-1]
 
 
 def test_a_damaged_record_is_named(finished):

@@ -102,6 +102,8 @@ class Watch(TorchDispatchMode):
         _require(name not in REFUSED and not is_fetched, f"{name} waits for the device or copies from the host")
         for tensor in _tensors((args, kwargs)):
             _require(tensor.device == META, f"{name} is given a tensor on {tensor.device}")
+        own = [part for part in tree_flatten((args, kwargs))[0] if isinstance(part, torch.Generator)]
+        _require(not own, f"{name} draws from a generator of its own, which the capture does not move on")
         device = kwargs.get("device")
         _require(device is None or torch.device(device) == META, f"{name} is asked for a tensor on {device}")
         self.noted.append((name, _numbers((args, kwargs))))

@@ -39,7 +39,7 @@ from gigabatch.models.shelf import MODELS, ModelSpec, model_class
 from gigabatch.pipeline.config.config import WholeTrainSettings
 from gigabatch.pipeline.training import train_step
 from gigabatch.pipeline.training.train import optimizer_of
-from gigabatch.pipeline.training.train_step import TrainStep, hold_in_tensors, use_cuda_graph
+from gigabatch.pipeline.training.train_step import CapturedWork, TrainStep, hold_in_tensors, use_cuda_graph
 
 pytest.importorskip("triton")
 from tests.pipeline.training import capture_trace
@@ -175,13 +175,40 @@ def traced(monkeypatch, case, tamper=lambda step: None):
             words = torch.empty(ROWS, schema.num_words, dtype=torch.int32, device=META)
             patched.setattr(train_step, "WARMUP_STEPS", 1)  # on a device libraries choose in the others
             step(unpack(schema, words), 0.1, 0.9, (0, 0))
-            found = []
+            found, kept = [], []
             for number in range(2):
                 step._on_device._graph = None
                 momentum = 0.9 - 0.05 * number if moves else 0.9
                 step(unpack(schema, words), 0.1 / (number + 3), momentum, (number, 7 * number * ROWS))
                 found.append(watch.noted)
+                kept.append(dict(kept_tensors(step)))
+            assert len(kept[0]) > 5
+            changed = [path for path in kept[0] | kept[1] if kept[0].get(path) is not kept[1].get(path)]
+            if changed:
+                raise CaptureError(f"{', '.join(changed)} is another tensor than the one that a graph reads")
     return found
+
+
+def kept_tensors(value, path="step", seen=None):
+    """(path, tensor) of all that a step keeps from one call to the next: weights, buffers, states. A graph goes on
+    reading and writing those of its capture, so that one which a step puts in their place is never seen."""
+    seen = set() if seen is None else seen
+    if isinstance(value, torch.Tensor):
+        yield path, value
+        return
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, dict):
+        parts = [(name if isinstance(name, str) else place, part) for place, (name, part) in enumerate(value.items())]
+    elif isinstance(value, list | tuple):
+        parts = list(enumerate(value))
+    elif type(value).__module__.split(".")[0] in ("gigabatch", "torch") and not isinstance(value, CapturedWork):
+        parts = list(getattr(value, "__dict__", {}).items())
+    else:
+        return
+    for name, part in parts:
+        yield from kept_tensors(part, f"{path}.{name}", seen)
 
 
 def check(monkeypatch, case, tamper=lambda step: None):
@@ -314,6 +341,7 @@ PLANTED = {
     "eigh": lambda x: x + torch.linalg.eigvalsh(x.reshape(1, 1)).sum(),
     "histc": lambda x: x + torch.histc(x).sum(),
     "multinomial": lambda x: x + torch.multinomial(x.reshape(1), 1).sum(),
+    "a generator of its own": lambda x: x + torch.rand((), device=x.device, generator=torch.Generator()),
     "linspace": lambda x: x + torch.linspace(0, x.detach(), 3, device=x.device).sum(),
     "masked_fill": lambda x: x.masked_fill(x > 0, x.detach()),
 }
@@ -399,6 +427,32 @@ def test_a_rate_of_the_average_that_is_a_number_is_found(monkeypatch):
 
     with pytest.raises(CaptureError, match="lerp_ takes a number that changes by step"):
         check(monkeypatch, Case(average=True), tamper)
+
+
+REBOUND = {
+    "loss_scale.scale": lambda step: setattr(step.loss_scale, "scale", step.loss_scale.scale * 0.5),
+    "average._averaged": lambda step: setattr(
+        step.average, "_averaged", [(own.lerp(live, 0.1), live) for own, live in step.average._averaged]
+    ),
+    "running_mean": lambda step: [
+        setattr(norm, "running_mean", norm.running_mean * 0.9)
+        for norm in step.model.modules() if getattr(norm, "running_mean", None) is not None
+    ],
+    "state": lambda step: [
+        state.update({name: value + 1})
+        for state in step.optimizer.optimizers[0].state.values() for name, value in state.items()
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REBOUND)
+def test_a_tensor_that_takes_the_place_of_one_that_a_graph_reads_is_found(monkeypatch, name):
+    def tamper(step):
+        before = step.restore_statistics
+        step.restore_statistics = lambda *given: (before(*given), REBOUND[name](step))
+
+    with pytest.raises(CaptureError, match=rf"{name}.* is another tensor"):
+        check(monkeypatch, Case("tabular", precision=torch.float16, average=True), tamper)
 
 
 def test_a_module_that_stays_on_the_host_is_found(monkeypatch):

@@ -89,8 +89,11 @@ def test_a_row_without_a_time_counts_as_old():
     assert (window.new, window.replayed) == (1, 4)
 
 
-def test_a_run_of_an_older_version_tells_its_last_time_alone():
+def test_after_a_run_of_an_older_version_no_row_is_left_out():
+    """Its last time is that of its valid rows, which it was not trained on."""
     window = choose_rows(np.arange(100), {"trained_until": 79.0}, replay=0, seed=1)
-    assert window.rows.tolist() == list(range(80, 100))
+    assert window.rows.tolist() == list(range(100))
+    assert (window.new, window.late, window.late_trained) == (20, 0, 80)
+    assert "20 later than those of the start, 80 others, since the start does not tell" in window.note()
     with pytest.raises(DataError, match="tells no times"):
         choose_rows(np.arange(100), {}, replay=0, seed=1)

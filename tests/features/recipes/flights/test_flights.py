@@ -1,15 +1,19 @@
 """The flights recipe on two weeks of the real data, over the change to summer time: nothing sees the future."""
 
 import itertools
+import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from gigabatch.features.errors import DataError
-from gigabatch.features.reading.sources import expand, read_files
+from gigabatch.features.reading.sources import cast, expand, read_files
 from gigabatch.features.recipes import recipe_class
 from gigabatch.features.recipes.flights.recipe import FLIGHTS, OUTCOMES, FlightsRecipe, FlightsSettings
+from gigabatch.pipeline.store.artifacts import ArtifactStore
+from gigabatch.pipeline.store.parsed_files import ParsedFiles
+from gigabatch.pipeline.store.row_history import RowHistory
 
 HOUR = np.timedelta64(1, "h")
 AIRPORT_ZONES = dict.fromkeys(("SJU", "BQN", "STT", "PSE"), "America/Puerto_Rico")
@@ -307,3 +311,90 @@ def test_the_recipe_is_registered():
     assert recipe_class("flights") is FlightsRecipe
     with pytest.raises(DataError, match=r"'fligths'. Known: flights, interactions, movielens, .*trivago"):
         recipe_class("fligths")
+
+
+class Nights:
+    """Runs of the recipe over days of files, with a history and without."""
+
+    def __init__(self, folder, tmp_path):
+        self.raw, self.store = tmp_path / "raw", ArtifactStore(tmp_path / "artifacts", "nights")
+        self.raw.mkdir()
+        for name in ("weather", "planes", "airports"):
+            (self.raw / f"{name}.csv").write_bytes((folder / f"{name}.csv").read_bytes())
+
+    def night(self, leave_out=(), without=None):
+        """What is told, once the splits were found equal to those of a run without a history over a folder that holds
+        nothing else than what counts."""
+        recipe = FlightsRecipe(FlightsSettings(path=str(self.raw)))
+        recipe.leave_out = frozenset(str(self.raw / name) for name in leave_out)
+        recipe.without = {str(self.raw / name): places for name, places in (without or {}).items()}
+        recipe.cache = files = ParsedFiles(self.store, "pandas")
+        recipe.history = history = RowHistory(self.store, files, {"recipe": "flights"}, recipe.without)
+        tables = recipe.build("pandas")
+        copy = self.raw.with_name("counts")
+        shutil.rmtree(copy, ignore_errors=True)
+        copy.mkdir()
+        for path in self.raw.iterdir():
+            if path.name not in leave_out:
+                lines = path.read_text().splitlines(keepends=True)
+                gone = {place + 1 for place in (without or {}).get(path.name, ())}  # behind the header
+                (copy / path.name).write_text("".join(line for at, line in enumerate(lines) if at not in gone))
+        whole = FlightsRecipe(FlightsSettings(path=str(copy))).build("pandas")
+        assert (tables.schema, tables.notes) == (whole.schema, whole.notes)
+        categorical = set(whole.schema.names("categorical"))
+        for name, rows in whole.splits.items():
+            typed = cast(rows, whole.schema.dtypes(), "test", nullable=categorical)
+            pd.testing.assert_frame_equal(tables.splits[name], typed, check_exact=True)
+        return history.told
+
+
+def test_nights_that_compute_new_flights_alone_give_what_a_full_run_gives(folder, raw, tmp_path):
+    flights, nights = raw["flights"], Nights(folder, tmp_path)
+    day = flights["time_hour"].str.slice(0, 10)  # in UTC: flights of both sides depart early across the cut
+    parts = [("03-07", "03-10"), ("03-10", "03-11"), ("03-11", "03-12")]
+    for number, (start, stop) in enumerate(parts):
+        new = flights[(day >= f"2013-{start}") & (day < f"2013-{stop}")]
+        if number == 1:  # a flight of the evening before that comes a day late, within the margin
+            late = flights[day == "2013-03-09"].tail(1)
+            new = pd.concat([new, late.assign(flight=9999)])
+        new.to_csv(nights.raw / f"flights-{number}.csv", index=False)
+        told = nights.night()
+        assert told["note"] is None
+        assert (told["reused"] > 1500) == (number > 0)
+        assert told["computed"] < len(new) + 1100
+    weather = pd.read_csv(nights.raw / "weather.csv", dtype=str, keep_default_na=False)
+    later = weather["time_hour"] >= "2013-03-20"
+    weather[~later].to_csv(nights.raw / "weather.csv", index=False)  # hours that no flight has seen
+    assert nights.night()["note"] is None
+    weather.loc[weather["time_hour"].str.startswith("2013-03-07T2"), "temp"] = "11"
+    weather.to_csv(nights.raw / "weather.csv", index=False)
+    assert "the weather of hours that finished flights have seen is another" in nights.night()["note"]
+    flights[day == "2013-03-08"].head(1).assign(flight=9998).to_csv(nights.raw / "flights-9.csv", index=False)
+    assert "a flight is due at minute" in nights.night()["note"]
+
+
+def test_quarantined_files_of_flights_and_weather_stop_no_carrying(folder, raw, tmp_path):
+    flights, nights = raw["flights"].iloc[::4], Nights(folder, tmp_path)
+    day = flights["time_hour"].str.slice(0, 10)
+    for number in range(5):
+        flights[day == f"2013-03-{7 + number:02d}"].to_csv(nights.raw / f"flights-{number}.csv", index=False)
+    (nights.raw / "flights-9.csv").write_text("no flights at all")
+    weather = raw["weather"]
+    hours = weather["time_hour"].str.slice(0, 10)
+    weather[hours < "2013-03-08"].to_csv(nights.raw / "weather.csv", index=False)
+    weather[hours == "2013-03-08"].to_csv(nights.raw / "weather-08.csv", index=False)
+    weather[hours > "2013-03-08"].to_csv(nights.raw / "weather-09.csv", index=False)
+    files = [f"flights-{number}.csv" for number in range(5)]
+    bad, drops = ["flights-9.csv", "weather-08.csv"], {"flights-1.csv": (5, 0, 17)}
+    sizes = [int((day == f"2013-03-{7 + number:02d}").sum()) for number in range(5)]
+
+    told = nights.night([*files[2:], *bad], drops)
+    assert (told["note"], told["reused"]) == (None, 0)
+    drops["flights-3.csv"] = (2,)
+    told = nights.night([files[2], *files[4:], *bad], drops)  # the third is bad when it comes with the fourth
+    assert told["note"] is None
+    assert 0 < told["computed"] < sum(sizes[:4]) - told["reused"]
+    told = nights.night([files[2], *files[4:], *bad[:1]], drops)
+    assert "the weather of hours that finished flights have seen is another" in told["note"]
+    told = nights.night(bad[:1], drops)  # flights of the third are due before the front
+    assert "a flight is due at minute" in told["note"]

@@ -310,7 +310,7 @@ def test_a_session_that_crosses_a_boundary_goes_to_the_later_split():
     # Clickouts at 10, 20, ..., 100; session 2 runs from 30 to 70, across the boundary at 60.
     session = np.array([0, 1, 2, 3, 4, 5, 2, 6, 7, 8])
     times = np.arange(10, 110, 10)
-    until = split_times(times, 0.6, 0.2)
+    until = split_times(times, SplitFractions(0.6, 0.2, 0.2))
     assert until == (60, 80)
 
     def sessions_of(ends):

@@ -1,0 +1,100 @@
+"""What earlier rows leave behind for later ones: the rows that are still looked at, and sums of those that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Frame
+from gigabatch.features.errors import DataError
+from gigabatch.features.history.asof import EVENTS, group_codes, known_name, sum_name
+
+
+class NotLater(DataError):
+    """Rows that do not come after those that were carried; the message says what does not fit. All is made anew."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """Hold what an operator needs of earlier rows to give later ones their columns.
+
+    Parameters
+    ----------
+    rows
+        Earlier rows that later ones may still look at, with the columns that the operator reads.
+    settled
+        By the question that is asked, what the other earlier rows amount to: a row a group, with its keys, int64
+        `EVENTS` and of each column the number of known values and their sum (`known_name`, `sum_name`).
+    until
+        The last time at which an earlier row asked; later rows must neither ask nor become known before it. None where
+        the operator compares in another way.
+    size
+        The sum of absolute values so far, over all that is summed; running sums stay exact below 2^62.
+    """
+
+    rows: Frame
+    settled: Mapping[str, Frame] = field(default_factory=dict)
+    until: int | None = None
+    size: float = 0.0
+
+
+def settle(events: Frame, by: Sequence[str], values: Mapping[str, Any], before: Frame | None) -> Frame | None:
+    """What events amount to by group, those of `before` among them.
+
+    Parameters
+    ----------
+    events
+        The frame of N events with the columns `by`. Those with a null key belong to no group.
+    by
+        Key columns; none means one group of all.
+    values
+        By column a pair of int64 arrays [N]: whether the value is known (0 or 1), and the value, 0 for null.
+    before
+        What an earlier call gave with the same columns, or None.
+
+    Returns
+    -------
+    data frame or None
+        A row a group: `by`, `EVENTS` and the columns that `known_name` and `sum_name` say. None for no group.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> from gigabatch.features.history.past import settle
+    >>> events = pd.DataFrame({"user": ["a", "b", "a"]})
+    >>> clicks = (np.array([1, 1, 0]), np.array([2, 5, 0]))
+    >>> settle(events, ["user"], {"clicks": clicks}, None).iloc[:, :3]
+      user  events__  known__clicks
+    0    a         2              1
+    1    b         1              1
+    """
+    engine = engine_of(events)
+    xp = engine.arrays
+    keys = events[list(by)].reset_index(drop=True)
+    totals = {EVENTS: xp.ones(len(events), dtype="int64")}
+    for name, (known, value) in values.items():
+        totals |= {known_name(name): known, sum_name(name): value}
+    if before is not None:
+        keys = engine.frames.concat([before[list(by)], keys], ignore_index=True) if by else keys
+        totals = {name: xp.concatenate([engine.array(before[name]), part]) for name, part in totals.items()}
+    size = len(totals[EVENTS])
+    codes = group_codes(keys, keys.head(0), by, "history")[0] if by else xp.zeros(size, dtype="int64")
+    order = xp.argsort(codes, kind="stable")
+    order = order[codes[order] >= 0]
+    if len(order) == 0:
+        return None
+    ends = xp.ones(len(order), dtype=bool)
+    ends[:-1] = codes[order[1:]] != codes[order[:-1]]
+    last = xp.nonzero(ends)[0]
+    found = {}
+    for name, part in totals.items():
+        running = xp.cumsum(part[order])[last]
+        found[name] = running.copy()
+        found[name][1:] -= running[:-1]
+    if not by:
+        return engine.frames.DataFrame(found)
+    table = keys.take(order[last]).reset_index(drop=True)
+    return table.assign(**{name: engine.series(part, table) for name, part in found.items()})

@@ -1,0 +1,145 @@
+"""LooksBack: operators of which later rows can be computed from what earlier ones have left behind."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gigabatch.features.columns.numbers import float_values, whole_values
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.engines.protocols import Column, Frame
+from gigabatch.features.errors import require_columns
+from gigabatch.features.history.past import NotLater, Past, settle
+from gigabatch.features.operators.base import ColumnOperator, Configured
+
+LARGEST_SIZE = 2.0**60  # of a running sum that is carried; whether it fits int64 is asked of all rows together
+
+
+class LooksBack(ColumnOperator):
+    """A group-wise operator whose rows look at earlier rows alone, by a time of its own.
+
+    `kept` says which earlier rows later ones still look at, `sums` what of all others is asked for.
+    """
+
+    @property
+    @abstractmethod
+    def asks_at(self) -> str:
+        """The column of the time at which a row asks."""
+
+    @property
+    def known_at(self) -> str:
+        """The column of the time at which others know of a row; by default that at which it asks."""
+        return self.asks_at
+
+    @property
+    def summed(self) -> tuple[str, ...]:
+        """Columns of which sums are taken."""
+        return ()
+
+    @property
+    def questions(self) -> Mapping[str, Sequence[str]]:
+        """Keys by the name of each question about all of the past; none where windows bound what a row looks at."""
+        return {}
+
+    @abstractmethod
+    def kept(self, rows: Frame, until: int) -> Any:
+        """bool array: which of the rows must stay at hand for rows that ask at `until` or later."""
+
+    def counted(self, rows: Frame) -> Any:
+        """bool array: which rows are events at all; by default those with a time at which they are known."""
+        return engine_of(rows).array(rows[self.known_at].notna())
+
+    def compute(self, frame: Frame) -> dict[str, Column]:
+        return self.compute_after(frame, {})
+
+    @abstractmethod
+    def compute_after(self, frame: Frame, settled: Mapping[str, Frame]) -> dict[str, Column]:
+        """The output columns of the frame, given what rows that are not in it amount to, by question."""
+
+    def following(self, frame: Frame, past: Past) -> Frame:
+        """`transform` of rows that come after those of `past`, equal to that of all of them together.
+
+        Raises
+        ------
+        NotLater
+            Where a sum comes near the end of int64, so that only all rows together can tell whether it fits.
+        """
+        require_columns(frame, self.inputs, type(self).__name__)
+        self.require_free(frame.columns, self.outputs)
+        if past.size + self._size(frame) > LARGEST_SIZE:
+            raise NotLater(f"{type(self).__name__}: its sums come near the end of 64 bits")
+        engine = engine_of(frame)
+        names = list(dict.fromkeys(self.inputs))
+        gathered = engine.frames.concat([past.rows[names], frame[names]], ignore_index=True)
+        made = self.compute_after(gathered, past.settled)
+        out = frame.copy(deep=False)
+        for name, column in made.items():
+            own = column.iloc[len(past.rows) :]
+            own.index = frame.index
+            out[name] = own
+        return out
+
+    def require_later(self, frame: Frame, new: Any, past: Past) -> None:
+        """Raise `NotLater` where rows do not come after those of `past`.
+
+        Parameters
+        ----------
+        frame
+            All rows that come after, as `following` takes them.
+        new
+            bool array [N]: those that the earlier rows have not seen, when they were computed.
+        past
+            Of the earlier rows.
+        """
+        assert past.until is not None
+        engine = engine_of(frame)
+        who = f"{type(self).__name__} of {', '.join(self.outputs)}"
+        asked = whole_values(frame[self.asks_at], who)
+        if len(asked) and int(asked.min()) < past.until:
+            raise NotLater(f"{who}: a row asks at {int(asked.min())}, before {past.until}, where finished rows end")
+        known = whole_values(frame[self.known_at], who)[engine.array(frame[self.known_at].notna()) & new]
+        if len(known) and int(known.min()) < past.until:
+            raise NotLater(
+                f"{who}: a new row is known at {int(known.min())}, before {past.until}, where finished rows end"
+            )
+
+    def leave(self, frame: Frame, before: Past | None) -> Past:
+        """What these rows, finished now, and those of `before` leave to later ones.
+
+        frame: as the operator was given them, at least one row.
+        """
+        engine = engine_of(frame)
+        names = list(dict.fromkeys(self.inputs))
+        until = int(whole_values(frame[self.asks_at], type(self).__name__).max())
+        until = until if before is None or before.until is None else max(until, before.until)
+        rows, size = frame[names].reset_index(drop=True), self._size(frame)
+        if before is not None:
+            rows = engine.frames.concat([before.rows[names], rows], ignore_index=True)
+            size += before.size
+        counted = self.counted(rows)
+        kept = self.kept(rows, until) & counted
+        gone = rows[engine.series(counted & ~kept, rows)].reset_index(drop=True)
+        values = {}
+        for name in self.summed if self.questions else ():
+            known = engine.array(gone[name].notna()).astype("int64")
+            values[name] = known, whole_values(gone[name], type(self).__name__)
+        settled = {}
+        for name, by in self.questions.items():
+            found = settle(gone, by, values, None if before is None else before.settled.get(name))
+            if found is not None:
+                settled[name] = found
+        return Past(rows[engine.series(kept, rows)].reset_index(drop=True), settled, until, size)
+
+    def _size(self, frame: Frame) -> float:
+        """The sum of the absolute values that are summed."""
+        found = 0.0
+        for name in self.summed:
+            values = abs(float_values(frame[name], type(self).__name__))
+            found += float(engine_of(frame).arrays.nansum(values))
+        return found
+
+
+def looks_at_own_row(step: Configured) -> bool:
+    """Whether an operator's row depends on that row alone, and the rows stay: then finished rows stay finished."""
+    return isinstance(step, ColumnOperator) and step.group_keys is None and not step.changes_rows

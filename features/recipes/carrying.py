@@ -1,0 +1,166 @@
+"""Rows so far: what a run of the features stage leaves to the next one, so that it computes the new rows alone.
+
+A row is finished once every row to come lies at its own time or later: then nothing that is still to come enters its
+features, which look back only. Its computed columns are kept, and of its raw ones what operators still look at
+(`gigabatch.features.history.past`). Rows from the front on, the last time there is less a margin, stay open: they are
+kept raw and computed again with the new ones. So rows of one moment may come in two files, and those of the margin in
+any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.history.past import NotLater, Past
+from gigabatch.features.operators.base import Configured, Operator
+from gigabatch.features.operators.looking_back import LooksBack, looks_at_own_row
+from gigabatch.features.workflow.flow import place
+
+
+@dataclass(frozen=True)
+class RowsSoFar:
+    """Hold what a run leaves to the next.
+
+    Parameters
+    ----------
+    finished
+        Gives the finished rows with all columns that were made, in order.
+    open
+        The raw rows from the front on, in order.
+    pasts
+        By the position of an operator, what finished rows leave to it.
+    front
+        The time from which rows are open; new ones must not lie before it.
+    num_finished
+        How many rows are finished.
+    facts
+        What else the recipe needs to know of the rows so far, as JSON types.
+    """
+
+    finished: Callable[[], Any]
+    open: Any
+    pasts: Mapping[int, Past]
+    front: float | int
+    num_finished: int
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class History(Protocol):
+    """Keeps what runs leave behind; the pipeline has one (`gigabatch.pipeline.store.row_history`)."""
+
+    def find(
+        self, paths: Sequence[str], ordered: bool, others: Sequence[str] = ()
+    ) -> tuple[RowsSoFar, list[str]] | None:
+        """What was left by a run over some of these files, and the files that it did not have; None for nothing.
+
+        ordered: whether new files must stand behind those that are known. others: files on whose content all rows
+        depend.
+        """
+
+    def refuse(self, reason: str) -> None:
+        """What `find` gave does not fit; why."""
+
+    def keep(
+        self,
+        open_rows: Any,
+        pasts: Mapping[int, Past],
+        front: float,
+        facts: Mapping[str, Any],
+        made: Any,
+        computed: int,
+    ) -> None:
+        """Keep what this run leaves, fields as of `RowsSoFar`, behind what it found, if it did not refuse that.
+
+        made: the rows that it finished itself. computed: how many rows it computed.
+        """
+
+
+def front_of(times: Any, margin: int) -> float | int:
+    """The last of the times less the margin, as Python's number."""
+    last = times.max()
+    return (int(last) if times.dtype.kind in "iu" else float(last)) - margin
+
+
+def leading_steps(steps: Sequence[Configured], kept: Sequence[str]) -> int:
+    """How many of the first steps can be carried: those whose rows look at themselves or back, and that replace none
+    of the columns `kept`. 0 where none of them looks back."""
+    number = 0
+    for step in steps:
+        if not (isinstance(step, LooksBack) or looks_at_own_row(step)) or set(step.outputs).intersection(kept):
+            break
+        number += 1
+    return number if any(isinstance(step, LooksBack) for step in steps[:number]) else 0
+
+
+def follow(
+    steps: Sequence[Configured],
+    frame: Any,
+    new: Any,
+    finished: Any,
+    before: RowsSoFar | None,
+    report: Callable[[str], None] = lambda step: None,
+) -> tuple[Any, dict[int, Past]]:
+    """The frame after the steps, and what its finished rows leave behind.
+
+    Parameters
+    ----------
+    steps
+        Operators as `leading_steps` counts them.
+    frame
+        The open rows of `before` and the new ones; without it, all rows.
+    new
+        bool array [N]: the new rows.
+    finished
+        bool array [N]: the rows that are finished by this run.
+    before
+        What earlier runs left.
+    report
+        Called with a word about each step when it is done.
+
+    Raises
+    ------
+    NotLater
+        Where a new row lies before what it would have to follow.
+    """
+    pasts: dict[int, Past] = {}
+    any_finished, done = bool(finished.any()), engine_of(frame).series(finished, frame)
+    for position, step in enumerate(steps):
+        assert isinstance(step, Operator)
+        earlier = before.pasts[position] if before is not None and isinstance(step, LooksBack) else None
+        try:
+            if isinstance(step, LooksBack):
+                if earlier is not None:
+                    step.require_later(frame, new, earlier)
+                if any_finished:
+                    pasts[position] = step.leave(frame[done], earlier)
+                elif earlier is not None:
+                    pasts[position] = earlier
+            if isinstance(step, LooksBack) and earlier is not None:
+                frame = step.following(frame, earlier)
+            else:
+                frame = step(frame)
+        except NotLater:
+            raise
+        except DataError as error:
+            raise DataError(f"{place(steps, position)}: {error}") from error
+        report(", ".join(step.outputs[:2]))
+    return frame, pasts
+
+
+def gathered(before: RowsSoFar, frame: Any) -> Any:
+    """The finished rows of `before` and those of the frame, one below the other.
+
+    Raises
+    ------
+    NotLater
+        Where their columns or types differ, as where a column holds its first null.
+    """
+    earlier = before.finished()
+    types = [{name: str(part[name].dtype) for name in part.columns} for part in (earlier, frame)]
+    if differing := sorted({*types[0].items()} ^ {*types[1].items()}):
+        raise NotLater(f"column {differing[0][0]!r} has another type than so far")
+    return engine_of(frame).frames.concat([earlier, frame[list(earlier.columns)]], ignore_index=True)

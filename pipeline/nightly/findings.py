@@ -1,0 +1,341 @@
+"""What a person wants to know of the rows on which a night compared its models, beside what decides: slices that got
+worse, calibration, rows with values that no training has seen, and the state of the embedding tables.
+
+Everything is taken from the predictions that the comparison made. Rows are sampled evenly where there are so many that
+looking at them would take longer than a few seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from scipy.special import ndtri
+from torch import Tensor
+
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.schema import Target
+from gigabatch.models.layers.embeddings import EmbeddingTables
+from gigabatch.models.metrics.pointwise import PROBABILITY_CLIP, calibration_curve, roc_auc
+from gigabatch.pipeline.bundle import Bundle
+from gigabatch.pipeline.nightly.comparison import Seen
+from gigabatch.pipeline.reports.charts import Calibration
+from gigabatch.pipeline.training.start import FOLDER, SEPARATOR, TENSORS, TRAINED
+
+BUDGET = 20_000_000  # rows times categorical columns that are looked at, some seconds
+MIN_ROWS = 100  # of a slice
+MOST_VALUES = 20  # of a column that are slices, the most frequent ones
+MOST_COLUMNS = 10  # with unseen values that are listed
+CHANCE = 0.05  # that any slice is called worse though none is
+TWO_SIDED = 1.96  # standard errors, 95 %
+BINS = 15  # of a calibration
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A measure that is a mean over the window's rows.
+
+    Parameters
+    ----------
+    name
+        `log loss`, `squared error`, or `reciprocal rank` where negatives are drawn.
+    more_is_better
+        Of the values.
+    weight
+        Of each row, float64 [N].
+    values
+        By role (`candidate`, `current`, `reference`), float64 [N].
+    """
+
+    name: str
+    more_is_better: bool
+    weight: np.ndarray
+    values: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Rows of one value of one column on which the new model is worse beyond chance.
+
+    candidate, current: the measure's means. worse: their difference, above 0. noise: what chance reaches.
+    """
+
+    target: str
+    column: str
+    value: str
+    rows: int
+    measure: str
+    candidate: float
+    current: float
+    worse: float
+    noise: float
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows that hold, or do not hold, values that a model has no id for.
+
+    candidate, current: the measure's means; gain: of the new model, more is better, with `noise`, 1.96 standard errors;
+    NaN without a current model. auc, auc_current: NaN where a part has one class.
+    """
+
+    rows: str
+    count: int
+    share: float
+    candidate: float
+    current: float
+    gain: float
+    noise: float
+    auc: float
+    auc_current: float
+
+
+@dataclass(frozen=True)
+class TableHealth:
+    """An embedding table of the new model. never_trained: values whose row no training of the lineage has seen; None
+    where the run does not tell. norm, largest: median and maximum of the rows' lengths. broken: rows with a NaN or an
+    infinity."""
+
+    column: str
+    width: int
+    values: int
+    never_trained: int | None
+    norm: float
+    largest: float
+    broken: int
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found. rows: looked at, evenly spread over the window's `window`. looked_at: slices. calibration: by
+    target, then by role. unseen: of the first target, by `measure`."""
+
+    rows: int
+    window: int
+    slices: tuple[Slice, ...]
+    looked_at: int
+    calibration: Mapping[str, Mapping[str, Calibration]]
+    measure: str
+    unseen: tuple[Part, ...]
+    tables: tuple[TableHealth, ...]
+
+
+def findings(seen: Seen, home: Path) -> Findings:
+    """Look at a window.
+
+    Parameters
+    ----------
+    seen
+        What `compare` had before it.
+    home
+        `runs/<name>`, where the new run lies.
+
+    Returns
+    -------
+    Findings
+        Plain numbers; nothing of the window is kept.
+    """
+    bundle = seen.others["candidate"].bundle
+    names, number = bundle.schema.names("categorical"), len(seen.frame)
+    step = max(1, -(-number * max(len(names), 1) // BUDGET))
+    asked = seen.frame[names].iloc[::step]
+    shown = engine_of(seen.frame).to_pandas(asked).reset_index(drop=True)
+    measures = [measure_of(seen, place, step) for place in range(len(bundle.schema.targets))]
+    candidates: list[Slice] = []
+    for target, measure in zip(bundle.schema.targets, measures, strict=True):
+        if measure is not None and "current" in measure.values:
+            candidates += [item for name in names for item in slices_of(measure, target.name, name, shown[name])]
+    return Findings(
+        len(shown),
+        number,
+        worse_slices(candidates),
+        len(candidates),
+        {
+            target.name: found
+            for place, target in enumerate(bundle.schema.targets)
+            if (found := calibrations(seen, place, target))
+        },
+        measures[0].name if measures[0] is not None else "",
+        tuple(unseen_parts(seen, measures[0], asked, shown, step)) if measures[0] is not None else (),
+        tuple(table_health(bundle, home / seen.others["candidate"].run / FOLDER)),
+    )
+
+
+def measure_of(seen: Seen, place: int, step: int = 1) -> Measure | None:
+    """A target's measure of every `step`-th row; None where ranks of drawn negatives do not belong to one row each, as
+    rows of weight 0 have none."""
+    values, weight, drawn = {}, None, False
+    for role, predicted in seen.predicted.items():
+        scores, window = predicted[place]
+        drawn = len(window.labels) != len(seen.frame)
+        if drawn:
+            found, mass = window.reciprocal_ranks(scores)
+            if len(found) != len(seen.frame):
+                return None
+        else:
+            found, mass = row_losses(window.target, scores, window.labels), window.mass
+        values[role], weight = found.double().numpy()[::step], mass.double().numpy()[::step]
+    assert weight is not None, "there is a candidate"
+    target = next(iter(seen.predicted.values()))[place][1].target
+    name = "reciprocal rank" if drawn else "squared error" if target.task == "regression" else "log loss"
+    return Measure(name, drawn, weight, values)
+
+
+def row_losses(target: Target, scores: Tensor, labels: Tensor) -> Tensor:
+    """Log loss of each row, or squared error: float64 [N]. scores: [N] or [N, K]."""
+    if target.task == "regression":
+        return (scores.double() - labels.double()).square()
+    chance = scores.double()
+    if scores.dim() == 2:
+        chance = chance.gather(1, labels.long()[:, None])[:, 0]
+    else:
+        chance = torch.where(labels == 1, chance, 1 - chance)
+    return -chance.clamp(PROBABILITY_CLIP, 1 - PROBABILITY_CLIP).log()
+
+
+def by_group(measure: Measure, codes: np.ndarray, size: int) -> dict[str, np.ndarray]:
+    """Means by group: `rows`, `candidate`, `current`, `worse` (how much the candidate is, by the paired difference of
+    each row) and its standard `error`, float64 [size] each; NaN where a group has no row that weighs anything.
+
+    codes: the group of each row, int64 [N], from 0 to size - 1.
+    """
+
+    def sums(values: np.ndarray) -> np.ndarray:
+        return np.bincount(codes, values, minlength=size)
+
+    weight, new = measure.weight, measure.values["candidate"]
+    old = measure.values.get("current", np.full(len(new), np.nan))
+    difference = (old - new) if measure.more_is_better else (new - old)
+    rows = np.bincount(codes, minlength=size)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        total = sums(weight)
+        worse = sums(weight * difference) / total
+        spread = sums((weight * (difference - worse[codes])) ** 2) * rows / (rows - 1)
+        means = {"candidate": sums(weight * new) / total, "current": sums(weight * old) / total}
+        return {"rows": rows, **means, "worse": worse, "error": np.sqrt(spread) / total}
+
+
+def slices_of(measure: Measure, target: str, column: str, values: Any) -> Iterator[Slice]:
+    """The slices of a column that are large enough; their noise is one standard error here."""
+    codes, distinct = values.factorize(use_na_sentinel=False)
+    if len(distinct) < 2:  # the whole window
+        return
+    found = by_group(measure, codes, len(distinct))
+    large = np.argsort(-found["rows"], kind="stable")[:MOST_VALUES]
+    for place in large[found["rows"][large] >= MIN_ROWS].tolist():
+        if np.isfinite(found["worse"][place]):
+            numbers = {name: float(found[name][place]) for name in ("candidate", "current", "worse")}
+            text = "null" if distinct[place] != distinct[place] or distinct[place] is None else str(distinct[place])
+            rows, error = int(found["rows"][place]), float(found["error"][place])
+            yield Slice(target, column, text, rows, measure.name, **numbers, noise=error)
+
+
+def worse_slices(slices: list[Slice]) -> tuple[Slice, ...]:
+    """Those that are worse by more than chance explains, the clearest first.
+
+    Bound by Bonferroni's correction for the number of slices: if none got worse, one is named in one night of twenty.
+    """
+    if not slices:
+        return ()
+    errors = float(ndtri(1 - CHANCE / len(slices)))
+    found = [Slice(**(vars(item) | {"noise": errors * item.noise})) for item in slices]
+    worse = [item for item in found if item.worse > max(item.noise, 0.0)]
+    return tuple(sorted(worse, key=lambda item: item.noise - item.worse))
+
+
+def calibrations(seen: Seen, place: int, target: Target) -> dict[str, Calibration]:
+    """Mean prediction and share of positives by bin, of each model (of classes, the likeliest one and how often it is
+    right); empty for numbers, and where negatives are drawn, whose share of positives is made up."""
+    found = {}
+    for role, predicted in seen.predicted.items():
+        scores, window = predicted[place]
+        if target.task == "regression" or len(window.labels) != len(seen.frame):
+            return {}
+        curve = calibration_curve(scores, window.labels, BINS, window.weight)
+        found[role] = Calibration(curve.confidence.numpy(), curve.accuracy.numpy(), curve.weight.numpy())
+    return found
+
+
+def unseen_parts(seen: Seen, measure: Measure, asked: Any, shown: Any, step: int) -> Iterator[Part]:
+    """Rows whose values the new model has ids for, those of each column that hold one that it has none for, keys of
+    users and items first, and those that only the current model has none for.
+
+    asked: the rows' categorical columns; shown: the same on the host.
+    """
+    schema = seen.others["candidate"].bundle.schema
+    unseen = {
+        role: {name: _unseen(other.bundle, asked[name], shown[name]) for name in _categories(other.bundle)}
+        for role, other in seen.others.items()
+        if role != "reference"
+    }
+    new = unseen["candidate"]
+    if not new:
+        return
+    anywhere = np.logical_or.reduce(list(new.values()))
+    yield _part(seen, measure, step, "every value known to the new model", ~anywhere)
+    keys = {entity.key: f"{entity.name} ({entity.key})" for entity in schema.entities}
+    ordered = sorted(new, key=lambda name: (name not in keys, -int(new[name].sum())))
+    for name in [name for name in ordered if new[name].any()][:MOST_COLUMNS]:
+        yield _part(seen, measure, step, f"{keys.get(name, name)}: unseen by the new model", new[name])
+    before = np.logical_or.reduce(list(unseen.get("current", {}).values()) or [np.zeros(len(shown), bool)])
+    if (learned := before & ~anywhere).any():
+        yield _part(seen, measure, step, "unseen by the current model alone", learned)
+
+
+def _categories(bundle: Bundle) -> list[str]:
+    return bundle.schema.names("categorical")
+
+
+def _unseen(bundle: Bundle, column: Any, shown: Any) -> np.ndarray:
+    """Which rows hold a value that a bundle has no id for, bool [N]; a null is none."""
+    vocabulary = bundle.preprocessor.vocabularies[column.name]
+    found = engine_of(column).to_host(vocabulary.layout.is_unseen(vocabulary.encode(column)))
+    return np.asarray(found, bool) & ~shown.isna().to_numpy(bool)
+
+
+def _part(seen: Seen, measure: Measure, step: int, text: str, rows: np.ndarray) -> Part:
+    found = {name: float(values[1]) for name, values in by_group(measure, rows.astype("int64"), 2).items()}
+    areas = {"candidate": float("nan"), "current": float("nan")}
+    for role in areas if measure.name == "log loss" else ():
+        if role in seen.predicted:
+            scores, window = seen.predicted[role][0]
+            if scores.dim() == 1:
+                chosen = torch.from_numpy(rows)
+                weight = None if window.weight is None else window.weight[::step][chosen]
+                heavy = bool(chosen.any()) if weight is None else bool((weight > 0).any())
+                if heavy:
+                    areas[role] = float(roc_auc(scores[::step][chosen], window.labels[::step][chosen], weight))
+    noise, gain = TWO_SIDED * found["error"], 0.0 - found["worse"]
+    share = float(rows.mean()) if len(rows) else 0.0
+    means = found["candidate"], found["current"]
+    return Part(text, int(rows.sum()), share, *means, gain, noise, areas["candidate"], areas["current"])
+
+
+def table_health(bundle: Bundle, training: Path) -> Iterator[TableHealth]:
+    """A row a table of a column. training: the run's folder of that name, which may be missing."""
+    trained: dict[str, Tensor] = {}
+    if (training / TENSORS).is_file():
+        with safe_open(training / TENSORS, "pt") as file:
+            mark = f"{TRAINED}{SEPARATOR}"
+            kept = [name for name in file.keys() if name.startswith(mark)]  # noqa: SIM118, it is no dict
+            trained = {name.removeprefix(mark): file.get_tensor(name).bool() for name in kept}
+    names = [column.name for column in bundle.preprocessor.tensor_schema.ids]
+    for module in bundle.model.modules():
+        if not isinstance(module, EmbeddingTables):
+            continue
+        for table, place in zip(module.weights, module.columns, strict=True):
+            if place is None:
+                continue
+            vocabulary = bundle.preprocessor.vocabularies[names[place]]
+            rows = table.detach()[vocabulary.layout.first :]
+            norms = rows.float().norm(dim=1)
+            sound = norms[norms.isfinite()]
+            seen = trained.get(names[place])
+            never = None if seen is None else int((~seen[vocabulary.layout.first :]).sum())
+            middle, largest = (float(sound.median()), float(sound.max())) if len(sound) else (float("nan"),) * 2
+            yield TableHealth(names[place], table.shape[1], len(rows), never, middle, largest, len(norms) - len(sound))
