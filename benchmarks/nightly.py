@@ -390,7 +390,10 @@ def kills(folder: Path, number: int, stops: int, rows: int, seed: int) -> dict[s
     for day in range(1, 5):
         site.path(day).write_bytes(site.make(day))
     assert run(["contract", "--config", str(site.config)], site.log).code == 0, site.log.read_text()
-    overrides = ("nightly.tolerance=1", "nightly.reference_tolerance=1", "nightly.max_skill_drop=10")
+    overrides = (
+        "nightly.tolerance=1", "nightly.reference_tolerance=1", "nightly.max_skill_drop=10",
+        "nightly.min_window_rows=100",
+    )  # fmt: skip
     for day in (5, 6):
         site.path(day).write_bytes(site.make(day))
         ended = site.nightly(*overrides)
