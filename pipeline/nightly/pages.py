@@ -565,8 +565,9 @@ def history_charts(nights: Sequence[Mapping[str, Any]]) -> list[Chart]:
     def series(read: Callable[[Mapping[str, Any]], Any]) -> list[float]:
         return [_number(read(item)) for item in nights]
 
+    of_metric = [item if item.get("metric") == metric else {} for item in nights]
     quality = {
-        text: series(lambda item, key=key: item.get(key) if item.get("metric") == metric else None)
+        text: [_number(item.get(key)) for item in of_metric]
         for text, key in (("current model", "current"), ("new model", "candidate"))
     }
     rows = {

@@ -158,7 +158,7 @@ def gain_bars(gains: Sequence[Gain]) -> list[dict[str, Any]]:
                 for item in gains
                 if item.metric == metric
                 for end in (item.gain, item.low, item.high, item.tolerated)
-                if is_finite(end)
+                if end is not None and is_finite(end)
             ),
             default=0.0,
         )
@@ -169,7 +169,7 @@ def gain_bars(gains: Sequence[Gain]) -> list[dict[str, Any]]:
         widest = 1.1 * ends[item.metric] or 1.0
         low, high = (item.gain if end is None else end for end in (item.low, item.high))
         places = {"low": low, "place": item.gain, "high": high}
-        bar = {name: round(50 + 50 * value / widest, 2) for name, value in places.items()}
+        bar: dict[str, Any] = {name: round(50 + 50 * value / widest, 2) for name, value in places.items()}
         tolerated = None if item.tolerated is None else round(50 - 50 * item.tolerated / widest, 2)
         found.append(
             bar

@@ -532,7 +532,7 @@ def test_a_warm_night_is_refused_for_other_classes_and_a_cold_one_by_choice_give
     assert "train.changed=cold" in night["decision"]
     assert run_nightly(config, [*warm, "train.changed=cold"]) == REFUSED
     night = json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])
-    assert (night["start"]["how"], "'d'" in night["start"]["why"]) == ("cold", True)
+    assert (night["start"]["how"], "'d'" in night["start"]["why"]) == ("anew", True)
     assert f"gigabatch promote {night['run']} makes the new model current" in night["decision"]
     assert main(["promote", night["run"], "--config", str(config)]) == 0
     pd.concat([new, kinds_of(2)]).to_csv(path, index=False)
