@@ -42,7 +42,7 @@ def frame_row_bytes(frame: Any) -> RowBytes:
     """
     if not len(frame):
         return RowBytes(0.0)
-    sizes = {name: int(frame[name].memory_usage(index=False, deep=True)) / len(frame) for name in frame.columns}
+    sizes = {name: int(frame[name].memory_usage(index=False)) / len(frame) for name in frame.columns}
     texts = [size for name, size in sizes.items() if str(frame[name].dtype) in ("object", "str", "string")]
     return RowBytes(sum(sizes.values()), max(texts, default=0.0))
 

@@ -24,7 +24,7 @@ def steps_in(path):
         if isinstance(item, ast.ClassDef) and not item.name.startswith("_"):
             bases = [base.id for base in item.bases if isinstance(base, ast.Name)]
             hidden = any(ast.unparse(line) == "is_step = False" for line in item.body)
-            if any(base.endswith("Operator") for base in bases) and not hidden:
+            if any(base.endswith("Operator") or base == "LooksBack" for base in bases) and not hidden:
                 found.append(item.name)
     return found
 
