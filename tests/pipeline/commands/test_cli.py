@@ -24,7 +24,7 @@ LINES = {  # every command with its options and arguments: users' scripts and sc
     "evaluate": f"{RUN} --run --split --out {OUTPUT}",
     "score": f"{RUN} --run --split --input --out {OUTPUT}",
     "export": f"{RUN} --run --formats --out {OUTPUT}",
-    "nightly": f"{RUN} {OUTPUT}",
+    "nightly": f"{RUN} --dry-run --json {OUTPUT}",
     "update": f"{RUN} --data --run --preprocessor --refresh-scales {OUTPUT}",
     "contract": "--config key=value --out --force --check --accept --verbose -v --quiet -q",
     "runs": f"{RUN} {OUTPUT}",
