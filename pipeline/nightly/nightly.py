@@ -499,7 +499,10 @@ def _export(config: RunConfig, candidate: Run) -> None:
 
 
 def _tidy(night: Night) -> None:
-    """Remove what `nightly.keep` does not keep, of this configuration's own."""
+    """Remove what `nightly.keep` does not keep, of this configuration's own; nothing after a night that ended before any
+    work, which would find rows that the contract's check has just parsed unused."""
+    if "features" not in night.steps:
+        return
     keep, config, home = night.config.nightly.keep, night.config, night.home
     keep_champions(home, config.nightly.reference_nights)
     leases = _named_starts(config)  # held while others are removed

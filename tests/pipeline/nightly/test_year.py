@@ -342,6 +342,16 @@ def test_nights_leave_a_bounded_disk_and_never_lose_what_is_needed(finished):
     assert finished.hidden() == []
 
 
+def test_a_night_that_ends_before_any_work_removes_nothing(finished):
+    few = ["nightly.keep.artifacts=1", "nightly.keep.runs=1"]
+    finished.train("seed=5", "train.epochs=1")
+    there = finished.artifacts("train")
+    assert run_nightly(finished.config, [*few, "nightly.notify.webhook=env:GIGABATCH_NOWHERE"]) == FAILED
+    assert finished.artifacts("train") == there
+    run_nightly(finished.config, few)
+    assert len(finished.artifacts("train")) < len(there)
+
+
 def test_young_runs_stay_and_those_of_other_names_are_not_touched(tmp_path):
     for name, age in (("a", 10), ("b", 5), ("c", 0)):
         for home in ("x", "y"):
