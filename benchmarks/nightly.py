@@ -117,7 +117,7 @@ def told(work: Callable[[], Any], folder: Path) -> Any:
     process = os.fork()
     if not process:
         try:
-            path.write_text(json.dumps(work()))
+            path.write_text(json.dumps(work(), allow_nan=False))
         except BaseException as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         finally:
@@ -148,7 +148,7 @@ class Site:
             "nightly": {"start": "warm", "metric": "auc", "tolerance": 0.015, "reference_tolerance": 0.02,
                         "num_bootstrap": 100},
         }  # fmt: skip
-        self.config.write_text(json.dumps(settings, indent=1))  # JSON is YAML
+        self.config.write_text(json.dumps(settings, indent=1, allow_nan=False))  # JSON is YAML
 
     def path(self, day: int) -> Path:
         return self.raw / f"day-{day:03d}.csv"

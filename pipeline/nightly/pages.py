@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import logging
 import os
 import re
@@ -47,6 +46,7 @@ from gigabatch.pipeline.store.files import (
     atomic_write,
     fsync_file,
     fsync_folder,
+    json_text,
     refusals_named,
 )
 from gigabatch.pipeline.store.keys import text_checksum
@@ -146,7 +146,7 @@ def write_night(home: Path, entry: Mapping[str, Any], material: Material) -> Pat
 def mark_of(entry: Mapping[str, Any]) -> str:
     """What a page has in its head to tell which line it is of: two lines may have one second."""
     told = [str(entry.get(key)) for key in ("at", "exit_code", "run", "decision")]
-    return f"{told[0]} {text_checksum(json.dumps(told))}"
+    return f"{told[0]} {text_checksum(json_text(told))}"
 
 
 def pages_of(folder: Path) -> dict[str, str]:

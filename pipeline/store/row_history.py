@@ -106,7 +106,7 @@ class RowHistory:
         found = []
         for path, checksum in zip(paths, input_checksums(paths, self.store.root).values(), strict=True):
             rows = sorted({int(place) for place in self.without.get(same_file(path), ())})
-            found.append(checksum + (ROWS_OUT + text_checksum(json.dumps(rows)) if rows else ""))
+            found.append(checksum + (ROWS_OUT + text_checksum(json.dumps(rows, allow_nan=False)) if rows else ""))
         return found
 
     def _candidates(self) -> list[tuple[Path, dict[str, Any]]]:
