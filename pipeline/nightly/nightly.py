@@ -499,8 +499,10 @@ def _export(config: RunConfig, candidate: Run) -> None:
 
 
 def _tidy(night: Night) -> None:
-    """Remove what `nightly.keep` does not keep, of this configuration's own; nothing after a night that ended before any
-    work, which would find rows that the contract's check has just parsed unused."""
+    """Remove what `nightly.keep` does not keep, of this configuration's own.
+
+    Nothing after a night that ended before any work, for which rows that the check has just parsed are unused.
+    """
     if "features" not in night.steps:
         return
     keep, config, home = night.config.nightly.keep, night.config, night.home
