@@ -110,19 +110,23 @@ def run(arguments: Sequence[str], log: Path, **options: Any) -> Ended:
 
 
 def told(work: Callable[[], Any], folder: Path) -> Any:
-    """What `work` returns, as JSON, from a process of its own, so that this one stays small."""
+    """What `work` returns, as JSON, from a process of its own, so that this one stays small; `RuntimeError` where it
+    fails there, which has been printed."""
     path = folder / "told.json"
     path.unlink(missing_ok=True)
     sys.stdout.flush()
     process = os.fork()
     if not process:
+        code = 1
         try:
             path.write_text(json.dumps(work(), allow_nan=False))
+            code = 0
         except BaseException as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         finally:
-            os._exit(0)
-    os.waitpid(process, 0)
+            os._exit(code)
+    if os.waitpid(process, 0)[1]:
+        raise RuntimeError("a measurement failed in a process of its own")
     return json.loads(path.read_text())
 
 
@@ -313,7 +317,7 @@ class Nights:
         trained = features.train()
         runs = {"warm": site.current(), "cold": trained.path, "first": self.first}
         bundles = {name: load_bundle(path / "model") for name, path in runs.items() if path is not None}
-        frame = window_rows(features, bundles)
+        frame = window_rows(features, {name: bundle.info["trained_until"] for name, bundle in bundles.items()})
         scores = {name: bundle.predict(frame)["target"] for name, bundle in bundles.items()}
         return {name: float(roc_auc_score(frame["target"], values)) for name, values in scores.items()}
 
