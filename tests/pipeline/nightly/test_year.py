@@ -382,7 +382,7 @@ def test_what_the_configuration_starts_from_stays_on_the_disk(tmp_path):
         preprocess={"from": str(artifacts / "encode" / "c" / "preprocessor")},
         nightly={"keep": {"runs": 1, "artifacts": 1}},
     )  # fmt: skip
-    nightly._tidy(nightly.Night(config, runs))
+    nightly._tidy(nightly.Night(config, runs, steps={"features": {}}))
     assert sorted(path.name for path in runs.iterdir() if not path.name.startswith(".")) == ["a", "d"]
     assert sorted(path.name for path in (artifacts / "encode").iterdir()) == ["a", "c"]
 
