@@ -34,6 +34,7 @@ from gigabatch.pipeline.embedding.embed import embed
 from gigabatch.pipeline.embedding.embed_write import EmbedSettings
 from gigabatch.pipeline.evaluation.evaluate import choose_metric
 from gigabatch.pipeline.export.export import export_bundle
+from gigabatch.pipeline.nightly.codes import DECIDED, DRIFTED, FAILED, KEPT, PROMOTED, REFUSED
 from gigabatch.pipeline.nightly.comparison import MORE_IS_BETTER, Comparison, Judged, Other, compare
 from gigabatch.pipeline.nightly.notify import notify, require_notice
 from gigabatch.pipeline.nightly.pages import LAST, Material, write_night
@@ -59,7 +60,6 @@ from gigabatch.pipeline.tracking import tell_champion
 from gigabatch.pipeline.training.window import NothingNew
 
 log = logging.getLogger(__name__)
-PROMOTED, KEPT, REFUSED, DRIFTED, FAILED = 0, 10, 20, 30, 40
 MOST_NAMES = 5  # of files, in a sentence
 NUMBERED = "The current model would be judged on them."
 PENDING = "nightly.pending.json"  # what a night is about to do, between its promotion and its line
@@ -174,7 +174,7 @@ def _recorded(night: Night) -> int:
 
 def _finish(night: Night, outcome: Outcome) -> None:
     """After the line, so that a night that is killed between them is told too often rather than never."""
-    if outcome.code in (PROMOTED, KEPT) or outcome.told:
+    if outcome.code in DECIDED or outcome.told:
         finish(night.config, stay_cold=outcome.code != PROMOTED)
     settle(night.home)
 

@@ -18,16 +18,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gigabatch.pipeline.config.config import ConfigError, NotifySettings
+from gigabatch.pipeline.nightly.codes import DRIFTED, FAILED, KEPT, PROMOTED, REFUSED
 from gigabatch.pipeline.store.files import json_text
 
 log = logging.getLogger(__name__)
-KINDS = {0: "promoted", 10: "kept", 20: "refused", 30: "refused", 40: "failed"}
+KINDS = {PROMOTED: "promoted", KEPT: "kept", REFUSED: "refused", DRIFTED: "refused", FAILED: "failed"}
 PAUSE_S = 2.0  # before a webhook is called again, and twice that before the next time
 FROM_ENVIRONMENT = "env:"
 
 
 def require_notice(settings: NotifySettings) -> None:
-    """Raise `ConfigError` before any work where a notice could not be given: no such variable, no such command."""
+    """Raise `ConfigError` before any work where the webhook has no address: no such variable, no http or https URL."""
     if settings.webhook is not None:
         webhook_address(settings.webhook)
 

@@ -31,6 +31,7 @@ from gigabatch.pipeline.contract.decide import Decision
 from gigabatch.pipeline.contract.drift import LEVELS, Drift
 from gigabatch.pipeline.contract.state import FileEntry, read_state
 from gigabatch.pipeline.display import about_seconds, is_number
+from gigabatch.pipeline.nightly.codes import DRIFTED, FAILED, KEPT, PROMOTED, REFUSED
 from gigabatch.pipeline.nightly.comparison import MORE_IS_BETTER, Seen
 from gigabatch.pipeline.nightly.findings import MIN_ROWS, Findings, findings
 from gigabatch.pipeline.nightly.start import AS_CONFIGURED
@@ -63,11 +64,11 @@ HEAD = 1000  # bytes of a page, in which stands whose it is
 ROLES = {"current": "current model", "candidate": "new model", "reference": "reference"}  # in order of their colours
 # By exit code: a letter for the row of nights, a word, and whether it is good; what else there is was a failure.
 KINDS: dict[Any, tuple[str, str, bool | None]] = {
-    0: ("P", "promoted", True),
-    10: ("K", "kept", None),
-    20: ("R", "data refused", False),
-    30: ("D", "drift refused", False),
-    40: ("F", "failed", False),
+    PROMOTED: ("P", "promoted", True),
+    KEPT: ("K", "kept", None),
+    REFUSED: ("R", "data refused", False),
+    DRIFTED: ("D", "drift refused", False),
+    FAILED: ("F", "failed", False),
     130: ("S", "stopped", False),
     143: ("S", "stopped", False),
 }

@@ -20,11 +20,10 @@ from gigabatch.pipeline.config.config import RunConfig, load_config
 from gigabatch.pipeline.contract.check import FileReport
 from gigabatch.pipeline.contract.decide import Decision, check_new, decide
 from gigabatch.pipeline.display import render_table
+from gigabatch.pipeline.nightly.codes import FAILED, REFUSED
 from gigabatch.pipeline.nightly.comparison import cannot_be_judged, changed_since, window_rows
 from gigabatch.pipeline.nightly.nightly import (
-    FAILED,
     PENDING,
-    REFUSED,
     other_model,
     refused_by,
     require_later_rows,

@@ -11,13 +11,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+from gigabatch.pipeline.nightly.codes import DECIDED
 from gigabatch.pipeline.runs.pointers import read_pointers
 from gigabatch.pipeline.runs.record import read_records
 from gigabatch.pipeline.store.files import atomic_symlink
 
 CHAMPIONS = ".champions"
 LONGEST_NAME = 255  # bytes of a file's name, of Linux
-DECIDED = (0, 10)  # exit codes of the nights that count: promoted and kept
 
 
 def champions(home: Path, nights: int) -> list[str]:

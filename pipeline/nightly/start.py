@@ -13,7 +13,7 @@ from gigabatch.features.schema import Schema
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.config.config import RunConfig, WindowSettings
 from gigabatch.pipeline.evaluation.labels import changed_labels
-from gigabatch.pipeline.nightly.reference import DECIDED
+from gigabatch.pipeline.nightly.codes import DECIDED
 from gigabatch.pipeline.runs.find import home_of
 from gigabatch.pipeline.runs.record import read_records
 from gigabatch.pipeline.stages.run import Run

@@ -68,8 +68,7 @@ from gigabatch.pipeline.stages.encode import (
 from gigabatch.pipeline.stages.handover import HandedOver, hands_over_here, write_behind
 from gigabatch.pipeline.stages.part_rows import rows_of_part_here
 from gigabatch.pipeline.stages.run import SPLITS, EvaluationData, Run, RunData, write_run
-from gigabatch.pipeline.stages.start import Start as EncodeStart
-from gigabatch.pipeline.stages.start import find_start, require_lasting_values, start_of_manifest
+from gigabatch.pipeline.stages.start import Start, find_start, require_lasting_values, start_of_manifest
 from gigabatch.pipeline.store.artifacts import (
     Artifact,
     ArtifactStore,
@@ -254,7 +253,7 @@ class Pipeline:
         return rows_of_part_here(self.config, self.engine, self.device, row)
 
     @cached_property
-    def start(self) -> EncodeStart | None:
+    def start(self) -> Start | None:
         """What the encode stage starts from, found once: later steps of `current` change nothing here."""
         return find_start(self.config, self.engine)
 

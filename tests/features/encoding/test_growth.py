@@ -21,6 +21,7 @@ from gigabatch.features.refit.churn import Churn
 from gigabatch.features.schema import Column, Schema, Target
 from tests.examples import THOROUGH
 from tests.features.encoding.saved_6f82fd3 import make as old
+from tests.features.encoding.test_preprocessor_update import NEW, OLD, SCHEMA, fitted, table
 from tests.features.importers.test_import_fastai import without_indicators, written
 from tests.features.importers.test_import_nvtabular import typical
 from tests.features.partitioned import cut
@@ -30,27 +31,6 @@ NIGHTS = 60
 X = Column("x", "continuous", "float32")
 WORD = Schema((Column("c", "categorical", "string"), X), ())
 NUMBER = Schema((Column("c", "categorical", "int64"), X), ())
-SCHEMA = Schema(
-    (
-        Column("word", "categorical", "string"),
-        Column("number", "categorical", "int64"),
-        X,
-        Column("y", "target", "float32"),
-    ),
-    (Target("y", "binary"),),
-)
-OLD = [("a", 1, 1.0), ("a", 2, 3.0), ("b", 2, None), (None, 2, 5.0)]
-NEW = [("c", 2, 7.0), ("a", None, 9.0), ("c", 9, 11.0), ("e", 2, 13.0)]
-
-
-def table(rows):
-    frame = pd.DataFrame(rows, columns=["word", "number", "x"])
-    frame = frame.astype({"word": "str", "number": "Int64", "x": "float32"})
-    return frame.assign(y=np.zeros(len(frame), "float32"))
-
-
-def fitted(rows=OLD, **chosen):
-    return Preprocessor(SCHEMA, PreprocessorSettings(**chosen)).fit([table(rows)])
 
 
 def files(folder):
