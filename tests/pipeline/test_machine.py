@@ -26,13 +26,12 @@ def outer(x):
 
 @pytest.fixture
 def listeners():
-    """Those that this test adds, of a process in which nobody has listened yet."""
-    registered = event._registered["numba:compile"]
-    before = list(registered)
+    """Those that this test adds, of a process in which nobody else listens."""
+    before = list(event._registered["numba:compile"])
+    event._registered["numba:compile"].clear()  # a listener of an earlier test would tell, too
     machine.tell_of_compilation.cache_clear()
-    yield lambda: [listener for listener in registered if listener not in before]
-    for listener in [listener for listener in registered if listener not in before]:
-        event.unregister("numba:compile", listener)
+    yield lambda: list(event._registered["numba:compile"])
+    event._registered["numba:compile"][:] = before
     machine.tell_of_compilation.cache_clear()
 
 
