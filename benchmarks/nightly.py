@@ -349,7 +349,7 @@ class Nights:
             for how, nights in found.items():
                 with placed(self.folder / "last", site.folder):
                     shutil.copy(done / "raw" / site.path(day).name, site.path(day))
-                    ended = site.nightly(f"nightly.start={how}", tree=site.tree or ROOT)
+                    ended = site.nightly(f"nightly.start={how}", "nightly.cold_every=null", tree=site.tree or ROOT)
                     line = site.lines()[-1]
                     assert ended.code in (PROMOTED, KEPT), line["decision"]
                     steps = {name: step["cpu_seconds"] for name, step in line["steps"].items()}
