@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from gigabatch.models.errors import ModelError, require, require_known
 from gigabatch.models.kernels.row_update.rules import TRUST_FLOOR, bias_corrections, trust_ratio
+from gigabatch.models.optimizers.eager import EagerOptimizer
 from gigabatch.models.optimizers.param_groups import linear_tables, split_parameters
 
 SMALL_ELEMENTS = 1 << 16  # a larger parameter is a vector of its own: its copies would cost more than they save
@@ -23,7 +23,7 @@ State = dict[str, Tensor]
 Group = dict[str, Any]
 
 
-class Lamb(Optimizer):
+class Lamb(EagerOptimizer):
     """LAMB with bias correction, decoupled weight decay inside the ratio, and a norm of weights that is bounded below.
 
     With g the gradient, after the optional clipping, and t the number of steps so far:

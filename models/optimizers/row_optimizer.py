@@ -15,13 +15,14 @@ from gigabatch.models.errors import ModelError, require
 from gigabatch.models.kernels import kernel
 from gigabatch.models.kernels.row_update.rules import TRUST_FLOOR, RowRule, State, check_rule
 from gigabatch.models.layers.embeddings import EmbeddingTables
+from gigabatch.models.optimizers.eager import EagerOptimizer
 
 Group = dict[str, Any]
 NUMBERS = count()
 RULE_SETTINGS = tuple(field.name for field in fields(RowRule) if field.name not in ("lr", "beta1", "beta2"))
 
 
-class RowOptimizer(Optimizer):
+class RowOptimizer(EagerOptimizer):
     """Moves the rows that the batches since the last step touched; `models/kernels/row_update/rules.py` has the
     equations.
 

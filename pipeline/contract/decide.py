@@ -54,6 +54,7 @@ from gigabatch.pipeline.store.parsed_files import ParsedFiles
 
 log = logging.getLogger(__name__)
 CONTRACT, LOCK, QUARANTINE, STAGE = "contract.yaml", "files.lock", "quarantine", "accepted"
+LATE = "files of kind "  # how the warning begins
 STATISTICS_FORMAT = "1"  # of the artifacts of `STAGE`; they are made again where it is another
 
 
@@ -319,7 +320,7 @@ def _still_so(state: FilesState, files: Mapping[str, FileEntry]) -> dict[str, li
     return told | {
         "accepted": [*told["accepted"], *taken],
         "quarantined": [name for name in told["quarantined"] if name not in taken],
-        "warnings": [text for text in told["warnings"] if text not in reasons],
+        "warnings": [text for text in told["warnings"] if text not in reasons and not is_late(text)],
     }
 
 
@@ -556,10 +557,15 @@ def _late(contract: Contract | None, state: FilesState, now: float | None) -> li
         age = moment - max(lasts) * unit_seconds(terms.unit)
         if age > terms.freshness:
             told.append(
-                f"files of kind {name!r} are late: the newest row is of {shown(max(lasts), terms.unit)}, "
+                f"{LATE}{name!r} are late: the newest row is of {shown(max(lasts), terms.unit)}, "
                 f"{age / 3600:.1f} hours ago; the bound is {terms.freshness / 3600:.1f} hours."
             )
     return told
+
+
+def is_late(warning: str) -> bool:
+    """Whether a warning is that files are late: it holds of a moment, and each night says anew whether it is so."""
+    return warning.startswith(LATE)
 
 
 def _write_quarantined_rows(home: Path, report: FileReport) -> None:

@@ -243,14 +243,15 @@ def leak_warnings(train: PackedTable) -> list[str]:
     table = PackedTable(train.words[spread_rows(train, LEAK_ROWS)].cpu(), train.schema)
     batch = table.unpack(table.words)
     names = [column.name for column in table.schema.ids] + list(table.schema.floats)
-    codes = [batch.ids[:, i].numpy() for i in range(len(table.schema.ids))]
+    codes = [np.unique(batch.ids[:, i].numpy(), return_inverse=True)[1] for i in range(len(table.schema.ids))]
     codes += [_binned(values) for values in batch.floats.numpy().T]
     floats = [None] * len(table.schema.ids) + [values.astype(np.float64) for values in batch.floats.numpy().T]
+    side = (hashed(len(table)) & 1).numpy().astype(np.int64)
     found = []
     for place, target in enumerate(table.schema.targets):
         labels = batch.targets[place].numpy()
         for name, code, values in zip(names, codes, floats, strict=True):
-            value = _alone(target, code, values, labels)
+            value = _alone(target, 2 * code + side, values, labels)
             metric, bound = ("R²", LEAK_R2) if target.task == "regression" else ("AUC", LEAK_AUC)
             if value is not None and value > bound:
                 found.append(
@@ -266,33 +267,39 @@ def _binned(values: np.ndarray) -> np.ndarray:
     return np.searchsorted(edges, values, side="right")
 
 
-def _alone(target: Target, code: np.ndarray, values: np.ndarray | None, labels: np.ndarray) -> float | None:
-    """AUC or R² of the labels by the codes (those of a float's `values`) alone; None where too few rows tell."""
+def _alone(target: Target, cell: np.ndarray, values: np.ndarray | None, labels: np.ndarray) -> float | None:
+    """AUC or R² of the labels by the codes (those of a float's `values`) alone; None where too few rows tell.
+
+    cell: twice the code of each row, and one more in the second half.
+    """
     if target.task == "regression":
         centred = labels.astype(np.float64) - labels.astype(np.float64).mean()
         total = float((centred**2).sum())
         if len(labels) < LEAK_FEWEST or total == 0:
             return None
-        explained = 1 - float(((centred - _means_of_the_other_half(code, centred)) ** 2).sum()) / total
+        explained = 1 - float(((centred - _means_of_the_other_half(cell, centred)[cell]) ** 2).sum()) / total
         if values is None or values.min() == values.max():
             return explained
         return max(explained, float(np.corrcoef(values, centred)[0, 1] ** 2))
     found = []
     for number in range(target.num_outputs) if target.task == "multiclass" else [1]:
         own = (labels == number).astype(np.float64)
-        if LEAK_FEWEST <= own.sum() <= len(own) - LEAK_FEWEST:
-            found.append(float(roc_auc(torch.from_numpy(_means_of_the_other_half(code, own)), torch.from_numpy(own))))
+        if LEAK_FEWEST <= own.sum() <= len(own) - LEAK_FEWEST:  # rows of a cell share a score, so cells are enough
+            scores, rows = (torch.from_numpy(found) for found in (_means_of_the_other_half(cell, own), _sums(cell)))
+            hits = torch.from_numpy(_sums(cell, own))
+            twice, ones = torch.cat([scores, scores]), torch.cat([torch.ones_like(hits), torch.zeros_like(hits)])
+            found.append(float(roc_auc(twice, ones, torch.cat([hits, rows - hits]))))
     return float(np.mean(found)) if found else None
 
 
-def _means_of_the_other_half(code: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """For each row the mean value of its code among the rows of the other half, drawn to the mean of all as by one row
+def _sums(cell: np.ndarray, values: np.ndarray | None = None) -> np.ndarray:
+    """Sums by cell, or how many rows it has: float64, an even number of them."""
+    return np.bincount(cell, values, minlength=2 * (int(cell.max()) // 2 + 1)).astype(np.float64)
+
+
+def _means_of_the_other_half(cell: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """For each cell the mean value of its code among the rows of the other half, drawn to the mean of all as by one row
     of it. A hash says to which half a row belongs: rows in turn would be all positives where these stand in turn."""
-    code, out = np.unique(code, return_inverse=True)[1], np.empty(len(values))
-    side = (hashed(len(values)) & 1).numpy().astype(bool)
-    for half in (side, ~side):
-        others = ~half
-        count = np.bincount(code[others], minlength=code.max() + 1)
-        total = np.bincount(code[others], values[others], minlength=code.max() + 1)
-        out[half] = ((total + values[others].mean()) / (count + 1))[code[half]]
-    return out
+    count, total = _sums(cell).reshape(-1, 2), _sums(cell, values).reshape(-1, 2)
+    means = np.array([values[cell & 1 == half].mean() for half in (0, 1)])
+    return np.ascontiguousarray(((total + means) / (count + 1))[:, ::-1]).reshape(-1)

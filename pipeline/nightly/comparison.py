@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Target
-from gigabatch.models.metrics.pointwise import log_loss, multiclass_log_loss, rmse, roc_auc
+from gigabatch.models.metrics.pointwise import RocAucByWeight, log_loss, multiclass_log_loss, rmse, roc_auc
 from gigabatch.models.metrics.ranking import RankedGroups
 from gigabatch.pipeline.bundle import Bundle
 from gigabatch.pipeline.config.config import ConfigError, NightlySettings
@@ -495,11 +496,16 @@ def _gains_of_rows(
     labels, old, new, own = (values[used] for values in (window.labels, current, candidate, window.mass))
     strata = [labels == 1, labels != 1] if name == "AUC" else [torch.ones(len(labels), dtype=torch.bool)]
     strata = [stratum.nonzero()[:, 0] for stratum in strata]
+    measures = [
+        RocAucByWeight(scores, labels) if name == "AUC" else partial(_pointwise, name, scores, labels)
+        for scores in (new, old)
+    ]
     gains = []
     for _ in range(rounds):
         drawn = [rows[torch.randint(len(rows), (len(rows),), generator=generator)] for rows in strata]
         weight = own * torch.cat(drawn).bincount(minlength=len(labels))
-        gains.append(_pointwise(name, new, labels, weight) - _pointwise(name, old, labels, weight))
+        after, before = (float(measure(weight)) for measure in measures)
+        gains.append(after - before)
     return torch.tensor(gains, dtype=torch.float64)
 
 

@@ -15,10 +15,11 @@ import json
 import logging
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from gigabatch.features.recipes import recipe_class
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.config.config import ConfigError, NightlySettings, RunConfig, load_config
-from gigabatch.pipeline.contract.decide import Decision, check_new, decide, finish
+from gigabatch.pipeline.contract.decide import Decision, check_new, decide, finish, is_late
 from gigabatch.pipeline.contract.state import obey
 from gigabatch.pipeline.display import render_table
 from gigabatch.pipeline.embedding.embed import embed
@@ -36,6 +37,7 @@ from gigabatch.pipeline.evaluation.evaluate import choose_metric
 from gigabatch.pipeline.export.export import export_bundle
 from gigabatch.pipeline.nightly.codes import DECIDED, DRIFTED, FAILED, KEPT, PROMOTED, REFUSED
 from gigabatch.pipeline.nightly.comparison import MORE_IS_BETTER, Comparison, Judged, Other, compare
+from gigabatch.pipeline.nightly.manifest import keep_newest, write_manifest
 from gigabatch.pipeline.nightly.notify import notify, require_notice
 from gigabatch.pipeline.nightly.pages import LAST, Material, write_night
 from gigabatch.pipeline.nightly.reference import keep_champions, reference_of
@@ -44,7 +46,7 @@ from gigabatch.pipeline.nightly.times import refuse_future
 from gigabatch.pipeline.runs.find import home_of, run_link
 from gigabatch.pipeline.runs.pointers import RunError, current_run, read_pointers, require_links
 from gigabatch.pipeline.runs.promote import block_of, promote
-from gigabatch.pipeline.runs.record import append_record, now, read_records
+from gigabatch.pipeline.runs.record import append_record, newest_records, now
 from gigabatch.pipeline.runs.verify import weights_of
 from gigabatch.pipeline.stages.run import Run, environment
 from gigabatch.pipeline.stages.stages import Features, Pipeline
@@ -62,6 +64,7 @@ from gigabatch.pipeline.training.window import NothingNew
 log = logging.getLogger(__name__)
 MOST_NAMES = 5  # of files, in a sentence
 NUMBERED = "The current model would be judged on them."
+SETTLED_AMONG = 1000  # lines, the newest, among which that of a night that was killed would be
 PENDING = "nightly.pending.json"  # what a night is about to do, between its promotion and its line
 
 
@@ -85,6 +88,9 @@ class Night:
     steps: seconds of each step that was begun, `cpu_seconds` of all threads of this process in it, and whether a
     stage's artifact was there already and how large it is.
     material: of its page.
+
+    The line also tells the CPU seconds of the whole `process` until then; what they are beyond the steps' was spent on
+    imports and on reading the configuration.
     """
 
     config: RunConfig
@@ -106,7 +112,8 @@ class Night:
     def line(self) -> dict[str, Any]:
         current = read_pointers(self.home).current
         champion = current.name if current is not None and current.parent == self.home.resolve() else None
-        return {**self.told, "champion": champion, "steps": self.steps}
+        used = {"cpu_seconds": round(time.process_time(), 3)}
+        return {**self.told, "champion": champion, "steps": self.steps, "process": used}
 
 
 def run_nightly(config: str | Path, overrides: Sequence[str] = ()) -> int:
@@ -116,59 +123,58 @@ def run_nightly(config: str | Path, overrides: Sequence[str] = ()) -> int:
     `ConfigError` where there is no configuration that could say where a night's line belongs.
     """
     loaded = load_config(config, overrides)
-    home = home_of(loaded)
+    night = Night(loaded, home_of(loaded), material=Material(loaded.nightly))
     try:
-        with folder_lock(home / "nightly.lock"):
-            return _recorded(Night(loaded, home, material=Material(loaded.nightly)))
+        with folder_lock(night.home / "nightly.lock"):
+            return _recorded(night)
     except ArtifactError as error:
-        text = f"Failed: {error}"
-        moment = append_record(home, "nightly", FAILED, text, None)
-        entry = {"exit_code": FAILED, "decision": text, "run": None}
-        notify(loaded.nightly.notify, entry)
-        _page(home, {"at": moment, **entry}, Material(loaded.nightly))
-        print(text)
-        return FAILED
+        return _end(night, Outcome(FAILED, f"Failed: {error}"))
 
 
 def _recorded(night: Night) -> int:
-    """One line a night, whatever it came to; report and retention afterwards, which change nothing of that."""
-    home = night.home
+    """The night and its end, whatever it came to."""
     try:
-        if settle(home):
+        if settle(night.home):
             finish(night.config)
         outcome = _night(night)
     except (Exception, KeyboardInterrupt) as error:
         if number := stopped_by(error):
-            entry = {"exit_code": 128 + number, "decision": stopped_text(number), "run": None}
-            moment = append_record(home, "nightly", 128 + number, stopped_text(number), None, **_told(night))
-            notify(night.config.nightly.notify, entry | _told(night))
-            try:
-                known = replace(night.material, encoded=None)  # for which it would wait
-                _page(home, {"at": moment, **entry, **_told(night)}, known)
-            except KeyboardInterrupt:  # a second signal; the line is written
-                log.warning("the night's page was not written")
+            night.material = replace(night.material, encoded=None)  # for which its page would wait
+            with suppress(Stopped):  # by a second signal
+                _end(night, Outcome(128 + number, stopped_text(number)))
             raise Stopped(number, recorded=True) from error
         if not isinstance(error, ValueError):
             log.exception("nightly")
         outcome = Outcome(FAILED, f"Failed: {error}")
-    run = outcome.candidate.path.name if outcome.candidate else None
+    return _end(night, outcome, held=True)
+
+
+def _end(night: Night, outcome: Outcome, held: bool = False) -> int:
+    """The night's line, the notice, its page, and what else comes after the line and changes nothing of it.
+
+    held: whether the night came to an end of its own, under the lock.
+    """
+    home, run = night.home, outcome.candidate.path.name if outcome.candidate else None
     found = _compared(outcome) | _told(night)
     moment = append_record(home, "nightly", outcome.code, outcome.text, run, **found)
     entry = {"at": moment, "exit_code": outcome.code, "decision": outcome.text, "run": run, **found}
-    after = {
-        "the next night is told of the same files again": lambda: _finish(night, outcome),
-        f"{home / LAST} could not be written": lambda: _show(night, outcome, entry),
+    after: dict[str, Callable[[], Any]] = {
         "nobody could be told": lambda: notify(night.config.nightly.notify, entry),
-        "old runs and artifacts could not be removed": lambda: _tidy(night),
+        f"{home / LAST} could not be written": lambda: _show(night, outcome, entry),
     }
+    if held:
+        first = {"the next night is told of the same files again": lambda: _finish(night, outcome)}
+        after = first | after | {"old runs and artifacts could not be removed": lambda: _tidy(night)}
     for failed, work in after.items():
         try:
             work()
         except Exception:  # a full disk, or a chart that cannot be drawn
             log.exception("%s; what was decided stands", failed)
         except KeyboardInterrupt as error:
+            log.warning("stopped: %s; what was decided stands", failed)
             raise Stopped(stopped_by(error) or signal.SIGINT, recorded=True) from error
-    print(outcome.text)
+    if outcome.code < 128:  # of a signal the command tells
+        print(outcome.text)
     return outcome.code
 
 
@@ -205,7 +211,7 @@ def settle(home: Path) -> bool:
     current = read_pointers(home).current
     written = any(
         (entry.get("run"), entry.get("exit_code")) == (name, PROMOTED) and str(entry.get("at")) >= begun
-        for entry in read_records(home)
+        for entry in islice(newest_records(home), SETTLED_AMONG)
     )
     promoted = current is not None and current.name == name
     if promoted and not written:
@@ -239,13 +245,14 @@ def _compared(outcome: Outcome) -> dict[str, Any]:
 
 def _night(night: Night) -> Outcome:
     config, home = night.config, night.home
-    require_later_rows(config)
-    require_notice(config.nightly.notify)
-    require_links(home)  # before any work
-    require_whole_current(home)
-    pipeline = Pipeline(config)
-    night.told |= {"seed": config.seed, "config": artifact_key("config", {}, config.to_dict(), "")}
-    night.told["environment"] = environment(pipeline.device)
+    with night.step("begin"):
+        require_later_rows(config)
+        require_notice(config.nightly.notify)
+        require_links(home)  # before any work
+        require_whole_current(home)
+        pipeline = Pipeline(config)
+        night.told |= {"seed": config.seed, "config": artifact_key("config", {}, config.to_dict(), "")}
+        night.told["environment"] = environment(pipeline.device)
     with night.step("contract"):
         decision = _files(night)
     if outcome := refused_by(decision):
@@ -254,14 +261,15 @@ def _night(night: Night) -> Outcome:
         with night.step("features") as step:
             features = pipeline.features()
             step |= _size(features.artifact) | {"files": features.files, "history": features.history}
-        night.told |= {"data": _data(pipeline), "splits": features.rows}
-        require_lasting_values(features.workflow, features.schema, "nightly", NUMBERED)
-        config, how, why = tonight(config, current_run(home), features.schema, decision.cold)
-        night.told["start"] = {"how": how, "why": why}
-        log.info("tonight's training starts %s: %s", how, why)
-        pipeline = Pipeline(config)
-        features = replace(features, pipeline=pipeline)
-        require_times(features)
+        with night.step("start"):
+            night.told |= {"data": _data(pipeline), "splits": features.rows}
+            require_lasting_values(features.workflow, features.schema, "nightly", NUMBERED)
+            config, how, why = tonight(config, current_run(home), features.schema, decision.cold)
+            night.told["start"] = {"how": how, "why": why}
+            log.info("tonight's training starts %s: %s", how, why)
+            pipeline = Pipeline(config)
+            features = replace(features, pipeline=pipeline)
+            require_times(features)
         with night.step("encode") as step:
             encoded = features.encode()
             step |= _size(encoded.artifact)
@@ -279,16 +287,10 @@ def _night(night: Night) -> Outcome:
         step |= _size(trained)
     with night.step("evaluate"):
         candidate = encoded.publish(trained, promote=False)
-    current, pointers = current_run(home), read_pointers(home)
-    if reason := block_of(pointers, candidate.path):
-        return Outcome(KEPT, f"Kept: {reason}", candidate)
-    for start in pipeline.starts:  # rolled back while the night trained, maybe for what no metric shows
-        if reason := block_of(pointers, start.path):
-            return Outcome(KEPT, f"Kept: it goes on from a run that may not be promoted: {reason}", candidate)
-    if current is not None and current == candidate.path.resolve():
-        return Outcome(KEPT, "Kept: nothing changed, the current model is the one of today's data.", candidate)
-    if current is not None and weights_of(current) == weights_of(candidate.path):
-        return Outcome(KEPT, f"Kept: the weights are those of the current model, run {current.name}.", candidate)
+    with night.step("known"):
+        current = current_run(home)
+        if reason := known_already(pipeline, candidate, current):
+            return Outcome(KEPT, f"Kept: {reason}", candidate)
     reference = reference_of(home, config.nightly.reference_nights)
     night.told["reference"] = None if reference is None else reference.name
     try:
@@ -309,9 +311,25 @@ def _night(night: Night) -> Outcome:
             _export(config, candidate)
         pending = {"run": candidate.path.name, "at": now(), "text": outcome.text}
         write_json(home / PENDING, pending | _compared(outcome) | night.told | {"steps": night.steps})
-        promote(home, candidate.path, current)
-        tell_champion(config, candidate.path)
+        with night.step("promote"):
+            promote(home, candidate.path, current)
+            tell_champion(config, candidate.path)
     return outcome
+
+
+def known_already(pipeline: Pipeline, candidate: Run, current: Path | None) -> str | None:
+    """Why the new run need not be compared with any; None where it is to be."""
+    pointers = read_pointers(home_of(pipeline.config))
+    if reason := block_of(pointers, candidate.path):
+        return reason
+    for start in pipeline.starts:  # rolled back while the night trained, maybe for what no metric shows
+        if reason := block_of(pointers, start.path):
+            return f"it goes on from a run that may not be promoted: {reason}"
+    if current is not None and current == candidate.path.resolve():
+        return "nothing changed, the current model is the one of today's data."
+    if current is not None and weights_of(current) == weights_of(candidate.path):
+        return f"the weights are those of the current model, run {current.name}."
+    return None
 
 
 def refused_by(decision: Decision) -> Outcome | None:
@@ -321,8 +339,9 @@ def refused_by(decision: Decision) -> Outcome | None:
         code, what = (DRIFTED, "Drift") if by_drift else (REFUSED, "Data")
         return Outcome(code, f"{what} refused: {' '.join(decision.refused)}", reasons=decision.refused)
     if decision.quarantined and not decision.accepted:
-        text = f"Data refused: no new file is good. {' '.join(decision.warnings)} {_quarantine(decision)}"
-        return Outcome(REFUSED, text, reasons=decision.warnings, told=True)
+        reasons = tuple(text for text in decision.warnings if not is_late(text))  # which no file of tonight is for
+        text = f"Data refused: no new file is good. {' '.join(reasons)} {_quarantine(decision)}"
+        return Outcome(REFUSED, text, reasons=reasons, told=True)
     return None
 
 
@@ -378,12 +397,12 @@ def _size(artifact: Artifact) -> dict[str, Any]:
 
 
 def _data(pipeline: Pipeline) -> dict[str, Any]:
-    """The raw files that were read: how many, and by name their checksums."""
+    """The raw files that were read; see `write_manifest`."""
     config = pipeline.config
     recipe = recipe_class(config.recipe)(config.features)
-    obey(home_of(config), recipe, pipeline.store.root)  # what is in quarantine was not read, nor need it be readable
-    files = input_checksums(recipe.inputs(), pipeline.store.root)
-    return {"files": len(files), "checksums": files}
+    home = home_of(config)
+    obey(home, recipe, pipeline.store.root)  # what is in quarantine was not read, nor need it be readable
+    return write_manifest(home, input_checksums(recipe.inputs(), pipeline.store.root))
 
 
 def other_model(pipeline: Pipeline, run: Path) -> Other:
@@ -501,19 +520,21 @@ def _export(config: RunConfig, candidate: Run) -> None:
 def _tidy(night: Night) -> None:
     """Remove what `nightly.keep` does not keep, of this configuration's own.
 
-    Nothing after a night that ended before any work, for which rows that the check has just parsed are unused.
+    Nothing after a night that ended before it looked at its files, as for a setting or a damaged link. After one whose
+    files were refused no artifacts: rows that the check has just parsed are unused by then.
     """
-    if "features" not in night.steps:
+    if "contract" not in night.steps:
         return
     keep, config, home = night.config.nightly.keep, night.config, night.home
     keep_champions(home, config.nightly.reference_nights)
+    keep_newest(home)
     leases = _named_starts(config)  # held while others are removed
     removed: list[Path] = []
     freed = 0
     if keep.runs is not None:
         young = None if keep.days is None else keep.days * 86_400
         removed, freed = collect_runs(config.runs, keep.runs, config.name, young)
-    if keep.artifacts is not None:
+    if keep.artifacts is not None and "features" in night.steps:
         folders, size = collect_artifacts(config.artifacts, keep.artifacts, config.name)
         removed, freed = removed + folders, freed + size
     del leases
@@ -538,14 +559,6 @@ def _show(night: Night, outcome: Outcome, entry: dict[str, Any]) -> None:
     if outcome.judged:
         render_table(_rows(outcome.judged), "Nightly")
     write_night(night.home, entry, night.material)
-
-
-def _page(home: Path, entry: dict[str, Any], material: Material) -> None:
-    """The page of a night that ends here; one that cannot be written changes nothing of it."""
-    try:
-        write_night(home, entry, material)
-    except Exception:
-        log.exception("%s could not be written", home / LAST)
 
 
 def _rows(judged: Judged) -> list[dict[str, Any]]:

@@ -37,7 +37,7 @@ from gigabatch.pipeline.nightly.findings import MIN_ROWS, Findings, findings
 from gigabatch.pipeline.nightly.start import AS_CONFIGURED
 from gigabatch.pipeline.reports.charts import Chart, Curves, calibration_chart, curves_chart, stacked_chart
 from gigabatch.pipeline.reports.night import Bar, Card, Gain, NightPage, Part, Section, Square, render_night
-from gigabatch.pipeline.runs.record import read_records
+from gigabatch.pipeline.runs.record import newest_records
 from gigabatch.pipeline.stages.run import Run
 from gigabatch.pipeline.stages.stages import Encoded
 from gigabatch.pipeline.stopping import stopped_by
@@ -128,7 +128,8 @@ def write_night(home: Path, entry: Mapping[str, Any], material: Material) -> Pat
     folder = home / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     _sweep(folder)
-    nights = [item for item in read_records(home) if item.get("action") == "nightly"]
+    lines = (item for item in newest_records(home) if item.get("action") == "nightly")
+    nights = list(itertools.islice(lines, MOST_LISTED + 1))[::-1]
     marks = [mark_of(item) for item in nights]
     if mark_of(entry) not in marks:  # the disk refused the line
         nights, marks = [*nights, dict(entry)], [*marks, mark_of(entry)]
@@ -140,7 +141,9 @@ def write_night(home: Path, entry: Mapping[str, Any], material: Material) -> Pat
     page = night_page(home, nights[: here + 1], pages, material)
     pages[marks[here]] = _keep(folder, entry, _bytes(page))
     atomic_write(home / LAST, _bytes(_moved(page, f"{FOLDER}/")))
-    atomic_write(folder / INDEX, _bytes(index_page(home, nights, pages)))
+    charts = next(part.charts for section in page.sections if section.key == "nights" for part in section.parts)
+    drawn = charts if here == len(nights) - 1 else None
+    atomic_write(folder / INDEX, _bytes(index_page(home, nights, pages, drawn)))
     return folder / pages[marks[here]]
 
 
@@ -245,8 +248,15 @@ def night_page(
     )
 
 
-def index_page(home: Path, nights: Sequence[Mapping[str, Any]], pages: Mapping[str, str]) -> NightPage:
-    """The list of nights, the newest first, with a link to each page; pages of lines that are gone come last."""
+def index_page(
+    home: Path,
+    nights: Sequence[Mapping[str, Any]],
+    pages: Mapping[str, str],
+    charts: Sequence[Chart] | None = None,
+) -> NightPage:
+    """The list of nights, the newest first, with a link to each page; pages of lines that are gone come last.
+
+    charts: of the last nights, where they are drawn already."""
     listed = list(reversed(nights[-MOST_LISTED:]))
     rows, links = [_row(item) for item in listed], [pages.get(mark_of(item)) for item in listed]
     marks = {mark_of(item) for item in nights}
@@ -263,7 +273,7 @@ def index_page(home: Path, nights: Sequence[Mapping[str, Any]], pages: Mapping[s
         good=_kind(nights[-1])[2],
         decision="",
         sections=[
-            Section("nights", f"The last {LAST_NIGHTS} nights", _last_nights(nights, pages)),
+            Section("nights", f"The last {LAST_NIGHTS} nights", _last_nights(nights, pages, charts)),
             Section("list", "Nights", [Part(text=older, rows=rows, links=links)]),
         ],
     )
@@ -545,7 +555,9 @@ def _calibration(found: Findings | None) -> list[Part]:
     return [Part(charts=drawn)]
 
 
-def _last_nights(nights: Sequence[Mapping[str, Any]], pages: Mapping[str, str]) -> list[Part]:
+def _last_nights(
+    nights: Sequence[Mapping[str, Any]], pages: Mapping[str, str], charts: Sequence[Chart] | None = None
+) -> list[Part]:
     nights = nights[-LAST_NIGHTS:]
     squares = []
     for item in nights:
@@ -554,7 +566,9 @@ def _last_nights(nights: Sequence[Mapping[str, Any]], pages: Mapping[str, str]) 
         squares.append(Square(letter, kind, f"{_moment(item.get('at'))}: {word}", pages.get(mark_of(item))))
     words = dict.fromkeys((letter, word) for letter, word, _ in map(_kind, nights))
     text = ", ".join(f"{letter} {word}" for letter, word in words)
-    return [Part(text=text, squares=squares, charts=history_charts(nights) if len(nights) > 1 else ())]
+    if charts is None:
+        charts = history_charts(nights) if len(nights) > 1 else ()
+    return [Part(text=text, squares=squares, charts=charts)]
 
 
 def history_charts(nights: Sequence[Mapping[str, Any]]) -> list[Chart]:

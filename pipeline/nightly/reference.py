@@ -1,33 +1,41 @@
 """The reference: what was promoted some nights ago, so that small losses of many nights cannot add up.
 
 Each line of nightly.jsonl names the run that was current after it, its `champion`. The reference of tonight is the one
-of so many decided nights ago, or the oldest that is known where there were fewer. `runs/<name>/.champions/` has a link
-to each run that is or will be a reference, which keeps them from `gigabatch gc`.
+of so many nights ago, or the oldest that is known where there were fewer; nights that learned nothing do not count.
+`runs/<name>/.champions/` has a link to each run that is or will be a reference, which keeps them from `gigabatch gc`.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from gigabatch.pipeline.nightly.codes import DECIDED
+from gigabatch.pipeline.nightly.codes import DECIDED, PROMOTED
 from gigabatch.pipeline.runs.pointers import read_pointers
-from gigabatch.pipeline.runs.record import read_records
+from gigabatch.pipeline.runs.record import newest_records
 from gigabatch.pipeline.store.files import atomic_symlink
 
 CHAMPIONS = ".champions"
 LONGEST_NAME = 255  # bytes of a file's name, of Linux
 
 
+def learned(home: Path) -> Iterator[dict[str, Any]]:
+    """Lines of the nights that trained a new model and decided about it, the newest first: no night with nothing new,
+    and none whose model was the current one already."""
+    for entry in newest_records(home):
+        if entry.get("action") != "nightly" or entry.get("exit_code") not in DECIDED or not entry.get("run"):
+            continue
+        if entry["exit_code"] == PROMOTED or entry["run"] != entry.get("champion"):
+            yield entry
+
+
 def champions(home: Path, nights: int) -> list[str]:
-    """Runs that were current after the last `nights` decided nights, a name a night, the oldest first."""
-    named = [
-        entry["champion"]
-        for entry in read_records(home)
-        if entry.get("action") == "nightly" and entry.get("exit_code") in DECIDED and _is_name(entry.get("champion"))
-    ]
-    return named[-nights:]
+    """Runs that were current after the last `nights` nights that learned, a name a night, the oldest first."""
+    named = (entry["champion"] for entry in learned(home) if _is_name(entry.get("champion")))
+    return list(islice(named, nights))[::-1]
 
 
 def _is_name(value: Any) -> bool:

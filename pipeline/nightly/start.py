@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import islice
 from pathlib import Path
 
 from gigabatch.features.errors import DataError
@@ -13,12 +13,12 @@ from gigabatch.features.schema import Schema
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.config.config import RunConfig, WindowSettings
 from gigabatch.pipeline.evaluation.labels import changed_labels
-from gigabatch.pipeline.nightly.codes import DECIDED
+from gigabatch.pipeline.nightly.reference import learned
 from gigabatch.pipeline.runs.find import home_of
-from gigabatch.pipeline.runs.record import read_records
 from gigabatch.pipeline.stages.run import Run
 
 WARM, COLD, ANEW = "warm", "cold", "anew"
+LOOKED_AT = 1000  # nights, newest first
 AS_CONFIGURED = "as the configuration says"
 
 
@@ -80,14 +80,15 @@ def cold_reason(bundle: Bundle, cold_every: int | None, drifted: Sequence[str], 
 
 def warm_nights(home: Path) -> int | None:
     """How many nights have trained warm since the last one that did not, promoted or kept out; None where no line of
-    the record tells how a night started."""
-    how = [
-        (entry.get("start") or {}).get("how")
-        for entry in read_records(home)
-        if entry.get("action") == "nightly" and entry.get("exit_code") in DECIDED and entry.get("run")
-    ]
-    known = [name for name in how if name]
-    return len(list(takewhile(lambda name: name == WARM, reversed(known)))) if known else None
+    the newest `LOOKED_AT` tells how a night started."""
+    number, told = 0, False
+    for entry in islice(learned(home), LOOKED_AT):
+        if how := (entry.get("start") or {}).get("how"):
+            told = True
+            if how != WARM:
+                break
+            number += 1
+    return number if told else None
 
 
 def changed(current: Path, bundle: Bundle, schema: Schema, config: RunConfig) -> str | None:

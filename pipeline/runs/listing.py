@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
 from gigabatch.pipeline.config.config import RunConfig
 from gigabatch.pipeline.runs.find import home_of
 from gigabatch.pipeline.runs.pointers import CURRENT, LATEST, PREVIOUS, read_pointers
-from gigabatch.pipeline.runs.record import read_records
+from gigabatch.pipeline.runs.record import newest_records
 from gigabatch.pipeline.store.artifacts import MANIFEST
 
 KEPT = "kept"  # trained by the nightly job, which did not promote it
@@ -24,10 +25,10 @@ def list_runs(config: RunConfig) -> list[dict[str, Any]]:
     not there, has `damaged` or `missing` among its states. One that lies elsewhere is named by its folder.
     """
     home = Path(os.path.realpath(home_of(config)))
-    records = [entry for entry in read_records(home) if isinstance(entry.get("run"), str)]
-    last_code = {entry["run"]: entry.get("exit_code") for entry in records}
+    found = _states(home)
+    last_code = _last_codes(home, {path.name for path in found})
     rows, metrics = [], dict[str, None]()
-    for path, states in _states(home).items():
+    for path, states in found.items():
         name = path.name if path.parent == home else str(path)
         row: dict[str, Any] = {"run": name, "created_utc": "", "metrics": {}}
         if last_code.get(name) == 10:
@@ -46,6 +47,17 @@ def list_runs(config: RunConfig) -> list[dict[str, Any]]:
         rows.append(row | {"state": ", ".join(states)})
     rows.sort(key=lambda row: (row["created_utc"], row["run"]), reverse=True)
     return [_flat(row, list(metrics)) for row in rows]
+
+
+def _last_codes(home: Path, runs: Set[str]) -> dict[str, Any]:
+    """The exit code of the newest line of each of these runs that has one."""
+    found: dict[str, Any] = {}
+    for entry in newest_records(home):
+        if len(found) == len(runs):
+            break
+        if isinstance(run := entry.get("run"), str) and run in runs:
+            found.setdefault(run, entry.get("exit_code"))
+    return found
 
 
 def _states(home: Path) -> dict[Path, list[str]]:

@@ -6,7 +6,7 @@ import fcntl
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
@@ -16,6 +16,7 @@ from gigabatch.pipeline.store.files import json_text
 
 log = logging.getLogger(__name__)
 RECORD = "nightly.jsonl"
+BLOCK = 1 << 18  # bytes that are read at once
 SHORT = ("at", "action", "exit_code", "decision", "run", "champion")  # of a line, where the disk is full
 
 
@@ -59,18 +60,23 @@ def _append(file: FileIO, entry: Mapping[str, Any]) -> None:
         raise
 
 
-def read_records(home: Path) -> list[dict[str, Any]]:
-    """All lines, the oldest first; those that are no JSON objects (of a disk that was full) are left out."""
-    try:
-        lines = (home / RECORD).read_text(errors="replace").splitlines()
-    except FileNotFoundError:
-        return []
-    found = []
-    for line in lines:
-        try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(entry, dict):
-            found.append(entry)
-    return found
+def newest_records(home: Path) -> Iterator[dict[str, Any]]:
+    """The lines, the newest first, read from the end as far as they are asked for: the record of years is never read
+    whole. Those that are no JSON objects (of a disk that was full) are left out."""
+    if not (home / RECORD).exists():
+        return
+    with open(home / RECORD, "rb") as file:
+        place, rest = file.seek(0, os.SEEK_END), b""
+        while place:
+            size = min(BLOCK, place)
+            place -= size
+            file.seek(place)
+            first, *lines = (file.read(size) + rest).split(b"\n")
+            rest = first  # which may have begun in the block before
+            for line in reversed(lines if place else [first, *lines]):
+                try:
+                    entry = json.loads(line.decode(errors="replace"))
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(entry, dict):
+                    yield entry

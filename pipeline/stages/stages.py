@@ -517,6 +517,10 @@ class Encoded:
     def preprocessor(self) -> Preprocessor:
         if (handed := self.handed) is not None:
             return handed.preprocessor
+        return self._preprocessor
+
+    @cached_property
+    def _preprocessor(self) -> Preprocessor:
         return Preprocessor.load(self.artifact.path / PREPROCESSOR, self.features.pipeline.engine)
 
     def table(self, split: str) -> PackedTable:

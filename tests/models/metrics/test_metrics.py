@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gigabatch.models.errors import ModelError
 from gigabatch.models.metrics.pointwise import (
+    RocAucByWeight,
     accuracy,
     calibration_curve,
     expected_calibration_error,
@@ -63,6 +64,29 @@ def test_auc_equals_scikit_learns(batch):
     scores, labels, weight = batch
     expected = sklearn.metrics.roc_auc_score(labels, scores, sample_weight=weight)
     assert roc_auc(scores, labels, weight).item() == pytest.approx(expected, abs=1e-12)
+
+
+@QUICK
+@given(binary_rows(), st.integers(0, 2**31))
+def test_auc_by_weight_equals_scikit_learns_and_is_auc_bit_for_bit(batch, seed):
+    scores, labels, own = batch
+    measure, random = RocAucByWeight(scores, labels), torch.Generator().manual_seed(seed)
+    for _ in range(3):
+        drawn = torch.randint(len(labels), (len(labels),), generator=random).bincount(minlength=len(labels))
+        weight = drawn if own is None else own * drawn
+        assume((weight * labels).sum() > 0)
+        assume((weight * (1 - labels)).sum() > 0)
+        expected = sklearn.metrics.roc_auc_score(labels, scores, sample_weight=weight)
+        assert measure(weight).item() == pytest.approx(expected, abs=1e-12)
+        assert torch.equal(measure(weight), roc_auc(scores, labels, weight))
+
+
+def test_auc_by_weight_refuses_what_auc_does():
+    with pytest.raises(ModelError, match="are NaN"):
+        RocAucByWeight(torch.tensor([0.1, float("nan")]), torch.tensor([0, 1]))
+    measure = RocAucByWeight(torch.tensor([0.1, 0.2]), torch.tensor([0, 1]))
+    with pytest.raises(ModelError, match="a weight is negative"):
+        measure(torch.tensor([1.0, -1.0]))
 
 
 def test_auc_of_a_perfect_ranking_is_exactly_one():

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.schema import Column, IdColumn, Schema, Target, TensorSchema
@@ -18,6 +19,7 @@ from gigabatch.pipeline.evaluation.checks import (
     missing_shares,
     unseen_shares,
 )
+from gigabatch.pipeline.evaluation.sample import hashed
 from gigabatch.pipeline.stages.stages import pack
 
 ROWS = 4000
@@ -146,6 +148,23 @@ def test_a_column_that_gives_the_label_away_is_named_and_no_good_feature(task):
     named = {text.split("'")[1] for text in found}
     assert named == ({"leak"} if task == "regression" else {"leak", "codes", "folded"})
     assert all("alone it reaches an " + ("R²" if task == "regression" else "AUC") in text for text in found)
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass"])
+def test_the_area_of_a_leak_is_scikit_learns_over_rows(task):
+    """Each row scored by the mean label of its code in the other half, row by row."""
+    random, y = np.random.default_rng(3), np.asarray(drawn(task, 2), dtype=int)
+    code = random.integers(0, 9, ROWS) * 3 + np.where(random.random(ROWS) < 0.999, y, 2 - y)
+    halves, areas = (hashed(ROWS) & 1).numpy(), []
+    for value in range(1, 2) if task == "binary" else range(3):
+        own, score = (y == value).astype(float), np.empty(ROWS)
+        for row in range(ROWS):
+            others = own[halves != halves[row]]
+            same = own[(halves != halves[row]) & (code == code[row])]
+            score[row] = (same.sum() + others.mean()) / (len(same) + 1)
+        areas.append(roc_auc_score(own, score))
+    (text,) = leak_warnings(labelled(task, y, codes=code + 3, same=np.full(ROWS, 3)))
+    assert f"an AUC of {np.mean(areas):.4f} " in text
 
 
 @pytest.mark.parametrize("period", [2, 4, 100])

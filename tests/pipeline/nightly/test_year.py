@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import RunConfig, load_config
+from gigabatch.pipeline.contract import decide as decide_module
 from gigabatch.pipeline.contract.state import read_state, write_state
 from gigabatch.pipeline.contract.terms import ContractError
 from gigabatch.pipeline.nightly import nightly
 from gigabatch.pipeline.nightly.comparison import Comparison, Floor, Judged
+from gigabatch.pipeline.nightly.manifest import read_manifest
 from gigabatch.pipeline.nightly.nightly import PENDING, judge, run_nightly, settle
 from gigabatch.pipeline.nightly.reference import champions, keep_champions, reference_of
 from gigabatch.pipeline.nightly.start import warm_nights
@@ -30,6 +32,7 @@ from gigabatch.pipeline.stages import stages
 from gigabatch.pipeline.stages.run import Run
 from gigabatch.pipeline.stages.stages import Encoded
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
+from gigabatch.pipeline.store.keys import file_checksum
 from tests.pipeline.tiny_recipe import day_of_rows, write_day
 
 PROMOTED, KEPT, FAILED = 0, 10, 40
@@ -108,7 +111,11 @@ def test_the_reference_is_what_was_current_so_many_decided_nights_ago(tmp_path):
     decided = [("a", 0), ("b", 0), ("b", 10), ("b", 20), ("b", 40), ("c", 0), ("d", 0), ("e", 0)]
     assert reference_of(home, 3) is None  # no night yet
     for name, code in decided:
-        append_record(home, "nightly", code, "", name, champion=name)
+        append_record(home, "nightly", code, "", name if code == PROMOTED else "new", champion=name)
+        append_record(
+            home, "nightly", KEPT, "Kept: nothing new.", None, champion=name
+        )  # learned nothing: no such night
+        append_record(home, "nightly", KEPT, "Kept: nothing changed.", name, champion=name)
     append_record(home, "train", 0, "", "x", champion="x")
     assert champions(home, 100) == ["a", "b", "b", "c", "d", "e"]
     assert [reference_of(home, number).name for number in (2, 3, 4, 5, 6, 100)] == ["d", "c", "b", "b", "a", "a"]
@@ -217,11 +224,18 @@ def test_a_night_compares_with_the_reference_on_the_same_rows_and_its_line_tells
     found = night["against_reference"]["clicked"]
     assert (found["current"], found["rows"]) == (pytest.approx(auc, abs=1e-9), night["rows"])
     assert found["candidate"] == night["candidate"]
-    assert set(night["steps"]) == {"contract", "features", "encode", "train", "evaluate", "compare", "store"}
+    assert list(night["steps"]) == [
+        "begin", "contract", "features", "start", "encode", "train", "evaluate", "known", "compare", "store", "promote"
+    ]  # fmt: skip
     assert night["steps"]["train"]["bytes"] > 0
     assert night["steps"]["train"]["seconds"] > 0
     assert night["data"]["files"] == 3
-    assert len(set(night["data"]["checksums"].values())) == 3
+    listed = json.loads((finished.home / "manifests" / f"{night['data']['manifest']}.json").read_text())
+    assert sorted(listed.values()) == sorted(file_checksum(path) for path in finished.raw.iterdir())
+    assert night["data"]["new"] == {"2:day-002.csv": file_checksum(finished.raw / "day-002.csv")}
+    assert night["data"]["gone"] == {}
+    assert night["data"]["before"] == nights(finished)[-2]["data"]["manifest"]
+    assert night["process"]["cpu_seconds"] >= sum(step["cpu_seconds"] for step in night["steps"].values()) - 0.1
     assert night["environment"]["torch"]
     assert (night["seed"], len(night["config"]), night["reasons"]) == (1, 32, [])
 
@@ -287,7 +301,7 @@ def test_a_night_that_promoted_and_was_killed_leaves_no_second_cold_night(finish
     assert read_state(finished.home).pending is None
     assert "far drift" not in str(again["files"])
     assert late["files"].keys() == again["files"].keys()
-    assert len(late["data"]["checksums"]) == 2
+    assert late["data"]["files"] == 2
     assert late["steps"]["train"]["seconds"] > 0
 
 
@@ -627,7 +641,7 @@ def test_a_bad_file_is_put_aside_and_the_night_goes_on_with_the_good_one(daily):
     assert "In quarantine: day-007.csv (gigabatch contract --accept FILE" in night["decision"]
     assert any("signal" in text for text in night["files"]["warnings"])
     assert sum(Run(home / night["run"]).summary["rows_by_split"].values()) == 7 * 300
-    assert sorted(night["data"]["checksums"]) == [
+    assert sorted(read_manifest(home, night["data"]["manifest"])) == [
         f"{place}:day-{place:03d}.csv" for place in range(7)
     ]  # none of bad ones
     write(8)
@@ -665,6 +679,37 @@ def test_a_file_that_is_good_after_a_refused_night_is_trained_on_and_is_no_more_
     assert (night["files"]["accepted"], night["files"]["quarantined"]) == (new, [])
     assert "In quarantine" not in night["decision"]
     assert reason not in night["files"]["warnings"]
+
+
+def test_files_that_are_late_are_told_once_and_are_no_reason_to_refuse_others(daily, monkeypatch):
+    """Each night of bad files said how many hours ago the newest row was, and those of all nights before it, too."""
+    config, home, write = daily
+    path = home / "contract.yaml"
+    path.write_text(re.sub(r"freshness: .*", "freshness: 1", path.read_text()))
+    for day, later in ((6, 0), (7, 86_400), (8, 172_800)):
+        write(day, lambda frame: frame.assign(clicked=0.0))
+        moment = time.time() + later
+        monkeypatch.setattr(decide_module.time, "time", lambda moment=moment: moment)
+        assert run_nightly(config) == 20
+        night = last(home)
+        assert sum("are late: the newest row" in text for text in night["files"]["warnings"]) == 1
+        assert "are late" not in night["decision"]
+        assert not any("are late" in text for text in night["reasons"])
+        assert f"day-{day:03d}.csv" in night["decision"]
+
+
+def test_old_runs_go_after_a_night_whose_files_were_refused_too(daily):
+    """Weeks of refused nights removed nothing, whatever `nightly.keep` says."""
+    config, home, write = daily
+    for seed in (7, 8, 9):
+        assert main(["train", "--config", str(config), f"seed={seed}", "train.epochs=1"]) == 0
+    runs = {path.name for path in home.iterdir() if (path / "summary.json").is_file()}
+    assert len(runs) >= 4
+    write(6, lambda frame: frame.assign(clicked=0.0))
+    assert run_nightly(config, ["nightly.keep.runs=1", "nightly.keep.artifacts=1"]) == 20
+    left = {path.name for path in home.iterdir() if (path / "summary.json").is_file() and not path.is_symlink()}
+    assert len(left) < len(runs)
+    assert (home / "current").resolve().name in left
 
 
 def test_a_night_of_bad_files_alone_is_told_once(daily):
