@@ -259,7 +259,7 @@ def _night(night: Night) -> Outcome:
         config, how, why = tonight(config, current_run(home), features.schema, decision.cold)
         night.told["start"] = {"how": how, "why": why}
         log.info("tonight's training starts %s: %s", how, why)
-        pipeline = Pipeline(config)
+        pipeline = pipeline.with_config(config)
         features = replace(features, pipeline=pipeline)
         require_times(features)
         with night.step("encode") as step:
