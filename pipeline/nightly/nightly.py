@@ -51,7 +51,7 @@ from gigabatch.pipeline.stages.stages import Features, Pipeline
 from gigabatch.pipeline.stages.start import require_lasting_values
 from gigabatch.pipeline.stopping import Stopped, stopped_by, stopped_text
 from gigabatch.pipeline.store.artifacts import Artifact, verified
-from gigabatch.pipeline.store.files import ArtifactError, write_json
+from gigabatch.pipeline.store.files import FULL, ArtifactError, write_json
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums
 from gigabatch.pipeline.store.leases import Lease
@@ -148,7 +148,7 @@ def _recorded(night: Night) -> int:
             except KeyboardInterrupt:  # a second signal; the line is written
                 log.warning("the night's page was not written")
             raise Stopped(number, recorded=True) from error
-        if not isinstance(error, ValueError):
+        if not isinstance(error, ValueError) and getattr(error, "errno", None) not in FULL:
             log.exception("nightly")
         outcome = Outcome(FAILED, f"Failed: {error}")
     run = outcome.candidate.path.name if outcome.candidate else None
@@ -164,7 +164,9 @@ def _recorded(night: Night) -> int:
     for failed, work in after.items():
         try:
             work()
-        except Exception:  # a full disk, or a chart that cannot be drawn
+        except OSError as error:  # a full disk
+            log.error("%s (%s); what was decided stands", failed, error)
+        except Exception:  # a chart that cannot be drawn
             log.exception("%s; what was decided stands", failed)
         except KeyboardInterrupt as error:
             raise Stopped(stopped_by(error) or signal.SIGINT, recorded=True) from error
