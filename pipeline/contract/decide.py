@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ from gigabatch.pipeline.store.parsed_files import ParsedFiles
 log = logging.getLogger(__name__)
 CONTRACT, LOCK, QUARANTINE, STAGE = "contract.yaml", "files.lock", "quarantine", "accepted"
 LATE = "files of kind "  # how the warning begins
+CLOCK_MAY_STEP = timedelta(hours=1)  # back, by a correction
 STATISTICS_FORMAT = "1"  # of the artifacts of `STAGE`; they are made again where it is another
 
 
@@ -260,7 +262,8 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
     Raises
     ------
     ContractError
-        The contract or `files.json` cannot be used, or a file has changed since it was checked.
+        The contract or `files.json` cannot be used, a file has changed since it was checked, or the clock has gone back
+        and rows lie in the future by it.
     """
     place = _Place(config)
     with place.lock() if write else contextlib.nullcontext():
@@ -273,6 +276,7 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         kinds = {kind.name: kind for kind in place.recipe.raw_files()}
         good = [item for item in reports if item.accepted]
         bad = [item for item in reports if not item.accepted]
+        _require_clock(state, bad, now)
         refused = _refusals(contract, kinds, state, there, good, bad)
         state = state.moved(there)
         before = {name: state.of_kind(name) for name in kinds}
@@ -454,6 +458,24 @@ def _require_unedited(path: Path, config: RunConfig, kinds: Sequence[RawFiles]) 
             f"contract {path}: a person has edited it, and it is not overwritten. Learn to another file and compare "
             "(--out FILE), or replace it (--force)."
         )
+
+
+def _require_clock(state: FilesState, bad: Sequence[FileReport], now: float | None) -> None:
+    """Raise `ContractError` where rows lie in the future by a clock that showed a later time when files were decided
+    about: good files would stay in quarantine when it is right again."""
+    moment = datetime.fromtimestamp(time.time() if now is None else now, UTC)
+    latest = max((entry.decided_utc for entry in state.files.values()), default="")
+    if latest <= (moment + CLOCK_MAY_STEP).isoformat(timespec="seconds"):
+        return
+    for item in bad:
+        rules = item.measured.bad.items() if item.measured is not None else ()
+        if any(rule.what == "future" and found.rows for rule, found in rules):
+            raise ContractError(
+                f"{item.path}: rows lie in the future, but the machine's clock says "
+                f"{moment.isoformat(timespec='seconds')}, and files were decided about at {latest}: it has gone back. "
+                "Nothing was decided. Set the clock right and run again. If it is right now, and was ahead then, correct "
+                "the file, move it away, or accept it (gigabatch contract --accept FILE)."
+            )
 
 
 def _refusals(

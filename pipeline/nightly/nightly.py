@@ -53,7 +53,7 @@ from gigabatch.pipeline.stages.stages import Features, Pipeline
 from gigabatch.pipeline.stages.start import require_lasting_values
 from gigabatch.pipeline.stopping import Stopped, stopped_by, stopped_text
 from gigabatch.pipeline.store.artifacts import Artifact, verified
-from gigabatch.pipeline.store.files import ArtifactError, write_json
+from gigabatch.pipeline.store.files import FULL, ArtifactError, write_json
 from gigabatch.pipeline.store.garbage import collect_artifacts, collect_runs
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums
 from gigabatch.pipeline.store.leases import Lease
@@ -143,7 +143,7 @@ def _recorded(night: Night) -> int:
             with suppress(Stopped):  # by a second signal
                 _end(night, Outcome(128 + number, stopped_text(number)))
             raise Stopped(number, recorded=True) from error
-        if not isinstance(error, ValueError):
+        if not isinstance(error, ValueError) and getattr(error, "errno", None) not in FULL:
             log.exception("nightly")
         outcome = Outcome(FAILED, f"Failed: {error}")
     return _end(night, outcome, held=True)
@@ -168,7 +168,9 @@ def _end(night: Night, outcome: Outcome, held: bool = False) -> int:
     for failed, work in after.items():
         try:
             work()
-        except Exception:  # a full disk, or a chart that cannot be drawn
+        except OSError as error:  # a full disk
+            log.error("%s (%s); what was decided stands", failed, error)
+        except Exception:  # a chart that cannot be drawn
             log.exception("%s; what was decided stands", failed)
         except KeyboardInterrupt as error:
             log.warning("stopped: %s; what was decided stands", failed)
@@ -267,7 +269,7 @@ def _night(night: Night) -> Outcome:
             config, how, why = tonight(config, current_run(home), features.schema, decision.cold)
             night.told["start"] = {"how": how, "why": why}
             log.info("tonight's training starts %s: %s", how, why)
-            pipeline = Pipeline(config)
+            pipeline = pipeline.with_config(config)
             features = replace(features, pipeline=pipeline)
             require_times(features)
         with night.step("encode") as step:

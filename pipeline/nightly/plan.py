@@ -186,7 +186,7 @@ def _ask(config: RunConfig, home: Path, found: Rehearsal) -> None:
         found.rows |= features.rows
         config, how, why = tonight(config, current, features.schema, decision.cold)
         found.start = {"how": how, "why": why}
-        features = replace(features, pipeline=Pipeline(config))
+        features = replace(features, pipeline=pipeline.with_config(config))
         require_times(features)
         if not _ask_stages(features, current, found):
             _ask_comparison(features, current, reference, found)

@@ -179,6 +179,13 @@ class Pipeline:
         """
         return cls(load_config(path, overrides), callbacks)
 
+    def with_config(self, config: RunConfig) -> Pipeline:
+        """The same stages by another configuration; what this one has built or found stays safe from `gigabatch gc` as
+        long as either lives."""
+        other = type(self)(config, self.callbacks)
+        other.store, other.lease = self.store, self.lease
+        return other
+
     def features(self, files: FilesState | None = None) -> Features:
         """Read the raw files and write them as Parquet features.
 

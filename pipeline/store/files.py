@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 FICLONE = 0x40049409  # of linux/fs.h; another system refuses it
 NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
 THREADS = 4  # that read or flush files at once
-READ_ONLY, FULL = (errno.EACCES, errno.EPERM, errno.EROFS), (errno.ENOSPC, errno.EDQUOT)
+READ_ONLY, FULL = (errno.EACCES, errno.EPERM, errno.EROFS), (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -37,7 +37,8 @@ def refusals_named(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         names = [Path(name) for name in (error.filename, error.filename2) if isinstance(name, str | os.PathLike)]
-        inside = any(name.parent == folder or folder.is_relative_to(name) for name in names)
+        # An error of a write names no file.
+        inside = not names or any(name.parent == folder or folder.is_relative_to(name) for name in names)
         if error.errno not in READ_ONLY + FULL or not inside:
             raise
         advice = "Free some space (gigabatch gc)" if error.errno in FULL else "Make it writable for this user"

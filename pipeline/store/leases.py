@@ -16,8 +16,8 @@ import secrets
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
-from typing import IO
 
 from gigabatch.pipeline.store.files import refusals_named
 from gigabatch.pipeline.store.locks import host_name
@@ -70,7 +70,7 @@ class Lease:
 
     def __init__(self, root: Path, name: str | None = None) -> None:
         self.root, self.name = root, name
-        self._file: IO[str] | None = None
+        self._file: FileIO | None = None
         self._added: set[str] = set()
 
     def __reduce__(self) -> tuple[type[Lease], tuple[Path, str | None]]:
@@ -87,21 +87,20 @@ class Lease:
             if folder not in self._added:
                 with waiting_lock(self.root / LEASES / "lock"):
                     file = self._open() if self._file is None else self._file
-                    file.write(f"{folder}\n")
-                    file.flush()
+                    file.write(f"{folder}\n".encode())
                 self._added.add(folder)
         except OSError as error:
             log.debug("%s: no lease of %s (%s)", self.root, folder, error)
 
-    def _open(self) -> IO[str]:
+    def _open(self) -> FileIO:
         path = self.root / LEASES / f"{host_name()}@{os.getpid()}-{secrets.token_hex(4)}"
-        self._file = file = open(path, "a")  # noqa: SIM115
+        self._file = file = open(path, "ab", buffering=0)  # noqa: SIM115
         fcntl.flock(file, fcntl.LOCK_EX)
         weakref.finalize(self, _end, file, path, os.getpid())
         return file
 
 
-def _end(file: IO[str], path: Path, pid: int) -> None:
+def _end(file: FileIO, path: Path, pid: int) -> None:
     if os.getpid() == pid:  # not in a child process that was forked with it
         path.unlink(missing_ok=True)
     file.close()

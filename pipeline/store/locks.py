@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
 from typing import IO
 
@@ -103,13 +104,13 @@ def folder_lock(path: Path) -> Iterator[None]:
     """Hold the lock file `path`; a second holder gets an `ArtifactError` that names the first. Survives crashes."""
     with refusals_named(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        opened = open(path, "a+")  # noqa: SIM115
+        opened = open(path, "ab+", buffering=0)  # noqa: SIM115
     with opened as file:
         if holder := _take_lock(file):
             raise ArtifactError(f"{path} is held by another run ({holder}).")
         file.truncate(0)
-        file.write(f"pid {os.getpid()} since {datetime.now(UTC).isoformat(timespec='seconds')}")
-        file.flush()
+        with contextlib.suppress(OSError):  # a full disk: the lock holds without a name, and gc must be able to take it
+            file.write(f"pid {os.getpid()} since {datetime.now(UTC).isoformat(timespec='seconds')}".encode())
         try:
             yield
         finally:
@@ -130,7 +131,7 @@ def lock_holder(path: Path) -> str | None:
     return None
 
 
-def _take_lock(lock: IO[str]) -> str | None:
+def _take_lock(lock: FileIO) -> str | None:
     """Take the lock, or tell what its holder wrote of itself.
 
     A holder without a name is about to write it, or has just let go; so both are tried again for a moment.
@@ -141,7 +142,7 @@ def _take_lock(lock: IO[str]) -> str | None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.seek(0)
-            text = lock.read().strip()
+            text = lock.read().decode(errors="replace").strip()
         else:
             return None
         if text or time.monotonic() > until:

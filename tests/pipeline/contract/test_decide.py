@@ -314,6 +314,20 @@ def test_a_file_that_changes_between_check_and_decision_is_refused(learned):
         decide(learned.config(), reports, end_of(6))
 
 
+def test_a_clock_that_has_gone_back_puts_no_good_file_aside(learned):
+    """It stood in quarantine for good, a day of rows lost, for a night whose machine had started with a dead battery."""
+    good = learned.write(6, shop_day(6))
+    before = read_state(learned.root / "runs" / "shop")
+    with pytest.raises(ContractError, match=r"day-006\.csv: .* in the future.* clock says 2023-11-\d\d.* gone back"):
+        night(learned, 0)  # files were decided about today
+    assert read_state(learned.root / "runs" / "shop") == before
+    assert night(learned, 6).accepted == (str(good),)
+    # Of a clock that goes on, it is the file that is wrong.
+    wrong = learned.write(7, shop_day(7).assign(at=lambda rows: rows["at"] + 20 * 365 * 86_400))
+    config = learned.config()
+    assert decide(config, check_new(config)).quarantined == (str(wrong),)
+
+
 def test_what_a_person_accepts_between_check_and_decision_stays_accepted(learned):
     """A check of large files takes minutes, in which nothing is locked."""
     bad = learned.write(6, shop_day(6).assign(price=9e6))

@@ -514,6 +514,21 @@ def test_what_goes_on_from_a_run_that_is_rolled_back_meanwhile_is_kept_out(finis
     assert said.startswith(f"Kept: it goes on from a run that may not be promoted: run {second.name} was rolled back")
 
 
+@pytest.mark.parametrize("start", ["cold", "warm"])
+def test_a_clean_up_beside_a_night_takes_nothing_that_the_night_has_built(finished, monkeypatch, start):
+    """As `gigabatch gc --keep 0` beside it, between features and encode."""
+    write_day(finished.raw, 3, 900)
+    kept = []
+
+    def clean_up(features):
+        collect_artifacts(finished.folder / "artifacts", 0)
+        kept.append(features.artifact.path.is_dir())
+
+    monkeypatch.setattr(nightly, "require_times", clean_up)
+    assert run_nightly(finished.config, [*WARM, f"nightly.start={start}"]) == PROMOTED
+    assert kept == [True]
+
+
 def test_nights_that_kept_their_model_out_count_until_a_cold_one(tmp_path):
     def line(how, code=KEPT, run="a"):
         append_record(tmp_path, "nightly", code, "x", run, start={"how": how, "why": ""})
