@@ -15,7 +15,7 @@ from gigabatch.features.recipes.base import RawFiles, Recipe
 from gigabatch.features.refit.statistics import Statistics
 from gigabatch.pipeline.contract.clock import shown
 from gigabatch.pipeline.contract.drift import class_shares
-from gigabatch.pipeline.contract.measure import Bad, Measured, RowRule, file_columns, measure_file
+from gigabatch.pipeline.contract.measure import Bad, Known, Measured, RowRule, file_columns, measure_file
 from gigabatch.pipeline.contract.state import NO_CHECKSUM, FileEntry
 from gigabatch.pipeline.contract.terms import Contract, ContractError, KindTerms
 
@@ -79,11 +79,18 @@ class Accepted:
         Of all their rows, by kind.
     gone
         Those of `files` whose content is nowhere any more.
+    put_aside
+        By path what was accepted of files whose later content lies in quarantine.
     """
 
     files: dict[str, FileEntry] = field(default_factory=dict)
     statistics: dict[str, Statistics] = field(default_factory=dict)
     gone: frozenset[str] = frozenset()
+    put_aside: dict[str, FileEntry] = field(default_factory=dict)
+
+    def before(self, path: str) -> FileEntry | None:
+        """What was accepted last under this name, as `same_file` gives it."""
+        return self.files.get(path) or self.put_aside.get(path)
 
 
 def kind_of(recipe: Recipe, path: str) -> RawFiles:
@@ -172,12 +179,12 @@ def check_file(
     if "://" not in path and Path(path).is_dir():
         return FileReport(path, kind.name, False, (f"input {path}: it is a directory, no file.",), checksum=checksum)
     limit = (time.time() if now is None else now) + max_future_seconds
-    before = accepted.files.get(mine)
+    before = accepted.before(mine)
     rules = _rules(kind, terms, contract, path, others, limit, before)
     drops = contract is not None and contract.on_bad_rows == "drop" and not kind.blocks
     drop = contract.max_bad_rows if contract is not None and drops else 0.0
     try:
-        found = measure_file(kind, engine, path, cache, rules, drop, time_unit)
+        found = measure_file(kind, engine, path, cache, rules, drop, time_unit, known=known_rows(before))
     except (DataError, OSError) as error:
         text = f"{'' if path in str(error) else f'input {path}: '}{error}{_hint(kind, terms, engine, path)}"
         return FileReport(path, kind.name, False, (text,), checksum=checksum)
@@ -235,9 +242,7 @@ def check_files(
     seen: dict[tuple[str, str], str] = {}
     for path in paths:
         checksum = checksums.get(path, "")
-        report = check_file(
-            contract, recipe, path, Accepted(known.files, statistics, known.gone), checksum=checksum, **options
-        )
+        report = check_file(contract, recipe, path, replace(known, statistics=statistics), checksum=checksum, **options)
         found = report.measured
         if report.accepted and found is not None:
             keys = [(report.kind, f"{found.fingerprint:016x}"), (report.kind, checksum or path)]
@@ -279,6 +284,13 @@ def _rules(
         if column.range is not None and column.role in ("number", "weight", "label"):
             rules += [RowRule(name, "below", column.range[0]), RowRule(name, "above", column.range[1])]
     return rules
+
+
+def known_rows(before: FileEntry | None) -> Known | None:
+    """The rows that were accepted of a file; None where nobody counted them."""
+    if before is None or before.rows is None or before.fingerprint is None:
+        return None
+    return Known(before.rows, int(before.fingerprint, 16), before.last)
 
 
 def backfilled(contract: Contract, path: str) -> bool:

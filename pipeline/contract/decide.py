@@ -29,7 +29,7 @@ from gigabatch.features.recipes.base import RawFiles, Recipe
 from gigabatch.features.refit.statistics import Statistics
 from gigabatch.features.refit.statistics_files import load_statistics, save_statistics
 from gigabatch.pipeline.config.config import RunConfig
-from gigabatch.pipeline.contract.check import Accepted, FileReport, check_files
+from gigabatch.pipeline.contract.check import Accepted, FileReport, check_files, known_rows
 from gigabatch.pipeline.contract.clock import shown, unit_seconds
 from gigabatch.pipeline.contract.drift import Drift, drift
 from gigabatch.pipeline.contract.learn import learn, read_history
@@ -221,6 +221,8 @@ def check_new(config: RunConfig, now: float | None = None) -> list[FileReport]:
     state = read_state(place.home).moved(there)
     accepted = Accepted({path: item for path, item in state.files.items() if item.state == ACCEPTED})
     accepted.gone = frozenset(accepted.files.keys() - {name for name, _ in state.known(there).values()})
+    held = {path: item.last_accepted for path, item in state.files.items() if item.state == QUARANTINED}
+    accepted.put_aside = {path: item for path, item in held.items() if item is not None}
     kinds = {kind.name: kind for kind in place.recipe.raw_files()}
     for name in {item.kind for item in new}:
         entries = state.of_kind(name)
@@ -281,7 +283,10 @@ def decide(config: RunConfig, reports: Sequence[FileReport], now: float | None =
         state = state.moved(there)
         before = {name: state.of_kind(name) for name in kinds}
         files = {name: entry for name, entry in state.files.items() if name not in {item.instead_of for item in good}}
-        files |= {same_file(item.path): _entry(item, kinds[item.kind]) for item in reports}
+        files |= {
+            same_file(item.path): _entry(item, kinds[item.kind], before=state.files.get(same_file(item.path)))
+            for item in reports
+        }
         after = FilesState(files)
         found = _drifts(place, contract, kinds, before, after, good, write)
         told = [f"{name}: {text}" for name, item in found.items() for text in item.sentences("warn")]
@@ -379,13 +384,20 @@ def accept(config: RunConfig, file: str) -> str:
             return f"{path} is accepted already."
         kind = next(item for item in place.recipe.raw_files() if item.name == kinds[path])
         try:
-            measured = measure_file(kind, place.engine, path, place.cache, time_unit=config.nightly.time_unit)
+            before, unit = state.moved(there).files.get(same_file(path)), config.nightly.time_unit
+            earlier = known_rows(None if before is None else before.last_accepted)
+            measured = measure_file(kind, place.engine, path, place.cache, time_unit=unit, known=earlier)
         except DataError as error:
             raise ContractError(f"contract: {path} cannot be read, so it cannot be accepted. {error}") from error
         reasons = known[1].reasons if known is not None else ()
         report = FileReport(path, kind.name, True, reasons, (), (), measured, there[path])
         files = {name: item for name, item in state.files.items() if known is None or name != known[0]}
-        write_state(place.home, replace(state, files=files | {same_file(path): _entry(report, kind, "person")}))
+        pending = state.pending
+        if cold := _corrected({kind.name: kind}, state.moved(there), [report]):  # for the next night to be told
+            told = pending or {"accepted": [], "quarantined": [], "cold": [], "warnings": []}
+            pending = told | {"cold": list(dict.fromkeys([*told["cold"], *cold]))}
+        files |= {same_file(path): _entry(report, kind, "person")}
+        write_state(place.home, replace(state, files=files, pending=pending))
         return f"{path} is accepted, with its {measured.rows:,} rows; the next run reads it."
 
 
@@ -502,7 +514,9 @@ def _refusals(
     return refused
 
 
-def _entry(report: FileReport, kind: RawFiles, by: str = "check") -> FileEntry:
+def _entry(report: FileReport, kind: RawFiles, by: str = "check", before: FileEntry | None = None) -> FileEntry:
+    """before: what was decided about the content before."""
+    held = None if report.accepted or before is None else before.last_accepted
     found: Measured | None = report.measured
     first, last = (None, None) if found is None else found.ranges.get(str(kind.time), (None, None))
     return FileEntry(
@@ -518,6 +532,7 @@ def _entry(report: FileReport, kind: RawFiles, by: str = "check") -> FileEntry:
         report.reasons,
         report.warnings,
         report.dropped,
+        before=None if held is None else held.facts,
     )
 
 
@@ -539,7 +554,8 @@ def _drifts(
         fresh: Statistics | None = None
         for item in new:
             assert item.measured is not None
-            fresh = item.measured.statistics if fresh is None else fresh.merge(item.measured.statistics)
+            mine = item.measured.statistics if item.measured.added is None else item.measured.added
+            fresh = mine if fresh is None else fresh.merge(mine)
         assert fresh is not None
         old = place.statistics(kind, before[name]) if before[name] else None
         replaced = any(same_file(item.path) in before[name] or item.instead_of for item in new)
@@ -558,15 +574,18 @@ def _drifts(
 
 def _corrected(kinds: Mapping[str, RawFiles], state: FilesState, good: Sequence[FileReport]) -> list[str]:
     """Of files accepted before those with other rows in the times that they had. A warm start takes rows of such times
-    for ones that its weights have seen; of a file that has grown it sees the later ones."""
+    for ones that its weights have seen; of a file that has grown it sees later ones, and that there are late ones."""
     told = []
     for item in good:
-        before = state.files.get(same_file(item.path))
-        if before is None or before.state != ACCEPTED or before.last is None or item.measured is None:
+        entry, found = state.files.get(same_file(item.path)), item.measured
+        before = None if entry is None else entry.last_accepted
+        if before is None or before.last is None or found is None or found.added is not None:
             continue
-        _, last = item.measured.ranges.get(str(kinds[item.kind].time), (None, None))
-        if last is not None and last <= before.last and f"{item.measured.fingerprint:016x}" != before.fingerprint:
-            told.append(f"{item.path}: it has changed and holds no later rows, so all rows are learned anew.")
+        _, last = found.ranges.get(str(kinds[item.kind].time), (None, None))
+        other = last is not None and last <= before.last and f"{found.fingerprint:016x}" != before.fingerprint
+        if found.corrected or other:
+            what = "and holds no later rows" if other else "and its earlier rows are others"
+            told.append(f"{item.path}: it has changed {what}, so all rows are learned anew.")
     return told
 
 

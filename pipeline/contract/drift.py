@@ -9,18 +9,22 @@ year of nights with a dozen columns each is not refused by chance.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
+from gigabatch.features.exact.column_statistics import ColumnStatistics
 from gigabatch.features.refit.churn import CategoryChurn, ContinuousChurn, category_churn, continuous_churn
 from gigabatch.features.refit.statistics import CategoryStatistics, Statistics
 from gigabatch.pipeline.contract.terms import DriftTerms
 
 LEVELS = ("ok", "warn", "drift")
 TWO_SIDED = 1.96  # standard errors, 95 %
+SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)  # whose quantiles are compared
 
 
 @dataclass(frozen=True)
@@ -88,12 +92,18 @@ class _Measures:
         self.terms, self.own = terms, own
         self.measures: list[Measure] = []
 
+    def levels(self, column: str, name: str) -> tuple[float, float]:
+        own: tuple[float, float] = self.own.get(column, {}).get(name, getattr(self.terms, name))
+        return own
+
     def add(self, column: str, name: str, value: float, noise: float) -> None:
-        levels = self.own.get(column, {}).get(name, getattr(self.terms, name))
-        verdict = "ok"
-        if value > noise:
-            verdict = "drift" if value - noise >= levels[1] else "warn" if value >= levels[0] else "ok"
-        self.measures.append(Measure(column, name, value, noise, levels, verdict))
+        levels = self.levels(column, name)
+        self.measures.append(Measure(column, name, value, noise, levels, _verdict(value, noise, levels)))
+
+    def add_worst(self, column: str, name: str, found: Sequence[tuple[float, float]]) -> None:
+        """Of several values with their noise the one of the worst verdict, the farthest above its noise."""
+        levels = self.levels(column, name)
+        self.add(column, name, *max(found, key=lambda one: (LEVELS.index(_verdict(*one, levels)), one[0] - one[1])))
 
 
 def drift(
@@ -163,11 +173,12 @@ def drift(
         if name in labels and shifted.mean_shift is not None:
             noise = TWO_SIDED * math.sqrt(sum(1 / max(count, 1) for count in known))
             found_by.add(name, "label", abs(shifted.mean_shift), noise)
-        if shifted.std_old and shifted.quantiles:
-            ends = [q for q in shifted.quantiles if 5 <= q.percent <= 95]
-            worst = max(ends, key=lambda q: abs(q.shift) - q.bound)
-            value = max(abs(worst.shift) - worst.bound, 0.0) / shifted.std_old
-            found_by.add(name, "quantile", value, _quantile_noise(worst.percent, known))
+        if shifted.std_old and all(known):
+            shifts = [
+                (value / shifted.std_old, noise / shifted.std_old)
+                for value, noise in _shifts(numbers, new.numbers[name])
+            ]
+            found_by.add_worst(name, "quantile", shifts)
         if shifted.stability is not None:
             found_by.add(name, "psi", shifted.stability.psi, shifted.stability.noise)
     return Drift(old.rows, new.rows, tuple(found_by.measures), tuple(columns))
@@ -202,10 +213,35 @@ def _error(share: float, either: float) -> float:
     return TWO_SIDED * math.sqrt(share * (1 - share) * either)
 
 
-def _quantile_noise(percent: int, known: tuple[int, int]) -> float:
-    """1.96 standard errors of a quantile's shift in deviations, of a normal distribution (Stuart and Ord, 10.10)."""
-    from scipy.special import ndtri
+def _verdict(value: float, noise: float, levels: tuple[float, float]) -> str:
+    if value <= noise:
+        return "ok"
+    return "drift" if value - noise >= levels[1] else "warn" if value >= levels[0] else "ok"
 
-    share = percent / 100
-    density = math.exp(-(float(ndtri(share)) ** 2) / 2) / math.sqrt(2 * math.pi)
-    return TWO_SIDED * math.sqrt(share * (1 - share) * sum(1 / max(count, 1) for count in known)) / density
+
+def _shifts(old: ColumnStatistics, new: ColumnStatistics) -> list[tuple[float, float]]:
+    """How far each of `SHARES`' quantiles has moved at least, and the noise of that, in the column's unit.
+
+    Mid-quantiles (Ma, Genton and Parzen 2011, "Asymptotic properties of sample quantiles of discrete distributions"):
+    those of few distinct values move with the values' shares, where the usual ones jump from one value to the next.
+    Noise is how far the old quantiles lie apart within 1.96 standard errors of the share (Woodruff 1952), whatever the
+    distribution is.
+    """
+    either, found = 1 / old.moments.count + 1 / new.moments.count, []
+    for share in SHARES:
+        before, after = (_mid_quantile(side, share) for side in (old, new))
+        shift, bound = after[0] - before[0], before[1] + after[1]
+        end, _ = _mid_quantile(old, share + math.copysign(_error(share, either), shift))
+        found.append((max(abs(shift) - bound, 0.0), abs(end - before[0])))
+    return found
+
+
+def _mid_quantile(state: ColumnStatistics, share: float) -> tuple[float, float]:
+    """The quantile, and how far off the histogram's bins may have put it."""
+    low, high = state.histogram.edges()
+    counts = state.histogram.counts
+    places = (counts.cumsum() - counts / 2) / counts.sum()
+    after = int(np.searchsorted(places, share))
+    width = (high - low)[max(after - 1, 0) : after + 1].max()
+    # The end of a bin that is nearer to 0 is the likeliest number in it, see `features.refit.statistics`.
+    return float(np.interp(share, places, np.where(low >= 0, low, high))), float(width)

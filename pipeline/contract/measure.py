@@ -61,6 +61,15 @@ class Bad:
 
 
 @dataclass(frozen=True)
+class Known:
+    """The rows that a file held when it was accepted: their number, their fingerprint and the latest of their times."""
+
+    rows: int
+    fingerprint: int
+    last: float | None = None
+
+
+@dataclass(frozen=True)
 class Measured:
     """What a file is like.
 
@@ -91,6 +100,10 @@ class Measured:
     places, examples
         Where those that were left out lie in the file, and the rows themselves (pandas, with columns row and reason
         before theirs).
+    added
+        Statistics of the rows beside `Known` ones, where these are there as they were; else None.
+    corrected
+        Whether as many rows as the `Known` ones lie in their times, and they are others.
     """
 
     rows: int
@@ -106,6 +119,8 @@ class Measured:
     num_bad: int = 0
     places: tuple[int, ...] = ()
     examples: Any = None
+    added: Statistics | None = None
+    corrected: bool = False
 
     @property
     def distinct(self) -> dict[str, int]:
@@ -139,6 +154,7 @@ def measure_file(
     drop: float = 0.0,
     time_unit: str = "auto",
     without: Sequence[int] = (),
+    known: Known | None = None,
 ) -> Measured:
     """Read a file and measure it.
 
@@ -162,6 +178,8 @@ def measure_file(
         their median.
     without
         Places of rows that do not count; of files that are not read in blocks.
+    known
+        What it held before, which is told from what has come since.
 
     Returns
     -------
@@ -173,7 +191,7 @@ def measure_file(
     DataError
         Whatever keeps the recipe from reading it; the message names file and column.
     """
-    found, examples, unit = None, None, None
+    found, examples, unit, since = None, None, None, None if known is None else _Since(kind, known)
     for raw in _frames(kind, engine, path, cache):
         try:
             raw = drop_rows(raw, path, without)
@@ -192,6 +210,8 @@ def measure_file(
                 frame = frame[kept].reset_index(drop=True)
                 times = None if times is None else times[kept].reset_index(drop=True)
             part = replace(_measured(kind, frame, times), calendar=calendar, unit=unit, bad=bad, num_bad=count)
+            if since is not None:
+                since.take(frame, times)
         except (ValueError, TypeError, RuntimeError) as error:
             raise DataError(str(error) if path in str(error) else f"input {path}: {error}") from error
         found = part if found is None else found.merge(part)
@@ -199,7 +219,54 @@ def measure_file(
         raise DataError(f"input {path}: it has a header but no rows.")
     if examples is not None:
         found = replace(found, places=tuple(examples["row"].tolist()), examples=examples)
+    if since is not None:
+        found = replace(found, added=since.added(found), corrected=since.corrected)
     return replace(found, columns=file_columns(kind, engine, path), ends=_ends(path))
+
+
+class _Since:
+    """Tells the rows of a file that it held before from those that have come since: the first so many, where rows are
+    appended, or those up to the last time, in any order."""
+
+    def __init__(self, kind: RawFiles, known: Known) -> None:
+        self.kind, self.known, self.place = kind, known, 0
+        self.old, self.prints = [0, 0], [0, 0]
+        self.new: list[Statistics | None] = [None, None]
+
+    def take(self, frame: Any, times: Any) -> None:
+        """The next rows, and their times as numbers or None."""
+        engine = engine_of(frame)
+        place = self.place + engine.arrays.arange(len(frame))
+        self.place += len(frame)
+        masks = [place < self.known.rows]
+        if times is not None and self.known.last is not None:
+            masks.append(engine.array(times) <= self.known.last)
+        for way, mask in enumerate(masks):
+            both = [engine.series(chosen, frame) for chosen in (mask, ~mask)]
+            old, new = ((frame[one].reset_index(drop=True), _chosen(times, one)) for one in both)
+            self.old[way] += len(old[0])
+            self.prints[way] = (self.prints[way] + _fingerprint(self.kind, *old)) % WRAP
+            if len(new[0]):
+                fresh, before = _measured(self.kind, *new).statistics, self.new[way]
+                self.new[way] = fresh if before is None else before.merge(fresh)
+
+    def added(self, whole: Measured) -> Statistics | None:
+        """Statistics of what has come since; None where nothing has, or the rows before are not there as they were."""
+        if whole.rows == self.known.rows:
+            return None
+        told = zip(self.old, self.prints, self.new, strict=True)
+        return next((new for *old, new in told if old == [self.known.rows, self.known.fingerprint]), None)
+
+    @property
+    def corrected(self) -> bool:
+        """Whether as many rows lie in the times of those before, and they are others."""
+        same = [self.known.rows, self.known.fingerprint]
+        ways = list(map(list, zip(self.old, self.prints, strict=True)))
+        return same not in ways and self.known.last is not None and self.old[1] == self.known.rows
+
+
+def _chosen(times: Any, mask: Any) -> Any:
+    return None if times is None else times[mask].reset_index(drop=True)
 
 
 def _frames(kind: RawFiles, engine: str, path: str, cache: FileCache | None) -> Iterator[Any]:

@@ -47,6 +47,9 @@ class FileEntry:
         Places of rows that are left out.
     gone
         Whether it was told that the file is not there any more.
+    before
+        Of one in quarantine that was accepted with another content: the last such `fingerprint`, `rows`, `first` and
+        `last`, which models may have learned.
     """
 
     kind: str
@@ -62,6 +65,19 @@ class FileEntry:
     warnings: tuple[str, ...] = ()
     dropped: tuple[int, ...] = ()
     gone: bool = False
+    before: dict[str, Any] | None = None
+
+    @property
+    def last_accepted(self) -> FileEntry | None:
+        """What was accepted under this name last, in the times and rows that it had; None where nothing was."""
+        if self.state == ACCEPTED:
+            return self
+        return None if self.before is None else replace(self, state=ACCEPTED, before=None, **self.before)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """For `before`."""
+        return {name: getattr(self, name) for name in ("fingerprint", "rows", "first", "last")}
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from gigabatch.pipeline.reports.charts import Calibration
 from gigabatch.pipeline.training.start import FOLDER, SEPARATOR, TENSORS, TRAINED
 
 BUDGET = 20_000_000  # rows times categorical columns that are looked at, some seconds
-MIN_ROWS = 100  # of a slice
+MIN_ROWS = 100  # of a slice, of one weight
 MOST_VALUES = 20  # of a column that are slices, the most frequent ones
 MOST_COLUMNS = 10  # with unseen values that are listed
 CHANCE = 0.05  # that any slice is called worse though none is
@@ -199,8 +199,10 @@ def row_losses(target: Target, scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def by_group(measure: Measure, codes: np.ndarray, size: int) -> dict[str, np.ndarray]:
-    """Means by group: `rows`, `candidate`, `current`, `worse` (how much the candidate is, by the paired difference of
-    each row) and its standard `error`, float64 [size] each; NaN where a group has no row that weighs anything.
+    """Means by group: `rows` that weigh anything, of how many of one weight they tell as much (`effective`; Kish 1965,
+    "Survey Sampling", section 11.7), `candidate`, `current`, `worse` (how much the candidate is, by the paired
+    difference of each row) and its standard `error`, float64 [size] each; NaN where a group has no row that weighs
+    anything.
 
     codes: the group of each row, int64 [N], from 0 to size - 1.
     """
@@ -211,13 +213,14 @@ def by_group(measure: Measure, codes: np.ndarray, size: int) -> dict[str, np.nda
     weight, new = measure.weight, measure.values["candidate"]
     old = measure.values.get("current", np.full(len(new), np.nan))
     difference = (old - new) if measure.more_is_better else (new - old)
-    rows = np.bincount(codes, minlength=size)
+    rows = np.bincount(codes[weight > 0], minlength=size)
     with np.errstate(invalid="ignore", divide="ignore"):
         total = sums(weight)
         worse = sums(weight * difference) / total
-        spread = sums((weight * (difference - worse[codes])) ** 2) * rows / (rows - 1)
+        effective = total**2 / sums(weight**2)
+        spread = sums((weight * (difference - worse[codes])) ** 2) * effective / (effective - 1)
         means = {"candidate": sums(weight * new) / total, "current": sums(weight * old) / total}
-        return {"rows": rows, **means, "worse": worse, "error": np.sqrt(spread) / total}
+        return {"rows": rows, "effective": effective, **means, "worse": worse, "error": np.sqrt(spread) / total}
 
 
 def slices_of(measure: Measure, target: str, column: str, values: Any) -> Iterator[Slice]:
@@ -227,7 +230,7 @@ def slices_of(measure: Measure, target: str, column: str, values: Any) -> Iterat
         return
     found = by_group(measure, codes, len(distinct))
     large = np.argsort(-found["rows"], kind="stable")[:MOST_VALUES]
-    for place in large[found["rows"][large] >= MIN_ROWS].tolist():
+    for place in large[found["effective"][large] >= MIN_ROWS].tolist():
         if np.isfinite(found["worse"][place]):
             numbers = {name: float(found[name][place]) for name in ("candidate", "current", "worse")}
             text = "null" if distinct[place] != distinct[place] or distinct[place] is None else str(distinct[place])

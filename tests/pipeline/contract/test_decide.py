@@ -436,3 +436,132 @@ def test_a_nights_list_of_data_names_what_was_read_and_opens_nothing_else(learne
     assert len(night(learned, 8).quarantined) == 2
     read = _data(Pipeline(learned.config()))["checksums"]
     assert [name.partition(":")[2] for name in read] == [f"day-{day:03d}.csv" for day in (*range(6), 8)]
+
+
+def constant_labels(day):
+    return shop_day(day).assign(bought=1)
+
+
+def nights_with(shop, *days):
+    for day in days:
+        shop.write(day, shop_day(day))
+        assert night(shop, day).cold == ()
+        finish(shop.config())
+
+
+@pytest.mark.parametrize("content", ["corrected", "as it was"])
+def test_a_file_whose_bad_correction_lay_in_quarantine_is_taken_when_it_is_right(learned, content):
+    """It was too old for the contract, as nobody knew any more that its rows had been accepted once."""
+    nights_with(learned, 6, 7, 8)
+    path = learned.write(6, constant_labels(6))
+    for _ in range(2):  # twice wrong
+        assert night(learned, 8).quarantined == (str(path),)
+        finish(learned.config())
+        learned.write(6, constant_labels(6).assign(price=7.0))
+    right = shop_day(6) if content == "as it was" else shop_day(6).assign(city="Bonn")
+    learned.write(6, right)
+    decision = night(learned, 8)
+    assert (decision.accepted, decision.quarantined) == ((str(path),), ())
+    assert bool(decision.cold) == (content == "corrected")
+    assert rows(learned) == 9 * 2000
+
+
+def test_a_corrected_file_that_a_person_takes_from_quarantine_gives_a_cold_night(learned):
+    """Nights stayed warm, on weights that had learned its rows as they were."""
+    nights_with(learned, 6, 7)
+    learned.write(6, constant_labels(6))
+    assert night(learned, 7).cold == ()
+    finish(learned.config())
+    accept(learned.config(), "day-006.csv")
+    for _ in range(2):  # until a model of such a night is promoted
+        (told,) = night(learned, 7).cold
+        assert "day-006.csv: it has changed" in told
+        finish(learned.config(), stay_cold=True)
+    finish(learned.config())
+    assert night(learned, 7).cold == ()
+    learned.write(8, constant_labels(8))  # one that was never accepted has taught nothing wrong
+    night(learned, 8)
+    accept(learned.config(), "day-008.csv")
+    assert night(learned, 8).cold == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "cold"),
+    [
+        ("more rows", False),
+        ("more rows and others", True),
+        ("more rows in another order", False),
+        ("more rows, late ones too", False),
+        ("a window that moves on", False),
+        ("late rows alone, behind", False),
+    ],
+)
+def test_a_file_that_grows_gives_a_cold_night_where_its_old_rows_are_others(learned, change, cold):
+    """With new rows behind them, corrected ones were taken for those that the weights had seen."""
+    day = shop_day(6)
+    one = day.drop([100]) if "late" in change else day  # which comes later
+    learned.write(6, one.iloc[:1800] if change != "late rows alone, behind" else one)
+    assert night(learned, 6).cold == ()
+    finish(learned.config())
+    after = {
+        "more rows": day,
+        "more rows and others": day.assign(bought=np.where(day.index == 7, 1 - day["bought"], day["bought"])),
+        "more rows in another order": day.sort_values("user"),
+        "more rows, late ones too": day.sort_values("user"),
+        "a window that moves on": day.iloc[150:],
+        "late rows alone, behind": pd.concat([one, day.loc[[100]]]),
+    }[change]
+    path = learned.write(6, after)
+    decision = night(learned, 6)
+    assert (decision.accepted, bool(decision.cold)) == ((str(path),), cold)
+
+
+@pytest.mark.parametrize("order", ["at", "user"])
+def test_drift_of_a_file_that_grows_is_that_of_its_new_rows(shop, order):
+    """Its old rows, among which a day's are few, made half of any drift disappear."""
+    days = pd.concat([shop_day(day) for day in range(6)])
+    for path in shop.raw.iterdir():
+        path.unlink()
+    shop.write("log.csv", days.sort_values(order, kind="stable"))
+    learn_contract(shop.config())
+    new = shop_day(6).assign(city="Lima")
+    shop.write("log.csv", pd.concat([days, new]).sort_values(order, kind="stable"))
+    found = night(shop, 6).drift["all"]
+    assert (found.rows_old, found.rows) == (12_000, 2000)
+    psi = next(item for item in found.measures if (item.column, item.measure) == ("city", "psi"))
+    shares = days["city"].value_counts(normalize=True)
+    wanted = sum(((city == "Lima") - share) * np.log(max(city == "Lima", 0.5 / 2000) / share)
+                 for city, share in shares.items())  # fmt: skip
+    assert psi.value == pytest.approx(wanted, rel=0.01)
+    finish(shop.config())
+    shop.write("log.csv", pd.concat([days, new, shop_day(7)]).sort_values(order, kind="stable"))
+    again = night(shop, 7).drift["all"]
+    assert (again.rows_old, again.rows) == (14_000, 2000)
+
+
+def test_a_log_that_is_read_in_blocks_grows_by_its_new_rows(tmp_path, monkeypatch):
+    from gigabatch.features.recipes.base import RawFiles
+    from gigabatch.pipeline.contract import measure
+    from gigabatch.pipeline.contract.measure import Known, measure_file
+
+    monkeypatch.setattr(measure, "BLOCK_BYTES", 4000)
+    kind = RawFiles(
+        "log",
+        str(tmp_path / "*.csv"),
+        {"at": "int64", "city": "string", "price": "float32"},
+        {"at": "time"},
+        blocks=True,
+    )
+    day, path = shop_day(0)[["at", "city", "price"]], tmp_path / "log.csv"
+    day.iloc[:1500].to_csv(path, index=False)
+    before = measure_file(kind, "pandas", str(path))
+    day.to_csv(path, index=False)
+    known = Known(before.rows, before.fingerprint, before.ranges["at"][1])
+    found = measure_file(kind, "pandas", str(path), known=known)
+    assert found.added is not None
+    assert (found.added.rows, found.corrected) == (500, False)
+    counts = found.added.categories["city"].counts
+    assert dict(zip(counts["value"], counts["count"], strict=True)) == day["city"].iloc[1500:].value_counts().to_dict()
+    path.write_text(path.read_text().replace("Oslo", "Roma", 1))
+    other = measure_file(kind, "pandas", str(path), known=known)
+    assert (other.added, other.corrected) == (None, True)

@@ -116,3 +116,52 @@ def test_columns_without_values_and_constants():
 def test_other_columns_are_an_error():
     with pytest.raises(DataError, match="not of the same columns"):
         drift(statistics(pd.DataFrame({"a": ["x"]})), statistics(pd.DataFrame({"b": ["x"]})))
+
+
+@pytest.mark.parametrize("shares", [(0.5, 0.5), (0.95, 0.05), (0.748, 0.252), (0.5, 0.25, 0.15, 0.05, 0.05)])
+def test_numbers_of_few_values_have_no_quantile_that_jumps(shares):
+    """Where a value ends just at a quantile, chance alone turned it into the next value: by 4 deviations of a flag."""
+    found = []
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        sides = (random.choice(len(shares), rows, p=shares) for rows in (50_000, 2000))
+        old, new = (pd.DataFrame({"x": side.astype("float64")}) for side in sides)
+        found.append(values(old, new)["x", "quantile"].verdict)
+    assert found.count("ok") == 20
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.06, 0.04), (0.26, 0.24), (0.47, 0.53)])
+def test_the_quantiles_of_a_flag_move_as_its_share_does(before, after):
+    old, new = (pd.DataFrame({"x": (np.arange(10_000) < share * 10_000) * 1.0}) for share in (before, after))
+    found = values(old, new)["x", "quantile"]
+    # The mid-quantile of share p is p's place between (1 - share) / 2 and 1 - share / 2, which lie one half apart.
+    assert found.value == pytest.approx(abs(after - before) / math.sqrt(before * (1 - before)), abs=0.02 / 0.22)
+    assert found.verdict == "ok"
+
+
+def test_quantiles_are_mid_quantiles_of_a_slow_loop():
+    """Ma, Genton and Parzen 2011: places (rows below + half of those that are equal) / rows, straight lines between."""
+
+    def mid_quantile(column, share):
+        distinct = sorted(set(column))
+        places = [(sum(x < value for x in column) + sum(x == value for x in column) / 2) / len(column)
+                  for value in distinct]  # fmt: skip
+        return float(np.interp(share, places, distinct))
+
+    random = np.random.default_rng(3)
+    old, new = random.integers(0, 9, 400).astype("float64"), random.integers(4, 13, 300).astype("float64")
+    found = values(pd.DataFrame({"x": old}), pd.DataFrame({"x": new}))["x", "quantile"]
+    shifts = [abs(mid_quantile(new, share) - mid_quantile(old, share)) for share in (0.05, 0.25, 0.5, 0.75, 0.95)]
+    assert found.value == pytest.approx(max(shifts) / old.std(), abs=0.1)  # less two bins' widths
+    assert found.verdict == "drift"
+
+
+def test_a_gap_in_the_values_is_no_shift():
+    """Two prices, half of the rows each: the median is anywhere between them."""
+    verdicts = []
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        sides = (np.where(random.random(rows) < 0.5, 10, 100) + random.normal(size=rows) for rows in (20_000, 1000))
+        verdicts.append(values(*(pd.DataFrame({"x": side}) for side in sides))["x", "quantile"].verdict)
+    assert verdicts.count("drift") == 0
+    assert verdicts.count("ok") >= 17

@@ -1,5 +1,7 @@
 """What a night's page shows of the window: the numbers are those of other code on the same rows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -67,7 +69,20 @@ def test_weights_count_as_so_many_rows():
     )
     again = np.repeat(new - old, weight)
     assert found["worse"][0] == pytest.approx(again.mean())
-    assert found["rows"][0] == 60
+    assert found["rows"][0] == (weight > 0).sum()
+
+
+@pytest.mark.parametrize("light", [0.0, 1e-6])
+def test_a_slice_of_few_rows_of_some_weight_is_no_slice(light):
+    """One such row had no spread, and so was worse beyond all chance every second night."""
+    random, weight = np.random.default_rng(6), np.full(4000, light)
+    weight[::50] = 1
+    measure = Measure("log loss", False, weight, {role: random.random(4000) for role in ("candidate", "current")})
+    assert list(slices_of(measure, "clicked", "city", pd.Series(np.arange(4000) // 50 % 40).astype(str))) == []
+    halves = list(
+        slices_of(replace(measure, weight=np.arange(4000) % 2.0), "clicked", "city", pd.Series(np.arange(4000) < 2000))
+    )
+    assert [item.rows for item in halves] == [1000, 1000]
 
 
 def measured(worse_by: float, seed: int) -> tuple[Measure, pd.Series]:
