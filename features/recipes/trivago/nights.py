@@ -53,7 +53,7 @@ def write_lists(path: Path, lists: Mapping[str, Any]) -> None:
     """Arrays by name, of any lengths, as one Arrow file, whole or not at all."""
     columns = {}
     for name, values in lists.items():
-        array = pa.array(values)
+        array = values if isinstance(values, pa.Array) else pa.array(values)
         columns[name] = pa.LargeListArray.from_arrays(pa.array([0, len(array)], pa.int64()), array)
     table = pa.table(columns)
     with (
@@ -121,9 +121,9 @@ class Runs:
             before += len(names)
         return found
 
-    def names(self, column: str) -> pa.ChunkedArray:
+    def names(self, column: str) -> pa.Array:
         """Every name so far, in order of its number."""
-        return pa.chunked_array(self._names(column), type=pa.large_string())
+        return pa.concat_arrays([pa.array([], pa.large_string()), *self._names(column)])
 
     def _names(self, column: str) -> list[pa.Array]:
         return [run[f"names/{column}"] for run in self.runs if f"names/{column}" in run]
@@ -171,7 +171,7 @@ def merged_run(older: Path, newer: Path, path: Path) -> int:
         out[f"{family}/key"] = found.pop("key")
         out |= {f"{family}/{column}": narrow(values) for column, values in found.items()}
     for column in NUMBERED:
-        out[f"names/{column}"] = both.names(column).combine_chunks()
+        out[f"names/{column}"] = both.names(column)
     write_lists(path, out)
     return _entries(out)
 
@@ -206,7 +206,8 @@ class Kept:
     def load(cls, folder: Path, facts: Mapping[str, Any]) -> Kept:
         parts = []
         for number, rows in enumerate(facts["parts"]):
-            clicks = {name: values.to_numpy() for name, values in read_lists(folder / _name("clicks", number)).items()}
+            lists = read_lists(folder / _name("clicks", number))
+            clicks = {name: values.to_numpy(zero_copy_only=False) for name, values in lists.items()}
             paths = [folder / _name(kind, number) if size else None for kind, size in zip(KINDS, rows, strict=True)]
             parts.append(Part(paths[0], paths[1], (rows[0], rows[1]), clicks))
         runs = tuple((folder / _name("run", number), size) for number, size in enumerate(facts["runs"]))
