@@ -27,6 +27,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gigabatch.features.engines.arrow_columns import one_array, to_arrow
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.recipes.trivago.chunk import FAMILIES, OWNED
 from gigabatch.features.recipes.trivago.history import FIRST, ITEM_BITS, LAST, NONE, Ledger
@@ -54,7 +55,8 @@ def write_lists(path: Path, lists: Mapping[str, Any]) -> None:
     columns = {}
     for name, values in lists.items():
         array = values if isinstance(values, pa.Array) else pa.array(values)
-        columns[name] = pa.LargeListArray.from_arrays(pa.array([0, len(array)], pa.int64()), array)
+        ends = pa.array([0, len(array)], pa.int64())
+        columns[name] = pa.LargeListArray.from_arrays(ends, array, type=pa.large_list(array.type))
     table = pa.table(columns)
     with (
         atomic_path(path) as temporary,
@@ -239,7 +241,7 @@ class Nights:
         self.made: list[tuple[Path, int]] = []  # runs of tonight
         self.numbers, self._new, self._spans = {}, {}, {}
         for column, frame in frames.items():
-            values = pa.array(frame["value"], pa.large_string())
+            values = one_array(to_arrow(frame["value"])).cast(pa.large_string())
             numbers = self.runs.numbers(column, values)
             new = np.flatnonzero(numbers < 0)
             numbers[new] = len(self.runs.names(column)) + np.arange(len(new))
