@@ -56,16 +56,13 @@ class FilesSoFar:
 
     Parameters
     ----------
-    folder
-        Where they lie; nothing there may be written to.
-    facts
-        What the recipe told of them, as JSON types.
+    left
+        What the recipe made of the folder and the facts; nothing in the folder may be written to.
     places
         Of each file that is known tonight: its place among the files of the run that left this.
     """
 
-    folder: Path
-    facts: Mapping[str, Any]
+    left: Any
     places: Mapping[str, int]
 
 
@@ -98,8 +95,10 @@ class History(Protocol):
         made: the rows that it finished itself. computed: how many rows it computed.
         """
 
-    def find_files(self, paths: Sequence[str], others: Sequence[str] = ()) -> FilesSoFar | None:
-        """As `find`, of what `keep_files` kept."""
+    def find_files(
+        self, paths: Sequence[str], load: Callable[[Path, Mapping[str, Any]], Any], others: Sequence[str] = ()
+    ) -> FilesSoFar | None:
+        """As `find`, of what `keep_files` kept. load: reads its folder, given its facts."""
 
     def keep_files(
         self, write: Callable[[Path], Mapping[str, Any]], front: int, finished: int, reused: int, computed: int

@@ -77,14 +77,19 @@ class RowHistory:
         found = self._best(paths, ordered, others, self._load)
         return None if found is None else (found[1], self._without_known(found[0].manifest))
 
-    def find_files(self, paths: Sequence[str], others: Sequence[str] = ()) -> FilesSoFar | None:
+    def find_files(
+        self, paths: Sequence[str], load: Callable[[Path, Mapping[str, Any]], Any], others: Sequence[str] = ()
+    ) -> FilesSoFar | None:
         """What `keep_files` kept of a run over some of these files; see `History`."""
-        found = self._best(paths, False, others, self._load_facts)
+
+        def load_files(artifact: Artifact) -> Any:
+            return load(artifact.path, json.loads((artifact.path / STATE).read_text())["facts"])
+
+        found = self._best(paths, False, others, load_files)
         if found is None:
             return None
-        artifact, facts = found
-        self._without_known(artifact.manifest)
-        return FilesSoFar(artifact.path, facts, self._places(artifact.manifest["checksums"]))
+        self._without_known(found[0].manifest)
+        return FilesSoFar(found[1], self._places(found[0].manifest["checksums"]))
 
     def _places(self, known: Sequence[str]) -> dict[str, int]:
         """Of tonight's files those that are known, and the place of each among these checksums."""
@@ -298,9 +303,6 @@ class RowHistory:
             state["finished"],
             state["facts"],
         )
-
-    def _load_facts(self, artifact: Artifact) -> dict[str, Any]:
-        return dict(json.loads((artifact.path / STATE).read_text())["facts"])
 
 
 def _content(checksum: str) -> str:

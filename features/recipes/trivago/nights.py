@@ -185,12 +185,13 @@ def _entries(run: Mapping[str, Any]) -> int:
 @dataclass(frozen=True)
 class Part:
     """Finished pairs. pairs, score: their files, None where there are none of the kind; rows: how many there are of
-    each; clicks: one entry a clickout by `CLICKS`."""
+    each; clicks: one entry a clickout by `CLICKS`; file: where these lie, None while they lie nowhere."""
 
     pairs: Path | None
     score: Path | None
     rows: tuple[int, int]
     clicks: Arrays
+    file: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -208,10 +209,10 @@ class Kept:
     def load(cls, folder: Path, facts: Mapping[str, Any]) -> Kept:
         parts = []
         for number, rows in enumerate(facts["parts"]):
-            lists = read_lists(folder / _name("clicks", number))
-            clicks = {name: values.to_numpy(zero_copy_only=False) for name, values in lists.items()}
+            file = folder / _name("clicks", number)
+            clicks = {name: values.to_numpy(zero_copy_only=False) for name, values in read_lists(file).items()}
             paths = [folder / _name(kind, number) if size else None for kind, size in zip(KINDS, rows, strict=True)]
-            parts.append(Part(paths[0], paths[1], (rows[0], rows[1]), clicks))
+            parts.append(Part(paths[0], paths[1], (rows[0], rows[1]), clicks, file))
         runs = tuple((folder / _name("run", number), size) for number, size in enumerate(facts["runs"]))
         opened: dict[int, tuple[Path, ...]] = {}
         for place, name in facts["open"]:
@@ -355,8 +356,11 @@ class Nights:
             for place, kind in enumerate(KINDS):
                 paths = [path for part in members if (path := (part.pairs, part.score)[place]) is not None]
                 _write_together(paths, folder / _name(kind, number), engine, share)
-            clicks = {name: np.concatenate([part.clicks[name] for part in members]) for name in CLICKS}
-            write_lists(folder / _name("clicks", number), clicks)
+            if len(members) == 1 and members[0].file is not None:
+                share(members[0].file, folder / _name("clicks", number))
+            else:
+                clicks = {name: np.concatenate([part.clicks[name] for part in members]) for name in CLICKS}
+                write_lists(folder / _name("clicks", number), clicks)
             rows.append([sum(part.rows[place] for part in members) for place in range(len(KINDS))])
         named = []
         for number, (place, path) in enumerate(opened):

@@ -121,7 +121,7 @@ class TrivagoRecipe(Recipe):
         write = partial(self._write, engine, folder, rows_per_part, run, block_bytes, paths, history)
         if history is not None:
             others = self.files(self._pattern("item_metadata")) if self.settings.item_metadata else []
-            found = history.find_files(paths, others)
+            found = history.find_files(paths, Kept.load, others)
             if found is not None:
                 try:
                     return write(found)
@@ -142,7 +142,7 @@ class TrivagoRecipe(Recipe):
     ) -> FeatureParts:
         """`write_parts`, given what an earlier run left."""
         settings = self.settings
-        kept = Kept() if found is None else Kept.load(found.folder, found.facts)
+        kept = Kept() if found is None else found.left
         blocks = self._blocks(paths, block_bytes, kept, {} if found is None else found.places)
         properties = Properties.of(self.read_metadata(engine), settings.max_properties, engine)
         schema = trivago_schema(properties.words.columns)
