@@ -36,7 +36,7 @@ from gigabatch.features.recipes.trivago.log import NUMBERED, TIMED, atomic_path
 RUN_ENTRIES = 1 << 22  # groups of a run at most, when runs are merged; some 500 MB on the way
 # Families whose keys are made of a name's number: the column of the name, and the divisor that gives the number from
 # the key; None for the number of folds.
-NAMED = {
+NAMED: dict[str, tuple[str, int | None]] = {
     "session": ("session_id", 1), "session_item": ("session_id", 1 << ITEM_BITS), "user": ("user_id", 1),
     "user_fold": ("user_id", None), "user_item": ("user_id", 1 << ITEM_BITS), "filters": ("current_filters", 1),
     "filters_fold": ("current_filters", None), "city": ("city", 1), "city_fold": ("city", None),
@@ -240,7 +240,9 @@ class Nights:
         self.kept, self.num_folds, self.new_front = kept, num_folds, new_front
         self.runs = Runs([path for path, _ in kept.runs])
         self.made: list[tuple[Path, int]] = []  # runs of tonight
-        self.numbers, self._new, self._spans = {}, {}, {}
+        self.numbers: Arrays = {}
+        self._new: dict[str, pa.Array] = {}
+        self._spans: dict[str, Arrays] = {}
         for column, frame in frames.items():
             values = one_array(to_arrow(frame["value"])).cast(pa.large_string())
             numbers = self.runs.numbers(column, values)
@@ -269,8 +271,8 @@ class Nights:
     def _translated(self, family: str, columns: Arrays, way: Callable[[str, np.ndarray], np.ndarray]) -> Arrays:
         """Keys and columns with each name's number as `way` gives it, ascending by key."""
         out = dict(columns)
-        column, divisor = NAMED.get(family, (None, 1))
-        if column is not None:
+        if family in NAMED:
+            column, divisor = NAMED[family]
             divisor = divisor or self.num_folds
             out["key"] = way(column, out["key"] // divisor) * divisor + out["key"] % divisor
         for (of, name), book in VALUES.items():
@@ -306,8 +308,8 @@ class Nights:
         """Write what finished rows amount to of some groups, with names and spans for the last run of a night."""
         out: dict[str, Any] = {}
         for family in FAMILIES:
-            found = self._translated(family, dict(totals.get(family, {})), self._stays) if family in totals else None
-            if found is not None and len(found["key"]):
+            if family in totals and len(totals[family]["key"]):
+                found = self._translated(family, totals[family], self._stays)
                 out[f"{family}/key"] = found.pop("key")
                 out |= {f"{family}/{column}": narrow(values) for column, values in found.items()}
         if whole:
