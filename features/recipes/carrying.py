@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from gigabatch.features.engines.frame import engine_of
@@ -49,6 +50,22 @@ class RowsSoFar:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class FilesSoFar:
+    """Hold what a run leaves to the next where a recipe keeps its rows in files of its own.
+
+    Parameters
+    ----------
+    left
+        What the recipe made of the folder and the facts; nothing in the folder may be written to.
+    places
+        Of each file that is known tonight: its place among the files of the run that left this.
+    """
+
+    left: Any
+    places: Mapping[str, int]
+
+
 class History(Protocol):
     """Keeps what runs leave behind; the pipeline has one (`gigabatch.pipeline.store.row_history`)."""
 
@@ -77,6 +94,23 @@ class History(Protocol):
 
         made: the rows that it finished itself. computed: how many rows it computed.
         """
+
+    def find_files(
+        self, paths: Sequence[str], load: Callable[[Path, Mapping[str, Any]], Any], others: Sequence[str] = ()
+    ) -> FilesSoFar | None:
+        """As `find`, of what `keep_files` kept. load: reads its folder, given its facts."""
+
+    def keep_files(
+        self, write: Callable[[Path], Mapping[str, Any]], front: int, finished: int, reused: int, computed: int
+    ) -> None:
+        """Keep what `write` puts into an empty folder, and the facts that it gives.
+
+        front: the time from which rows are open. finished: how many rows are finished, none of which need be kept.
+        reused, computed: how many rows this run found finished and how many it computed.
+        """
+
+    def share(self, source: Path, target: Path) -> Any:
+        """Give a file that nobody writes to any more a second name."""
 
 
 def front_of(times: Any, margin: int) -> float | int:

@@ -37,6 +37,7 @@ class ParsedFiles:
         self.engine = engine
         self.files: list[dict[str, str | None]] = []
         self.parsed: dict[str, str | None] = {}
+        self._carried: set[str] = set()
         self._versions = {library: version for library, version in versions().items() if library in LIBRARIES}
         self._sources = source_hash(
             [
@@ -79,10 +80,18 @@ class ParsedFiles:
         if parsed is not None:
             self.store.use(STAGE, parsed)
         self._note(path, "carried", parsed)
+        self._carried.add(path)
+
+    def read_directly(self, path: str) -> None:
+        """The file was read by the recipe itself, which keeps nothing of it here, unless it was carried."""
+        if path not in self.parsed:
+            self._note(path, "read", None)
 
     def read_all_again(self) -> None:
         """Files that `carry` was told of are read nevertheless."""
         self.files = [entry for entry in self.files if entry["state"] != "carried"]
+        self.parsed = {path: key for path, key in self.parsed.items() if path not in self._carried}
+        self._carried.clear()
 
     def _note(self, path: str, state: str, parsed: str | None) -> None:
         self.files.append({"file": path.rstrip("/").rpartition("/")[2], "state": state, "parsed": parsed})

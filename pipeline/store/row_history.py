@@ -8,7 +8,8 @@ tonight's: it stops nothing when it comes, and is a new file when it leaves.
 
 Each night's artifact is whole by itself. Parts that it shares with the one before are hard links, so that a chain of
 nights takes the room of one; a part no larger than the rows behind it is written together with them, so that there are
-few parts. `gigabatch gc` leaves the last history of each configuration.
+few parts. `gigabatch gc` leaves the last history of each configuration. A recipe whose rows are larger than memory
+keeps files of its own instead (`find_files`, `keep_files`), under the same rules.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.history.past import Past
 from gigabatch.features.reading.sources import same_file
-from gigabatch.features.recipes.carrying import RowsSoFar
+from gigabatch.features.recipes.carrying import FilesSoFar, RowsSoFar
 from gigabatch.pipeline.store.artifacts import MANIFEST, Artifact, ArtifactStore, artifacts_newest_first, put_aside
 from gigabatch.pipeline.store.files import ArtifactError, share_file
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash, text_checksum, versions
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 STAGE = "history"
 FORMAT = 1
 STATE, OPEN = "state.json", "open.parquet"
+Loaded = TypeVar("Loaded")
 ROWS_OUT = " without "  # between a file's checksum and the hash of rows that are left out
 
 
@@ -66,12 +68,41 @@ class RowHistory:
     ) -> None:
         self.store, self.files, self.settings, self.without = store, files, settings, without or {}
         self.told: dict[str, Any] | None = None
-        self._found: tuple[Artifact, RowsSoFar] | None = None
+        self._found: tuple[Artifact, RowsSoFar | None] | None = None
 
     def find(
         self, paths: Sequence[str], ordered: bool, others: Sequence[str] = ()
     ) -> tuple[RowsSoFar, list[str]] | None:
         """What was left by a run over some of these files, and the files that it did not have; see `History`."""
+        found = self._best(paths, ordered, others, self._load)
+        return None if found is None else (found[1], self._without_known(found[0].manifest))
+
+    def find_files(
+        self, paths: Sequence[str], load: Callable[[Path, Mapping[str, Any]], Any], others: Sequence[str] = ()
+    ) -> FilesSoFar | None:
+        """What `keep_files` kept of a run over some of these files; see `History`."""
+
+        def load_files(artifact: Artifact) -> Any:
+            return load(artifact.path, json.loads((artifact.path / STATE).read_text())["facts"])
+
+        found = self._best(paths, False, others, load_files)
+        if found is None:
+            return None
+        self._without_known(found[0].manifest)
+        return FilesSoFar(found[1], self._places(found[0].manifest["checksums"]))
+
+    def _places(self, known: Sequence[str]) -> dict[str, int]:
+        """Of tonight's files those that are known, and the place of each among these checksums."""
+        left: dict[str, list[int]] = {}
+        for place, checksum in enumerate(known):
+            left.setdefault(checksum, []).append(place)
+        pairs = zip(self._paths, self._checksums, strict=True)
+        return {path: left[checksum].pop(0) for path, checksum in pairs if left.get(checksum)}
+
+    def _best(
+        self, paths: Sequence[str], ordered: bool, others: Sequence[str], load: Callable[[Artifact], Loaded]
+    ) -> tuple[Artifact, Loaded] | None:
+        """Of what earlier runs over some of these files left, the one of most rows that fits, as `load` reads it."""
         self.told = {"reused": 0, "computed": 0, "from": None, "note": None}
         self._paths = list(paths)
         self._checksums = self._of(paths)
@@ -90,10 +121,11 @@ class RowHistory:
         for folder, manifest in self._candidates():
             misfit = self._misfit(manifest, ordered)
             if misfit is None:
-                found = self._load(folder.name)
-                if found is not None:
-                    self._found = found
-                    return found[1], self._without_known(found[0].manifest)
+                artifact = self.store.find(STAGE, folder.name)
+                found = None if artifact is None else self._loaded(artifact, load)
+                if artifact is not None and found is not None:
+                    self._found = artifact, found if isinstance(found, RowsSoFar) else None
+                    return artifact, found
                 misfit = f"what was kept in {folder} is damaged"
             reason = reason or misfit
         self.refuse(reason)
@@ -170,12 +202,9 @@ class RowHistory:
         computed: int,
     ) -> None:
         """Keep what this run leaves; see `History`."""
-        assert self.told is not None
-        if self._of(self._paths) != self._checksums:
-            raise ArtifactError("input files changed while they were read. Run again when they are complete.")
         found, engine = self._found, load_engine(self.files.engine)
-        earlier = 0 if found is None else found[1].num_finished
-        self.told |= {"reused": earlier, "computed": computed, "from": None if found is None else found[0].key}
+        earlier = 0 if found is None or found[1] is None else found[1].num_finished
+        self._tell(earlier, computed)
         if earlier + len(made) == 0:
             return
 
@@ -201,49 +230,79 @@ class RowHistory:
                 told[str(position)] = {"settled": names, "until": past.until, "size": past.size}
             state = {"front": front, "facts": facts, "pasts": told, "finished": earlier + len(made)}
             (folder / STATE).write_text(json.dumps(state, allow_nan=False))
-            return {
-                "recipe": self.settings["recipe"],
-                "way": self._way,
-                "checksums": self._checksums,
-                "names": [path.rstrip("/").rpartition("/")[2] for path in self._paths],
-                "parsed": [self.files.parsed.get(path) for path in self._paths],
-                "rows": earlier + len(made),
-                "parts": sizes,
-            }
+            return self._manifest(earlier + len(made)) | {"parts": sizes}
 
         named = {"files": self._checksums, "front": front, "facts": facts}
         self.store.build(STAGE, artifact_key(STAGE, named, {"way": self._way}, ""), write)
 
-    def _load(self, key: str) -> tuple[Artifact, RowsSoFar] | None:
-        """What is kept under the key, or None where it is damaged, which is logged."""
-        artifact = self.store.find(STAGE, key)
-        if artifact is None:
-            return None
-        engine, folder = load_engine(self.files.engine), artifact.path
+    def keep_files(
+        self, write: Callable[[Path], Mapping[str, Any]], front: int, finished: int, reused: int, computed: int
+    ) -> None:
+        """Keep what `write` puts into a folder; see `History`."""
+        for path in self._paths:
+            self.files.read_directly(path)
+        self._tell(reused, computed)
+
+        def write_all(folder: Path) -> dict[str, Any]:
+            facts = write(folder)
+            (folder / STATE).write_text(json.dumps({"facts": facts}, allow_nan=False))
+            return self._manifest(finished)
+
+        if finished:
+            key = artifact_key(STAGE, {"files": self._checksums, "front": front}, {"way": self._way}, "")
+            self.store.build(STAGE, key, write_all)
+
+    def share(self, source: Path, target: Path) -> Any:
+        """Give a file that nobody writes to any more a second name; see `History`."""
+        return share_file(source, target)
+
+    def _tell(self, reused: int, computed: int) -> None:
+        assert self.told is not None
+        if self._of(self._paths) != self._checksums:
+            raise ArtifactError("input files changed while they were read. Run again when they are complete.")
+        key = None if self._found is None else self._found[0].key
+        self.told |= {"reused": reused, "computed": computed, "from": key}
+
+    def _manifest(self, rows: int) -> dict[str, Any]:
+        return {
+            "recipe": self.settings["recipe"],
+            "way": self._way,
+            "checksums": self._checksums,
+            "names": [path.rstrip("/").rpartition("/")[2] for path in self._paths],
+            "parsed": [self.files.parsed.get(path) for path in self._paths],
+            "rows": rows,
+        }
+
+    def _loaded(self, artifact: Artifact, load: Callable[[Artifact], Loaded]) -> Loaded | None:
+        """What is kept there, or None where it is damaged, which is logged."""
         try:
-            state = json.loads((folder / STATE).read_text())
-            pasts = {}
-            for position, told in state["pasts"].items():
-                name = f"step-{int(position):03d}"
-                settled = {
-                    question: engine.read_parquet(folder / f"{name}-{number}.parquet")
-                    for number, question in enumerate(told["settled"])
-                }
-                pasts[int(position)] = Past(
-                    engine.read_parquet(folder / f"{name}.parquet"), settled, told["until"], told["size"]
-                )
-            return artifact, RowsSoFar(
-                lambda: _rows(engine, folder),
-                engine.read_parquet(folder / OPEN),
-                pasts,
-                state["front"],
-                state["finished"],
-                state["facts"],
-            )
+            return load(artifact)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("%s cannot be read (%s), so it is put aside and made again", folder, error)
-            put_aside(folder)
+            log.warning("%s cannot be read (%s), so it is put aside and made again", artifact.path, error)
+            put_aside(artifact.path)
             return None
+
+    def _load(self, artifact: Artifact) -> RowsSoFar:
+        engine, folder = load_engine(self.files.engine), artifact.path
+        state = json.loads((folder / STATE).read_text())
+        pasts = {}
+        for position, told in state["pasts"].items():
+            name = f"step-{int(position):03d}"
+            settled = {
+                question: engine.read_parquet(folder / f"{name}-{number}.parquet")
+                for number, question in enumerate(told["settled"])
+            }
+            pasts[int(position)] = Past(
+                engine.read_parquet(folder / f"{name}.parquet"), settled, told["until"], told["size"]
+            )
+        return RowsSoFar(
+            lambda: _rows(engine, folder),
+            engine.read_parquet(folder / OPEN),
+            pasts,
+            state["front"],
+            state["finished"],
+            state["facts"],
+        )
 
 
 def _content(checksum: str) -> str:

@@ -217,7 +217,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
         np.savez(file, allow_pickle=False, **arrays)
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """What `write_arrays` wrote."""
+def read_arrays(path: Path, only: str | None = None) -> dict[str, np.ndarray]:
+    """What `write_arrays` wrote; only: the one array that is wanted, if it is there."""
     with np.load(path, allow_pickle=False) as found:
-        return dict(found)
+        return dict(found) if only is None else {name: found[name] for name in (only,) if name in found}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -96,14 +96,28 @@ def _named(log: Any, column: str) -> Any:
 
 
 @dataclass(frozen=True)
+class OpenRows:
+    """Rows that an earlier run left raw, in place of the block that they came from."""
+
+    path: str
+
+    def read(self, engine: str, dtypes: Mapping[str, str], *, null_values: Sequence[str] = ()) -> Any:
+        """The rows, which have their types already."""
+        return load_engine(engine).read_parquet(self.path, list(dtypes))
+
+
+@dataclass(frozen=True)
 class BlockTask:
-    """Block `number` of the files. bounds: where chunks begin, known once all blocks have been surveyed."""
+    """Block `number` of the files. place: that of its file among all. bounds: where chunks begin, known once all blocks
+    have been surveyed. front: the time from which rows are kept raw too, None for no rows."""
 
     engine: str
-    block: CsvBlock
+    block: CsvBlock | OpenRows
     number: int
     folder: Path
+    place: int = 0
     bounds: tuple[int, ...] = ()
+    front: int | None = None
 
     def path(self, name: str) -> Path:
         return self.folder / f"{name}-{self.number:05d}.parquet"
@@ -131,16 +145,22 @@ class Books:
 
     @classmethod
     def of(cls, surveys: Sequence[Survey], engine: str) -> Books:
+        return cls(engine, cls.frames_of(surveys))
+
+    @staticmethod
+    def frames_of(surveys: Sequence[Survey], also: Mapping[str, pd.DataFrame] | None = None) -> dict[str, pd.DataFrame]:
+        """`frames` on the host. also: by column further names, of columns without times."""
         found = {}
         for column in NUMBERED:
-            whole = pd.concat([item.names[column] for item in surveys], ignore_index=True)
+            more = [also[column]] if also and column in also else []
+            whole = pd.concat([*(item.names[column] for item in surveys), *more], ignore_index=True)
             how = {"first": "min", "last": "max"} if column in TIMED else {}
             grouped = whole.groupby("value", sort=True)
             found[column] = grouped.agg(how).reset_index() if how else grouped.size().reset_index()[["value"]]
             found[column]["value"] = found[column]["value"].astype("str")
         sessions = load_engine("pandas").hash64(found["session_id"]["value"])
         found["session_id"]["hash"] = sessions
-        return cls(engine, found)
+        return found
 
     def codes(self, log: Any, column: str) -> Any:
         """int64 numbers of the column's values, -1 for null."""
@@ -221,10 +241,19 @@ def chunk_bounds(times: pd.DataFrame, weight: int) -> np.ndarray:
 
 
 def code_block(task: BlockTask) -> list[int]:
-    """Write a block as numbers, one row group for each chunk that it has rows of; returns those chunks, in order."""
+    """Write a block as numbers, one row group for each chunk that it has rows of; returns those chunks, in order.
+
+    Rows from the task's front on are written as they are, too, as `open`, if there are any.
+    """
     books = Books.load(task.folder / "books", task.engine)
     engine = books.engine
-    coded = engine.to_pandas(code_rows(engine.read_parquet(task.path("block")), books))
+    log = engine.read_parquet(task.path("block"))
+    if task.front is not None:
+        stay = log[log["timestamp"] >= task.front].reset_index(drop=True)
+        if len(stay):
+            with atomic_path(task.path("open")) as path:
+                engine.write_parquet(stay, path)
+    coded = engine.to_pandas(code_rows(log, books))
     chunk = np.searchsorted(np.asarray(task.bounds, dtype=np.int64), coded["timestamp"].to_numpy(), side="right")
     order = np.argsort(chunk, kind="stable")
     table = pa.Table.from_pandas(coded.take(order), preserve_index=False)

@@ -11,8 +11,9 @@ crosses a boundary goes to the later split. Clickouts without a reference form t
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,16 @@ import numpy as np
 
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError
+from gigabatch.features.history.past import NotLater
 from gigabatch.features.reading.csv_blocks import CsvBlock, csv_blocks
 from gigabatch.features.reading.row_bytes import RowBytes, line_bytes
 from gigabatch.features.reading.sources import read_files
 from gigabatch.features.recipes.base import FeatureParts, FeatureTables, RawFiles, Recipe, SplitFractions
+from gigabatch.features.recipes.carrying import FilesSoFar, History
 from gigabatch.features.recipes.trivago.features import CATEGORICAL, CONTINUOUS, Properties
-from gigabatch.features.recipes.trivago.log import CLICKOUT, LOG
-from gigabatch.features.recipes.trivago.stream import ChunkTask, Streamed, TaskMap, stream_pairs
+from gigabatch.features.recipes.trivago.log import CLICKOUT, LOG, OpenRows
+from gigabatch.features.recipes.trivago.nights import Kept
+from gigabatch.features.recipes.trivago.stream import Carrying, ChunkTask, Streamed, TaskMap, stream_pairs
 from gigabatch.features.schema import Column, Schema, Target
 
 METADATA = {"item_id": "int64", "properties": "string"}
@@ -107,14 +111,45 @@ class TrivagoRecipe(Recipe):
     def write_parts(
         self, engine: str, folder: Path, rows_per_part: int, run: TaskMap, block_bytes: int = BLOCK_BYTES
     ) -> FeatureParts:
-        """Splits as parts, one a chunk of time, in memory that does not grow with the log (`trivago_stream`)."""
+        """Splits as parts, in order of time, in memory that does not grow with the log (`stream`).
+
+        Pairs that an earlier run finished are not computed again (`nights`).
+        """
+        paths = self._log_files()
+        # A file that both patterns name is read twice, which a history of files does not know.
+        history = self.history if len(set(paths)) == len(paths) else None
+        write = partial(self._write, engine, folder, rows_per_part, run, block_bytes, paths, history)
+        if history is not None:
+            others = self.files(self._pattern("item_metadata")) if self.settings.item_metadata else []
+            found = history.find_files(paths, Kept.load, others)
+            if found is not None:
+                try:
+                    return write(found)
+                except NotLater as error:
+                    history.refuse(str(error))
+        return write(None)
+
+    def _write(
+        self,
+        engine: str,
+        folder: Path,
+        rows_per_part: int,
+        run: TaskMap,
+        block_bytes: int,
+        paths: list[str],
+        history: History | None,
+        found: FilesSoFar | None,
+    ) -> FeatureParts:
+        """`write_parts`, given what an earlier run left."""
         settings = self.settings
+        kept = Kept() if found is None else found.left
+        blocks = self._blocks(paths, block_bytes, kept, {} if found is None else found.places)
         properties = Properties.of(self.read_metadata(engine), settings.max_properties, engine)
         schema = trivago_schema(properties.words.columns)
         # Its folder is one of the artifact's that is being written, so a crash leaves nothing of it.
         with tempfile.TemporaryDirectory(prefix=".work-", dir=folder) as work:
             streamed = stream_pairs(
-                self.blocks(block_bytes),
+                blocks,
                 properties,
                 schema.names(),
                 ChunkTask(
@@ -126,8 +161,27 @@ class TrivagoRecipe(Recipe):
                 rows_per_part,
                 run,
                 self.report,
+                None if history is None else Carrying(history, kept, len(self.files(self._pattern("train")))),
             )  # fmt: skip
         return FeatureParts(streamed.rows, schema, self._notes(streamed))
+
+    def _log_files(self) -> list[str]:
+        return [path for name in ("train", "test") for path in self.files(self._pattern(name))]
+
+    def _blocks(
+        self, paths: Sequence[str], block_bytes: int, kept: Kept, places: Mapping[str, int]
+    ) -> list[tuple[int, CsvBlock | OpenRows]]:
+        """The blocks of all files, each with the place of its file; of known ones the open rows alone."""
+        order = [places[path] for path in paths if path in places]
+        if order != sorted(order):
+            raise NotLater("files stand in another order of names, which rows of one moment follow")
+        blocks: list[tuple[int, CsvBlock | OpenRows]] = []
+        for place, path in enumerate(paths):
+            if path in places:
+                blocks += [(place, OpenRows(str(rows))) for rows in kept.open.get(places[path], ())]
+            else:
+                blocks += [(place, block) for block in csv_blocks(path, block_bytes)]
+        return blocks
 
     def row_bytes(self) -> RowBytes:
         """Of a pair, whose numbers are the schema's and whose texts are no longer than its line of the log."""
@@ -152,8 +206,7 @@ class TrivagoRecipe(Recipe):
 
     def blocks(self, block_bytes: int) -> list[CsvBlock]:
         """train and test one after the other, in pieces."""
-        patterns = [self._pattern(name) for name in ("train", "test")]
-        return [block for pattern in patterns for block in csv_blocks(pattern, block_bytes, self.leave_out)]
+        return [block for path in self._log_files() for block in csv_blocks(path, block_bytes)]
 
     def raw_files(self) -> tuple[RawFiles, ...]:
         roles = {"timestamp": "time", "session_id": "key", "reference": "key", "impressions": "key", "prices": "key",
