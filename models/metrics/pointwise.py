@@ -103,13 +103,18 @@ class RocAucByWeight:
         check_rows("roc_auc", scores, labels, None)
         self.scores, self.order = _falling(scores)
         self.positive = as_positives("roc_auc", labels)[self.order]
+        self.last_of_tie = _last_of_tie(self.scores).nonzero()[:, 0]
 
     def __call__(self, weight: Tensor) -> Tensor:
-        """weight: [n], not negative, in the rows' own order. Returns a 0-d float64."""
-        check_rows("roc_auc", self.scores, self.positive, weight)
-        mass = weight[self.order].double()
-        some = (mass > 0).nonzero()[:, 0]
-        return _area(*_counts(self.scores[some], self.positive[some], mass[some])[1:])
+        """weight: [n], not negative, in the rows' own order; integers are faster. Returns a 0-d float64."""
+        mass = weight[self.order]
+        check_rows("roc_auc", mass, self.positive, mass)
+        if weight.is_floating_point():  # whose sums depend on which rows take part
+            some = (mass > 0).nonzero()[:, 0]
+            return _area(*_counts(self.scores[some], self.positive[some], mass[some].double())[1:])
+        whole, zero = mass.cumsum(0)[self.last_of_tie], mass.new_zeros(1)
+        true_positives = torch.where(self.positive, mass, 0).cumsum(0)[self.last_of_tie]
+        return _area(torch.cat([zero, whole - true_positives]), torch.cat([zero, true_positives]))
 
 
 def roc_curve(scores: Tensor, labels: Tensor, weight: Tensor | None = None, *, max_points: int = 1000) -> RocCurve:
@@ -315,12 +320,17 @@ def _counts(scores: Tensor, positive: Tensor, weight: Tensor | None) -> tuple[Te
     mass = torch.ones_like(positive, dtype=torch.int64) if weight is None else weight
     true_positives = torch.where(positive, mass, 0).cumsum(0)
     false_positives = torch.where(positive, 0, mass).cumsum(0)
-    last_of_tie = torch.cat([scores[1:] != scores[:-1], scores.new_ones(1, dtype=torch.bool)])
+    last_of_tie = _last_of_tie(scores)
     threshold = torch.cat([scores.new_full((1,), torch.inf, dtype=torch.float64), scores[last_of_tie].double()])
     false_positives, true_positives = (
         torch.cat([counts.new_zeros(1), counts[last_of_tie]]) for counts in (false_positives, true_positives)
     )
     return threshold, false_positives, true_positives
+
+
+def _last_of_tie(scores: Tensor) -> Tensor:
+    """Of sorted scores, which are the last of their value, bool [n]."""
+    return torch.cat([scores[1:] != scores[:-1], scores.new_ones(1, dtype=torch.bool)])
 
 
 def _falling(scores: Tensor) -> tuple[Tensor, Tensor]:

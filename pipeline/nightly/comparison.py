@@ -503,7 +503,8 @@ def _gains_of_rows(
     gains = []
     for _ in range(rounds):
         drawn = [rows[torch.randint(len(rows), (len(rows),), generator=generator)] for rows in strata]
-        weight = own * torch.cat(drawn).bincount(minlength=len(labels))
+        times = torch.cat(drawn).bincount(minlength=len(labels))
+        weight = times if window.weight is None else own * times
         after, before = (float(measure(weight)) for measure in measures)
         gains.append(after - before)
     return torch.tensor(gains, dtype=torch.float64)

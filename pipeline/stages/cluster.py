@@ -48,7 +48,7 @@ class Cluster:
     def map(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
         """The function's results on each task, in order. Tasks may run at once."""
         calls = [dask.delayed(function, pure=False)(task) for task in tasks]
-        return list(dask.compute(*calls, scheduler="threads", num_workers=self.threads))
+        return list(dask.compute(*calls, scheduler=self.scheduler))  # by name Dask would load its cluster's client
 
     def in_turn(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
         """The same results one by one, in order; only a few are made before they are asked for."""

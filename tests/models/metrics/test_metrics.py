@@ -87,6 +87,10 @@ def test_auc_by_weight_refuses_what_auc_does():
     measure = RocAucByWeight(torch.tensor([0.1, 0.2]), torch.tensor([0, 1]))
     with pytest.raises(ModelError, match="a weight is negative"):
         measure(torch.tensor([1.0, -1.0]))
+    with pytest.raises(ModelError, match="a weight is negative"):
+        measure(torch.tensor([1, -1]))
+    with pytest.raises(ModelError, match="all weights are 0"):
+        measure(torch.tensor([0, 0]))
 
 
 def test_auc_of_a_perfect_ranking_is_exactly_one():

@@ -6,6 +6,7 @@ import re
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -140,7 +141,7 @@ def test_a_line_that_names_no_run_is_no_champion(tmp_path, name):
     (home / "b").mkdir(parents=True)
     os.symlink("c", home / "current")
     for champion in (name, "b"):
-        append_record(home, "nightly", 0, "", None, champion=champion)
+        append_record(home, "nightly", 0, "", "b", champion=champion)
     assert reference_of(home, 2) == home / "b"
     keep_champions(home, 2)
     assert os.listdir(home / ".champions") == ["b"]
@@ -203,7 +204,7 @@ def test_a_damaged_current_run_is_named_before_any_work_with_what_mends_it(finis
     assert f"{second}: file {name} is not what its manifest says" in night["decision"]
     assert "gigabatch rollback" in night["decision"]
     assert "preprocess.from" not in night["decision"]
-    assert night["steps"] == {}
+    assert list(night["steps"]) == ["begin"]
     rollback(config)
     assert (finished.home / "current").resolve().name == first
     assert run_nightly(finished.config, [f"nightly.start={start}", "nightly.tolerance=1"]) == PROMOTED
@@ -396,7 +397,7 @@ def test_what_the_configuration_starts_from_stays_on_the_disk(tmp_path):
         preprocess={"from": str(artifacts / "encode" / "c" / "preprocessor")},
         nightly={"keep": {"runs": 1, "artifacts": 1}},
     )  # fmt: skip
-    nightly._tidy(nightly.Night(config, runs, steps={"features": {}}))
+    nightly._tidy(nightly.Night(config, runs, steps={"contract": {}, "features": {}}))
     assert sorted(path.name for path in runs.iterdir() if not path.name.startswith(".")) == ["a", "d"]
     assert sorted(path.name for path in (artifacts / "encode").iterdir()) == ["a", "c"]
 
@@ -700,11 +701,10 @@ def test_files_that_are_late_are_told_once_and_are_no_reason_to_refuse_others(da
     """Each night of bad files said how many hours ago the newest row was, and those of all nights before it, too."""
     config, home, write = daily
     path = home / "contract.yaml"
-    path.write_text(re.sub(r"freshness: .*", "freshness: 1", path.read_text()))
+    path.write_text(re.sub(r"freshness: \S+", "freshness: 1", re.sub(r" unit: \S+", " unit: s", path.read_text())))
     for day, later in ((6, 0), (7, 86_400), (8, 172_800)):
         write(day, lambda frame: frame.assign(clicked=0.0))
-        moment = time.time() + later
-        monkeypatch.setattr(decide_module.time, "time", lambda moment=moment: moment)
+        monkeypatch.setattr(decide_module, "time", SimpleNamespace(time=lambda later=later: time.time() + later))
         assert run_nightly(config) == 20
         night = last(home)
         assert sum("are late: the newest row" in text for text in night["files"]["warnings"]) == 1

@@ -167,6 +167,14 @@ def test_threads_of_this_process_give_results_in_order():
     assert cluster.map(slow_start, []) == []
 
 
+def test_threads_of_this_process_load_no_client_of_a_cluster():
+    """Whose import takes .2 s, which a nightly job that finds little to do would notice."""
+    code = "import sys; from gigabatch.pipeline.stages.cluster import Cluster; print(Cluster(2).map(abs, [-1, 2]))"
+    code += "; print('distributed' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split("\n")[:2] == ["[1, 2]", "False"], done.stderr
+
+
 def test_results_asked_for_in_turn_are_not_made_all_at_once():
     made = []
     taken = Cluster(2).in_turn(made.append, range(100))
