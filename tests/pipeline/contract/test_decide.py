@@ -315,7 +315,7 @@ def test_a_file_that_changes_between_check_and_decision_is_refused(learned):
 
 
 def test_a_clock_that_has_gone_back_puts_no_good_file_aside(learned):
-    """It stood in quarantine for good, a day of rows lost, for a night whose machine had started with a dead battery."""
+    """It stood in quarantine for good, a day of rows lost, after a machine had started with a dead battery."""
     good = learned.write(6, shop_day(6))
     before = read_state(learned.root / "runs" / "shop")
     with pytest.raises(ContractError, match=r"day-006\.csv: .* in the future.* clock says 2023-11.* gone back"):
