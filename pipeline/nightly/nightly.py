@@ -361,7 +361,8 @@ def require_first(home: Path) -> None:
         raise RunError(
             f"{home / CURRENT} is not there, though {RECORD} tells of promoted runs, the last time of {promoted[-1]} "
             "(a copy without links?). Copy the runs again with their links (cp -a), or say which run answers: "
-            "gigabatch runs lists them, gigabatch promote ID. To begin anew: gigabatch train, which promotes a first run."
+            "gigabatch runs lists them, gigabatch promote ID. To begin anew: gigabatch train, which promotes a first "
+            "run."
         )
 
 
