@@ -485,7 +485,7 @@ def _require_clock(state: FilesState, bad: Sequence[FileReport], now: float | No
             raise ContractError(
                 f"{item.path}: rows lie in the future, but the machine's clock says "
                 f"{moment.isoformat(timespec='seconds')}, and files were decided about at {latest}: it has gone back. "
-                "Nothing was decided. Set the clock right and run again. If it is right now, and was ahead then, "
+                "Nothing was decided. Set the clock right and run again. If it is right now and was ahead then, "
                 "correct the file, move it away, or accept it (gigabatch contract --accept FILE)."
             )
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gigabatch.features.reading.sources import same_file
+from gigabatch.features.reading.sources import expand, same_file
 from gigabatch.features.recipes.base import Recipe
 from gigabatch.pipeline.contract.terms import ContractError
 from gigabatch.pipeline.store.files import ArtifactError, write_json
 from gigabatch.pipeline.store.keys import input_checksums, text_checksum
 
+log = logging.getLogger(__name__)
 FORMAT = 1
 FILES = "files.json"
 NO_CHECKSUM = "unreadable"
@@ -211,14 +213,24 @@ def checksums_of(paths: Iterable[str], root: Path) -> dict[str, str]:
 def obey(home: Path, recipe: Recipe, root: Path, state: FilesState | None = None) -> None:
     """Have a recipe leave out what is in quarantine, and rows that were dropped.
 
-    A file whose content has changed since is another file, about which nothing was decided. state: in place of the
-    record, what it would say.
+    A file whose content has changed since is another file, about which nothing was decided.
+
+    state: in place of the record, what was decided tonight. What has come since has been checked by nobody, so it is
+    left out, too; where a file's content is another now, `ContractError`.
     """
+    decided = state is not None
     state = read_state(home) if state is None else state
-    if not any(entry.state == QUARANTINED or entry.dropped for entry in state.files.values()):
+    if not decided and not any(entry.state == QUARANTINED or entry.dropped for entry in state.files.values()):
         return
-    known = state.known(checksums_of(recipe.inputs(), root))
-    recipe.leave_out = frozenset(path for path, (_, entry) in known.items() if entry.state == QUARANTINED)
+    checksums = checksums_of(recipe.inputs(), root)
+    known = state.known(checksums)
+    checked = {same_file(path) for kind in recipe.raw_files() for path in expand(kind.pattern)} if decided else set()
+    late = {path for path in checksums if path not in known and same_file(path) in checked}
+    if changed := sorted(path for path in late if same_file(path) in state.files):
+        raise ContractError(f"input {changed[0]} has changed since it was checked. Run again when it is complete.")
+    if late:
+        log.info("%d file(s) have come since files were checked; the next night checks them", len(late))
+    recipe.leave_out = frozenset(late) | {path for path, (_, entry) in known.items() if entry.state == QUARANTINED}
     recipe.without = {
         same_file(path): entry.dropped
         for path, (_, entry) in known.items()

@@ -29,7 +29,7 @@ from gigabatch.loaders.errors import LoaderError
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.config.config import ConfigError, NightlySettings, RunConfig, load_config
 from gigabatch.pipeline.contract.decide import Decision, check_new, decide, finish, is_late
-from gigabatch.pipeline.contract.state import obey
+from gigabatch.pipeline.contract.state import FilesState, obey
 from gigabatch.pipeline.display import render_table
 from gigabatch.pipeline.embedding.embed import embed
 from gigabatch.pipeline.embedding.embed_write import EmbedSettings
@@ -44,9 +44,9 @@ from gigabatch.pipeline.nightly.reference import keep_champions, reference_of
 from gigabatch.pipeline.nightly.start import COLD, WARM, tonight
 from gigabatch.pipeline.nightly.times import refuse_future
 from gigabatch.pipeline.runs.find import home_of, run_link
-from gigabatch.pipeline.runs.pointers import RunError, current_run, read_pointers, require_links
+from gigabatch.pipeline.runs.pointers import CURRENT, RunError, current_run, read_pointers, require_links
 from gigabatch.pipeline.runs.promote import block_of, promote
-from gigabatch.pipeline.runs.record import append_record, newest_records, now
+from gigabatch.pipeline.runs.record import RECORD, append_record, newest_records, now
 from gigabatch.pipeline.runs.verify import weights_of
 from gigabatch.pipeline.stages.run import Run, environment
 from gigabatch.pipeline.stages.stages import Features, Pipeline
@@ -261,10 +261,10 @@ def _night(night: Night) -> Outcome:
         return outcome
     try:
         with night.step("features") as step:
-            features = pipeline.features()
+            features = pipeline.features(decision.state)
             step |= _size(features.artifact) | {"files": features.files, "history": features.history}
         with night.step("start"):
-            night.told |= {"data": _data(pipeline), "splits": features.rows}
+            night.told |= {"data": _data(pipeline, decision.state), "splits": features.rows}
             require_lasting_values(features.workflow, features.schema, "nightly", NUMBERED)
             config, how, why = tonight(config, current_run(home), features.schema, decision.cold)
             night.told["start"] = {"how": how, "why": why}
@@ -361,6 +361,7 @@ def require_whole_current(home: Path) -> None:
     what it could neither start from it nor compare with it."""
     current = current_run(home)
     if current is None:
+        require_first(home)
         return
     try:
         verified(current, "run", alone=False)
@@ -369,6 +370,19 @@ def require_whole_current(home: Path) -> None:
             f"the current model cannot be used. {error} Put the file back from a backup, or make another run current: "
             "gigabatch rollback brings the one before back, gigabatch promote ID any that gigabatch runs lists."
         ) from error
+
+
+def require_first(home: Path) -> None:
+    """Raise `RunError` where no run is current though the record tells of one: its link is lost, and the night would
+    compare with a constant alone, number values anew and know no block."""
+    found = (entry["run"] for entry in newest_records(home) if entry.get("exit_code") == PROMOTED and entry.get("run"))
+    if promoted := next(found, None):
+        raise RunError(
+            f"{home / CURRENT} is not there, though {RECORD} tells of promoted runs, the last time of {promoted} "
+            "(a copy without links?). Copy the runs again with their links (cp -a), or say which run answers: "
+            "gigabatch runs lists them, gigabatch promote ID. To begin anew: gigabatch train, which promotes a first "
+            "run."
+        )
 
 
 def _files(night: Night) -> Decision:
@@ -398,12 +412,12 @@ def _size(artifact: Artifact) -> dict[str, Any]:
     return {"skipped": artifact.skipped, "bytes": sum(entry["bytes"] for entry in files)}
 
 
-def _data(pipeline: Pipeline) -> dict[str, Any]:
+def _data(pipeline: Pipeline, state: FilesState | None) -> dict[str, Any]:
     """The raw files that were read; see `write_manifest`."""
     config = pipeline.config
     recipe = recipe_class(config.recipe)(config.features)
     home = home_of(config)
-    obey(home, recipe, pipeline.store.root)  # what is in quarantine was not read, nor need it be readable
+    obey(home, recipe, pipeline.store.root, state)  # what is in quarantine was not read, nor need it be readable
     return write_manifest(home, input_checksums(recipe.inputs(), pipeline.store.root))
 
 

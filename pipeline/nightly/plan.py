@@ -26,6 +26,7 @@ from gigabatch.pipeline.nightly.nightly import (
     PENDING,
     other_model,
     refused_by,
+    require_first,
     require_later_rows,
     require_times,
 )
@@ -171,6 +172,8 @@ def _ask(config: RunConfig, home: Path, found: Rehearsal) -> None:
         found.notes.append(f"nightly.notify.command: {program[0]} is no program that can be started; nobody is told.")
     require_links(home)
     current = current_run(home)
+    if current is None:
+        require_first(home)
     reference = reference_of(home, config.nightly.reference_nights)
     found.current, found.reference = (None if run is None else run.name for run in (current, reference))
     pipeline = Pipeline(config)

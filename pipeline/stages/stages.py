@@ -79,7 +79,7 @@ from gigabatch.pipeline.store.artifacts import (
 )
 from gigabatch.pipeline.store.files import atomic_symlink
 from gigabatch.pipeline.store.garbage import CHECKPOINTS
-from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
+from gigabatch.pipeline.store.keys import artifact_key, input_checksums, require_same_inputs, source_hash
 from gigabatch.pipeline.store.leases import Lease
 from gigabatch.pipeline.store.locks import folder_lock, own_folder, remove_leftovers, temporary_path
 from gigabatch.pipeline.store.parsed_files import ParsedFiles
@@ -192,7 +192,8 @@ class Pipeline:
         Parameters
         ----------
         files
-            Which of them are in quarantine, in place of what `runs/<name>/files.json` says.
+            What was decided tonight, in place of what `runs/<name>/files.json` says: files that it does not tell of
+            are left out, as are those in quarantine.
 
         Raises
         ------
@@ -215,9 +216,11 @@ class Pipeline:
             | ({"code": code} if (code := recipe.code()) else {})
         )
         without = sorted((Path(path).name, list(rows)) for path, rows in recipe.without.items())
+        inputs = recipe.inputs()
+        checksums = input_checksums(inputs, self.store.root)
         key = artifact_key(
             "features",
-            input_checksums(recipe.inputs(), self.store.root),
+            checksums,
             named | ({"without": without} if without else {}),
             source_hash(SOURCES["features"]),
         )
@@ -239,6 +242,7 @@ class Pipeline:
                     part_rows = self.part_rows(lambda: frame_row_bytes(tables.splits["train"]))
                     rows, notes = write_features(tables, folder, part_rows), tables.notes
                 bar.advance(sum(rows.values()))
+            require_same_inputs(inputs, checksums, cache.parsed, self.store.root)
             for note in notes:
                 log.info("features: %s", note)
             seconds = time.perf_counter() - started

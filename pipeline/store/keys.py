@@ -11,7 +11,7 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path, PurePath
@@ -19,7 +19,7 @@ from typing import Any
 
 from fsspec.implementations.local import LocalFileSystem
 
-from gigabatch.features.reading.sources import file_system
+from gigabatch.features.reading.sources import file_system, same_file
 from gigabatch.pipeline.store.files import ArtifactError, atomic_write, in_threads
 
 log = logging.getLogger(__name__)
@@ -166,6 +166,18 @@ def input_checksums(paths: Sequence[str], root: Path) -> dict[str, str]:
     found = {f"{position}:{name}": text for position, (name, text) in enumerate(in_threads(checksum, paths))}
     cache.save()
     return found
+
+
+def require_same_inputs(paths: Sequence[str], checksums: Mapping[str, str], read: Iterable[str], root: Path) -> None:
+    """Raise `ArtifactError` where what was read is not what a key was made of: a file has changed, or come since.
+
+    paths, checksums: as `input_checksums` was given them and gave them back. read: paths of files that were read.
+    """
+    if late := sorted(set(map(same_file, read)) - set(map(same_file, paths))):
+        raise ArtifactError(f"input {late[0]} has come while others were read. Run again.")
+    for path, before, after in zip(paths, checksums.values(), input_checksums(paths, root).values(), strict=True):
+        if before != after:
+            raise ArtifactError(f"input {path} changed while it was read. Run again when it is complete.")
 
 
 def url_identity(filesystem: Any, path: str) -> str:

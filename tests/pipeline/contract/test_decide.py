@@ -316,10 +316,10 @@ def test_a_file_that_changes_between_check_and_decision_is_refused(learned):
 
 
 def test_a_clock_that_has_gone_back_puts_no_good_file_aside(learned):
-    """It stood in quarantine for good, a day of rows lost, for a night whose machine started with a dead battery."""
+    """It stood in quarantine for good, a day of rows lost, after a machine had started with a dead battery."""
     good = learned.write(6, shop_day(6))
     before = read_state(learned.root / "runs" / "shop")
-    with pytest.raises(ContractError, match=r"day-006\.csv: .* in the future.* clock says 2023-11-\d\d.* gone back"):
+    with pytest.raises(ContractError, match=r"day-006\.csv: .* in the future.* clock says 2023-11.* gone back"):
         night(learned, 0)  # files were decided about today
     assert read_state(learned.root / "runs" / "shop") == before
     assert night(learned, 6).accepted == (str(good),)
@@ -435,7 +435,7 @@ def test_a_nights_list_of_data_names_what_was_read_and_opens_nothing_else(learne
     (learned.raw / "day-007.csv").mkdir()  # no one can read it as a file
     learned.write(8, shop_day(8))
     assert len(night(learned, 8).quarantined) == 2
-    read = read_manifest(learned.root / "runs" / "shop", _data(Pipeline(learned.config()))["manifest"])
+    read = read_manifest(learned.root / "runs" / "shop", _data(Pipeline(learned.config()), None)["manifest"])
     assert [name.partition(":")[2] for name in read] == [f"day-{day:03d}.csv" for day in (*range(6), 8)]
 
 

@@ -39,8 +39,14 @@ def pointer(tiny, name: str) -> str | None:
     return link.resolve().name if link.exists() else None
 
 
+def forget_promotions(tiny) -> None:
+    """As if no run had ever been promoted."""
+    (tiny.home / "current").unlink()
+    (tiny.home / "nightly.jsonl").unlink()
+
+
 def test_the_first_night_promotes_and_the_same_data_again_is_kept(finished, capsys):
-    (finished.home / "current").unlink()  # nothing is promoted
+    forget_promotions(finished)
     assert run_nightly(finished.config) == PROMOTED
     first = pointer(finished, "current")
     assert (finished.home / "current" / "model" / "bundle.json").exists()
@@ -340,7 +346,7 @@ def test_rows_with_times_in_the_future_are_refused_by_file_and_row(finished):
     """R5: they were promoted, and no later night had new rows."""
     for path in finished.raw.iterdir():
         rewritten(path, lambda day: day.update({"at": day["at"] + 1_700_000_000}))
-    (finished.home / "current").unlink()  # of the same weights, and other times
+    forget_promotions(finished)  # of the same weights, and other times
     assert run_nightly(finished.config) == PROMOTED  # seconds of 2023
     path = write_day(finished.raw, 1, 600)
     rewritten(path, lambda day: day.update({"at": (day["at"] + 1_700_000_000).where(day.index < 597, 4_100_000_000)}))
@@ -558,6 +564,26 @@ def test_a_warm_night_refuses_a_class_that_is_new_too(kinds):
     night = json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])
     assert "target 'kind': class(es) 'd' of the train split are new to the model" in night["decision"]
     assert "train" not in night["steps"]
+
+
+def test_links_that_are_lost_make_no_first_night(finished):
+    """A copy without links was compared with a constant alone, with ids of its own and without the blocks."""
+    first = (finished.home / "current").resolve().name
+    for path in list(finished.home.iterdir()):
+        if path.is_symlink():
+            path.unlink()
+    write_day(finished.raw, 1, 600)
+    for arguments in ([], ["--dry-run"]):
+        assert main(["nightly", "--config", str(finished.config), *arguments]) == FAILED
+    said = nights(finished)[-1]["decision"]
+    assert (
+        f"{finished.home / 'current'} is not there, though nightly.jsonl tells of promoted runs, the last time" in said
+    )
+    assert f"of {first} " in said
+    assert len(finished.artifacts("features")) == 1  # no work was done
+    assert main(["promote", first, "--config", str(finished.config)]) == 0
+    assert run_nightly(finished.config, ["nightly.tolerance=1"]) == PROMOTED
+    assert pointer(finished, "previous") == first
 
 
 def test_a_folder_in_place_of_a_link_fails_before_any_work(finished):

@@ -667,6 +667,47 @@ def test_a_bad_file_is_put_aside_and_the_night_goes_on_with_the_good_one(daily):
     assert sum(Run(home / last(home)["run"]).summary["rows_by_split"].values()) == 8 * 300
 
 
+def test_a_file_that_comes_while_a_night_checks_others_is_left_to_the_next_one(daily, monkeypatch):
+    """It was trained on though nobody had checked it."""
+    config, home, write = daily
+    write(6)
+    real = nightly.refused_by
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            nightly, "refused_by", lambda decision: (write(7, lambda f: f.assign(clicked=0.0)), real(decision))[1]
+        )
+        assert run_nightly(config) == PROMOTED
+    assert sum(Run(home / last(home)["run"]).summary["rows_by_split"].values()) == 7 * 300
+    assert last(home)["data"]["files"] == 7
+    assert run_nightly(config) == 20
+    assert "day-007.csv" in last(home)["decision"]
+
+
+@pytest.mark.parametrize("when", ["before features", "while features are made"])
+def test_a_file_that_is_replaced_after_its_check_is_not_read(daily, monkeypatch, when):
+    """Its rows went by the name of those that were checked, and made an artifact that was found again as theirs."""
+    config, home, write = daily
+    write(6)
+    before = (home / "current").resolve()
+
+    def replace_it(*_):
+        write(6, lambda frame: frame.assign(clicked=1 - frame["clicked"]))
+
+    with monkeypatch.context() as patch:
+        if when == "before features":
+            patch.setattr(nightly, "refused_by", replace_it)
+        else:
+            patch.setattr(
+                stages, "write_features", lambda *given, real=stages.write_features: (replace_it(), real(*given))[1]
+            )
+        assert run_nightly(config) == FAILED
+    assert re.search("input .*day-006.csv.* changed (since it was checked|while it was read)", last(home)["decision"])
+    assert (home / "current").resolve() == before
+    write(6)
+    assert run_nightly(config) == PROMOTED
+    assert sum(Run(home / last(home)["run"]).summary["rows_by_split"].values()) == 7 * 300
+
+
 def test_a_night_of_bad_files_alone_is_refused_and_says_why(daily):
     config, home, write = daily
     before = (home / "current").resolve()
