@@ -26,9 +26,9 @@ from gigabatch.pipeline.contract.terms import ColumnTerms, Contract, DriftTerms,
 
 SEVERAL = 3  # files, for what needs a spread between differences
 MOST_CLASSES = 100
-# Of a column whose values hardly grow. Where each day brings new users, a day that is missing or in quarantine makes the
-# next day's share twice as large, and a file would be refused for what happened to another: there the bound is what a
-# week without files comes to, which values that are all spelt otherwise still pass.
+# Of a column whose values hardly grow. Where each day brings new users, a day that is missing or in quarantine makes
+# the next day's share twice as large, and a file would be refused for what happened to another: there the bound is what
+# a week without files comes to. Values that are all spelt otherwise lie above it.
 STABLE, MOST_UNSEEN = 0.05, 0.2
 WEEK, NEARLY_ALL = 7, 0.95
 RARE = 0.02  # by which a class's share may move in any case, or by its whole share where that is less

@@ -180,7 +180,7 @@ class Contract:
 
 
 MEASURES = {
-    "psi": "population stability index: how far the shares of values moved; the 20 most frequent of a category, tenths of a number",
+    "psi": "population stability index: how far the shares of frequent values, or of tenths of numbers, moved",
     "quantile": "of numbers: largest shift of the 5 to 95 % quantiles, in deviations",
     "nulls": "change of the share of nulls",
     "unseen": "share of rows with values that no row before has, above what more of the same rows would have",
