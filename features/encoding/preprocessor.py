@@ -769,5 +769,7 @@ def _require_all(fine: Any, values: Any, where: str, rule: str) -> None:
 
 
 def _require_parts(parts: Sequence[Any], use: str) -> None:
+    if hasattr(parts, "columns"):  # len(frame) is its rows, and its truth value is none
+        raise DataError(f"Preprocessor: a frame alone is nothing to {use}. Give a list of parts: [frame].")
     if not parts:
         raise DataError(f"Preprocessor: nothing to {use}, no partition was given.")

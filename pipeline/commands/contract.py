@@ -26,7 +26,7 @@ def contract(
     """Learn from raw files what new ones must be like, check new ones, or accept one (docs/contract.md)."""
     from gigabatch.pipeline.config.config import load_config
     from gigabatch.pipeline.contract.decide import accept as accept_file
-    from gigabatch.pipeline.contract.decide import check_new, learn_contract
+    from gigabatch.pipeline.contract.decide import check_new, learn_contract, quarantined
     from gigabatch.pipeline.contract.terms import ContractError
 
     settings = load_config(config, overrides)
@@ -42,8 +42,15 @@ def contract(
             for text in (*report.reasons, *report.warnings):
                 print(f"  {text}")
         print(f"{len(reports)} new file(s), {sum(not report.accepted for report in reports)} refused")
+        if waiting := quarantined(settings):
+            print(f"in quarantine: {', '.join(waiting)} (--accept FILE takes one all the same)")
         return 0 if all(report.accepted for report in reports) else 20
-    path, found = learn_contract(settings, out, force)
-    print(f"{len(found.files)} kind(s) of files: {', '.join(found.files)}")
-    print(path)
+    learned = learn_contract(settings, out, force)
+    for name, (files, rows) in learned.counts.items():
+        alone = "; a single one shows no spread, so its bounds are wide" if files == 1 else ""
+        print(f"learned from {files} file(s) of kind {name!r}, {rows:,} rows{alone}")
+    if learned.left_out:
+        print(f"not from {learned.left_out} file(s) that are in quarantine or new")
+    print(learned.path)
+    print("Read it and edit its bounds. gigabatch contract --check holds new files against it, and so does each night.")
     return 0

@@ -806,12 +806,17 @@ def _join(section: str, name: Any) -> str:
     return f"{section}.{name}" if section else str(name)
 
 
+OTHER_WORDS = {"model.name": "model.kind", "model.type": "model.kind", "model.model": "model.kind"}
+
+
 def _unknown_key(path: str, known: Sequence[str], others: set[str]) -> str:
     """The message for an unknown key; known: settings of its section. others: settings anywhere.
 
     What is suggested is the most similar last name, of the same section where two are equally similar.
     """
     name = path.rpartition(".")[2]
+    if path in OTHER_WORDS:
+        return f"unknown key {path!r}. Did you mean {OTHER_WORDS[path]!r}?"
     likeness = {}
     for other in {*known, *others}:
         at_home = other in known

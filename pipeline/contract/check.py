@@ -17,9 +17,10 @@ from gigabatch.pipeline.contract.clock import shown
 from gigabatch.pipeline.contract.drift import class_shares
 from gigabatch.pipeline.contract.measure import Bad, Known, Measured, RowRule, file_columns, measure_file
 from gigabatch.pipeline.contract.state import NO_CHECKSUM, FileEntry
-from gigabatch.pipeline.contract.terms import Contract, ContractError, KindTerms
+from gigabatch.pipeline.contract.terms import Contract, ContractError, KindTerms, flow
 
 DAY = 86_400.0
+NEVER = 1e-4  # chance below which a file without a rare class is a fault of the file
 MOST_LOST = 0.1  # share of its rows that a file that was written anew may have lost
 FAMILIES = {
     "number": ("int", "uint", "float", "double", "half", "decimal"),
@@ -208,7 +209,7 @@ def check_file(
     if terms is not None:
         _check_whole(terms, path, found, reasons, warnings)
         for name in terms.columns:
-            _check_column(kind, terms, name, path, found, accepted.statistics.get(kind.name), reasons)
+            _check_column(kind, terms, name, path, found, accepted.statistics.get(kind.name), reasons, warnings)
     return FileReport(
         path, kind.name, not reasons, tuple(reasons), tuple(warnings), dropped, found, checksum, gone
     )  # fmt: skip
@@ -380,6 +381,7 @@ def _check_column(
     found: Measured,
     before: Statistics | None,
     reasons: list[str],
+    warnings: list[str],
 ) -> None:
     column, where = terms.columns[name], f"{path}: column {name!r}:"
     nulls = found.nulls.get(name, 0) / max(found.rows, 1)
@@ -396,7 +398,7 @@ def _check_column(
                 f"{column.unseen:.2%}."
             )
     if column.shares is not None and state is not None and state.rows > state.nulls:
-        _check_classes(column.shares, where, class_shares(state), reasons)
+        _check_classes(column.shares, where, class_shares(state), state.rows - state.nulls, reasons, warnings)
     numbers = found.statistics.numbers.get(name)
     if column.mean is not None and numbers is not None and numbers.moments.count:
         mean = numbers.moments.scale().mean
@@ -406,14 +408,27 @@ def _check_column(
 
 
 def _check_classes(
-    shares: Mapping[str, tuple[float, float]], where: str, found: Mapping[str, float], reasons: list[str]
+    shares: Mapping[str, tuple[float, float]],
+    where: str,
+    found: Mapping[str, float],
+    rows: int,
+    reasons: list[str],
+    warnings: list[str],
 ) -> None:
     if new := [name for name in found if name not in shares]:
         shown_, known = ", ".join(map(repr, new[:10])), ", ".join(map(repr, list(shares)[:10]))
-        reasons.append(f"{where} class(es) {shown_} are new, known are {known}.")
+        reasons.append(
+            f"{where} class(es) {shown_} are new, known are {known}. Where they are right, give them bounds in the "
+            f"contract, shares: {flow({name: [0, 1] for name in new[:10]})}, or accept this file and learn it again."
+        )
     if len(found) == 1 and len(shares) > 1:
-        reasons.append(f"{where} every label is {next(iter(found))!r}; classes are {', '.join(map(repr, shares))}.")
-        return
+        text = f"{where} every label is {next(iter(found))!r}; classes are {', '.join(map(repr, shares))}."
+        # The middle of the bounds is about what was seen, or more where the lower one is cut at 0.
+        absent = sum((low + high) / 2 for name, (low, high) in shares.items() if name not in found)
+        if (1 - min(absent, 1)) ** rows < NEVER:
+            reasons.append(text)
+            return
+        warnings.append(f"{text} Of {rows:,} rows that may be chance.")
     for name, (low, high) in shares.items():
         share = found.get(name, 0.0)
         if not low <= share <= high:

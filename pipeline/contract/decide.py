@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gigabatch.features.engines.frame import resolve_engine
 from gigabatch.features.errors import DataError
@@ -191,6 +191,13 @@ def new_files(config: RunConfig) -> list[NewFile]:
         for path, checksum in there.items()
         if path not in known
     ]
+
+
+def quarantined(config: RunConfig) -> list[str]:
+    """Files of the recipe that are there and lie in quarantine; errors as of `new_files`."""
+    place = _Place(config)
+    known = read_state(place.home).known(place.there())
+    return [path for path, (_, entry) in known.items() if entry.state == QUARANTINED]
 
 
 def check_new(config: RunConfig, now: float | None = None) -> list[FileReport]:
@@ -401,7 +408,17 @@ def accept(config: RunConfig, file: str) -> str:
         return f"{path} is accepted, with its {measured.rows:,} rows; the next run reads it."
 
 
-def learn_contract(config: RunConfig, out: Path | None = None, force: bool = False) -> tuple[Path, Contract]:
+class Learned(NamedTuple):
+    """A contract that was learned: its file, what it holds, by kind of file how many files and rows it was learned
+    from, and how many files it was not, since they are in quarantine or new."""
+
+    path: Path
+    contract: Contract
+    counts: dict[str, tuple[int, int]]
+    left_out: int
+
+
+def learn_contract(config: RunConfig, out: Path | None = None, force: bool = False) -> Learned:
     """Learn a contract from the files that are there, those in quarantine left out, and write it.
 
     Where files have been decided about, new ones are left out too: they are to be checked, not learned from. Where
@@ -418,8 +435,8 @@ def learn_contract(config: RunConfig, out: Path | None = None, force: bool = Fal
 
     Returns
     -------
-    tuple[Path, Contract]
-        The file, and what it holds.
+    Learned
+        The file, what it holds, and what it was learned from.
 
     Raises
     ------
@@ -457,7 +474,9 @@ def learn_contract(config: RunConfig, out: Path | None = None, force: bool = Fal
                 place.keep(item.kind, state.of_kind(name), item.statistics)
             write_state(place.home, state)
         contract.save(path)
-    return path, contract
+    files = {name: list(item.files.values()) for name, item in histories.items()}
+    counts = {name: (len(items), sum(item.rows for item in items)) for name, items in files.items()}
+    return Learned(path, contract, counts, len(there) - sum(count for count, _ in counts.values()))
 
 
 def _require_unedited(path: Path, config: RunConfig, kinds: Sequence[RawFiles]) -> None:

@@ -26,9 +26,12 @@ from gigabatch.pipeline.contract.terms import ColumnTerms, Contract, DriftTerms,
 
 SEVERAL = 3  # files, for what needs a spread between differences
 MOST_CLASSES = 100
-# Only of a column whose values hardly grow: where each day brings new users, a day that is missing or in quarantine
-# makes the next day's share twice as large, and a file would be refused for what happened to another.
+# Of a column whose values hardly grow. Where each day brings new users, a day that is missing or in quarantine makes
+# the next day's share twice as large, and a file would be refused for what happened to another: there the bound is what
+# a week without files comes to. Values that are all spelt otherwise lie above it.
 STABLE, MOST_UNSEEN = 0.05, 0.2
+WEEK, NEARLY_ALL = 7, 0.95
+RARE = 0.02  # by which a class's share may move in any case, or by its whole share where that is less
 NEVER_NULL = ("time", "weight", "group", "key", "label")
 LATE = 1.5  # of the longest time between two files
 HALF_DAY = 43_200.0
@@ -130,9 +133,7 @@ def _column(
         given["range"] = _range(ranges)
     if role == "category" and not kind.fixed:
         given["distinct"] = _distinct([item.distinct[name] for item in files])
-        found = unseen.get(name, [])
-        if found and max(found) <= STABLE:
-            given["unseen"] = _rounded(max(found) + 3 * _spread(found) + MOST_UNSEEN)
+        given["unseen"] = _unseen(unseen.get(name, []))
     if role == "label":
         given |= _label(kind, name, files)
     given["drift"] = _drift(measures.get(name, {}))
@@ -201,6 +202,15 @@ def _distinct(counts: Sequence[int]) -> int:
     return math.ceil(1.5 * max(counts) + 3 * _spread([float(count) for count in counts])) + 10
 
 
+def _unseen(found: Sequence[float]) -> float | None:
+    if not found:
+        return None
+    if max(found) <= STABLE:
+        return _rounded(max(found) + 3 * _spread(found) + MOST_UNSEEN)
+    week = _rounded(1 - (1 - max(found)) ** WEEK)
+    return week if week <= NEARLY_ALL else None
+
+
 def _rows(rows: Sequence[int]) -> tuple[int, int] | None:
     """From the spread of logarithms, so that half a day is as far from a day as two days are."""
     if len(rows) < 2:
@@ -249,6 +259,7 @@ def _label(kind: RawFiles, name: str, files: Sequence[Measured]) -> dict[str, An
     for label in classes:
         shares = [item.get(label, 0.0) for item in found]
         middle = statistics.fmean(shares)
-        slack = max(3 * _spread(shares), 4 * math.sqrt(middle * (1 - middle) / rows), 0.02 if len(found) > 1 else 0.1)
+        least = min(RARE, middle) if len(found) > 1 else 0.1
+        slack = max(3 * _spread(shares), 4 * math.sqrt(middle * (1 - middle) / rows), least)
         bounds[label] = (max(_rounded(min(shares) - slack), 0.0), min(_rounded(max(shares) + slack), 1.0))
     return {"shares": bounds}

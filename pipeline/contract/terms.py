@@ -179,6 +179,13 @@ class Contract:
                             f"learned: {text_checksum(body)}\n").encode())  # fmt: skip
 
 
+MEASURES = {
+    "psi": "population stability index: how far the shares of frequent values, or of tenths of numbers, moved",
+    "quantile": "of numbers: largest shift of the 5 to 95 % quantiles, in deviations",
+    "nulls": "change of the share of nulls",
+    "unseen": "share of rows with values that no row before has, above what more of the same rows would have",
+    "label": "change of a class's share; of a label that is a number that of its mean, in deviations",
+}
 COMMENTS = {
     "columns": "type, role; nulls: most null rows (share). range: values of a row outside make it a bad row.",
     "others": "columns that are not read; a new one is told, not refused",
@@ -203,7 +210,10 @@ def contract_text(contract: Contract) -> str:
         f"max_future_seconds: {flow(contract.max_future_seconds)}  # rows later than now by more are refused",
         f"backfill: {flow(contract.backfill)}  # files with rows older than what was trained, as day-03*.csv",
         "drift:  # [warning, drift]: new rows against those accepted before",
-        *(f"  {item.name}: {flow(getattr(contract.drift, item.name))}" for item in fields(DriftTerms)),
+        *(
+            f"  {item.name}: {flow(getattr(contract.drift, item.name))}  # {MEASURES[item.name]}"
+            for item in fields(DriftTerms)
+        ),
         "files:",
     ]
     for name, kind in contract.files.items():

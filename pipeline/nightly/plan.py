@@ -195,6 +195,7 @@ def _ask(config: RunConfig, home: Path, found: Rehearsal) -> None:
             _ask_comparison(features, current, reference, found)
     except NothingNew as error:
         found.stages |= dict.fromkeys(STAGES[1:], "not needed")
+        found.rows["trained"] = 0
         found.end(0, f"Tonight would be kept (exit code 10): nothing new. {error}")
     except (DataError, LoaderError) as error:
         found.end(REFUSED, f"Data would be refused: {error}")

@@ -20,6 +20,10 @@ from gigabatch.pipeline.stages.encode import PREPROCESSOR
 from gigabatch.pipeline.store.artifacts import MANIFEST, verified
 from gigabatch.pipeline.store.files import ArtifactError
 
+IMPORT_AGAIN = (
+    " It is an imported workflow without a preprocessor: import it again with --schema "
+    "artifacts/features/KEY/schema.json, of a features stage of this configuration."
+)
 AS_AT_FIRST = "Or begin anew, as the first time: preprocess.from=null."
 OF_RUN = Path("model", PREPROCESSOR)
 
@@ -76,6 +80,8 @@ def start_folder(config: RunConfig) -> Path | None:
             raise RunError(
                 f"{name!r} is neither a run of {home} (gigabatch runs lists them) nor the folder of a run, of an "
                 f"artifact of encode or update, of an import or of a preprocessor ({path} holds no {FILE})."
+                + IMPORT_AGAIN
+                * (path / "workflow.json").is_file()
             )
         _verify_beside(folder)
     except (RunError, ArtifactError) as error:

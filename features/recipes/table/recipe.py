@@ -79,7 +79,7 @@ class TableSettings:
     seed
         Of the hash, a whole number.
     split
-        Shares of the rows.
+        Shares of the rows (`train`, `valid`, `test`), or with a time their numbers: `{valid_rows: 1, test_rows: 1}`.
     null_values
         Texts that stand for null.
     separator

@@ -246,6 +246,7 @@ def test_a_refused_growth_changes_nothing():
     before = preprocessor.checksum
     for parts, message in (
         ([], "nothing to grow by"),
+        (table(NEW), r"a frame alone is nothing to grow by\. Give a list of parts: \[frame\]"),
         ([table([])], "no rows"),
         ([table(NEW).drop(columns="word")], "'word' not found"),
         ([table(NEW).assign(x=[1.0, np.inf, 1.0, 1.0])], "column 'x' holds an infinity"),

@@ -83,6 +83,12 @@ def test_an_unknown_key_is_named_with_the_known_ones_and_a_suggestion(load, text
     assert known in str(error.value).partition("Known keys: ")[2]
 
 
+@pytest.mark.parametrize("key", ["model.name", "model.type"])
+def test_what_others_call_the_kind_of_a_model_is_understood(load, key):
+    with pytest.raises(ConfigError, match=rf"unknown key '{key}'\. Did you mean 'model\.kind'\?"):
+        load(SMALLEST, f"{key}=deepfm")
+
+
 def test_settings_of_the_same_name_are_all_suggested(load):
     suggested = r"'max_rows'\. Did you mean 'evaluate\.ranking\.max_rows' or 'serve\.max_rows'\?"
     with pytest.raises(ConfigError, match=suggested):

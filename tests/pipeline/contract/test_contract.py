@@ -100,6 +100,46 @@ def test_a_bad_file_is_refused_by_name(learned_once, case):
     assert re.search(text, " ".join(report.reasons)), report.reasons
 
 
+def test_values_spelt_otherwise_are_refused_where_each_day_brings_new_ones_too(learned):
+    """A fifth of a day's users is new; a day of new users alone has them in capitals, or without leading zeros."""
+    learned.write(6, changed(user=shop_day(6)["user"].str.upper()))
+    report = check(learned)
+    assert not report.accepted
+    assert "'user': 100.00% of its rows hold values that no accepted file has" in " ".join(report.reasons)
+    learned.write(6, shop_day(8).assign(at=shop_day(6)["at"]))  # users as after two days that are missing
+    assert check(learned).accepted
+
+
+def rare_days(shop, rows, rate):
+    for day in range(6):
+        shop.write(day, shop_day(day, rows, rate).assign(bought=lambda f: (f.index < rows * rate).astype(int)))
+    learn_contract(shop.config())
+
+
+def test_a_small_day_without_a_rare_class_is_taken_and_told(shop):
+    """0.995 to the power of 300 is .22: one night in five."""
+    rare_days(shop, 300, 0.005)
+    shop.write(6, shop_day(6, 300).assign(bought=0))
+    report = check(shop)
+    assert report.accepted, report.reasons
+    assert "'bought': every label is '0'" in " ".join(report.warnings)
+    shop.write(6, shop_day(6, 300).assign(bought=1))
+    assert "every label is '1'" in " ".join(check(shop).reasons)
+
+
+def test_a_rare_class_that_is_four_times_as_frequent_is_refused(shop):
+    """Ten of 2,000 rows are expected, and forty have a chance below 1e-11."""
+    rare_days(shop, 2000, 0.005)
+    for positives, accepted in ((3, True), (18, True), (40, False), (0, False)):
+        shop.write(6, shop_day(6).assign(bought=lambda f, most=positives: (f.index < most).astype(int)))
+        assert check(shop).accepted is accepted, positives
+
+
+def test_a_new_class_says_how_it_is_taken(learned):
+    learned.write(6, changed(bought=np.where(np.arange(2000) < 300, 2, shop_day(6)["bought"])))
+    assert 'shares: {"2": [0, 1]}' in " ".join(check(learned).reasons)
+
+
 def test_a_file_that_is_none(learned):
     good = shop_day(6).to_csv(index=False)
     cases = {
@@ -190,7 +230,7 @@ def test_units_of_times_have_long_names_too(shop):
     config = config.model_copy(update={"nightly": config.nightly.model_copy(update={"time_unit": "minutes"})})
     assert all(item.accepted for item in check_new(config, now=end_of(5)))
     assert any("lie in the future" in item.reasons[0] for item in check_new(config, now=end_of(1)) if item.reasons)
-    path, contract = learn_contract(config)
+    path, contract, *_ = learn_contract(config)
     assert contract.files["all"].unit == "min"
     path.write_text(path.read_text().replace('unit: "min"', 'unit: "minute"'))
     shop.write(6, shop_day(6))
@@ -207,7 +247,7 @@ def test_an_edited_contract_is_kept(learned):
     with pytest.raises(ContractError, match="a person has edited it"):
         learn_contract(config)
     assert path.read_text() == edited
-    other, _ = learn_contract(config, learned.root / "other.yaml")
+    other, *_ = learn_contract(config, learned.root / "other.yaml")
     assert "on_drift: warn" in other.read_text()
     learn_contract(config, force=True)
     assert "on_drift: warn" in path.read_text()
@@ -216,7 +256,7 @@ def test_an_edited_contract_is_kept(learned):
 def test_learning_again_leaves_out_files_that_nobody_has_checked(learned):
     config = learned.config()
     learned.write(6, shop_day(6).assign(price=10_000.0))
-    _, contract = learn_contract(config)
+    contract = learn_contract(config).contract
     assert contract.files["all"].columns["price"].range[1] < 1000
     assert [item.path[-7:-4] for item in new_files(config)] == ["006"]
 

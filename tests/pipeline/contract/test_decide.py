@@ -357,6 +357,25 @@ def test_a_night_waits_for_a_person_who_learns_or_accepts(learned):
             release.join()
 
 
+def test_the_command_tells_what_lies_in_quarantine_and_what_was_not_learned_from(shop, capsys, monkeypatch, tmp_path):
+    from gigabatch.pipeline.commands.app import main
+
+    learn_contract(shop.config())
+    bad = shop.write(6, shop_day(6).assign(price=1e9))
+    shop.write(7, shop_day(7))
+    config = shop.config()
+    decide(config, check_new(config, end_of(7)), end_of(7))
+    shop.write(8, shop_day(8))
+    path = tmp_path / "shop.yaml"
+    path.write_text(config.to_yaml())
+    assert main(["contract", "--config", str(path), "--check"]) == 0
+    assert f"in quarantine: {bad} (--accept FILE" in capsys.readouterr().out
+    assert main(["contract", "--config", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "learned from 7 file(s) of kind 'all', 14,000 rows" in shown
+    assert "not from 2 file(s) that are in quarantine or new" in shown
+
+
 def test_the_command_learns_checks_and_accepts(tmp_path, capsys, monkeypatch):
     from gigabatch.pipeline.commands.app import main
 
@@ -365,7 +384,10 @@ def test_the_command_learns_checks_and_accepts(tmp_path, capsys, monkeypatch):
     path = tmp_path / "shop.yaml"
     path.write_text(shop.config().to_yaml())
     assert main(["contract", "--config", str(path)]) == 0
-    assert "contract.yaml" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "learned from 6 file(s) of kind 'all', 12,000 rows" in shown
+    assert "contract.yaml" in shown
+    assert "--check" in shown
     shop.write(6, shop_day(0).assign(at=shop_day(3)["at"], price=1e9))
     assert main(["contract", "--config", str(path), "--check"]) == 20
     shown = capsys.readouterr().out

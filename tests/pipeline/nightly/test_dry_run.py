@@ -85,6 +85,7 @@ def test_a_night_with_nothing_new_is_kept(finished, capsys, overrides, reason):
     told = rehearsed(capsys, finished.config, *overrides)
     assert told["verdict"].startswith(f"Tonight would be kept (exit code 10): {reason}")
     assert told["exit_code"] == 0
+    assert told["rows"]["trained"] == (0 if overrides else 2400)
     assert run_nightly(finished.config, overrides) == 10
     skipped = last_line(finished.home)["steps"]["encode"]["skipped"]
     assert told["stages"]["encode"] == ("there" if skipped else "to be made")

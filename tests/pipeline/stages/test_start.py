@@ -148,6 +148,15 @@ def flip(path):
     [
         (lambda run: None, ["preprocess.from=nothing"], "'nothing' is neither a run of .* nor the folder of a run"),
         (lambda run: None, ["preprocess.from=raw"], "holds no preprocessor.json"),
+        (
+            lambda run: (
+                Workflow([Categorify("city")])
+                .fit([pd.DataFrame({"city": ["Oslo"]})])
+                .save(run.parent.parent.parent / "imported")
+            ),
+            ["preprocess.from=imported"],
+            r"holds no preprocessor\.json\)\. It is an imported workflow .*: import it again with --schema",
+        ),
         (lambda run: (run.parent / "current").unlink(), [CURRENT], "current is not there: no run is promoted"),
         (lambda run: flip(run / "model/preprocessor/vocabulary-000.parquet"), [CURRENT], "is not what its manifest"),
         (
