@@ -23,7 +23,7 @@ from gigabatch.pipeline.nightly import nightly
 from gigabatch.pipeline.nightly.comparison import Comparison, Floor, Judged
 from gigabatch.pipeline.nightly.nightly import PENDING, judge, run_nightly, settle
 from gigabatch.pipeline.nightly.reference import champions, keep_champions, reference_of
-from gigabatch.pipeline.nightly.start import warm_nights
+from gigabatch.pipeline.nightly.start import tonight, warm_nights
 from gigabatch.pipeline.runs.promote import promote_by_hand, rollback
 from gigabatch.pipeline.runs.record import append_record
 from gigabatch.pipeline.stages import stages
@@ -498,6 +498,21 @@ def test_what_goes_on_from_a_run_that_is_rolled_back_meanwhile_is_kept_out(finis
     assert (finished.home / "current").resolve() == first
     said = nights(finished)[-1]["decision"]
     assert said.startswith(f"Kept: it goes on from a run that may not be promoted: run {second.name} was rolled back")
+
+
+@pytest.mark.parametrize(
+    ("given", "how"),
+    [
+        ({"train": {"start_from": "current"}}, "warm"),
+        ({"train": {"start_from": "current"}, "preprocess": {"from": "current"}}, "warm"),
+        ({"preprocess": {"from": "current"}}, "cold"),
+        ({}, "anew"),
+    ],
+)
+def test_a_night_that_starts_as_the_configuration_says_tells_how_that_is(given, how):
+    """All were told to begin anew, also those that went on from a run."""
+    config = RunConfig(name="clicks", recipe="flights", nightly={"start": "cold" if how == "anew" else "warm"}, **given)
+    assert tonight(config, None, None, []) == (config, how, "as the configuration says")
 
 
 def test_nights_that_kept_their_model_out_count_until_a_cold_one(tmp_path):
