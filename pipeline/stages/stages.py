@@ -702,7 +702,7 @@ class Encoded:
         config, start = self.config, self.warm_start
         raw = config.to_dict()
         # Of a start what it holds matters, not what it is called; without one, nothing that asks for it.
-        asks = ("start_from", "changed") if start is not None else ("start_from", "changed", "new_rows", "window")
+        asks = ("start_from", "changed") + (() if start is not None else ("new_rows", "sums_kept", "window"))
         train = {name: value for name, value in raw["train"].items() if name not in asks}
         device = self.features.pipeline.device
         settings = {"model": raw["model"], "train": train, "seed": config.seed, "device": device}
