@@ -87,7 +87,7 @@ from gigabatch.pipeline.store.row_history import RowHistory
 from gigabatch.pipeline.tracking import require_tracking, tell_champion, tell_run, training_callbacks
 from gigabatch.pipeline.training.callbacks import Callback, require_callbacks
 from gigabatch.pipeline.training.checkpoint import TrainingError
-from gigabatch.pipeline.training.defaults import id_sizes, rule_text, settle
+from gigabatch.pipeline.training.defaults import few_steps_text, id_sizes, rule_text, settle
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives, with_negatives
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
 from gigabatch.pipeline.training.start import ChangedError, WarmStart, held_ids
@@ -753,6 +753,7 @@ class Encoded:
             log.warning("train.start_from: %s", self.cold_note)
         if start is not None:
             spec = start.spec_after(spec)
+        few = few_steps_text(settings, self.num_trained)
         source, rows = self.train_source(), self._resident("train")
         for text in large_tables(spec, [column.name for column in preprocessor.tensor_schema.ids], free_memory(device)):
             log.warning(text)
@@ -773,6 +774,8 @@ class Encoded:
                 carried = start.carry(preprocessor, model, settings.new_rows, held)
                 for text in [carried.note()] + ([] if window is None else [window.note()]):
                     log.info("train.start_from: %s", text)
+                if few:
+                    log.warning("few steps: %s", few)
             trained = train_model(
                 model,
                 source,
@@ -801,6 +804,7 @@ class Encoded:
             told["started"] = start.lineage | {"moments": carried.moments, "columns": carried.columns}
             told["started"] |= {} if window is None else {"window": window.counts()}
             told["notes"] = [carried.note()] + ([] if window is None else [window.note()])
+            told["notes"] += [few] if few else []
         elif self.cold_note:
             told["notes"] = [self.cold_note]
         trained.record = replace(trained.record, trained=seen)

@@ -18,6 +18,7 @@ LEAST_BATCH, MOST_BATCH = 64, 4096
 REFERENCE_BATCH = 256  # to which the learning rates below belong
 REFERENCE_LR = {"lamb": 0.03, "adagrad_lamb": 0.03, "adamw": 0.003, "cowclip": 0.003}
 MOST_LR = 4 / 3  # times the reference
+FEWEST_WARM_STEPS = 20  # below which one-cycle is little more than its ends, at a twenty-fifth of the rate and less
 MOST_LEFT = 0.01  # share of a warm start's rows that fill no batch
 
 
@@ -91,3 +92,15 @@ def rule_text(settings: TrainSettings, settled: WholeTrainSettings, rows: int) -
             "are trained on."
         )
     return " ".join(found)
+
+
+def few_steps_text(settled: WholeTrainSettings, rows: int) -> str:
+    """What to say of a warm start that hardly moves the weights, as a sentence; empty where it takes enough steps."""
+    batch = min(settled.batch_size, rows)
+    steps = rows // batch * settled.epochs
+    if not 0 < steps < FEWEST_WARM_STEPS:
+        return ""
+    return (
+        f"Only {steps} step(s) of {batch:,} rows: the schedule begins and ends at a small rate, so little is learned. "
+        "Set a smaller train.batch_size, or leave it out."
+    )

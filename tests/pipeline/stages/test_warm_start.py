@@ -73,6 +73,7 @@ def test_a_warm_start_goes_on_from_the_weights_and_says_what_it_carried(finished
     columns = {row["column"]: row for row in warm.summary["started"]["columns"]}
     assert columns["city"] == {"column": "city", "carried": 5, "new": 0, "dropped": 0, "absent": 0}
     assert any(note.startswith(f"Started from run {first.path.name}.") for note in warm.summary["notes"])
+    assert any(note.startswith("Only 10 step(s) of 240 rows") for note in warm.summary["notes"])
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.0])

@@ -12,7 +12,7 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.tabular.tabular import TabularModel
 from gigabatch.pipeline.config.config import TrainSettings, WholeTrainSettings
-from gigabatch.pipeline.training.defaults import id_sizes, rule_text, settle
+from gigabatch.pipeline.training.defaults import few_steps_text, id_sizes, rule_text, settle
 from gigabatch.pipeline.training.train import train_model
 from tests.examples import examples
 
@@ -145,3 +145,15 @@ def test_batches_of_a_warm_start_by_hand():
     found = [settle(TrainSettings(batch_size=8192), rows, (9,), warm=True).batch_size for rows in (15_000, 8192, 900)]
     assert found == [7500, 8192, 8192]  # of fewer rows than a batch all are one
     assert settle(TrainSettings(batch_size=8192), 15_000, (9,)).batch_size == 8192
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "epochs", "steps"),
+    [(15_000, 8192, 1, 2), (15_000, 8192, 10, None), (9, 64, 1, 1), (9000, 64, 1, None)],
+)
+def test_a_warm_start_of_few_steps_is_told(rows, size, epochs, steps):
+    """A night of one step had a twenty-fifth of the rate, and its model was that of the night before."""
+    settled = settle(TrainSettings(batch_size=size, epochs=epochs), rows, (9,), warm=True)
+    found = few_steps_text(settled, rows)
+    assert found.startswith(f"Only {steps} step(s) of") if steps else not found
+    assert few_steps_text(settled.model_copy(update={"epochs": 0}), rows) == ""
