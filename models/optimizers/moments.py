@@ -59,6 +59,17 @@ def write_moments(
             part.state[parameter] = {key: value.to(parameter.device, copy=True) for key, value in moments[name].items()}
 
 
+def shrink_sums(optimizer: Optimizer | Optimizers, share: float) -> None:
+    """Multiply the sums of squares that row-wise Adagrad keeps, which else only grow, by `share`, in place.
+
+    Moments that are moving averages forget by themselves and stay.
+    """
+    for part in optimizer.optimizers if isinstance(optimizer, Optimizers) else (optimizer,):
+        if isinstance(part, RowOptimizer) and part.param_groups[0]["method"] == "adagrad":
+            for state in part.state.values():
+                state["exp_avg_sq"].mul_(share)
+
+
 def _owned(
     model: nn.Module, optimizer: Optimizer | Optimizers
 ) -> Iterator[tuple[str, nn.Parameter, Optimizer, dict[str, Any]]]:

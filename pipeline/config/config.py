@@ -235,6 +235,13 @@ class TrainSettings(Settings):
     new_rows: Literal["mean", "unseen"] = Field(
         "mean", description="where the row of a value that start_from lacks starts: the mean of its column's, or unseen"
     )
+    sums_kept: float = Field(
+        0.7,
+        ge=0,
+        le=1,
+        description="with start_from: share of row-wise Adagrad's sums of squares to begin with, as they only grow and "
+        "rows would learn less each night; 1: all of them",
+    )
     changed: Literal["refuse", "cold"] = Field(
         "refuse", description="where columns, targets, scales or the model are others than those of start_from"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from typing import Any
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import FileCache, expand, same_file
 from gigabatch.features.recipes.base import RawFiles, Recipe
+from gigabatch.features.refit.churn import deviation
 from gigabatch.features.refit.statistics import Statistics
 from gigabatch.pipeline.contract.clock import shown
 from gigabatch.pipeline.contract.drift import class_shares
@@ -208,8 +210,11 @@ def check_file(
             warnings.append(f"{path}: it has changed since it was accepted ({before.rows:,} rows, now {found.rows:,}).")
     if terms is not None:
         _check_whole(terms, path, found, reasons, warnings)
+        statistics = accepted.statistics.get(kind.name)
         for name in terms.columns:
-            _check_column(kind, terms, name, path, found, accepted.statistics.get(kind.name), reasons, warnings)
+            _check_column(kind, terms, name, path, found, statistics, reasons, warnings)
+            if found.added is not None:
+                _check_added(terms, name, path, found.added, statistics, reasons)
     return FileReport(
         path, kind.name, not reasons, tuple(reasons), tuple(warnings), dropped, found, checksum, gone
     )  # fmt: skip
@@ -388,8 +393,9 @@ def _check_column(
     if column.nulls is not None and nulls > column.nulls:
         reasons.append(f"{where} {nulls:.2%} of its rows are null, the bound is {column.nulls:.2%}.")
     state = found.statistics.categories.get(name)
-    if state is not None and column.distinct is not None and len(state.counts) > column.distinct:
-        reasons.append(f"{where} {len(state.counts):,} distinct values, the bound is {column.distinct:,}.")
+    fresh = state if found.added is None else found.added.categories.get(name)  # a file that grows passes any bound
+    if fresh is not None and column.distinct is not None and len(fresh.counts) > column.distinct:
+        reasons.append(f"{where} {len(fresh.counts):,} distinct values, the bound is {column.distinct:,}.")
     if state is not None and column.unseen is not None and before is not None and name in before.categories:
         unseen = int(state.unseen(before.categories[name].vocabulary)["count"].sum()) / max(state.rows, 1)
         if unseen > column.unseen:
@@ -405,6 +411,40 @@ def _check_column(
         if not column.mean[0] <= mean <= column.mean[1]:
             low, high = column.mean
             reasons.append(f"{where} the mean of this label is {mean:.6g}, the bounds are {low:.6g} to {high:.6g}.")
+
+
+def _check_added(
+    terms: KindTerms, name: str, path: str, added: Statistics, before: Statistics | None, reasons: list[str]
+) -> None:
+    """The rows that a file has gained, alone: among all of its rows they are few. A bound has four standard errors of
+    so many rows more than for a whole file."""
+    column, state, numbers = terms.columns[name], added.categories.get(name), added.numbers.get(name)
+    found = state if state is not None else numbers
+    if found is None:
+        return
+    where, known = f"{path}: column {name!r}, {added.rows:,} new row(s):", found.rows - found.nulls
+    shares: list[tuple[str, float, float, float, int]] = []  # what, share, bounds, of how many rows
+    if column.nulls is not None:
+        shares.append(("are null", found.nulls / found.rows, 0.0, column.nulls, found.rows))
+    if state is not None and column.unseen is not None and before is not None and name in before.categories:
+        unseen = int(state.unseen(before.categories[name].vocabulary)["count"].sum())
+        shares.append(("hold values that no accepted file has", unseen / found.rows, 0.0, column.unseen, found.rows))
+    if state is not None and column.shares is not None and known:
+        of_class = class_shares(state)
+        shares += [(f"are {label!r}", of_class.get(label, 0.0), *ends, known) for label, ends in column.shares.items()]
+    for what, share, low, high, rows in shares:
+        low, high = (end + sign * 4 * math.sqrt(end * (1 - end) / rows) for end, sign in ((low, -1), (high, 1)))
+        if not low <= share <= high:
+            reasons.append(
+                f"{where} {share:.2%} of them {what}, the bounds are {max(low, 0):.2%} to {min(high, 1):.2%}."
+            )
+    if column.mean is not None and numbers is not None and known:
+        mean, slack = numbers.moments.scale().mean, 4 * (deviation(numbers) or 0.0) / math.sqrt(known)
+        if not column.mean[0] - slack <= mean <= column.mean[1] + slack:
+            reasons.append(
+                f"{where} the mean of this label is {mean:.6g}, the bounds are {column.mean[0] - slack:.6g} to "
+                f"{column.mean[1] + slack:.6g}."
+            )
 
 
 def _check_classes(

@@ -103,7 +103,9 @@ class _Measures:
     def add_worst(self, column: str, name: str, found: Sequence[tuple[float, float]]) -> None:
         """Of several values with their noise the one of the worst verdict, the farthest above its noise."""
         levels = self.levels(column, name)
-        self.add(column, name, *max(found, key=lambda one: (LEVELS.index(_verdict(*one, levels)), one[0] - one[1])))
+        self.add(
+            column, name, *max(found, key=lambda one: (LEVELS.index(_verdict(one[0], one[1], levels)), one[0] - one[1]))
+        )
 
 
 def drift(

@@ -32,7 +32,7 @@ from gigabatch.pipeline.nightly.nightly import (
 )
 from gigabatch.pipeline.nightly.notify import require_notice
 from gigabatch.pipeline.nightly.reference import reference_of
-from gigabatch.pipeline.nightly.start import tonight
+from gigabatch.pipeline.nightly.start import COLD, WARM, tonight
 from gigabatch.pipeline.runs.find import home_of
 from gigabatch.pipeline.runs.pointers import LATEST, PREVIOUS, current_run, read_pointers, require_links
 from gigabatch.pipeline.runs.verify import WEIGHTS, weights_of
@@ -203,7 +203,7 @@ def _ask(config: RunConfig, home: Path, found: Rehearsal) -> None:
     _ask_retention(config, bool(decision.accepted), found)
     if not found.verdict:
         rows = f"{found.rows['trained']:,} rows, compares on {found.rows['compared']:,}"
-        found.end(0, f"Tonight trains {how} on {rows}, and promotes or keeps.")
+        found.end(0, f"Tonight trains {found.start['how']} on {rows}, and promotes or keeps.")
 
 
 def _tell_files(found: Rehearsal, reports: Sequence[FileReport], decision: Decision) -> None:
@@ -246,6 +246,8 @@ def _ask_stages(features: Features, current: Path | None, found: Rehearsal) -> b
     if artifact is None and pipeline.start is None:
         return False
     encoded = (Encoded if artifact is not None else NotEncoded)(features, artifact)  # type: ignore[arg-type]
+    if encoded.cold_note and found.start["how"] == WARM:
+        found.start = {"how": COLD, "why": encoded.cold_note}
     if encoded.window is not None:
         found.rows |= {"trained": encoded.num_trained, "window": encoded.window.counts()}
     if artifact is None:

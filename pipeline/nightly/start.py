@@ -29,7 +29,10 @@ def tonight(
 
     - `warm`: ids, scales, weights and optimizer of the current run; trained on what it has not seen, and a replay.
     - `cold`: its ids, which never move, with scales of tonight's rows; a new model, trained on all rows.
-    - `anew`: a new fit, too. What the configuration itself says of `preprocess.from` and `train.start_from` goes first.
+    - `anew`: a new fit, too.
+
+    What the configuration itself says of `preprocess.from` and `train.start_from` goes first: it is `warm` with the
+    latter, else `cold` with the former.
 
     Parameters
     ----------
@@ -44,7 +47,8 @@ def tonight(
     """
     settings = config.nightly
     if settings.start == COLD or config.preprocess.from_ or config.train.start_from:
-        return config, ANEW, AS_CONFIGURED
+        how = WARM if config.train.start_from else COLD if config.preprocess.from_ else ANEW
+        return config, how, AS_CONFIGURED
     if current is None:
         return config, ANEW, "no run is current"
     bundle = load_bundle(current / "model")

@@ -87,7 +87,7 @@ from gigabatch.pipeline.store.row_history import RowHistory
 from gigabatch.pipeline.tracking import require_tracking, tell_champion, tell_run, training_callbacks
 from gigabatch.pipeline.training.callbacks import Callback, require_callbacks
 from gigabatch.pipeline.training.checkpoint import TrainingError
-from gigabatch.pipeline.training.defaults import id_sizes, rule_text, settle
+from gigabatch.pipeline.training.defaults import few_steps_text, id_sizes, rule_text, settle
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives, with_negatives
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
 from gigabatch.pipeline.training.start import ChangedError, WarmStart, held_ids
@@ -717,7 +717,7 @@ class Encoded:
         config, start = self.config, self.warm_start
         raw = config.to_dict()
         # Of a start what it holds matters, not what it is called; without one, nothing that asks for it.
-        asks = ("start_from", "changed") if start is not None else ("start_from", "changed", "new_rows", "window")
+        asks = ("start_from", "changed") + (() if start is not None else ("new_rows", "sums_kept", "window"))
         train = {name: value for name, value in raw["train"].items() if name not in asks}
         device = self.features.pipeline.device
         settings = {"model": raw["model"], "train": train, "seed": config.seed, "device": device}
@@ -768,6 +768,7 @@ class Encoded:
             log.warning("train.start_from: %s", self.cold_note)
         if start is not None:
             spec = start.spec_after(spec)
+        few = few_steps_text(settings, self.num_trained)
         source, rows = self.train_source(), self._resident("train")
         for text in large_tables(spec, [column.name for column in preprocessor.tensor_schema.ids], free_memory(device)):
             log.warning(text)
@@ -788,6 +789,8 @@ class Encoded:
                 carried = start.carry(preprocessor, model, settings.new_rows, held)
                 for text in [carried.note()] + ([] if window is None else [window.note()]):
                     log.info("train.start_from: %s", text)
+                if few:
+                    log.warning("few steps: %s", few)
             trained = train_model(
                 model,
                 source,
@@ -816,6 +819,7 @@ class Encoded:
             told["started"] = start.lineage | {"moments": carried.moments, "columns": carried.columns}
             told["started"] |= {} if window is None else {"window": window.counts()}
             told["notes"] = [carried.note()] + ([] if window is None else [window.note()])
+            told["notes"] += [few] if few else []
         elif self.cold_note:
             told["notes"] = [self.cold_note]
         trained.record = replace(trained.record, trained=seen)

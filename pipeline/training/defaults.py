@@ -18,6 +18,8 @@ LEAST_BATCH, MOST_BATCH = 64, 4096
 REFERENCE_BATCH = 256  # to which the learning rates below belong
 REFERENCE_LR = {"lamb": 0.03, "adagrad_lamb": 0.03, "adamw": 0.003, "cowclip": 0.003}
 MOST_LR = 4 / 3  # times the reference
+FEWEST_WARM_STEPS = 20  # below which one-cycle is little more than its ends, at a twenty-fifth of the rate and less
+MOST_LEFT = 0.01  # share of a warm start's rows that fill no batch
 
 
 def settle(settings: TrainSettings, rows: int, num_ids: Sequence[int], warm: bool = False) -> WholeTrainSettings:
@@ -32,7 +34,9 @@ def settle(settings: TrainSettings, rows: int, num_ids: Sequence[int], warm: boo
     num_ids
         Rows of each id column's table, as `id_sizes` gives them.
     warm
-        Whether the training goes on from another's weights.
+        Whether the training goes on from another's weights. Its rows come once, and the next night takes all of them
+        for known. So where more than `MOST_LEFT` of them would fill no whole batch, the batch becomes smaller, also one
+        that is set.
 
     Returns
     -------
@@ -62,6 +66,8 @@ def settle(settings: TrainSettings, rows: int, num_ids: Sequence[int], warm: boo
         steps = STEPS_WITH_IDS if num_ids else STEPS
         nearest = 2 ** round(log2(rows * epochs / steps)) if rows * epochs > steps else 1
         batch_size = max(min(max(nearest, LEAST_BATCH), MOST_BATCH), 2 * settings.accumulate_steps)
+    if warm and batch_size < rows and rows % batch_size > MOST_LEFT * rows:
+        batch_size = max(rows // ceil(rows / batch_size), 2 * settings.accumulate_steps)
     if lr is None:
         reference = REFERENCE_LR[settings.optimizer]
         scaled = square_root_scaled_lr(reference, batch_size, REFERENCE_BATCH)
@@ -77,6 +83,24 @@ def id_sizes(schema: TensorSchema) -> tuple[int, ...]:
 
 
 def rule_text(settings: TrainSettings, settled: WholeTrainSettings, rows: int) -> str:
-    """What the rule filled in, in words; empty where all was set."""
+    """What the rule filled in or changed, in words; empty where all was set and stays."""
     ruled = [f"{name} {getattr(settled, name):,g}" for name in RULED if getattr(settings, name) is None]
-    return f"Training by default: {', '.join(ruled)} (from {rows:,} train rows; docs/training.md)." if ruled else ""
+    found = [f"Training by default: {', '.join(ruled)} (from {rows:,} train rows; docs/training.md)."] if ruled else []
+    if settings.batch_size not in (None, settled.batch_size):
+        found.append(
+            f"Batches of {settled.batch_size:,} rows, not of {settings.batch_size:,}, so that all of the {rows:,} rows "
+            "are trained on."
+        )
+    return " ".join(found)
+
+
+def few_steps_text(settled: WholeTrainSettings, rows: int) -> str:
+    """What to say of a warm start that hardly moves the weights, as a sentence; empty where it takes enough steps."""
+    batch = min(settled.batch_size, rows)
+    steps = rows // batch * settled.epochs
+    if not 0 < steps < FEWEST_WARM_STEPS:
+        return ""
+    return (
+        f"Only {steps} step(s) of {batch:,} rows: the schedule begins and ends at a small rate, so little is learned. "
+        "Set a smaller train.batch_size, or leave it out."
+    )

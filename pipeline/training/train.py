@@ -33,7 +33,7 @@ from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model
 from gigabatch.models.modes import modes_kept
 from gigabatch.models.optimizers.ema import WeightAverage
-from gigabatch.models.optimizers.moments import moment_kinds, read_moments
+from gigabatch.models.optimizers.moments import moment_kinds, read_moments, shrink_sums
 from gigabatch.models.optimizers.precision import choose_precision
 from gigabatch.models.optimizers.registry import OPTIMIZERS, build_optimizer
 from gigabatch.models.optimizers.schedule import Schedule, build_schedule
@@ -192,6 +192,8 @@ def train_model(
     optimizer, precision = step.optimizer, step.precision
     if start is not None:
         start.put_into(model, optimizer, average)
+        if num_steps:  # without a step the record is the start's
+            shrink_sums(optimizer, settings.sums_kept)
     log.info("training in %s on %s: %s", precision.name, device, precision.reason)
     state = TrainingState(model, optimizer, loader, losses, precision, average, step.loss_scale)
     done, started = Progress(), time.perf_counter()

@@ -1,7 +1,8 @@
 """Which rows a warm start trains on: those that its start has not seen, and a sample of the older ones.
 
-Rows are told by their time. A run keeps how many train rows lay in each of some hundred intervals of time; an interval
-that holds more rows now has got late ones, and all of its rows are trained on, since these cannot be told apart.
+Rows are told by their time. A run keeps how many train rows lay in each of some hundred intervals of time, and a
+fingerprint of their times; an interval that holds more rows now, or as many of other times, has got late ones, and all
+of its rows are trained on, since these cannot be told apart.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from gigabatch.features.errors import DataError
 
 INTERVALS = 512
+MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # of SplitMix64 (Steele, Lea and Flood 2014), as Stafford's variant 13
 
 
 class NothingNew(DataError):
@@ -30,6 +32,7 @@ class Window:
     come since into the times that the start was trained on, and `late_trained` those of the intervals that hold them,
     or all of those times where the start does not tell which rows it held.
     replayed: older rows that were drawn. gone: rows that the start held and that are no longer there.
+    Where an interval has lost as many rows as it has got, one of each is counted, the least that it can be.
     """
 
     rows: np.ndarray
@@ -60,18 +63,30 @@ def times_held(times: np.ndarray) -> dict[str, list[Any]]:
     """How many rows lie in each of at most `INTERVALS` intervals of about as many rows, as JSON types.
 
     times: [N], whole numbers or floats; NaN, no time, counts nowhere. `until`: the last time of each interval,
-    ascending; `rows`: of each interval.
+    ascending; `rows`: of each interval; `times`: of each interval a fingerprint of its rows' times, 16 hex digits.
 
     Examples
     --------
-    >>> times_held(np.array([3, 1, 1, 7]))
-    {'until': [1, 3, 7], 'rows': [2, 1, 1]}
+    >>> held = times_held(np.array([3, 1, 1, 7]))
+    >>> held["until"], held["rows"]
+    ([1, 3, 7], [2, 1, 1])
     """
     ordered = np.sort(times[~np.isnan(times)])
     places = np.linspace(0, len(ordered), min(INTERVALS, len(ordered)) + 1).astype("int64")[1:] - 1
     until = np.unique(ordered[places])
     rows = np.diff(np.searchsorted(ordered, until, side="right"), prepend=0)
-    return {"until": until.tolist(), "rows": rows.tolist()}
+    prints = _prints(ordered, np.arange(len(until)).repeat(rows), len(until))
+    return {"until": until.tolist(), "rows": rows.tolist(), "times": prints}
+
+
+def _prints(times: np.ndarray, interval: np.ndarray, number: int) -> list[str]:
+    """Of each interval the sum of its times' 64-bit hashes, modulo 2^64, as 16 hex digits."""
+    hashed = (times.astype("float64") + 0.0).view("uint64")  # one zero, and the same for whole numbers and floats
+    for shift, factor in zip((30, 27), MIX, strict=True):
+        hashed = (hashed ^ (hashed >> np.uint64(shift))) * np.uint64(factor)
+    sums = np.zeros(number, "uint64")
+    np.add.at(sums, interval, hashed ^ (hashed >> np.uint64(31)))
+    return [f"{value:016x}" for value in sums.tolist()]
 
 
 def choose_rows(times: np.ndarray, info: Mapping[str, Any], replay: float, seed: int) -> Window:
@@ -123,7 +138,12 @@ def choose_rows(times: np.ndarray, info: Mapping[str, Any], replay: float, seed:
     new = int(fresh.sum())
     more = np.bincount(interval, minlength=len(until) + 1)[:-1] - np.asarray(held["rows"])
     late, gone = int(more.clip(min=0).sum()), int((-more).clip(min=0).sum())
-    fresh |= np.append(more > 0, False)[interval]
+    old = interval < len(until)
+    # A run of an older version tells no fingerprints.
+    prints = np.asarray(_prints(times[old], interval[old], len(until)))
+    other = (more == 0) & (prints != np.asarray(held.get("times", prints)))
+    late, gone = late + int(other.sum()), gone + int(other.sum())
+    fresh |= np.append((more > 0) | other, False)[interval]
     if not fresh.any():
         raise NothingNew(
             f"train.window: no row of the train split is later than those of the run to start from ({until[-1]}), so "

@@ -35,6 +35,10 @@ def test_a_file_is_measured_by_what_cudf_has(tmp_path, monkeypatch, time):
     ]
     path = str(tmp_path / "a.csv")
     plain = measure.measure_file(kind, "pandas", path, rules=rules, drop=1.0)
+    (tmp_path / "part").mkdir()
+    rows.iloc[:20].to_csv(tmp_path / "part" / "a.csv", index=False)
+    before = measure.measure_file(kind, "pandas", str(tmp_path / "part" / "a.csv"))
+    known = measure.Known(before.rows, before.fingerprint, before.ranges["at"][1])
     read = type(kind).read
 
     def checked(self, engine, path, cache=None):
@@ -48,6 +52,9 @@ def test_a_file_is_measured_by_what_cudf_has(tmp_path, monkeypatch, time):
     assert (found.bad, found.places, found.unit) == (plain.bad, plain.places, plain.unit)
     assert found.places
     assert pandas_engine.NAME == "pandas"
+    since = measure.measure_file(kind, "pandas", path, known=known)
+    assert since.added is not None
+    assert (since.added.rows, since.corrected) == (30, False)
 
 
 def test_the_label_of_the_trivago_log_is_made_by_what_cudf_has():

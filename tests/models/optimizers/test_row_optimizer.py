@@ -12,6 +12,7 @@ from gigabatch.models.kernels.row_update import reference as row_update_referenc
 from gigabatch.models.kernels.row_update.rules import METHODS, ROW_STEPS, RowRule
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.optimizers.lamb import Lamb
+from gigabatch.models.optimizers.moments import shrink_sums
 from gigabatch.models.optimizers.registry import build_optimizer
 from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer
 
@@ -276,3 +277,38 @@ def test_the_state_of_another_number_of_optimizers_is_an_error(state, found):
     _, _, optimizer = pair()
     with pytest.raises(ModelError, match=f"2 optimizers are to be restored, the state holds {found}"):
         optimizer.load_state_dict(state)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.0])
+def test_rows_go_on_learning_over_sixty_nights_where_adagrads_sums_are_shrunk(share):
+    """Ten steps a night, whose gradients are all 1: a step is lr over the root of the sum of their squares."""
+    tables, optimizer = make(method="adagrad", weight_decay=0.0, eps=1e-12)
+    ids = torch.zeros(1, len(SIZES), dtype=torch.int32)
+    total, moves = 0.0, []
+    for _ in range(60):
+        shrink_sums(optimizer, share)
+        total *= share
+        before = weights_of(tables)[0][0, 0]
+        wanted = 0.0
+        for _ in range(10):
+            backward(tables, ids, torch.ones(1, sum(WIDTHS)))
+            optimizer.step()
+            total += 1
+            wanted += 0.1 / total**0.5
+        moves.append(float(before - weights_of(tables)[0][0, 0]))
+        assert moves[-1] == pytest.approx(wanted, rel=1e-4)
+    assert (moves[-1] > 0.5 * moves[0]) == (share < 1)  # with all of them a tenth of the first night's
+
+
+@pytest.mark.parametrize("settings", [{"rowwise_method": "lamb"}, {"rowwise": False}])
+def test_moving_averages_are_not_shrunk(settings):
+    model = nn.Sequential(EmbeddingTables(SIZES, WIDTHS), nn.Linear(sum(WIDTHS), 1))
+    optimizer = build_optimizer(model, "lamb", lr=0.01, **settings)
+    model(batch(0)[0]).sum().backward()
+    optimizer.step()
+    states = [state["exp_avg_sq"].clone() for state in optimizer.state.values()]
+    shrink_sums(optimizer, 0.25)
+    assert states
+    assert all(
+        torch.equal(state["exp_avg_sq"], one) for state, one in zip(optimizer.state.values(), states, strict=True)
+    )

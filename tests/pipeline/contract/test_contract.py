@@ -270,3 +270,71 @@ def test_a_changed_file_is_new_and_may_not_lose_rows(learned):
     assert "accepted with 2,000 rows and now holds 1,600" in report.reasons[0]
     assert decide(config, [report], end_of(6)).quarantined == (item.path,)
     assert read_state(learned.root / "runs" / "shop").files[item.path].state == "quarantined"
+
+
+@pytest.fixture
+def log_file(shop):
+    """All rows in one file that grows, and a contract that thirty days of it made."""
+    for path in shop.raw.iterdir():
+        path.unlink()
+    days = pd.concat([shop_day(day) for day in range(30)])
+    shop.write("log.csv", days)
+    learn_contract(shop.config())
+    return shop, days
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"bought": lambda day: 1 - day["bought"]}, r"'bought', 2,000 new row\(s\): \d\d\.\d\d% of them are '1(\.0)?'"),
+        ({"price": lambda day: day["price"].where(day.index % 2 == 0)}, r"'price', 2,000 new .*of them are null"),
+        ({"city": lambda day: day["city"] + day["user"]}, r"'city': [23]\d\d distinct values, the bound is 19"),
+        ({}, None),
+    ],
+)
+def test_what_a_file_has_gained_is_held_to_the_contract_alone(log_file, change, reason):
+    """Among thirty days of rows one day of inverted labels was a thirtieth, and no bound was reached."""
+    shop, days = log_file
+    shop.write("log.csv", pd.concat([days, shop_day(30).assign(**change)]))
+    report = check(shop, day=30)
+    assert report.accepted == (reason is None), report.reasons
+    assert reason is None or re.search(reason, " ".join(report.reasons))
+
+
+def test_a_file_may_gain_values_for_a_year(shop):
+    """The bound of distinct values is that of a file, and a file that grew passed it some day."""
+    for path in shop.raw.iterdir():
+        path.unlink()
+    shop.write("log.csv", pd.concat([shop_day(day) for day in range(2)]))
+    learn_contract(shop.config())
+    for last in range(4, 21, 4):
+        days = pd.concat([shop_day(day) for day in range(last)])
+        shop.write("log.csv", days)
+        report = check(shop, day=last)
+        assert report.accepted, report.reasons
+        decide(shop.config(), [report], end_of(last))
+    kinds = TableRecipe(shop.config().features).raw_files()
+    contract = load_contract(contract_path(shop.config()), "table", kinds)
+    assert days["user"].nunique() > contract.files["all"].columns["user"].distinct
+
+
+def test_few_rows_that_a_file_has_gained_are_not_refused_by_chance(log_file):
+    shop, days = log_file
+    for number in range(3):
+        shop.write("log.csv", pd.concat([days, shop_day(30 + number, rows=10)]))
+        assert check(shop, day=40).reasons == ()
+
+
+def test_a_label_that_is_a_number_is_held_to_its_mean_among_the_new_rows(shop):
+    for path in shop.raw.iterdir():
+        path.unlink()
+    days = pd.concat([shop_day(day) for day in range(30)]).dropna()
+    targets = {"targets": {"price": {"task": "regression"}}, "continuous": []}
+    shop.write("log.csv", days)
+    learn_contract(shop.config(**targets))
+    for factor, accepted in ((1.0, True), (2.0, False)):
+        new = shop_day(30).dropna()
+        shop.write("log.csv", pd.concat([days, new.assign(price=(new["price"] * factor).clip(upper=150))]))
+        (report,) = check_new(shop.config(**targets), now=end_of(30))
+        assert report.accepted == accepted, report.reasons
+    assert "new row(s): the mean of this label is" in report.reasons[0]

@@ -39,6 +39,16 @@ def last_line(home: Path) -> dict:
     return json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])
 
 
+def test_a_model_that_is_trained_cold_by_choice_is_foretold(finished, capsys):
+    overrides = ["nightly.start=warm", "nightly.tolerance=1", "model.layers=[4]", "train.changed=cold"]
+    write_day(finished.raw, 1, 1500)
+    told = rehearsed(capsys, finished.config, *overrides)
+    run_nightly(finished.config, overrides)
+    assert told["start"] == last_line(finished.home)["start"]
+    assert told["start"]["how"] == "cold"
+    assert told["verdict"].startswith("Tonight trains cold on ")
+
+
 @pytest.mark.parametrize("start", ["warm", "cold"])
 def test_what_it_says_of_a_night_is_what_the_night_does(finished, capsys, start):
     overrides = [f"nightly.start={start}", "nightly.tolerance=1", "nightly.keep.runs=1", "nightly.keep.artifacts=1"]

@@ -26,7 +26,7 @@ from gigabatch.pipeline.nightly.comparison import Comparison, Floor, Judged
 from gigabatch.pipeline.nightly.manifest import read_manifest
 from gigabatch.pipeline.nightly.nightly import PENDING, judge, run_nightly, settle
 from gigabatch.pipeline.nightly.reference import champions, keep_champions, reference_of
-from gigabatch.pipeline.nightly.start import warm_nights
+from gigabatch.pipeline.nightly.start import tonight, warm_nights
 from gigabatch.pipeline.runs.promote import promote_by_hand, rollback
 from gigabatch.pipeline.runs.record import append_record
 from gigabatch.pipeline.stages import stages
@@ -528,6 +528,21 @@ def test_a_clean_up_beside_a_night_takes_nothing_that_the_night_has_built(finish
     monkeypatch.setattr(nightly, "require_times", clean_up)
     assert run_nightly(finished.config, [*WARM, f"nightly.start={start}"]) == PROMOTED
     assert kept == [True]
+
+
+@pytest.mark.parametrize(
+    ("given", "how"),
+    [
+        ({"train": {"start_from": "current"}}, "warm"),
+        ({"train": {"start_from": "current"}, "preprocess": {"from": "current"}}, "warm"),
+        ({"preprocess": {"from": "current"}}, "cold"),
+        ({}, "anew"),
+    ],
+)
+def test_a_night_that_starts_as_the_configuration_says_tells_how_that_is(given, how):
+    """All were told to begin anew, also those that went on from a run."""
+    config = RunConfig(name="clicks", recipe="flights", nightly={"start": "cold" if how == "anew" else "warm"}, **given)
+    assert tonight(config, None, None, []) == (config, how, "as the configuration says")
 
 
 def test_nights_that_kept_their_model_out_count_until_a_cold_one(tmp_path):

@@ -12,7 +12,7 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.tabular.tabular import TabularModel
 from gigabatch.pipeline.config.config import TrainSettings, WholeTrainSettings
-from gigabatch.pipeline.training.defaults import id_sizes, rule_text, settle
+from gigabatch.pipeline.training.defaults import few_steps_text, id_sizes, rule_text, settle
 from gigabatch.pipeline.training.train import train_model
 from tests.examples import examples
 
@@ -124,3 +124,36 @@ def test_a_run_says_what_it_took_and_is_the_run_of_the_same_numbers(tiny, caplog
     assert told in (run.path / "report.html").read_text()
     written = [f"train.batch_size={wanted.batch_size}", f"train.lr_max={wanted.lr_max}"]
     assert "train" in tiny.train("train.epochs=1", *written).skipped
+
+
+@settings(max_examples=examples(50))
+@given(rows=st.integers(130, 10**6), size=st.one_of(st.none(), st.integers(64, 20_000)))
+def test_a_warm_start_trains_on_all_rows_but_a_hundredth(rows, size):
+    """Of 15,000 new rows in batches of 8,192 it saw 8,192, and the night after took all for known."""
+    asked = TrainSettings(batch_size=size)
+    found = settle(asked, rows, (9,), warm=True)
+    cold = settle(asked, rows, (9,)).batch_size if size is not None else found.batch_size
+    assert found.batch_size <= cold
+    batch = min(found.batch_size, rows)
+    assert rows // batch * batch >= 0.99 * rows - rows // batch
+    if rows % min(cold, rows) <= 0.01 * rows:
+        assert found.batch_size == cold
+    assert ("so that all of the" in rule_text(asked, found, rows)) == (found.batch_size != cold)
+
+
+def test_batches_of_a_warm_start_by_hand():
+    found = [settle(TrainSettings(batch_size=8192), rows, (9,), warm=True).batch_size for rows in (15_000, 8192, 900)]
+    assert found == [7500, 8192, 8192]  # of fewer rows than a batch all are one
+    assert settle(TrainSettings(batch_size=8192), 15_000, (9,)).batch_size == 8192
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "epochs", "steps"),
+    [(15_000, 8192, 1, 2), (15_000, 8192, 10, None), (9, 64, 1, 1), (9000, 64, 1, None)],
+)
+def test_a_warm_start_of_few_steps_is_told(rows, size, epochs, steps):
+    """A night of one step had a twenty-fifth of the rate, and its model was that of the night before."""
+    settled = settle(TrainSettings(batch_size=size, epochs=epochs), rows, (9,), warm=True)
+    found = few_steps_text(settled, rows)
+    assert found.startswith(f"Only {steps} step(s) of") if steps else not found
+    assert few_steps_text(settled.model_copy(update={"epochs": 0}), rows) == ""

@@ -84,7 +84,8 @@ def test_nothing_new_is_refused_in_a_sentence():
 
 def test_a_row_without_a_time_counts_as_old():
     times = np.array([1.0, np.nan, 2.0, 3.0, np.nan])
-    assert times_held(times) == {"until": [1.0, 2.0, 3.0], "rows": [1, 1, 1]}
+    held = times_held(times)
+    assert (held["until"], held["rows"]) == ([1.0, 2.0, 3.0], [1, 1, 1])
     window = choose_rows(times, held_of([1.0, 2.0]), replay=9, seed=1)
     assert (window.new, window.replayed) == (1, 4)
 
@@ -97,3 +98,29 @@ def test_after_a_run_of_an_older_version_no_row_is_left_out():
     assert "20 later than those of the start, 80 others, since the start does not tell" in window.note()
     with pytest.raises(DataError, match="tells no times"):
         choose_rows(np.arange(100), {}, replay=0, seed=1)
+
+
+def test_a_late_row_in_an_interval_that_lost_one_is_trained_on():
+    """The interval held as many rows as before, so that no training ever saw the late one."""
+    earlier = np.arange(0, 102_400, 2)  # a hundred rows to an interval
+    times = np.concatenate([np.delete(earlier, [120, 30_000]), [201, 60_001], np.arange(102_400, 102_500)])
+    window = choose_rows(times, held_of(earlier), replay=0, seed=1)
+    chosen = set(times[window.rows].tolist())
+    assert {201, 60_001} <= chosen
+    assert (window.new, window.late, window.gone) == (100, 2, 2)
+    assert len(chosen) == 100 + window.late_trained == 300
+
+
+@pytest.mark.parametrize("kind", ["int64", "float64"])
+def test_times_that_stay_are_those_of_before_whatever_their_type_and_order(kind):
+    random = np.random.default_rng(3)
+    earlier = random.integers(-5000, 50_000, 30_000)
+    times = random.permutation(np.append(earlier, 60_000)).astype(kind)
+    window = choose_rows(times, held_of(earlier), replay=0, seed=1)
+    assert (len(window.rows), window.late, window.gone) == (1, 0, 0)
+
+
+def test_a_run_that_tells_numbers_of_rows_alone_is_gone_on_from():
+    held = {name: value for name, value in times_held(np.arange(100)).items() if name != "times"}
+    window = choose_rows(np.append(np.arange(1, 100), [0.5, 200]), {"train_times": held}, replay=0, seed=1)
+    assert (window.new, window.late) == (1, 1)
