@@ -364,10 +364,9 @@ class Nights:
                 clicks = {name: np.concatenate([part.clicks[name] for part in members]) for name in CLICKS}
                 write_lists(folder / _name("clicks", number), clicks)
             rows.append([sum(part.rows[place] for part in members) for place in range(len(KINDS))])
-        named = []
-        for number, (place, path) in enumerate(opened):
-            named.append([place, f"open-{number:05d}.parquet"])
-            share(path, folder / named[-1][1])
+        named = [(place, f"open-{number:05d}.parquet") for number, (place, _) in enumerate(opened)]
+        for (_, path), (_, name) in zip(opened, named, strict=True):
+            share(path, folder / name)
         return {
             "front": self.new_front,
             "counts": dict(counts),

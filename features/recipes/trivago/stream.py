@@ -440,11 +440,11 @@ def stream_pairs(
             for part, is_train in result.parts:
                 sessions = nights.numbers["session_id"][part.clicks["session"]]
                 parts.append((replace(part, clicks=part.clicks | {"session": sessions}), is_train))
-        finished = _counts(kept.counts, [fact for fact, task in zip(facts, tasks, strict=True) if task.finished])
+        done = _counts(kept.counts, [fact for fact, task in zip(facts, tasks, strict=True) if task.finished])
         opened = [(piece.place, path) for piece in pieces if (path := piece.path("open")).exists()]
         share = carrying.history.share
         carrying.history.keep_files(
-            lambda target: nights.write(target, parts, opened, finished, engine, piece_rows, share),
+            lambda target: nights.write(target, parts, opened, done, engine, piece_rows, share),
             nights.new_front,
             sum(sum(part.rows) for part, _ in parts),
             sum(sum(part.rows) for part in kept.parts),
@@ -499,9 +499,11 @@ def _cut_kept(
         settled.append(of in ([], ["train"]))
         if part.score is not None:
             history.share(part.score, out / "score" / name)
+        if part.pairs is None:
+            continue
         if len(of) == 1:
             history.share(part.pairs, out / of[0] / name)
-        elif of:
+        else:
             splits = np.select([masks[split] for split in LABELLED], range(len(LABELLED)))[clicks["labelled"]]
             cuts.append(CutTask(engine, part.pairs, out, name, splits, clicks["pairs"][clicks["labelled"]]))
     run(cut_part, cuts)
