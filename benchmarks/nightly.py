@@ -12,7 +12,7 @@ from the state before it, warm and cold in turn, for the price: CPU seconds of w
 `--kills N` and `--stops N`: a small state, nights that SIGKILL and SIGTERM end at random moments of it. The current run
 must be the one before or that of a twin that nobody killed; the night that runs next must end as the twin did.
 
-    python -m benchmarks.nightly [--days 60] [--kills 0] [--stops 0] [--rows 5000] [--quick] [--save]
+    python -m benchmarks.nightly [--days 60] [--kills 0] [--stops 0] [--rows 6000] [--quick] [--save]
 """
 
 from __future__ import annotations
@@ -497,7 +497,7 @@ def claims_of(
 
 
 def main() -> None:
-    flags = arguments(__doc__ or "", days=60, kills=0, stops=0, rows=5_000, seed=5)
+    flags = arguments(__doc__ or "", days=60, kills=0, stops=0, rows=6_000, seed=5)
     nights, rows = (6, min(flags.rows, 600)) if flags.quick else (flags.days, flags.rows)
     torch.set_num_threads(1)
     for module in IMPORTED:
