@@ -1,0 +1,145 @@
+"""Training on several ranks against the same training on one: curves, weights, steps that are skipped, checkpoints."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from gigabatch.features.schema import IdColumn, Target, TensorSchema
+from gigabatch.loaders.batches.dataset import BatchDataset
+from gigabatch.loaders.negatives.draws import UniformNegatives
+from gigabatch.loaders.negatives.implicit import ImplicitBatches, apart_from
+from gigabatch.loaders.tables.entity_rows import EntityRows
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.inputs import EntityColumns, ModelInputs
+from gigabatch.models.losses import TargetLoss
+from gigabatch.models.parallel.ranks import Ranks
+from gigabatch.models.shelf import ModelSpec
+from gigabatch.models.whole_batch import whole_batch
+from gigabatch.pipeline.config.config import TrainSettings
+from gigabatch.pipeline.training import train as module
+from gigabatch.pipeline.training.train import rank_shares, train_model
+from tests.models.parallel.together import together
+
+NUM_IDS = (7, 40)
+ROWS, VALID, BATCH = 400, 150, 50  # 8 steps an epoch; 3 ranks have 16, 17 and 17 rows
+# How far curves and weights of several ranks may be from those of one: sums in float32 in another order, over 16 steps.
+CURVE, WEIGHTS = {"rtol": 2e-5, "atol": 2e-5}, {"rtol": 2e-3, "atol": 2e-4}
+
+
+def table(rows: int, seed: int, weighted: bool = False) -> PackedTable:
+    random = torch.Generator().manual_seed(seed)
+    ids = [torch.randint(size, (rows,), generator=random, dtype=torch.int32) for size in NUM_IDS]
+    floats = list(torch.randn(3, rows, generator=random))
+    label = (2 * floats[0] + ids[0] % 3 + torch.randn(rows, generator=random) > 1).float()
+    schema = TensorSchema(
+        tuple(IdColumn(f"id{i}", n) for i, n in enumerate(NUM_IDS)),
+        ("a", "b", "c"),
+        (Target("label", "binary"),),
+        has_weight=weighted,
+    )
+    weight = torch.rand(rows, generator=random) * (torch.arange(rows) % 5 > 0) if weighted else None
+    return PackedTable.from_columns(schema, ids, floats, [label], weight)
+
+
+def inputs() -> ModelInputs:
+    user, item = EntityColumns(0, (0,), ()), EntityColumns(1, (1,), ())
+    return ModelInputs(NUM_IDS, 3, 1, user=user, item=item)
+
+
+def negatives_of(positives: PackedTable) -> ImplicitBatches:
+    items = range(3, NUM_IDS[1])
+    sampler = UniformNegatives(items, 2, seed=5, known=apart_from(None, items))
+    keys = positives.unpack(positives.words).ids[:, 1:2]
+    return ImplicitBatches(sampler, None, EntityRows.of(positives, "id1", ()) if False else _rows(keys), items)
+
+
+def _rows(keys):
+    raise NotImplementedError
+
+
+def trained(ranks: Ranks, folder: Path, case: dict, steps: int | None = None):
+    """Curve, weights and counts of a training of this case in `folder`, on all ranks alike."""
+    os.fsync = lambda handle: None
+    torch.manual_seed(4)
+    kind, settings = case["model"]
+    model = ModelSpec(kind, inputs(), settings).build()
+    train, valid = table(ROWS, 1, case.get("weighted", False)), table(VALID, 2, case.get("weighted", False))
+    options = TrainSettings(
+        **{"epochs": 2, "batch_size": BATCH, "lr_max": 0.02, "checkpoint_every_steps": 3} | case.get("train", {})
+    )
+    if case.get("nan"):  # in one row, which is one rank's
+        train.words[57, len(NUM_IDS)] = torch.tensor([float("nan")]).view(torch.int32)
+    folder.mkdir(parents=True, exist_ok=True)
+
+    class Crash(Exception):
+        pass
+
+    def stop(step: int) -> None:
+        if step == steps:
+            raise Crash
+
+    try:
+        found = train_model(
+            model, train, valid, TargetLoss([("binary", 1)]), options, seed=3, device="cpu", folder=folder,
+            ranks=ranks, after_step=stop,
+        )  # fmt: skip
+    except Crash:
+        return None
+    return found.curve, dict(found.model.state_dict()), (found.steps, found.rows, found.skipped_steps)
+
+
+def without_bytes(curve):
+    return [{name: value for name, value in point.items() if name != "sent_bytes"} for point in curve]
+
+
+def require_alike(told, one) -> None:
+    """Every rank has the first one's bits; and the first is within the tolerance of one rank alone."""
+    for curve, weights, counts in told[1:]:
+        assert curve == told[0][0]
+        assert counts == told[0][2]
+        assert all(torch.equal(weights[name], value) for name, value in told[0][1].items())
+    assert told[0][2] == one[2]
+    assert len(told[0][0]) == len(one[0])
+    for found, expected in zip(without_bytes(told[0][0]), one[0], strict=True):
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            if isinstance(value, float):
+                torch.testing.assert_close(found[name], value, **CURVE)
+            else:
+                assert found[name] == value
+    for name, value in one[1].items():
+        torch.testing.assert_close(told[0][1][name], value, **WEIGHTS)
+
+
+TABULAR = ("tabular", {"layers": [16, 8], "dropout": 0.2, "embedding_dropout": 0.1})
+CASES = {
+    "tabular lamb": {"model": TABULAR},
+    "tabular weighted": {"model": TABULAR, "weighted": True},
+    "tabular adamw, dense tables": {"model": TABULAR, "train": {"optimizer": "adamw", "lr_max": 0.003}},
+    "deepfm cowclip": {
+        "model": ("deepfm", {"layers": [8], "dropout": 0.2}),
+        "train": {"optimizer": "cowclip", "lr_max": 0.003},
+    },
+    "dcn clipped, averaged": {
+        "model": ("dcn", {"layers": [8], "dropout": 0.2}),
+        "train": {"optimizer": "adamw", "lr_max": 0.003, "max_grad_norm": 0.1, "ema_decay": 0.9},
+    },
+    "dlrm": {"model": ("dlrm", {}), "train": {"max_grad_norm": None}},
+    "ncf": {"model": ("ncf", {})},
+    "a row that is not a number": {"model": TABULAR, "nan": True},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_curve_and_weights_do_not_depend_on_the_number_of_ranks(name, tmp_path):
+    case = CASES[name]
+    (one,) = together(trained, 1, tmp_path, tmp_path / "1", case)
+    told = together(trained, 3, tmp_path, tmp_path / "3", case)
+    require_alike(told, one)
+    assert one[2][2] == (2 if case.get("nan") else 0)
+    lines = [[json.loads(line) for line in (tmp_path / f / "metrics.jsonl").read_text().splitlines()] for f in "13"]
+    assert [line.keys() - {"sent_bytes"} for line in lines[1]] == [line.keys() for line in lines[0]]
+    assert lines[1] == told[0][0]
