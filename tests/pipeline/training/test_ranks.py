@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from gigabatch.features.schema import IdColumn, Target, TensorSchema
-from gigabatch.loaders.batches.dataset import BatchDataset
 from gigabatch.loaders.negatives.draws import UniformNegatives
 from gigabatch.loaders.negatives.implicit import ImplicitBatches, apart_from
 from gigabatch.loaders.tables.entity_rows import EntityRows
@@ -16,11 +15,9 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.parallel.ranks import Ranks
-from gigabatch.models.shelf import ModelSpec
-from gigabatch.models.whole_batch import whole_batch
+from gigabatch.models.shelf import model_class
 from gigabatch.pipeline.config.config import TrainSettings
-from gigabatch.pipeline.training import train as module
-from gigabatch.pipeline.training.train import rank_shares, train_model
+from gigabatch.pipeline.training.train import train_model
 from tests.models.parallel.together import together
 
 NUM_IDS = (7, 40)
@@ -52,12 +49,7 @@ def inputs() -> ModelInputs:
 def negatives_of(positives: PackedTable) -> ImplicitBatches:
     items = range(3, NUM_IDS[1])
     sampler = UniformNegatives(items, 2, seed=5, known=apart_from(None, items))
-    keys = positives.unpack(positives.words).ids[:, 1:2]
-    return ImplicitBatches(sampler, None, EntityRows.of(positives, "id1", ()) if False else _rows(keys), items)
-
-
-def _rows(keys):
-    raise NotImplementedError
+    return ImplicitBatches(sampler, None, EntityRows.of(positives, 1, (1,)), items)
 
 
 def trained(ranks: Ranks, folder: Path, case: dict, steps: int | None = None):
@@ -65,13 +57,14 @@ def trained(ranks: Ranks, folder: Path, case: dict, steps: int | None = None):
     os.fsync = lambda handle: None
     torch.manual_seed(4)
     kind, settings = case["model"]
-    model = ModelSpec(kind, inputs(), settings).build()
+    model = model_class(kind)(inputs(), model_class(kind).Settings(**settings))
     train, valid = table(ROWS, 1, case.get("weighted", False)), table(VALID, 2, case.get("weighted", False))
     options = TrainSettings(
         **{"epochs": 2, "batch_size": BATCH, "lr_max": 0.02, "checkpoint_every_steps": 3} | case.get("train", {})
     )
     if case.get("nan"):  # in one row, which is one rank's
         train.words[57, len(NUM_IDS)] = torch.tensor([float("nan")]).view(torch.int32)
+    negatives = negatives_of(train) if case.get("negatives") else None
     folder.mkdir(parents=True, exist_ok=True)
 
     class Crash(Exception):
@@ -84,7 +77,7 @@ def trained(ranks: Ranks, folder: Path, case: dict, steps: int | None = None):
     try:
         found = train_model(
             model, train, valid, TargetLoss([("binary", 1)]), options, seed=3, device="cpu", folder=folder,
-            ranks=ranks, after_step=stop,
+            ranks=ranks, after_step=stop, negatives=negatives,
         )  # fmt: skip
     except Crash:
         return None
@@ -128,18 +121,34 @@ CASES = {
         "train": {"optimizer": "adamw", "lr_max": 0.003, "max_grad_norm": 0.1, "ema_decay": 0.9},
     },
     "dlrm": {"model": ("dlrm", {}), "train": {"max_grad_norm": None}},
-    "ncf": {"model": ("ncf", {})},
+    "ncf with drawn negatives": {"model": ("ncf", {}), "negatives": True},
     "a row that is not a number": {"model": TABULAR, "nan": True},
 }
 
 
+def all_trained(ranks: Ranks, folder: Path):
+    return {name: trained(ranks, folder / name, case) for name, case in CASES.items()}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def runs(folder):
+    """What each rank of 1, 2 and 3 has found in every case: processes start once, and load compiled loops once."""
+    return {number: together(all_trained, number, folder, folder / str(number)) for number in (1, 2, 3)}
+
+
+@pytest.mark.parametrize("number", [2, 3])
 @pytest.mark.parametrize("name", CASES)
-def test_curve_and_weights_do_not_depend_on_the_number_of_ranks(name, tmp_path):
-    case = CASES[name]
-    (one,) = together(trained, 1, tmp_path, tmp_path / "1", case)
-    told = together(trained, 3, tmp_path, tmp_path / "3", case)
+def test_curve_and_weights_do_not_depend_on_the_number_of_ranks(name, number, runs, folder):
+    (one,) = (found[name] for found in runs[1])
+    told = [found[name] for found in runs[number]]
     require_alike(told, one)
-    assert one[2][2] == (2 if case.get("nan") else 0)
-    lines = [[json.loads(line) for line in (tmp_path / f / "metrics.jsonl").read_text().splitlines()] for f in "13"]
+    assert one[2][2] == (2 if CASES[name].get("nan") else 0)
+    files = [folder / str(count) / name / "metrics.jsonl" for count in (1, number)]
+    lines = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
     assert [line.keys() - {"sent_bytes"} for line in lines[1]] == [line.keys() for line in lines[0]]
     assert lines[1] == told[0][0]
