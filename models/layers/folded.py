@@ -84,9 +84,7 @@ class _Fold:
     norm: nn.BatchNorm1d | None
 
     @classmethod
-    def of(
-        cls, norm: nn.BatchNorm1d, sums: Tensor, squares: Tensor, num_rows: int, batch: WholeBatch | None
-    ) -> _Fold:
+    def of(cls, norm: nn.BatchNorm1d, sums: Tensor, squares: Tensor, num_rows: int, batch: WholeBatch | None) -> _Fold:
         """From the sums and sums of squares [N] float64 of these rows, and with `batch` of those of the other ranks;
         advances the running statistics."""
         if batch is not None:

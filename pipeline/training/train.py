@@ -64,6 +64,7 @@ __all__ = ["Trained", "TrainingError", "model_inputs", "new_model", "table_loss"
 log = logging.getLogger(__name__)
 CURVE_POINTS_PER_EPOCH = 10
 MAX_SKIPPED_IN_A_ROW = 20
+SENT = "sent_bytes"  # of a point of the curve
 
 
 @dataclass
@@ -198,7 +199,11 @@ def train_model(
     if ranks.num_ranks > 1:
         require_ranks_can(model, settings, source, negatives is not None)
     if not model.target_scales:
-        if ranks.num_ranks > 1 and isinstance(train, BatchSource) and any(t.task == "regression" for t in source.schema.targets):
+        if (
+            ranks.num_ranks > 1
+            and isinstance(train, BatchSource)
+            and any(t.task == "regression" for t in source.schema.targets)
+        ):
             raise TrainingError("several ranks: give the model its target scales, of which a source shows each a part.")
         model.scale_targets(target_scales(train))
     average = None if settings.ema_decay is None else WeightAverage(model, settings.ema_decay)
@@ -219,6 +224,7 @@ def train_model(
             f"{num_steps:,}",
             done.seconds,
         )
+    ranks.traffic.clear()
     callbacks = callbacks if ranks.is_first else ()
     earlier_rows, earlier_seconds = done.step * batch_size, done.seconds
     if losses.device.type == "cuda":
@@ -352,8 +358,6 @@ def require_ranks_can(model: Model, settings: WholeTrainSettings, source: BatchS
         )
 
 
-
-
 def batch_size_for(num_rows: int, settings: WholeTrainSettings) -> int:
     """settings.batch_size, or the rows that there are, which the log says."""
     batch_size = min(settings.batch_size, num_rows)
@@ -477,7 +481,7 @@ def end_epoch(
     told = {"valid_loss": valid_loss, "loss": loss.description}
     done.curve[-1] |= told | ({"skipped_steps": skipped} if skipped else {})
     done.curve[-1] |= {"overflowed_steps": overflowed} if overflowed else {}
-    done.curve[-1] |= {"sent_bytes": sent_bytes(ranks)} if ranks.num_ranks > 1 else {}
+    done.curve[-1] |= {SENT: sent_bytes(ranks)} if ranks.num_ranks > 1 else {}
     if valid_loss < done.best_loss:
         done.best_loss, done.best_epoch = valid_loss, epoch - 1
         done.best_weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
@@ -548,9 +552,7 @@ def own_blocks(table: PackedTable, ranks: Ranks | None) -> PackedTable:
     return PackedTable(table.words[first * BLOCK_ROWS : stop * BLOCK_ROWS], table.schema)
 
 
-def table_loss(
-    model: Model, table: PackedTable, loss: TargetLoss, device: str, ranks: Ranks | None = None
-) -> float:
+def table_loss(model: Model, table: PackedTable, loss: TargetLoss, device: str, ranks: Ranks | None = None) -> float:
     """The loss over a whole table, in evaluation mode; of regression targets in standard deviations, as in training.
 
     It is computed on `device` by blocks of `BLOCK_ROWS` rows, wherever the table lies, and added up in float64. ranks:

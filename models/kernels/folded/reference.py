@@ -54,8 +54,8 @@ def norm_relu_backward(
     """gradient <- gradient + slope hidden + offset where hidden > 0, else 0; in place. Returns its column sums.
 
     gradient, hidden: [B, N]. slope, offset: [N] float32. With scale [N] float32, seed [2] int64, rate and
-    start (number of the first element) the gradient goes through dropout and that scale first. Computed in float32 and rounded once; the sums [N] float64 are of the
-    rounded values.
+    start (number of the first element) the gradient goes through dropout and that scale first. Computed in float32 and
+    rounded once; the sums [N] float64 are of the rounded values.
     """
     moved = gradient
     if scale is not None and seed is not None:
