@@ -141,9 +141,7 @@ class DataParallel:
         if self._layout is None:
             self._layout = layout
             if any(other != layout for other in self.ranks.gather(layout, "layout")):
-                raise ModelError(
-                    "several ranks: not all have gradients of the same parameters, so they cannot be summed."
-                )
+                raise ModelError("several ranks: they have gradients of other parameters, which cannot be summed.")
         if layout != self._layout:
             raise ModelError("several ranks: the parameters that have gradients changed between steps.")
 
@@ -256,9 +254,8 @@ def _of_modules(tables: list[_Table]) -> tuple[list[Tensor], list[Tensor]]:
         first = sum(other.shape[1] for other in module.weights[:place])
         columns = slice(first, first + weight.shape[1])
         parts = module.row_gradients
-        ids.append(
-            torch.cat([part.ids[:, place] for part in parts]) if parts else weight.new_empty(0, dtype=torch.int32)
-        )
+        none = weight.new_empty(0, dtype=torch.int32)
+        ids.append(torch.cat([part.ids[:, place] for part in parts]) if parts else none)
         gradients.append(torch.cat([part.gradient[:, columns] for part in parts]) if parts else weight[:0])
     return ids, gradients
 

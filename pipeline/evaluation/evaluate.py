@@ -224,8 +224,8 @@ def permutation_importance(
 
     A feature's indicator is shuffled with it. Returns the metric's name and rows of name, mean, std over the
     repeats, largest first. The metric is AUC for a binary target, MRR where its rows have groups, else minus the loss
-    (of regression the squared error in standard deviations of the target, whatever it was trained with). ranks: each measures some
-    of the shuffled features, and all get the same result.
+    (of regression the squared error in standard deviations of the target, whatever it was trained with). ranks: each
+    measures some of the shuffled features, and all get the same result.
     """
     rows = spread_rows(table, settings.importance_rows)
     words = table.words[rows]

@@ -21,7 +21,7 @@ from gigabatch.models.model import Model
 from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.config.config import RunConfig
-from gigabatch.pipeline.display import about_bytes, format_value, headings, html_table, render_table
+from gigabatch.pipeline.display import format_value, headings, html_table, render_table
 from gigabatch.pipeline.evaluation.baselines import advice, baseline_rows, baseline_title, baselines
 from gigabatch.pipeline.evaluation.checks import data_warnings
 from gigabatch.pipeline.evaluation.evaluate import (
@@ -393,8 +393,8 @@ def sent_notes(curve: Iterable[Mapping[str, Any]]) -> list[str]:
     sent: Counter[str] = Counter()
     for row in curve:
         sent.update(row.get(SENT, {}))
-    parts = ", ".join(f"{about_bytes(count)} of {kind}" for kind, count in sent.most_common())
-    return [f"All ranks together sent {about_bytes(sent.total())} in training: {parts}."] if sent else []
+    parts = ", ".join(f"{count:,} of {kind}" for kind, count in sent.most_common())
+    return [f"All ranks together sent {sent.total():,} bytes in training: {parts}."] if sent else []
 
 
 def evaluation_report(

@@ -199,11 +199,8 @@ def train_model(
     if ranks.num_ranks > 1:
         require_ranks_can(model, settings, source, negatives is not None)
     if not model.target_scales:
-        if (
-            ranks.num_ranks > 1
-            and isinstance(train, BatchSource)
-            and any(t.task == "regression" for t in source.schema.targets)
-        ):
+        tasks = {target.task for target in source.schema.targets}
+        if ranks.num_ranks > 1 and isinstance(train, BatchSource) and "regression" in tasks:
             raise TrainingError("several ranks: give the model its target scales, of which a source shows each a part.")
         model.scale_targets(target_scales(train))
     average = None if settings.ema_decay is None else WeightAverage(model, settings.ema_decay)
