@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -13,7 +12,7 @@ import torch.distributed as dist
 
 from gigabatch.features.errors import DataError
 from gigabatch.models.parallel.ranks import Ranks
-from gigabatch.pipeline.launched import AnotherRankFailed, launched_ranks, ranks_of_machine
+from gigabatch.pipeline.launched import AnotherRankFailed, launched_ranks, local_rank, ranks_of_machine
 from gigabatch.pipeline.machine import available_cores, resolve_device
 
 # The others wait while the first reads files or draws a report. A process that is gone is noticed at once all the same:
@@ -50,15 +49,15 @@ def joined(device: str, num_threads: int | None) -> Iterator[Ranks]:
     if num_ranks == 1:
         yield Ranks()
         return
-    kind = resolve_device(device)
-    if kind != "cpu":
-        take_gpu(device, int(os.environ.get("LOCAL_RANK", "0")))
-    elif num_threads is None:
-        torch.set_num_threads(max(available_cores() // ranks_of_machine(), 1))
     store, _, _ = next(dist.rendezvous("env://", timeout=PATIENCE))
-    backend = "gloo" if kind == "cpu" else "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=PATIENCE)
     try:
+        kind = resolve_device(device)
+        if kind != "cpu":
+            take_gpu(device, local_rank())
+        elif num_threads is None:
+            torch.set_num_threads(max(available_cores() // ranks_of_machine(), 1))
+        backend = "gloo" if kind == "cpu" else "cpu:gloo,cuda:nccl"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=PATIENCE)
         yield Ranks()
     except BaseException as error:
         if not is_first_to_fail(store):
@@ -72,16 +71,16 @@ def joined(device: str, num_threads: int | None) -> Iterator[Ranks]:
     dist.destroy_process_group()
 
 
-def take_gpu(device: str, local_rank: int) -> None:
-    """Make `cuda` the GPU of this rank."""
+def take_gpu(device: str, place: int) -> None:
+    """Make `cuda` the GPU at this place on the machine."""
     if device not in ("auto", "cuda"):
         raise DataError(f"device: {device} is one GPU, and several ranks take one each. Set device=cuda.")
-    if local_rank >= torch.cuda.device_count():
+    if place >= torch.cuda.device_count():
         raise DataError(
             f"device: {ranks_of_machine()} ranks were started on a machine with {torch.cuda.device_count()} GPU(s), "
             "and each takes one. Lower --nproc-per-node, or set device=cpu."
         )
-    torch.cuda.set_device(local_rank)
+    torch.cuda.set_device(place)
 
 
 def is_first_to_fail(store: Any) -> bool:

@@ -22,6 +22,11 @@ def launched_ranks() -> tuple[int, int]:
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
+def local_rank() -> int:
+    """This process's number among those of the run on this machine."""
+    return int(os.environ.get("LOCAL_RANK", "0")) if launched_ranks()[1] > 1 else 0
+
+
 def ranks_of_machine() -> int:
     """How many processes of the run share this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if launched_ranks()[1] > 1 else 1

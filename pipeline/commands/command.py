@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from gigabatch.pipeline.commands.options import DEFAULT_CONFIG
-from gigabatch.pipeline.launched import AnotherRankFailed, launched_ranks
+from gigabatch.pipeline.launched import AnotherRankFailed, launched_ranks, local_rank
 from gigabatch.pipeline.stopping import Stopped, stoppable, stopped_by, stopped_line, stopped_text
 
 USAGE, FAILED = 2, 40
@@ -81,7 +81,12 @@ def command(name: str, function: Callable[..., int]) -> Callable[..., int]:
         try:
             with stoppable(), shown(verbose, quiet), only_errors(rank > 0):
                 if "config" in arguments:
-                    check_config(arguments["config"], arguments["overrides"])
+                    try:
+                        check_config(arguments["config"], arguments["overrides"])
+                    except ValueError as error:
+                        if local_rank() > 0:  # the first of a machine finds the same mistake
+                            raise AnotherRankFailed(str(error)) from error
+                        raise
                 return function(**arguments)
         except (Exception, KeyboardInterrupt) as error:
             if isinstance(error, AnotherRankFailed):

@@ -221,7 +221,7 @@ def train_model(
             f"{num_steps:,}",
             done.seconds,
         )
-    ranks.traffic.clear()
+    ranks.traffic.clear()  # what was said before is none of the first epoch's
     callbacks = callbacks if ranks.is_first else ()
     earlier_rows, earlier_seconds = done.step * batch_size, done.seconds
     if losses.device.type == "cuda":

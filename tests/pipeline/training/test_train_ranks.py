@@ -169,19 +169,14 @@ def test_a_checkpoint_of_three_ranks_goes_on_on_two_and_on_one(runs, tmp_path):
 def test_bytes_of_an_epoch_are_those_of_the_formulas(runs):
     curve, weights, _ = runs[3][0][TABULAR_LAMB]
     sent = curve[-1]["sent_bytes"]
+    kind, settings = TABULAR
+    model = model_class(kind)(inputs(), model_class(kind).Settings(**settings))
+    dense = sum(value.numel() for name, value in model.named_parameters() if "tables" not in name)
     steps, ranks = 5, 3
-    dense = sum(
-        value.numel() for name, value in weights.items() if "norm" not in name or "weight" in name or "bias" in name
-    )
-    dense -= sum(
-        value.numel() for name, value in weights.items() if "tables" in name or "running" in name or "num_" in name
-    )
-    assert sent["all_reduce gradients"] == pytest.approx(steps * ranks * 2 * (ranks - 1) / ranks * 4 * dense, rel=1e-3)
-    norms = 3 + 16 + 8  # columns; forward sums and squares, backward two sums, but for those of the floats: float64
-    numbers = 2 * norms + 2 * (16 + 8)
-    assert sent["all_reduce batch norm"] == pytest.approx(
-        steps * ranks * 2 * (ranks - 1) / ranks * 8 * numbers, rel=1e-3
-    )
+    reduced = steps * 2 * (ranks - 1)  # of all ranks together, a byte of each rank
+    assert sent["all_reduce gradients"] == pytest.approx(reduced * 4 * dense, rel=1e-3)
+    norms = 2 * (3 + 16 + 8) + 2 * (16 + 8)  # float64: two sums of each column forward; backward not of the floats
+    assert sent["all_reduce batch norm"] == pytest.approx(reduced * 8 * norms, rel=1e-3)
     assert sent["all_gather loss and counts"] == steps * ranks * (ranks - 1) * 8 * 5  # two tables, and the loss
     width = sum(value.shape[1] for name, value in weights.items() if "tables" in name)
     assert 0 < sent["all_gather row gradients"] <= steps * (ranks - 1) * 4 * BATCH * (2 + width)
