@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gigabatch.features.schema import IdColumn, Target, TensorSchema
+from gigabatch.features.schema import Column, IdColumn, Schema, Target, TensorSchema
 from gigabatch.loaders.negatives.draws import UniformNegatives
 from gigabatch.loaders.negatives.implicit import ImplicitBatches, apart_from
 from gigabatch.loaders.tables.entity_rows import EntityRows
@@ -17,7 +17,9 @@ from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.models.shelf import model_class
-from gigabatch.pipeline.config.config import TrainSettings
+from gigabatch.pipeline.config.config import EvaluateSettings, TrainSettings
+from gigabatch.pipeline.evaluation.evaluate import evaluate, permutation_importance
+from gigabatch.pipeline.training import train as module
 from gigabatch.pipeline.training.train import train_model
 from tests.models.parallel.together import together
 
@@ -205,3 +207,37 @@ def test_what_ranks_cannot_do_alike_is_refused_on_all_of_them(tmp_path):
         assert found.keys() == REFUSED.keys()
         for name, (_, text) in REFUSED.items():
             assert text in found[name]
+
+
+def measured(ranks: Ranks):
+    """Outputs, loss and importance of tables of several blocks, of fewer blocks than ranks, and of no row."""
+    module.BLOCK_ROWS = 40
+    torch.manual_seed(0)
+    kind, settings = TABULAR
+    model, loss, found = (
+        model_class(kind)(inputs(), model_class(kind).Settings(**settings)),
+        TargetLoss([("binary", 1)]),
+        [],
+    )
+    for rows in (VALID, 50, 30):
+        part = table(rows, 5, weighted=True)
+        found.append(module.table_outputs(model, part, "cpu", ranks))
+        found.append(torch.tensor(module.table_loss(model, part, loss, "cpu", ranks)))
+    found.append(module.table_outputs(model, PackedTable(table(1, 5).words[:0], table(1, 5).schema), "cpu", ranks))
+    columns = [Column(f"id{place}", "categorical", "int64") for place in range(2)]
+    columns += [Column(name, "continuous", "float32") for name in "abc"]
+    schema = Schema((*columns, Column("label", "target", "float32")), (Target("label", "binary"),))
+    settings = EvaluateSettings(importance_repeats=2)
+    asked = model, table(VALID, 5), schema, settings, 1, "cpu", ranks
+    return found, permutation_importance(*asked), len(evaluate(*asked[:3], "cpu", 15, ranks).metrics)
+
+
+def test_evaluation_and_importance_of_ranks_are_those_of_one_to_the_bit(tmp_path):
+    (one,) = together(measured, 1, tmp_path)
+    told = together(measured, 3, tmp_path)
+    assert [len(outputs) for outputs in one[0][::2]] == [VALID, 50, 30, 0]
+    assert len(one[1][1]) == 5
+    for rank, (found, importance, targets) in enumerate(told):
+        assert all(torch.equal(part, expected) for part, expected in zip(found, one[0], strict=True))
+        assert importance == one[1]
+        assert targets == (1 if rank == 0 else 0)
