@@ -263,7 +263,7 @@ def _rate_of_block(block: nn.Module) -> float:
 
 def _is_folded_block(parts: Sequence[nn.Module]) -> bool:
     """Linear, ReLU, then batch norm or not, then dropout or not."""
-    plain = dict.fromkeys(DROPOUTS, nn.Dropout) | dict.fromkeys(NORMS, nn.BatchNorm1d)
+    plain: dict[type, type] = {**dict.fromkeys(DROPOUTS, nn.Dropout), **dict.fromkeys(NORMS, nn.BatchNorm1d)}
     kinds = [plain.get(type(part), type(part)) for part in parts]
     return kinds in (
         [nn.Linear, nn.ReLU, *norm, *drop] for norm in ([], [nn.BatchNorm1d]) for drop in ([], [nn.Dropout])

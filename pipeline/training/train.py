@@ -329,7 +329,7 @@ def table_batches(
     return BatchDataset(table, shuffle=True, seed=seed, drop_last=True, **shares)
 
 
-def rank_shares(batch_size: int, ranks: Ranks | None) -> dict[str, int]:
+def rank_shares(batch_size: int, ranks: Ranks | None) -> dict[str, Any]:
     """What a source of batches is told, so that these ranks share steps of `batch_size` rows."""
     if ranks is None or ranks.num_ranks == 1:
         return {"batch_size": batch_size}
