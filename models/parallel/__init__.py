@@ -1,0 +1,1 @@
+"""Training by several processes: who they are, what they send each other, and tables that are spread over them."""
