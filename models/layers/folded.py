@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from gigabatch.models.kernels import kernel
 from gigabatch.models.kernels.dropout.reference import draw_seeds
-from gigabatch.models.layers.embeddings import BufferPool, EmbeddingTables, RowGradient, kept_ids
+from gigabatch.models.layers.embeddings import BufferPool, EmbeddingTables, RowGradient
 
 COLUMN_MULTIPLE = 32  # of bfloat16: rows of whole cache lines, which the products' inner loops want
 
@@ -132,8 +132,8 @@ class _Folded(torch.autograd.Function):
         ctx.passes, ctx.drops = passes, drops
         first = network.embedding_dropout if network.embeddings.width else 0.0
         seeds = _seeds((first, *network.dropouts), ids.device)
-        ids = kept_ids(ids)
-        hidden, fold = _inputs(network, ids, floats, dtype)
+        ids, tables = network.embeddings.located(ids)
+        hidden, fold = _inputs(network, ids, tables, floats, dtype)
         if seeds[0] is not None:
             embedded = hidden[:, : network.embeddings.width]
             drops.dropout(embedded, embedded, seeds[0], first)
@@ -240,8 +240,11 @@ def _product(delta: Tensor, weight: Tensor, pool: BufferPool) -> Tensor:
     return out
 
 
-def _inputs(network: FoldedNetwork, ids: Tensor, floats: Tensor, dtype: torch.dtype) -> tuple[Tensor, _Fold]:
-    """The first layer's input [B, K], floats normalised, and the fold of their batch norm's weight and bias.
+def _inputs(
+    network: FoldedNetwork, ids: Tensor, tables: Sequence[Tensor], floats: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, _Fold]:
+    """The first layer's input [B, K], floats normalised, and the fold of their batch norm's weight and bias. ids,
+    tables: as `EmbeddingTables.located` gives them.
 
     Floats are normalised in float32 before they are rounded: raw ones may be far from zero.
     """
@@ -258,7 +261,6 @@ def _inputs(network: FoldedNetwork, ids: Tensor, floats: Tensor, dtype: torch.dt
         scale, shift = own.inverse, -own.mean * own.inverse
         one, zero = torch.ones_like(like[0, :width]), torch.zeros_like(like[0, :width])
         fold = _Fold(torch.cat([one, norm.weight]), torch.cat([zero, norm.bias]), fold.mean, fold.inverse, norm)
-    tables = network.embeddings.weights
     kernel("lookup", floats.device).lookup(ids, tables, inputs, floats, scale, shift)
     return inputs, fold
 
