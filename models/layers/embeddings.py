@@ -17,6 +17,10 @@ GRADIENTS = ("dense", "rows")
 INIT_ELEMENTS = 1 << 16  # drawn at a time, so that they are still in the cache when they are folded and scaled
 
 INT32 = torch.iinfo(torch.int32)
+WHOLE_TABLES = (
+    "an optimizer that takes whole tables cannot move them. Use one that moves rows: lamb, cowclip, or adamw with "
+    "rowwise=true."
+)
 MAX_FREE = 16  # buffers that a pool keeps; a step of a few layers needs about two a layer
 
 
@@ -204,8 +208,7 @@ class EmbeddingTables(nn.Module):
         require(self.fetched is not None, "sharded tables: look rows up within `ShardedTables.fetched(ids)`.")
         require(
             self.gradients == "rows" or not self._is_trained(),
-            "sharded tables: an optimizer that takes whole tables cannot move them. Use one that moves rows: lamb, "
-            "cowclip, or adamw with rowwise=True.",
+            f"sharded tables: {WHOLE_TABLES}",
         )
         return cast(FetchedRows, self.fetched).located(kept)
 

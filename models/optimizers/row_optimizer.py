@@ -97,7 +97,11 @@ class RowOptimizer(Optimizer):
             if bool(skipped):
                 return
             skipped = None
-        ids, gradient = (_joined(parts) for parts in zip(*(found[:2] for found in module.row_gradients), strict=True))
+        require(
+            not module.is_sharded,
+            "sharded tables: call ShardedTables.exchange_gradients before a step, within `fetched`.",
+        )
+        ids, gradient = (joined(parts) for parts in zip(*(found[:2] for found in module.row_gradients), strict=True))
         if factor is not None:
             gradient = gradient.float() * factor
         tables = module.weights
@@ -170,7 +174,8 @@ def require_own_tables(owned: bool) -> None:
     )
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Rows of all parts, one after the other; the same tensor where there is one."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 

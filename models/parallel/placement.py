@@ -15,10 +15,16 @@ Shapes: N ranks, V rows of a table, d its columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
 from gigabatch.models.errors import require, require_known
+from gigabatch.models.layers.embeddings import EmbeddingTables
+from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer
 
 KINDS = ("replicated", "table", "row")
 ID_BYTES = NUMBER_BYTES = 4
@@ -101,17 +107,62 @@ class TablePlan:
         return "\n".join(lines)
 
 
-def expected_distinct(counts: Sequence[float], num_rows: int) -> float:
-    """Distinct values that `num_rows` rows are expected to hold, drawn by these counts: sum of 1 - (1 - p)^n.
+def expected_distinct(counts: Tensor, num_rows: int) -> float:
+    """Distinct values that `num_rows` rows are expected to hold, drawn by counts [V]: the sum of 1 - (1 - p)^n.
 
     Examples
     --------
+    >>> import torch
     >>> from gigabatch.models.parallel.placement import expected_distinct
-    >>> expected_distinct([1, 1], 1), expected_distinct([3, 1], 2)
+    >>> expected_distinct(torch.tensor([1, 1]), 1), expected_distinct(torch.tensor([3, 1]), 2)
     (1.0, 1.375)
     """
-    total = sum(counts)
-    return sum(1 - (1 - count / total) ** num_rows for count in counts) if total > 0 else 0.0
+    share = counts.double() / counts.sum().clamp(min=1)
+    return float((1 - (1 - share).pow(num_rows)).sum())
+
+
+def table_uses(
+    model: nn.Module, optimizer: Optimizer | Optimizers, batch_rows: int, counts: Mapping[int, Tensor] | None = None
+) -> list[TableUse]:
+    """The tables of a model and their use, in the order of `ShardedTables.names`.
+
+    Parameters
+    ----------
+    model : nn.Module
+        With whole tables; on the meta device too.
+    optimizer : Optimizer or Optimizers
+        Of `build_optimizer`, which says how much state a row has.
+    batch_rows : int
+        Of a rank.
+    counts : mapping of int to Tensor or None, default None
+        By the place of an id column, how often each of its values occurs in the train split (a vocabulary's `counts`).
+        Of a column without them, and of a cross, any row may be in a batch.
+
+    Returns
+    -------
+    list of TableUse
+        Names are those of the parameters.
+    """
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    parts = optimizer.optimizers if isinstance(optimizer, Optimizers) else (optimizer,)
+    rules = {
+        table: part._rule()
+        for part in parts
+        if isinstance(part, RowOptimizer)
+        for group in part.param_groups
+        for table in group["params"]
+    }
+    found = []
+    for module in model.modules():
+        if not isinstance(module, EmbeddingTables):
+            continue
+        for table, column in zip(module.weights, module.columns, strict=True):
+            state = rules[table].new_state(torch.empty(1, table.shape[1], device="meta")) if table in rules else {}
+            num_bytes = sum(value.nbytes for value in state.values() if value.dim())
+            known = None if counts is None or column is None else counts.get(column)
+            used = None if known is None else expected_distinct(known, batch_rows)
+            found.append(TableUse(names[table], *table.shape, num_bytes, used))
+    return found
 
 
 def plan_tables(

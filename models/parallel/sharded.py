@@ -5,34 +5,38 @@ forward pass: distinct ids of all tables travel in one message to the ranks that
 one. The model looks them up in small tables of what came. After the backward pass each rank sums its gradients by row
 and sends the sums to the owners, in one message, where the row optimizer moves rows whose moments lie beside them.
 
-Of a step with U distinct ids of tables of width d on a rank, of which others own the share (N - 1) / N, it sends so
-much of 4 U bytes of ids, 4 U d of gradients, and, as an owner, as many bytes of rows as others fetch from it. Replicated
-tables cost one all-reduce of a number more than their size.
+A step whose batch has U distinct rows of d numbers that others own sends 4 U bytes of ids, 4 U d of gradients, and, as
+an owner, 4 d for each row that another fetches. Replicated tables cost one all-reduce of d + 1 numbers a row.
 
 Shapes: T tables of all modules of the model, B rows of a batch, U distinct (table, id) of it, N ranks.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gigabatch.models.errors import require
+from gigabatch.models.errors import require, require_known
 from gigabatch.models.kernels import kernel
 from gigabatch.models.kernels.row_update.sums import summed_rows
-from gigabatch.models.layers.embeddings import EmbeddingTables, RowSums, kept_ids, table_ids
+from gigabatch.models.layers.embeddings import WHOLE_TABLES, EmbeddingTables, RowSums, kept_ids, table_ids
 from gigabatch.models.model import Model
-from gigabatch.models.optimizers.row_optimizer import Optimizers
-from gigabatch.models.parallel.placement import Placement
+from gigabatch.models.optimizers.row_optimizer import Optimizers, joined
+from gigabatch.models.parallel.placement import Placement, plan_tables, table_uses
 from gigabatch.models.parallel.ranks import Ranks
 
+log = logging.getLogger(__name__)
 CHUNK_BYTES = 1 << 26  # of a table on its way to the first rank
+SETTINGS = ("replicated", "sharded", "auto")
+AUTO_SHARE = 0.5  # of a rank's memory; activations, and the best weights, need the rest
 
 
 class ShardedTables:
@@ -108,11 +112,14 @@ class ShardedTables:
             f"sharded tables: {len(self.placements)} placements for {len(self.tables)} tables "
             f"({', '.join(self.names)}).",
         )
+        require(
+            all(0 <= placement.rank < ranks.num_ranks for placement in self.placements),
+            f"sharded tables: a table is placed on a rank that is none of the {ranks.num_ranks}, from 0 on.",
+        )
         ends = [0]
         for module in self.modules:
             ends.append(ends[-1] + len(module.tables))
-        self._spans = dict(zip(self.modules, zip(ends, ends[1:], strict=False), strict=True))
-        self._places = {table: place for place, table in enumerate(self.tables)}
+        self._spans = dict(zip(self.modules, pairwise(ends), strict=True))
         self._num_columns = 1 + max((c for m in self.modules for c in m.columns if c is not None), default=-1)
         if isinstance(model, Model):
             self._num_columns = len(model.inputs.num_ids)
@@ -148,7 +155,8 @@ class ShardedTables:
     def fetched(self, ids: Tensor) -> Iterator[None]:
         """Within it the model may be called with rows of ids [B, C], as often and in whatever parts; a collective.
 
-        B may differ between ranks, and be 0. The host reads once how many rows go where, since messages are uneven.
+        B may differ between ranks, and be 0. The host reads how many ids are distinct, and how many rows go where,
+        since messages are uneven.
 
         Raises
         ------
@@ -179,10 +187,12 @@ class ShardedTables:
     @torch.no_grad()
     def _fetch(self, ids: Tensor) -> _Batch:
         count, num_tables, ranks = self.ranks.num_ranks, len(self.tables), self.ranks
+        if self._size.device != self.tables[0].device:  # the model was moved
+            self._number()
         asked = lookups(self.model, ids)
         together = torch.cat([kept_ids(asked[module]) for module in self.modules], dim=1)
         keys, inside = self._keys(together, 0, num_tables)
-        distinct = keys.unique()
+        distinct, inverse = keys.unique(return_inverse=True)
         starts = torch.searchsorted(distinct, self._bounds)
         sizes = starts.diff().view(count + 1, num_tables)
 
@@ -204,7 +214,9 @@ class ShardedTables:
         *sent, replicated = (line[:num_tables] for line in lines[: count + 1])
         received = [line[:num_tables] for line in lines[count + 1 :]]
 
-        segment = torch.repeat_interleave(torch.arange(sizes.numel(), device=keys.device), sizes.flatten())
+        segment = torch.repeat_interleave(
+            torch.arange(sizes.numel(), device=keys.device), sizes.flatten(), output_size=len(distinct)
+        )
         rows = (distinct - self._bounds[segment]).int()
         num_sent = sum(map(sum, sent))
         own = ranks.all_to_all(rows[:num_sent], [sum(n) for n in sent], [sum(n) for n in received], "ids")
@@ -225,8 +237,8 @@ class ShardedTables:
             for place, (table, width) in enumerate(zip(self.tables, self.widths, strict=True))
         ]
         before = sizes.cumsum(0) - sizes  # in a table's tensor the rows of lower owners come first
-        places = torch.arange(len(distinct), device=keys.device) + (before.flatten() - starts[:-1])[segment]
-        return _Batch(distinct, places.int(), tables, sent, received, wanted, held)
+        places = (torch.arange(len(distinct), device=keys.device) + (before.flatten() - starts[:-1])[segment]).int()
+        return _Batch(together, places[inverse], distinct, places, tables, sent, received, wanted, held)
 
     def _elements(self, lines: Sequence[Sequence[int]], extra: Sequence[int] | None = None) -> list[int]:
         """Numbers to or from each rank, of rows by rank and table."""
@@ -241,15 +253,21 @@ class ShardedTables:
         sent. Gradients of a row are summed on each rank, then in the order of ranks, and those of replicated rows by
         one all-reduce, so that all replicas move alike.
         """
-        batch, count = self._batch, self.ranks.num_ranks
-        assert batch is not None, "exchange_gradients is called within `fetched`"
+        batch = self._batch
+        require(batch is not None, "sharded tables: call exchange_gradients within `fetched`.")
+        assert batch is not None
+        require(
+            all(module.row_sums is None for module in self.modules),
+            "sharded tables: gradients were exchanged already and no step has taken them. Exchange those of all pieces "
+            "of a batch at once.",
+        )
         summed: list[Tensor] = []
         counts: list[Tensor] = []
         for module, (first, last) in self._spans.items():
             sizes, widths = [len(table) for table in batch.tables[first:last]], self.widths[first:last]
             device = batch.keys.device
             if module.row_gradients:
-                ids, gradient = (torch.cat(list(p)) for p in zip(*(f[:2] for f in module.row_gradients), strict=True))
+                ids, gradient = (joined(p) for p in zip(*(f[:2] for f in module.row_gradients), strict=True))
             else:  # no rows on this rank
                 ids, gradient = torch.zeros(0, len(sizes), dtype=torch.int32), torch.zeros(0, sum(widths))
                 ids, gradient = ids.to(device), gradient.to(device)
@@ -326,9 +344,12 @@ class ShardedTables:
         self.ranks.all_reduce(flat, "gradients of replicated tables")
         found = {}
         for place, rows in dense.items():
-            touched = rows[:, -1].nonzero()[:, 0]
-            one = rows[touched]
-            found[place] = RowSums(touched.int(), one[:, :-1].contiguous(), one[:, -1].int())
+            if flat.device.type == "cpu":
+                touched = rows[:, -1].nonzero()[:, 0]
+                rows = rows[touched]
+            else:  # whose host would wait; there an id outside its table moves nothing
+                touched = torch.where(rows[:, -1] > 0, torch.arange(len(rows), device=flat.device), -1)
+            found[place] = RowSums(touched.int(), rows[:, :-1].contiguous(), rows[:, -1].int())
         return found
 
     # Whole tables
@@ -435,15 +456,68 @@ class ShardedTables:
         return whole
 
 
+def shard_tables(
+    setting: str,
+    model: nn.Module,
+    optimizer: Optimizer | Optimizers,
+    ranks: Ranks,
+    *,
+    batch_rows: int,
+    memory_bytes: float | None = None,
+    counts: Mapping[int, Tensor] | None = None,
+) -> ShardedTables | None:
+    """What `train.tables` asks for: None where each rank keeps whole tables, else these spread over ranks, in place.
+
+    Parameters
+    ----------
+    setting : str
+        `replicated`, `sharded`, or `auto`: sharded where the tables and the optimizer's state of their rows take more
+        than `AUTO_SHARE` of a rank's memory.
+    model, optimizer
+        Whole, with the same weights on every rank, and before the first step.
+    ranks : Ranks
+        Those that train together.
+    batch_rows : int
+        Of a rank.
+    memory_bytes : float or None, default None
+        Of a rank; the least of all ranks, so that all plan alike. None for no bound, and then `auto` is `replicated`.
+    counts : mapping of int to Tensor or None, default None
+        As of `table_uses`.
+
+    Raises
+    ------
+    ModelError
+        For an unknown setting, tables that do not fit, or a model or an optimizer whose tables cannot be sharded.
+    """
+    require_known("train.tables", [setting], SETTINGS)
+    uses = table_uses(model, optimizer, batch_rows, counts)
+    whole = sum(use.num_bytes for use in uses)
+    if setting == "auto":
+        setting = "sharded" if memory_bytes is not None and whole > AUTO_SHARE * memory_bytes else "replicated"
+    if setting == "replicated" or ranks.num_ranks == 1 or not uses:
+        return None
+    require(
+        all(module.gradients == "rows" for module in model.modules() if isinstance(module, EmbeddingTables)),
+        f"train.tables=sharded: {WHOLE_TABLES}",
+    )
+    plan = plan_tables(uses, ranks.num_ranks, batch_rows, memory_bytes)
+    if ranks.is_first:
+        log.info("tables on %d ranks:\n%s", ranks.num_ranks, plan.report())
+    return ShardedTables(model, plan.placements, ranks)
+
+
 @dataclass
 class _Batch:
     """What was fetched for a batch.
 
-    keys: int64 [U] ascending, see `_number`. places: int32 [U], of each in its table's tensor. tables: by table the
-    rows that came [., D]. sent, received: numbers of rows asked of and by each rank, by table. wanted: by table the
-    rows of this rank's part that were asked for, in the order of ranks. held: by table the replicated rows.
+    ids: int32 [B, T], those asked for. located: int32 [B, T], of each the place in its table's tensor. keys: int64 [U]
+    ascending, see `_number`. places: int32 [U], as `located`. tables: by table the rows that came [., D]. sent,
+    received: numbers of rows asked of and by each rank, by table. wanted: by table the rows of this rank's part that
+    were asked for, in the order of ranks. held: by table the replicated rows.
     """
 
+    ids: Tensor
+    located: Tensor
     keys: Tensor
     places: Tensor
     tables: list[Tensor]
@@ -464,13 +538,17 @@ class _Fetched:
 
     def located(self, ids: Tensor) -> tuple[Tensor, list[Tensor]]:
         """As `FetchedRows.located`; an id that was not fetched is an IndexError, and -1 on a GPU."""
+        batch, tables = self.batch, self.batch.tables[self.first : self.last]
+        on_host = ids.device.type == "cpu"  # a GPU's host would wait for what is compared
+        if on_host and torch.equal(ids, batch.ids[:, self.first : self.last]):  # the batch itself, as nearly always
+            return batch.located[:, self.first : self.last].contiguous(), tables
         keys, inside = self.owner._keys(ids, self.first, self.last)
-        known = self.batch.keys
+        known = batch.keys
         at = torch.searchsorted(known, keys).clamp_(max=len(known) - 1)
         found = inside & (known[at] == keys)
-        if ids.device.type == "cpu" and not bool(found.all()):
+        if on_host and not bool(found.all()):
             raise IndexError("sharded tables: ids are looked up that were not fetched. Fetch those of the whole batch.")
-        return torch.where(found, self.batch.places[at], -1), self.batch.tables[self.first : self.last]
+        return torch.where(found, batch.places[at], -1), tables
 
 
 def lookups(model: nn.Module, ids: Tensor) -> dict[EmbeddingTables, Tensor]:
