@@ -13,6 +13,7 @@ PYTHON_VERSION ?= 3.12
 BOX ?= tools/gpu_box.txt
 BOX_TESTS ?= tests/loaders/order tests/loaders/batches tests/models/layers tests/models/optimizers
 TARGET ?= csv parquet preprocessor statistics vocabulary workflow packed fastai nvtabular expression steps
+NPROC ?= 1
 VENV := .venv
 SHELL := /bin/bash
 
@@ -57,8 +58,8 @@ compare: $(READY)  ## models of the shelf under one budget, with intervals over 
 features: $(READY)  ## raw files -> features as Parquet
 	$(PYTHON) -m gigabatch features --config $(CONFIG) $(ARGS)
 
-train: $(READY)  ## raw files -> features -> tensors -> a trained, evaluated model and its report
-	$(PYTHON) -m gigabatch train --config $(CONFIG) $(ARGS)
+train: $(READY)  ## raw files -> features -> tensors -> a trained, evaluated model and its report (NPROC=4: on four ranks)
+	$(PYTHON) $(if $(filter-out 1,$(NPROC)),-m torch.distributed.run --standalone --nproc-per-node $(NPROC)) -m gigabatch train --config $(CONFIG) $(ARGS)
 
 evaluate: $(READY)  ## evaluate the current model again; summary and report go beside its own
 	$(PYTHON) -m gigabatch evaluate --config $(CONFIG) $(ARGS)

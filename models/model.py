@@ -204,6 +204,12 @@ class Model(nn.Module):
         """
         return table_ids(self, ids)
 
+    @property
+    def compares_rows(self) -> bool:
+        """Whether `training_loss` is more than a mean over the rows of losses of single rows: it compares rows of a
+        batch, or takes some of them. Then several ranks, which see a part of a batch each, cannot share it."""
+        return False
+
     @classmethod
     def settings_after(cls, settings: Any, inputs: ModelInputs, before: Any, inputs_before: ModelInputs) -> Any:
         """These settings for a model that goes on from one with the settings and inputs `before`: what they leave to a

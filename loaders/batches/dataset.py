@@ -15,7 +15,7 @@ from gigabatch.loaders.tables.packed import Batch, PackedTable, unpack
 class BatchSource(ABC):
     """Packed rows by step, for a `BatchLoader`. One rank's part of every step; see `RankBatches`.
 
-    batch_size: the most rows a step of this rank has. num_rows: of all ranks together.
+    batch_size: the most rows a step of this rank has. num_rows, global_batch_size: of all ranks together.
     """
 
     epoch: int
@@ -27,6 +27,7 @@ class BatchSource(ABC):
         self.seed = seed
         self.num_rows = batches.num_rows
         self.batch_size = batches.batch_size
+        self.global_batch_size = batches.global_batch_size
         self.drop_last = batches.drop_last
         self.rank = batches.rank
         self.num_ranks = batches.num_ranks
@@ -89,6 +90,8 @@ class BatchDataset(BatchSource):
         Leave out a last step that is not full.
     rank, num_ranks : int, default 0 and 1
         This process among those that train together.
+    step_rows : int or None, default None
+        Rows of a step of all ranks, where they do not divide it; see `RankBatches`.
 
     Raises
     ------
@@ -117,10 +120,10 @@ class BatchDataset(BatchSource):
         drop_last: bool = False,
         rank: int = 0,
         num_ranks: int = 1,
+        step_rows: int | None = None,
     ) -> None:
-        super().__init__(
-            table.schema, RankBatches(table.num_rows, batch_size, rank, num_ranks, drop_last), shuffle, seed
-        )
+        batches = RankBatches(table.num_rows, batch_size, rank, num_ranks, drop_last, step_rows)
+        super().__init__(table.schema, batches, shuffle, seed)
         self.table = table
         self.set_epoch(0)
 

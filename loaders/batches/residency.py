@@ -109,6 +109,7 @@ def open_source(
     drop_last: bool = False,
     rank: int = 0,
     num_ranks: int = 1,
+    step_rows: int | None = None,
 ) -> BatchSource:
     """Open the batches of a packed table from where `residency` wants its rows; wrap it in a `BatchLoader`.
 
@@ -122,8 +123,8 @@ def open_source(
         Rows of a batch of this rank.
     device : str, default 'cpu'
         The one that trains.
-    shuffle, seed, drop_last, rank, num_ranks
-        As of `BatchDataset`.
+    shuffle, seed, drop_last, rank, num_ranks, step_rows
+        As of `BatchDataset`. A stream's ranks have parts of one size.
 
     Returns
     -------
@@ -157,6 +158,11 @@ def open_source(
     if kind == "stream":
         if isinstance(table, PackedTable):
             raise LoaderError("residency=stream: the table is in memory already. Give its folder, or use host.")
+        if step_rows is not None and step_rows != batch_size * num_ranks:
+            raise LoaderError(
+                f"residency=stream: {num_ranks} ranks cannot share a step of {step_rows} rows evenly. Choose a batch "
+                f"that {num_ranks} divides, or residency=host."
+            )
         return StreamedDataset(table, batch_size, **options)
     target = torch.device(device)
     if kind == "device" and target.type == "cpu":
@@ -165,7 +171,7 @@ def open_source(
         resident = table.to(target) if kind == "device" else table
     else:
         resident = load_table(table, kind, target)
-    return BatchDataset(resident, batch_size, **options)
+    return BatchDataset(resident, batch_size, step_rows=step_rows, **options)
 
 
 def load_table(table: PackedShards | Path | str, kind: str, device: torch.device) -> PackedTable:

@@ -16,6 +16,8 @@ class RankBatches:
     leaves the rest of an epoch out; otherwise the ranks share it as one more step in parts that differ by at most one
     row, so every row comes exactly once. Of fewer rows than ranks some of these parts have none: their ranks get a
     batch of 0 rows, and still take the step, so that no other rank waits for them in vain.
+
+    step_rows: G where the ranks do not divide it; `batch_size` is then the largest part, G / num_ranks rounded up.
     """
 
     num_rows: int
@@ -23,6 +25,7 @@ class RankBatches:
     rank: int = 0
     num_ranks: int = 1
     drop_last: bool = False
+    step_rows: int | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -31,6 +34,11 @@ class RankBatches:
             raise LoaderError(
                 f"rank must be in [0, num_ranks), found rank {self.rank} of num_ranks {self.num_ranks}. "
                 "Give both as the launcher numbers its processes."
+            )
+        if self.step_rows is not None and -(-self.step_rows // self.num_ranks) != self.batch_size:
+            raise LoaderError(
+                f"step_rows={self.step_rows} on {self.num_ranks} ranks are batches of "
+                f"{-(-self.step_rows // self.num_ranks)} rows at most, not of {self.batch_size}."
             )
         if self.num_rows == 0:
             raise LoaderError("the packed table has no rows. Check the split or the filters that made it.")
@@ -44,7 +52,7 @@ class RankBatches:
     @property
     def global_batch_size(self) -> int:
         """Rows of a step of all ranks together."""
-        return self.batch_size * self.num_ranks
+        return self.batch_size * self.num_ranks if self.step_rows is None else self.step_rows
 
     @property
     def num_steps(self) -> int:

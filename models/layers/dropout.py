@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gigabatch.models.kernels import FLOATS, kernel
 from gigabatch.models.kernels.dropout.reference import draw_seeds
+from gigabatch.models.whole_batch import whole_batch
 
 
 class Dropout(nn.Dropout):
@@ -19,7 +20,8 @@ class Dropout(nn.Dropout):
     hash of an element's number and of a seed says whether it stays (`models/kernels/dropout/reference.py`), on all
     cores, in the backward pass again. A seed comes from torch's generator, so `torch.manual_seed` fixes the masks,
     whatever the number of threads. On a GPU, under `torch.compile`, and for types that are not in `FLOATS` it is
-    torch's own.
+    torch's own. Where several ranks share a batch it is this one on a GPU too, and elements are numbered by their rows
+    in the whole batch, so that ranks with equal seeds have the masks of one rank.
 
     Parameters
     ----------
@@ -37,29 +39,33 @@ class Dropout(nn.Dropout):
 
     def forward(self, values: Tensor) -> Tensor:
         """[..., N] -> [..., N] of the same type; the values themselves in evaluation mode."""
-        own = values.device.type == "cpu" and values.dtype in FLOATS and self.p < 1
-        if not self.training or not own or not values.numel() or torch.compiler.is_compiling():
+        if not self.training or not values.numel() or torch.compiler.is_compiling():
             return super().forward(values)
-        return values if self.p == 0 else _Dropout.apply(values, self.p)
+        batch = whole_batch()
+        own = (values.device.type == "cpu" or batch is not None) and values.dtype in FLOATS and self.p < 1
+        if not own:
+            return super().forward(values)
+        start = 0 if batch is None else batch.first_element(values)
+        return values if self.p == 0 else _Dropout.apply(values, self.p, start)
 
 
 class _Dropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, rate: float) -> Tensor:
-        (ctx.seed,), ctx.rate = draw_seeds(1, values.device), rate
+    def forward(ctx: Any, values: Tensor, rate: float, start: int) -> Tensor:
+        (ctx.seed,), ctx.rate, ctx.start = draw_seeds(1, values.device), rate, start
         ctx.drops = kernel("dropout", values.device)
-        return _dropped(ctx.drops, values, ctx.seed, rate)
+        return _dropped(ctx.drops, values, ctx.seed, rate, start)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _dropped(ctx.drops, gradient, ctx.seed, ctx.rate), None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return _dropped(ctx.drops, gradient, ctx.seed, ctx.rate, ctx.start), None, None
 
 
-def _dropped(drops: ModuleType, values: Tensor, seed: Tensor, rate: float) -> Tensor:
+def _dropped(drops: ModuleType, values: Tensor, seed: Tensor, rate: float, start: int) -> Tensor:
     values = values.contiguous()
     found = torch.empty_like(values)
     width = values.shape[-1] if values.dim() else 1
     rows, out = (part.view(-1, width) for part in (values, found))
-    drops.dropout(rows, out, seed, rate)
+    drops.dropout(rows, out, seed, rate, start=start)
     return found

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from gigabatch.models.errors import require, require_known
 from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.layers.batch_norm import BatchNorm1d
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables
 
@@ -101,7 +102,7 @@ class LinearTerms(nn.Module):
 
 def float_norm(inputs: ModelInputs) -> nn.Module:
     """Batch norm of the float columns without scale and shift; nothing where there are none."""
-    return nn.BatchNorm1d(inputs.num_floats, affine=False) if inputs.num_floats else nn.Identity()
+    return BatchNorm1d(inputs.num_floats, affine=False) if inputs.num_floats else nn.Identity()
 
 
 class OutputLinear(nn.Linear):
@@ -127,7 +128,7 @@ def mlp(
     for size, width in pairwise((num_in, *layers)):
         parts.append(nn.Linear(size, width, bias=not batch_norm))
         if batch_norm:
-            parts.append(nn.BatchNorm1d(width))
+            parts.append(BatchNorm1d(width))
         parts.append(nn.ReLU())
         if dropout:
             parts.append(Dropout(dropout))

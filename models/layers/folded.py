@@ -32,7 +32,9 @@ from torch import Tensor, nn
 
 from gigabatch.models.kernels import kernel
 from gigabatch.models.kernels.dropout.reference import draw_seeds
+from gigabatch.models.layers.batch_norm import advance_running
 from gigabatch.models.layers.embeddings import BufferPool, EmbeddingTables, RowGradient
+from gigabatch.models.whole_batch import WholeBatch, whole_batch
 
 COLUMN_MULTIPLE = 32  # of bfloat16: rows of whole cache lines, which the products' inner loops want
 
@@ -82,13 +84,16 @@ class _Fold:
     norm: nn.BatchNorm1d | None
 
     @classmethod
-    def of(cls, norm: nn.BatchNorm1d, sums: Tensor, squares: Tensor, num_rows: int) -> _Fold:
-        """From the sums and sums of squares [N] float64 of a batch; advances the running statistics."""
+    def of(cls, norm: nn.BatchNorm1d, sums: Tensor, squares: Tensor, num_rows: int, batch: WholeBatch | None) -> _Fold:
+        """From the sums and sums of squares [N] float64 of these rows, and with `batch` of those of the other ranks;
+        advances the running statistics."""
+        if batch is not None:
+            (sums, squares), num_rows = batch.sums([sums, squares], "batch norm"), batch.num_rows
         if num_rows < 2:
             raise ValueError(f"Expected more than 1 value per channel when training, got a batch of {num_rows}.")
         mean = sums / num_rows
         variance = (squares / num_rows - mean.square()).clamp_(min=0)
-        _advance_running(norm, mean, variance * (num_rows / (num_rows - 1)))
+        advance_running(norm, mean, variance * (num_rows / (num_rows - 1)))
         inverse = (variance + norm.eps).rsqrt().to(norm.weight.dtype)
         mean = mean.to(norm.weight.dtype)
         scale = norm.weight * inverse
@@ -104,7 +109,8 @@ class _Fold:
 class _Layer:
     """What a linear layer's backward pass asks for: its input, the batch norm before it, the activation before both.
 
-    inputs: [B, K], h or, after dropout, y'. hidden: [B, K], h. rate, seed: of dropout; where it is 0, weight is W s.
+    inputs: [B, K], h or, after dropout, y'. hidden: [B, K], h. rate, seed, start: of dropout; where the rate is 0,
+    weight is W s.
     """
 
     inputs: Tensor
@@ -112,6 +118,7 @@ class _Layer:
     hidden: Tensor
     seed: Tensor | None = None
     rate: float = 0.0
+    start: int = 0
     weight: Tensor = field(init=False)
 
 
@@ -130,13 +137,14 @@ class _Folded(torch.autograd.Function):
         passes, pool = kernel("folded", ids.device), network.embeddings.buffers_of_step
         drops = kernel("dropout", ids.device)
         ctx.passes, ctx.drops = passes, drops
+        batch = whole_batch()
         first = network.embedding_dropout if network.embeddings.width else 0.0
         seeds = _seeds((first, *network.dropouts), ids.device)
         ids, tables = network.embeddings.located(ids)
-        hidden, fold = _inputs(network, ids, tables, floats, dtype)
+        hidden, fold = _inputs(network, ids, tables, floats, dtype, batch)
         if seeds[0] is not None:
             embedded = hidden[:, : network.embeddings.width]
-            drops.dropout(embedded, embedded, seeds[0], first)
+            drops.dropout(embedded, embedded, seeds[0], first, start=_start(embedded, batch))
         layers = []
         layer = _Layer(hidden, fold, hidden)
         for index, linear in enumerate(network.linears):
@@ -159,15 +167,15 @@ class _Folded(torch.autograd.Function):
             fold = (
                 _Fold.identity(linear.out_features, bias)
                 if norm is None
-                else _Fold.of(norm, sums, squares, len(outputs))
+                else _Fold.of(norm, sums, squares, len(outputs), batch)
             )
-            layer = _Layer(outputs, fold, outputs, seed, rate)
+            layer = _Layer(outputs, fold, outputs, seed, rate, _start(outputs, batch))
             if seed is not None:
                 if norm is not None:
                     layer.inputs = pool.take(tuple(outputs.shape), dtype, ids.device)
-                drops.dropout(outputs, layer.inputs, seed, rate, fold.scale, fold.shift)
+                drops.dropout(outputs, layer.inputs, seed, rate, fold.scale, fold.shift, layer.start)
         ctx.network, ctx.ids, ctx.leaf_like, ctx.found = network, ids, leaf.detach(), found
-        ctx.layers, ctx.embedding_seed = layers, seeds[0]
+        ctx.layers, ctx.embedding_seed, ctx.batch = layers, seeds[0], batch
         result = outputs.to(bias.dtype) + bias
         pool.give(outputs)
         return result
@@ -177,6 +185,7 @@ class _Folded(torch.autograd.Function):
         network: FoldedNetwork = ctx.network
         passes, pool = ctx.passes, network.embeddings.buffers_of_step
         layers: list[_Layer] = ctx.layers
+        batch: WholeBatch | None = ctx.batch
         found: dict[nn.Module, tuple[Tensor, ...]] = {}
         delta_sums = gradient.sum(0, dtype=torch.float64)
         delta = pool.take(tuple(gradient.shape), layers[-1].weight.dtype, gradient.device).copy_(gradient)
@@ -188,7 +197,7 @@ class _Folded(torch.autograd.Function):
             if layer.seed is not None:
                 found[linear] = (product, sums)
                 delta = _product(delta, layer.weight, pool)
-                dropped = passes.dropped_sums(delta, layer.hidden, layer.seed, layer.rate)
+                dropped = passes.dropped_sums(delta, layer.hidden, layer.seed, layer.rate, layer.start)
                 grad_sums, products = (part.to(weight.dtype) for part in dropped)
             else:
                 found[linear] = (product * fold.scale + torch.outer(sums, fold.shift), sums)
@@ -201,13 +210,16 @@ class _Folded(torch.autograd.Function):
                 break
             slope = offset = torch.zeros_like(grad_sums)
             if fold.norm is not None:
+                if batch is not None:  # what follows is of the whole batch, the gradients above of this rank's rows
+                    reduced = batch.sums([grad_sums, grad_scale], "batch norm")
+                    (grad_sums, grad_scale), num_rows = (part.to(weight.dtype) for part in reduced), batch.num_rows
                 slope = -fold.scale * fold.inverse * grad_scale / num_rows
                 offset = -fold.scale * grad_sums / num_rows - fold.mean * slope
             if layer.seed is None:
                 delta = _product(delta, layer.weight, pool)
                 delta_sums = passes.norm_relu_backward(delta, layer.hidden, slope, offset)
             else:
-                dropout = fold.scale, layer.seed, layer.rate
+                dropout = fold.scale, layer.seed, layer.rate, layer.start
                 delta_sums = passes.norm_relu_backward(delta, layer.hidden, slope, offset, *dropout)
             pool.give(layer.hidden)
             if layer.inputs is not layer.hidden:
@@ -218,7 +230,8 @@ class _Folded(torch.autograd.Function):
             torch.mm(delta, layers[0].weight, out=inputs)
             embedded = inputs[:, :width]
             if ctx.embedding_seed is not None:
-                ctx.drops.dropout(embedded, embedded, ctx.embedding_seed, network.embedding_dropout)
+                rate, start = network.embedding_dropout, _start(embedded, batch)
+                ctx.drops.dropout(embedded, embedded, ctx.embedding_seed, rate, start=start)
             ctx.found[:] = [RowGradient(ctx.ids, embedded, pool)]
         pool.give(delta)
         modules = [module for module in (network.float_norm, *network.norms, *network.linears) if module is not None]
@@ -233,6 +246,11 @@ def _seeds(rates: Sequence[float], device: torch.device) -> list[Tensor | None]:
     return [next(drawn) if rate else None for rate in rates]
 
 
+def _start(values: Tensor, batch: WholeBatch | None) -> int:
+    """Number of the first element of [B, N], from which dropout numbers the others."""
+    return 0 if batch is None else batch.first_element(values)
+
+
 def _product(delta: Tensor, weight: Tensor, pool: BufferPool) -> Tensor:
     """delta [B, N] @ weight [N, K], whose memory is of the pool; that of delta goes back to it."""
     out = torch.mm(delta, weight, out=pool.take((len(delta), weight.shape[1]), delta.dtype, delta.device))
@@ -241,7 +259,12 @@ def _product(delta: Tensor, weight: Tensor, pool: BufferPool) -> Tensor:
 
 
 def _inputs(
-    network: FoldedNetwork, ids: Tensor, tables: Sequence[Tensor], floats: Tensor, dtype: torch.dtype
+    network: FoldedNetwork,
+    ids: Tensor,
+    tables: Sequence[Tensor],
+    floats: Tensor,
+    dtype: torch.dtype,
+    batch: WholeBatch | None,
 ) -> tuple[Tensor, _Fold]:
     """The first layer's input [B, K], floats normalised, and the fold of their batch norm's weight and bias. ids,
     tables: as `EmbeddingTables.located` gives them.
@@ -257,25 +280,12 @@ def _inputs(
     if network.float_norm is not None:
         norm = network.float_norm
         sums, squares = kernel("folded", floats.device).column_moments(floats)
-        own = _Fold.of(norm, sums, squares, len(floats))
+        own = _Fold.of(norm, sums, squares, len(floats), batch)
         scale, shift = own.inverse, -own.mean * own.inverse
         one, zero = torch.ones_like(like[0, :width]), torch.zeros_like(like[0, :width])
         fold = _Fold(torch.cat([one, norm.weight]), torch.cat([zero, norm.bias]), fold.mean, fold.inverse, norm)
     kernel("lookup", floats.device).lookup(ids, tables, inputs, floats, scale, shift)
     return inputs, fold
-
-
-def _advance_running(norm: nn.BatchNorm1d, mean: Tensor, variance: Tensor) -> None:
-    """The running statistics go on as torch's batch norm moves them; variance [N] is the unbiased one."""
-    if not norm.track_running_stats:
-        return
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    assert norm.num_batches_tracked is not None
-    assert norm.momentum is not None, "a cumulative average would need the number of batches on the host"
-    norm.num_batches_tracked.add_(1)
-    norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), norm.momentum)
-    norm.running_var.lerp_(variance.to(norm.running_var.dtype), norm.momentum)
 
 
 def _parameters(module: nn.Module) -> list[Tensor]:

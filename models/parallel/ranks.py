@@ -8,6 +8,7 @@ goes to others, a broadcast S on the rank that sends. So the numbers do not depe
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -95,7 +96,12 @@ class Ranks:
         """Every rank's rows [n_r, ...], in order of ranks; n_r may differ and may be 0."""
         if self.num_ranks == 1:
             return [rows]
-        counts = self.counts_of(len(rows), rows.device)
+        return self.all_gather_counted(rows, self.counts_of(len(rows), rows.device), name)
+
+    def all_gather_counted(self, rows: Tensor, counts: Sequence[int], name: str) -> list[Tensor]:
+        """As `all_gather_rows`, where the host knows already how many rows each rank has."""
+        if self.num_ranks == 1:
+            return [rows]
         self.traffic.count("all_gather", name, (self.num_ranks - 1) * size_of(rows))
         largest = max(counts)
         padded = rows.new_zeros(largest, *rows.shape[1:])
@@ -142,6 +148,20 @@ class Ranks:
             self.traffic.count("broadcast", name, size_of(tensor) if self.rank == source else 0)
             dist.broadcast(tensor, dist.get_global_rank(self.group or dist.group.WORLD, source), group=self.group)
         return tensor
+
+    def tell(self, value: Any, name: str) -> Any:
+        """The first rank's value, of what JSON holds, on all; the others' is not looked at."""
+        if self.num_ranks == 1:
+            return value
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        size = int(self.broadcast(torch.tensor([len(text)]), name))
+        text = self.broadcast(text if self.is_first else torch.empty(size, dtype=torch.uint8), name)
+        return json.loads(text.numpy().tobytes())
+
+    def gather(self, value: Any, name: str) -> list[Any]:
+        """Every rank's value, of what JSON holds, in order of ranks."""
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        return [json.loads(part.numpy().tobytes()) for part in self.all_gather_rows(text, name)]
 
     def barrier(self) -> None:
         """Wait until every rank is here."""

@@ -304,6 +304,11 @@ class GPLVMF(Model):
             bounds = self.log_likelihoods(rows, draw(rows.inputs)) - self.penalties(rows)
             return -(share * bounds / self.rows.total_rows[users].clamp(min=1)).sum()
 
+    @property
+    def compares_rows(self) -> bool:
+        """Always."""
+        return True
+
     def log_likelihoods(self, rows: UserRows, latent: Tensor) -> Tensor:
         """log p(y_u | X) [K] of the users' standardised targets; latent [K, n, L, d] are the X of the id columns."""
         covariance = self._with_noise(self._kernel().at(latent, rows.inputs.floats), rows.inside)

@@ -202,6 +202,11 @@ class MRMN(Model):
             hinge = self._hinge(user[:, None] + relation, item, distance, weights, batch.ids[:, self.item.key])
             return hinge + loss(self._logits(distance.detach()), batch.targets, batch.weight)
 
+    @property
+    def compares_rows(self) -> bool:
+        """Always."""
+        return True
+
     def _hinge(self, place: Tensor, item: Tensor, distance: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
         """Mean hinge over pairs. place [B, T, D]: p + r_t, where an item of type t is looked for; item [B, D];
         distance [B, T]; weights [B, T], 0 where the row is no positive; keys [B] of the items."""

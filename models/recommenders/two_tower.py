@@ -305,6 +305,11 @@ class TwoTower(Model):
         losses, own = self._ranking_losses(users, items, keys, positive)
         return positives_mean(losses, positive, weight) + loss(self._output(own.detach()), (target,), weight)
 
+    @property
+    def compares_rows(self) -> bool:
+        """But for `bce`."""
+        return bool(self.settings.loss != "bce")
+
     def _ranking_losses(self, users: Tensor, items: Tensor, keys: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
         """Loss [B] of each row as if it were a positive, and the score [B, 1] of its own pair."""
         settings = self.settings

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.layers.batch_norm import BatchNorm1d
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width
 from gigabatch.models.layers.fields import check_settings, is_number, probability
@@ -22,6 +23,7 @@ from gigabatch.models.layers.folded import FoldedNetwork, folded_forward
 from gigabatch.models.model import Model, TargetScale
 
 DROPOUTS = (nn.Dropout, Dropout)
+NORMS = (nn.BatchNorm1d, BatchNorm1d)
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def linear_block(
     """fastai's `LinBnDrop`: a linear layer, without bias where batch norm supplies one, and what goes with it."""
     regularisers: list[nn.Module] = []
     if batch_norm:
-        norm = nn.BatchNorm1d(num_out if linear_first else num_in)
+        norm = BatchNorm1d(num_out if linear_first else num_in)
         nn.init.constant_(norm.bias, 1e-3)  # as fastai's BatchNorm starts
         regularisers.append(norm)
     if dropout:
@@ -157,7 +159,7 @@ class TabularModel(Model):
         self.embeddings = EmbeddingTables(inputs.num_ids, settings.widths(inputs.num_ids))
         self.embedding_dropout = Dropout(settings.embedding_dropout)
         has_norm = settings.batch_norm_floats and inputs.num_floats
-        self.float_norm = nn.BatchNorm1d(inputs.num_floats) if has_norm else None
+        self.float_norm = BatchNorm1d(inputs.num_floats) if has_norm else None
         self.layers = self._build_layers()
 
     def _build_layers(self) -> nn.Sequential:
@@ -231,7 +233,7 @@ class TabularModel(Model):
             return "a layer's parts are not linear, ReLU, batch norm and dropout, in this order"
         if type(self.embedding_dropout) not in (*DROPOUTS, nn.Identity):
             return "the dropout of the embeddings is of another kind"
-        if self.float_norm is not None and type(self.float_norm) is not nn.BatchNorm1d:
+        if self.float_norm is not None and type(self.float_norm) not in NORMS:
             return "the norm of the floats is of another kind"
         if any(_hooked(module) for module in self.modules() if module is not self):
             return "a module has hooks, which would not be called"
@@ -261,7 +263,8 @@ def _rate_of_block(block: nn.Module) -> float:
 
 def _is_folded_block(parts: Sequence[nn.Module]) -> bool:
     """Linear, ReLU, then batch norm or not, then dropout or not."""
-    kinds = [nn.Dropout if type(part) in DROPOUTS else type(part) for part in parts]
+    plain = dict.fromkeys(DROPOUTS, nn.Dropout) | dict.fromkeys(NORMS, nn.BatchNorm1d)
+    kinds = [plain.get(type(part), type(part)) for part in parts]
     return kinds in (
         [nn.Linear, nn.ReLU, *norm, *drop] for norm in ([], [nn.BatchNorm1d]) for drop in ([], [nn.Dropout])
     )

@@ -16,9 +16,11 @@ from typing import Annotated, Any
 import typer
 
 from gigabatch.pipeline.commands.options import DEFAULT_CONFIG
+from gigabatch.pipeline.launched import AnotherRankFailed, launched_ranks, local_rank
 from gigabatch.pipeline.stopping import Stopped, stoppable, stopped_by, stopped_line, stopped_text
 
 USAGE, FAILED = 2, 40
+SHARED = ("train",)  # commands that torchrun may start several times for one run
 # No permission, a full or a read-only disk, a folder for a file: nothing that a traceback would explain.
 REFUSED_BY_SYSTEM = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EISDIR, errno.ENOTDIR,
@@ -67,12 +69,28 @@ def command(name: str, function: Callable[..., int]) -> Callable[..., int]:
         verbose, quiet = verbose or before["verbose"], quiet or before["quiet"]
         if verbose and quiet:
             raise typer.BadParameter("give one of --verbose and --quiet, not both.")
+        rank, num_ranks = launched_ranks()
+        if num_ranks > 1 and name not in SHARED:
+            if rank == 0:
+                print(
+                    f"gigabatch: {name} is the work of one process, and torchrun has started {num_ranks}. Run it "
+                    f"without torchrun; on several ranks there is {', '.join(SHARED)}.",
+                    file=sys.stderr,
+                )
+            return USAGE
         try:
-            with stoppable(), shown(verbose, quiet):
+            with stoppable(), shown(verbose, quiet), only_errors(rank > 0):
                 if "config" in arguments:
-                    check_config(arguments["config"], arguments["overrides"])
+                    try:
+                        check_config(arguments["config"], arguments["overrides"])
+                    except ValueError as error:
+                        if local_rank() > 0:  # the first of a machine finds the same mistake
+                            raise AnotherRankFailed(str(error)) from error
+                        raise
                 return function(**arguments)
         except (Exception, KeyboardInterrupt) as error:
+            if isinstance(error, AnotherRankFailed):
+                return FAILED
             if number := stopped_by(error):
                 print(f"gigabatch: {stopped_line(number)}", file=sys.stderr)
                 if records and not (isinstance(error, Stopped) and error.recorded):  # before its work began
@@ -154,6 +172,19 @@ def shown(verbose: bool, quiet: bool) -> Iterator[None]:
     from gigabatch.pipeline.display import detail
 
     with detail("verbose" if verbose else "quiet"):
+        yield
+
+
+@contextlib.contextmanager
+def only_errors(wanted: bool) -> Iterator[None]:
+    """Within the block no progress and no log below errors, if so wanted: of several ranks the first one talks."""
+    if not wanted:
+        yield
+        return
+    from gigabatch.pipeline.display import detail
+
+    with detail("quiet"):
+        logging.disable(logging.WARNING)
         yield
 
 

@@ -36,10 +36,16 @@ def features(config: Config, overrides: Overrides) -> int:
 
 
 def train(config: Config, overrides: Overrides) -> int:
-    """Run every stage up to the evaluated model and its report."""
+    """Run every stage up to the evaluated model and its report; on several ranks under torchrun (docs/parallel.md)."""
+    from gigabatch.pipeline.config.config import load_config
+    from gigabatch.pipeline.joining import joined
     from gigabatch.pipeline.stages.stages import Pipeline
 
-    Pipeline.from_config(config, *overrides).train().show()
+    checked = load_config(config, overrides)
+    with joined(checked.device, checked.num_threads) as ranks:
+        run = Pipeline(checked, ranks=ranks).train()
+        if ranks.is_first:
+            run.show()
     return 0
 
 

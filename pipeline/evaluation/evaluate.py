@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +26,7 @@ from gigabatch.models.metrics.pointwise import (
     roc_curve,
 )
 from gigabatch.models.metrics.ranking import gauc, grouped_mrr, normalised_entropy
+from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.pipeline.bundle import target_loss
 from gigabatch.pipeline.config.config import ConfigError, EvaluateSettings, NightlySettings
 from gigabatch.pipeline.display import progress
@@ -58,7 +60,9 @@ class Evaluation:
     predictions: tuple[Tensor, ...]
 
 
-def evaluate(model: Any, table: PackedTable, schema: Schema, device: str, bins: int = 15) -> Evaluation:
+def evaluate(
+    model: Any, table: PackedTable, schema: Schema, device: str, bins: int = 15, ranks: Ranks | None = None
+) -> Evaluation:
     """Measure every metric of every target over a whole table, its rows by their weights where they have some.
 
     Parameters
@@ -73,6 +77,8 @@ def evaluate(model: Any, table: PackedTable, schema: Schema, device: str, bins: 
         Where the model computes, as torch names it.
     bins
         Bins of the calibration error.
+    ranks
+        Each computes the outputs of a part of the rows; the first alone gets metrics, the others none.
 
     Returns
     -------
@@ -96,7 +102,9 @@ def evaluate(model: Any, table: PackedTable, schema: Schema, device: str, bins: 
     """
     batch = table.unpack(table.words)
     group, weight = (None if column is None else column.to(device) for column in (batch.group, batch.weight))
-    predictions = target_loss(schema).predict(table_outputs(model, table, device))
+    predictions = target_loss(schema).predict(table_outputs(model, table, device, ranks))
+    if ranks is not None and not ranks.is_first:
+        return Evaluation({}, {}, predictions)
     metrics = {
         target.name: target_metrics(target, prediction, labels.to(device), group, bins, weight)
         for target, prediction, labels in zip(schema.targets, predictions, batch.targets, strict=True)
@@ -204,13 +212,20 @@ def target_quality(
 
 
 def permutation_importance(
-    model: Any, table: PackedTable, schema: Schema, settings: EvaluateSettings, seed: int, device: str
+    model: Any,
+    table: PackedTable,
+    schema: Schema,
+    settings: EvaluateSettings,
+    seed: int,
+    device: str,
+    ranks: Ranks | None = None,
 ) -> tuple[str, list[dict[str, Any]]]:
     """How much worse the model gets when one feature's values are shuffled over rows (Breiman 2001, section 10).
 
     A feature's indicator is shuffled with it. Returns the metric's name and rows of name, mean, std over the
     repeats, largest first. The metric is AUC for a binary target, MRR where its rows have groups, else minus the loss
-    (of regression the squared error in standard deviations of the target, whatever it was trained with).
+    (of regression the squared error in standard deviations of the target, whatever it was trained with). ranks: each
+    measures some of the shuffled features, and all get the same result.
     """
     rows = spread_rows(table, settings.importance_rows)
     words = table.words[rows]
@@ -235,16 +250,24 @@ def permutation_importance(
         return float(np.mean(found)) if found else float("nan")
 
     generator = torch.Generator().manual_seed(seed)
-    base = measure(words)
-    features = feature_words(table)
-    found = []
+    features, ranks = feature_words(table), Ranks() if ranks is None else ranks
+    measured: list[float] = []  # by this rank: those whose turn it is, of the rows as they are and of each shuffling
+    turns = itertools.cycle(range(ranks.num_ranks))
+    if next(turns) == ranks.rank:
+        measured.append(measure(words))
     for name in progress(list(features), "importance"):
-        drops = []
         for _ in range(settings.importance_repeats):
             order = torch.randperm(len(words), generator=generator)
-            shuffled = words.clone()
-            shuffled[:, features[name]] = words[order][:, features[name]]
-            drops.append(base - measure(shuffled))
+            if next(turns) == ranks.rank:
+                shuffled = words.clone()
+                shuffled[:, features[name]] = words[order][:, features[name]]
+                measured.append(measure(shuffled))
+    own = [iter(values) for values in ranks.gather(measured, "importance")]
+    base, *rest = (next(own[number % len(own)]) for number in range(1 + len(features) * settings.importance_repeats))
+    found = []
+    for place, name in enumerate(features):
+        repeats = slice(place * settings.importance_repeats, (place + 1) * settings.importance_repeats)
+        drops = [base - value for value in rest[repeats]]
         found.append({"name": name, "mean": float(np.mean(drops)), "std": float(np.std(drops))})
     return metric, sorted(found, key=lambda row: -row["mean"])
 

@@ -6,6 +6,7 @@ import json
 import platform
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ import torch
 
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.model import Model
+from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.pipeline.bundle import Bundle, load_bundle
 from gigabatch.pipeline.config.config import RunConfig
 from gigabatch.pipeline.display import format_value, headings, html_table, render_table
@@ -25,6 +27,7 @@ from gigabatch.pipeline.evaluation.checks import data_warnings
 from gigabatch.pipeline.evaluation.evaluate import (
     HEADLINE,
     REGRESSION_HEADLINE,
+    Evaluation,
     column_summary,
     evaluate,
     permutation_importance,
@@ -37,6 +40,7 @@ from gigabatch.pipeline.store.artifacts import Artifact
 from gigabatch.pipeline.store.files import ArtifactError, json_text, share_file
 from gigabatch.pipeline.store.keys import versions
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
+from gigabatch.pipeline.training.train import SENT
 
 SPLITS = ("train", "valid", "test")
 STAGES = ("features", "encode", "train", "evaluate")
@@ -197,6 +201,7 @@ class EvaluationData:
     where the run draws them. split: the one of these that is compared with baselines, ranked and drawn.
     rank: how high a model ranks the choices of `split`; None where the configuration asks for none. missing: shares of
     nulls by split and column, of the features stage. item_column: place of the items' ids where negatives are drawn.
+    ranks: that compute the model's outputs together; all of them evaluate.
     """
 
     config: RunConfig
@@ -207,6 +212,7 @@ class EvaluationData:
     rank: Callable[[Model], dict[str, Any]] | None
     missing: Mapping[str, Mapping[str, float]]
     item_column: int | None
+    ranks: Ranks | None = None
 
 
 @dataclass(frozen=True)
@@ -250,12 +256,8 @@ def evaluate_bundle(
     curve, steps: of the training, for the advice where a baseline is better.
     """
     settings, schema, model, split = data.config.evaluate, bundle.schema, bundle.model, data.split
-    evaluated, bins, device = data.evaluation_tables[split], settings.calibration_bins, data.device
-    found = {name: evaluate(model, table, schema, device, bins) for name, table in data.evaluation_tables.items()}
-    metric: str | None = None
-    importance: list[dict[str, Any]] = []
-    if settings.importance:
-        metric, importance = permutation_importance(model, evaluated, schema, settings, data.config.seed, device)
+    evaluated, bins = data.evaluation_tables[split], settings.calibration_bins
+    found, metric, importance = shared_evaluation(bundle, data)
     compared: dict[str, Any] | None = None
     warnings: list[str] = []
     if settings.baselines:
@@ -289,6 +291,25 @@ def evaluate_bundle(
         "importance": importance,
         "importance_metric": metric,
     }
+
+
+def shared_evaluation(
+    bundle: Bundle, data: EvaluationData
+) -> tuple[dict[str, Evaluation], str | None, list[dict[str, Any]]]:
+    """What all ranks compute together: metrics by evaluation table, and the importance of features with its metric."""
+    settings, device, ranks = data.config.evaluate, data.device, data.ranks
+    rest = bundle.schema, device, settings.calibration_bins, ranks
+    found = {name: evaluate(bundle.model, table, *rest) for name, table in data.evaluation_tables.items()}
+    if not settings.importance:
+        return found, None, []
+    evaluated = data.evaluation_tables[data.split]
+    asked = bundle.model, evaluated, bundle.schema, settings, data.config.seed, device, ranks
+    return found, *permutation_importance(*asked)
+
+
+def evaluate_beside(bundle: Bundle, data: EvaluationData) -> None:
+    """A rank's part of the evaluation that the first one writes."""
+    shared_evaluation(bundle, data)
 
 
 def target_means(table: PackedTable) -> dict[str, float]:
@@ -349,6 +370,7 @@ def report_data(
     """The report of one run."""
     notes = list(summary["notes"])
     notes += [f"Loss: {kind}." for kind in sorted({row["loss"] for row in curve if "loss" in row})]
+    notes += sent_notes(curve)
     return evaluation_report(
         results,
         notes,
@@ -356,7 +378,7 @@ def report_data(
         name=summary["name"],
         run_id=summary["id"],
         created_utc=summary["created_utc"],
-        learning_curve=[{name: value for name, value in row.items() if name != "loss"} for row in curve],
+        learning_curve=[{name: value for name, value in row.items() if name not in ("loss", SENT)} for row in curve],
         stages=[
             row | {"rows/s": round(row["rows/s"]), "reused": row["stage"] in summary["skipped"]}
             for row in stage_rows(summary, summary["skipped"])
@@ -364,6 +386,15 @@ def report_data(
         environment=summary["environment"],
         configuration=config.to_yaml(),
     )
+
+
+def sent_notes(curve: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What several ranks have sent each other in training, as a sentence."""
+    sent: Counter[str] = Counter()
+    for row in curve:
+        sent.update(row.get(SENT, {}))
+    parts = ", ".join(f"{count:,} of {kind}" for kind, count in sent.most_common())
+    return [f"All ranks together sent {sent.total():,} bytes in training: {parts}."] if sent else []
 
 
 def evaluation_report(

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -36,19 +36,21 @@ from gigabatch.features.refit.churn import Churn
 from gigabatch.features.schema import Schema
 from gigabatch.features.workflow.workflow import Workflow
 from gigabatch.loaders.batches.dataset import BatchSource
-from gigabatch.loaders.batches.residency import open_source, residency_here
+from gigabatch.loaders.batches.residency import Residency, open_source, residency_here
 from gigabatch.loaders.batches.shards import PackedShards, write_shuffled
 from gigabatch.loaders.tables.packed import PackedTable, PackedWriter
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.kernels import using_kernels
 from gigabatch.models.model import Model
-from gigabatch.pipeline.bundle import Bundle, target_loss
+from gigabatch.models.parallel.ranks import Ranks
+from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig, WholeTrainSettings, load_config
 from gigabatch.pipeline.contract.state import FilesState, obey
 from gigabatch.pipeline.display import html_table, progress
 from gigabatch.pipeline.evaluation.checks import missing_shares
 from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
+from gigabatch.pipeline.launched import ranks_of_machine
 from gigabatch.pipeline.machine import available_memory, free_memory, resolve_device, tell_of_compilation
 from gigabatch.pipeline.runs.find import FoundRun, find_run, home_of, run_link
 from gigabatch.pipeline.runs.pointers import CURRENT, LATEST
@@ -67,7 +69,7 @@ from gigabatch.pipeline.stages.encode import (
 )
 from gigabatch.pipeline.stages.handover import HandedOver, hands_over_here, write_behind
 from gigabatch.pipeline.stages.part_rows import rows_of_part_here
-from gigabatch.pipeline.stages.run import SPLITS, EvaluationData, Run, RunData, write_run
+from gigabatch.pipeline.stages.run import SPLITS, EvaluationData, Run, RunData, evaluate_beside, write_run
 from gigabatch.pipeline.stages.start import Start, find_start, require_lasting_values, start_of_manifest
 from gigabatch.pipeline.store.artifacts import (
     Artifact,
@@ -77,7 +79,7 @@ from gigabatch.pipeline.store.artifacts import (
     Writing,
     artifacts_newest_first,
 )
-from gigabatch.pipeline.store.files import atomic_symlink
+from gigabatch.pipeline.store.files import ArtifactError, atomic_symlink
 from gigabatch.pipeline.store.garbage import CHECKPOINTS
 from gigabatch.pipeline.store.keys import artifact_key, input_checksums, source_hash
 from gigabatch.pipeline.store.leases import Lease
@@ -92,11 +94,20 @@ from gigabatch.pipeline.training.negatives import implicit_batches, require_posi
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
 from gigabatch.pipeline.training.start import ChangedError, WarmStart, held_ids
 from gigabatch.pipeline.training.table_memory import large_tables
-from gigabatch.pipeline.training.train import Trained, batch_size_for, model_inputs, model_spec, new_model, train_model
+from gigabatch.pipeline.training.train import (
+    Trained,
+    batch_size_for,
+    model_inputs,
+    model_spec,
+    new_model,
+    rank_shares,
+    train_model,
+)
 from gigabatch.pipeline.training.window import Window, choose_rows, times_held
 
 __all__ = ["Encoded", "Features", "Pipeline", "pack"]
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 PERIOD = ("trained_from", "trained_until", "train_times")  # of a bundle's info
 WINDOW_BLOCK = 1 << 20  # rows that are copied at a time
 SOURCES = {
@@ -130,6 +141,9 @@ class Pipeline:
         The checked configuration. `num_threads` sets torch's threads for the whole process.
     callbacks
         Told of a training as it goes on.
+    ranks
+        The processes that make this run together (`gigabatch.pipeline.joining.joined`), each of which calls the same
+        methods: the first makes features and tensors, all train and evaluate, and the first writes what comes of it.
 
     Raises
     ------
@@ -154,7 +168,8 @@ class Pipeline:
     ('features', 'encode', 'train', 'evaluate')
     """
 
-    def __init__(self, config: RunConfig, callbacks: Sequence[Callback] = ()) -> None:
+    def __init__(self, config: RunConfig, callbacks: Sequence[Callback] = (), ranks: Ranks | None = None) -> None:
+        self.ranks = Ranks() if ranks is None else ranks
         self.config, self.callbacks = config, require_callbacks(callbacks)
         self.engine = resolve_engine(config.engine)
         self.device = resolve_device(config.device)
@@ -196,6 +211,18 @@ class Pipeline:
         ConfigError
             Where that was fitted with other settings of `preprocess`.
         """
+        return self.in_turn(lambda: self._features(files))
+
+    def in_turn(self, work: Callable[[], T]) -> T:
+        """What `work` returns, which the others do after the first rank, so that they find what that has made."""
+        if self.ranks.is_first:
+            made = work()
+            self.ranks.tell(None, "turns")
+            return made
+        self.ranks.tell(None, "turns")
+        return work()
+
+    def _features(self, files: FilesState | None) -> Features:
         config = self.config
         _ = self.start  # before any work
         recipe = recipe_class(config.recipe)(config.features)
@@ -362,6 +389,9 @@ class Features:
         ConfigError
             Where a step of `features.steps` numbers values anew each time that growth would have to know again.
         """
+        return self.pipeline.in_turn(self._encode)
+
+    def _encode(self) -> Encoded:
         pipeline, config = self.pipeline, self.pipeline.config
         start, engine = pipeline.start, pipeline.engine
         if start is None:
@@ -394,7 +424,8 @@ class Features:
                     write_churn(report, folder)
                 rows = {split: self.rows[split] for split in SPLITS}
                 row_bytes = 4 * preprocessor.tensor_schema.num_words
-                behind = hands_over_here(config, engine, pipeline.device, rows, row_bytes)
+                alone = pipeline.ranks.num_ranks == 1  # else the others read what is written
+                behind = alone and hands_over_here(config, engine, pipeline.device, rows, row_bytes)
                 with progress(sum(rows.values()), "encode") as bar:
                     for split in SPLITS:
                         parts = together[split]
@@ -654,7 +685,8 @@ class Encoded:
                     writer.write(PackedTable(table.words[places], table.schema))
             return {"rows": len(window.rows)}
 
-        return self.features.pipeline.store.build("window", key, write)
+        pipeline = self.features.pipeline
+        return pipeline.in_turn(lambda: pipeline.store.build("window", key, write))
 
     def shuffled(self) -> Artifact:
         """The rows that are trained on in a global random order, of which blocks can be streamed."""
@@ -667,7 +699,8 @@ class Encoded:
             write_shuffled(stored.parts(), folder, stored.schema, stored.num_rows, seed)
             return {"rows": stored.num_rows}
 
-        return self.features.pipeline.store.build("shuffled", key, write)
+        pipeline = self.features.pipeline
+        return pipeline.in_turn(lambda: pipeline.store.build("shuffled", key, write))
 
     @property
     def _train_path(self) -> Path:
@@ -687,10 +720,12 @@ class Encoded:
         stored, valid = PackedShards(self._train_path), PackedShards(self.artifact.path / "valid")
         # Beside the train split lies valid as it is evaluated, which has rows of negatives too.
         copies = 1 if config.train.negatives is None else 1 + config.train.negatives.per_positive
-        residency = residency_here([stored, *[valid] * copies], device, available_memory(), config.train.residency)
+        ranks, free = self.features.pipeline.ranks, available_memory() // ranks_of_machine()
+        found = residency_here([stored, *[valid] * copies], device, free, config.train.residency)
+        residency = Residency(*ranks.tell([found.kind, found.reason], "residency"))  # of one order on all
         shards = PackedShards(self.shuffled().path) if residency.kind == "stream" else stored
-        batch_size = batch_size_for(stored.num_rows, self.train_settings)
-        return open_source(shards, residency, batch_size, device=device, seed=config.seed, drop_last=True)
+        shares = rank_shares(batch_size_for(stored.num_rows, self.train_settings), ranks)
+        return open_source(shards, residency, device=device, seed=config.seed, drop_last=True, **shares)
 
     def train(self) -> Run:
         """Train, evaluate, report; everything under runs/<name>/<id>/."""
@@ -717,8 +752,17 @@ class Encoded:
         key = self.train_key
         work = pipeline.store.root / CHECKPOINTS / key
         pipeline.store.use(CHECKPOINTS, key)
+        ranks = pipeline.ranks
+        if len(set(ranks.gather(key, "key"))) > 1:
+            raise TrainingError(
+                "several ranks: they see other files, settings or sources, so they would train other models. Give all "
+                "machines the same."
+            )
+        if not ranks.is_first:
+            return self._trained_beside(key, work)
 
         def write(folder: Path) -> dict[str, Any]:
+            ranks.tell(True, "training")
             started = time.perf_counter()
             work.mkdir(parents=True, exist_ok=True)
             trained, bundle, told = self._train(work)
@@ -735,18 +779,35 @@ class Encoded:
 
         if pipeline.store.find("train", key) is not None and not work.exists():
             _ = self.artifact
+            ranks.tell(False, "training")
             return pipeline.store.build("train", key, write)
         # Held until the checkpoints are gone, so that no other run takes them up or loses them meanwhile.
         with folder_lock(work.with_suffix(".lock")):
             artifact = pipeline.store.build("train", key, write)
             shutil.rmtree(work, ignore_errors=True)
+        ranks.tell(False, "training")  # there is none, or it is over
         return artifact
+
+    def _trained_beside(self, key: str, work: Path) -> Artifact:
+        """The artifact that the first rank makes or finds, whose training this one takes part in."""
+        pipeline = self.features.pipeline
+        if pipeline.ranks.tell(None, "training"):
+            self._train(work)
+            pipeline.ranks.tell(None, "training")
+        found = pipeline.store.find("train", key)
+        if found is None:
+            raise ArtifactError(
+                f"{pipeline.store.root / 'train' / key}: the first rank has made it, and this one does not find it. "
+                "All ranks must share the folder of artifacts."
+            )
+        return found
 
     def _train(self, work: Path) -> tuple[Trained, Bundle, dict[str, Any]]:
         """The trained model, its bundle, and what the artifact's manifest says of the start."""
         pipeline, config = self.features.pipeline, self.features.pipeline.config
         preprocessor, device, settings = self.preprocessor, pipeline.device, self.train_settings
         require_positives(config, preprocessor)
+        ranks = pipeline.ranks
         loss = target_loss(self.features.schema, settings.losses)
         spec, start, window = model_spec(preprocessor, config), self.warm_start, self.window
         if self.cold_note:
@@ -784,7 +845,8 @@ class Encoded:
                 folder=work,
                 negatives=negatives,
                 start=carried,
-                callbacks=[*training_callbacks(config, work.name), *pipeline.callbacks],
+                callbacks=[*training_callbacks(config, work.name), *pipeline.callbacks] if ranks.is_first else [],
+                ranks=ranks,
                 **watched,
             )
         period = self._period(start) if settings.epochs else {}
@@ -836,29 +898,42 @@ class Encoded:
             "evaluate", {"train": trained.key}, settings, source_hash(["gigabatch.pipeline", "gigabatch.models"])
         )
         artifacts = {"features": features.artifact, "encode": self.artifact, "train": trained}
+        path, ranks = config.runs / config.name / key[:12], pipeline.ranks
+
+        def evaluated() -> EvaluationData:
+            tables = {split: self.table(split) for split in SPLITS}
+            return evaluation_data(features, self.preprocessor, tables, ("valid", "test"), "test")
+
+        if not ranks.is_first:
+            if ranks.tell(None, "evaluation"):
+                with using_kernels(config.train.kernels):
+                    bundle = load_bundle(trained.path / "model", pipeline.device, pipeline.engine)
+                    evaluate_beside(bundle, evaluated())
+                ranks.tell(None, "evaluation")
+            return Run(path)
 
         def write(folder: Path) -> dict[str, Any]:
-            tables = {split: self.table(split) for split in SPLITS}
+            ranks.tell(True, "evaluation")
             data = RunData(
                 config=config,
                 engine=pipeline.engine,
                 rows=features.rows,
                 notes=[*features.notes, *self.ruled, *trained.manifest.get("notes", ())],
                 stages=artifacts,
-                evaluated=evaluation_data(features, self.preprocessor, tables, ("valid", "test"), "test"),
+                evaluated=evaluated(),
             )
             with using_kernels(config.train.kernels):
                 summary = write_run(folder, key[:12], data)
             return {"rows": summary["rows"], "seconds": summary["seconds"]["evaluate"]}
 
         artifact = pipeline.store.build("evaluate", key, write)
-        path = config.runs / config.name / key[:12]
         pipeline.lease.add(f"{config.name}/{path.name}")
         pipeline.store.copy(artifact, path)
         atomic_symlink(Path(path.name), path.parent / LATEST)
         tell_run(config, path)
         if promote and promote_first(path.parent, path):
             tell_champion(config, path)
+        ranks.tell(False, "evaluation")  # there is none, or it is over
         return Run(path, tuple(name for name, item in (artifacts | {"evaluate": artifact}).items() if item.skipped))
 
     def ranking(self, inputs: ModelInputs) -> Callable[[Model], dict[str, Any]] | None:
@@ -920,6 +995,7 @@ def evaluation_data(
             {name: features.parts(name) for name in tables}, preprocessor.schema.names("categorical", "continuous")
         ),
         item_column=None if item is None else item.key,
+        ranks=pipeline.ranks,
     )
 
 

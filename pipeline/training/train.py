@@ -8,9 +8,11 @@ killed goes on bit for bit as if it had not been.
 from __future__ import annotations
 
 import inspect
+import itertools
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -25,6 +27,7 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.schema import indicator_name
 from gigabatch.loaders.batches.dataset import BatchDataset, BatchSource
 from gigabatch.loaders.batches.loader import BatchLoader
+from gigabatch.loaders.batches.stream import StreamedDataset
 from gigabatch.loaders.negatives.implicit import ImplicitBatches
 from gigabatch.loaders.tables.packed import Batch, PackedTable
 from gigabatch.models.inputs import EntityColumns, ModelInputs
@@ -37,6 +40,8 @@ from gigabatch.models.optimizers.moments import moment_kinds, read_moments
 from gigabatch.models.optimizers.precision import choose_precision
 from gigabatch.models.optimizers.registry import OPTIMIZERS, build_optimizer
 from gigabatch.models.optimizers.schedule import Schedule, build_schedule
+from gigabatch.models.parallel.data_parallel import DataParallel, part_of, require_equal, require_shareable
+from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.bundle import BLOCK_ROWS
 from gigabatch.pipeline.config.config import RunConfig, TrainSettings, WholeTrainSettings
@@ -59,6 +64,7 @@ __all__ = ["Trained", "TrainingError", "model_inputs", "new_model", "table_loss"
 log = logging.getLogger(__name__)
 CURVE_POINTS_PER_EPOCH = 10
 MAX_SKIPPED_IN_A_ROW = 20
+SENT = "sent_bytes"  # of a point of the curve
 
 
 @dataclass
@@ -109,6 +115,7 @@ def train_model(
     negatives: ImplicitBatches | None = None,
     start: Carried | None = None,
     callbacks: Sequence[Callback] = (),
+    ranks: Ranks | None = None,
 ) -> Trained:
     """Train `model` (in place) and return it with the weights that `settings.select` asks for.
 
@@ -139,6 +146,10 @@ def train_model(
         Of `WarmStart.carry`, which has given `model` its weights: the optimizer goes on from its state.
     callbacks
         Called before the first step, after each epoch and at the end; never within a step.
+    ranks
+        The processes that train together. Each calls this with the same arguments, a model of the same weights and the
+        same random state of torch; a `train` that is a source of batches gives this rank's. All return the same. The
+        first alone writes files and calls callbacks.
 
     Returns
     -------
@@ -152,7 +163,7 @@ def train_model(
     TrainingError
         Where a valid loss is not finite, more than `MAX_SKIPPED_IN_A_ROW` steps in a row were skipped because their
         gradient was not, no step of all changed the model, a setting does not fit the device, a checkpoint cannot be
-        used, or a callback raises.
+        used, or a callback raises; where several ranks cannot do as a setting says.
 
     Examples
     --------
@@ -168,27 +179,33 @@ def train_model(
     >>> trained.steps, trained.curve[-1]["valid_loss"] < trained.curve[0]["train_loss"]
     (16, True)
     """
+    ranks = Ranks() if ranks is None else ranks
     if isinstance(train, PackedTable):
         settings = settle(settings, len(train), id_sizes(train.schema))
-        source: BatchSource = table_batches(train, settings, seed)
+        source: BatchSource = table_batches(train, settings, seed, ranks)
     else:
-        given = settings.model_copy(update={"batch_size": train.batch_size})
+        given = settings.model_copy(update={"batch_size": train.global_batch_size})
         settings, source = settle(given, train.num_rows, id_sizes(train.schema)), train
     source.kernels = settings.kernels
     if negatives is not None:
         negatives.use_kernels(settings.kernels)
-    loader, batch_size = BatchLoader(source, device=device), source.batch_size
+    loader, batch_size = BatchLoader(source, device=device), source.global_batch_size
     steps_per_epoch = len(loader)
     num_steps = steps_per_epoch * settings.epochs
     kind, further = (settings.schedule, settings.schedule_settings) if num_steps else ("constant", {})
     schedule = build_schedule(kind, settings.lr_max, max(num_steps, 1), **further)
     model.to(device)
     model.require_targets([target.task for target in source.schema.targets])
+    if ranks.num_ranks > 1:
+        require_ranks_can(model, settings, source, negatives is not None)
     if not model.target_scales:
+        tasks = {target.task for target in source.schema.targets}
+        if ranks.num_ranks > 1 and isinstance(train, BatchSource) and "regression" in tasks:
+            raise TrainingError("several ranks: give the model its target scales, of which a source shows each a part.")
         model.scale_targets(target_scales(train))
     average = None if settings.ema_decay is None else WeightAverage(model, settings.ema_decay)
     losses = torch.zeros(steps_per_epoch, device=device)
-    step = make_step(model, loss, settings, device, average, negatives)
+    step = make_step(model, loss, settings, device, average, negatives, ranks, batch_size)
     optimizer, precision = step.optimizer, step.precision
     if start is not None:
         start.put_into(model, optimizer, average)
@@ -204,19 +221,22 @@ def train_model(
             f"{num_steps:,}",
             done.seconds,
         )
+    ranks.traffic.clear()  # what was said before is none of the first epoch's
+    callbacks = callbacks if ranks.is_first else ()
     earlier_rows, earlier_seconds = done.step * batch_size, done.seconds
     if losses.device.type == "cuda":
         hold_in_tensors(optimizer, losses.device)
-    obstacle = model.capture_obstacle
-    if use_cuda_graph(settings.cuda_graph, losses.device, optimizer, schedule, obstacle, settings.kernels):
+    asked = settings.cuda_graph, losses.device, optimizer, schedule, model.capture_obstacle, settings.kernels
+    if use_cuda_graph(*asked, ranks.num_ranks):
         step.capture(source.schema, batch_size, required=settings.cuda_graph == "on")
 
     total_rows = num_steps * batch_size
     if not num_steps:
-        valid_loss = table_loss(evaluated(state), valid_table, loss, device)
+        valid_loss = table_loss(evaluated(state), valid_table, loss, device, ranks)
         told = {"step": 0, "epoch": 0.0, "train_loss": None, "lr": settings.lr_max}
         done.curve = [told | {"valid_loss": valid_loss, "loss": loss.description}]
-        write_curve(folder / "metrics.jsonl", done.curve)
+        if ranks.is_first:
+            write_curve(folder / "metrics.jsonl", done.curve)
     with using_kernels(settings.kernels), progress(total_rows, "train") as bar, closing(step):
         bar.resume(earlier_rows)
         call(callbacks, "begin", model, num_steps, done.step, device=losses.device)
@@ -227,20 +247,22 @@ def train_model(
                 losses[done.step % steps_per_epoch] = step(batch, *schedule.at(done.step), place)
                 done.step += 1
                 bar.advance(batch_size)
-                if done.step % settings.checkpoint_every_steps == 0 and done.step % steps_per_epoch:
+                if ranks.is_first and done.step % settings.checkpoint_every_steps == 0 and done.step % steps_per_epoch:
                     skipped_at_end(losses[: done.step % steps_per_epoch].cpu(), done)
                     done.seconds = earlier_seconds + time.perf_counter() - started
                     save_checkpoint(checkpoint, state, done)
                 after_step(done.step)
             keep, told_points = settings.select == "best" and done.step < num_steps, len(done.curve)
-            end_epoch(state, done, valid_table, loss, schedule, keep)
+            end_epoch(state, done, valid_table, loss, schedule, keep, ranks)
             bar.advance(0, f"valid loss ({loss.description}) {done.curve[-1]['valid_loss']:.5f}")
             # Before the checkpoint, so that a run killed between the two does not skip the last lines.
-            write_curve(folder / "metrics.jsonl", done.curve)
+            if ranks.is_first:
+                write_curve(folder / "metrics.jsonl", done.curve)
             call(callbacks, "epoch", done.curve[told_points:], model, device=losses.device)
             # Of the last epoch there is none: it would be several times the bundle, which is written next, and a run
             # that is killed in between repeats no more than from a checkpoint to the next.
-            if done.step < num_steps and not done.has_stalled(steps_per_epoch, settings.patience):
+            left = done.step < num_steps and not done.has_stalled(steps_per_epoch, settings.patience)
+            if left and ranks.is_first:
                 done.seconds = earlier_seconds + time.perf_counter() - started
                 save_checkpoint(checkpoint, state, done)
 
@@ -299,9 +321,38 @@ def new_model(spec: ModelSpec, train: PackedTable, seed: int) -> Model:
     return model
 
 
-def table_batches(table: PackedTable, settings: WholeTrainSettings, seed: int) -> BatchDataset:
-    """The table as shuffled whole batches of `batch_size_for` rows."""
-    return BatchDataset(table, batch_size_for(len(table), settings), shuffle=True, seed=seed, drop_last=True)
+def table_batches(
+    table: PackedTable, settings: WholeTrainSettings, seed: int, ranks: Ranks | None = None
+) -> BatchDataset:
+    """The table as shuffled whole batches of `batch_size_for` rows, or of each the part of this rank."""
+    shares = rank_shares(batch_size_for(len(table), settings), ranks)
+    return BatchDataset(table, shuffle=True, seed=seed, drop_last=True, **shares)
+
+
+def rank_shares(batch_size: int, ranks: Ranks | None) -> dict[str, int]:
+    """What a source of batches is told, so that these ranks share steps of `batch_size` rows."""
+    if ranks is None or ranks.num_ranks == 1:
+        return {"batch_size": batch_size}
+    largest = -(-batch_size // ranks.num_ranks)
+    return {"batch_size": largest, "step_rows": batch_size, "rank": ranks.rank, "num_ranks": ranks.num_ranks}
+
+
+def require_ranks_can(model: Model, settings: WholeTrainSettings, source: BatchSource, draws: bool) -> None:
+    """Raise an error where the ranks would not train what one rank trains. draws: whether negatives are drawn."""
+    require_shareable(model)
+    if settings.accumulate_steps > 1:
+        raise TrainingError(
+            f"train.accumulate_steps={settings.accumulate_steps}: the pieces of several ranks would hold other rows "
+            "than those of one. Set it to 1: each rank holds a part of the batch only."
+        )
+    if settings.compile == "on":
+        raise TrainingError("train.compile=on is for one rank. Set train.compile=off.")
+    drops = any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
+    if isinstance(source, StreamedDataset) and source.shuffle and (drops or draws):
+        raise TrainingError(
+            "train.residency=stream: a shuffled stream deals rows to ranks in turn, so dropout and drawn negatives "
+            "would be others than on one rank. Set train.residency=host, or train without both."
+        )
 
 
 def batch_size_for(num_rows: int, settings: WholeTrainSettings) -> int:
@@ -324,9 +375,15 @@ def make_step(
     device: str,
     average: WeightAverage | None = None,
     negatives: ImplicitBatches | None = None,
+    ranks: Ranks | None = None,
+    batch_size: int = 0,
 ) -> TrainStep:
-    """One update of `model`, which lies on `device`, as these settings have it, here and in the lab."""
+    """One update of `model`, which lies on `device`, as these settings have it, here and in the lab.
+
+    ranks, batch_size: those that share a batch, and its rows; None for one process.
+    """
     optimizer, max_grad_norm = optimizer_of(model, settings)
+    shared = ranks is not None and ranks.num_ranks > 1
     return TrainStep(
         model,
         loss,
@@ -337,6 +394,7 @@ def make_step(
         average=average,
         compiled=settings.compile == "on",
         negatives=negatives,
+        parallel=DataParallel(ranks, optimizer, batch_size) if ranks is not None and shared else None,
     )
 
 
@@ -370,6 +428,7 @@ def end_epoch(
     loss: TargetLoss,
     schedule: Schedule,
     keep_moments: bool,
+    ranks: Ranks | None = None,
 ) -> None:
     """Read the epoch's losses, measure the valid split, remember the best weights.
 
@@ -379,7 +438,9 @@ def end_epoch(
     epoch = done.step // per_epoch
     host = state.losses.cpu()
     model = evaluated(state)
-    valid_loss = table_loss(model, valid_table, loss, str(state.losses.device))
+    ranks = Ranks() if ranks is None else ranks
+    valid_loss = table_loss(model, valid_table, loss, str(state.losses.device), ranks)
+    require_equal(state.model, ranks)
     done.skipped_in_a_row = skipped_at_end(host, done)
     finite = host.isfinite()
     for split, is_finite in (("train", bool(finite.any() or host.isinf().any())), ("valid", math.isfinite(valid_loss))):
@@ -417,11 +478,22 @@ def end_epoch(
     told = {"valid_loss": valid_loss, "loss": loss.description}
     done.curve[-1] |= told | ({"skipped_steps": skipped} if skipped else {})
     done.curve[-1] |= {"overflowed_steps": overflowed} if overflowed else {}
+    done.curve[-1] |= {SENT: sent_bytes(ranks)} if ranks.num_ranks > 1 else {}
     if valid_loss < done.best_loss:
         done.best_loss, done.best_epoch = valid_loss, epoch - 1
         done.best_weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         done.best_moments = read_moments(state.model, state.optimizer) if keep_moments else {}
         done.best_updates = 0 if state.average is None else state.average.num_updates
+
+
+def sent_bytes(ranks: Ranks) -> dict[str, int]:
+    """What all ranks together have sent since this was last asked for, in bytes, by kind of collective and name."""
+    own = [[kind, name, count] for (kind, name), count in sorted(ranks.traffic.bytes.items())]
+    ranks.traffic.clear()
+    found: Counter[str] = Counter()
+    for kind, name, count in itertools.chain(*ranks.gather(own, "accounting")):
+        found[f"{kind} {name}"] += count
+    return dict(sorted(found.items()))
 
 
 def skipped_at_end(losses: Tensor, done: Progress) -> int:
@@ -458,24 +530,39 @@ def evaluated(state: TrainingState) -> Model:
     return cast(Model, state.model if state.average is None else state.average.model)
 
 
-def table_outputs(model: Model, table: PackedTable, device: str) -> Tensor:
+def table_outputs(model: Model, table: PackedTable, device: str, ranks: Ranks | None = None) -> Tensor:
     """Outputs [N, O] of every row, on `device`; regression values in their target's own unit.
 
-    Of the rows themselves `BLOCK_ROWS` are on the device at a time, wherever the table lies.
+    Of the rows themselves `BLOCK_ROWS` are on the device at a time, wherever the table lies. ranks: each computes some
+    of the blocks, and all get all outputs.
     """
-    return torch.cat([model.in_target_units(outputs) for _, outputs in evaluated_blocks(model, table, device)])
+    own = own_blocks(table, ranks)
+    found = torch.cat([model.in_target_units(outputs) for _, outputs in evaluated_blocks(model, own, device)])
+    return found if ranks is None else torch.cat(ranks.all_gather_rows(found, "outputs"))
 
 
-def table_loss(model: Model, table: PackedTable, loss: TargetLoss, device: str) -> float:
+def own_blocks(table: PackedTable, ranks: Ranks | None) -> PackedTable:
+    """The rows that this rank evaluates: whole blocks, so that all are computed as by one rank; there may be none."""
+    if ranks is None or ranks.num_ranks == 1:
+        return table
+    first, stop = part_of(-(-len(table) // BLOCK_ROWS), ranks.rank, ranks.num_ranks)
+    return PackedTable(table.words[first * BLOCK_ROWS : stop * BLOCK_ROWS], table.schema)
+
+
+def table_loss(model: Model, table: PackedTable, loss: TargetLoss, device: str, ranks: Ranks | None = None) -> float:
     """The loss over a whole table, in evaluation mode; of regression targets in standard deviations, as in training.
 
-    It is computed on `device` by blocks of `BLOCK_ROWS` rows, wherever the table lies, and added up in float64.
+    It is computed on `device` by blocks of `BLOCK_ROWS` rows, wherever the table lies, and added up in float64. ranks:
+    each computes some of the blocks.
     """
     parts = [
         loss.sums(outputs, model.standardised(batch.targets), batch.weight)
-        for batch, outputs in evaluated_blocks(model, table, device)
+        for batch, outputs in evaluated_blocks(model, own_blocks(table, ranks), device)
     ]
-    totals, counts = (torch.stack(part).sum(0) for part in zip(*parts, strict=True))
+    totals, counts = (torch.stack(part) for part in zip(*parts, strict=True))  # a row a block
+    if ranks is not None:  # a rank without a block has an empty one, which adds nothing
+        totals, counts = (torch.cat(ranks.all_gather_rows(part, "valid loss")) for part in (totals, counts))
+    totals, counts = totals.sum(0), counts.sum(0)
     if table.schema.has_weight:  # as of a batch: rows that all weigh nothing have the loss 0
         counts = counts.clamp(min=torch.finfo(torch.float32).tiny)
     return float((totals / counts).sum())

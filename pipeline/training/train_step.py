@@ -32,6 +32,7 @@ from gigabatch.models.optimizers.non_finite import mark_non_finite
 from gigabatch.models.optimizers.precision import Precision, full_reductions
 from gigabatch.models.optimizers.registry import set_lr_and_momentum
 from gigabatch.models.optimizers.schedule import Schedule
+from gigabatch.models.parallel.data_parallel import DataParallel
 from gigabatch.pipeline.training.checkpoint import TrainingError
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class TrainStep:
     average: is updated after every step.
     compiled: forward pass and loss through torch.compile, whose time the first call logs.
     negatives: drawn for the rows of every batch, which are positives then.
+    parallel: the ranks that share each batch; a call gets this one's rows, and returns the loss of the whole batch.
     """
 
     def __init__(
@@ -63,7 +65,9 @@ class TrainStep:
         average: WeightAverage | None = None,
         compiled: bool = False,
         negatives: ImplicitBatches | None = None,
+        parallel: DataParallel | None = None,
     ) -> None:
+        self.parallel = parallel
         self.model, self.loss, self.optimizer, self.precision = model, loss, optimizer, precision
         self.accumulate_steps = accumulate_steps
         self.max_grad_norm = max_grad_norm
@@ -115,13 +119,18 @@ class TrainStep:
         if self.negatives is not None:
             batch = self.negatives(batch)
         together = 1 if self.negatives is None else self.negatives.copies
-        for piece, share in pieces(batch, self.accumulate_steps, together):
-            loss = self._loss_of(piece)
-            if share is not None:
-                loss = loss * share
-            (loss if self.loss_scale is None else self.loss_scale(loss)).backward()
-            total = loss.detach() if total is None else total + loss.detach()
+        with contextlib.nullcontext() if self.parallel is None else self.parallel.part(together):
+            for piece, share in pieces(batch, self.accumulate_steps, together):
+                if self.parallel is not None:
+                    share = self.parallel.share(piece.weight)
+                loss = self._loss_of(piece)
+                if share is not None:
+                    loss = loss * share
+                (loss if self.loss_scale is None else self.loss_scale(loss)).backward()
+                total = loss.detach() if total is None else total + loss.detach()
         assert total is not None, "a batch has a piece"
+        if self.parallel is not None:
+            total = self.parallel.sum_gradients(total)
         if self.loss_scale is not None:
             self.loss_scale.unscale(self.optimizer)
         skipped = mark_non_finite(self.optimizer, total)
@@ -315,10 +324,11 @@ def use_cuda_graph(
     schedule: Schedule,
     obstacle: str | None = None,
     kernels: str = "compiled",
+    num_ranks: int = 1,
 ) -> bool:
     """Whether to capture steps; `setting` is auto, on or off. Where auto does not on a GPU, the log says why.
 
-    obstacle: of the model, its `capture_obstacle`. kernels: the setting `train.kernels`.
+    obstacle: of the model, its `capture_obstacle`. kernels: the setting `train.kernels`. num_ranks: that share batches.
 
     Raises:
         TrainingError: where `on` cannot be.
@@ -330,6 +340,8 @@ def use_cuda_graph(
         reason = f"it needs a CUDA device and this run is on {device}"
     elif kernels == "reference":
         reason = "plain torch waits for the device where it sums gradients of equal ids (train.kernels=reference)"
+    elif num_ranks > 1:
+        reason = "several ranks tell each other in every step how many rows they send, which their hosts read"
     elif obstacle is not None:
         reason = f"of the model: {obstacle}"
     elif any("capturable" in group for group in optimizer.param_groups) and _moves_momentum(schedule):

@@ -8,14 +8,20 @@ import triton.language as tl
 from torch import Tensor
 
 from gigabatch.models.kernels import FLOATS
-from gigabatch.models.kernels.dropout.reference import threshold
+from gigabatch.models.kernels.dropout.reference import WORD, threshold
 
 TILE = 2048  # elements: 16 a thread
 
 
 @torch.no_grad()
 def dropout(
-    values: Tensor, out: Tensor, seed: Tensor, rate: float, scale: Tensor | None = None, shift: Tensor | None = None
+    values: Tensor,
+    out: Tensor,
+    seed: Tensor,
+    rate: float,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+    start: int = 0,
 ) -> None:
     """As the reference."""
     num_rows, num_columns = values.shape
@@ -34,6 +40,7 @@ def dropout(
             out.stride(0),
             seed,
             threshold(rate),
+            int32_of(start),
             1 / (1 - rate),
             scale,
             shift,
@@ -46,6 +53,11 @@ def dropout(
         )
 
 
+def int32_of(start: int) -> int:
+    """The int32 with the lower 32 bits of a number, which kernels take as uint32: always of one type."""
+    return (start + WORD // 2) % WORD - WORD // 2
+
+
 @triton.jit
 def _mixed(value):
     """The 32 bits of a number mixed."""
@@ -55,16 +67,19 @@ def _mixed(value):
 
 
 @triton.jit
-def keeps(row, n, num_columns, seed, least):
-    """1 where the mask keeps element (row, n) of [B, num_columns], else 0, as float32: [BLOCK_B, BLOCK_N]."""
+def keeps(row, n, num_columns, seed, least, start):
+    """1 where the mask keeps element (row, n) of [B, num_columns], else 0, as float32: [BLOCK_B, BLOCK_N].
+
+    start: number of the first element, an int32 with the bits of the uint32."""
     first = tl.load(seed).to(tl.uint32)
     second = tl.load(seed + 1).to(tl.uint32)
     counter = (row.to(tl.uint32)[:, None] * num_columns + n.to(tl.uint32)[None, :]).to(tl.uint32)  # modulo 2^32
+    counter = (counter + start.to(tl.uint32)).to(tl.uint32)
     hashes = _mixed(_mixed(counter ^ first) ^ second)
     return ((hashes >> 1).to(tl.int32) >= least).to(tl.float32)
 
 
-@triton.jit(do_not_specialize=["num_rows", "least"])
+@triton.jit(do_not_specialize=["num_rows", "least", "start"])
 def _dropout(
     values,
     stride,
@@ -72,6 +87,7 @@ def _dropout(
     out_stride,
     seed,
     least,
+    start,
     factor,
     scale,
     shift,
@@ -90,5 +106,5 @@ def _dropout(
     if MOVES:
         value = value * tl.load(scale + n, mask=wanted, other=0.0)[None, :]
         value += tl.load(shift + n, mask=wanted, other=0.0)[None, :]
-    value *= factor * keeps(row, n, num_columns, seed, least)
+    value *= factor * keeps(row, n, num_columns, seed, least, start)
     tl.store(out + row[:, None] * out_stride + n[None, :], value.to(stored.dtype), mask=tile)

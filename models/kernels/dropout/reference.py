@@ -29,9 +29,10 @@ def threshold(rate: float) -> int:
     return min(round(rate * WORD / 2), WORD // 2 - 1)
 
 
-def kept(seed: Tensor, rate: float, num_rows: int, num_columns: int) -> Tensor:
-    """Which elements of [num_rows, num_columns] stay, bool. seed: [2] int64, as `draw_seeds` gives it."""
-    counters = torch.arange(num_rows * num_columns, device=seed.device).view(num_rows, num_columns)
+def kept(seed: Tensor, rate: float, num_rows: int, num_columns: int, start: int = 0) -> Tensor:
+    """Which elements of [num_rows, num_columns] stay, bool. seed: [2] int64, as `draw_seeds` gives it. start: number of
+    the first element, where they are a part of more rows."""
+    counters = start % WORD + torch.arange(num_rows * num_columns, device=seed.device).view(num_rows, num_columns)
     hashes = _mixed(_mixed((counters ^ seed[0]) % WORD) ^ seed[1])
     return hashes // 2 >= threshold(rate)
 
@@ -45,14 +46,21 @@ def _mixed(values: Tensor) -> Tensor:
 
 @torch.no_grad()
 def dropout(
-    values: Tensor, out: Tensor, seed: Tensor, rate: float, scale: Tensor | None = None, shift: Tensor | None = None
+    values: Tensor,
+    out: Tensor,
+    seed: Tensor,
+    rate: float,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+    start: int = 0,
 ) -> None:
     """out <- (values scale + shift) / (1 - rate) where the mask keeps it, else 0; a dropped NaN stays one.
 
     values, out: [B, N], of a type in `FLOATS`, unit stride along a row; they may be the same tensor. seed: [2] int64.
-    scale, shift: [N] float32; without them 1 and 0. Computed in float32 and rounded once.
+    scale, shift: [N] float32; without them 1 and 0. start: number of the first element, from which the others follow.
+    Computed in float32 and rounded once.
     """
     if scale is not None and shift is not None:
         values = torch.addcmul(shift, scale, values.to(scale.dtype))
-    stays = kept(seed, rate, *values.shape)
+    stays = kept(seed, rate, *values.shape, start)
     out.copy_(values * (stays / (1 - rate)).to(values.dtype if values.dtype == torch.float64 else torch.float32))

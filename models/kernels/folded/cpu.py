@@ -40,10 +40,10 @@ def relu_moments(values: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Te
 
 
 @torch.no_grad()
-def dropped_sums(gradient: Tensor, hidden: Tensor, seed: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+def dropped_sums(gradient: Tensor, hidden: Tensor, seed: Tensor, rate: float, start: int = 0) -> tuple[Tensor, Tensor]:
     """As the reference."""
     partial = np.empty((-(-len(gradient) // BLOCK_ROWS), 2, gradient.shape[1]), np.float32)
-    _dropped(numbers(gradient), numbers(hidden), *mask_of(seed, rate), partial)
+    _dropped(numbers(gradient), numbers(hidden), *mask_of(seed, rate, start), partial)
     sums = torch.from_numpy(partial.sum(axis=0, dtype=np.float64)) / (1 - rate)
     return sums[0], sums[1]
 
@@ -57,6 +57,7 @@ def norm_relu_backward(
     scale: Tensor | None = None,
     seed: Tensor | None = None,
     rate: float = 0.0,
+    start: int = 0,
 ) -> Tensor:
     """As the reference."""
     partial = np.empty((-(-len(gradient) // BLOCK_ROWS), gradient.shape[1]), np.float32)
@@ -64,7 +65,7 @@ def norm_relu_backward(
     if scale is None or seed is None:
         _backward(*arrays, partial)
     else:
-        _dropped_backward(*arrays, (scale / (1 - rate)).numpy(), *mask_of(seed, rate), partial)
+        _dropped_backward(*arrays, (scale / (1 - rate)).numpy(), *mask_of(seed, rate, start), partial)
     return torch.from_numpy(partial.sum(axis=0, dtype=np.float64))
 
 
@@ -130,14 +131,14 @@ def _backward(gradient, hidden, slope, offset, partial):
 
 
 @njit(parallel=True)
-def _dropped(gradient, hidden, first, second, least, partial):
+def _dropped(gradient, hidden, first, second, least, start, partial):
     for block in numba.prange(partial.shape[0]):
         sums, products = partial[block, 0], partial[block, 1]
         sums[:] = 0
         products[:] = 0
         for row in range(block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, gradient.shape[0])):
             line, states = gradient[row], hidden[row]
-            begin = np.uint32(row * len(sums))
+            begin = np.uint32(np.uint32(row * len(sums)) + start)
             for i in range(len(sums)):
                 value = read(line[i]) * keeps(np.uint32(begin + np.uint32(i)), first, second, least)
                 sums[i] += value
@@ -145,13 +146,13 @@ def _dropped(gradient, hidden, first, second, least, partial):
 
 
 @njit(parallel=True)
-def _dropped_backward(gradient, hidden, slope, offset, scale, first, second, least, partial):
+def _dropped_backward(gradient, hidden, slope, offset, scale, first, second, least, start, partial):
     for block in numba.prange(partial.shape[0]):
         sums = partial[block]
         sums[:] = 0
         for row in range(block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, gradient.shape[0])):
             line, states = gradient[row], hidden[row]
-            begin = np.uint32(row * len(sums))
+            begin = np.uint32(np.uint32(row * len(sums)) + start)
             for i in range(len(sums)):
                 state = read(states[i])
                 value = read(line[i]) * (scale[i] * keeps(np.uint32(begin + np.uint32(i)), first, second, least))

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gigabatch.models.kernels import FLOATS
-from gigabatch.models.kernels.dropout.cuda import keeps
+from gigabatch.models.kernels.dropout.cuda import int32_of, keeps
 from gigabatch.models.kernels.dropout.reference import threshold
 
 PROGRAMS = 132 * 8  # of 8 warps: an H200's SMs, four times the two that its registers hold at once
@@ -37,10 +37,10 @@ def relu_moments(values: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Te
 
 
 @torch.no_grad()
-def dropped_sums(gradient: Tensor, hidden: Tensor, seed: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+def dropped_sums(gradient: Tensor, hidden: Tensor, seed: Tensor, rate: float, start: int = 0) -> tuple[Tensor, Tensor]:
     """As the reference."""
     assert hidden.shape == gradient.shape, (hidden.shape, gradient.shape)
-    sums = _run(gradient, hidden, None, None, "dropped", seed=seed, rate=rate) / (1 - rate)
+    sums = _run(gradient, hidden, None, None, "dropped", seed=seed, rate=rate, start=start) / (1 - rate)
     return sums[0], sums[1]
 
 
@@ -53,12 +53,13 @@ def norm_relu_backward(
     scale: Tensor | None = None,
     seed: Tensor | None = None,
     rate: float = 0.0,
+    start: int = 0,
 ) -> Tensor:
     """As the reference."""
     assert hidden.shape == gradient.shape, (hidden.shape, gradient.shape)
     if scale is not None:
         scale = scale / (1 - rate)
-    return _run(gradient, hidden, slope, offset, "backward", scale, seed, rate)[0]
+    return _run(gradient, hidden, slope, offset, "backward", scale, seed, rate, start)[0]
 
 
 def _run(
@@ -70,6 +71,7 @@ def _run(
     scale: Tensor | None = None,
     seed: Tensor | None = None,
     rate: float = 0.0,
+    start: int = 0,
 ) -> Tensor:
     """Column sums, and sums of squares (of products for `dropped`) but for `backward`: [1 or 2, N] float64."""
     num_rows, num_columns = values.shape
@@ -95,6 +97,7 @@ def _run(
             scale,
             seed,
             threshold(rate),
+            int32_of(start),
             partial,
             num_rows,
             num_columns,
@@ -108,7 +111,7 @@ def _run(
     return partial.sum(0)  # a few hundred float64 a column
 
 
-@triton.jit(do_not_specialize=["num_rows", "least"])
+@triton.jit(do_not_specialize=["num_rows", "least", "start"])
 def _pass(
     values,
     stride,
@@ -119,6 +122,7 @@ def _pass(
     scale,
     seed,
     least,
+    start,
     partial,
     num_rows,
     num_columns,
@@ -147,7 +151,7 @@ def _pass(
         stored = tl.load(place, mask=tile, other=0.0)
         value = stored.to(tl.float32)
         if DROPS:
-            value *= keeps(row, n, num_columns, seed, least)
+            value *= keeps(row, n, num_columns, seed, least, start)
         if KIND == "backward" or KIND == "dropped":
             active = tl.load(hidden + row[:, None] * hidden_stride + n[None, :], mask=tile, other=0.0).to(tl.float32)
         if KIND == "backward" or KIND == "relu":

@@ -31,12 +31,12 @@ def relu_moments(values: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Te
 
 
 @torch.no_grad()
-def dropped_sums(gradient: Tensor, hidden: Tensor, seed: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+def dropped_sums(gradient: Tensor, hidden: Tensor, seed: Tensor, rate: float, start: int = 0) -> tuple[Tensor, Tensor]:
     """Column sums, each [N] float64, of what dropout leaves of the gradient, and of that times hidden.
 
-    gradient, hidden: [B, N]. seed: [2] int64. What stays is divided by 1 - rate.
+    gradient, hidden: [B, N]. seed: [2] int64. start: number of the first element. What stays is divided by 1 - rate.
     """
-    left = gradient.double() * (kept(seed, rate, *gradient.shape) / (1 - rate))
+    left = gradient.double() * (kept(seed, rate, *gradient.shape, start) / (1 - rate))
     return left.sum(0), (left * hidden.double()).sum(0)
 
 
@@ -49,16 +49,17 @@ def norm_relu_backward(
     scale: Tensor | None = None,
     seed: Tensor | None = None,
     rate: float = 0.0,
+    start: int = 0,
 ) -> Tensor:
     """gradient <- gradient + slope hidden + offset where hidden > 0, else 0; in place. Returns its column sums.
 
-    gradient, hidden: [B, N]. slope, offset: [N] float32. With scale [N] float32, seed [2] int64 and rate the gradient
-    goes through dropout and that scale first. Computed in float32 and rounded once; the sums [N] float64 are of the
-    rounded values.
+    gradient, hidden: [B, N]. slope, offset: [N] float32. With scale [N] float32, seed [2] int64, rate and
+    start (number of the first element) the gradient goes through dropout and that scale first. Computed in float32 and
+    rounded once; the sums [N] float64 are of the rounded values.
     """
     moved = gradient
     if scale is not None and seed is not None:
-        moved = gradient * (scale * (kept(seed, rate, *gradient.shape) / (1 - rate)).to(scale.dtype))
+        moved = gradient * (scale * (kept(seed, rate, *gradient.shape, start) / (1 - rate)).to(scale.dtype))
     moved = torch.addcmul(offset, slope, hidden.to(slope.dtype)).add_(moved)
     gradient.copy_(moved.masked_fill_(hidden <= 0, 0))
     return gradient.double().sum(0)

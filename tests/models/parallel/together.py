@@ -19,9 +19,8 @@ from gigabatch.models.parallel.ranks import Ranks
 
 TIMEOUT_S = 300
 PRELOADED = [
-    "numba", "pytest", "torch", "torch.distributed", "gigabatch.models.shelf", "gigabatch.models.tabular.tabular",
-    "gigabatch.pipeline.training.train",
-    "torch._dynamo",  # which torch imports when the first optimizer is made, for seconds
+    "numba", "pytest", "torch", "torch._dynamo", "torch.distributed", "gigabatch.models.shelf",
+    "gigabatch.models.tabular.tabular", "gigabatch.pipeline.training.train",
 ]  # fmt: skip
 
 

@@ -1,0 +1,85 @@
+"""Batch norm over the whole batch, where several ranks share it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from gigabatch.models.errors import require
+from gigabatch.models.whole_batch import WholeBatch, whole_batch
+
+
+class BatchNorm1d(nn.BatchNorm1d):
+    """`torch.nn.BatchNorm1d`, which takes the moments of the whole batch where several ranks train on parts of it.
+
+    There sums and squares go over all ranks in float64, forward and backward: one small all-reduce each. (torch's
+    SyncBatchNorm does so on GPUs alone.) Everywhere else it is torch's own, to the bit.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch.models.layers.batch_norm import BatchNorm1d
+    >>> norm = BatchNorm1d(2)
+    >>> norm(torch.tensor([[1.0, 5.0], [3.0, 5.0]])).detach().round().tolist()
+    [[-1.0, 0.0], [1.0, 0.0]]
+    """
+
+    def forward(self, values: Tensor) -> Tensor:
+        """[B, N] -> [B, N] of the same type."""
+        batch = None if torch.compiler.is_compiling() else whole_batch()
+        if batch is None or not self.training:
+            return super().forward(values)
+        require(values.dim() == 2, f"batch norm over several ranks takes [rows, columns], not {list(values.shape)}.")
+        return cast(Tensor, _WholeBatchNorm.apply(values, self.weight, self.bias, self, batch))
+
+
+def advance_running(norm: nn.BatchNorm1d, mean: Tensor, variance: Tensor) -> None:
+    """The running statistics go on as torch's batch norm moves them; variance [N] is the unbiased one."""
+    if not norm.track_running_stats:
+        return
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    assert norm.num_batches_tracked is not None
+    assert norm.momentum is not None, "a cumulative average would need the number of batches on the host"
+    norm.num_batches_tracked.add_(1)
+    norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), norm.momentum)
+    norm.running_var.lerp_(variance.to(norm.running_var.dtype), norm.momentum)
+
+
+class _WholeBatchNorm(torch.autograd.Function):
+    """With x^ = (x - mean) / deviation over the n rows of all ranks, and sums over them:
+
+    dx = weight / deviation (dy - sum dy / n - x^ sum(dy x^) / n)        dweight, dbias: this rank's part of the sums
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, values: Tensor, weight: Tensor | None, bias: Tensor | None, norm: BatchNorm1d, batch: WholeBatch
+    ) -> Tensor:
+        exact = values.double()
+        sums, squares = batch.sums([exact.sum(0), exact.square().sum(0)], "batch norm")
+        count = batch.num_rows
+        require(count > 1, f"batch norm: more than one row is needed in training, the batch has {count}.")
+        mean = sums / count
+        variance = (squares / count - mean.square()).clamp_(min=0)
+        advance_running(norm, mean, variance * (count / (count - 1)))
+        inverse = (variance + norm.eps).rsqrt()
+        normed = ((exact - mean) * inverse).to(torch.promote_types(values.dtype, torch.float32))
+        ctx.save_for_backward(normed, inverse, weight)
+        ctx.batch, ctx.has_bias = batch, bias is not None
+        out = normed if weight is None else normed * weight
+        return (out if bias is None else out + bias).to(values.dtype)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        normed, inverse, weight = ctx.saved_tensors
+        exact = gradient.double()
+        own = exact.sum(0), (exact * normed).sum(0)
+        sums, products = (part / ctx.batch.num_rows for part in ctx.batch.sums(own, "batch norm"))
+        scale = inverse if weight is None else inverse * weight
+        moved = (scale * (exact - sums - normed * products)).to(gradient.dtype)
+        grad_bias, grad_weight = (None if weight is None else part.to(weight.dtype) for part in own)
+        return moved, grad_weight, grad_bias if ctx.has_bias else None, None, None

@@ -1,0 +1,296 @@
+"""Data parallel training: each rank works on a part of a batch's rows, and all move their copies of the model alike.
+
+What a step sends, beside the moments of batch norm (`models/layers/batch_norm.py`):
+
+    loss and counts   one all-gather of a few numbers: each rank's part of the loss, and how many rows of each table it
+                      has gradients of. The host reads the counts, since messages of uneven size need them.
+    gradients         one all-reduce of the dense gradients laid end to end
+    row gradients     one all-gather of (ids, gradients) of all tables, in which each rank has summed equal ids
+
+Every rank adds up the same numbers in the same order, so all copies stay equal to the bit, and whatever is decided from
+losses and gradients (skipped steps, clipping) is decided alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from gigabatch.models.errors import ModelError
+from gigabatch.models.layers.batch_norm import BatchNorm1d
+from gigabatch.models.layers.dropout import Dropout
+from gigabatch.models.layers.embeddings import EmbeddingTables, RowGradient
+from gigabatch.models.model import Model
+from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer
+from gigabatch.models.parallel.ranks import Ranks
+from gigabatch.models.whole_batch import using_ranks
+
+
+def part_of(num_rows: int, rank: int, num_ranks: int) -> tuple[int, int]:
+    """[start, stop): the rows of a batch that a rank works on; parts differ by at most one row."""
+    return num_rows * rank // num_ranks, num_rows * (rank + 1) // num_ranks
+
+
+class DataParallel:
+    """The whole batch of a step whose rows several ranks share.
+
+    Parameters
+    ----------
+    ranks : Ranks
+        Those that train together.
+    optimizer : Optimizer or Optimizers
+        Of `build_optimizer`; its gradients are summed.
+    num_rows : int
+        Of a batch, on all ranks together.
+    reduce : function of a Tensor or None, default None
+        What makes a rank's dense gradients end to end [P] float32 the sum over ranks: an all-reduce, or a compressed
+        one. It must give all ranks the same bits.
+
+    Raises
+    ------
+    ModelError
+        Where a rank would have no row.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch.models.optimizers.registry import build_optimizer
+    >>> from gigabatch.models.parallel.data_parallel import DataParallel
+    >>> from gigabatch.models.parallel.ranks import Ranks
+    >>> model = torch.nn.Linear(2, 1)
+    >>> parallel = DataParallel(Ranks(), build_optimizer(model, "adamw", lr=0.1), num_rows=4)
+    >>> with parallel.part():
+    ...     loss = model(torch.ones(4, 2)).mean() * parallel.share(None)
+    >>> loss.backward()
+    >>> parallel.sum_gradients(loss.detach()).item() == loss.item()
+    True
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        optimizer: Any,
+        num_rows: int,
+        reduce: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        if num_rows < ranks.num_ranks:
+            raise ModelError(
+                f"train.batch_size: a batch of {num_rows} rows leaves some of {ranks.num_ranks} ranks without one. "
+                "Take a larger batch or fewer ranks."
+            )
+        self.ranks, self.num_rows = ranks, num_rows
+        self.first_row, stop = part_of(num_rows, ranks.rank, ranks.num_ranks)
+        self.own_rows = stop - self.first_row
+        self.reduce = partial(ranks.all_reduce, name="gradients") if reduce is None else reduce
+        self._parts = optimizer.optimizers if isinstance(optimizer, Optimizers) else [optimizer]
+        self._layout: list[int] | None = None
+
+    def part(self, copies: int = 1) -> AbstractContextManager[None]:
+        """For a forward and backward pass of this rank's rows; copies: rows that each of them has become."""
+        return using_ranks(self.ranks, *(copies * rows for rows in (self.num_rows, self.first_row, self.own_rows)))
+
+    def share(self, weight: Tensor | None) -> Tensor | float:
+        """The share of this rank's rows in the mean over the batch, or that of their weights [B]."""
+        if weight is None:
+            return self.own_rows / self.num_rows
+        own = weight.sum()
+        total = self.ranks.all_reduce(own.clone(), "weights")
+        return own / total.clamp(min=torch.finfo(total.dtype).tiny)
+
+    @torch.no_grad()
+    def sum_gradients(self, loss: Tensor) -> Tensor:
+        """Make the gradients that a backward pass of this rank has left those of the whole batch.
+
+        Parameters
+        ----------
+        loss : Tensor
+            [] this rank's part of the batch's loss.
+
+        Returns
+        -------
+        Tensor
+            [] float32: the batch's.
+        """
+        if self.ranks.num_ranks == 1:
+            return loss
+        total = self._sum_rows(loss)
+        dense = [
+            parameter.grad
+            for part in self._parts
+            if not isinstance(part, RowOptimizer)
+            for group in part.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        ]
+        self._require_one_layout(dense)
+        if dense:
+            flat = self.reduce(torch.cat([gradient.reshape(-1) for gradient in dense]))
+            for gradient, summed in zip(dense, flat.split([gradient.numel() for gradient in dense]), strict=True):
+                gradient.copy_(summed.view(gradient.shape))
+        return total
+
+    def _require_one_layout(self, dense: list[Tensor]) -> None:
+        """At the first step: all ranks have gradients of the same parameters, or they would add up unlike ones."""
+        layout = [gradient.numel() for gradient in dense]
+        if self._layout is None:
+            self._layout = layout
+            if any(other != layout for other in self.ranks.gather(layout, "layout")):
+                raise ModelError("several ranks: they have gradients of other parameters, which cannot be summed.")
+        if layout != self._layout:
+            raise ModelError("several ranks: the parameters that have gradients changed between steps.")
+
+    def _sum_rows(self, loss: Tensor) -> Tensor:
+        tables = [
+            _Table(module, place, table, part.param_groups[0]["clip_ratio"] is not None)
+            for part in self._parts
+            if isinstance(part, RowOptimizer)
+            for module in part.modules
+            for place, table in enumerate(module.weights)
+            if table.requires_grad
+        ]
+        ids, gradients = _of_modules(tables)
+        starts = [0, *accumulate(len(table.weight) for table in tables)]
+        keys = [_clamped(own, table) + start for own, table, start in zip(ids, tables, starts, strict=False)]
+        device, counts = loss.device, torch.zeros(0, dtype=torch.float64, device=loss.device)
+        if tables:
+            unique, inverse, occurrences = torch.unique(torch.cat(keys), return_inverse=True, return_counts=True)
+            bounds = torch.searchsorted(unique, torch.tensor(starts, device=device))
+            counts = bounds.diff().double()
+        rows = torch.tensor([float(len(own)) for own in ids], dtype=torch.float64, device=device)
+        told = torch.stack(self.ranks.all_gather(torch.cat([counts, rows, loss.double()[None]]), "loss and counts"))
+        total = told[:, -1].sum().float()
+        if not tables:
+            return total
+        numbers = told[:, :-1].long().tolist()  # the one read of the host: messages of uneven size need it
+        num_distinct = [row[: len(tables)] for row in numbers]
+        num_rows = [sum(row[len(tables) + place] for row in numbers) for place in range(len(tables))]
+
+        own_counts, message = num_distinct[self.ranks.rank], []
+        places = inverse.split([len(own) for own in ids])
+        distinct, times = unique.split(own_counts), occurrences.split(own_counts)
+        for index, table in enumerate(tables):
+            parts = [(distinct[index] - starts[index]).int()]
+            if table.counted:
+                parts.append(times[index].int())
+            summed = gradients[index].new_zeros(own_counts[index], table.weight.shape[1], dtype=torch.float32)
+            summed.index_add_(0, places[index] - (sum(own_counts[:index])), gradients[index].float())
+            message += [*parts, summed.view(torch.int32).reshape(-1)]
+        sizes = [sum(n * table.words for n, table in zip(row, tables, strict=True)) for row in num_distinct]
+        sent = [list(part.split(_sizes(tables, row))) for part, row in zip(
+            self.ranks.all_gather_counted(torch.cat(message), sizes, "row gradients"), num_distinct, strict=True
+        )]  # fmt: skip
+        self._lay_out(tables, sent, num_rows)
+        trained = {table.module for table in tables}
+        for part in self._parts:  # gradients of frozen tables, which nobody asks for, are those of this rank alone
+            for module in part.modules if isinstance(part, RowOptimizer) else ():
+                if module not in trained:
+                    module.forget_gradients()
+        return total
+
+    def _lay_out(self, tables: list[_Table], sent: list[list[Tensor]], num_rows: list[int]) -> None:
+        """Leave what came from all ranks where `RowOptimizer` looks for it: a gradient [M, W] and ids [M, C].
+
+        Each table has its own number of rows; those that are missing up to M are a row of the table once more with a
+        gradient of 0, which changes no sum. Where occurrences count (CowClip), there are as many as the row had.
+        """
+        found: dict[EmbeddingTables, list[tuple[int, Tensor, Tensor]]] = {}
+        for index, table in enumerate(tables):
+            pieces = [part[3 * index : 3 * index + 3] for part in sent]
+            ids = torch.cat([piece[0] for piece in pieces])
+            gradient = torch.cat([piece[2] for piece in pieces]).view(torch.float32).view(len(ids), -1)
+            if table.counted and len(ids):
+                more = torch.cat([piece[1] for piece in pieces]) - 1
+                again = torch.repeat_interleave(ids, more, output_size=num_rows[index] - len(ids))
+                ids = torch.cat([ids, again])
+            found.setdefault(table.module, []).append((table.place, ids, gradient))
+        for module, parts in found.items():
+            module.forget_gradients()
+            most = max(len(ids) for _, ids, _ in parts)
+            if not most:
+                continue
+            widths = [weight.shape[1] for weight in module.weights]
+            firsts = [0, *accumulate(widths)]
+            like, pool = parts[0][2], module.buffers_of_step
+            gradient = pool.take((most, firsts[-1]), torch.float32, like.device).zero_()
+            all_ids = torch.zeros(most, len(widths), dtype=torch.int32, device=like.device)
+            for place, ids, rows in parts:
+                all_ids[: len(ids), place] = ids
+                all_ids[len(ids) :, place] = ids[0]
+                gradient[: len(rows), firsts[place] : firsts[place + 1]] = rows
+            module.row_gradients.append(RowGradient(all_ids, gradient, pool))
+
+
+class _Table(NamedTuple):
+    """A table of `module` at `place`; counted: whether its rule asks how often a row occurred."""
+
+    module: EmbeddingTables
+    place: int
+    weight: Tensor
+    counted: bool
+
+    @property
+    def words(self) -> int:
+        """4-byte words of a row in a message: its id, its count where it counts, its gradient."""
+        return 1 + self.counted + self.weight.shape[1]
+
+
+def _sizes(tables: list[_Table], counts: list[int]) -> list[int]:
+    """Words of ids, counts and gradients of each table, one after the other."""
+    return [
+        n * size for table, n in zip(tables, counts, strict=True) for size in (1, table.counted, table.weight.shape[1])
+    ]
+
+
+def _of_modules(tables: list[_Table]) -> tuple[list[Tensor], list[Tensor]]:
+    """Of each table the ids [n] that were looked up, and their gradients [n, D]."""
+    ids, gradients = [], []
+    for module, place, weight, _ in tables:
+        first = sum(other.shape[1] for other in module.weights[:place])
+        columns = slice(first, first + weight.shape[1])
+        parts = module.row_gradients
+        none = weight.new_empty(0, dtype=torch.int32)
+        ids.append(torch.cat([part.ids[:, place] for part in parts]) if parts else none)
+        gradients.append(torch.cat([part.gradient[:, columns] for part in parts]) if parts else weight[:0])
+    return ids, gradients
+
+
+def _clamped(ids: Tensor, table: _Table) -> Tensor:
+    """As int64, inside the table: one that is not, which a GPU answers with NaN, must not pass for another table's."""
+    return ids.long().clamp(0, len(table.weight) - 1)
+
+
+def require_shareable(model: nn.Module) -> None:
+    """Raise `ModelError` where a model would not learn on parts of a batch what it learns on all of it."""
+    if isinstance(model, Model) and model.compares_rows:
+        raise ModelError(
+            f"{type(model).__name__}: its loss compares rows of a batch, of which each rank sees a part. Train it on "
+            "one rank, or choose a loss of single rows (model.loss=bce of two_tower)."
+        )
+    for name, module in model.named_modules():
+        kinds = nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd
+        if isinstance(module, kinds) and not isinstance(module, (BatchNorm1d, Dropout)):
+            raise ModelError(
+                f"{type(model).__name__}: {name} is torch's own {type(module).__name__}, which knows nothing of other "
+                "ranks. Use gigabatch.models.layers.batch_norm.BatchNorm1d or gigabatch.models.layers.dropout.Dropout."
+            )
+
+
+@torch.no_grad()
+def require_equal(model: nn.Module, ranks: Ranks) -> None:
+    """Raise `ModelError` unless all ranks hold the same weights and buffers, bit for bit (by a sum of their words)."""
+    if ranks.num_ranks == 1:
+        return
+    tensors = [tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.dtype == torch.float32]
+    sums = torch.stack([tensor.reshape(-1).view(torch.int32).sum(dtype=torch.int64) for tensor in tensors])
+    found = torch.stack(ranks.all_gather(sums, "check"))
+    if not bool((found == found[0]).all()):
+        raise ModelError(
+            "several ranks: their weights are no longer equal. They must run on processors of one kind with the same "
+            "number of threads; go on from the last checkpoint."
+        )

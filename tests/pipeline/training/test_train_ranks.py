@@ -1,0 +1,207 @@
+"""Training on several ranks against the same training on one: curves, weights, steps that are skipped, checkpoints."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from gigabatch.features.schema import IdColumn, Target, TensorSchema
+from gigabatch.loaders.negatives.draws import UniformNegatives
+from gigabatch.loaders.negatives.implicit import ImplicitBatches, apart_from
+from gigabatch.loaders.tables.entity_rows import EntityRows
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.inputs import EntityColumns, ModelInputs
+from gigabatch.models.losses import TargetLoss
+from gigabatch.models.parallel.ranks import Ranks
+from gigabatch.models.shelf import model_class
+from gigabatch.pipeline.config.config import TrainSettings
+from gigabatch.pipeline.training.train import train_model
+from tests.models.parallel.together import together
+
+NUM_IDS = (7, 40)
+ROWS, VALID, BATCH = 250, 150, 50  # 5 steps an epoch; 3 ranks have 16, 17 and 17 rows
+# How far curves and weights of several ranks may be from those of one: sums in float32 in another order, over 10 steps.
+CURVE, WEIGHTS = {"rtol": 2e-5, "atol": 2e-5}, {"rtol": 2e-3, "atol": 2e-4}
+
+
+def table(rows: int, seed: int, weighted: bool = False) -> PackedTable:
+    random = torch.Generator().manual_seed(seed)
+    ids = [torch.randint(size, (rows,), generator=random, dtype=torch.int32) for size in NUM_IDS]
+    floats = list(torch.randn(3, rows, generator=random))
+    label = (2 * floats[0] + ids[0] % 3 + torch.randn(rows, generator=random) > 1).float()
+    schema = TensorSchema(
+        tuple(IdColumn(f"id{i}", n) for i, n in enumerate(NUM_IDS)),
+        ("a", "b", "c"),
+        (Target("label", "binary"),),
+        has_weight=weighted,
+    )
+    weight = torch.rand(rows, generator=random) * (torch.arange(rows) % 5 > 0) if weighted else None
+    return PackedTable.from_columns(schema, ids, floats, [label], weight)
+
+
+def inputs() -> ModelInputs:
+    user, item = EntityColumns(0, (0,), ()), EntityColumns(1, (1,), ())
+    return ModelInputs(NUM_IDS, 3, 1, user=user, item=item)
+
+
+def negatives_of(positives: PackedTable) -> ImplicitBatches:
+    items = range(3, NUM_IDS[1])
+    sampler = UniformNegatives(items, 2, seed=5, known=apart_from(None, items))
+    return ImplicitBatches(sampler, None, EntityRows.of(positives, 1, (1,)), items)
+
+
+def trained(ranks: Ranks, folder: Path, case: dict, steps: int | None = None):
+    """Curve, weights and counts of a training of this case in `folder`, on all ranks alike."""
+    os.fsync = lambda handle: None
+    torch.manual_seed(4)
+    kind, settings = case["model"]
+    model = model_class(kind)(inputs(), model_class(kind).Settings(**settings))
+    train, valid = table(ROWS, 1, case.get("weighted", False)), table(VALID, 2, case.get("weighted", False))
+    options = TrainSettings(
+        **{"epochs": 2, "batch_size": BATCH, "lr_max": 0.02, "checkpoint_every_steps": 3} | case.get("train", {})
+    )
+    if case.get("nan"):  # in one row, which is one rank's
+        train.words[57, len(NUM_IDS)] = torch.tensor([float("nan")]).view(torch.int32)
+    negatives = negatives_of(train) if case.get("negatives") else None
+    folder.mkdir(parents=True, exist_ok=True)
+
+    class Crash(Exception):
+        pass
+
+    def stop(step: int) -> None:
+        if step == steps:
+            raise Crash
+
+    try:
+        found = train_model(
+            model, train, valid, TargetLoss([("binary", 1)]), options, seed=3, device="cpu", folder=folder,
+            ranks=ranks, after_step=stop, negatives=negatives,
+        )  # fmt: skip
+    except Crash:
+        return None
+    return found.curve, dict(found.model.state_dict()), (found.steps, found.rows, found.skipped_steps)
+
+
+def without_bytes(curve):
+    return [{name: value for name, value in point.items() if name != "sent_bytes"} for point in curve]
+
+
+def require_alike(told, one) -> None:
+    """Every rank has the first one's bits; and the first is within the tolerance of one rank alone."""
+    for curve, weights, counts in told[1:]:
+        assert curve == told[0][0]
+        assert counts == told[0][2]
+        assert all(torch.equal(weights[name], value) for name, value in told[0][1].items())
+    assert told[0][2] == one[2]
+    assert len(told[0][0]) == len(one[0])
+    for found, expected in zip(without_bytes(told[0][0]), one[0], strict=True):
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            if isinstance(value, float):
+                torch.testing.assert_close(found[name], value, **CURVE)
+            else:
+                assert found[name] == value
+    for name, value in one[1].items():
+        torch.testing.assert_close(told[0][1][name], value, **WEIGHTS)
+
+
+TABULAR_LAMB = "tabular lamb"
+TABULAR = ("tabular", {"layers": [16, 8], "dropout": 0.2, "embedding_dropout": 0.1})
+CASES = {
+    TABULAR_LAMB: {"model": TABULAR},
+    "tabular weighted": {"model": TABULAR, "weighted": True},
+    "tabular adamw, dense tables": {"model": TABULAR, "train": {"optimizer": "adamw", "lr_max": 0.003}},
+    "deepfm cowclip": {
+        "model": ("deepfm", {"layers": [8], "dropout": 0.2}),
+        "train": {"optimizer": "cowclip", "lr_max": 0.003},
+    },
+    "dcn clipped, averaged": {
+        "model": ("dcn", {"layers": [8], "dropout": 0.2}),
+        "train": {"optimizer": "adamw", "lr_max": 0.003, "max_grad_norm": 0.1, "ema_decay": 0.9},
+    },
+    "dlrm": {"model": ("dlrm", {}), "train": {"max_grad_norm": None}},
+    "ncf with drawn negatives": {"model": ("ncf", {}), "negatives": True},
+    "a row that is not a number": {"model": TABULAR, "nan": True},
+}
+
+
+def all_trained(ranks: Ranks, folder: Path, names: list[str]):
+    return {name: trained(ranks, folder / name, CASES[name]) for name in names}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def runs(folder):
+    """What each rank of 1, 2 and 3 has found in every case: processes start once, and load compiled loops once."""
+    names = {1: [*CASES], 2: [*CASES][:1], 3: [*CASES], 4: [*CASES][:1]}
+    return {number: together(all_trained, number, folder, folder / str(number), some) for number, some in names.items()}
+
+
+@pytest.mark.parametrize(("name", "number"), [*((name, 3) for name in CASES), (TABULAR_LAMB, 2), (TABULAR_LAMB, 4)])
+def test_curve_and_weights_do_not_depend_on_the_number_of_ranks(name, number, runs, folder):
+    (one,) = (found[name] for found in runs[1])
+    told = [found[name] for found in runs[number]]
+    require_alike(told, one)
+    assert one[2][2] == (2 if CASES[name].get("nan") else 0)
+    files = [folder / str(count) / name / "metrics.jsonl" for count in (1, number)]
+    lines = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+    assert [line.keys() - {"sent_bytes"} for line in lines[1]] == [line.keys() for line in lines[0]]
+    assert lines[1] == told[0][0]
+
+
+def test_a_checkpoint_of_three_ranks_goes_on_on_two_and_on_one(runs, tmp_path):
+    case, (one,) = CASES[TABULAR_LAMB], [found[TABULAR_LAMB] for found in runs[1]]
+    assert together(trained, 3, tmp_path, tmp_path / "run", case, 7) == [None] * 3
+    saved = tmp_path / "run" / "checkpoint.pt"
+    assert saved.exists()
+    shutil.copytree(tmp_path / "run", tmp_path / "alone")
+    require_alike(together(trained, 2, tmp_path, tmp_path / "run", case), one)
+    require_alike(together(trained, 1, tmp_path, tmp_path / "alone", case), one)
+
+
+def test_bytes_of_an_epoch_are_those_of_the_formulas(runs):
+    curve, weights, _ = runs[3][0][TABULAR_LAMB]
+    sent = curve[-1]["sent_bytes"]
+    kind, settings = TABULAR
+    model = model_class(kind)(inputs(), model_class(kind).Settings(**settings))
+    dense = sum(value.numel() for name, value in model.named_parameters() if "tables" not in name)
+    steps, ranks = 5, 3
+    reduced = steps * 2 * (ranks - 1)  # of all ranks together, a byte of each rank
+    assert sent["all_reduce gradients"] == pytest.approx(reduced * 4 * dense, rel=1e-3)
+    norms = 2 * (3 + 16 + 8) + 2 * (16 + 8)  # float64: two sums of each column forward; backward not of the floats
+    assert sent["all_reduce batch norm"] == pytest.approx(reduced * 8 * norms, rel=1e-3)
+    assert sent["all_gather loss and counts"] == steps * ranks * (ranks - 1) * 8 * 5  # two tables, and the loss
+    width = sum(value.shape[1] for name, value in weights.items() if "tables" in name)
+    assert 0 < sent["all_gather row gradients"] <= steps * (ranks - 1) * 4 * BATCH * (2 + width)
+
+
+REFUSED = {
+    "accumulate_steps=2": ({"model": TABULAR, "train": {"accumulate_steps": 2}}, "Set it to 1"),
+    "compile=on": ({"model": TABULAR, "train": {"compile": "on"}}, "is for one rank"),
+    "two_tower": ({"model": ("two_tower", {"loss": "softmax"})}, "compares rows of a batch"),
+    "batch_size": ({"model": TABULAR, "train": {"batch_size": 2}}, "leaves some of 3 ranks without one"),
+}
+
+
+def refused(ranks: Ranks, folder: Path):
+    found = {}
+    for name, (case, _) in REFUSED.items():
+        try:
+            trained(ranks, folder / name, case)
+        except ValueError as error:
+            found[name] = str(error)
+    return found
+
+
+def test_what_ranks_cannot_do_alike_is_refused_on_all_of_them(tmp_path):
+    for found in together(refused, 3, tmp_path, tmp_path):
+        assert found.keys() == REFUSED.keys()
+        for name, (_, text) in REFUSED.items():
+            assert text in found[name]
