@@ -447,7 +447,7 @@ class ShardedTables:
             sizes = [min(max(number - begin, 0), step) for number in held]
             send = [sizes[ranks.rank], *[0] * (count - 1)]
             receive = sizes if ranks.is_first else [0] * count
-            mine = own.detach()[begin : begin + sizes[ranks.rank]]
+            mine = own.detach()[begin : begin + sizes[ranks.rank]].to(self.tables[0].device)  # where ranks talk
             parts = ranks.all_to_all(mine, send, receive, "whole tables").split(receive)
             for rank, part in enumerate(parts if whole is not None else ()):
                 into = whole[rank::count] if placement.kind == "row" else whole  # type: ignore[index]
