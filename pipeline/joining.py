@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from gigabatch.features.errors import DataError
 from gigabatch.models.parallel.ranks import Ranks
-from gigabatch.pipeline.launched import AnotherRankFailed, launched_ranks, local_rank, ranks_of_machine
+from gigabatch.pipeline.launched import AnotherRankFailed, launched_ranks, local_rank, ranks_of_machine, restarts
 from gigabatch.pipeline.machine import available_cores, resolve_device
 
 # The others wait while the first reads files or draws a report. A process that is gone is noticed at once all the same:
@@ -49,7 +49,9 @@ def joined(device: str, num_threads: int | None) -> Iterator[Ranks]:
     if num_ranks == 1:
         yield Ranks()
         return
-    store, _, _ = next(dist.rendezvous("env://", timeout=PATIENCE))
+    found, _, _ = next(dist.rendezvous("env://", timeout=PATIENCE))
+    # torchrun may hand the same store to the ranks that it starts again, with the addresses of those that are gone.
+    store = dist.PrefixStore(f"start {restarts()}", found)
     try:
         kind = resolve_device(device)
         if kind != "cpu":

@@ -27,6 +27,11 @@ def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0")) if launched_ranks()[1] > 1 else 0
 
 
+def restarts() -> int:
+    """How often torchrun has started the processes anew."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
 def ranks_of_machine() -> int:
     """How many processes of the run share this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if launched_ranks()[1] > 1 else 1

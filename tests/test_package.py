@@ -221,6 +221,7 @@ KNOWN = {
     "loaders/kernels/threads.py": {"torch.set_num_threads"},
     "models/kernels/__init__.py": {"torch.set_num_threads"},
     "models/optimizers/precision.py": {"torch.backends.cuda.matmul"},  # set again at the end of its block
+    "pipeline/joining.py": {"torch.cuda.set_device", "torch.set_num_threads"},  # a rank's share of the machine
     "pipeline/serving/http/server.py": {"torch.set_num_threads"},
     "pipeline/stages/stages.py": {"torch.set_num_threads"},
     "pipeline/training/checkpoint.py": {"torch.cuda.set_rng_state_all", "torch.set_rng_state"},

@@ -153,14 +153,14 @@ class Ranks:
         """The first rank's value, of what JSON holds, on all; the others' is not looked at."""
         if self.num_ranks == 1:
             return value
-        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        text = torch.frombuffer(bytearray(json.dumps(value, allow_nan=True).encode()), dtype=torch.uint8)
         size = int(self.broadcast(torch.tensor([len(text)]), name))
         text = self.broadcast(text if self.is_first else torch.empty(size, dtype=torch.uint8), name)
         return json.loads(text.numpy().tobytes())
 
     def gather(self, value: Any, name: str) -> list[Any]:
         """Every rank's value, of what JSON holds, in order of ranks."""
-        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        text = torch.frombuffer(bytearray(json.dumps(value, allow_nan=True).encode()), dtype=torch.uint8)
         return [json.loads(part.numpy().tobytes()) for part in self.all_gather_rows(text, name)]
 
     def barrier(self) -> None:

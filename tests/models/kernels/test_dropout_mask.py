@@ -142,3 +142,20 @@ def test_the_interpreted_triton_pass(triton_device):
             dropout_cuda.dropout(wide[:, : shape[1]], wide[:, : shape[1]], SEED.to(triton_device), 0.3, *moves)
             assert torch.equal(wide[:, : shape[1]], found)
             assert not wide[:, shape[1] :].any()
+
+
+@pytest.mark.parametrize("start", [40, 2**31 + 2, 2**32 - 3])
+def test_the_triton_masks_start_where_they_are_told(triton_device, start):
+    from gigabatch.models.kernels.dropout import cuda as dropout_cuda
+    from gigabatch.models.kernels.folded import cuda as folded_cuda
+
+    seed, ones = SEED.to(triton_device), torch.ones(7, 6, device=triton_device)
+    expected = kept(seed, 0.5, 7, 6, start)
+    found = torch.empty_like(ones)
+    dropout_cuda.dropout(ones, found, seed, 0.5, start=start)
+    assert torch.equal(found.bool(), expected)
+    sums, _ = folded_cuda.dropped_sums(ones, ones, seed, 0.5, start)
+    assert sums.tolist() == (2.0 * expected.sum(0)).tolist()
+    moved, zeros = ones.clone(), torch.zeros(6, device=triton_device)
+    folded_cuda.norm_relu_backward(moved, ones, zeros, zeros, torch.ones_like(zeros), seed, 0.5, start)
+    assert torch.equal(moved.bool(), expected)

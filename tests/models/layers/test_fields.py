@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from gigabatch.models.errors import ModelError
+from gigabatch.models.layers.batch_norm import BatchNorm1d
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.fields import (
     FieldEmbeddings,
@@ -44,7 +45,7 @@ def test_parts_can_leave_normalising_to_the_model():
 
 def test_mlp_orders_a_hidden_layer_as_linear_norm_relu_dropout_and_ends_linear():
     kinds = [type(part) for part in mlp(3, (4,), 1, dropout=0.1, batch_norm=True)]
-    assert kinds == [nn.Linear, nn.BatchNorm1d, nn.ReLU, Dropout, OutputLinear]
+    assert kinds == [nn.Linear, BatchNorm1d, nn.ReLU, Dropout, OutputLinear]
     assert [type(part) for part in mlp(3, (4,), None)] == [nn.Linear, nn.ReLU]
     assert mlp(3, (4,), 1, batch_norm=True)[0].bias is None
 
