@@ -74,6 +74,7 @@ def test_a_killed_rank_is_restarted_and_no_row_is_lost_or_repeated(tiny, tmp_pat
     for found, expected in zip(run.curve, one.curve, strict=True):
         assert found.keys() - {"sent_bytes"} == expected.keys()
         assert found["train_loss"] == pytest.approx(expected["train_loss"], rel=2e-5)
+    assert (run.curve[-1]["sent_bytes"].get("all_to_all gradients of rows", 0) > 0) == (tables == "sharded")
     weights, expected = (item.bundle().model.state_dict() for item in (run, one))
     for name, value in expected.items():
         torch.testing.assert_close(weights[name], value, rtol=2e-3, atol=2e-4)
