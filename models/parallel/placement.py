@@ -161,7 +161,7 @@ def table_uses(
             num_bytes = sum(value.nbytes for value in state.values() if value.dim())
             known = None if counts is None or column is None else counts.get(column)
             used = None if known is None else expected_distinct(known, batch_rows)
-            found.append(TableUse(names[table], *table.shape, num_bytes, used))
+            found.append(TableUse(names[table], len(table), table.shape[1], num_bytes, used))
     return found
 
 
