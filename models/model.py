@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
-from gigabatch.models.layers.embeddings import EmbeddingTables
+from gigabatch.models.layers.embeddings import EmbeddingTables, table_ids
 from gigabatch.models.losses import TargetLoss
 
 # How far two scores (outputs or predictions) of one row may be apart in float32, alone, among any others or by another
@@ -192,6 +192,17 @@ class Model(nn.Module):
             for table, column in zip(module.weights, module.columns, strict=True)
             if column is not None
         }
+
+    def table_ids(self, ids: Tensor) -> dict[EmbeddingTables, Tensor]:
+        """The ids [B, its tables] that each `EmbeddingTables` looks up in a pass over ids [B, C]: what is fetched for
+        it from other ranks.
+
+        Raises
+        ------
+        ModelError
+            Where a pass looks up rows that do not follow from the batch's ids, so that tables cannot be sharded.
+        """
+        return table_ids(self, ids)
 
     @property
     def compares_rows(self) -> bool:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import InputRow, LinearTerms, check_settings, float_norm, mlp
 from gigabatch.models.model import Model
 
@@ -214,6 +215,12 @@ class WideDeep(Model):
         floats = self.float_norm(floats)
         wide = self.wide(torch.cat([ids, self.crosses(ids)], dim=1), floats)
         return wide + self.deep(self.row(ids, floats)).float()
+
+    def table_ids(self, ids: Tensor) -> dict[EmbeddingTables, Tensor]:
+        """As `Model.table_ids`, with the crosses."""
+        wide = torch.cat([ids, self.crosses(ids)], dim=1) if self.crosses.crosses else ids
+        pairs = ((self.wide.tables, wide), (self.row.tables, ids))
+        return {module: asked for module, asked in pairs if len(module.tables)}
 
     def origins(self, earlier: Model, rows: Sequence[Tensor]) -> dict[nn.Parameter, Tensor]:
         """As `Model.origins`, and of the crosses' tables."""

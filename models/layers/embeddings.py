@@ -4,7 +4,7 @@ Shapes: B rows of a batch, C id columns, W the sum of the tables' widths.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,10 @@ GRADIENTS = ("dense", "rows")
 INIT_ELEMENTS = 1 << 16  # drawn at a time, so that they are still in the cache when they are folded and scaled
 
 INT32 = torch.iinfo(torch.int32)
+WHOLE_TABLES = (
+    "an optimizer that takes whole tables cannot move them. Use one that moves rows: lamb, cowclip, or adamw with "
+    "rowwise=true."
+)
 MAX_FREE = 16  # buffers that a pool keeps; a step of a few layers needs about two a layer
 
 
@@ -77,12 +81,30 @@ class BufferPool:
 
 
 class RowGradient(NamedTuple):
-    """What a backward pass leaves for the rows: ids [B, C] int32 in memory of their own (`kept_ids`), the gradient
+    """What a backward pass leaves for the rows: ids [B, C] int32 as `located` gives them, the gradient
     [B, W] of what was looked up, and the pool that its memory goes back to."""
 
     ids: Tensor
     gradient: Tensor
     pool: BufferPool | None = None
+
+
+class RowSums(NamedTuple):
+    """What ranks leave for the rows of one table instead: rows [n] int32 of the part of the table that is here, each
+    with a sum of gradients [n, D] float32 and, where the optimizer asks, of how many [n] int32. A row may be there
+    once for each rank, in the order of ranks."""
+
+    rows: Tensor
+    gradient: Tensor
+    counts: Tensor | None = None
+
+
+class FetchedRows(Protocol):
+    """Rows that came for a batch from the ranks on which they lie (`models/parallel/sharded.py`)."""
+
+    def located(self, ids: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """ids int32 [B, C] -> each one's place among the rows that came, int32 [B, C], and these by table [., D]."""
+        ...
 
 
 class EmbeddingTables(nn.Module):
@@ -137,6 +159,10 @@ class EmbeddingTables(nn.Module):
             f"embedding tables: {len(num_ids)} tables are of {len(self.columns)} columns; name one for each.",
         )
         self.row_gradients: list[RowGradient] = []
+        self.row_sums: list[RowSums | None] | None = None  # by table, in the place of row_gradients; None is frozen
+        self.counts_gradients = False  # whether the optimizer asks how many gradients a row has
+        self.is_sharded = False  # whether `tables` are the rows of this rank alone
+        self.fetched: FetchedRows | None = None  # while rows of other ranks are here
         self.row_optimizer: int | None = None  # the number of the `RowOptimizer` that moves the rows
         self.buffers_of_step = BufferPool()
         self.gradients = gradients
@@ -155,16 +181,39 @@ class EmbeddingTables(nn.Module):
         self.forget_gradients()
 
     def forget_gradients(self) -> None:
-        """Empty `row_gradients`."""
+        """Empty `row_gradients` and `row_sums`."""
         for _, gradient, pool in self.row_gradients:
             if pool is not None:
                 pool.give(gradient)
         self.row_gradients.clear()
+        self.row_sums = None
 
     @property
     def weights(self) -> list[Parameter]:
         """The tables, in the order of the columns; indexing a ParameterList takes twenty times as long."""
         return list(self.tables.parameters())
+
+    def located(self, ids: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+        """What a lookup of ids [B, C] reads: rows int32 [B, C], in memory of their own, and the tables [., D_c] whose
+        rows they are. These are `weights` and the ids, but for rows that were fetched from other ranks.
+
+        Raises
+        ------
+        ModelError
+            Where the rows lie on several ranks and none were fetched, or the optimizer asks for dense gradients.
+        """
+        kept = kept_ids(ids)
+        if not self.is_sharded:
+            return kept, self.weights
+        require(self.fetched is not None, "sharded tables: look rows up within `ShardedTables.fetched(ids)`.")
+        require(
+            self.gradients == "rows" or not self._is_trained(),
+            f"sharded tables: {WHOLE_TABLES}",
+        )
+        return cast(FetchedRows, self.fetched).located(kept)
+
+    def _is_trained(self) -> bool:
+        return torch.is_grad_enabled() and any(table.requires_grad for table in self.tables)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -180,8 +229,9 @@ class EmbeddingTables(nn.Module):
         self.require_ids(ids)
         if not len(self.tables):
             return torch.empty(len(ids), 0, device=ids.device)
-        if self.gradients == "rows":
-            return cast(Tensor, _RowLookup.apply(*self.gradient_leaf(ids.device), ids, *self.weights))
+        if self.gradients == "rows" or self.is_sharded:
+            rows, tables = self.located(ids)
+            return cast(Tensor, _RowLookup.apply(*self.gradient_leaf(ids.device), rows, *tables))
         return lookup(kept_ids(ids) if torch.is_grad_enabled() else ids, self.weights)
 
     def gradient_leaf(self, device: torch.device) -> tuple[Tensor, list[RowGradient]]:
@@ -190,7 +240,7 @@ class EmbeddingTables(nn.Module):
         What is in the list goes to `row_gradients` where torch accumulates the leaf's gradient: in `backward`, and not
         in `torch.autograd.grad`, whose caller gets gradients and wants none left behind.
         """
-        trained = torch.is_grad_enabled() and any(table.requires_grad for table in self.tables)
+        trained = self._is_trained()
         leaf = torch.empty(0, device=device, requires_grad=trained)
         found, kept = list[RowGradient](), self.row_gradients
 
@@ -218,7 +268,7 @@ class _RowLookup(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, leaf: Tensor, found: list[RowGradient], ids: Tensor, *tables: Tensor) -> Tensor:
-        ctx.leaf_like, ctx.found, ctx.ids, ctx.num_tables = leaf.detach(), found, kept_ids(ids), len(tables)
+        ctx.leaf_like, ctx.found, ctx.ids, ctx.num_tables = leaf.detach(), found, ids, len(tables)
         out = torch.empty(len(ids), sum(table.shape[1] for table in tables), device=ids.device)
         kernel("lookup", ids.device).lookup(ctx.ids, tables, out)
         return out
@@ -229,3 +279,21 @@ class _RowLookup(torch.autograd.Function):
             gradient = torch.empty(gradient.shape, dtype=gradient.dtype, device=gradient.device).copy_(gradient)
         ctx.found[:] = [RowGradient(ctx.ids, gradient.contiguous())]
         return (ctx.leaf_like, *(None,) * (2 + ctx.num_tables))
+
+
+def table_ids(model: nn.Module, ids: Tensor) -> dict[EmbeddingTables, Tensor]:
+    """The ids [B, its tables] that each of the model's `EmbeddingTables` looks up for a batch's ids [B, C], where each
+    table is of one column.
+
+    Raises
+    ------
+    ModelError
+        For a table that is of no single column.
+    """
+    found = {}
+    for name, module in model.named_modules():
+        if isinstance(module, EmbeddingTables) and len(module.tables):
+            places = [place for place in module.columns if place is not None]
+            require(len(places) == len(module.columns), f"{name}: a table of no single column; override `table_ids`.")
+            found[module] = ids if places == list(range(ids.shape[1])) else ids[:, places]
+    return found

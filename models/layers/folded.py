@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from gigabatch.models.kernels import kernel
 from gigabatch.models.kernels.dropout.reference import draw_seeds
 from gigabatch.models.layers.batch_norm import advance_running
-from gigabatch.models.layers.embeddings import BufferPool, EmbeddingTables, RowGradient, kept_ids
+from gigabatch.models.layers.embeddings import BufferPool, EmbeddingTables, RowGradient
 from gigabatch.models.whole_batch import WholeBatch, whole_batch
 
 COLUMN_MULTIPLE = 32  # of bfloat16: rows of whole cache lines, which the products' inner loops want
@@ -140,8 +140,8 @@ class _Folded(torch.autograd.Function):
         batch = whole_batch()
         first = network.embedding_dropout if network.embeddings.width else 0.0
         seeds = _seeds((first, *network.dropouts), ids.device)
-        ids = kept_ids(ids)
-        hidden, fold = _inputs(network, ids, floats, dtype, batch)
+        ids, tables = network.embeddings.located(ids)
+        hidden, fold = _inputs(network, ids, tables, floats, dtype, batch)
         if seeds[0] is not None:
             embedded = hidden[:, : network.embeddings.width]
             drops.dropout(embedded, embedded, seeds[0], first, start=_start(embedded, batch))
@@ -259,9 +259,15 @@ def _product(delta: Tensor, weight: Tensor, pool: BufferPool) -> Tensor:
 
 
 def _inputs(
-    network: FoldedNetwork, ids: Tensor, floats: Tensor, dtype: torch.dtype, batch: WholeBatch | None
+    network: FoldedNetwork,
+    ids: Tensor,
+    tables: Sequence[Tensor],
+    floats: Tensor,
+    dtype: torch.dtype,
+    batch: WholeBatch | None,
 ) -> tuple[Tensor, _Fold]:
-    """The first layer's input [B, K], floats normalised, and the fold of their batch norm's weight and bias.
+    """The first layer's input [B, K], floats normalised, and the fold of their batch norm's weight and bias. ids,
+    tables: as `EmbeddingTables.located` gives them.
 
     Floats are normalised in float32 before they are rounded: raw ones may be far from zero.
     """
@@ -278,7 +284,6 @@ def _inputs(
         scale, shift = own.inverse, -own.mean * own.inverse
         one, zero = torch.ones_like(like[0, :width]), torch.zeros_like(like[0, :width])
         fold = _Fold(torch.cat([one, norm.weight]), torch.cat([zero, norm.bias]), fold.mean, fold.inverse, norm)
-    tables = network.embeddings.weights
     kernel("lookup", floats.device).lookup(ids, tables, inputs, floats, scale, shift)
     return inputs, fold
 

@@ -36,6 +36,7 @@ def mark_non_finite(optimizer: Optimizer | Optimizers, loss: Tensor) -> Tensor:
     for part in parts:
         if isinstance(part, RowOptimizer):
             sums += [found.gradient.sum(dtype=torch.float32) for m in part.modules for found in m.row_gradients]
+            sums += [found.gradient.sum() for m in part.modules for found in m.row_sums or () if found is not None]
     found_inf = (~torch.stack(sums).isfinite().all()).float()
     for part in parts:
         if isinstance(part, (Lamb, RowOptimizer)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import count
 from typing import Any
 
@@ -13,7 +13,9 @@ from torch.optim import Optimizer
 
 from gigabatch.models.errors import ModelError, require
 from gigabatch.models.kernels import kernel
+from gigabatch.models.kernels.row_update.reference import clipped
 from gigabatch.models.kernels.row_update.rules import TRUST_FLOOR, RowRule, State, check_rule
+from gigabatch.models.kernels.row_update.sums import summed_rows
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.optimizers.eager import EagerOptimizer
 
@@ -60,6 +62,7 @@ class RowOptimizer(EagerOptimizer):
         for module in self.modules:
             module.gradients = "rows"
             module.row_optimizer = self.number
+            module.counts_gradients = rule.clip_ratio is not None
 
     def __getstate__(self) -> dict[str, Any]:
         own = {"modules": self.modules, "version": self.version, "number": self.number, "found_inf": None}
@@ -83,7 +86,9 @@ class RowOptimizer(EagerOptimizer):
         factor, self.gradient_factor = self.gradient_factor, None
         for module in self.modules:
             require_own_tables(module.row_optimizer == self.number and module.gradients == "rows")
-            if module.row_gradients:
+            if module.row_sums is not None:
+                self._move_sums(module, rule, skipped, factor)
+            elif module.row_gradients:
                 self._move(module, rule, skipped, factor)
             module.forget_gradients()
         return loss
@@ -93,7 +98,11 @@ class RowOptimizer(EagerOptimizer):
             if bool(skipped):
                 return
             skipped = None
-        ids, gradient = (_joined(parts) for parts in zip(*(found[:2] for found in module.row_gradients), strict=True))
+        require(
+            not module.is_sharded,
+            "sharded tables: call ShardedTables.exchange_gradients before a step, within `fetched`.",
+        )
+        ids, gradient = (joined(parts) for parts in zip(*(found[:2] for found in module.row_gradients), strict=True))
         if factor is not None:
             gradient = gradient.float() * factor
         tables = module.weights
@@ -110,6 +119,32 @@ class RowOptimizer(EagerOptimizer):
         kernel("row_update", ids.device, self.version).update_rows(tables, states, ids, gradient, rule)
         if skipped is not None and rule.step == "global":
             for state in states:
+                state["num_steps"].sub_(skipped)
+
+    def _move_sums(self, module: EmbeddingTables, rule: RowRule, skipped: Tensor | None, factor: Tensor | None) -> None:
+        """As `_move`, of what ranks have summed already, table by table."""
+        if skipped is not None and skipped.device.type == "cpu":
+            if bool(skipped):
+                return
+            skipped = None
+        for table, sums in zip(module.weights, module.row_sums or (), strict=True):
+            if sums is None or not table.requires_grad:
+                continue
+            rows, gradient = sums.rows, sums.gradient if factor is None else sums.gradient * factor
+            own, update = rule, kernel("row_update", table.device, self.version)
+            if rule.clip_ratio is not None:  # the kernel would take a rank's sum for one gradient
+                assert sums.counts is not None
+                rows, place = rows.unique(return_inverse=True)
+                (gradient,) = summed_rows(update, place[:, None].int(), gradient, [len(rows)], [table.shape[1]])
+                counts = gradient.new_zeros(len(rows)).index_add_(0, place, sums.counts.to(gradient.dtype))
+                weight = table[rows]
+                gradient = clipped(gradient + rule.l2 * weight, weight, counts[:, None], rule)
+                own = replace(rule, l2=0.0, clip_ratio=None)
+            if skipped is not None:
+                rows = torch.where(skipped > 0, -1, rows)
+            state = self._state_of(table, rule)
+            update.update_rows([table], [state], rows[:, None], gradient, own)
+            if skipped is not None and rule.step == "global":
                 state["num_steps"].sub_(skipped)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -140,7 +175,8 @@ def require_own_tables(owned: bool) -> None:
     )
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Rows of all parts, one after the other; the same tensor where there is one."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 

@@ -13,8 +13,8 @@ losses and gradients (skipped steps, clipping) is decided alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from gigabatch.models.layers.embeddings import EmbeddingTables, RowGradient
 from gigabatch.models.model import Model
 from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer
 from gigabatch.models.parallel.ranks import Ranks
+from gigabatch.models.parallel.sharded import ShardedTables
 from gigabatch.models.whole_batch import using_ranks
 
 
@@ -51,6 +52,8 @@ class DataParallel:
     reduce : function of a Tensor or None, default None
         What makes a rank's dense gradients end to end [P] float32 the sum over ranks: an all-reduce, or a compressed
         one. It must give all ranks the same bits.
+    tables : ShardedTables or None, default None
+        Where the model's tables are spread over the ranks; None where each has whole ones.
 
     Raises
     ------
@@ -78,6 +81,7 @@ class DataParallel:
         optimizer: Any,
         num_rows: int,
         reduce: Callable[[Tensor], Tensor] | None = None,
+        tables: ShardedTables | None = None,
     ) -> None:
         if num_rows < ranks.num_ranks:
             raise ModelError(
@@ -85,15 +89,30 @@ class DataParallel:
                 "Take a larger batch or fewer ranks."
             )
         self.ranks, self.num_rows = ranks, num_rows
+        self.tables = tables
         self.first_row, stop = part_of(num_rows, ranks.rank, ranks.num_ranks)
         self.own_rows = stop - self.first_row
         self.reduce = partial(ranks.all_reduce, name="gradients") if reduce is None else reduce
         self._parts = optimizer.optimizers if isinstance(optimizer, Optimizers) else [optimizer]
         self._layout: list[int] | None = None
 
-    def part(self, copies: int = 1) -> AbstractContextManager[None]:
-        """For a forward and backward pass of this rank's rows; copies: rows that each of them has become."""
-        return using_ranks(self.ranks, *(copies * rows for rows in (self.num_rows, self.first_row, self.own_rows)))
+    @contextmanager
+    def part(self, copies: int = 1, ids: Tensor | None = None) -> Iterator[None]:
+        """For a forward and backward pass of this rank's rows; copies: rows that each of them has become. ids [B, C]:
+        of these, whose rows of sharded tables are fetched, and their gradients sent at the end."""
+        with using_ranks(self.ranks, *(copies * rows for rows in (self.num_rows, self.first_row, self.own_rows))):
+            if self.tables is None:
+                yield
+                return
+            assert ids is not None
+            with self.tables.fetched(ids):
+                yield
+                self.tables.exchange_gradients()
+
+    def agree(self, mark: Tensor) -> None:
+        """Make a mark, 0 or 1, that of all ranks, in place: an owner alone knows the gradients of its rows."""
+        if self.tables is not None:
+            self.ranks.all_reduce(mark, "skipped").clamp_(max=1)
 
     def share(self, weight: Tensor | None) -> Tensor | float:
         """The share of this rank's rows in the mean over the batch, or that of their weights [B]."""
@@ -152,7 +171,7 @@ class DataParallel:
             if isinstance(part, RowOptimizer)
             for module in part.modules
             for place, table in enumerate(module.weights)
-            if table.requires_grad
+            if table.requires_grad and not module.is_sharded
         ]
         ids, gradients = _of_modules(tables)
         starts = [0, *accumulate(len(table.weight) for table in tables)]
@@ -189,7 +208,7 @@ class DataParallel:
         trained = {table.module for table in tables}
         for part in self._parts:  # gradients of frozen tables, which nobody asks for, are those of this rank alone
             for module in part.modules if isinstance(part, RowOptimizer) else ():
-                if module not in trained:
+                if module not in trained and not module.is_sharded:
                     module.forget_gradients()
         return total
 
@@ -283,10 +302,13 @@ def require_shareable(model: nn.Module) -> None:
 
 @torch.no_grad()
 def require_equal(model: nn.Module, ranks: Ranks) -> None:
-    """Raise `ModelError` unless all ranks hold the same weights and buffers, bit for bit (by a sum of their words)."""
+    """Raise `ModelError` unless all ranks hold the same weights and buffers, bit for bit (by a sum of their words);
+    sharded tables are left out."""
     if ranks.num_ranks == 1:
         return
-    tensors = [tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.dtype == torch.float32]
+    spread = [module for module in model.modules() if isinstance(module, EmbeddingTables) and module.is_sharded]
+    own = {table for module in spread for table in module.weights}
+    tensors = [t for t in (*model.parameters(), *model.buffers()) if t.dtype == torch.float32 and t not in own]
     sums = torch.stack([tensor.reshape(-1).view(torch.int32).sum(dtype=torch.int64) for tensor in tensors])
     found = torch.stack(ranks.all_gather(sums, "check"))
     if not bool((found == found[0]).all()):

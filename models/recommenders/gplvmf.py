@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gigabatch.models.errors import require
+from gigabatch.models.errors import ModelError, require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import check_settings, one_of, positive_number
@@ -256,6 +256,13 @@ class GPLVMF(Model):
         )
         self.rows.store(ids, floats, targets[0], self.settings.max_rows_per_user, self.settings.kept)
         self._forget()
+
+    def table_ids(self, ids: Tensor) -> dict[EmbeddingTables, Tensor]:
+        """Refused: a pass looks up the stored rows of the users too."""
+        raise ModelError(
+            "gplvmf: a pass looks up rows that are not of its batch, so its tables cannot be sharded. Set "
+            "train.tables=replicated."
+        )
 
     def train(self, mode: bool = True) -> GPLVMF:
         """As of every module; in training mode the weights change, so what was solved with them is dropped."""

@@ -216,6 +216,11 @@ class TrainSettings(Settings):
     residency: Literal["auto", "device", "host", "stream"] = Field(
         "auto", description="where the train rows lie: in the training device's memory, in the host's, or on disk"
     )
+    tables: Literal["replicated", "sharded", "auto"] = Field(
+        "replicated",
+        description="embedding tables of several ranks: whole on each, or their rows spread over ranks; auto: spread "
+        "where they take more than half of a rank's memory",
+    )
     cuda_graph: Literal["auto", "on", "off"] = Field(
         "auto", description="replay a step as one CUDA graph; auto: on a GPU, where the optimizer can"
     )

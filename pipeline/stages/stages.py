@@ -97,6 +97,7 @@ from gigabatch.pipeline.training.table_memory import large_tables
 from gigabatch.pipeline.training.train import (
     Trained,
     batch_size_for,
+    id_counts,
     model_inputs,
     model_spec,
     new_model,
@@ -865,6 +866,7 @@ class Encoded:
                 start=carried,
                 callbacks=[*training_callbacks(config, work.name), *pipeline.callbacks] if ranks.is_first else [],
                 ranks=ranks,
+                id_counts=id_counts(preprocessor),
                 **watched,
             )
         period = self._period(start) if settings.epochs else {}

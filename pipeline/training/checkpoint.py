@@ -16,6 +16,7 @@ from gigabatch.loaders.batches.loader import BatchLoader
 from gigabatch.models.optimizers.ema import WeightAverage
 from gigabatch.models.optimizers.loss_scale import LossScale
 from gigabatch.models.optimizers.precision import Precision
+from gigabatch.models.parallel.sharded import ShardedTables
 from gigabatch.pipeline.store.files import atomic_write, replacing
 from gigabatch.pipeline.store.keys import BLAKE2B, file_checksum
 
@@ -67,6 +68,7 @@ class TrainingState:
     precision: Precision
     average: WeightAverage | None = None
     loss_scale: LossScale | None = None
+    tables: ShardedTables | None = None
 
 
 class _Digesting:
@@ -88,20 +90,21 @@ def save_checkpoint(path: Path, state: TrainingState, progress: Progress) -> Non
 
     Its checksum goes into a file beside it (`checksum_file`) before the rename, together with that of the checkpoint
     which it replaces, so that whichever of the two a crash leaves is known.
+
+    Where tables are spread over ranks all of them call it, and the first writes: what it writes does not say so.
     """
     content = {
-        "model": state.model.state_dict(),
-        "average": None if state.average is None else state.average.state_dict(),
-        "optimizer": state.optimizer.state_dict(),
+        **_whole(state, progress),
         "loss_scale": None if state.loss_scale is None else state.loss_scale.state_dict(),
         "loader": state.loader.state_dict(),
         "losses": state.losses,
         "precision": state.precision.name,
-        "progress": vars(progress),
         "threads": torch.get_num_threads(),
         "random": torch.get_rng_state(),
         "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
+    if state.tables is not None and not state.tables.ranks.is_first:
+        return
     known = checksum_file(path)
     before = known.read_text().split() if known.exists() else []
     with replacing(path) as temporary:
@@ -111,6 +114,35 @@ def save_checkpoint(path: Path, state: TrainingState, progress: Progress) -> Non
         checksum = written.digest.hexdigest()
         atomic_write(known, "\n".join([*before, checksum]).encode())
     atomic_write(known, checksum.encode())
+
+
+def _whole(state: TrainingState, progress: Progress) -> dict[str, Any]:
+    """What holds weights and moments, of whole tables."""
+    tables, told = state.tables, vars(progress)
+    model, average = state.model.state_dict(), None if state.average is None else state.average.state_dict()
+    if tables is None:
+        return {"model": model, "average": average, "optimizer": state.optimizer.state_dict(), "progress": told}
+    if average is not None:
+        average["model"] = tables.gather_weights(average["model"])
+    best = {
+        "best_weights": tables.gather_weights(progress.best_weights),
+        "best_moments": tables.gather_moments(progress.best_moments),
+    }
+    optimizer = tables.gather_optimizer(state.optimizer)
+    return {"model": tables.gather_weights(model), "average": average, "optimizer": optimizer, "progress": told | best}
+
+
+def _take_own(content: dict[str, Any], state: TrainingState) -> None:
+    """Keep of whole tables the rows of this rank."""
+    tables, told, device = state.tables, content["progress"], state.losses.device
+    assert tables is not None
+    content["model"] = tables.own_weights(content["model"])
+    if content["average"] is not None:
+        content["average"]["model"] = tables.own_weights(content["average"]["model"])
+    content["optimizer"] = tables.own_optimizer(state.optimizer, content["optimizer"])
+    best = tables.own_weights(told["best_weights"])
+    told["best_weights"] = {name: tensor.to(device) for name, tensor in best.items()}
+    told["best_moments"] = tables.own_moments(told["best_moments"])
 
 
 def checksum_file(path: Path) -> Path:
@@ -133,7 +165,9 @@ def load_checkpoint(path: Path, state: TrainingState) -> Progress:
                 f"checkpoint {path}: damaged (its checksum is not the one in {checksum_file(path).name}). Remove it to "
                 "train from the start."
             )
-        content = torch.load(path, map_location=state.losses.device, weights_only=True)
+        spread = state.tables is not None  # of whole tables a rank reads its own rows
+        where = torch.device("cpu") if spread else state.losses.device
+        content = torch.load(path, map_location=where, weights_only=True, mmap=spread)
         return _put_back(path, content, state)
     except (TrainingError, torch.OutOfMemoryError):
         raise
@@ -164,6 +198,8 @@ def _put_back(path: Path, content: Any, state: TrainingState) -> Progress:
             content["threads"],
             torch.get_num_threads(),
         )
+    if state.tables is not None:
+        _take_own(content, state)
     state.model.load_state_dict(content["model"])
     if state.average is not None:
         state.average.load_state_dict(content["average"])

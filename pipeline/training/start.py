@@ -30,6 +30,7 @@ from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.model import Model
 from gigabatch.models.optimizers.ema import WeightAverage
 from gigabatch.models.optimizers.moments import Moments, moment_kinds, write_moments
+from gigabatch.models.parallel.sharded import ShardedTables
 from gigabatch.models.shelf import ModelSpec, spec_of
 from gigabatch.pipeline.bundle import WEIGHTS, Bundle, load_bundle
 from gigabatch.pipeline.store.keys import BLAKE2B, file_checksum
@@ -375,11 +376,14 @@ class Carried:
     columns: list[dict[str, Any]]
     moments: str = ""  # `carried`, or why they are fresh
 
-    def put_into(self, model: Model, optimizer: Any, average: WeightAverage | None) -> None:
+    def put_into(
+        self, model: Model, optimizer: Any, average: WeightAverage | None, tables: ShardedTables | None = None
+    ) -> None:
         """Give the optimizer of `model` the start's moments, and the average its number of updates.
 
         To be called once, after the model lies on its device, and before a checkpoint is loaded or learning rates
-        become tensors. An average begins with the model's weights, which are the start's.
+        become tensors; tables: where they are spread over ranks. An average begins with the model's weights, which are
+        the start's.
         """
         if average is not None:
             average.num_updates = self.record.ema_updates
@@ -393,7 +397,8 @@ class Carried:
             was, is_now = self.record.kinds.get(name, "none"), kinds.get(name, "none")
             self.moments = f"fresh, as those of {name} are of another optimizer ({was}, now {is_now})"
         else:
-            write_moments(model, optimizer, self.record.moments)
+            whole = self.record.moments
+            write_moments(model, optimizer, whole if tables is None else tables.own_moments(whole))
             self.moments = "carried"
         log.info("train.start_from: moments of the optimizer: %s", self.moments)
 

@@ -13,8 +13,8 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -42,10 +42,13 @@ from gigabatch.models.optimizers.registry import OPTIMIZERS, build_optimizer
 from gigabatch.models.optimizers.schedule import Schedule, build_schedule
 from gigabatch.models.parallel.data_parallel import DataParallel, part_of, require_equal, require_shareable
 from gigabatch.models.parallel.ranks import Ranks
+from gigabatch.models.parallel.sharded import ShardedTables, shard_tables
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.bundle import BLOCK_ROWS
 from gigabatch.pipeline.config.config import RunConfig, TrainSettings, WholeTrainSettings
 from gigabatch.pipeline.display import progress
+from gigabatch.pipeline.launched import ranks_of_machine
+from gigabatch.pipeline.machine import free_memory
 from gigabatch.pipeline.store.files import atomic_write, json_text
 from gigabatch.pipeline.training.callbacks import Callback, call
 from gigabatch.pipeline.training.checkpoint import (
@@ -116,6 +119,7 @@ def train_model(
     start: Carried | None = None,
     callbacks: Sequence[Callback] = (),
     ranks: Ranks | None = None,
+    id_counts: Mapping[int, Tensor] | None = None,
 ) -> Trained:
     """Train `model` (in place) and return it with the weights that `settings.select` asks for.
 
@@ -149,7 +153,10 @@ def train_model(
     ranks
         The processes that train together. Each calls this with the same arguments, a model of the same weights and the
         same random state of torch; a `train` that is a source of batches gives this rank's. All return the same. The
-        first alone writes files and calls callbacks.
+        first alone writes files and calls callbacks, and, where tables are spread (`settings.tables`), has the whole
+        model.
+    id_counts
+        By the place of an id column, how often each of its values occurs: where tables are spread, the plan follows it.
 
     Returns
     -------
@@ -194,10 +201,11 @@ def train_model(
     num_steps = steps_per_epoch * settings.epochs
     kind, further = (settings.schedule, settings.schedule_settings) if num_steps else ("constant", {})
     schedule = build_schedule(kind, settings.lr_max, max(num_steps, 1), **further)
-    model.to(device)
-    model.require_targets([target.task for target in source.schema.targets])
     if ranks.num_ranks > 1:
         require_ranks_can(model, settings, source, negatives is not None)
+    tables = spread_tables(model, settings, ranks, batch_size, device, id_counts)
+    model.to(device)
+    model.require_targets([target.task for target in source.schema.targets])
     if not model.target_scales:
         tasks = {target.task for target in source.schema.targets}
         if ranks.num_ranks > 1 and isinstance(train, BatchSource) and "regression" in tasks:
@@ -205,14 +213,14 @@ def train_model(
         model.scale_targets(target_scales(train))
     average = None if settings.ema_decay is None else WeightAverage(model, settings.ema_decay)
     losses = torch.zeros(steps_per_epoch, device=device)
-    step = make_step(model, loss, settings, device, average, negatives, ranks, batch_size)
+    step = make_step(model, loss, settings, device, average, negatives, ranks, batch_size, tables)
     optimizer, precision = step.optimizer, step.precision
     if start is not None:
-        start.put_into(model, optimizer, average)
+        start.put_into(model, optimizer, average, tables)
         if num_steps:  # without a step the record is the start's
             shrink_sums(optimizer, settings.sums_kept)
     log.info("training in %s on %s: %s", precision.name, device, precision.reason)
-    state = TrainingState(model, optimizer, loader, losses, precision, average, step.loss_scale)
+    state = TrainingState(model, optimizer, loader, losses, precision, average, step.loss_scale, tables)
     done, started = Progress(), time.perf_counter()
     checkpoint = folder / "checkpoint.pt"
     if checkpoint.exists():
@@ -223,6 +231,7 @@ def train_model(
             f"{num_steps:,}",
             done.seconds,
         )
+    writes = ranks.is_first or tables is not None  # of whose rows each rank tells the first
     ranks.traffic.clear()  # what was said before is none of the first epoch's
     callbacks = callbacks if ranks.is_first else ()
     earlier_rows, earlier_seconds = done.step * batch_size, done.seconds
@@ -234,7 +243,7 @@ def train_model(
 
     total_rows = num_steps * batch_size
     if not num_steps:
-        valid_loss = table_loss(evaluated(state), valid_table, loss, device, ranks)
+        valid_loss = table_loss(evaluated(state), valid_table, loss, device, ranks, evaluated_tables(state))
         told = {"step": 0, "epoch": 0.0, "train_loss": None, "lr": settings.lr_max}
         done.curve = [told | {"valid_loss": valid_loss, "loss": loss.description}]
         if ranks.is_first:
@@ -249,7 +258,7 @@ def train_model(
                 losses[done.step % steps_per_epoch] = step(batch, *schedule.at(done.step), place)
                 done.step += 1
                 bar.advance(batch_size)
-                if ranks.is_first and done.step % settings.checkpoint_every_steps == 0 and done.step % steps_per_epoch:
+                if writes and done.step % settings.checkpoint_every_steps == 0 and done.step % steps_per_epoch:
                     skipped_at_end(losses[: done.step % steps_per_epoch].cpu(), done)
                     done.seconds = earlier_seconds + time.perf_counter() - started
                     save_checkpoint(checkpoint, state, done)
@@ -264,7 +273,7 @@ def train_model(
             # Of the last epoch there is none: it would be several times the bundle, which is written next, and a run
             # that is killed in between repeats no more than from a checkpoint to the next.
             left = done.step < num_steps and not done.has_stalled(steps_per_epoch, settings.patience)
-            if left and ranks.is_first:
+            if left and writes:
                 done.seconds = earlier_seconds + time.perf_counter() - started
                 save_checkpoint(checkpoint, state, done)
 
@@ -280,9 +289,14 @@ def train_model(
         moments, updates = done.best_moments, done.best_updates
     else:
         moments, updates = read_moments(model, optimizer), 0 if average is None else average.num_updates
-    record = TrainingRecord(moments, moment_kinds(model, optimizer), updates)
     weights = done.best_weights if settings.select == "best" and num_steps else evaluated(state).state_dict()
-    model.load_state_dict(weights)
+    if tables is not None:
+        moments, weights = tables.gather_moments(moments), tables.gather_weights(weights)
+    record = TrainingRecord(moments, moment_kinds(model, optimizer), updates)
+    if tables is None:
+        model.load_state_dict(weights)
+    elif ranks.is_first:
+        tables.release(weights)
     call(callbacks, "end", done.curve, model, device=losses.device)
     rows = done.step * batch_size
     skipped = done.skipped_steps
@@ -306,6 +320,14 @@ def model_inputs(preprocessor: Preprocessor) -> ModelInputs:
         entities[entity.name] = EntityColumns(ids.index(entity.key), places, tuple(floats))
     sizes = tuple(column.num_ids for column in tensors.ids)
     return ModelInputs(sizes, len(tensors.floats), tensors.num_outputs, **entities)
+
+
+def id_counts(preprocessor: Preprocessor) -> dict[int, Tensor]:
+    """How often each value of each id column occurs in the train split, by the column's place among the ids."""
+    return {
+        place: torch.as_tensor(preprocessor.vocabularies[column.name].counts.to_numpy())
+        for place, column in enumerate(preprocessor.tensor_schema.ids)
+    }
 
 
 def new_model(spec: ModelSpec, train: PackedTable, seed: int) -> Model:
@@ -337,6 +359,30 @@ def rank_shares(batch_size: int, ranks: Ranks | None) -> dict[str, Any]:
         return {"batch_size": batch_size}
     largest = -(-batch_size // ranks.num_ranks)
     return {"batch_size": largest, "step_rows": batch_size, "rank": ranks.rank, "num_ranks": ranks.num_ranks}
+
+
+def spread_tables(
+    model: Model,
+    settings: WholeTrainSettings,
+    ranks: Ranks,
+    batch_size: int,
+    device: str,
+    counts: Mapping[int, Tensor] | None,
+) -> ShardedTables | None:
+    """The model's tables spread over the ranks, in place, as `train.tables` wants it; None where each keeps them."""
+    if ranks.num_ranks == 1 or settings.tables == "replicated":
+        return None
+    optimizer, _ = optimizer_of(model, settings)  # for its rule: that of the training is made once tables are spread
+    own = free_memory(device) // (ranks_of_machine() if device == "cpu" else 1)
+    return shard_tables(
+        settings.tables,
+        model,
+        optimizer,
+        ranks,
+        batch_rows=-(-batch_size // ranks.num_ranks),
+        memory_bytes=min(ranks.gather(own, "memory")),
+        counts=counts,
+    )
 
 
 def require_ranks_can(model: Model, settings: WholeTrainSettings, source: BatchSource, draws: bool) -> None:
@@ -379,10 +425,11 @@ def make_step(
     negatives: ImplicitBatches | None = None,
     ranks: Ranks | None = None,
     batch_size: int = 0,
+    tables: ShardedTables | None = None,
 ) -> TrainStep:
     """One update of `model`, which lies on `device`, as these settings have it, here and in the lab.
 
-    ranks, batch_size: those that share a batch, and its rows; None for one process.
+    ranks, batch_size: those that share a batch, and its rows; None for one process. tables: where ranks share them too.
     """
     optimizer, max_grad_norm = optimizer_of(model, settings)
     shared = ranks is not None and ranks.num_ranks > 1
@@ -396,7 +443,7 @@ def make_step(
         average=average,
         compiled=settings.compile == "on",
         negatives=negatives,
-        parallel=DataParallel(ranks, optimizer, batch_size) if ranks is not None and shared else None,
+        parallel=DataParallel(ranks, optimizer, batch_size, tables=tables) if ranks is not None and shared else None,
     )
 
 
@@ -441,7 +488,7 @@ def end_epoch(
     host = state.losses.cpu()
     model = evaluated(state)
     ranks = Ranks() if ranks is None else ranks
-    valid_loss = table_loss(model, valid_table, loss, str(state.losses.device), ranks)
+    valid_loss = table_loss(model, valid_table, loss, str(state.losses.device), ranks, evaluated_tables(state))
     require_equal(state.model, ranks)
     done.skipped_in_a_row = skipped_at_end(host, done)
     finite = host.isfinite()
@@ -532,6 +579,11 @@ def evaluated(state: TrainingState) -> Model:
     return cast(Model, state.model if state.average is None else state.average.model)
 
 
+def evaluated_tables(state: TrainingState) -> ShardedTables | None:
+    """Those of `evaluated`, where they are spread over ranks."""
+    return state.tables if state.tables is None or state.average is None else state.tables.of(state.average.model)
+
+
 def table_outputs(model: Model, table: PackedTable, device: str, ranks: Ranks | None = None) -> Tensor:
     """Outputs [N, O] of every row, on `device`; regression values in their target's own unit.
 
@@ -551,15 +603,22 @@ def own_blocks(table: PackedTable, ranks: Ranks | None) -> PackedTable:
     return PackedTable(table.words[first * BLOCK_ROWS : stop * BLOCK_ROWS], table.schema)
 
 
-def table_loss(model: Model, table: PackedTable, loss: TargetLoss, device: str, ranks: Ranks | None = None) -> float:
+def table_loss(
+    model: Model,
+    table: PackedTable,
+    loss: TargetLoss,
+    device: str,
+    ranks: Ranks | None = None,
+    tables: ShardedTables | None = None,
+) -> float:
     """The loss over a whole table, in evaluation mode; of regression targets in standard deviations, as in training.
 
     It is computed on `device` by blocks of `BLOCK_ROWS` rows, wherever the table lies, and added up in float64. ranks:
-    each computes some of the blocks.
+    each computes some of the blocks. tables: of the model, where they are spread over ranks.
     """
     parts = [
         loss.sums(outputs, model.standardised(batch.targets), batch.weight)
-        for batch, outputs in evaluated_blocks(model, own_blocks(table, ranks), device)
+        for batch, outputs in evaluated_blocks(model, own_blocks(table, ranks), device, tables, len(table))
     ]
     totals, counts = (torch.stack(part) for part in zip(*parts, strict=True))  # a row a block
     if ranks is not None:  # a rank without a block has an empty one, which adds nothing
@@ -570,14 +629,25 @@ def table_loss(model: Model, table: PackedTable, loss: TargetLoss, device: str, 
     return float((totals / counts).sum())
 
 
-def evaluated_blocks(model: Model, table: PackedTable, device: str) -> Iterator[tuple[Batch, Tensor]]:
+def evaluated_blocks(
+    model: Model, table: PackedTable, device: str, tables: ShardedTables | None = None, all_rows: int = 0
+) -> Iterator[tuple[Batch, Tensor]]:
     """Rows of the table on `device` and the model's outputs [B, O] for them, in evaluation mode, in the blocks in which
-    a bundle predicts; regression values are standardised. No rows are one empty block."""
+    a bundle predicts; regression values are standardised. No rows are one empty block.
+
+    tables: of the model, where they are spread over ranks, which then all go through as many blocks as the one that has
+    the most of `all_rows`, since each asks the others for rows."""
     with modes_kept(model), torch.inference_mode():
         model.eval()
-        for words in table.words.split(BLOCK_ROWS):
+        blocks = list(table.words.split(BLOCK_ROWS))
+        if tables is not None:
+            most = -(-all_rows // (BLOCK_ROWS * tables.ranks.num_ranks))
+            blocks += [table.words[:0]] * (most - len(blocks))
+        for words in blocks:
             batch = table.unpack(words.to(device))
-            yield batch, model(batch.ids, batch.floats)
+            with nullcontext() if tables is None else tables.fetched(batch.ids):
+                outputs = model(batch.ids, batch.floats)
+            yield batch, outputs
 
 
 def write_curve(path: Path, curve: list[dict[str, Any]]) -> None:

@@ -119,7 +119,7 @@ class TrainStep:
         if self.negatives is not None:
             batch = self.negatives(batch)
         together = 1 if self.negatives is None else self.negatives.copies
-        with contextlib.nullcontext() if self.parallel is None else self.parallel.part(together):
+        with contextlib.nullcontext() if self.parallel is None else self.parallel.part(together, batch.ids):
             for piece, share in pieces(batch, self.accumulate_steps, together):
                 if self.parallel is not None:
                     share = self.parallel.share(piece.weight)
@@ -134,6 +134,8 @@ class TrainStep:
         if self.loss_scale is not None:
             self.loss_scale.unscale(self.optimizer)
         skipped = mark_non_finite(self.optimizer, total)
+        if self.parallel is not None:
+            self.parallel.agree(skipped)
         if self.max_grad_norm is not None:
             nn.utils.clip_grad_norm_(dense_parameters(self.optimizer), self.max_grad_norm, foreach=True)
         self.optimizer.step()

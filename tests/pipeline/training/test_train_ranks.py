@@ -20,6 +20,7 @@ from gigabatch.models.shelf import model_class
 from gigabatch.pipeline.config.config import EvaluateSettings, TrainSettings
 from gigabatch.pipeline.evaluation.evaluate import evaluate, permutation_importance
 from gigabatch.pipeline.training import train as module
+from gigabatch.pipeline.training.start import Carried
 from gigabatch.pipeline.training.train import train_model
 from tests.models.parallel.together import together
 
@@ -241,3 +242,79 @@ def test_evaluation_and_importance_of_ranks_are_those_of_one_to_the_bit(tmp_path
         assert all(torch.equal(part, expected) for part, expected in zip(found, one[0], strict=True))
         assert importance == one[1]
         assert targets == (1 if rank == 0 else 0)
+
+
+SPREAD = {"tables": "sharded", "kernels": "reference"}  # compiled ones: tests/models/parallel/test_sharded.py
+SHARDED = {
+    "tabular lamb, a row not a number": {"model": TABULAR, "nan": True, "train": SPREAD},
+    "dcn averaged": {
+        "model": ("dcn", {"layers": [8], "dropout": 0.2}),
+        "train": {"optimizer": "cowclip", "lr_max": 0.003, "ema_decay": 0.9} | SPREAD,
+    },
+    "wide_deep crosses, weighted": {
+        "model": ("wide_deep", {"layers": [8], "crosses": [[0, 1]]}),
+        "weighted": True,
+        "train": SPREAD,
+    },
+}
+
+
+def warm(ranks: Ranks, folder: Path, weights, record):
+    """A training from these weights, and from this state of an optimizer where there is one."""
+    torch.manual_seed(4)
+    model = model_class("deepfm")(inputs(), model_class("deepfm").Settings(layers=[8]))
+    start = None
+    if record is not None:
+        model.load_state_dict(weights)
+        start = Carried("earlier", record, True, [])
+    folder.mkdir(parents=True, exist_ok=True)
+    options = TrainSettings(epochs=1, batch_size=BATCH, lr_max=0.02, **SPREAD)
+    found = train_model(
+        model, table(ROWS, 1), table(VALID, 2), TargetLoss([("binary", 1)]), options, seed=3, device="cpu",
+        folder=folder, ranks=ranks, start=start,
+    )  # fmt: skip
+    return found.curve, dict(found.model.state_dict()), found.record
+
+
+def sharded(ranks: Ranks, folder: Path, half: Path | None, start):
+    """All cases without a break; the rest of those in `half`, whose checkpoints another number of ranks has written; a
+    warm start."""
+    found = {name: trained(ranks, folder / name, case) for name, case in SHARDED.items()}
+    rest = {}
+    for name, case in SHARDED.items() if half is not None else ():
+        if ranks.is_first:
+            shutil.copytree(half / name, folder / "rest" / name)
+        ranks.barrier()
+        rest[name] = trained(ranks, folder / "rest" / name, case)
+    return found, rest, warm(ranks, folder / "warm", *start)
+
+
+def halves(ranks: Ranks, folder: Path):
+    """Trainings that end within the second epoch: their checkpoints are of step 6."""
+    for name, case in SHARDED.items():
+        trained(ranks, folder / name, case, 8)
+
+
+def test_sharded_tables_train_as_one_rank_and_checkpoints_go_on_on_fewer_ranks(tmp_path):
+    half = tmp_path / "half"
+    together(halves, 3, tmp_path, half)
+    ((_, weights, record),) = together(warm, 1, tmp_path, tmp_path / "start", None, None)
+    start = weights, record
+    ((one, alone, alone_warm),) = together(sharded, 1, tmp_path, tmp_path / "1", half, start)
+    two = together(sharded, 2, tmp_path, tmp_path / "2", half, start)
+    for name, expected in one.items():
+        require_alike([alone[name]], expected)
+        for part in (0, 1):
+            first, second = (told[part][name] for told in two)
+            assert (first[0], first[2]) == (second[0], second[2])
+            require_alike([first], expected)
+        sent = two[0][0][name][0][-1]["sent_bytes"]
+        assert {"all_to_all ids", "all_to_all rows", "all_to_all gradients of rows"} <= sent.keys()
+        assert "all_gather row gradients" not in sent
+    curve, weights, record = two[0][2]
+    assert curve[-1]["valid_loss"] == pytest.approx(alone_warm[0][-1]["valid_loss"], rel=1e-4)
+    for name, value in alone_warm[1].items():
+        torch.testing.assert_close(weights[name], value, **WEIGHTS)
+    for name, state in alone_warm[2].moments.items():
+        for key, value in state.items():
+            torch.testing.assert_close(record.moments[name][key], value, **WEIGHTS)
