@@ -55,6 +55,23 @@ def planted(num_rows: int, seed: int) -> Table:
     return Table(ids, torch.tensor(floats), torch.tensor(targets))
 
 
+def planted_settings() -> dict[str, dict[str, Any]]:
+    """What is trained to see what DCT costs: of dense gradients (`dp`), of vectors that cross (`mp`)."""
+    common = {"rows": (40_000, 40_000), "batch": 512, "epochs": 3}
+    deepfm = {"embedding_dim": 8, "layers": (256, 256), "dropout": 0.0, "batch_norm": False}
+    dlrm = {"embedding_dim": 32, "bottom_layers": (64,), "top_layers": (64,)}
+    sparse = {"tables": "rows", "dense": "dct", "dp_drop": 0.99, "refresh": 20}
+    thinned = {"tables": "tables thinned", "mp_drop": 0.92, "refresh": 100}
+    ways = {
+        "dp": {"plain": {"tables": "rows"}, "DCT": sparse},
+        "mp": {"plain": {"tables": "tables"}, "DCT": thinned},
+    }
+    return {
+        "dp": {"name": "deepfm", "settings": deepfm, "lr": 0.01, "ways": ways["dp"], **common},
+        "mp": {"name": "dlrm", "settings": dlrm, "lr": 0.02, "ways": ways["mp"], **common},
+    }
+
+
 def aucs(ranks: Ranks, name: str, settings: dict[str, Any], ways: dict[str, dict[str, Any]], seeds: list[int],
          rows: tuple[int, int], batch: int, epochs: int, lr: float) -> dict[str, list[dict[str, float]]]:  # fmt: skip
     """By way, for each seed: test AUC, and bytes a step of dense gradients and of values that cross for tables."""

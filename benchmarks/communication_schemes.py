@@ -1,8 +1,8 @@
 """Ways to train a model of the shelf on several ranks, each with the bytes that it should send.
 
-Tables: `rows` and DES of `gigabatch.models.parallel.des`; replicated tables whose ranks gather each other's gradients of
-rows; whole tables dealt out, whose vectors travel in a pooled all-to-all. Dense weights: all-reduce, DCT, and torch's
-hooks of DDP (PowerSGD, Vogels et al., arXiv 1905.13727; bfloat16).
+Tables: `rows` and DES of `gigabatch.models.parallel.des`; replicated tables whose ranks gather each other's gradients
+of rows; whole tables dealt out, whose vectors travel in a pooled all-to-all. Dense weights: all-reduce, DCT, and
+torch's hooks of DDP (PowerSGD, Vogels et al., arXiv 1905.13727; bfloat16).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from gigabatch.models.layers.embeddings import EmbeddingTables
-from gigabatch.models.parallel.costs import Choice, Load, step_bytes, total_bytes
+from gigabatch.models.parallel.costs import Choice, step_bytes, total_bytes
 from gigabatch.models.parallel.dct import SparseGradients, ThresholdedExchange
 from gigabatch.models.parallel.des import measured_load, operators_of, substitute
 from gigabatch.models.parallel.exchange import Exchange
@@ -51,20 +51,19 @@ POWERSGD_RANK, POWERSGD_START = 1, 2
 DP_DROP, MP_DROP, WIRE = 0.999, 0.95, "bfloat16"
 
 
-def on_ranks(work: Callable[..., Any], num_ranks: int, *arguments: Any) -> list[Any]:
+def on_ranks(work: Callable[..., Any], num_ranks: int, *arguments: Any, **named: Any) -> list[Any]:
     """What `work(ranks, *arguments)` returns on each of `num_ranks` processes over gloo."""
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(_one, (work, num_ranks, folder, arguments), nprocs=num_ranks)
-        told = [pickle.loads((Path(folder) / f"told-{rank}").read_bytes()) for rank in range(num_ranks)]
-    return told
+        torch.multiprocessing.spawn(_one, (work, num_ranks, folder, arguments, named), nprocs=num_ranks)
+        return [pickle.loads((Path(folder) / f"told-{rank}").read_bytes()) for rank in range(num_ranks)]
 
 
-def _one(rank: int, work: Callable[..., Any], num_ranks: int, folder: str, arguments: Any) -> None:
+def _one(rank: int, work: Callable[..., Any], num_ranks: int, folder: str, arguments: Any, named: Any) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=num_ranks)
     try:
-        result = work(Ranks(), *arguments)
+        result = work(Ranks(), *arguments, **named)
     except BaseException:
         traceback.print_exc()
         os._exit(1)  # the others wait for this rank in a collective; `spawn` ends them
@@ -142,10 +141,13 @@ class Training:
         thinned = ThresholdedExchange(ranks, mp_drop, refresh, WIRE) if "thinned" in self.tables else None
         kind = self.tables.split()[0]
         if kind in ("rows", "des"):
-            layouts = {one: "rows" for one in self.operators} if kind == "rows" else DES[name]
+            layouts = dict.fromkeys(self.operators, "rows") if kind == "rows" else DES[name]
             self.layouts = substitute(model, ranks, ids, layouts, exchange=thinned).chosen
         elif kind == "tables":
-            for holder, what in ((getattr(model, "linear", None), "linear"), (getattr(model, "fields", model), "fields")):
+            for holder, what in (
+                (getattr(model, "linear", None), "linear"),
+                (getattr(model, "fields", model), "fields"),
+            ):
                 if holder is not None and hasattr(holder, "tables"):
                     holder.tables = DealtTables(holder.tables, ranks, thinned or Exchange(ranks), what)
         tables_of = {id(p) for m in model.modules() if isinstance(m, EmbeddingTables) for p in m.weights}
@@ -161,7 +163,7 @@ class Training:
             self.group = dist.new_group()
             self.callable = DistributedDataParallel(model, process_group=self.group, broadcast_buffers=False)
             if self.dense == "bf16":
-                self.callable.register_comm_hook(self.group, default_hooks.bf16_compress_hook)
+                self.callable.register_comm_hook(self.group, bf16_hook)
             else:
                 state = powerSGD_hook.PowerSGDState(self.group, POWERSGD_RANK, POWERSGD_START)
                 self.callable.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
@@ -224,8 +226,9 @@ class Training:
         if kind in ("replicated", "tables"):  # here each module's ids travel by themselves
             ids = sum(step_bytes(kind, load, choice.width).ids for choice in choices.values())
         if "thinned" in self.tables:
-            share, value = 1 - self.mp_drop, 2
-            values = values / 8 * share * (place_bytes(share) + 2 * value)
+            share, narrow = 1 - self.mp_drop, [c for c in choices.values() if (c.aggregate or c.width) == 1]
+            whole = sum(step_bytes(choice.scheme, load, *choice[1:]).values for choice in narrow)
+            values = whole + (values - whole) / 8 * share * (place_bytes(share) + 2 * 2)
         return {"values": values, "ids": ids, "dense": self._dense_bytes()}
 
     def _dense_bytes(self) -> float:
@@ -240,6 +243,11 @@ class Training:
         if self.dense == "powersgd":
             numbers = sum(_powersgd_numbers(shape) for shape in shapes)
         return 2 * others / num_ranks * (2 if self.dense == "bf16" else 4) * numbers
+
+
+def bf16_hook(state, bucket):  # type: ignore[no-untyped-def]
+    """torch's, which DDP refuses on gloo by its name, though gloo adds bfloat16."""
+    return default_hooks.bf16_compress_hook(state, bucket)
 
 
 def _powersgd_numbers(shape: tuple[int, ...]) -> int:

@@ -233,6 +233,8 @@ class ThresholdedExchange(Exchange):
 
     The mask of the way there is that of the way back, which sends values alone. What stays on its rank is left whole,
     and so is all where no gradient is wanted (evaluation). A sum over ranks becomes an all-to-all of what each adds.
+    Rows of one number are left whole too: what is not sent gets no gradient, so linear terms, which start at zero,
+    would stay there.
 
     Parameters
     ----------
@@ -268,7 +270,7 @@ class ThresholdedExchange(Exchange):
 
     def reduce_scatter(self, partial: Tensor, name: str) -> Tensor:
         """As `Exchange.reduce_scatter`, without what is small in each rank's part."""
-        if not self._thins():
+        if not self._thins(partial):
             return super().reduce_scatter(partial, name)
         num_ranks = self.ranks.num_ranks
         each = [len(partial) // num_ranks] * num_ranks
@@ -276,7 +278,7 @@ class ThresholdedExchange(Exchange):
 
     def all_to_all(self, rows: Tensor, send: Sequence[int], receive: Sequence[int], name: str) -> Tensor:
         """As `Exchange.all_to_all`, without what is small."""
-        if not self._thins():
+        if not self._thins(rows):
             return super().all_to_all(rows, send, receive, name)
         return cast(Tensor, _Thinned.apply(rows, self, list(send), list(receive), name))
 
@@ -290,8 +292,8 @@ class ThresholdedExchange(Exchange):
             raise ModelError(f"thresholds of an exchange: the state holds {sorted(state)}.")
         self.thresholds, self.steps = dict(state["thresholds"]), dict(state["steps"])
 
-    def _thins(self) -> bool:
-        return self.ranks.num_ranks > 1 and self.drop > 0 and torch.is_grad_enabled()
+    def _thins(self, rows: Tensor) -> bool:
+        return self.ranks.num_ranks > 1 and self.drop > 0 and rows.shape[1] > 1 and torch.is_grad_enabled()
 
     def large(self, crossing: Tensor, name: str) -> Tensor:
         """Places [k] of the elements [n] that travel."""

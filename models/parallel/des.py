@@ -538,7 +538,7 @@ def _spread_fields(model: Any, layout: str, found: Layout, router: Router, how: 
             num_sums = dim + (1 if model.pairs.weights is None else dim)
             model.deep[0] = SummedLinear(model.deep[0], num_sums, num_columns * dim)
             parts.append(model.deep[0].of_ids)
-        model.fields = SummedFields(model.fields, Sums(rows, router, how, parts, layout))
+        model.fields = SummedFields(model.fields, Sums(rows, router, how, parts, "fields"))
         model.pairs = SummedPairTerms(model.pairs, dim, hidden)
 
 
