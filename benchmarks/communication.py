@@ -1,6 +1,6 @@
 """What ranks send in a step, by scheme, against formulas; what DES and DCT save, and what DCT costs in AUC.
 
-    python -m benchmarks.communication [--quick] [--save] [--ranks 2,4,8] [--seeds 12]
+    python -m benchmarks.communication [--quick] [--save] [--ranks 2,4,8] [--seeds 10]
 
 {lr, fm, deepfm, dlrm} x {parameter server, sparse all-gather, pooled all-to-all, DES, DES + DCT, PowerSGD, bf16} on
 gloo ranks of one machine, with ids by Zipf's law: `click` has 26 id columns and 13 floats, 256 rows a rank; `thousands`
@@ -130,7 +130,7 @@ def interval(losses: list[float]) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    flags = arguments(__doc__, ranks="2,4,8", seeds=12)
+    flags = arguments(__doc__, ranks="2,4,8", seeds=10)
     ranks = [2] if flags.quick else [int(one) for one in flags.ranks.split(",")]
     names = ["lr", "fm"] if flags.quick else list(MODELS)
     found = []
@@ -185,6 +185,7 @@ def measure_quality(num_seeds: int, claims: dict[str, tuple[float, float, bool]]
             "model": settings["name"], "AUC without": round(mean(one["AUC"] for one in plain), 5),
             "loss": round(middle, 5), "interval": [round(low, 5), round(high, 5)], "factor": round(factor, 1),
         }  # fmt: skip
+        print(label, details[label], flush=True)
         if label == "dp":
             details[label]["factor by ranks, all-reduce over gather"] = {n: round(factor * 2 / n, 1) for n in (2, 4, 8)}
     return details

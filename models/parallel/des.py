@@ -276,7 +276,7 @@ class Sums(nn.Module):
         require(ids.dim() == 2 and ids.shape[1] == columns, f"ids must be [rows, {columns}], not {list(ids.shape)}.")
 
 
-class FetchedRows(nn.Module):
+class PulledRows(nn.Module):
     """Rows of ids side by side, as `EmbeddingTables`: ids [b, C] -> [b, C d]; distinct rows come from their owners."""
 
     def __init__(self, rows: RowsOfRank, router: Router, exchange: Exchange, name: str) -> None:
@@ -515,7 +515,7 @@ def substitute(
         if chosen["linear"] == "des":
             parts.linear = SummedLinearTerms(parts.linear, Sums(rows, router, how, [sum_of_vectors], "linear"))
         else:
-            parts.linear.tables = FetchedRows(rows, router, how, "linear")
+            parts.linear.tables = PulledRows(rows, router, how, "linear")
     if "fields" in chosen:
         _spread_fields(parts, chosen["fields"], found, router, how)
     model.register_forward_pre_hook(router.forget)
@@ -526,7 +526,7 @@ def _spread_fields(model: Any, layout: str, found: Layout, router: Router, how: 
     holder, home = (model.fields, "fields.tables") if hasattr(model, "fields") else (model, "tables")
     rows = found.homes[home] = RowsOfRank(holder.tables, found.ranks)
     if layout == "rows":
-        holder.tables = FetchedRows(rows, router, how, "fields")
+        holder.tables = PulledRows(rows, router, how, "fields")
     elif layout == "fields":
         holder.tables = Sums(rows, router, how, [at_columns], "fields")
     else:
