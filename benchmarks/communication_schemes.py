@@ -158,10 +158,13 @@ class Training:
         self.sparse = SparseGradients(ranks, dp_drop, refresh, WIRE) if self.dense == "dct" else None
         self.callable: Any = model
         if self.dense in ("powersgd", "bf16"):
-            ignored = [n for n, p in model.named_parameters() if id(p) in tables_of]
+            ignored = [n for n, p in model.named_parameters() if id(p) in tables_of] + [
+                n for n, _ in model.named_buffers()
+            ]
             DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
             self.group = dist.new_group()
-            self.callable = DistributedDataParallel(model, process_group=self.group, broadcast_buffers=False)
+            # One bucket: PowerSGD's calls of two would meet in another order on each rank, which gloo does not survive.
+            self.callable = DistributedDataParallel(model, process_group=self.group, bucket_cap_mb=4096)
             if self.dense == "bf16":
                 self.callable.register_comm_hook(self.group, bf16_hook)
             else:

@@ -50,7 +50,7 @@ def large_elements(values: Tensor, keep: int, threshold: Tensor | None) -> _Larg
     return _Large(places, threshold)
 
 
-def check(drop: float, refresh_steps: int, values: str) -> None:
+def check_dropped(drop: float, refresh_steps: int, values: str) -> None:
     """Raise `ModelError` for settings that cannot be."""
     require(0 <= drop < 1, f"drop, the share of elements that are not sent, must be in [0, 1), not {drop}.")
     require(refresh_steps >= 1, f"refresh_steps must be 1 or more, not {refresh_steps}.")
@@ -101,7 +101,7 @@ class SparseGradients:
         values: str = "float32",
         dense_below: int = 256,
     ) -> None:
-        check(drop, refresh_steps, values)
+        check_dropped(drop, refresh_steps, values)
         self.ranks, self.drop, self.refresh_steps, self.dense_below = ranks, drop, refresh_steps, dense_below
         self.values = VALUE_TYPES[values]
         self.residuals: dict[str, Tensor] = {}  # float32, flat: what was not sent yet
@@ -115,7 +115,13 @@ class SparseGradients:
 
     @torch.no_grad()
     def reduce(self, gradients: Mapping[str, Tensor]) -> None:
-        """Make each gradient, float32 of any shape, its sum over ranks, in place; equal names on all ranks."""
+        """Make each gradient, float32 of any shape, its sum over ranks, in place; equal names on all ranks.
+
+        Raises
+        ------
+        ModelError
+            On all ranks, where they have gradients of another number of elements.
+        """
         if self.ranks.num_ranks == 1 or not gradients:
             return
         large = {name: one for name, one in gradients.items() if self.keep_of(one.numel()) < one.numel()}
@@ -135,9 +141,16 @@ class SparseGradients:
         nothing = torch.empty(0, device=device)
         place, value = torch.cat([nothing.long(), *places]), torch.cat([nothing, *values])
         message = pack(place, value, length, self.values)
-        header = torch.tensor([*message.header, len(message.body), int(finite)], device=device)
-        headers = torch.stack(self.ranks.all_gather(header.int(), "counts")).tolist()
-        if not all(header[-1] for header in headers):
+        lengths = [length, sum(one.numel() for one in whole)]
+        header = torch.tensor([*message.header, len(message.body), int(finite), *lengths], device=device)
+        headers = torch.stack(self.ranks.all_gather(header, "counts")).tolist()
+        if any(header[5:] != lengths for header in headers):
+            raise ModelError(
+                "sparse gradients: ranks have gradients of "
+                f"{', '.join(str(sum(header[5:])) for header in headers)} elements. Each must have those of the same "
+                "weights; give zeros where a rank has none."
+            )
+        if not all(header[4] for header in headers):
             for one in gradients.values():
                 one.fill_(torch.nan)
             return
@@ -162,7 +175,7 @@ class SparseGradients:
     def _gathered(self, message: Message, headers: list[list[int]], length: int, device: torch.device) -> Tensor:
         bodies = self.ranks.all_gather_counted(message.body, [one[3] for one in headers], "sparse gradients")
         summed = torch.zeros(length, device=device)
-        for (kind, num_bytes, count, _, _), body in zip(headers, bodies, strict=True):
+        for (kind, num_bytes, count, *_), body in zip(headers, bodies, strict=True):
             places, values = unpack((kind, num_bytes, count), body, self.values)
             summed[places] += values
         return summed
@@ -263,7 +276,7 @@ class ThresholdedExchange(Exchange):
 
     def __init__(self, ranks: Ranks, drop: float = 0.95, refresh_steps: int = 1000, values: str = "float32") -> None:
         super().__init__(ranks)
-        check(drop, refresh_steps, values)
+        check_dropped(drop, refresh_steps, values)
         self.drop, self.refresh_steps, self.values = drop, refresh_steps, VALUE_TYPES[values]
         self.thresholds: dict[str, Tensor] = {}
         self.steps: dict[str, int] = {}

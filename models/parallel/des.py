@@ -519,6 +519,7 @@ def substitute(
     if "fields" in chosen:
         _spread_fields(parts, chosen["fields"], found, router, how)
     model.register_forward_pre_hook(router.forget)
+    parts.capture_obstacle = "its tables are spread over ranks, and the host reads how many ids travel"
     return found
 
 

@@ -113,7 +113,7 @@ def test_bytes_of_a_step(tmp_path):
     (_, _, sent), _ = together(reduced, 2, tmp_path, 1, {"drop": 0.99, "values": "bfloat16"})
     assert 19 * 3 <= sent["all_gather", "sparse gradients"] <= 19 * 4
     assert sent["all_reduce", "gradients"] == 4 * 40
-    assert sent["all_gather", "counts"] == 20
+    assert sent["all_gather", "counts"] == 56
 
 
 def with_equal_elements(ranks):
@@ -153,6 +153,20 @@ def poisoned(ranks, bad):
 @pytest.mark.parametrize("bad", ["nan", "inf", "small"])
 def test_a_step_that_is_not_finite_is_one_for_all_and_leaves_nothing(bad, tmp_path):
     assert together(poisoned, 2, tmp_path, bad) == [([True] * 6, 3)] * 2
+
+
+def with_other_weights(ranks):
+    gradients = {"weight": torch.ones(1000), **({"other": torch.ones(10)} if ranks.rank else {})}
+    try:
+        SparseGradients(ranks).reduce(gradients)
+    except ModelError as error:
+        return str(error)
+
+
+def test_ranks_with_gradients_of_other_weights_are_an_error_on_all(tmp_path):
+    assert ["gradients of 1000, 1010 elements" in told for told in together(with_other_weights, 2, tmp_path)] == [
+        True
+    ] * 2
 
 
 def saved(ranks):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from gigabatch.models.click.autoint import AutoInt
+from gigabatch.models.click.lr import LogisticRegression
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.kernels import using_kernels
@@ -90,20 +91,29 @@ def test_steps_are_those_of_one_process(num_ranks, chosen, num_steps, tmp_path):
 
 
 def with_idle_ranks(ranks):
-    """A batch whose rows are all on the last rank; nobody learns."""
+    """A batch whose rows are all on the last rank, evaluated; and a step of a table that not every rank has rows of."""
     batch = batches(1, 5)[0]
     own = batch if ranks.rank == ranks.num_ranks - 1 else tuple(tensor[:0] for tensor in batch)
     found = []
-    for name, layouts in (
-        ("deepfm", {"linear": "des", "fields": "dense"}),
-        ("fm", {"linear": "rows", "fields": "rows"}),
-    ):
+    dense = {"linear": "des", "fields": "dense"}
+    for name, layouts in (("deepfm", dense), ("fm", {"linear": "rows", "fields": "rows"})):
         model = built(name)
         expected = model(*batch[:2]).detach()[: len(own[0])]
         substitute(model, ranks, own[0], layouts)
         with torch.no_grad():
             out = model(*own[:2])
         found.append((out.shape == (len(own[0]), 1), float((out - expected).abs().sum())))
+    for layouts in ({"linear": "des"}, {"linear": "rows"}):
+        small, whole = (LogisticRegression(ModelInputs((2,), 0), LogisticRegression.Settings()) for _ in range(2))
+        layout = substitute(small, ranks, own[0][:, :1], layouts)
+        for model, part_of in ((small, own), (whole, batch)):
+            optimizer = optimizer_of(model)
+            backward(model, (part_of[0][:, :1].clamp(max=1), part_of[1][:, :0], part_of[2]), 5)
+            if model is small:
+                sum_gradients(ranks, model)
+            optimizer.step()
+        moved, expected = layout.state_dict()["linear.tables.tables.0"], whole.linear.tables.weights[0].detach()
+        found.append((bool(expected.abs().max() > 0.01), float((moved - expected).abs().sum())))
     return found
 
 
@@ -204,11 +214,13 @@ def test_what_cannot_be_spread_is_refused_by_name():
         build_optimizer(model, "lamb", lr=0.1, rowwise=False)
 
 
-def test_no_random_number_is_drawn():
+def test_no_random_number_is_drawn_and_no_graph_is_captured():
     model = built("fm")
     state = torch.get_rng_state()
     substitute(model, Ranks(), batches(1, 4)[0][0])
     assert torch.equal(torch.get_rng_state(), state)
+    assert "host reads" in model.capture_obstacle
+    assert built("fm").capture_obstacle is None
 
 
 def measured(ranks, name, layouts, num_rows):
