@@ -227,7 +227,7 @@ def ddp_hook(compression: SparseGradients, model: nn.Module) -> Any:
     >>> ddp_hook(SparseGradients(Ranks()), nn.Linear(3, 2)).__name__
     'hook'
     """
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
 
     def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         gradients = zip(bucket.parameters(), bucket.gradients(), strict=True)

@@ -441,7 +441,7 @@ def operators_of(model: Model) -> dict[str, dict[str, Choice]]:
     if isinstance(model, FactorizationMachine):
         found["fields"]["pairs"] = Choice("des", dim, dim + squares)
     elif isinstance(model, DeepFM):
-        found["fields"]["dense"] = Choice("des", dim, dim + squares + model.deep[0].weight.shape[0])
+        found["fields"]["dense"] = Choice("des", dim, dim + squares + cast(nn.Linear, model.deep[0]).out_features)
     return found
 
 

@@ -146,7 +146,7 @@ class Ranks:
         """Rank `source`'s tensor, in place on the others."""
         if self.num_ranks > 1:
             self.traffic.count("broadcast", name, size_of(tensor) if self.rank == source else 0)
-            dist.broadcast(tensor, dist.get_global_rank(self.group or dist.group.WORLD, source), group=self.group)
+            dist.broadcast(tensor, group=self.group, group_src=source)
         return tensor
 
     def tell(self, value: Any, name: str) -> Any:

@@ -62,5 +62,5 @@ def dropout(
     """
     if scale is not None and shift is not None:
         values = torch.addcmul(shift, scale, values.to(scale.dtype))
-    stays = kept(seed, rate, *values.shape, start=start)
+    stays = kept(seed, rate, len(values), values.shape[1], start)
     out.copy_(values * (stays / (1 - rate)).to(values.dtype if values.dtype == torch.float64 else torch.float32))

@@ -36,7 +36,7 @@ def dropped_sums(gradient: Tensor, hidden: Tensor, seed: Tensor, rate: float, st
 
     gradient, hidden: [B, N]. seed: [2] int64. start: number of the first element. What stays is divided by 1 - rate.
     """
-    left = gradient.double() * (kept(seed, rate, *gradient.shape, start=start) / (1 - rate))
+    left = gradient.double() * (kept(seed, rate, len(gradient), gradient.shape[1], start) / (1 - rate))
     return left.sum(0), (left * hidden.double()).sum(0)
 
 
@@ -59,7 +59,8 @@ def norm_relu_backward(
     """
     moved = gradient
     if scale is not None and seed is not None:
-        moved = gradient * (scale * (kept(seed, rate, *gradient.shape, start=start) / (1 - rate)).to(scale.dtype))
+        stays = kept(seed, rate, len(gradient), gradient.shape[1], start)
+        moved = gradient * (scale * (stays / (1 - rate)).to(scale.dtype))
     moved = torch.addcmul(offset, slope, hidden.to(slope.dtype)).add_(moved)
     gradient.copy_(moved.masked_fill_(hidden <= 0, 0))
     return gradient.double().sum(0)
