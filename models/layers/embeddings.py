@@ -161,6 +161,7 @@ class EmbeddingTables(nn.Module):
         self.row_gradients: list[RowGradient] = []
         self.row_sums: list[RowSums | None] | None = None  # by table, in the place of row_gradients; None is frozen
         self.counts_gradients = False  # whether the optimizer asks how many gradients a row has
+        self.exchanges_gradients = False  # whether those of other ranks come with the backward pass itself
         self.is_sharded = False  # whether `tables` are the rows of this rank alone
         self.fetched: FetchedRows | None = None  # while rows of other ranks are here
         self.row_optimizer: int | None = None  # the number of the `RowOptimizer` that moves the rows

@@ -90,6 +90,16 @@ class DataParallel:
             )
         self.ranks, self.num_rows = ranks, num_rows
         self.tables = tables
+        rows = [
+            part
+            for part in (optimizer.optimizers if isinstance(optimizer, Optimizers) else [optimizer])
+            if isinstance(part, RowOptimizer)
+        ]
+        if any(module.exchanges_gradients for part in rows for module in part.modules):
+            raise ModelError(
+                "tables that `substitute` has spread exchange their gradients by themselves, which would be added up "
+                "twice here. Sum the dense gradients by `Ranks.all_reduce` instead."
+            )
         self.first_row, stop = part_of(num_rows, ranks.rank, ranks.num_ranks)
         self.own_rows = stop - self.first_row
         self.reduce = partial(ranks.all_reduce, name="gradients") if reduce is None else reduce

@@ -55,7 +55,8 @@ class RowsOfRank(EmbeddingTables):
         self.starts = shard_starts(self.num_ids, ranks.num_ranks)  # int64 [N, C + 1]
         with torch.device("meta"):  # where no number is drawn
             super().__init__([1], [1], gradients="rows", columns=[None])
-        self.depth, self.ranks = widths.pop(), ranks
+        self.depth, self.ranks, self.exchanges_gradients = widths.pop(), ranks, True
+        self.sums_come = False  # whether a row's gradients come summed, as to `PulledRows`
         self.width = self.depth
         self.tables = nn.ParameterList([nn.Parameter(self.own(tables.weights))])
 
@@ -70,6 +71,20 @@ class RowsOfRank(EmbeddingTables):
             "tables that are spread over ranks are moved row by row: build the optimizer with rowwise=True.",
         )
         EmbeddingTables.gradients.fset(self, kind)  # type: ignore[attr-defined]
+
+    @property
+    def counts_gradients(self) -> bool:
+        """Whether the optimizer asks how many gradients a row has."""
+        return self._counts_gradients
+
+    @counts_gradients.setter
+    def counts_gradients(self, counts: bool) -> None:
+        require(
+            not (counts and self.sums_come),
+            "cowclip asks how often a row came, which the layout `rows` does not tell: give `substitute` other layouts "
+            "or take another optimizer.",
+        )
+        self._counts_gradients = counts
 
     @torch.no_grad()
     def own(self, tables: Sequence[Tensor]) -> Tensor:
@@ -282,6 +297,7 @@ class PulledRows(nn.Module):
     def __init__(self, rows: RowsOfRank, router: Router, exchange: Exchange, name: str) -> None:
         super().__init__()
         self.rows, self.router, self.exchange, self.name = rows, router, exchange, name
+        rows.sums_come = True
 
     @property
     def tables(self) -> nn.ParameterList:
@@ -458,8 +474,8 @@ def substitute(
 
     The model's equations stay: modules that look rows up are replaced by modules that give the same sums. Build the
     optimizer afterwards; it moves the rows of this rank alone. The caller sums dense gradients over ranks, and divides
-    a loss by the rows of all ranks. Optimizers that count how often a row came (CowClip) are right with `des` layouts
-    alone, since `rows` sends a row's gradients summed.
+    a loss by the rows of all ranks. CowClip, which counts how often a row came, is refused with the layout `rows`,
+    which sends a row's gradients summed.
 
     Parameters
     ----------

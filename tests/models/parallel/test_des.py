@@ -9,6 +9,7 @@ from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.kernels import using_kernels
 from gigabatch.models.optimizers.registry import build_optimizer
+from gigabatch.models.parallel.data_parallel import DataParallel
 from gigabatch.models.parallel.des import Router, RowsOfRank, substitute
 from gigabatch.models.parallel.ranks import Ranks
 from tests.models.parallel.spread import SIZES, backward, batches, built, optimizer_of, part, sum_gradients
@@ -262,3 +263,22 @@ def test_rows_of_a_column_smaller_than_the_ranks():
     assert rows.starts[3].tolist() == [0, 0, 12, 16, 16, 23]  # ids 3, 7, ... of 3, 50, 17, 2 and 29
     assert rows.tables[0].shape == (23, 4)
     assert Router(SIZES, Fourth()).starts.tolist() == rows.starts.tolist()
+
+
+def spread_alone(layouts):
+    """An fm whose tables are spread over one rank."""
+    model = built("fm")
+    substitute(model, Ranks(), torch.zeros(3, len(SIZES), dtype=torch.int64), layouts)
+    return model
+
+
+def test_cowclip_is_refused_where_gradients_come_summed():
+    with pytest.raises(ModelError, match="how often a row came"):
+        build_optimizer(spread_alone({"linear": "rows", "fields": "rows"}), "cowclip", lr=0.1)
+    build_optimizer(spread_alone({"linear": "des", "fields": "pairs"}), "cowclip", lr=0.1)
+
+
+def test_spread_tables_are_not_summed_twice():
+    model = spread_alone({"linear": "des", "fields": "pairs"})
+    with pytest.raises(ModelError, match="by themselves"):
+        DataParallel(Ranks(), build_optimizer(model, "lamb", lr=0.1), num_rows=4)
