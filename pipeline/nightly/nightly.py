@@ -66,6 +66,7 @@ MOST_NAMES = 5  # of files, in a sentence
 NUMBERED = "The current model would be judged on them."
 SETTLED_AMONG = 1000  # lines, the newest, among which that of a night that was killed would be
 PENDING = "nightly.pending.json"  # what a night is about to do, between its promotion and its line
+OWN_KEYS = frozenset(("home", "action", "code"))  # that a line to come never has
 
 
 @dataclass(frozen=True)
@@ -204,12 +205,16 @@ def settle(home: Path) -> bool:
     try:
         pending = json.loads(path.read_text())
         name, text, begun = (str(pending.pop(key)) for key in ("run", "text", "at"))
+        if known := OWN_KEYS.intersection(pending):
+            raise ValueError(f"{min(known)} is no key of it")
     except FileNotFoundError:
         return False
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         log.warning("%s: damaged (%s); it is removed", path, error)  # by a power cut: it is no more than a line to come
         path.unlink(missing_ok=True)
         return False
+    except OSError as error:
+        raise RunError(f"{path} cannot be read ({error}). Move it away: it is no more than a line to come.") from error
     current = read_pointers(home).current
     written = any(
         (entry.get("run"), entry.get("exit_code")) == (name, PROMOTED) and str(entry.get("at")) >= begun

@@ -27,6 +27,7 @@ from gigabatch.pipeline.nightly.manifest import read_manifest
 from gigabatch.pipeline.nightly.nightly import PENDING, judge, run_nightly, settle
 from gigabatch.pipeline.nightly.reference import champions, keep_champions, reference_of
 from gigabatch.pipeline.nightly.start import tonight, warm_nights
+from gigabatch.pipeline.runs.pointers import RunError
 from gigabatch.pipeline.runs.promote import promote_by_hand, rollback
 from gigabatch.pipeline.runs.record import append_record
 from gigabatch.pipeline.stages import stages
@@ -320,12 +321,14 @@ def test_what_comes_after_the_line_changes_no_promotion(finished, monkeypatch, e
     assert (night["exit_code"], night["run"]) == (PROMOTED, (finished.home / "current").resolve().name)
 
 
-@pytest.mark.parametrize("left", ["another run", "damaged", "written"])
+@pytest.mark.parametrize("left", ["another run", "damaged", "foreign", "written"])
 def test_what_a_killed_night_left_is_no_line_where_it_did_not_promote(tmp_path, left):
     home = tmp_path / "a"
     (home / "b").mkdir(parents=True)
     os.symlink("b", home / "current")
     content = {"run": "c" if left == "another run" else "b", "at": "2026-01-01", "text": "Promoted: x"}
+    if left == "foreign":  # every night failed with a TypeError until somebody removed it
+        content["action"] = "nightly"
     (home / PENDING).write_text("{" if left == "damaged" else json.dumps(content))
     if left == "written":
         append_record(home, "nightly", 0, "Promoted: x", "b")
@@ -334,6 +337,12 @@ def test_what_a_killed_night_left_is_no_line_where_it_did_not_promote(tmp_path, 
     text = (home / "nightly.jsonl").read_text() if left == "written" else ""
     assert text.count("Promoted") == (1 if left == "written" else 0)
     assert left == "written" or not (home / "nightly.jsonl").exists()
+
+
+def test_a_folder_in_the_place_of_a_line_to_come_is_said(tmp_path):
+    (tmp_path / PENDING).mkdir()
+    with pytest.raises(RunError, match=r"Move it away"):
+        settle(tmp_path)
 
 
 def test_nights_leave_a_bounded_disk_and_never_lose_what_is_needed(finished):
