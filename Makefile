@@ -147,6 +147,7 @@ bench: $(READY)  ## the benchmarks; each prints a table and ends in one JSON lin
 	$(PYTHON) -m benchmarks.ncf $(ARGS)
 	$(PYTHON) -m benchmarks.retrieval $(ARGS)
 	$(PYTHON) -m benchmarks.communication $(ARGS)
+	$(PYTHON) -m benchmarks.sharded_tables $(ARGS)
 	$(PYTHON) -m benchmarks.serve $(ARGS)
 	test ! -d .venv-bench || $(PYTHON) -m benchmarks.preprocess $(ARGS)
 	test ! -d .venv-bench || $(PYTHON) -m benchmarks.end_to_end $(ARGS)
