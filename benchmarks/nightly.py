@@ -9,7 +9,7 @@ Every fifth night a model is trained cold on all rows so far; it, the current mo
 scored on the rows that come after all training (scikit-learn's AUC). After the last night that same night runs again
 from the state before it, warm and cold in turn, for the price: CPU seconds of whole processes, imports among them.
 
-`--kills N` and `--stops N`: a small state, nights that SIGKILL and SIGTERM end at random moments of it. The current run
+`--kills N` and `--stops N`, alone with `--days 0`: a small state, nights that SIGKILL and SIGTERM end at random moments of it. The current run
 must be the one before or that of a twin that nobody killed; the night that runs next must end as the twin did.
 
     python -m benchmarks.nightly [--days 60] [--kills 0] [--stops 0] [--rows 6000] [--quick] [--save]
@@ -420,7 +420,10 @@ def kills(folder: Path, number: int, stops: int, rows: int, seed: int) -> dict[s
     def state() -> dict[str, Any]:
         """What is there that must be as after the twin."""
         current = site.current()
-        stages = {path.name for path in site.artifacts.glob("*/*") if not path.name.startswith(".")}
+        found = [path for path in site.artifacts.glob("*/*") if not path.name.startswith(".")]
+        # The history that a night has read stays until the next one; a night that finds its features reads none.
+        histories = sorted((path for path in found if path.parent.name == "history"), key=lambda p: p.stat().st_mtime)
+        stages = {path.name for path in found if path.parent.name != "history" or path in histories[-1:]}
         left = [str(path.relative_to(site.folder)) for kind in LEFTOVERS for path in site.folder.rglob(kind)]
         return {"weights": current and weights_of(current), "artifacts": sorted(stages), "left": left}
 
@@ -504,6 +507,19 @@ def main() -> None:
         importlib.import_module(module)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="nights-") as name:
+        if not nights:
+            killed = kills(Path(name), flags.kills, flags.stops, 600, flags.seed)
+            wrong, rounds = len(killed["wrong"]), flags.kills + flags.stops
+            finish(
+                "nightly_kills",
+                f"{flags.kills} nights ended by SIGKILL and {flags.stops} by SIGTERM at random moments",
+                {"all": time.perf_counter() - began, "a night": killed["night_s"]},
+                {"kills_wrong": wrong},
+                {"kills_wrong": (wrong, 0, not wrong and rounds > 0)},
+                save=flags.save,
+                details=killed,
+            )
+            return
         simulated = Nights(Path(name), nights, rows, flags.seed)
         simulated.run()
         price = simulated.last_night_again(1 if flags.quick else PRICED)
