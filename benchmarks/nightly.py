@@ -9,8 +9,9 @@ Every fifth night a model is trained cold on all rows so far; it, the current mo
 scored on the rows that come after all training (scikit-learn's AUC). After the last night that same night runs again
 from the state before it, warm and cold in turn, for the price: CPU seconds of whole processes, imports among them.
 
-`--kills N` and `--stops N`, alone with `--days 0`: a small state, nights that SIGKILL and SIGTERM end at random moments of it. The current run
-must be the one before or that of a twin that nobody killed; the night that runs next must end as the twin did.
+`--kills N` and `--stops N`, alone with `--days 0`: a small state, nights that SIGKILL and SIGTERM end at random moments
+of it. The current run must be the one before or that of a twin that nobody killed; the night that runs next must end as
+the twin did.
 
     python -m benchmarks.nightly [--days 60] [--kills 0] [--stops 0] [--rows 6000] [--quick] [--save]
 """
