@@ -266,7 +266,9 @@ class CountedKernels:
     def relu_moments(self, values: Tensor, bias: Any = None) -> tuple[Tensor, Tensor]:
         return self._sums("relu_moments", 2 * num_bytes(values), values)
 
-    def dropped_sums(self, gradient: Tensor, hidden: Tensor, seed: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+    def dropped_sums(
+        self, gradient: Tensor, hidden: Tensor, seed: Tensor, rate: float, start: int = 0
+    ) -> tuple[Tensor, Tensor]:
         return self._sums("dropped_sums", num_bytes(gradient) + num_bytes(hidden), gradient)
 
     def norm_relu_backward(self, gradient: Tensor, hidden: Tensor, *_: Any, **__: Any) -> Tensor:
@@ -278,7 +280,7 @@ class CountedKernels:
         with without(self.tally):
             return tuple(torch.ones(2, like.shape[1], dtype=torch.float64, device=like.device))
 
-    def dropout(self, values: Tensor, out: Tensor, *_: Any) -> None:
+    def dropout(self, values: Tensor, out: Tensor, *_: Any, **__: Any) -> None:
         self.tally.add("dropout", num_bytes(values) + num_bytes(out))
 
     def update_rows(

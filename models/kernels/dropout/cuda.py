@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gigabatch.models.kernels import FLOATS
-from gigabatch.models.kernels.dropout.reference import WORD, threshold
+from gigabatch.models.kernels.dropout.reference import int32_of, threshold
 
 TILE = 2048  # elements: 16 a thread
 
@@ -51,11 +51,6 @@ def dropout(
             BLOCK_N=block_n,
             num_warps=4,
         )
-
-
-def int32_of(start: int) -> int:
-    """The int32 with the lower 32 bits of a number, which kernels take as uint32: always of one type."""
-    return (start + WORD // 2) % WORD - WORD // 2
 
 
 @triton.jit

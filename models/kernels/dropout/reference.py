@@ -29,6 +29,11 @@ def threshold(rate: float) -> int:
     return min(round(rate * WORD / 2), WORD // 2 - 1)
 
 
+def int32_of(start: int) -> int:
+    """The int32 with the lower 32 bits of a number, which kernels take as uint32: always of one type."""
+    return (start + WORD // 2) % WORD - WORD // 2
+
+
 def kept(seed: Tensor, rate: float, num_rows: int, num_columns: int, start: int = 0) -> Tensor:
     """Which elements of [num_rows, num_columns] stay, bool. seed: [2] int64, as `draw_seeds` gives it. start: number of
     the first element, where they are a part of more rows."""

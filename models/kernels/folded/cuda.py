@@ -15,8 +15,8 @@ import triton.language as tl
 from torch import Tensor
 
 from gigabatch.models.kernels import FLOATS
-from gigabatch.models.kernels.dropout.cuda import int32_of, keeps
-from gigabatch.models.kernels.dropout.reference import threshold
+from gigabatch.models.kernels.dropout.cuda import keeps
+from gigabatch.models.kernels.dropout.reference import int32_of, threshold
 
 PROGRAMS = 132 * 8  # of 8 warps: an H200's SMs, four times the two that its registers hold at once
 TILE = 4096  # elements: 16 a thread
