@@ -22,8 +22,8 @@ class BatchNorm1d(nn.BatchNorm1d):
     >>> import torch
     >>> from gigabatch.models.layers.batch_norm import BatchNorm1d
     >>> norm = BatchNorm1d(2)
-    >>> norm(torch.tensor([[1.0, 5.0], [3.0, 5.0]])).detach().round().tolist()
-    [[-1.0, 0.0], [1.0, 0.0]]
+    >>> norm(torch.tensor([[1.0, 9.0], [3.0, 5.0]])).detach().round().tolist()
+    [[-1.0, 1.0], [1.0, -1.0]]
     """
 
     def forward(self, values: Tensor) -> Tensor:

@@ -325,7 +325,7 @@ def model_inputs(preprocessor: Preprocessor) -> ModelInputs:
 def id_counts(preprocessor: Preprocessor) -> dict[int, Tensor]:
     """How often each value of each id column occurs in the train split, by the column's place among the ids."""
     return {
-        place: torch.as_tensor(preprocessor.vocabularies[column.name].counts.to_numpy())
+        place: torch.tensor(preprocessor.vocabularies[column.name].counts.to_numpy())
         for place, column in enumerate(preprocessor.tensor_schema.ids)
     }
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.layers.batch_norm import BatchNorm1d
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.tabular.tabular import TabularModel, TabularSettings
 
@@ -92,9 +93,9 @@ def test_batch_norm_starts_as_fastais():
 def test_dropout_stands_after_the_batch_norm_of_each_layer():
     settings = TabularSettings(layers=(6, 4), dropout=(0.25, 0.0))
     first, second, last = TabularModel(ModelInputs((), 2), settings).layers
-    assert [type(module) for module in first] == [nn.Linear, nn.ReLU, nn.BatchNorm1d, Dropout]
+    assert [type(module) for module in first] == [nn.Linear, nn.ReLU, BatchNorm1d, Dropout]
     assert first[3].p == 0.25
-    assert [type(module) for module in second] == [nn.Linear, nn.ReLU, nn.BatchNorm1d]
+    assert [type(module) for module in second] == [nn.Linear, nn.ReLU, BatchNorm1d]
     assert [type(module) for module in last] == [nn.Linear]
 
 

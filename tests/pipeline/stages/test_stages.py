@@ -83,7 +83,7 @@ IN_NO_KEY = {"num_threads", "cluster", "cluster_settings", "artifacts", "runs", 
              "serve", "track"}  # fmt: skip
 # Of a start the content is in the key (test_start.py, test_warm_start.py); without one nothing that asks for it.
 OF_A_START = {
-    "encode": {"from", "refresh_scales"}, "train": {"start_from", "changed", "new_rows", "window"}
+    "encode": {"from", "refresh_scales"}, "train": {"start_from", "changed", "new_rows", "sums_kept", "window"}
 }  # fmt: skip
 
 
