@@ -464,22 +464,29 @@ def kills(folder: Path, number: int, stops: int, rows: int, seed: int) -> dict[s
     return {"kills": number, "stops": stops, "wrong": wrong, "ended": dict(during), "night_s": round(twin.wall, 2)}
 
 
+def made_for_raw(kinds: dict[str, int]) -> float:
+    """Bytes of artifacts and runs for each of the raw files."""
+    return (sum(kinds.values()) - kinds["raw"]) / kinds["raw"]
+
+
 def claims_of(
     nights: Nights, price: dict[str, dict[str, float]]
 ) -> tuple[dict[str, float], dict[str, tuple[float, float, bool]]]:
     """Measured numbers, and those that are judged."""
     lost, quality, found = nights.lost_rows, nights.quality, nights.found
     share = price["warm"]["cpu"] / price["cold"]["cpu"]
-    middle = found[len(found) // 2 - 1]["bytes"]
-    grown = {name: sum(kinds.values()) - kinds["raw"] for name, kinds in (("was", middle), ("is", found[-1]["bytes"]))}
-    raw = found[-1]["bytes"]["raw"] / middle["raw"]
+    half = len(found) // 2
+    was, now = (
+        statistics.mean(made_for_raw(item["bytes"]) for item in some)
+        for some in (found[half - 2 : half + 3], found[-5:])
+    )
     measured = {
         "bad_promoted": len(nights.bad_promoted),
         "good_refused": len(nights.refused),
         "ids_moved": nights.moved,
         "rows_lost": sum(map(abs, lost.values())),
         "warm_cost_share": share,
-        "disk_growth": grown["is"] / grown["was"] / raw,
+        "disk_growth": now / was,
     }
     if quality:
         measured["warm_auc_less_cold"] = float(np.mean([item["warm"] - item["cold"] for item in quality]))

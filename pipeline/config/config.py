@@ -370,7 +370,7 @@ class KeepSettings(Settings):
     """What a night leaves on the disk. Never removed: the current, previous and latest run, what the night compares
     with, and what another process uses."""
 
-    runs: int | None = Field(30, ge=1, description="newest runs that stay; null: all")
+    runs: int | None = Field(14, ge=1, description="newest runs that stay; null: all")
     days: float | None = Field(None, gt=0, description="runs younger than that stay, too; null: by number alone")
     artifacts: int | None = Field(
         3, ge=1, description="artifacts of each stage that stay, by their last use; null: all"
@@ -403,7 +403,9 @@ class NightlySettings(Settings):
         description="the lower bound of the gain must be above minus this; of a loss, this share of the constant's",
     )
     start: Literal["warm", "cold"] = Field(
-        "cold", description="warm: go on from the current run, on rows that are new to it and a sample of others"
+        "warm",
+        description="warm: go on from the current run, on rows that are new to it and a sample of others; cold: a new "
+        "fit and a new model on all rows",
     )
     replay: float = Field(
         0.5, ge=0, le=1000, description="warm: older rows to be drawn, over the number of those that are new"

@@ -2,7 +2,9 @@
 
 Each line of nightly.jsonl names the run that was current after it, its `champion`. The reference of tonight is the one
 of so many nights ago, or the oldest that is known where there were fewer; nights that learned nothing do not count.
-`runs/<name>/.champions/` has a link to each run that is or will be a reference, which keeps them from `gigabatch gc`.
+`runs/<name>/.champions/` has links to runs that are or will be a reference, which keep them from `gigabatch gc`: of one
+in five nights where the reference is 30 nights old, as a run may be large. So the reference is at most that old, and at
+most a sixth younger, where `nightly.keep.runs` has removed the runs between.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from gigabatch.pipeline.runs.record import newest_records
 from gigabatch.pipeline.store.files import atomic_symlink
 
 CHAMPIONS = ".champions"
+ANCHORS = 6  # of the nights up to the oldest reference
 LONGEST_NAME = 255  # bytes of a file's name, of Linux
 
 
@@ -63,11 +66,18 @@ def reference_of(home: Path, nights: int | None) -> Path | None:
 
 
 def keep_champions(home: Path, nights: int | None) -> None:
-    """Link the runs that are or will be a reference, and those alone."""
+    """Link runs that are or will be a reference, and those alone."""
     folder = home / CHAMPIONS
-    wanted = set(champions(home, nights)) if nights is not None else set()
-    for name in sorted(wanted):
-        if (home / name).is_dir() and not (folder / name).is_symlink():
+    wanted: set[str] = set()
+    newest = None  # night of the newest one that is kept
+    for night, name in enumerate(champions(home, nights) if nights is not None else ()):
+        if not (home / name).is_dir():
+            continue
+        linked = (folder / name).is_symlink()
+        if linked or name in wanted or newest is None or night - newest >= max(nights // ANCHORS, 1):
+            newest = night
+            wanted.add(name)
+        if name in wanted and not linked:
             folder.mkdir(exist_ok=True)
             atomic_symlink(Path("..") / name, folder / name)
     for link in folder.iterdir() if folder.is_dir() else ():

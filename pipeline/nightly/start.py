@@ -104,7 +104,7 @@ def changed(current: Path, bundle: Bundle, schema: Schema, config: RunConfig) ->
         return str(error)
     targets = bundle.schema.targets, schema.targets
     if sentences := [*changed_labels(*targets, Run(current).summary["config"], config.to_dict())]:
-        return " ".join(sentences)
+        return f"{' '.join(sentences)} If labels are wrong, correct them or remove those rows."
     if targets[0] != targets[1]:
         return f"the current run, {current.name}, predicts other targets than today's features hold."
     return None

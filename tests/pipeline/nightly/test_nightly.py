@@ -54,7 +54,7 @@ def test_the_first_night_promotes_and_the_same_data_again_is_kept(finished, caps
     assert (pointer(finished, "current"), pointer(finished, "previous")) == (first, None)
     assert [night["exit_code"] for night in nights(finished)] == [0, 10]
     assert nights(finished)[0]["candidate"] > nights(finished)[0]["constant"] == 0.5
-    assert "nothing changed" in capsys.readouterr().out
+    assert "Kept: nothing new." in capsys.readouterr().out
     with pytest.raises(RunError, match="previous does not exist; there is no model before"):
         rollback(load_config(finished.config))
     assert "<html" in (finished.home / "nightly.html").read_text()
@@ -118,9 +118,10 @@ def test_unchanged_weights_are_not_promoted_so_that_the_model_before_stays(finis
     """Another setting of the evaluation makes another run of the same model (P3)."""
     first = pointer(finished, "current")
     write_day(finished.raw, 1, 600)
-    assert run_nightly(finished.config, ["nightly.tolerance=1"]) == PROMOTED
+    assert run_nightly(finished.config, ["nightly.start=cold", "nightly.tolerance=1"]) == PROMOTED
     second = pointer(finished, "current")
-    assert run_nightly(finished.config, ["nightly.tolerance=1", "evaluate.calibration_bins=5"]) == KEPT
+    cold = ["nightly.start=cold", "nightly.tolerance=1"]
+    assert run_nightly(finished.config, [*cold, "evaluate.calibration_bins=5"]) == KEPT
     assert (pointer(finished, "current"), pointer(finished, "previous")) == (second, first)
     assert pointer(finished, "latest") not in (first, second)
     assert f"the weights are those of the current model, run {second}" in nights(finished)[-1]["decision"]
@@ -148,7 +149,8 @@ def test_a_current_model_that_cannot_be_compared_is_an_error_that_says_why(tmp_p
         },
     }
     config = tmp_path / "table.yaml"
-    config.write_text(json.dumps(settings | {"train": {"epochs": 1}, "nightly": {"min_window_rows": 10}}))
+    nights = {"start": "cold", "min_window_rows": 10}
+    config.write_text(json.dumps(settings | {"train": {"epochs": 1}, "nightly": nights}))
     timed = "features.time=at"
     assert main(["train", "--config", str(config), *([] if lacks == "time" else [timed])]) == 0
     changed = [timed] if lacks == "time" else [timed, "features.continuous=[noise]"]
@@ -326,6 +328,7 @@ def test_inverted_labels_are_kept_out_though_the_current_model_is_worse(finished
     rewritten(write_day(finished.raw, 1, 9000), lambda day: day.update({"clicked": 1 - day["clicked"]}))
     # Trained on the day as it was and judged on the inverted one; the tolerance says that anything goes.
     wide = ["features.split={train: 0.2, valid: 0.05, test: 0.75}", "nightly.tolerance=1", "seed=2"]
+    wide.append("nightly.start=cold")
     assert run_nightly(finished.config, wide) == KEPT
     assert pointer(finished, "current") == before
     night = strict((finished.home / "nightly.jsonl").read_text().splitlines()[-1])
@@ -361,7 +364,7 @@ def test_rows_with_times_in_the_future_are_refused_by_file_and_row(finished):
 
 def test_too_few_new_rows_name_the_end_of_each_training_and_the_way_back(finished):
     run_nightly(finished.config)
-    assert run_nightly(finished.config, ["seed=2", "nightly.min_window_rows=301"]) == REFUSED
+    assert run_nightly(finished.config, ["seed=2", "nightly.min_window_rows=301", "nightly.start=cold"]) == REFUSED
     said = nights(finished)[-1]["decision"]
     assert "only 300 labelled rows" in said
     assert "trained_until is 539 for the current model and 539 for the new one" in said  # five rows a moment
@@ -371,7 +374,7 @@ def test_too_few_new_rows_name_the_end_of_each_training_and_the_way_back(finishe
 def test_a_night_that_fails_is_on_record_and_current_stays(finished, monkeypatch):
     run_nightly(finished.config)
     before = pointer(finished, "current")
-    assert run_nightly(finished.config, ["train.lr_max=1e30"]) == FAILED
+    assert run_nightly(finished.config, ["train.lr_max=1e30", "nightly.start=cold"]) == FAILED
     assert "training diverged" in nights(finished)[-1]["decision"]
     write_day(finished.raw, 1, 600)
     monkeypatch.setattr("gigabatch.pipeline.stages.run.write_report", lambda *_: 1 / 0)
@@ -502,11 +505,12 @@ def kinds(tmp_path, monkeypatch):
 def test_a_class_that_the_current_model_does_not_know_is_refused_by_name_with_a_way_that_keeps_it(kinds):
     """It was put down to the configuration (40), with the advice to remove the link to the promoted model."""
     config, home, path = kinds
+    cold = ["nightly.start=cold"]
     first = (home / "current").resolve()
     rows = pd.concat([kinds_of(0), kinds_of(1)])
     new = rows.assign(kind=rows["kind"].where((rows["at"] < 100_000) | (rows["signal"] < 1), "d"))
     new.to_csv(path, index=False)
-    assert run_nightly(config) == REFUSED
+    assert run_nightly(config, cold) == REFUSED
     night = json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])
     assert night["decision"].startswith(
         "Data refused: target 'kind': class(es) 'd' of the train split are new to the model, which knows "
@@ -517,11 +521,11 @@ def test_a_class_that_the_current_model_does_not_know_is_refused_by_name_with_a_
     assert main(["promote", night["run"], "--config", str(config)]) == 0  # as the message says
     assert [(home / name).resolve().name for name in ("current", "previous")] == [night["run"], first.name]
     pd.concat([new, kinds_of(2)]).to_csv(path, index=False)
-    assert run_nightly(config) == PROMOTED
+    assert run_nightly(config, cold) == PROMOTED
     night = json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])
     assert (night["metric"], night["rows"]) == ("log loss", 180)
     rows.to_csv(path, index=False)
-    assert run_nightly(config) == REFUSED
+    assert run_nightly(config, cold) == REFUSED
     night = json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])
     assert "target 'kind': class(es) 'd', which the model knows, are not in the train split." in night["decision"]
 
@@ -529,21 +533,20 @@ def test_a_class_that_the_current_model_does_not_know_is_refused_by_name_with_a_
 def test_a_warm_night_is_refused_for_other_classes_and_a_cold_one_by_choice_gives_what_may_be_promoted(kinds):
     """It failed (40) each night, with advice about preprocess.from and no model that a person could promote."""
     config, home, path = kinds
-    warm = ["nightly.start=warm"]
     rows = pd.concat([kinds_of(0), kinds_of(1)])
     new = rows.assign(kind=rows["kind"].where((rows["at"] < 100_000) | (rows["signal"] < 1), "d"))
     new.to_csv(path, index=False)
-    assert run_nightly(config, warm) == REFUSED
+    assert run_nightly(config) == REFUSED
     night = json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])
     assert night["decision"].startswith("Data refused: target 'kind': class(es) 'd' of the train split are new to the")
     assert "train.changed=cold" in night["decision"]
-    assert run_nightly(config, [*warm, "train.changed=cold"]) == REFUSED
+    assert run_nightly(config, ["train.changed=cold"]) == REFUSED
     night = json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])
     assert (night["start"]["how"], "'d'" in night["start"]["why"]) == ("anew", True)
     assert f"gigabatch promote {night['run']} makes the new model current" in night["decision"]
     assert main(["promote", night["run"], "--config", str(config)]) == 0
     pd.concat([new, kinds_of(2)]).to_csv(path, index=False)
-    assert run_nightly(config, warm) == PROMOTED
+    assert run_nightly(config) == PROMOTED
     assert json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])["start"]["how"] == "warm"
 
 
@@ -560,7 +563,7 @@ def test_a_warm_night_refuses_a_class_that_is_new_too(kinds):
     config, home, path = kinds
     rows = pd.concat([kinds_of(0), kinds_of(1)])
     rows.assign(kind=rows["kind"].where((rows["at"] < 100_000) | (rows["signal"] < 1), "d")).to_csv(path, index=False)
-    assert run_nightly(config, ["nightly.start=warm"]) == REFUSED
+    assert run_nightly(config) == REFUSED
     night = json.loads((home / "nightly.jsonl").read_text().splitlines()[-1])
     assert "target 'kind': class(es) 'd' of the train split are new to the model" in night["decision"]
     assert "train" not in night["steps"]

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.pipeline.bundle import load_bundle
@@ -101,9 +102,10 @@ def slow_mrr(bundle, window: pd.DataFrame, negatives: torch.Tensor) -> float:
 def test_two_nights_are_compared_on_new_clicks_among_drawn_items(home):
     assert run_nightly(home / "run.yaml") == PROMOTED
     first = pointer(home, "current")
-    assert run_nightly(home / "run.yaml") == KEPT
+    cold = ["nightly.start=cold"]
+    assert run_nightly(home / "run.yaml", cold) == KEPT
     write_night(home / "clicks", 1, flipped=True)  # what the current model learnt is wrong now
-    assert run_nightly(home / "run.yaml") == PROMOTED
+    assert run_nightly(home / "run.yaml", cold) == PROMOTED
     assert (pointer(home, "previous"), pointer(home, "current")) == (first, last_night(home)["run"])
     current = home / "runs" / "clicks" / "current"
     stored = StoredEmbeddings.load(current / "embeddings", load_bundle(current / "model"))
@@ -126,11 +128,31 @@ def test_two_nights_are_compared_on_new_clicks_among_drawn_items(home):
     assert pointer(home, "current") == first
 
 
+def test_a_warm_night_goes_on_with_users_and_items_that_are_new(home):
+    """By default; what the new ones learnt is more than the row of the unseen id."""
+    assert run_nightly(home / "run.yaml") == PROMOTED
+    assert run_nightly(home / "run.yaml") == KEPT
+    write_night(home / "clicks", 1)
+    assert run_nightly(home / "run.yaml", ["nightly.tolerance=1"]) == PROMOTED
+    night = last_night(home)
+    assert night["start"]["how"] == "warm"
+    before, after = (load_bundle(home / "runs" / "clicks" / name / "model") for name in ("previous", "current"))
+    for column, number in (("user", 10), ("item", 2)):
+        old, new = (bundle.preprocessor.vocabularies[column].values.tolist() for bundle in (before, after))
+        assert new[: len(old)] == old
+        assert 0 < len(new) - len(old) <= number
+    rows = pd.DataFrame([{"user": f"u{USERS + new}", "item": f"i{item}"} for new in range(10) for item in range(ITEMS)])
+    liked = np.asarray([int(user[1:]) % 2 == int(item[1:]) % 2 for user, item in rows.to_numpy()])
+    known, unseen = after.predict(rows)["target"], after.predict(rows.assign(user="nobody"))["target"]
+    assert roc_auc_score(liked, known) > 0.8
+    assert roc_auc_score(liked, unseen) < 0.6
+
+
 def test_too_few_clicks_are_refused_a_bad_candidate_is_kept_out_and_another_metric_can_decide(home):
     run_nightly(home / "run.yaml")
     first = pointer(home, "current")
     write_night(home / "clicks", 1)
-    bad = ["train.lr_max=1e-9", "nightly.metric=auc"]
+    bad = ["train.lr_max=1e-9", "nightly.metric=auc", "nightly.start=cold"]
     assert run_nightly(home / "run.yaml", [*bad, "nightly.min_window_rows=5000"]) == REFUSED
     assert run_nightly(home / "run.yaml", bad) == KEPT
     assert pointer(home, "current") == first

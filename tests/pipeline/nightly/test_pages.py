@@ -349,6 +349,7 @@ def test_nights_that_promote_keep_and_refuse_have_their_pages(finished):
     assert sections_of(page) == [
         "comparison",
         "start",
+        "drift",
         "slices",
         "calibration",
         "nights",
@@ -360,7 +361,7 @@ def test_nights_that_promote_keep_and_refuse_have_their_pages(finished):
     assert re.search(r"AUC [+-]0\.\d{4} \([+-]0\.\d{4} to [+-]0\.\d{4}\)", text)
     assert line["bound"] < line["gain"] < line["upper"]
     assert f'href="../{line["run"]}/report.html"' in text
-    assert "It began as the configuration says" in text
+    assert "Warm: it went on from weights, optimizer and ids of an earlier run" in text
     assert line["splits"] == {"train": 4800, "valid": 600, "test": 600}
     bad = write_day(finished.raw, 2, 600)
     bad.write_bytes(b"")

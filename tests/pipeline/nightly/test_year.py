@@ -135,6 +135,28 @@ def test_the_reference_is_what_was_current_so_many_decided_nights_ago(tmp_path):
     assert os.listdir(home / ".champions") == []
 
 
+@pytest.mark.parametrize("promoted_every", [1, 3])
+def test_one_run_in_five_nights_is_kept_for_a_reference_of_25_to_30_nights(tmp_path, promoted_every):
+    """All thirty were kept, whatever `nightly.keep.runs` said."""
+    home, kept, links = tmp_path / "a", 4, set()
+    for night in range(100):
+        champion = f"r{night - night % promoted_every:03}"
+        (home / champion).mkdir(parents=True, exist_ok=True)
+        append_record(home, "nightly", PROMOTED if champion == f"r{night:03}" else KEPT, "", "new", champion=champion)
+        keep_champions(home, 30)
+        before, links = links, set(os.listdir(home / ".champions"))
+        assert all(night - int(name[1:]) > 29 for name in before - links)  # none goes before its time
+        for path in sorted(home.glob("r*"))[:-kept]:
+            if path.name not in links:
+                path.rmdir()
+        os.symlink(champion, home / "new")
+        os.replace(home / "new", home / "current")
+        if night >= 30:
+            age = night - int(reference_of(home, 30).name[1:])
+            assert 25 <= age < 30 + promoted_every
+            assert len(links) <= 7
+
+
 @pytest.mark.parametrize("name", ["x" * 300, "../a", "..", 5, ["a"], "\ud800", "a\0b"])
 def test_a_line_that_names_no_run_is_no_champion(tmp_path, name):
     """Of a line that was torn or edited; the night, and what keeps the references, goes on with the others."""
@@ -213,7 +235,7 @@ def test_a_damaged_current_run_is_named_before_any_work_with_what_mends_it(finis
 
 def test_a_night_compares_with_the_reference_on_the_same_rows_and_its_line_tells_all(finished):
     wide = ["nightly.tolerance=1", "nightly.reference_nights=2", "nightly.reference_tolerance=1", "train.epochs=1"]
-    run_nightly(finished.config, wide)
+    run_nightly(finished.config, [*wide, "nightly.start=cold"])
     first = os.readlink(finished.home / "current") and (finished.home / "current").resolve().name
     for day in (1, 2):
         write_day(finished.raw, day, 900)
