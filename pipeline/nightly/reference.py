@@ -9,6 +9,7 @@ most a sixth younger, where `nightly.keep.runs` has removed the runs between.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from itertools import islice
@@ -17,9 +18,10 @@ from typing import Any
 
 from gigabatch.pipeline.nightly.codes import DECIDED, PROMOTED
 from gigabatch.pipeline.runs.pointers import read_pointers
-from gigabatch.pipeline.runs.record import newest_records
+from gigabatch.pipeline.runs.record import RECORD, newest_records
 from gigabatch.pipeline.store.files import atomic_symlink
 
+log = logging.getLogger(__name__)
 CHAMPIONS = ".champions"
 ANCHORS = 6  # of the nights up to the oldest reference
 LONGEST_NAME = 255  # bytes of a file's name, of Linux
@@ -56,7 +58,10 @@ def reference_of(home: Path, nights: int | None) -> Path | None:
     if nights is None:
         return None
     pointers = read_pointers(home)
-    for name in champions(home, nights):
+    named = champions(home, nights)
+    if not named and (home / CHAMPIONS).is_dir() and any((home / CHAMPIONS).iterdir()):
+        log.warning("%s: no line tells of the nights that %s was kept for: no reference", home / RECORD, CHAMPIONS)
+    for name in named:
         run = home / name
         if name in pointers.blocked or not run.is_dir():
             continue
@@ -70,11 +75,12 @@ def keep_champions(home: Path, nights: int | None) -> None:
     folder = home / CHAMPIONS
     wanted: set[str] = set()
     newest = None  # night of the newest one that is kept
+    spacing = max((nights or 0) // ANCHORS, 1)
     for night, name in enumerate(champions(home, nights) if nights is not None else ()):
         if not (home / name).is_dir():
             continue
         linked = (folder / name).is_symlink()
-        if linked or name in wanted or newest is None or night - newest >= max(nights // ANCHORS, 1):
+        if linked or name in wanted or newest is None or night - newest >= spacing:
             newest = night
             wanted.add(name)
         if name in wanted and not linked:

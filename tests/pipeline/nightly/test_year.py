@@ -135,6 +135,21 @@ def test_the_reference_is_what_was_current_so_many_decided_nights_ago(tmp_path):
     assert os.listdir(home / ".champions") == []
 
 
+def test_a_record_that_is_lost_is_said_as_no_reference_can_be_found(tmp_path, caplog):
+    """It was silent: from then on small losses could add up."""
+    home = tmp_path / "a"
+    for name in "ab":
+        (home / name).mkdir(parents=True)
+        append_record(home, "nightly", PROMOTED, "", name, champion=name)
+    os.symlink("b", home / "current")
+    assert reference_of(home, 2).name == "a"
+    keep_champions(home, 2)
+    assert caplog.text == ""
+    (home / "nightly.jsonl").write_text("")
+    assert reference_of(home, 2) is None
+    assert "nightly.jsonl: no line tells of the nights that .champions was kept for: no reference" in caplog.text
+
+
 @pytest.mark.parametrize("promoted_every", [1, 3])
 def test_one_run_in_five_nights_is_kept_for_a_reference_of_25_to_30_nights(tmp_path, promoted_every):
     """All thirty were kept, whatever `nightly.keep.runs` said."""
