@@ -15,7 +15,7 @@ from gigabatch.features.operators.base import ColumnOperator
 class Clip(ColumnOperator):
     """Hold the values of a column between two bounds.
 
-    Values below `low` become `low`, those above `high` become `high`; the column keeps its type. Nulls stay null,
+    Values below `low` become `low`, those above `high` become `high`; the type is that of the column. Nulls stay null,
     infinities become the bound. Row-wise.
 
     Parameters
@@ -24,6 +24,8 @@ class Clip(ColumnOperator):
         Numbers.
     low, high
         Finite bounds; None is no bound, but one of the two must be given.
+    output
+        Name of the new column; `column` itself by default.
 
     Raises
     ------
@@ -39,9 +41,11 @@ class Clip(ColumnOperator):
     [-30, 12, 180]
     """
 
-    reads, writes = ("column",), ("column",)
+    reads, writes = ("column",), ("output",)
 
-    def __init__(self, column: str, low: float | None = None, high: float | None = None) -> None:
+    def __init__(
+        self, column: str, low: float | None = None, high: float | None = None, output: str | None = None
+    ) -> None:
         bounds = [bound for bound in (low, high) if bound is not None]
         if not bounds or not all(map(math.isfinite, bounds)) or (len(bounds) == 2 and bounds[0] > bounds[1]):
             raise DataError(
@@ -49,13 +53,14 @@ class Clip(ColumnOperator):
                 f"high={high}."
             )
         self.column, self.low, self.high = column, low, high
+        self.output = column if output is None else output
 
     def compute(self, frame: Frame) -> dict[str, Column]:
         column = frame[self.column]
         low, high = (_bound_as(column, bound) for bound in (self.low, self.high))
         if low is None and high is None:
-            return {}
-        return {self.column: column.clip(lower=low, upper=high).astype(column.dtype)}
+            return {self.output: column}
+        return {self.output: column.clip(lower=low, upper=high).astype(column.dtype)}
 
 
 def _bound_as(column: Column, bound: float | None) -> float | None:

@@ -53,11 +53,13 @@ class GaussRank(FittedOperator):
     Parameters
     ----------
     column
-        Numbers without nulls. It is replaced by a float32 score. Integers above 2^53 are taken as the nearest float64.
+        Numbers without nulls. Integers above 2^53 are taken as the nearest float64.
     max_knots
         Of a column with more distinct values, those that share their leading bits also share a mean rank, with as many
         bits as make no more than `max_knots` groups. So the fit takes bounded memory and one pass over the partitions;
         the state's `rank_error` says what that costs.
+    output
+        Name of the new float32 column of scores; `column` itself by default.
 
     Raises
     ------
@@ -75,12 +77,13 @@ class GaussRank(FittedOperator):
     [-4.75, 0.0, 4.75]
     """
 
-    reads, writes = ("column",), ("column",)
+    reads, writes = ("column",), ("output",)
 
-    def __init__(self, column: str, max_knots: int = MOST_KNOTS) -> None:
+    def __init__(self, column: str, max_knots: int = MOST_KNOTS, output: str | None = None) -> None:
         if max_knots < 2:
             raise DataError(f"GaussRank of {column!r}: max_knots must be at least 2, found {max_knots}.")
         self.column, self.max_knots = column, max_knots
+        self.output = column if output is None else output
 
     def partial(self, frame: Frame) -> Partial:
         values = rankable(filled_values(frame, self.column, "GaussRank", wide=False))
@@ -123,7 +126,7 @@ class GaussRank(FittedOperator):
         part = part / xp.where(gap > 0, gap, 1.0)
         # The last bits of a product may pass the upper neighbour; order must hold.
         found = xp.minimum(score[below] + part * (score[above] - score[below]), score[above])
-        return {self.column: engine.series(found.astype("float32"), frame)}
+        return {self.output: engine.series(found.astype("float32"), frame)}
 
 
 def scores(starts: Any, num_rows: int) -> Any:

@@ -35,7 +35,9 @@ class MinMax(FittedOperator):
     Parameters
     ----------
     column
-        Numbers without nulls. It is replaced by float32 (x - low) / (high - low).
+        Numbers without nulls.
+    output
+        Name of the new float32 column, (x - low) / (high - low); `column` itself by default.
 
     Raises
     ------
@@ -53,10 +55,10 @@ class MinMax(FittedOperator):
     [0.25, 1.0, 2.0]
     """
 
-    reads, writes = ("column",), ("column",)
+    reads, writes = ("column",), ("output",)
 
-    def __init__(self, column: str) -> None:
-        self.column = column
+    def __init__(self, column: str, output: str | None = None) -> None:
+        self.column, self.output = column, column if output is None else output
 
     def partial(self, frame: Frame) -> Range:
         """The partition's range; from infinity to -infinity for a partition without rows."""
@@ -78,4 +80,4 @@ class MinMax(FittedOperator):
 
     def columns(self, frame: Frame, state: Range) -> dict[str, Column]:
         values = filled_values(frame, self.column, "MinMax")
-        return {self.column: float32_column((values - state.low) / state.span, frame, self.column)}
+        return {self.output: float32_column((values - state.low) / state.span, frame, self.column)}

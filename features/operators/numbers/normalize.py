@@ -18,7 +18,9 @@ class Normalize(FittedOperator):
     Parameters
     ----------
     column
-        Numbers without nulls. It is replaced by float32 (x - mean) / std.
+        Numbers without nulls.
+    output
+        Name of the new float32 column, (x - mean) / std; `column` itself by default.
 
     Raises
     ------
@@ -39,10 +41,10 @@ class Normalize(FittedOperator):
     [-1.3420000076293945, -0.44699999690055847, 0.44699999690055847, 1.3420000076293945]
     """
 
-    reads, writes = ("column",), ("column",)
+    reads, writes = ("column",), ("output",)
 
-    def __init__(self, column: str) -> None:
-        self.column = column
+    def __init__(self, column: str, output: str | None = None) -> None:
+        self.column, self.output = column, column if output is None else output
 
     def partial(self, frame: Frame) -> Moments:
         return Moments.of(filled_values(frame, self.column, "Normalize"))
@@ -57,4 +59,4 @@ class Normalize(FittedOperator):
 
     def columns(self, frame: Frame, state: Scale) -> dict[str, Column]:
         values = filled_values(frame, self.column, "Normalize")
-        return {self.column: float32_column((values - state.mean) / state.std, frame, self.column)}
+        return {self.output: float32_column((values - state.mean) / state.std, frame, self.column)}

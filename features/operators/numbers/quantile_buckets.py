@@ -37,14 +37,16 @@ class QuantileBuckets(RankingOperator):
     Parameters
     ----------
     column
-        Numbers or booleans. It is replaced by an int32 bucket: 0 for null, 1 up to the first edge inclusive, 2 above
-        it, and so on.
+        Numbers or booleans.
     num_buckets
         How many buckets, at least 2.
     method
         `exact`, or `sketch`, which settles for quantiles from counts by leading bits, after one pass however many rows
         there are. Each is within 2^-8 of the larger of the two values that it lies between (2^-7 where it is given as
         0); the state's `errors` say how near they are.
+    output
+        Name of the new int32 column of buckets, 0 for null, 1 up to the first edge inclusive, 2 above it, and so on;
+        `column` itself by default.
 
     Raises
     ------
@@ -64,13 +66,14 @@ class QuantileBuckets(RankingOperator):
     [1, 1, 2, 2, 0]
     """
 
-    reads, writes = ("column",), ("column",)
+    reads, writes = ("column",), ("output",)
 
-    def __init__(self, column: str, num_buckets: int, method: str = "exact") -> None:
+    def __init__(self, column: str, num_buckets: int, method: str = "exact", output: str | None = None) -> None:
         if num_buckets < 2:
             raise DataError(f"QuantileBuckets of {column!r}: num_buckets must be at least 2, found {num_buckets}.")
         require_method(method, "QuantileBuckets")
         self.column, self.num_buckets, self.method = column, num_buckets, method
+        self.output = column if output is None else output
 
     def partial(self, frame: Frame) -> Ranked:
         return ranked_values(frame[self.column], keep=self.method == "exact")
@@ -121,4 +124,4 @@ class QuantileBuckets(RankingOperator):
         values = engine.array(column.astype("float64"), fill=0.0)
         buckets = 1 + engine.arrays.searchsorted(engine.arrays.asarray(state.edges), values)
         buckets = engine.arrays.where(engine.array(column.isna()), 0, buckets)
-        return {self.column: engine.series(buckets.astype("int32"), frame)}
+        return {self.output: engine.series(buckets.astype("int32"), frame)}
