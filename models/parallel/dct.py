@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
+from zlib import crc32
 
 import torch
 import torch.distributed as dist
@@ -107,6 +108,7 @@ class SparseGradients:
         self.residuals: dict[str, Tensor] = {}  # float32, flat: what was not sent yet
         self.thresholds: dict[str, Tensor] = {}  # []
         self.steps: dict[str, int] = {}
+        self.device = torch.device("cpu")  # of the gradients so far
 
     def keep_of(self, num_elements: int) -> int:
         """Elements that a weight of so many sends; all of a small one."""
@@ -120,18 +122,22 @@ class SparseGradients:
         Raises
         ------
         ModelError
-            On all ranks, where they have gradients of another number of elements.
+            On all ranks, where they have gradients of other names or of another number of elements.
         """
-        if self.ranks.num_ranks == 1 or not gradients:
+        if self.ranks.num_ranks == 1:
             return
+        gradients = dict(sorted(gradients.items()))
+        weights = [(name, one.numel()) for name, one in gradients.items()]
         large = {name: one for name, one in gradients.items() if self.keep_of(one.numel()) < one.numel()}
         whole = [one for name, one in gradients.items() if name not in large]
-        device = next(iter(gradients.values())).device
+        # A rank without gradients meets the others all the same, or they would add its next step's to this one's.
+        self.device = device = next((one.device for one in gradients.values()), self.device)
         totals = {
             name: one.flatten().float() + self.residuals.get(name, torch.zeros((), device=device))
             for name, one in large.items()
         }
-        finite = torch.stack([one.isfinite().all() for one in (*whole, *totals.values())]).all()
+        checks = [one.isfinite().all() for one in (*whole, *totals.values())]
+        finite = bool(torch.stack(checks).all()) if checks else True
         found = {name: self._large(name, total) for name, total in totals.items()}
         places, values, length = [], [], 0
         for name, total in totals.items():
@@ -141,14 +147,14 @@ class SparseGradients:
         nothing = torch.empty(0, device=device)
         place, value = torch.cat([nothing.long(), *places]), torch.cat([nothing, *values])
         message = pack(place, value, length, self.values)
-        lengths = [length, sum(one.numel() for one in whole)]
+        lengths = [length, sum(one.numel() for one in whole), crc32(repr(weights).encode())]
         header = torch.tensor([*message.header, len(message.body), int(finite), *lengths], device=device)
         headers = torch.stack(self.ranks.all_gather(header, "counts")).tolist()
         if any(header[5:] != lengths for header in headers):
             raise ModelError(
-                "sparse gradients: ranks have gradients of "
-                f"{', '.join(str(sum(header[5:])) for header in headers)} elements. Each must have those of the same "
-                "weights; give zeros where a rank has none."
+                "sparse gradients: ranks have gradients of other weights, of "
+                f"{', '.join(str(sum(header[5:7])) for header in headers)} elements. Each must have those of the same "
+                "weights, by the same names; give zeros where a rank has none."
             )
         if not all(header[4] for header in headers):
             for one in gradients.values():

@@ -490,7 +490,7 @@ def substitute(
     count_ids : bool, default True
         Whether the bytes of ids decide too.
     exchange : Exchange or None, default None
-        How values travel; None for as they are, `dct_exchange.ThresholdedExchange` for the large ones alone.
+        How values travel; None for as they are, `dct.ThresholdedExchange` for the large ones alone.
 
     Returns
     -------

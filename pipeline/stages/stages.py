@@ -752,8 +752,9 @@ class Encoded:
         """Of the artifact that `fit_model` makes or finds."""
         config, start = self.config, self.warm_start
         raw = config.to_dict()
-        # Of a start what it holds matters, not what it is called; without one, nothing that asks for it.
-        asks = ("start_from", "changed") + (() if start is not None else ("new_rows", "sums_kept", "window"))
+        # Of a start what it holds matters, not what it is called; without one, nothing that asks for it. `tables`, as
+        # the number of ranks, is where a training lies: with another one it goes on.
+        asks = ("start_from", "changed", "tables") + (() if start is not None else ("new_rows", "sums_kept", "window"))
         train = {name: value for name, value in raw["train"].items() if name not in asks}
         device = self.features.pipeline.device
         settings = {"model": raw["model"], "train": train, "seed": config.seed, "device": device}

@@ -113,7 +113,7 @@ def test_bytes_of_a_step(tmp_path):
     (_, _, sent), _ = together(reduced, 2, tmp_path, 1, {"drop": 0.99, "values": "bfloat16"})
     assert 19 * 3 <= sent["all_gather", "sparse gradients"] <= 19 * 4
     assert sent["all_reduce", "gradients"] == 4 * 40
-    assert sent["all_gather", "counts"] == 56
+    assert sent["all_gather", "counts"] == 8 * 8
 
 
 def with_equal_elements(ranks):
@@ -155,18 +155,45 @@ def test_a_step_that_is_not_finite_is_one_for_all_and_leaves_nothing(bad, tmp_pa
     assert together(poisoned, 2, tmp_path, bad) == [([True] * 6, 3)] * 2
 
 
-def with_other_weights(ranks):
-    gradients = {"weight": torch.ones(1000), **({"other": torch.ones(10)} if ranks.rank else {})}
-    try:
-        SparseGradients(ranks).reduce(gradients)
-    except ModelError as error:
-        return str(error)
+def with_other_weights(ranks, sizes):
+    """Rank r has gradients of these numbers of elements by name, two steps long."""
+    compression, found = SparseGradients(ranks), []
+    for _ in range(2):
+        try:
+            compression.reduce({name: torch.ones(size) for name, size in sizes[ranks.rank].items()})
+            found.append("summed")
+        except ModelError as error:
+            found.append(str(error))
+    return found
 
 
-def test_ranks_with_gradients_of_other_weights_are_an_error_on_all(tmp_path):
-    assert ["gradients of 1000, 1010 elements" in told for told in together(with_other_weights, 2, tmp_path)] == [
-        True
-    ] * 2
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        ([{"a": 1000}, {"a": 1000, "b": 10}], "gradients of other weights, of 1000, 1010 elements"),
+        ([{"a": 1000}, {"b": 1000}], "gradients of other weights, of 1000, 1000 elements"),
+        ([{"a": 300, "b": 400}, {"a": 400, "b": 300}], "gradients of other weights, of 700, 700 elements"),
+        ([{}, {"a": 1000}], "gradients of other weights, of 0, 1000 elements"),  # whose next step would meet this one
+    ],
+)
+def test_ranks_with_gradients_of_other_weights_are_an_error_on_all(sizes, told, tmp_path):
+    for found in together(with_other_weights, 2, tmp_path, sizes):
+        assert len(found) == 2
+        assert all(told in one for one in found)
+
+
+def in_any_order(ranks):
+    names = ("a", "b")[:: 1 if ranks.rank else -1]
+    values = {"a": torch.arange(300.0), "b": -torch.arange(300.0)}
+    gradients = {name: values[name].clone() for name in names}
+    compression = SparseGradients(ranks, drop=0.0, dense_below=0)
+    compression.reduce(gradients)
+    compression.reduce({})
+    return all(torch.equal(gradients[name], 2 * values[name]) for name in names)
+
+
+def test_names_may_come_in_any_order_and_all_ranks_may_have_none(tmp_path):
+    assert together(in_any_order, 2, tmp_path) == [True, True]
 
 
 def saved(ranks):
