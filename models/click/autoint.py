@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.layers.attention import attention
 from gigabatch.models.layers.fields import FieldEmbeddings, OutputLinear, check_settings, mlp
 from gigabatch.models.model import Model
 from gigabatch.models.modes import modes_kept
@@ -94,7 +95,7 @@ class InteractingLayer(nn.Module):
         """[B, N, dim] -> [B, N, H a]."""
         queries, keys, values = self._heads(vectors)
         dropout = self.dropout if self.training else 0.0
-        mixed = functional.scaled_dot_product_attention(queries, keys, values, dropout_p=dropout, scale=self.scale)
+        mixed = attention(queries, keys, values, dropout, self.scale)
         return functional.relu(mixed.transpose(1, 2).flatten(2) + self.residual(vectors))
 
     def attention(self, vectors: Tensor) -> Tensor:

@@ -32,6 +32,11 @@ class BatchNorm1d(nn.BatchNorm1d):
         if batch is None or not self.training:
             return super().forward(values)
         require(values.dim() == 2, f"batch norm over several ranks takes [rows, columns], not {list(values.shape)}.")
+        require(
+            len(values) == batch.own_rows,
+            f"batch norm over several ranks takes tensors of one row a row of the batch, {batch.own_rows} here, not "
+            f"{len(values)}, since it divides by the batch's rows.",
+        )
         return cast(Tensor, _WholeBatchNorm.apply(values, self.weight, self.bias, self, batch))
 
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
+from gigabatch.models.errors import require
 from gigabatch.models.kernels import FLOATS, kernel
 from gigabatch.models.kernels.dropout.reference import draw_seeds
 from gigabatch.models.whole_batch import whole_batch
@@ -39,14 +41,29 @@ class Dropout(nn.Dropout):
 
     def forward(self, values: Tensor) -> Tensor:
         """[..., N] -> [..., N] of the same type; the values themselves in evaluation mode."""
-        if not self.training or not values.numel() or torch.compiler.is_compiling():
+        if not self.training:
             return super().forward(values)
-        batch = whole_batch()
-        own = (values.device.type == "cpu" or batch is not None) and values.dtype in FLOATS and self.p < 1
-        if not own:
-            return super().forward(values)
-        start = 0 if batch is None else batch.first_element(values)
-        return values if self.p == 0 else _Dropout.apply(values, self.p, start)
+        return dropped(values, self.p)
+
+
+def dropped(values: Tensor, rate: float) -> Tensor:
+    """Values [..., N] some of which are 0, and the others 1 / (1 - rate) times what they were, as `Dropout` has it."""
+    batch = whole_batch()
+    if not values.numel() or torch.compiler.is_compiling() or not draws_own(values, rate):
+        require(
+            batch is None or values.dtype in FLOATS or rate in (0, 1),
+            f"dropout over several ranks takes float32, bfloat16 and float16, not {values.dtype}: torch's own would "
+            "draw other masks than on one rank.",
+        )
+        return functional.dropout(values, rate)
+    start = 0 if batch is None else batch.first_element(values)
+    return values if rate == 0 else _Dropout.apply(values, rate, start)
+
+
+def draws_own(values: Tensor, rate: float) -> bool:
+    """Whether the mask is a hash of elements' numbers, not torch's."""
+    known = values.dtype in FLOATS and rate < 1
+    return known and (values.device.type == "cpu" or whole_batch() is not None)
 
 
 class _Dropout(torch.autograd.Function):
@@ -54,15 +71,15 @@ class _Dropout(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, rate: float, start: int) -> Tensor:
         (ctx.seed,), ctx.rate, ctx.start = draw_seeds(1, values.device), rate, start
         ctx.drops = kernel("dropout", values.device)
-        return _dropped(ctx.drops, values, ctx.seed, rate, start)
+        return _masked(ctx.drops, values, ctx.seed, rate, start)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return _dropped(ctx.drops, gradient, ctx.seed, ctx.rate, ctx.start), None, None
+        return _masked(ctx.drops, gradient, ctx.seed, ctx.rate, ctx.start), None, None
 
 
-def _dropped(drops: ModuleType, values: Tensor, seed: Tensor, rate: float, start: int) -> Tensor:
+def _masked(drops: ModuleType, values: Tensor, seed: Tensor, rate: float, start: int) -> Tensor:
     values = values.contiguous()
     found = torch.empty_like(values)
     width = values.shape[-1] if values.dim() else 1

@@ -312,17 +312,29 @@ def require_shareable(model: nn.Module) -> None:
 
 @torch.no_grad()
 def require_equal(model: nn.Module, ranks: Ranks) -> None:
-    """Raise `ModelError` unless all ranks hold the same weights and buffers, bit for bit (by a sum of their words);
-    sharded tables are left out."""
+    """Raise `ModelError` unless all ranks hold the same weights and buffers, bit for bit (by a sum of their words), and
+    stand at the same random numbers; sharded tables are left out."""
     if ranks.num_ranks == 1:
         return
     spread = [module for module in model.modules() if isinstance(module, EmbeddingTables) and module.is_sharded]
     own = {table for module in spread for table in module.weights}
     tensors = [t for t in (*model.parameters(), *model.buffers()) if t.dtype == torch.float32 and t not in own]
-    sums = torch.stack([tensor.reshape(-1).view(torch.int32).sum(dtype=torch.int64) for tensor in tensors])
-    found = torch.stack(ranks.all_gather(sums, "check"))
-    if not bool((found == found[0]).all()):
+    device = next(model.parameters()).device
+    random = [torch.get_rng_state()] + ([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])
+    sums = [tensor.reshape(-1).view(torch.int32).sum(dtype=torch.int64) for tensor in tensors]
+    for state in random:  # by place, as two counters in it move against each other
+        words = state.view(torch.int64)
+        sums.append((words * torch.arange(1, 1 + len(words))).sum().to(device))
+    found = torch.stack(ranks.all_gather(torch.stack(sums), "check"))
+    same = (found == found[0]).all(0)
+    if not bool(same[: len(tensors)].all()):
         raise ModelError(
             "several ranks: their weights are no longer equal. They must run on processors of one kind with the same "
             "number of threads; go on from the last checkpoint."
+        )
+    if not bool(same.all()):
+        raise ModelError(
+            "several ranks: they have drawn different amounts of random numbers, so their dropout is no longer that of "
+            "one rank. A layer of the model draws a number a row. Use gigabatch.models.layers.dropout.Dropout, or "
+            "train on one rank."
         )

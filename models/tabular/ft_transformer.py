@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.layers.attention import attention
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import OutputLinear, check_settings, positive_number
@@ -124,7 +125,7 @@ class Attention(nn.Module):
             part.unflatten(2, (self.num_heads, -1)).transpose(1, 2) for part in (self.queries(asking), keys, values)
         )
         dropout = self.dropout if self.training else 0.0
-        taken = functional.scaled_dot_product_attention(queries, keys, values, dropout_p=dropout)
+        taken = attention(queries, keys, values, dropout)
         return self.output(taken.transpose(1, 2).flatten(2))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import pickle
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
@@ -100,8 +101,7 @@ def save_checkpoint(path: Path, state: TrainingState, progress: Progress) -> Non
         "losses": state.losses,
         "precision": state.precision.name,
         "threads": torch.get_num_threads(),
-        "random": torch.get_rng_state(),
-        "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        **random_states(state.losses.device),
     }
     if state.tables is not None and not state.tables.ranks.is_first:
         return
@@ -143,6 +143,20 @@ def _take_own(content: dict[str, Any], state: TrainingState) -> None:
     best = tables.own_weights(told["best_weights"])
     told["best_weights"] = {name: tensor.to(device) for name, tensor in best.items()}
     told["best_moments"] = tables.own_moments(told["best_moments"])
+
+
+def random_states(device: torch.device) -> dict[str, Tensor | None]:
+    """Of torch's generators of the host and of the device that trains: of several ranks', each has another GPU, and all
+    draw the same numbers."""
+    on_gpu = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    return {"random": torch.get_rng_state(), "random_cuda": on_gpu}
+
+
+def put_random_states(states: Mapping[str, Any], device: torch.device) -> None:
+    """What `random_states` gave, on this process's device."""
+    torch.set_rng_state(states["random"].cpu())
+    if states["random_cuda"] is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(states["random_cuda"].cpu(), device)
 
 
 def checksum_file(path: Path) -> Path:
@@ -208,7 +222,5 @@ def _put_back(path: Path, content: Any, state: TrainingState) -> Progress:
         state.loss_scale.load_state_dict(content["loss_scale"])
     state.loader.load_state_dict(content["loader"])
     state.losses.copy_(content["losses"])
-    torch.set_rng_state(content["random"].cpu())
-    if content["random_cuda"]:
-        torch.cuda.set_rng_state_all([part.cpu() for part in content["random_cuda"]])
+    put_random_states(content, state.losses.device)
     return Progress(**content["progress"])

@@ -9,9 +9,10 @@ from torch import nn
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.kernels.dropout import cpu, reference
+from gigabatch.models.layers.attention import attention
 from gigabatch.models.layers.batch_norm import BatchNorm1d
 from gigabatch.models.layers.dropout import Dropout
-from gigabatch.models.parallel.data_parallel import part_of
+from gigabatch.models.parallel.data_parallel import part_of, require_equal
 from gigabatch.models.tabular.tabular import TabularModel, TabularSettings
 from gigabatch.models.whole_batch import using_ranks
 from tests.models.parallel.together import together
@@ -91,11 +92,72 @@ def test_elements_are_numbered_from_a_start_modulo_two_to_the_32(start):
 
 
 def test_dropout_of_other_rows_than_the_batchs_is_refused():
-    class Two:
-        num_ranks = 2
-
     with using_ranks(Two(), 8, 4, 4), pytest.raises(ModelError, match="one row a row of the batch, 4 here"):
         Dropout(0.5)(torch.ones(5, 2))
+
+
+class Two:
+    num_ranks = 2
+
+
+def test_batch_norm_of_other_rows_than_the_batchs_is_refused():
+    with using_ranks(Two(), 8, 4, 4), pytest.raises(ModelError, match="one row a row of the batch, 4 here, not 12"):
+        BatchNorm1d(2)(torch.ones(12, 2))  # three tokens of each row: the sums are of 24 rows, not of 8
+
+
+def test_dropout_of_a_type_without_a_kernel_is_refused():
+    with using_ranks(Two(), 8, 4, 4), pytest.raises(ModelError, match="float64"):
+        Dropout(0.5)(torch.ones(4, 2, dtype=torch.float64))
+
+
+def drawn(ranks):
+    """What is said of ranks before, and after one has drawn a number more; then of other weights."""
+    torch.manual_seed(0)
+    model, told = nn.Linear(2, 1), []
+    for change in (lambda: None, lambda: torch.rand(1 + ranks.rank), lambda: model.bias.data.add_(ranks.rank)):
+        change()
+        try:
+            require_equal(model, ranks)
+            told.append("")
+        except ModelError as error:
+            told.append(str(error))
+    return told
+
+
+def test_ranks_whose_weights_or_random_numbers_part_are_told_so(tmp_path):
+    for equal, random, weights in together(drawn, 2, tmp_path):
+        assert equal == ""
+        assert "different amounts of random numbers" in random
+        assert "weights are no longer equal" in weights
+
+
+def weighed(ranks, parts):
+    """What this rank's rows take of values, and the gradients of all three."""
+    first, stop = part_of(ROWS, ranks.rank, ranks.num_ranks)
+    own = [part[first:stop].clone().requires_grad_() for part in parts]
+    torch.manual_seed(3)
+    with using_ranks(ranks, ROWS, first, stop - first):
+        taken = attention(*own, dropout=0.4)
+        (taken.flatten(1) * torch.arange(first, stop)[:, None].add(1).sqrt()).square().sum().backward()
+    return [taken.detach(), *(part.grad for part in own)]
+
+
+def test_attention_of_ranks_drops_what_that_of_one_drops(tmp_path):
+    torch.manual_seed(0)
+    parts = [torch.randn(ROWS, 2, 5, 3) for _ in range(3)]
+    (one,) = together(weighed, 1, tmp_path, parts)
+    told = together(weighed, 3, tmp_path, parts)
+    for place, expected in enumerate(one):
+        torch.testing.assert_close(torch.cat([part[place] for part in told]), expected)
+
+    torch.manual_seed(3)  # number by number, with the mask that the hash of the dropout kernel says
+    (seed,) = reference.draw_seeds(1, torch.device("cpu"))
+    mask = reference.kept(seed, 0.4, ROWS * 2 * 5, 5).view(ROWS, 2, 5, 5).double()
+    queries, keys, values = (part.double() for part in parts)
+    logits = torch.einsum("bhqd,bhtd->bhqt", queries, keys).div(3**0.5).exp()
+    weights = logits / logits.sum(3, keepdim=True) * mask / 0.6
+    expected = torch.einsum("bhqt,bhtd->bhqd", weights, values)
+    torch.testing.assert_close(one[0].double(), expected, rtol=1e-5, atol=1e-6)  # rounding of float32
 
 
 def tabular(ranks, folded, ids, floats, state):

@@ -21,6 +21,8 @@ from gigabatch.pipeline.training.checkpoint import (
     TrainingState,
     checksum_file,
     load_checkpoint,
+    put_random_states,
+    random_states,
     save_checkpoint,
 )
 
@@ -53,6 +55,27 @@ def test_everything_comes_back(tmp_path):
     for one, two in ((saved.model, other.model), (saved.average.model, other.average.model)):
         assert all(torch.equal(value, two.state_dict()[name]) for name, value in one.state_dict().items())
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint.pt", "checkpoint.pt.blake2b"}
+
+
+def test_every_rank_takes_the_random_state_of_the_gpu_that_the_first_trains_on(monkeypatch):
+    """The first rank's process trains on GPU 0; GPU 1's generator there is nobody's. On a machine of one GPU, or as
+    rank 1 on GPU 1, the training goes on with the numbers that come next on the first."""
+    used, fresh = torch.tensor([7], dtype=torch.uint8), torch.tensor([0], dtype=torch.uint8)
+    states, process = {0: used, 1: fresh}, {"gpu": 0}
+
+    def place(device):
+        return process["gpu"] if device.index is None else device.index
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: states[place(device)])
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: states.update({place(device): state}))
+    saved = random_states(torch.device("cuda"))
+    states.clear()
+    process["gpu"] = 1
+    put_random_states(saved, torch.device("cuda"))
+    assert list(states) == [1]
+    assert torch.equal(states[1], used)
+    assert random_states(torch.device("cpu"))["random_cuda"] is None
 
 
 def test_a_checkpoint_of_another_precision_says_how_to_go_on(tmp_path):

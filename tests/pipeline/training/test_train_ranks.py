@@ -128,6 +128,10 @@ CASES = {
     "dlrm": {"model": ("dlrm", {}), "train": {"max_grad_norm": None}},
     "ncf with drawn negatives": {"model": ("ncf", {}), "negatives": True},
     "a row that is not a number": {"model": TABULAR, "nan": True},
+    "ft_transformer, dropout of attention": {
+        "model": ("ft_transformer", {"token_dim": 8, "num_heads": 2, "num_blocks": 2, "attention_dropout": 0.3})
+    },
+    "autoint, dropout of attention": {"model": ("autoint", {"num_layers": 2, "attention_dropout": 0.3})},
 }
 
 
