@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -41,7 +42,7 @@ def joined(device: str, num_threads: int | None) -> Iterator[Ranks]:
     Raises
     ------
     DataError
-        Where the device is not for several ranks.
+        Where the device is not for several ranks, or they cannot meet.
     RankLost
         Where another rank was killed.
     """
@@ -49,7 +50,14 @@ def joined(device: str, num_threads: int | None) -> Iterator[Ranks]:
     if num_ranks == 1:
         yield Ranks()
         return
-    found, _, _ = next(dist.rendezvous("env://", timeout=PATIENCE))
+    try:
+        found, _, _ = next(dist.rendezvous("env://", timeout=PATIENCE))
+    except (RuntimeError, ValueError, OSError) as error:
+        place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise DataError(
+            f"{num_ranks} ranks cannot meet at {place} ({' '.join(str(error).split())[:200]}). Name another "
+            "MASTER_ADDR and MASTER_PORT, or let torchrun choose one: torchrun --standalone."
+        ) from error
     # torchrun may hand the same store to the ranks that it starts again, with the addresses of those that are gone.
     store = dist.PrefixStore(f"start {restarts()}", found)
     try:

@@ -111,6 +111,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 PERIOD = ("trained_from", "trained_until", "train_times")  # of a bundle's info
 WINDOW_BLOCK = 1 << 20  # rows that are copied at a time
+SHARED_FOLDER_S = 60.0  # in which a folder that machines share shows what another one has written
 SOURCES = {
     "features": ["gigabatch.features"],
     "encode": ["gigabatch.features", "gigabatch.loaders", "gigabatch.pipeline.stages.encode"],
@@ -811,7 +812,9 @@ class Encoded:
         if pipeline.ranks.tell(None, "training"):
             self._train(work)
             pipeline.ranks.tell(None, "training")
-        found = pipeline.store.find("train", key)
+        until = time.monotonic() + SHARED_FOLDER_S
+        while (found := pipeline.store.find("train", key)) is None and time.monotonic() < until:
+            time.sleep(0.2)  # folders that machines share show a new name a while later
         if found is None:
             raise ArtifactError(
                 f"{pipeline.store.root / 'train' / key}: the first rank has made it, and this one does not find it. "

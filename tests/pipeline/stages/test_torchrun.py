@@ -3,15 +3,19 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.launched import launched_ranks
+from gigabatch.pipeline.stages import stages
+from gigabatch.pipeline.store.files import ArtifactError
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = """
@@ -128,3 +132,36 @@ def test_commands_of_one_process_are_refused_in_one_line(tiny, monkeypatch, caps
 def test_without_torchrun_there_is_one_rank(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")  # of some other launcher, which says no more
     assert launched_ranks() == (0, 1)
+
+
+def test_ranks_that_cannot_meet_say_where(tiny, monkeypatch, capsys):
+    """A port that is taken was a traceback."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        told = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        for name, value in told.items():
+            monkeypatch.setenv(name, value)
+        assert main(["train", "--config", str(tiny.config)]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("gigabatch:")]
+    assert f"2 ranks cannot meet at 127.0.0.1:{port}" in line
+    assert "torchrun --standalone" in line
+
+
+def test_a_rank_waits_for_a_folder_that_shows_the_artifact_later(tmp_path, monkeypatch):
+    """It failed at once: machines that share a folder see a new name a while after it was made."""
+    monkeypatch.setattr(stages, "SHARED_FOLDER_S", 0.5)
+    asked = []
+
+    def find(stage, key):
+        asked.append(key)
+        return "found" if len(asked) == 3 else None
+
+    store = SimpleNamespace(find=find, root=tmp_path)
+    ranks = SimpleNamespace(tell=lambda value, name: False)
+    encoded = SimpleNamespace(features=SimpleNamespace(pipeline=SimpleNamespace(store=store, ranks=ranks)))
+    assert stages.Encoded._trained_beside(encoded, "key", tmp_path) == "found"
+    asked[:] = ["key"] * 10
+    with pytest.raises(ArtifactError, match="All ranks must share the folder of artifacts"):
+        stages.Encoded._trained_beside(encoded, "key", tmp_path)
