@@ -27,6 +27,7 @@ SHARES_DISTANCE = 0.1  # of the classes: total variation distance
 MEAN_DEVIATIONS = 0.25  # between the means of a regression target, in the train split's standard deviations
 MISSING_DIFFERENCE = 0.1  # of a column's share of nulls
 UNSEEN_SHARE = 0.1  # of rows whose value is not in the vocabulary
+OUTSIDE_SHARE, OUTSIDE_ROWS = 0.25, 50_000  # of rows beyond where 98 % of the train rows lie
 LEAK_AUC, LEAK_R2 = 0.99, 0.99  # that a column reaches alone
 LEAK_ROWS, LEAK_FEWEST, LEAK_BINS = 50_000, 20, 256
 MOST_NAMED = 5
@@ -54,7 +55,7 @@ def data_warnings(
     rows = {split: len(table) for split, table in tables.items()}
     found = [] if only_positives else [*label_warnings(tables), *leak_warnings(tables["train"])]
     found += column_warnings(missing, unseen_shares(preprocessor, tables), rows)
-    return found + blank_warnings(preprocessor)
+    return found + range_warnings(tables) + blank_warnings(preprocessor)
 
 
 def blank_warnings(preprocessor: Any) -> list[str]:
@@ -216,6 +217,39 @@ def column_warnings(
             found.append(
                 f"column {name!r}: {shares} has values that are not in the vocabulary (more than {UNSEEN_SHARE:.0%}"
                 f"{rare})."
+            )
+    return found
+
+
+def range_warnings(tables: Mapping[str, PackedTable]) -> list[str]:
+    """Floats that lie elsewhere in a split than in train, as counts do that only grow, and numbers of rows or days.
+
+    Told where the share of rows below the 1st or above the 99th percentile of the train rows is above `OUTSIDE_SHARE`;
+    of each split some `OUTSIDE_ROWS` rows are looked at.
+    """
+    samples = {split: table.words[spread_rows(table, OUTSIDE_ROWS)].cpu() for split, table in tables.items()}
+    floats = {split: tables[split].unpack(words).floats.double().numpy() for split, words in samples.items()}
+    if not len(floats["train"]) or not floats["train"].shape[1]:
+        return []
+    low, high = np.quantile(floats["train"], [0.01, 0.99], axis=0)
+    outside = {
+        split: ((values < low) | (values > high)).mean(0)
+        for split, values in floats.items()
+        if split != "train" and len(values)
+    }
+    found = []
+    for place, name in enumerate(tables["train"].schema.floats):
+        above = {
+            split: share[place]
+            for split, share in outside.items()
+            if share[place] > OUTSIDE_SHARE + CHANCE * math.sqrt(OUTSIDE_SHARE / len(floats[split]))
+        }
+        if above:
+            shares = ", ".join(f"{share:.0%} of {split}" for split, share in above.items())
+            found.append(
+                f"column {name!r}: {shares} lies outside the range of 98% of the train rows (more than "
+                f"{OUTSIDE_SHARE:.0%}). A number that grows with time, such as a count of all rows so far, tells when "
+                "a row is, and nothing that will come again: take a share, a difference or a window, or leave it out."
             )
     return found
 
