@@ -21,6 +21,7 @@ from gigabatch.loaders.device_memory import free_device_memory
 from gigabatch.pipeline.display import about_bytes
 
 log = logging.getLogger(__name__)
+BUSY = 1.75  # load over cores
 COMPILING_S = 3.0  # of compilation, after which the log says what takes the time; loops from numba's cache take none
 
 
@@ -50,6 +51,19 @@ def this_machine(folder: Path, device: str) -> Machine:
 def available_cores() -> int:
     """Cores that this process may use: those it is bound to where the system can tell (Linux), else all."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def busy_text(num_threads: int) -> str:
+    """What to do where others want more than the cores that there are, and `num_threads` of this process would wait for
+    each other at every step; else empty. Read from the load of the last minute, of which this process may have had as
+    much as the cores give."""
+    load, cores = os.getloadavg()[0], available_cores()
+    if num_threads == 1 or load <= BUSY * cores:
+        return ""
+    return (
+        f"a load of {load:.1f} on {cores} cores. {num_threads} threads that wait for each other may "
+        "train several times slower than one. Set num_threads=1, or end what else runs."
+    )
 
 
 def available_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:

@@ -51,7 +51,7 @@ from gigabatch.pipeline.evaluation.checks import missing_shares
 from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
 from gigabatch.pipeline.launched import ranks_of_machine
-from gigabatch.pipeline.machine import available_memory, free_memory, resolve_device, tell_of_compilation
+from gigabatch.pipeline.machine import available_memory, busy_text, free_memory, resolve_device, tell_of_compilation
 from gigabatch.pipeline.runs.find import FoundRun, find_run, home_of, run_link
 from gigabatch.pipeline.runs.pointers import CURRENT, LATEST
 from gigabatch.pipeline.runs.promote import promote_first
@@ -838,6 +838,8 @@ class Encoded:
         source, rows = self.train_source(), self._resident("train")
         for text in large_tables(spec, [column.name for column in preprocessor.tensor_schema.ids], free_memory(device)):
             log.warning(text)
+        if device == "cpu" and (text := busy_text(torch.get_num_threads())):
+            log.warning("the machine is busy: %s", text)
         for text in self.ruled:
             log.info(text)
         negatives = None

@@ -2,8 +2,10 @@
 
 import importlib.util
 import logging
+import os
 
 import pytest
+import torch
 from numba.core import event
 
 from gigabatch.pipeline import machine
@@ -91,3 +93,16 @@ def test_whatever_may_compile_listens_once(tmp_path, tiny, listeners, way):
             with pytest.raises(BundleError):
                 load_bundle(tmp_path / "none")
     assert len(listeners()) == 1
+
+
+@pytest.mark.parametrize(("load", "threads", "is_told"), [(9.7, 2, True), (9.7, 1, False), (3.4, 2, False)])
+def test_several_threads_on_a_busy_machine_are_told(tiny, monkeypatch, caplog, load, threads, is_told):
+    """Q8: two threads were four times slower than one there, and nothing said so."""
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(machine, "available_cores", lambda: 2)
+    before = torch.get_num_threads()
+    try:
+        tiny.train(f"num_threads={threads}")
+    finally:
+        torch.set_num_threads(before)
+    assert ("the machine is busy: a load of 9.7 on 2 cores. 2 threads" in caplog.text) == is_told
