@@ -13,7 +13,7 @@ losses and gradients (skipped steps, clipping) is decided alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate
@@ -27,7 +27,9 @@ from gigabatch.models.layers.batch_norm import BatchNorm1d
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables, RowGradient
 from gigabatch.models.model import Model
+from gigabatch.models.optimizers.non_finite import all_finite
 from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer
+from gigabatch.models.parallel.gradient_sums import AllReduced, GradientSums, dense_parameters
 from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.models.parallel.sharded import ShardedTables
 from gigabatch.models.whole_batch import using_ranks
@@ -49,11 +51,12 @@ class DataParallel:
         Of `build_optimizer`; its gradients are summed.
     num_rows : int
         Of a batch, on all ranks together.
-    reduce : function of a Tensor or None, default None
-        What makes a rank's dense gradients end to end [P] float32 the sum over ranks: an all-reduce, or a compressed
-        one. It must give all ranks the same bits.
+    sums : GradientSums or None, default None
+        What makes dense gradients their sums over ranks; None for an all-reduce of float32.
     tables : ShardedTables or None, default None
         Where the model's tables are spread over the ranks; None where each has whole ones.
+    model : nn.Module or None, default None
+        Whose names `sums` knows gradients by; None for their numbers.
 
     Raises
     ------
@@ -80,8 +83,9 @@ class DataParallel:
         ranks: Ranks,
         optimizer: Any,
         num_rows: int,
-        reduce: Callable[[Tensor], Tensor] | None = None,
+        sums: GradientSums | None = None,
         tables: ShardedTables | None = None,
+        model: nn.Module | None = None,
     ) -> None:
         if num_rows < ranks.num_ranks:
             raise ModelError(
@@ -102,8 +106,10 @@ class DataParallel:
             )
         self.first_row, stop = part_of(num_rows, ranks.rank, ranks.num_ranks)
         self.own_rows = stop - self.first_row
-        self.reduce = partial(ranks.all_reduce, name="gradients") if reduce is None else reduce
+        self.sums: GradientSums = AllReduced(ranks) if sums is None else sums
+        self.optimizer = optimizer
         self._parts = optimizer.optimizers if isinstance(optimizer, Optimizers) else [optimizer]
+        self._names = {} if model is None else {parameter: name for name, parameter in model.named_parameters()}
         self._layout: list[int] | None = None
 
     @contextmanager
@@ -146,22 +152,14 @@ class DataParallel:
         Tensor
             [] float32: the batch's.
         """
-        if self.ranks.num_ranks == 1:
-            return loss
-        total = self._sum_rows(loss)
-        dense = [
-            parameter.grad
-            for part in self._parts
-            if not isinstance(part, RowOptimizer)
-            for group in part.param_groups
-            for parameter in group["params"]
+        total = loss if self.ranks.num_ranks == 1 else self._sum_rows(loss)
+        dense = {
+            self._names.get(parameter, str(place)): parameter.grad
+            for place, parameter in enumerate(dense_parameters(self.optimizer))
             if parameter.grad is not None
-        ]
-        self._require_one_layout(dense)
-        if dense:
-            flat = self.reduce(torch.cat([gradient.reshape(-1) for gradient in dense]))
-            for gradient, summed in zip(dense, flat.split([gradient.numel() for gradient in dense]), strict=True):
-                gradient.copy_(summed.view(gradient.shape))
+        }
+        self._require_one_layout(list(dense.values()))
+        self.sums.reduce(dense, partial(all_finite, self.optimizer, total))
         return total
 
     def _require_one_layout(self, dense: list[Tensor]) -> None:

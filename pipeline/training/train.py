@@ -41,6 +41,7 @@ from gigabatch.models.optimizers.precision import choose_precision
 from gigabatch.models.optimizers.registry import OPTIMIZERS, build_optimizer
 from gigabatch.models.optimizers.schedule import Schedule, build_schedule
 from gigabatch.models.parallel.data_parallel import DataParallel, part_of, require_equal, require_shareable
+from gigabatch.models.parallel.gradient_sums import describe, gradient_sums
 from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.models.parallel.sharded import ShardedTables, shard_tables
 from gigabatch.models.shelf import ModelSpec
@@ -220,7 +221,8 @@ def train_model(
         if num_steps:  # without a step the record is the start's
             shrink_sums(optimizer, settings.sums_kept)
     log.info("training in %s on %s: %s", precision.name, device, precision.reason)
-    state = TrainingState(model, optimizer, loader, losses, precision, average, step.loss_scale, tables)
+    sums = None if step.parallel is None else step.parallel.sums
+    state = TrainingState(model, optimizer, loader, losses, precision, average, step.loss_scale, tables, ranks, sums)
     done, started = Progress(), time.perf_counter()
     checkpoint = folder / "checkpoint.pt"
     if checkpoint.exists():
@@ -231,7 +233,6 @@ def train_model(
             f"{num_steps:,}",
             done.seconds,
         )
-    writes = ranks.is_first or tables is not None  # of whose rows each rank tells the first
     ranks.traffic.clear()  # what was said before is none of the first epoch's
     callbacks = callbacks if ranks.is_first else ()
     earlier_rows, earlier_seconds = done.step * batch_size, done.seconds
@@ -258,7 +259,7 @@ def train_model(
                 losses[done.step % steps_per_epoch] = step(batch, *schedule.at(done.step), place)
                 done.step += 1
                 bar.advance(batch_size)
-                if writes and done.step % settings.checkpoint_every_steps == 0 and done.step % steps_per_epoch:
+                if done.step % settings.checkpoint_every_steps == 0 and done.step % steps_per_epoch:
                     skipped_at_end(losses[: done.step % steps_per_epoch].cpu(), done)
                     done.seconds = earlier_seconds + time.perf_counter() - started
                     save_checkpoint(checkpoint, state, done)
@@ -273,7 +274,7 @@ def train_model(
             # Of the last epoch there is none: it would be several times the bundle, which is written next, and a run
             # that is killed in between repeats no more than from a checkpoint to the next.
             left = done.step < num_steps and not done.has_stalled(steps_per_epoch, settings.patience)
-            if left and writes:
+            if left:
                 done.seconds = earlier_seconds + time.perf_counter() - started
                 save_checkpoint(checkpoint, state, done)
 
@@ -432,7 +433,6 @@ def make_step(
     ranks, batch_size: those that share a batch, and its rows; None for one process. tables: where ranks share them too.
     """
     optimizer, max_grad_norm = optimizer_of(model, settings)
-    shared = ranks is not None and ranks.num_ranks > 1
     return TrainStep(
         model,
         loss,
@@ -443,8 +443,28 @@ def make_step(
         average=average,
         compiled=settings.compile == "on",
         negatives=negatives,
-        parallel=DataParallel(ranks, optimizer, batch_size, tables=tables) if ranks is not None and shared else None,
+        parallel=None if ranks is None else shared_step(model, optimizer, settings, ranks, batch_size, tables),
     )
+
+
+def shared_step(
+    model: Model,
+    optimizer: Any,
+    settings: WholeTrainSettings,
+    ranks: Ranks,
+    batch_size: int,
+    tables: ShardedTables | None,
+) -> DataParallel | None:
+    """The whole batch of ranks that share it; of one rank None, unless a checkpoint of several may have left it what
+    they had not sent."""
+    asked = settings.gradients
+    if ranks.num_ranks == 1 and asked.compress != "dct":
+        return None
+    given = asked.model_dump(exclude={"compress"}, exclude_none=True)
+    sums = gradient_sums(ranks, asked.compress, **given)
+    if ranks.is_first and ranks.num_ranks > 1:
+        log.info("%s", describe(sums, optimizer))
+    return DataParallel(ranks, optimizer, batch_size, sums, tables, model)
 
 
 def optimizer_of(model: nn.Module, settings: WholeTrainSettings) -> tuple[Any, float | None]:

@@ -8,8 +8,9 @@ import torch
 
 from benchmarks.communication import des_savings, interval, summed
 from benchmarks.communication_quality import zipf_ids
-from benchmarks.communication_schemes import SCHEMES, DealtTables, Training, place_bytes
+from benchmarks.communication_schemes import SCHEMES, DealtTables, Training
 from gigabatch.models.kernels import using_kernels
+from gigabatch.models.parallel.costs import place_bytes
 from gigabatch.models.parallel.exchange import Exchange
 from tests.models.parallel.spread import batches, built, part
 from tests.models.parallel.together import together
