@@ -31,7 +31,7 @@ from gigabatch.models.optimizers.non_finite import all_finite
 from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer
 from gigabatch.models.parallel.gradient_sums import AllReduced, GradientSums, dense_parameters
 from gigabatch.models.parallel.ranks import Ranks
-from gigabatch.models.parallel.sharded import ShardedTables
+from gigabatch.models.parallel.spread_tables import SpreadTables
 from gigabatch.models.whole_batch import using_ranks
 
 
@@ -53,7 +53,7 @@ class DataParallel:
         Of a batch, on all ranks together.
     sums : GradientSums or None, default None
         What makes dense gradients their sums over ranks; None for an all-reduce of float32.
-    tables : ShardedTables or None, default None
+    tables : SpreadTables or None, default None
         Where the model's tables are spread over the ranks; None where each has whole ones.
     model : nn.Module or None, default None
         Whose names `sums` knows gradients by; None for their numbers.
@@ -84,7 +84,7 @@ class DataParallel:
         optimizer: Any,
         num_rows: int,
         sums: GradientSums | None = None,
-        tables: ShardedTables | None = None,
+        tables: SpreadTables | None = None,
         model: nn.Module | None = None,
     ) -> None:
         if num_rows < ranks.num_ranks:
@@ -99,10 +99,10 @@ class DataParallel:
             for part in (optimizer.optimizers if isinstance(optimizer, Optimizers) else [optimizer])
             if isinstance(part, RowOptimizer)
         ]
-        if any(module.exchanges_gradients for part in rows for module in part.modules):
+        if tables is None and any(module.exchanges_gradients for part in rows for module in part.modules):
             raise ModelError(
-                "tables that `substitute` has spread exchange their gradients by themselves, which would be added up "
-                "twice here. Sum the dense gradients by `Ranks.all_reduce` instead."
+                "tables that `substitute` has spread exchange their gradients by themselves, so that an owner alone "
+                "knows whether they are finite. Give `tables`, as `substitute_tables` returns them."
             )
         self.first_row, stop = part_of(num_rows, ranks.rank, ranks.num_ranks)
         self.own_rows = stop - self.first_row
@@ -179,7 +179,7 @@ class DataParallel:
             if isinstance(part, RowOptimizer)
             for module in part.modules
             for place, table in enumerate(module.weights)
-            if table.requires_grad and not module.is_sharded
+            if table.requires_grad and not is_spread(module)
         ]
         ids, gradients = _of_modules(tables)
         starts = [0, *accumulate(len(table.weight) for table in tables)]
@@ -216,7 +216,7 @@ class DataParallel:
         trained = {table.module for table in tables}
         for part in self._parts:  # gradients of frozen tables, which nobody asks for, are those of this rank alone
             for module in part.modules if isinstance(part, RowOptimizer) else ():
-                if module not in trained and not module.is_sharded:
+                if module not in trained and not is_spread(module):
                     module.forget_gradients()
         return total
 
@@ -292,6 +292,11 @@ def _clamped(ids: Tensor, table: _Table) -> Tensor:
     return ids.long().clamp(0, len(table.weight) - 1)
 
 
+def is_spread(module: EmbeddingTables) -> bool:
+    """Whether its rows are those of this rank alone, whose gradients have come already."""
+    return module.is_sharded or module.exchanges_gradients
+
+
 def require_shareable(model: nn.Module) -> None:
     """Raise `ModelError` where a model would not learn on parts of a batch what it learns on all of it."""
     if isinstance(model, Model) and model.compares_rows:
@@ -311,10 +316,10 @@ def require_shareable(model: nn.Module) -> None:
 @torch.no_grad()
 def require_equal(model: nn.Module, ranks: Ranks) -> None:
     """Raise `ModelError` unless all ranks hold the same weights and buffers, bit for bit (by a sum of their words);
-    sharded tables are left out."""
+    tables that are spread over ranks are left out."""
     if ranks.num_ranks == 1:
         return
-    spread = [module for module in model.modules() if isinstance(module, EmbeddingTables) and module.is_sharded]
+    spread = [module for module in model.modules() if isinstance(module, EmbeddingTables) and is_spread(module)]
     own = {table for module in spread for table in module.weights}
     tensors = [t for t in (*model.parameters(), *model.buffers()) if t.dtype == torch.float32 and t not in own]
     sums = torch.stack([tensor.reshape(-1).view(torch.int32).sum(dtype=torch.int64) for tensor in tensors])

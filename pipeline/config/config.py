@@ -240,10 +240,11 @@ class TrainSettings(Settings):
     residency: Literal["auto", "device", "host", "stream"] = Field(
         "auto", description="where the train rows lie: in the training device's memory, in the host's, or on disk"
     )
-    tables: Literal["replicated", "sharded", "auto"] = Field(
+    tables: Literal["replicated", "sharded", "des", "auto"] = Field(
         "replicated",
-        description="embedding tables of several ranks: whole on each, or their rows spread over ranks; auto: spread "
-        "where they take more than half of a rank's memory",
+        description="embedding tables of several ranks: whole on each, or their rows spread over ranks; des: rows by "
+        "id, with sums in their place where these are fewer bytes (lr, fm, deepfm, dlrm); auto: sharded where they "
+        "take more than half of a rank's memory",
     )
     gradients: GradientSettings = Field(
         GradientSettings(), description="how several ranks add up gradients of dense weights"

@@ -19,7 +19,7 @@ from gigabatch.models.optimizers.precision import Precision
 from gigabatch.models.parallel.dct import SparseGradients
 from gigabatch.models.parallel.gradient_sums import GradientSums
 from gigabatch.models.parallel.ranks import Ranks
-from gigabatch.models.parallel.sharded import ShardedTables
+from gigabatch.models.parallel.spread_tables import SpreadTables
 from gigabatch.pipeline.store.files import atomic_write, replacing
 from gigabatch.pipeline.store.keys import BLAKE2B, file_checksum
 
@@ -71,7 +71,7 @@ class TrainingState:
     precision: Precision
     average: WeightAverage | None = None
     loss_scale: LossScale | None = None
-    tables: ShardedTables | None = None
+    tables: SpreadTables | None = None
     ranks: Ranks | None = None
     sums: GradientSums | None = None
 

@@ -41,9 +41,11 @@ from gigabatch.models.optimizers.precision import choose_precision
 from gigabatch.models.optimizers.registry import OPTIMIZERS, build_optimizer
 from gigabatch.models.optimizers.schedule import Schedule, build_schedule
 from gigabatch.models.parallel.data_parallel import DataParallel, part_of, require_equal, require_shareable
+from gigabatch.models.parallel.des_tables import substitute_tables
 from gigabatch.models.parallel.gradient_sums import describe, gradient_sums
 from gigabatch.models.parallel.ranks import Ranks
-from gigabatch.models.parallel.sharded import ShardedTables, shard_tables
+from gigabatch.models.parallel.sharded import shard_tables
+from gigabatch.models.parallel.spread_tables import SpreadTables
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.bundle import BLOCK_ROWS
 from gigabatch.pipeline.config.config import RunConfig, TrainSettings, WholeTrainSettings
@@ -204,7 +206,8 @@ def train_model(
     schedule = build_schedule(kind, settings.lr_max, max(num_steps, 1), **further)
     if ranks.num_ranks > 1:
         require_ranks_can(model, settings, source, negatives is not None)
-    tables = spread_tables(model, settings, ranks, batch_size, device, id_counts)
+    copies = 1 if negatives is None else negatives.copies
+    tables = spread_tables(model, settings, ranks, batch_size, device, id_counts, copies)
     model.to(device)
     model.require_targets([target.task for target in source.schema.targets])
     if not model.target_scales:
@@ -291,9 +294,11 @@ def train_model(
     else:
         moments, updates = read_moments(model, optimizer), 0 if average is None else average.num_updates
     weights = done.best_weights if settings.select == "best" and num_steps else evaluated(state).state_dict()
+    kinds = moment_kinds(model, optimizer)
     if tables is not None:
         moments, weights = tables.gather_moments(moments), tables.gather_weights(weights)
-    record = TrainingRecord(moments, moment_kinds(model, optimizer), updates)
+        kinds = tables.whole_names(kinds)
+    record = TrainingRecord(moments, kinds, updates)
     if tables is None:
         model.load_state_dict(weights)
     elif ranks.is_first:
@@ -369,18 +374,24 @@ def spread_tables(
     batch_size: int,
     device: str,
     counts: Mapping[int, Tensor] | None,
-) -> ShardedTables | None:
-    """The model's tables spread over the ranks, in place, as `train.tables` wants it; None where each keeps them."""
+    copies: int = 1,
+) -> SpreadTables | None:
+    """The model's tables spread over the ranks, in place, as `train.tables` wants it; None where each keeps them.
+
+    copies: rows that each row of a batch becomes, with its negatives."""
     if ranks.num_ranks == 1 or settings.tables == "replicated":
         return None
     optimizer, _ = optimizer_of(model, settings)  # for its rule: that of the training is made once tables are spread
+    rows = -(-batch_size // ranks.num_ranks)
+    if settings.tables == "des":
+        return substitute_tables(model, optimizer, ranks, batch_rows=rows * copies, counts=counts)
     own = free_memory(device) // (ranks_of_machine() if device == "cpu" else 1)
     return shard_tables(
         settings.tables,
         model,
         optimizer,
         ranks,
-        batch_rows=-(-batch_size // ranks.num_ranks),
+        batch_rows=rows,
         memory_bytes=min(ranks.gather(own, "memory")),
         counts=counts,
     )
@@ -426,7 +437,7 @@ def make_step(
     negatives: ImplicitBatches | None = None,
     ranks: Ranks | None = None,
     batch_size: int = 0,
-    tables: ShardedTables | None = None,
+    tables: SpreadTables | None = None,
 ) -> TrainStep:
     """One update of `model`, which lies on `device`, as these settings have it, here and in the lab.
 
@@ -453,7 +464,7 @@ def shared_step(
     settings: WholeTrainSettings,
     ranks: Ranks,
     batch_size: int,
-    tables: ShardedTables | None,
+    tables: SpreadTables | None,
 ) -> DataParallel | None:
     """The whole batch of ranks that share it; of one rank None, unless a checkpoint of several may have left it what
     they had not sent."""
@@ -599,7 +610,7 @@ def evaluated(state: TrainingState) -> Model:
     return cast(Model, state.model if state.average is None else state.average.model)
 
 
-def evaluated_tables(state: TrainingState) -> ShardedTables | None:
+def evaluated_tables(state: TrainingState) -> SpreadTables | None:
     """Those of `evaluated`, where they are spread over ranks."""
     return state.tables if state.tables is None or state.average is None else state.tables.of(state.average.model)
 
@@ -629,7 +640,7 @@ def table_loss(
     loss: TargetLoss,
     device: str,
     ranks: Ranks | None = None,
-    tables: ShardedTables | None = None,
+    tables: SpreadTables | None = None,
 ) -> float:
     """The loss over a whole table, in evaluation mode; of regression targets in standard deviations, as in training.
 
@@ -650,7 +661,7 @@ def table_loss(
 
 
 def evaluated_blocks(
-    model: Model, table: PackedTable, device: str, tables: ShardedTables | None = None, all_rows: int = 0
+    model: Model, table: PackedTable, device: str, tables: SpreadTables | None = None, all_rows: int = 0
 ) -> Iterator[tuple[Batch, Tensor]]:
     """Rows of the table on `device` and the model's outputs [B, O] for them, in evaluation mode, in the blocks in which
     a bundle predicts; regression values are standardised. No rows are one empty block.
