@@ -1,5 +1,7 @@
 """DES against one process that holds whole tables: outputs, gradients, ten steps, states; what it refuses."""
 
+import copy
+
 import pytest
 import torch
 
@@ -282,3 +284,43 @@ def test_spread_tables_are_not_summed_twice():
     model = spread_alone({"linear": "des", "fields": "pairs"})
     with pytest.raises(ModelError, match="by themselves"):
         DataParallel(Ranks(), build_optimizer(model, "lamb", lr=0.1), num_rows=4)
+
+
+def test_frozen_tables_stay_frozen():
+    model = built("fm")
+    model.fields.tables.requires_grad_(False)
+    layout = substitute(model, Ranks(), torch.zeros(3, len(SIZES), dtype=torch.int64))
+    assert not layout.homes["fields.tables"].tables[0].requires_grad
+    assert layout.homes["linear.tables"].tables[0].requires_grad
+    model = built("fm")
+    model.fields.tables.tables[1].requires_grad_(False)
+    with pytest.raises(ModelError, match="freeze all or none"):
+        substitute(model, Ranks(), torch.zeros(3, len(SIZES), dtype=torch.int64))
+
+
+def copied(ranks):
+    """Bytes that the copy of a spread model sends, as `ranks` counts them."""
+    model = built("fm")
+    substitute(model, ranks, torch.zeros(3, len(SIZES), dtype=torch.int64), {"linear": "des", "fields": "pairs"})
+    other = copy.deepcopy(model)
+    ranks.traffic.clear()
+    other(torch.zeros(3, len(SIZES), dtype=torch.int64), torch.zeros(3, 2))
+    return ranks.traffic.bytes["reduce_scatter", "linear"]
+
+
+def test_what_a_copy_of_a_model_sends_counts(tmp_path):
+    assert together(copied, 2, tmp_path) == [3 * 4] * 2  # (N - 1) / N of the numbers of both ranks' three rows
+
+
+def test_undone_a_model_is_what_it_was():
+    ids, floats = batches(1, 6)[0][:2]
+    for name, layouts in (("lr", {"linear": "rows"}), ("deepfm", {"linear": "des", "fields": "dense"}), ("dlrm", None)):
+        model, expected = built(name), built(name)
+        layout = substitute(model, Ranks(), ids, layouts)
+        whole = layout.state_dict()
+        layout.undo()
+        model.load_state_dict(whole)
+        assert [(n, type(m)) for n, m in model.named_modules()] == [(n, type(m)) for n, m in expected.named_modules()]
+        assert torch.equal(model(ids, floats), expected(ids, floats))
+        assert model.capture_obstacle is None
+        assert not model._forward_pre_hooks
