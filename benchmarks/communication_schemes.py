@@ -182,6 +182,9 @@ class Training:
             loss = total / (len(ids) * num_ranks)
             loss.backward()
         gradients = {n: p.grad for n, p in self.dense_parameters.items() if p.grad is not None}
+        if self.callable is not self.model:  # DDP averages what is divided by all ranks' rows already
+            for gradient in gradients.values():
+                gradient.mul_(num_ranks)
         if self.sparse is not None:
             self.sparse.reduce(gradients)
         elif self.dense == "all-reduce" and gradients:
