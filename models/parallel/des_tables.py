@@ -113,10 +113,11 @@ class SubstitutedTables:
             if not any(states):
                 continue
             own = found[self._parameter[home]] = {}
-            for key in states[0] or states[-1]:
-                values = [state.get(key) for state in states]
+            for key in sorted({key for state in states for key in state}):
+                values = [state[key] for state in states if key in state]
                 require(
-                    all(value is not None and (value.dim() or torch.equal(value, values[0])) for value in values),
+                    len(values) == len(states)
+                    and all(value.dim() > 0 or torch.equal(value, values[0]) for value in values),
                     f"train.tables=des: the tables of {home} were not moved equally often ({key}), and they are one "
                     "here. Set train.tables=sharded.",
                 )
@@ -187,9 +188,7 @@ def _parts(saved: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return list(saved["optimizers"]) if "optimizers" in saved else [saved]
 
 
-def _packed(
-    names: list[list[str]], states: Mapping[str, Any], groups: list[dict[str, Any]]
-) -> dict[str, dict[str, Any] | list[dict[str, Any]]]:
+def _packed(names: list[list[str]], states: Mapping[str, Any], groups: list[dict[str, Any]]) -> dict[str, Any]:
     """A state dict as torch has it: states by the parameter's number, which groups name."""
     number = count()
     placed = [[(next(number), name) for name in group] for group in names]

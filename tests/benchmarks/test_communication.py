@@ -6,8 +6,8 @@ import random
 import pytest
 import torch
 
-from benchmarks.communication import des_savings, interval, summed
-from benchmarks.communication_quality import zipf_ids
+from benchmarks.communication import against, des_savings, interval, summed
+from benchmarks.communication_quality import aucs, planted_settings, zipf_ids
 from benchmarks.communication_schemes import SCHEMES, DealtTables, Training
 from gigabatch.models.kernels import using_kernels
 from gigabatch.models.parallel.costs import place_bytes
@@ -111,3 +111,28 @@ def test_an_interval_of_ten():
     assert middle == 4.5
     assert high - middle == pytest.approx(2.262 * math.sqrt(110 / 12) / math.sqrt(10))
     assert middle - low == pytest.approx(high - middle)
+
+
+def test_a_way_is_compared_seed_by_seed():
+    plain = [{"AUC": 0.7 + seed / 100, "dense": 300.0} for seed in range(10)]
+    others = [{"AUC": one["AUC"] - (0.001 if seed % 2 else 0.003), "dense": 100.0} for seed, one in enumerate(plain)]
+    (middle, low, high), factor = against(plain, others, "dense")
+    assert (round(middle, 6), factor) == (0.002, 3.0)
+    assert high - middle == pytest.approx(2.262 * 0.00105409 / math.sqrt(10), rel=1e-4)  # Student's t of 9 degrees
+    assert middle - low == pytest.approx(high - middle)
+
+
+def small_quality(ranks):
+    settings = planted_settings()["dp"] | {"rows": (400, 200), "batch": 100, "epochs": 1}
+    with using_kernels("reference"):
+        return aucs(ranks, seeds=[0], **settings)
+
+
+def test_peers_of_dct_train_on_its_rows(tmp_path):
+    (first, second) = together(small_quality, 2, tmp_path)
+    assert first.keys() == {"plain", "DCT", "PowerSGD", "bfloat16"}
+    assert first["bfloat16"][0]["dense"] == first["plain"][0]["dense"] / 2
+    assert first["PowerSGD"][0]["dense"] < first["plain"][0]["dense"] / 1.5  # whole in the first two of four steps
+    for way, (one,) in first.items():
+        assert 0.4 < one["AUC"] < 0.8
+        assert one["AUC"] == second[way][0]["AUC"]

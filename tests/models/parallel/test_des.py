@@ -13,6 +13,7 @@ from gigabatch.models.kernels import using_kernels
 from gigabatch.models.optimizers.registry import build_optimizer
 from gigabatch.models.parallel.data_parallel import DataParallel
 from gigabatch.models.parallel.des import Router, RowsOfRank, substitute
+from gigabatch.models.parallel.des_tables import SubstitutedTables
 from gigabatch.models.parallel.ranks import Ranks
 from tests.models.parallel.spread import SIZES, backward, batches, built, optimizer_of, part, sum_gradients
 from tests.models.parallel.together import together
@@ -324,3 +325,19 @@ def test_undone_a_model_is_what_it_was():
         assert torch.equal(model(ids, floats), expected(ids, floats))
         assert model.capture_obstacle is None
         assert not model._forward_pre_hooks
+
+
+def test_tables_that_were_not_moved_equally_often_are_refused():
+    model = built("lr")
+    tables = SubstitutedTables(substitute(model, Ranks(), torch.zeros(3, len(SIZES), dtype=torch.int64)), [])
+    state = {
+        f"linear.tables.tables.{column}": {"exp_avg_sq": torch.full((size, 1), column), "num_steps": torch.tensor(4.0)}
+        for column, size in enumerate(SIZES)
+    }
+    (own,) = tables.own_moments(state).values()
+    assert own["num_steps"] == 4
+    assert own["exp_avg_sq"].flatten().tolist() == [c for c, size in enumerate(SIZES) for _ in range(size)]
+    assert tables.own_moments({}) == {}  # before the first step
+    for wrong in ({"exp_avg_sq": torch.zeros(50, 1), "num_steps": torch.tensor(5.0)}, {}):
+        with pytest.raises(ModelError, match="not moved equally often"):
+            tables.own_moments(state | {"linear.tables.tables.1": wrong})
