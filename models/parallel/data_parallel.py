@@ -4,7 +4,7 @@ What a step sends, beside the moments of batch norm (`models/layers/batch_norm.p
 
     loss and counts   one all-gather of a few numbers: each rank's part of the loss, and how many rows of each table it
                       has gradients of. The host reads the counts, since messages of uneven size need them.
-    gradients         one all-reduce of the dense gradients laid end to end
+    gradients         one all-reduce of the dense gradients laid end to end, or what `gradient_sums.py` has instead
     row gradients     one all-gather of (ids, gradients) of all tables, in which each rank has summed equal ids
 
 Every rank adds up the same numbers in the same order, so all copies stay equal to the bit, and whatever is decided from
