@@ -173,7 +173,7 @@ def main() -> None:
 def against(
     plain: list[dict[str, float]], others: list[dict[str, float]], kind: str
 ) -> tuple[tuple[float, float, float], float]:
-    """What a way costs in AUC, seed by seed, with its interval; and the factor by which its bytes of a kind are fewer."""
+    """What a way costs in AUC, seed by seed, with its interval; and how many times fewer its bytes of a kind are."""
     losses = [one["AUC"] - other["AUC"] for one, other in zip(plain, others, strict=True)]
     return interval(losses), mean(one[kind] for one in plain) / mean(one[kind] for one in others)
 
