@@ -64,7 +64,12 @@ def planted_settings() -> dict[str, dict[str, Any]]:
     sparse = {"tables": "rows", "dense": "dct", "dp_drop": 0.99, "refresh": 20}
     thinned = {"tables": "tables thinned", "mp_drop": 0.925, "refresh": 20}
     ways = {
-        "dp": {"plain": {"tables": "rows"}, "DCT": sparse},
+        "dp": {
+            "plain": {"tables": "rows"},
+            "DCT": sparse,
+            "PowerSGD": {"tables": "rows", "dense": "powersgd"},
+            "bfloat16": {"tables": "rows", "dense": "bf16"},
+        },
         "mp": {"plain": {"tables": "tables"}, "DCT": thinned},
     }
     return {

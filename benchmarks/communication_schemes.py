@@ -25,7 +25,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from gigabatch.models.layers.embeddings import EmbeddingTables
-from gigabatch.models.parallel.costs import Choice, step_bytes, total_bytes
+from gigabatch.models.parallel.costs import Choice, place_bytes, step_bytes, total_bytes
 from gigabatch.models.parallel.dct import SparseGradients, ThresholdedExchange
 from gigabatch.models.parallel.des import measured_load, operators_of, substitute
 from gigabatch.models.parallel.exchange import Exchange
@@ -182,6 +182,9 @@ class Training:
             loss = total / (len(ids) * num_ranks)
             loss.backward()
         gradients = {n: p.grad for n, p in self.dense_parameters.items() if p.grad is not None}
+        if self.callable is not self.model:  # DDP averages what is divided by all ranks' rows already
+            for gradient in gradients.values():
+                gradient.mul_(num_ranks)
         if self.sparse is not None:
             self.sparse.reduce(gradients)
         elif self.dense == "all-reduce" and gradients:
@@ -259,9 +262,3 @@ def _powersgd_numbers(shape: tuple[int, ...]) -> int:
     rank = min(rows, columns, POWERSGD_RANK)
     small = len(shape) > 1 and (rows + columns) * rank * 2 < rows * columns
     return (rows + columns) * rank if small else rows * columns
-
-
-def place_bytes(share: float) -> float:
-    """Bytes of an element's place where that share of a vector's elements, at random places, is sent."""
-    stops = [(1 - share) ** stop / (1 - (1 - share) ** stop) for stop in (255, 65535)]
-    return min(1 + stops[0], 2 * (1 + stops[1]), 1 / (8 * share))

@@ -346,12 +346,12 @@ def _by_column(
 
 def _clip(builder: _Builder, node: dict[str, Any], names: list[str]) -> list[str]:
     params = field(node, "op_params", dict, builder.at(node))
-    bounds = [
+    low, high = (
         None if params.get(key) is None else number(params[key], f"{builder.at(node)}: {key}")
         for key in ("min_value", "max_value")
-    ]
+    )
     for name in names:
-        builder.step(Clip(name, *bounds))
+        builder.step(Clip(name, low, high))
     return names
 
 

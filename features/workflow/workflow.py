@@ -79,7 +79,7 @@ class Workflow:
     >>> from gigabatch import Workflow
     >>> workflow = Workflow.from_steps([{"fill_missing": {"column": "price"}}, {"min_max": {"column": "price"}}])
     >>> workflow
-    Workflow([FillMissing(column='price'), MinMax(column='price')])
+    Workflow([FillMissing(column='price'), MinMax(column='price', output='price')])
     >>> workflow.fit([pd.DataFrame({"price": [0.0, 2.0, 4.0]})]).transform(pd.DataFrame({"price": [1.0, None]}))
        price  price_na
     0   0.25       0.0

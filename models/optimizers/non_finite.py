@@ -29,15 +29,7 @@ def mark_non_finite(optimizer: Optimizer | Optimizers, loss: Tensor) -> Tensor:
         [] float32 on the device of the loss: 1 where the step will be skipped, else 0.
     """
     parts: list[Any] = list(optimizer.optimizers) if isinstance(optimizer, Optimizers) else [optimizer]
-    sums = [loss.detach().float()]
-    dense = [p.grad for part in parts for group in part.param_groups for p in group["params"] if p.grad is not None]
-    if dense:
-        sums.append(torch.stack([norm.float() for norm in torch._foreach_norm(dense)]).sum())
-    for part in parts:
-        if isinstance(part, RowOptimizer):
-            sums += [found.gradient.sum(dtype=torch.float32) for m in part.modules for found in m.row_gradients]
-            sums += [found.gradient.sum() for m in part.modules for found in m.row_sums or () if found is not None]
-    found_inf = (~torch.stack(sums).isfinite().all()).float()
+    found_inf = (~all_finite(optimizer, loss)).float()
     for part in parts:
         if isinstance(part, (Lamb, RowOptimizer)):
             part.found_inf = found_inf
@@ -46,6 +38,22 @@ def mark_non_finite(optimizer: Optimizer | Optimizers, loss: Tensor) -> Tensor:
                 part.register_step_post_hook(_forget_mark)
             part.found_inf = found_inf
     return found_inf
+
+
+@torch.no_grad()
+def all_finite(optimizer: Optimizer | Optimizers, loss: Tensor) -> Tensor:
+    """Whether the loss and the gradients that the next step of `optimizer` takes are finite: a bool [] on the device of
+    the loss."""
+    parts: list[Any] = list(optimizer.optimizers) if isinstance(optimizer, Optimizers) else [optimizer]
+    sums = [loss.detach().float()]
+    dense = [p.grad for part in parts for group in part.param_groups for p in group["params"] if p.grad is not None]
+    if dense:
+        sums.append(torch.stack([norm.float() for norm in torch._foreach_norm(dense)]).sum())
+    for part in parts:
+        if isinstance(part, RowOptimizer):
+            sums += [found.gradient.sum(dtype=torch.float32) for m in part.modules for found in m.row_gradients]
+            sums += [found.gradient.sum() for m in part.modules for found in m.row_sums or () if found is not None]
+    return torch.stack(sums).isfinite().all()
 
 
 def _forget_mark(part: Any, *_: Any) -> None:

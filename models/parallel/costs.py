@@ -142,3 +142,23 @@ def cheapest(
     priced = [(total_bytes({name: choice for name, (_, choice) in way.items()}, load, count_ids), way) for way in ways]
     least, best = min(priced, key=lambda one: one[0])
     return {name: layout for name, (layout, _) in best.items()}, least
+
+
+def place_bytes(share: float) -> float:
+    """Bytes of an element's place where that share of a vector's elements, at random places, is sent."""
+    stops = [(1 - share) ** stop / (1 - (1 - share) ** stop) for stop in (255, 65535)]
+    return min(1 + stops[0], 2 * (1 + stops[1]), 1 / (8 * share))
+
+
+def all_reduce_over_sparse(num_ranks: int, share: float, value_bytes: int) -> float:
+    """Bytes of a float32 all-reduce over those of ranks that gather a share of each other's elements.
+
+    An all-reduce sends 8 (N - 1) / N bytes an element, a gather (N - 1) share (place + value): 8 / (N share s).
+
+    Examples
+    --------
+    >>> from gigabatch.models.parallel.costs import all_reduce_over_sparse
+    >>> [round(all_reduce_over_sparse(count, 0.01, 2), 1) for count in (2, 8, 400)]
+    [129.7, 32.4, 0.6]
+    """
+    return 2 * VALUE_BYTES / (num_ranks * share * (place_bytes(share) + value_bytes))

@@ -4,7 +4,7 @@ What a step sends, beside the moments of batch norm (`models/layers/batch_norm.p
 
     loss and counts   one all-gather of a few numbers: each rank's part of the loss, and how many rows of each table it
                       has gradients of. The host reads the counts, since messages of uneven size need them.
-    gradients         one all-reduce of the dense gradients laid end to end
+    gradients         one all-reduce of the dense gradients laid end to end, or what `gradient_sums.py` has instead
     row gradients     one all-gather of (ids, gradients) of all tables, in which each rank has summed equal ids
 
 Every rank adds up the same numbers in the same order, so all copies stay equal to the bit, and whatever is decided from
@@ -13,7 +13,7 @@ losses and gradients (skipped steps, clipping) is decided alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate
@@ -27,9 +27,11 @@ from gigabatch.models.layers.batch_norm import BatchNorm1d
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables, RowGradient
 from gigabatch.models.model import Model
+from gigabatch.models.optimizers.non_finite import all_finite
 from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer
+from gigabatch.models.parallel.gradient_sums import AllReduced, GradientSums, dense_parameters
 from gigabatch.models.parallel.ranks import Ranks
-from gigabatch.models.parallel.sharded import ShardedTables
+from gigabatch.models.parallel.spread_tables import SpreadTables
 from gigabatch.models.whole_batch import using_ranks
 
 
@@ -49,11 +51,12 @@ class DataParallel:
         Of `build_optimizer`; its gradients are summed.
     num_rows : int
         Of a batch, on all ranks together.
-    reduce : function of a Tensor or None, default None
-        What makes a rank's dense gradients end to end [P] float32 the sum over ranks: an all-reduce, or a compressed
-        one. It must give all ranks the same bits.
-    tables : ShardedTables or None, default None
+    sums : GradientSums or None, default None
+        What makes dense gradients their sums over ranks; None for an all-reduce of float32.
+    tables : SpreadTables or None, default None
         Where the model's tables are spread over the ranks; None where each has whole ones.
+    model : nn.Module or None, default None
+        Whose names `sums` knows gradients by; None for their numbers.
 
     Raises
     ------
@@ -80,8 +83,9 @@ class DataParallel:
         ranks: Ranks,
         optimizer: Any,
         num_rows: int,
-        reduce: Callable[[Tensor], Tensor] | None = None,
-        tables: ShardedTables | None = None,
+        sums: GradientSums | None = None,
+        tables: SpreadTables | None = None,
+        model: nn.Module | None = None,
     ) -> None:
         if num_rows < ranks.num_ranks:
             raise ModelError(
@@ -95,15 +99,17 @@ class DataParallel:
             for part in (optimizer.optimizers if isinstance(optimizer, Optimizers) else [optimizer])
             if isinstance(part, RowOptimizer)
         ]
-        if any(module.exchanges_gradients for part in rows for module in part.modules):
+        if tables is None and any(module.exchanges_gradients for part in rows for module in part.modules):
             raise ModelError(
-                "tables that `substitute` has spread exchange their gradients by themselves, which would be added up "
-                "twice here. Sum the dense gradients by `Ranks.all_reduce` instead."
+                "tables that `substitute` has spread exchange their gradients by themselves, so that an owner alone "
+                "knows whether they are finite. Give `tables`, as `substitute_tables` returns them."
             )
         self.first_row, stop = part_of(num_rows, ranks.rank, ranks.num_ranks)
         self.own_rows = stop - self.first_row
-        self.reduce = partial(ranks.all_reduce, name="gradients") if reduce is None else reduce
+        self.sums: GradientSums = AllReduced(ranks) if sums is None else sums
+        self.optimizer = optimizer
         self._parts = optimizer.optimizers if isinstance(optimizer, Optimizers) else [optimizer]
+        self._names = {} if model is None else {parameter: name for name, parameter in model.named_parameters()}
         self._layout: list[int] | None = None
 
     @contextmanager
@@ -146,22 +152,14 @@ class DataParallel:
         Tensor
             [] float32: the batch's.
         """
-        if self.ranks.num_ranks == 1:
-            return loss
-        total = self._sum_rows(loss)
-        dense = [
-            parameter.grad
-            for part in self._parts
-            if not isinstance(part, RowOptimizer)
-            for group in part.param_groups
-            for parameter in group["params"]
+        total = loss if self.ranks.num_ranks == 1 else self._sum_rows(loss)
+        dense = {
+            self._names.get(parameter, str(place)): parameter.grad
+            for place, parameter in enumerate(dense_parameters(self.optimizer))
             if parameter.grad is not None
-        ]
-        self._require_one_layout(dense)
-        if dense:
-            flat = self.reduce(torch.cat([gradient.reshape(-1) for gradient in dense]))
-            for gradient, summed in zip(dense, flat.split([gradient.numel() for gradient in dense]), strict=True):
-                gradient.copy_(summed.view(gradient.shape))
+        }
+        self._require_one_layout(list(dense.values()))
+        self.sums.reduce(dense, partial(all_finite, self.optimizer, total))
         return total
 
     def _require_one_layout(self, dense: list[Tensor]) -> None:
@@ -181,7 +179,7 @@ class DataParallel:
             if isinstance(part, RowOptimizer)
             for module in part.modules
             for place, table in enumerate(module.weights)
-            if table.requires_grad and not module.is_sharded
+            if table.requires_grad and not is_spread(module)
         ]
         ids, gradients = _of_modules(tables)
         starts = [0, *accumulate(len(table.weight) for table in tables)]
@@ -218,7 +216,7 @@ class DataParallel:
         trained = {table.module for table in tables}
         for part in self._parts:  # gradients of frozen tables, which nobody asks for, are those of this rank alone
             for module in part.modules if isinstance(part, RowOptimizer) else ():
-                if module not in trained and not module.is_sharded:
+                if module not in trained and not is_spread(module):
                     module.forget_gradients()
         return total
 
@@ -294,6 +292,11 @@ def _clamped(ids: Tensor, table: _Table) -> Tensor:
     return ids.long().clamp(0, len(table.weight) - 1)
 
 
+def is_spread(module: EmbeddingTables) -> bool:
+    """Whether its rows are those of this rank alone, whose gradients have come already."""
+    return module.is_sharded or module.exchanges_gradients
+
+
 def require_shareable(model: nn.Module) -> None:
     """Raise `ModelError` where a model would not learn on parts of a batch what it learns on all of it."""
     if isinstance(model, Model) and model.compares_rows:
@@ -313,10 +316,10 @@ def require_shareable(model: nn.Module) -> None:
 @torch.no_grad()
 def require_equal(model: nn.Module, ranks: Ranks) -> None:
     """Raise `ModelError` unless all ranks hold the same weights and buffers, bit for bit (by a sum of their words), and
-    stand at the same random numbers; sharded tables are left out."""
+    stand at the same random numbers; tables that are spread over ranks are left out."""
     if ranks.num_ranks == 1:
         return
-    spread = [module for module in model.modules() if isinstance(module, EmbeddingTables) and module.is_sharded]
+    spread = [module for module in model.modules() if isinstance(module, EmbeddingTables) and is_spread(module)]
     own = {table for module in spread for table in module.weights}
     tensors = [t for t in (*model.parameters(), *model.buffers()) if t.dtype == torch.float32 and t not in own]
     device = next(model.parameters()).device

@@ -15,7 +15,7 @@ Activations that cross between ranks lose what is below tau for good, and their 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 from zlib import crc32
 
@@ -63,7 +63,8 @@ class SparseGradients:
 
     What is kept is state: `state_dict` belongs into the checkpoint. A step in which a gradient of any rank is not
     finite is one in which all ranks have NaN, nothing was sent and nothing is kept of it, as plain training skips it.
-    One rank alone sends nothing and keeps nothing. The host reads how many elements travel, once a call.
+    One rank alone sends and keeps nothing; what it was given of several ranks, its next gradient takes up. The host
+    reads how many elements travel, once a call.
 
     Parameters
     ----------
@@ -116,8 +117,16 @@ class SparseGradients:
         return num_elements if num_elements < self.dense_below else keep
 
     @torch.no_grad()
-    def reduce(self, gradients: Mapping[str, Tensor]) -> None:
+    def reduce(self, gradients: Mapping[str, Tensor], is_finite: Callable[[], Tensor] | None = None) -> None:
         """Make each gradient, float32 of any shape, its sum over ranks, in place; equal names on all ranks.
+
+        Parameters
+        ----------
+        gradients : mapping of str to Tensor
+            By the name of the weight.
+        is_finite : function or None, default None
+            Whether this rank's loss, and gradients that do not come here, are finite, a bool []; where those of any
+            rank are not, the step counts for nothing.
 
         Raises
         ------
@@ -125,6 +134,7 @@ class SparseGradients:
             On all ranks, where they have gradients of other names or of another number of elements.
         """
         if self.ranks.num_ranks == 1:
+            self._take_up(gradients, is_finite)
             return
         gradients = dict(sorted(gradients.items()))
         weights = [(name, one.numel()) for name, one in gradients.items()]
@@ -137,6 +147,7 @@ class SparseGradients:
             for name, one in large.items()
         }
         checks = [one.isfinite().all() for one in (*whole, *totals.values())]
+        checks += [] if is_finite is None else [is_finite()]
         finite = bool(torch.stack(checks).all()) if checks else True
         found = {name: self._large(name, total) for name, total in totals.items()}
         places, values, length = [], [], 0
@@ -173,6 +184,16 @@ class SparseGradients:
             total[found[name].places] -= sent
             self.residuals[name], self.thresholds[name] = total, found[name].threshold
             self.steps[name] = self.steps.get(name, 0) + 1
+
+    def _take_up(self, gradients: Mapping[str, Tensor], is_finite: Callable[[], Tensor] | None) -> None:
+        """On one rank: add what several had not sent, once, in the first step that is not skipped."""
+        if not (self.residuals and gradients):
+            return
+        found = [one.isfinite().all() for one in gradients.values()] + ([] if is_finite is None else [is_finite()])
+        if bool(torch.stack(found).all()):
+            for name, residual in self.residuals.items():
+                gradients[name].add_(residual.view_as(gradients[name]))
+            self.residuals.clear()
 
     def _large(self, name: str, total: Tensor) -> _Large:
         known = None if self.steps.get(name, 0) % self.refresh_steps == 0 else self.thresholds[name]

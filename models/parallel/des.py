@@ -33,7 +33,7 @@ from gigabatch.models.errors import ModelError, require, require_known
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import FieldEmbeddings, LinearTerms
 from gigabatch.models.model import Model
-from gigabatch.models.parallel.costs import Choice, Load, cheapest, count_bytes
+from gigabatch.models.parallel.costs import Choice, Load, cheapest, count_bytes, step_bytes, total_bytes
 from gigabatch.models.parallel.exchange import Exchange
 from gigabatch.models.parallel.ranks import Ranks
 
@@ -51,6 +51,8 @@ class RowsOfRank(EmbeddingTables):
     def __init__(self, tables: EmbeddingTables, ranks: Ranks) -> None:
         widths = {table.shape[1] for table in tables.weights}
         require(len(widths) == 1, f"tables that are spread over ranks must be of one width, not {sorted(widths)}.")
+        moves = {table.requires_grad for table in tables.weights}
+        require(len(moves) == 1, "tables that are spread over ranks are one to the optimizer: freeze all or none.")
         self.num_ids = [len(table) for table in tables.weights]
         self.starts = shard_starts(self.num_ids, ranks.num_ranks)  # int64 [N, C + 1]
         with torch.device("meta"):  # where no number is drawn
@@ -58,7 +60,7 @@ class RowsOfRank(EmbeddingTables):
         self.depth, self.ranks, self.exchanges_gradients = widths.pop(), ranks, True
         self.sums_come = False  # whether a row's gradients come summed, as to `PulledRows`
         self.width = self.depth
-        self.tables = nn.ParameterList([nn.Parameter(self.own(tables.weights))])
+        self.tables = nn.ParameterList([nn.Parameter(self.own(tables.weights), requires_grad=moves.pop())])
 
     @property
     def gradients(self) -> str:
@@ -403,7 +405,54 @@ class Layout:
 
     def __init__(self, model: Model, ranks: Ranks, load: Load, chosen: dict[str, str], num_bytes: float) -> None:
         self.model, self.ranks, self.load, self.chosen, self.num_bytes = model, ranks, load, chosen, num_bytes
+        self.operators = operators_of(model)
         self.homes: dict[str, RowsOfRank] = {}  # by the name of the tables' module before
+        self.tables: dict[str, EmbeddingTables] = {}  # that module, by the same name
+        self._before: list[tuple[nn.Module, str, nn.Module]] = []  # holder, name and module of what was replaced
+        self._hook: Any = None
+
+    def put(self, holder: nn.Module, name: str, module: nn.Module) -> None:
+        """Replace a module, and remember it."""
+        self._before.append((holder, name, cast(nn.Module, getattr(holder, name))))
+        setattr(holder, name, module)
+
+    def spread(self, home: str, tables: EmbeddingTables) -> RowsOfRank:
+        """This rank's rows of a module's tables, in their place."""
+        self.tables[home], self.homes[home] = tables, RowsOfRank(tables, self.ranks)
+        return self.homes[home]
+
+    def watch(self, router: Router) -> None:
+        """Let each pass of the model ask for its own ids."""
+        self._hook = self.model.register_forward_pre_hook(router.forget)
+        model: Any = self.model
+        model.capture_obstacle = "its tables are spread over ranks, and the host reads how many ids travel"
+
+    def undo(self) -> None:
+        """Put the modules back that were there before, with tables of no content, on the device of their rows."""
+        for home, tables in self.tables.items():
+            rows = self.homes[home].tables[0]
+            for table, number in zip(tables.weights, self.homes[home].num_ids, strict=True):
+                table.data = rows.new_empty(number, rows.shape[1])
+        for holder, name, module in reversed(self._before):
+            setattr(holder, name, module)
+        self._hook.remove()
+        del self.model.__dict__["capture_obstacle"]
+
+    def report(self) -> str:
+        """A line an operator: what was chosen, what a rank sends for its values, and what other layouts would; ids."""
+        load, lines, chosen = self.load, [], {}
+        for operator, layouts in self.operators.items():
+            chosen[operator] = layouts[self.chosen[operator]]
+            sent = {name: step_bytes(choice.scheme, load, *choice[1:]).values / 1e3 for name, choice in layouts.items()}
+            others = ", ".join(f"{name} {size:,.1f}" for name, size in sent.items() if name != self.chosen[operator])
+            picked = self.chosen[operator]
+            lines.append(f"{operator}: {picked}, {sent[picked]:,.1f} kB of values a step a rank ({others} kB)")
+        ids = total_bytes(chosen, load) - total_bytes(chosen, load, count_ids=False)
+        lines.append(
+            f"ids: {ids / 1e3:,.1f} kB; {load.distinct:,.1f} of the {load.ids:g} ids a row are distinct in "
+            f"{load.rows:,} rows"
+        )
+        return "\n".join(lines)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The model's state as if its tables were whole; every rank must call it. Any number of ranks can load it."""
@@ -443,7 +492,8 @@ def operators_of(model: Model) -> dict[str, dict[str, Choice]]:
     num_columns, outputs = len(model.inputs.num_ids), model.inputs.num_outputs
     if not isinstance(model, (LogisticRegression, FactorizationMachine, DeepFM, DLRM)):
         raise ModelError(
-            f"{type(model).__name__}: DES knows the operators of lr, fm, deepfm and dlrm. Shard the tables of others."
+            f"{type(model).__name__}: DES knows the operators of lr, fm, deepfm and dlrm. Shard the tables of others "
+            "(train.tables=sharded)."
         )
     require(num_columns > 0, f"{type(model).__name__} has no id column, so there is no table to spread.")
     found: dict[str, dict[str, Choice]] = {}
@@ -464,7 +514,7 @@ def operators_of(model: Model) -> dict[str, dict[str, Choice]]:
 def substitute(
     model: Model,
     ranks: Ranks,
-    ids: Tensor,
+    ids: Tensor | Load,
     layouts: Mapping[str, str] | None = None,
     *,
     count_ids: bool = True,
@@ -483,8 +533,9 @@ def substitute(
         lr, fm, deepfm or dlrm, on the ranks' device.
     ranks : Ranks
         Who trains together.
-    ids : Tensor
-        [b, C] of a typical batch of one rank: distinct ids are counted in it, and the mean over ranks decides.
+    ids : Tensor or Load
+        [b, C] of a typical batch of one rank: distinct ids are counted in it, and the mean over ranks decides. Or what
+        is known of them, the same on all ranks.
     layouts : mapping of str to str or None, default None
         By operator (`operators_of`), the layout; those left out, or all, by the fewest bytes.
     count_ids : bool, default True
@@ -516,7 +567,7 @@ def substitute(
     True
     """
     operators = operators_of(model)
-    load = measured_load(ranks, ids)
+    load = ids if isinstance(ids, Load) else measured_load(ranks, ids)
     given = dict(layouts or {})
     require_known("operator", given, operators)
     for name, layout in given.items():
@@ -527,25 +578,25 @@ def substitute(
     found = Layout(model, ranks, load, chosen, num_bytes)
     parts: Any = model
     if "linear" in chosen:
-        rows = found.homes["linear.tables"] = RowsOfRank(parts.linear.tables, ranks)
+        rows = found.spread("linear.tables", parts.linear.tables)
         if chosen["linear"] == "des":
-            parts.linear = SummedLinearTerms(parts.linear, Sums(rows, router, how, [sum_of_vectors], "linear"))
+            sums = Sums(rows, router, how, [sum_of_vectors], "linear")
+            found.put(parts, "linear", SummedLinearTerms(parts.linear, sums))
         else:
-            parts.linear.tables = PulledRows(rows, router, how, "linear")
+            found.put(parts.linear, "tables", PulledRows(rows, router, how, "linear"))
     if "fields" in chosen:
         _spread_fields(parts, chosen["fields"], found, router, how)
-    model.register_forward_pre_hook(router.forget)
-    parts.capture_obstacle = "its tables are spread over ranks, and the host reads how many ids travel"
+    found.watch(router)
     return found
 
 
 def _spread_fields(model: Any, layout: str, found: Layout, router: Router, how: Exchange) -> None:
     holder, home = (model.fields, "fields.tables") if hasattr(model, "fields") else (model, "tables")
-    rows = found.homes[home] = RowsOfRank(holder.tables, found.ranks)
+    rows = found.spread(home, holder.tables)
     if layout == "rows":
-        holder.tables = PulledRows(rows, router, how, "fields")
+        found.put(holder, "tables", PulledRows(rows, router, how, "fields"))
     elif layout == "fields":
-        holder.tables = Sums(rows, router, how, [at_columns], "fields")
+        found.put(holder, "tables", Sums(rows, router, how, [at_columns], "fields"))
     else:
         dim, num_columns = rows.depth, len(rows.num_ids)
         parts: list[Part] = [sum_of_vectors, sum_of_norms if model.pairs.weights is None else sum_of_squares]
@@ -553,10 +604,10 @@ def _spread_fields(model: Any, layout: str, found: Layout, router: Router, how: 
         if layout == "dense":
             hidden = model.deep[0].weight.shape[0]
             num_sums = dim + (1 if model.pairs.weights is None else dim)
-            model.deep[0] = SummedLinear(model.deep[0], num_sums, num_columns * dim)
+            found.put(model.deep, "0", SummedLinear(model.deep[0], num_sums, num_columns * dim))
             parts.append(model.deep[0].of_ids)
-        model.fields = SummedFields(model.fields, Sums(rows, router, how, parts, "fields"))
-        model.pairs = SummedPairTerms(model.pairs, dim, hidden)
+        found.put(model, "fields", SummedFields(model.fields, Sums(rows, router, how, parts, "fields")))
+        found.put(model, "pairs", SummedPairTerms(model.pairs, dim, hidden))
 
 
 def measured_load(ranks: Ranks, ids: Tensor) -> Load:

@@ -71,6 +71,9 @@ class Ranks:
         self.num_ranks = dist.get_world_size(group) if together else 1
         self.traffic = Traffic()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Ranks:
+        return self  # a model's copy talks to the same ranks, and what it sends counts
+
     @property
     def is_first(self) -> bool:
         """Whether this one speaks for all."""

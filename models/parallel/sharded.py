@@ -372,6 +372,10 @@ class ShardedTables:
         """Of moments of whole tables those of this rank's rows."""
         return {name: {key: self._own(name, value) for key, value in state.items()} for name, state in whole.items()}
 
+    def whole_names(self, kinds: Mapping[str, Any]) -> dict[str, Any]:
+        """What is known by parameters' names, by those of whole tables, which are the same."""
+        return dict(kinds)
+
     def gather_optimizer(self, optimizer: Optimizer | Optimizers) -> dict[str, Any]:
         """The optimizer's state dict as that of one process, on the first rank; empty on others; a collective."""
         found = [
@@ -431,29 +435,42 @@ class ShardedTables:
 
     def _gather(self, name: str, own: Any) -> Any:
         """On the first rank the whole of it, on the host; None on others."""
-        place, ranks, count = self._place_of(name), self.ranks, self.ranks.num_ranks
-        if not isinstance(own, Tensor):
-            return own if ranks.is_first else None
-        if place is None or not own.dim() or self.placements[place].kind == "replicated":
-            return own.detach().to("cpu", copy=True) if ranks.is_first else None
-        placement, size = self.placements[place], self.sizes[place]
-        if placement.kind == "row":
-            held = [len(range(rank, size, count)) for rank in range(count)]
-        else:
-            held = [size if rank == placement.rank else 0 for rank in range(count)]
-        whole = torch.empty(size, *own.shape[1:], dtype=own.dtype) if ranks.is_first else None
-        step = max(CHUNK_BYTES // max(own[:1].nbytes, own.element_size()), 1)
-        for begin in range(0, max(held), step):
-            sizes = [min(max(number - begin, 0), step) for number in held]
-            send = [sizes[ranks.rank], *[0] * (count - 1)]
-            receive = sizes if ranks.is_first else [0] * count
-            mine = own.detach()[begin : begin + sizes[ranks.rank]].to(self.tables[0].device)  # where ranks talk
-            parts = ranks.all_to_all(mine, send, receive, "whole tables").split(receive)
-            for rank, part in enumerate(parts if whole is not None else ()):
-                into = whole[rank::count] if placement.kind == "row" else whole  # type: ignore[index]
-                if len(part):
-                    into[begin : begin + len(part)] = part.cpu()  # type: ignore[index]
-        return whole
+        place, ranks = self._place_of(name), self.ranks
+        if place is None or not isinstance(own, Tensor) or not own.dim():
+            return on_first(own, ranks)
+        if self.placements[place].kind == "replicated":
+            return on_first(own, ranks)
+        return gather_rows(own, self.sizes[place], self.placements[place], ranks, self.tables[0].device)
+
+
+def on_first(own: Any, ranks: Ranks) -> Any:
+    """What all ranks hold, on the first one, a tensor on its host; None on others."""
+    if not ranks.is_first:
+        return None
+    return own.detach().to("cpu", copy=True) if isinstance(own, Tensor) else own
+
+
+def gather_rows(own: Tensor, size: int, placement: Placement, ranks: Ranks, device: torch.device) -> Tensor | None:
+    """A table of `size` rows, or what lies beside them, of which each rank has a part, whole on the first one's host;
+    None on others; a collective. It travels in pieces, from `device`."""
+    count = ranks.num_ranks
+    if placement.kind == "row":
+        held = [len(range(rank, size, count)) for rank in range(count)]
+    else:
+        held = [size if rank == placement.rank else 0 for rank in range(count)]
+    whole = torch.empty(size, *own.shape[1:], dtype=own.dtype) if ranks.is_first else None
+    step = max(CHUNK_BYTES // max(own[:1].nbytes, own.element_size()), 1)
+    for begin in range(0, max(held), step):
+        sizes = [min(max(number - begin, 0), step) for number in held]
+        send = [sizes[ranks.rank], *[0] * (count - 1)]
+        receive = sizes if ranks.is_first else [0] * count
+        mine = own.detach()[begin : begin + sizes[ranks.rank]].to(device)
+        parts = ranks.all_to_all(mine, send, receive, "whole tables").split(receive)
+        for rank, part in enumerate(parts if whole is not None else ()):
+            into = whole[rank::count] if placement.kind == "row" else whole  # type: ignore[index]
+            if len(part):
+                into[begin : begin + len(part)] = part.cpu()  # type: ignore[index]
+    return whole
 
 
 def shard_tables(

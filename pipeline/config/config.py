@@ -163,6 +163,30 @@ class LossSettings(Settings):
         return self
 
 
+class GradientSettings(Settings):
+    """How several ranks add up gradients of dense weights (docs/parallel.md); one rank alone sends nothing."""
+
+    compress: Literal["none", "bfloat16", "float16", "dct"] = Field(
+        "none", description="an all-reduce of float32; rounded to two bytes; or the large elements alone (DCT)"
+    )
+    drop: float | None = Field(
+        None, ge=0, lt=1, description="dct: share of a weight's elements that wait for a later step; null: 0.99"
+    )
+    refresh_steps: int | None = Field(
+        None, ge=1, description="dct: steps for which a weight's threshold holds; null: 1000"
+    )
+    values: Literal["float32", "bfloat16", "float16"] | None = Field(
+        None, description="dct: how elements travel, whose rounding waits too; null: bfloat16"
+    )
+
+    @model_validator(mode="after")
+    def _fits_the_kind(self) -> GradientSettings:
+        for name in ("drop", "refresh_steps", "values"):
+            if getattr(self, name) is not None and self.compress != "dct":
+                raise ValueError(f"{name} is a setting of dct, and compress is {self.compress}")
+        return self
+
+
 class WindowSettings(Settings):
     """The rows that a warm start trains on: those that its start has not seen, and a sample of the older ones."""
 
@@ -216,10 +240,14 @@ class TrainSettings(Settings):
     residency: Literal["auto", "device", "host", "stream"] = Field(
         "auto", description="where the train rows lie: in the training device's memory, in the host's, or on disk"
     )
-    tables: Literal["replicated", "sharded", "auto"] = Field(
+    tables: Literal["replicated", "sharded", "des", "auto"] = Field(
         "replicated",
-        description="embedding tables of several ranks: whole on each, or their rows spread over ranks; auto: spread "
-        "where they take more than half of a rank's memory",
+        description="embedding tables of several ranks: whole on each, or their rows spread over ranks; des: rows by "
+        "id, with sums in their place where these are fewer bytes (lr, fm, deepfm, dlrm); auto: sharded where they "
+        "take more than half of a rank's memory",
+    )
+    gradients: GradientSettings = Field(
+        GradientSettings(), description="how several ranks add up gradients of dense weights"
     )
     cuda_graph: Literal["auto", "on", "off"] = Field(
         "auto", description="replay a step as one CUDA graph; auto: on a GPU, where the optimizer can"

@@ -17,7 +17,10 @@ from gigabatch.loaders.batches.loader import BatchLoader
 from gigabatch.models.optimizers.ema import WeightAverage
 from gigabatch.models.optimizers.loss_scale import LossScale
 from gigabatch.models.optimizers.precision import Precision
-from gigabatch.models.parallel.sharded import ShardedTables
+from gigabatch.models.parallel.dct import SparseGradients
+from gigabatch.models.parallel.gradient_sums import GradientSums
+from gigabatch.models.parallel.ranks import Ranks
+from gigabatch.models.parallel.spread_tables import SpreadTables
 from gigabatch.pipeline.store.files import atomic_write, replacing
 from gigabatch.pipeline.store.keys import BLAKE2B, file_checksum
 
@@ -69,7 +72,9 @@ class TrainingState:
     precision: Precision
     average: WeightAverage | None = None
     loss_scale: LossScale | None = None
-    tables: ShardedTables | None = None
+    tables: SpreadTables | None = None
+    ranks: Ranks | None = None
+    sums: GradientSums | None = None
 
 
 class _Digesting:
@@ -92,18 +97,20 @@ def save_checkpoint(path: Path, state: TrainingState, progress: Progress) -> Non
     Its checksum goes into a file beside it (`checksum_file`) before the rename, together with that of the checkpoint
     which it replaces, so that whichever of the two a crash leaves is known.
 
-    Where tables are spread over ranks all of them call it, and the first writes: what it writes does not say so.
+    All ranks call it, and the first writes: what it writes does not say how many there are, but for what DCT has not
+    sent yet.
     """
     content = {
         **_whole(state, progress),
         "loss_scale": None if state.loss_scale is None else state.loss_scale.state_dict(),
         "loader": state.loader.state_dict(),
         "losses": state.losses,
+        "gradients": {} if state.sums is None else state.sums.state_dict(),
         "precision": state.precision.name,
         "threads": torch.get_num_threads(),
         **random_states(state.losses.device),
     }
-    if state.tables is not None and not state.tables.ranks.is_first:
+    if state.ranks is not None and not state.ranks.is_first:
         return
     known = checksum_file(path)
     before = known.read_text().split() if known.exists() else []
@@ -159,6 +166,13 @@ def put_random_states(states: Mapping[str, Any], device: torch.device) -> None:
         torch.cuda.set_rng_state(states["random_cuda"].cpu(), device)
 
 
+def _on_device(state: dict[str, dict[str, Any]], device: torch.device) -> dict[str, dict[str, Any]]:
+    return {
+        name: {key: value.to(device) if isinstance(value, Tensor) else value for key, value in one.items()}
+        for name, one in state.items()
+    }
+
+
 def checksum_file(path: Path) -> Path:
     """Beside a checkpoint: its checksum (blake2b, 16 bytes); while it is replaced, those of both, a line each."""
     return path.with_name(f"{path.name}.blake2b")
@@ -204,6 +218,11 @@ def _put_back(path: Path, content: Any, state: TrainingState) -> Progress:
             f"checkpoint {path}: saved {'without' if content['average'] is None else 'with'} train.ema_decay. Resume "
             "with the saved setting, or remove it to train from the start."
         )
+    if content["gradients"] and not isinstance(state.sums, SparseGradients):
+        raise TrainingError(
+            f"checkpoint {path}: saved with train.gradients.compress=dct. Resume with it, or remove the checkpoint to "
+            "train from the start."
+        )
     if content["threads"] != torch.get_num_threads():
         log.warning(
             "checkpoint %s was written with %s thread(s) of torch and goes on with %s: the last bits of the weights "
@@ -220,6 +239,8 @@ def _put_back(path: Path, content: Any, state: TrainingState) -> Progress:
     state.optimizer.load_state_dict(content["optimizer"])
     if state.loss_scale is not None:
         state.loss_scale.load_state_dict(content["loss_scale"])
+    if state.sums is not None:
+        state.sums.load_state_dict(_on_device(content["gradients"], state.losses.device))
     state.loader.load_state_dict(content["loader"])
     state.losses.copy_(content["losses"])
     put_random_states(content, state.losses.device)

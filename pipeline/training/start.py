@@ -30,7 +30,7 @@ from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.model import Model
 from gigabatch.models.optimizers.ema import WeightAverage
 from gigabatch.models.optimizers.moments import Moments, moment_kinds, write_moments
-from gigabatch.models.parallel.sharded import ShardedTables
+from gigabatch.models.parallel.spread_tables import SpreadTables
 from gigabatch.models.shelf import ModelSpec, spec_of
 from gigabatch.pipeline.bundle import WEIGHTS, Bundle, load_bundle
 from gigabatch.pipeline.store.keys import BLAKE2B, file_checksum
@@ -377,7 +377,7 @@ class Carried:
     moments: str = ""  # `carried`, or why they are fresh
 
     def put_into(
-        self, model: Model, optimizer: Any, average: WeightAverage | None, tables: ShardedTables | None = None
+        self, model: Model, optimizer: Any, average: WeightAverage | None, tables: SpreadTables | None = None
     ) -> None:
         """Give the optimizer of `model` the start's moments, and the average its number of updates.
 
@@ -388,6 +388,7 @@ class Carried:
         if average is not None:
             average.num_updates = self.record.ema_updates
         kinds = moment_kinds(model, optimizer)
+        kinds = kinds if tables is None else tables.whole_names(kinds)
         if not self.has_record:
             self.moments = f"fresh, as run {self.run} is of a version that kept none"
         elif kinds != self.record.kinds:

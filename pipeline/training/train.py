@@ -41,8 +41,11 @@ from gigabatch.models.optimizers.precision import choose_precision
 from gigabatch.models.optimizers.registry import OPTIMIZERS, build_optimizer
 from gigabatch.models.optimizers.schedule import Schedule, build_schedule
 from gigabatch.models.parallel.data_parallel import DataParallel, part_of, require_equal, require_shareable
+from gigabatch.models.parallel.des_tables import substitute_tables
+from gigabatch.models.parallel.gradient_sums import describe, gradient_sums
 from gigabatch.models.parallel.ranks import Ranks
-from gigabatch.models.parallel.sharded import ShardedTables, shard_tables
+from gigabatch.models.parallel.sharded import shard_tables
+from gigabatch.models.parallel.spread_tables import SpreadTables
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.bundle import BLOCK_ROWS
 from gigabatch.pipeline.config.config import RunConfig, TrainSettings, WholeTrainSettings
@@ -203,7 +206,8 @@ def train_model(
     schedule = build_schedule(kind, settings.lr_max, max(num_steps, 1), **further)
     if ranks.num_ranks > 1:
         require_ranks_can(model, settings, source, negatives is not None)
-    tables = spread_tables(model, settings, ranks, batch_size, device, id_counts)
+    copies = 1 if negatives is None else negatives.copies
+    tables = spread_tables(model, settings, ranks, batch_size, device, id_counts, copies)
     model.to(device)
     model.require_targets([target.task for target in source.schema.targets])
     if not model.target_scales:
@@ -220,7 +224,8 @@ def train_model(
         if num_steps:  # without a step the record is the start's
             shrink_sums(optimizer, settings.sums_kept)
     log.info("training in %s on %s: %s", precision.name, device, precision.reason)
-    state = TrainingState(model, optimizer, loader, losses, precision, average, step.loss_scale, tables)
+    sums = None if step.parallel is None else step.parallel.sums
+    state = TrainingState(model, optimizer, loader, losses, precision, average, step.loss_scale, tables, ranks, sums)
     done, started = Progress(), time.perf_counter()
     checkpoint = folder / "checkpoint.pt"
     if checkpoint.exists():
@@ -231,7 +236,6 @@ def train_model(
             f"{num_steps:,}",
             done.seconds,
         )
-    writes = ranks.is_first or tables is not None  # of whose rows each rank tells the first
     ranks.traffic.clear()  # what was said before is none of the first epoch's
     callbacks = callbacks if ranks.is_first else ()
     earlier_rows, earlier_seconds = done.step * batch_size, done.seconds
@@ -258,7 +262,7 @@ def train_model(
                 losses[done.step % steps_per_epoch] = step(batch, *schedule.at(done.step), place)
                 done.step += 1
                 bar.advance(batch_size)
-                if writes and done.step % settings.checkpoint_every_steps == 0 and done.step % steps_per_epoch:
+                if done.step % settings.checkpoint_every_steps == 0 and done.step % steps_per_epoch:
                     skipped_at_end(losses[: done.step % steps_per_epoch].cpu(), done)
                     done.seconds = earlier_seconds + time.perf_counter() - started
                     save_checkpoint(checkpoint, state, done)
@@ -273,7 +277,7 @@ def train_model(
             # Of the last epoch there is none: it would be several times the bundle, which is written next, and a run
             # that is killed in between repeats no more than from a checkpoint to the next.
             left = done.step < num_steps and not done.has_stalled(steps_per_epoch, settings.patience)
-            if left and writes:
+            if left:
                 done.seconds = earlier_seconds + time.perf_counter() - started
                 save_checkpoint(checkpoint, state, done)
 
@@ -290,9 +294,11 @@ def train_model(
     else:
         moments, updates = read_moments(model, optimizer), 0 if average is None else average.num_updates
     weights = done.best_weights if settings.select == "best" and num_steps else evaluated(state).state_dict()
+    kinds = moment_kinds(model, optimizer)
     if tables is not None:
         moments, weights = tables.gather_moments(moments), tables.gather_weights(weights)
-    record = TrainingRecord(moments, moment_kinds(model, optimizer), updates)
+        kinds = tables.whole_names(kinds)
+    record = TrainingRecord(moments, kinds, updates)
     if tables is None:
         model.load_state_dict(weights)
     elif ranks.is_first:
@@ -368,18 +374,24 @@ def spread_tables(
     batch_size: int,
     device: str,
     counts: Mapping[int, Tensor] | None,
-) -> ShardedTables | None:
-    """The model's tables spread over the ranks, in place, as `train.tables` wants it; None where each keeps them."""
+    copies: int = 1,
+) -> SpreadTables | None:
+    """The model's tables spread over the ranks, in place, as `train.tables` wants it; None where each keeps them.
+
+    copies: rows that each row of a batch becomes, with its negatives."""
     if ranks.num_ranks == 1 or settings.tables == "replicated":
         return None
     optimizer, _ = optimizer_of(model, settings)  # for its rule: that of the training is made once tables are spread
+    rows = -(-batch_size // ranks.num_ranks)
+    if settings.tables == "des":
+        return substitute_tables(model, optimizer, ranks, batch_rows=rows * copies, counts=counts)
     own = free_memory(device) // (ranks_of_machine() if device == "cpu" else 1)
     return shard_tables(
         settings.tables,
         model,
         optimizer,
         ranks,
-        batch_rows=-(-batch_size // ranks.num_ranks),
+        batch_rows=rows,
         memory_bytes=min(ranks.gather(own, "memory")),
         counts=counts,
     )
@@ -425,14 +437,13 @@ def make_step(
     negatives: ImplicitBatches | None = None,
     ranks: Ranks | None = None,
     batch_size: int = 0,
-    tables: ShardedTables | None = None,
+    tables: SpreadTables | None = None,
 ) -> TrainStep:
     """One update of `model`, which lies on `device`, as these settings have it, here and in the lab.
 
     ranks, batch_size: those that share a batch, and its rows; None for one process. tables: where ranks share them too.
     """
     optimizer, max_grad_norm = optimizer_of(model, settings)
-    shared = ranks is not None and ranks.num_ranks > 1
     return TrainStep(
         model,
         loss,
@@ -443,8 +454,28 @@ def make_step(
         average=average,
         compiled=settings.compile == "on",
         negatives=negatives,
-        parallel=DataParallel(ranks, optimizer, batch_size, tables=tables) if ranks is not None and shared else None,
+        parallel=None if ranks is None else shared_step(model, optimizer, settings, ranks, batch_size, tables),
     )
+
+
+def shared_step(
+    model: Model,
+    optimizer: Any,
+    settings: WholeTrainSettings,
+    ranks: Ranks,
+    batch_size: int,
+    tables: SpreadTables | None,
+) -> DataParallel | None:
+    """The whole batch of ranks that share it; of one rank None, unless a checkpoint of several may have left it what
+    they had not sent."""
+    asked = settings.gradients
+    if ranks.num_ranks == 1 and asked.compress != "dct":
+        return None
+    given = asked.model_dump(exclude={"compress"}, exclude_none=True)
+    sums = gradient_sums(ranks, asked.compress, **given)
+    if ranks.is_first and ranks.num_ranks > 1:
+        log.info("%s", describe(sums, optimizer))
+    return DataParallel(ranks, optimizer, batch_size, sums, tables, model)
 
 
 def optimizer_of(model: nn.Module, settings: WholeTrainSettings) -> tuple[Any, float | None]:
@@ -579,7 +610,7 @@ def evaluated(state: TrainingState) -> Model:
     return cast(Model, state.model if state.average is None else state.average.model)
 
 
-def evaluated_tables(state: TrainingState) -> ShardedTables | None:
+def evaluated_tables(state: TrainingState) -> SpreadTables | None:
     """Those of `evaluated`, where they are spread over ranks."""
     return state.tables if state.tables is None or state.average is None else state.tables.of(state.average.model)
 
@@ -609,7 +640,7 @@ def table_loss(
     loss: TargetLoss,
     device: str,
     ranks: Ranks | None = None,
-    tables: ShardedTables | None = None,
+    tables: SpreadTables | None = None,
 ) -> float:
     """The loss over a whole table, in evaluation mode; of regression targets in standard deviations, as in training.
 
@@ -630,7 +661,7 @@ def table_loss(
 
 
 def evaluated_blocks(
-    model: Model, table: PackedTable, device: str, tables: ShardedTables | None = None, all_rows: int = 0
+    model: Model, table: PackedTable, device: str, tables: SpreadTables | None = None, all_rows: int = 0
 ) -> Iterator[tuple[Batch, Tensor]]:
     """Rows of the table on `device` and the model's outputs [B, O] for them, in evaluation mode, in the blocks in which
     a bundle predicts; regression values are standardised. No rows are one empty block.

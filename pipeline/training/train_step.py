@@ -129,10 +129,10 @@ class TrainStep:
                 (loss if self.loss_scale is None else self.loss_scale(loss)).backward()
                 total = loss.detach() if total is None else total + loss.detach()
         assert total is not None, "a batch has a piece"
+        if self.loss_scale is not None:  # before they are summed: what DCT keeps for later steps is of no step's scale
+            self.loss_scale.unscale(self.optimizer)
         if self.parallel is not None:
             total = self.parallel.sum_gradients(total)
-        if self.loss_scale is not None:
-            self.loss_scale.unscale(self.optimizer)
         skipped = mark_non_finite(self.optimizer, total)
         if self.parallel is not None:
             self.parallel.agree(skipped)

@@ -6,10 +6,11 @@ import random
 import pytest
 import torch
 
-from benchmarks.communication import des_savings, interval, summed
-from benchmarks.communication_quality import zipf_ids
-from benchmarks.communication_schemes import SCHEMES, DealtTables, Training, place_bytes
+from benchmarks.communication import against, des_savings, interval, summed
+from benchmarks.communication_quality import aucs, planted_settings, zipf_ids
+from benchmarks.communication_schemes import SCHEMES, DealtTables, Training
 from gigabatch.models.kernels import using_kernels
+from gigabatch.models.parallel.costs import place_bytes
 from gigabatch.models.parallel.exchange import Exchange
 from tests.models.parallel.spread import batches, built, part
 from tests.models.parallel.together import together
@@ -51,7 +52,9 @@ def all_schemes(ranks):
                 ranks.traffic.clear()
                 loss = training.step(*batch)
                 training.forget()
-        found[scheme] = (ranks.traffic.total, sum(training.formula().values()), bool(loss.isfinite()))
+        dense = torch.cat([parameter.grad.flatten() for parameter in training.dense_parameters.values()])
+        sent = ranks.traffic.total, sum(training.formula().values())
+        found[scheme] = (*sent, bool(loss.isfinite()), dense.numpy())
     return found
 
 
@@ -61,6 +64,9 @@ def test_bytes_of_every_scheme_are_those_of_its_formula(tmp_path):
         sent = sum(one[scheme][0] for one in told) / 2
         assert sent == pytest.approx(told[0][scheme][1], rel=0.1), scheme
         assert told[0][scheme][2]
+    summed = told[0]["parameter server"][3]
+    for scheme in ("pooled all-to-all", "DES", "PowerSGD", "bf16"):  # DDP's average is made the sum that others have
+        assert told[0][scheme][3] == pytest.approx(summed, rel=0.02, abs=2e-5), scheme
 
 
 @pytest.mark.parametrize("share", [0.3, 0.08, 0.01, 0.0005])
@@ -105,3 +111,28 @@ def test_an_interval_of_ten():
     assert middle == 4.5
     assert high - middle == pytest.approx(2.262 * math.sqrt(110 / 12) / math.sqrt(10))
     assert middle - low == pytest.approx(high - middle)
+
+
+def test_a_way_is_compared_seed_by_seed():
+    plain = [{"AUC": 0.7 + seed / 100, "dense": 300.0} for seed in range(10)]
+    others = [{"AUC": one["AUC"] - (0.001 if seed % 2 else 0.003), "dense": 100.0} for seed, one in enumerate(plain)]
+    (middle, low, high), factor = against(plain, others, "dense")
+    assert (round(middle, 6), factor) == (0.002, 3.0)
+    assert high - middle == pytest.approx(2.262 * 0.00105409 / math.sqrt(10), rel=1e-4)  # Student's t of 9 degrees
+    assert middle - low == pytest.approx(high - middle)
+
+
+def small_quality(ranks):
+    settings = planted_settings()["dp"] | {"rows": (400, 200), "batch": 100, "epochs": 1}
+    with using_kernels("reference"):
+        return aucs(ranks, seeds=[0], **settings)
+
+
+def test_peers_of_dct_train_on_its_rows(tmp_path):
+    (first, second) = together(small_quality, 2, tmp_path)
+    assert first.keys() == {"plain", "DCT", "PowerSGD", "bfloat16"}
+    assert first["bfloat16"][0]["dense"] == first["plain"][0]["dense"] / 2
+    assert first["PowerSGD"][0]["dense"] < first["plain"][0]["dense"] / 1.5  # whole in the first two of four steps
+    for way, (one,) in first.items():
+        assert 0.4 < one["AUC"] < 0.8
+        assert one["AUC"] == second[way][0]["AUC"]

@@ -1,5 +1,7 @@
 """DES against one process that holds whole tables: outputs, gradients, ten steps, states; what it refuses."""
 
+import copy
+
 import pytest
 import torch
 
@@ -11,6 +13,7 @@ from gigabatch.models.kernels import using_kernels
 from gigabatch.models.optimizers.registry import build_optimizer
 from gigabatch.models.parallel.data_parallel import DataParallel
 from gigabatch.models.parallel.des import Router, RowsOfRank, substitute
+from gigabatch.models.parallel.des_tables import SubstitutedTables
 from gigabatch.models.parallel.ranks import Ranks
 from tests.models.parallel.spread import SIZES, backward, batches, built, optimizer_of, part, sum_gradients
 from tests.models.parallel.together import together
@@ -282,3 +285,59 @@ def test_spread_tables_are_not_summed_twice():
     model = spread_alone({"linear": "des", "fields": "pairs"})
     with pytest.raises(ModelError, match="by themselves"):
         DataParallel(Ranks(), build_optimizer(model, "lamb", lr=0.1), num_rows=4)
+
+
+def test_frozen_tables_stay_frozen():
+    model = built("fm")
+    model.fields.tables.requires_grad_(False)
+    layout = substitute(model, Ranks(), torch.zeros(3, len(SIZES), dtype=torch.int64))
+    assert not layout.homes["fields.tables"].tables[0].requires_grad
+    assert layout.homes["linear.tables"].tables[0].requires_grad
+    model = built("fm")
+    model.fields.tables.tables[1].requires_grad_(False)
+    with pytest.raises(ModelError, match="freeze all or none"):
+        substitute(model, Ranks(), torch.zeros(3, len(SIZES), dtype=torch.int64))
+
+
+def copied(ranks):
+    """Bytes that the copy of a spread model sends, as `ranks` counts them."""
+    model = built("fm")
+    substitute(model, ranks, torch.zeros(3, len(SIZES), dtype=torch.int64), {"linear": "des", "fields": "pairs"})
+    other = copy.deepcopy(model)
+    ranks.traffic.clear()
+    other(torch.zeros(3, len(SIZES), dtype=torch.int64), torch.zeros(3, 2))
+    return ranks.traffic.bytes["reduce_scatter", "linear"]
+
+
+def test_what_a_copy_of_a_model_sends_counts(tmp_path):
+    assert together(copied, 2, tmp_path) == [3 * 4] * 2  # (N - 1) / N of the numbers of both ranks' three rows
+
+
+def test_undone_a_model_is_what_it_was():
+    ids, floats = batches(1, 6)[0][:2]
+    for name, layouts in (("lr", {"linear": "rows"}), ("deepfm", {"linear": "des", "fields": "dense"}), ("dlrm", None)):
+        model, expected = built(name), built(name)
+        layout = substitute(model, Ranks(), ids, layouts)
+        whole = layout.state_dict()
+        layout.undo()
+        model.load_state_dict(whole)
+        assert [(n, type(m)) for n, m in model.named_modules()] == [(n, type(m)) for n, m in expected.named_modules()]
+        assert torch.equal(model(ids, floats), expected(ids, floats))
+        assert model.capture_obstacle is None
+        assert not model._forward_pre_hooks
+
+
+def test_tables_that_were_not_moved_equally_often_are_refused():
+    model = built("lr")
+    tables = SubstitutedTables(substitute(model, Ranks(), torch.zeros(3, len(SIZES), dtype=torch.int64)), [])
+    state = {
+        f"linear.tables.tables.{column}": {"exp_avg_sq": torch.full((size, 1), column), "num_steps": torch.tensor(4.0)}
+        for column, size in enumerate(SIZES)
+    }
+    (own,) = tables.own_moments(state).values()
+    assert own["num_steps"] == 4
+    assert own["exp_avg_sq"].flatten().tolist() == [c for c, size in enumerate(SIZES) for _ in range(size)]
+    assert tables.own_moments({}) == {}  # before the first step
+    for wrong in ({"exp_avg_sq": torch.zeros(50, 1), "num_steps": torch.tensor(5.0)}, {}):
+        with pytest.raises(ModelError, match="not moved equally often"):
+            tables.own_moments(state | {"linear.tables.tables.1": wrong})
