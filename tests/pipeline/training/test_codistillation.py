@@ -205,7 +205,7 @@ def test_a_file_of_another_training_is_refused_by_what_is_other(tmp_path, monkey
 
 def test_a_group_alone_trains_as_ever_and_says_that_no_peer_came(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
-        found = train(tmp_path / "a", 0, tmp_path / "shared", kind="fm")
+        found = train(tmp_path / "a", 0, tmp_path / "shared", kind="fm", every_steps=4)
     assert same(found, train(tmp_path / "b", 0, None, kind="fm"))
     assert "group 1 has never come" in caplog.text
     assert found.curve[-1]["peers"] == {"1": None}
