@@ -396,7 +396,11 @@ def sent_notes(curve: Iterable[Mapping[str, Any]]) -> list[str]:
     for row in curve:
         sent.update(row.get(SENT, {}))
     parts = ", ".join(f"{count:,} of {kind}" for kind, count in sent.most_common())
-    return [f"All ranks together sent {sent.total():,} bytes in training: {parts}."] if sent else []
+    return (
+        [f"Sent by all ranks together, or left for other groups, in training: {sent.total():,} bytes: {parts}."]
+        if sent
+        else []
+    )
 
 
 def evaluation_report(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,7 +38,8 @@ log = logging.getLogger(__name__)
 BLOCK = 1 << 20  # rows that are dealt at a time
 BURN_IN = 5  # part of the steps that are the burn-in where none is set
 ROWS = "|rows"  # behind a table's name: which of its rows a file holds
-MALFORMED = (SafetensorError, ValueError, KeyError, TypeError)
+NAME = re.compile(r"group-\d+-(\d+)-([0-9a-f]+)-(whole|rows)\.safetensors")
+MALFORMED = (OSError, SafetensorError, ValueError, KeyError, TypeError)
 
 
 def share_rows(num_rows: int, settings: CodistillSettings, seed: int) -> np.ndarray:
@@ -168,8 +170,8 @@ class Codistillation:
         """A group's, in order."""
         found = []
         for path in self.folder.glob(f"group-{group}-*.safetensors"):
-            _, _, number, life, kind = path.stem.split("-")
-            found.append(File(int(number), life, kind == "whole", path))
+            if told := NAME.fullmatch(path.name):
+                found.append(File(int(told[1]), told[2], told[3] == "whole", path))
         return sorted(found)
 
     def _write(self, step: int) -> None:
@@ -238,7 +240,7 @@ class Codistillation:
         for file in (file for file in files if file.number >= start):
             try:
                 content = file.path.read_bytes()
-                header = header_of(content)
+                team = json.loads(header_of(content)["team"])
                 load(content)
             except FileNotFoundError:  # its group has just written a whole one
                 break
@@ -250,7 +252,7 @@ class Codistillation:
                         file.path, " ".join(str(error).split())[:200], group,
                     )  # fmt: skip
                 break
-            self._require_team(file.path, json.loads(header["team"]))
+            self._require_team(file.path, team)
             found.append(content)
             last = file
         if last is not None:
