@@ -168,11 +168,8 @@ class Codistillation:
 
     def _files(self, group: int) -> list[File]:
         """A group's, in order."""
-        found = []
-        for path in self.folder.glob(f"group-{group}-*.safetensors"):
-            if told := NAME.fullmatch(path.name):
-                found.append(File(int(told[1]), told[2], told[3] == "whole", path))
-        return sorted(found)
+        named = ((NAME.fullmatch(path.name), path) for path in self.folder.glob(f"group-{group}-*.safetensors"))
+        return sorted(File(int(told[1]), told[2], told[3] == "whole", path) for told, path in named if told)
 
     def _write(self, step: int) -> None:
         """The first rank's: all others have the same weights."""
