@@ -14,6 +14,7 @@ BOX ?= tools/gpu_box.txt
 BOX_TESTS ?= tests/loaders/order tests/loaders/batches tests/models/layers tests/models/optimizers
 TARGET ?= csv parquet preprocessor statistics vocabulary workflow packed fastai nvtabular expression steps
 NPROC ?= 1
+GROUPS_OF ?= 2
 VENV := .venv
 SHELL := /bin/bash
 
@@ -27,7 +28,7 @@ endif
 GPU_PYTHON := $(if $(filter $(VENV)/bin/python,$(PYTHON)),python3,$(PYTHON))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plan tune profile compare features train evaluate score embed serve export nightly runs promote rollback test test-thorough \
+.PHONY: help setup plan tune profile compare features train codistill evaluate score embed serve export nightly runs promote rollback test test-thorough \
         test-cudf-api test-gpu-box fuzz lint bench bench-env gpu-pack gpu-run gpu-check data-trivago data-movielens gc \
         clean
 
@@ -60,6 +61,13 @@ features: $(READY)  ## raw files -> features as Parquet
 
 train: $(READY)  ## raw files -> features -> tensors -> a trained, evaluated model and its report (NPROC=4: on four ranks)
 	$(PYTHON) $(if $(filter-out 1,$(NPROC)),-m torch.distributed.run --standalone --nproc-per-node $(NPROC)) -m gigabatch train --config $(CONFIG) $(ARGS)
+
+codistill: $(READY)  ## GROUPS_OF=2 trainings at once that learn from each other's predictions (docs/parallel.md)
+	$(PYTHON) -m gigabatch features --config $(CONFIG) $(ARGS)
+	@for group in $$(seq 0 $$(($(GROUPS_OF) - 1))); do \
+	  $(PYTHON) -m gigabatch train --config $(CONFIG) $(ARGS) \
+	    train.codistill.groups=$(GROUPS_OF) train.codistill.group=$$group & started="$$started $$!"; \
+	done; failed=0; for one in $$started; do wait $$one || failed=$$?; done; exit $$failed
 
 evaluate: $(READY)  ## evaluate the current model again; summary and report go beside its own
 	$(PYTHON) -m gigabatch evaluate --config $(CONFIG) $(ARGS)

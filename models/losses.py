@@ -120,7 +120,7 @@ class TargetLoss(nn.Module):
         """
         loss = outputs.new_zeros((), dtype=torch.float32)
         for losses in self._of_rows(outputs, targets, weight):
-            loss = loss + _weighted_mean(losses, weight)
+            loss = loss + weighted_mean(losses, weight)
         return loss
 
     def sums(self, outputs: Tensor, targets: Sequence[Tensor], weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -190,7 +190,8 @@ def _row_losses(task: str, regression: RegressionLoss, output: Tensor, target: T
     return regression.of_rows(output[:, 0], target.float())
 
 
-def _weighted_mean(losses: Tensor, weight: Tensor | None) -> Tensor:
+def weighted_mean(losses: Tensor, weight: Tensor | None) -> Tensor:
+    """Mean of losses [B] by their rows' weights [B], which is 0 where all of these are."""
     if weight is None:
         return losses.mean()
     return (losses * weight).sum() / weight.sum().clamp(min=torch.finfo(torch.float32).tiny)

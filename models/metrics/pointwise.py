@@ -241,6 +241,54 @@ def r2(predictions: Tensor, labels: Tensor, weight: Tensor | None = None) -> Ten
     return torch.where(varies, 1 - residual / variance, torch.nan)
 
 
+def prediction_churn(first: Tensor, second: Tensor, weight: Tensor | None = None) -> Tensor:
+    """How far two models' predictions of the same rows are apart: the mean of |p1 - p2|, over models that differ in
+    their seed the irreproducibility of a training (Anil et al., arXiv 1804.03235, section 4).
+
+    Parameters
+    ----------
+    first, second : Tensor
+        [n] probabilities or values, or [n, K] probabilities of classes. Of classes it is half the sum of the absolute
+        differences (total variation), which for two classes is the |p1 - p2| of a binary target. Values are in the
+        unit that they are given in; divide by the spread of the target for one without a unit (`churn_unit`).
+    weight : Tensor or None, default None
+        [n], not negative; None weighs all rows alike.
+
+    Returns
+    -------
+    Tensor
+        0-d float64.
+
+    Raises
+    ------
+    ModelError
+        For no rows, shapes that differ, NaN, or weights that are negative or all 0.
+
+    Examples
+    --------
+    >>> prediction_churn(torch.tensor([0.25, 0.75]), torch.tensor([0.5, 0.75])).item()
+    0.125
+    """
+    require(
+        first.shape == second.shape and first.dim() in (1, 2),
+        f"prediction churn: both must be [n] or [n, classes], found {list(first.shape)} and {list(second.shape)}.",
+    )
+    check_rows("prediction churn", first, second if first.dim() == 1 else second.sum(1), weight, first.dim())
+    apart = (first.double() - second.double()).abs()
+    return _mean(apart if apart.dim() == 1 else apart.sum(1) / 2, weight)
+
+
+def churn_unit(task: str, labels: Tensor, weight: Tensor | None = None) -> float:
+    """What churn is told in: 1 for probabilities; of a regression target the deviation of its labels [n] on the rows
+    (NaN where they are all the same, so that no churn is told)."""
+    if task != "regression":
+        return 1.0
+    values = labels.double()
+    spread = float(_mean((values - _mean(values, weight)).square(), weight).sqrt())
+    counted = labels if weight is None else labels[weight > 0]
+    return spread if bool((counted != counted[0]).any()) else float("nan")
+
+
 def check_rows(name: str, predictions: Tensor, labels: Tensor, weight: Tensor | None, num_dims: int = 1) -> None:
     """Shapes, emptiness, NaN, and the sign of the weights."""
     if predictions.dim() != num_dims or labels.shape != predictions.shape[:1]:

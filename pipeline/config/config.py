@@ -40,7 +40,7 @@ Split = Literal["train", "valid", "test"]
 NAME = "[A-Za-z0-9_][A-Za-z0-9_.-]*"
 DEEPEST, MOST_VALUES = 50, 1_000_000  # of a configuration's levels, and of its values with their repetitions
 LONGEST_RUN = 1 << 62  # steps; how many a run has is only known when its rows are
-COLD = {"train.start_from": None, "train.window": None}  # overrides of what tries trainings from the beginning
+COLD = {"train.start_from": None, "train.window": None, "train.codistill": None}  # of what tries trainings by itself
 LONGEST_VALUE = 200  # characters of what a message says was found
 
 
@@ -198,6 +198,30 @@ class WindowSettings(Settings):
     )
 
 
+class CodistillSettings(Settings):
+    """This training is one of several groups, which train on rows of their own and learn from each other's predictions
+    (docs/parallel.md)."""
+
+    groups: int = Field(2, ge=2, le=64, description="trainings that the train rows are dealt to")
+    group: int = Field(0, ge=0, description="which of them this one is, from 0")
+    folder: Path | None = Field(
+        None,
+        description="where groups leave each other their weights, shared by all; null: one of this configuration under "
+        "`artifacts`",
+    )
+    weight: float = Field(1.0, gt=0, description="of the loss against the peers' predictions; that of the labels has 1")
+    burn_in_steps: int | None = Field(
+        None, ge=0, description="steps by labels alone to begin with; null: a fifth of the training"
+    )
+    every_steps: int = Field(50, ge=1, description="steps from one exchange of weights to the next")
+
+    @model_validator(mode="after")
+    def _is_one_of_them(self) -> CodistillSettings:
+        if self.group >= self.groups:
+            raise ValueError(f"group: {self.group} is none of {self.groups} groups, which count from 0")
+        return self
+
+
 class TrainSettings(Settings):
     """How the model is trained; docs/training.md says what each setting costs and when to use it."""
 
@@ -262,6 +286,9 @@ class TrainSettings(Settings):
     losses: dict[str, LossSettings] = Field(
         default_factory=dict, description="of regression targets by name; mse for those that are not there"
     )
+    codistill: CodistillSettings | None = Field(
+        None, description="one of several trainings that learn from each other's predictions; null: a training alone"
+    )
     start_from: str | None = Field(
         None, description="go on from this run's weights and optimizer: current, a run's id or folder; null: train cold"
     )
@@ -313,6 +340,8 @@ class TrainSettings(Settings):
         for asking, found in (("epochs", self.epochs == 0), ("window", self.window is not None)):
             if found and self.start_from is None:
                 raise ValueError(f"{asking}: this asks for a start, and start_from names none")
+        if self.codistill is not None and self.start_from is not None:
+            raise ValueError("codistill: groups begin with weights of their own, so start_from must be null")
         if self.batch_size is not None and self.batch_size < 2 * self.accumulate_steps:
             raise ValueError(
                 f"accumulate_steps: {self.accumulate_steps} pieces of a batch of {self.batch_size} rows have fewer "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,7 +14,15 @@ from torch import Tensor
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Target
-from gigabatch.models.metrics.pointwise import RocAucByWeight, log_loss, multiclass_log_loss, rmse, roc_auc
+from gigabatch.models.metrics.pointwise import (
+    RocAucByWeight,
+    churn_unit,
+    log_loss,
+    multiclass_log_loss,
+    prediction_churn,
+    rmse,
+    roc_auc,
+)
 from gigabatch.models.metrics.ranking import RankedGroups
 from gigabatch.pipeline.bundle import Bundle
 from gigabatch.pipeline.config.config import ConfigError, NightlySettings
@@ -86,6 +95,9 @@ class Comparison(Floor):
     record
         The metric of the current model on its own test split, at the time of its training; None where its summary has
         none.
+    prediction_churn
+        How far the two models' predictions of the window's rows are apart on average, which decides nothing: see
+        `Window.churn`. None in lines of older versions, and where it has no unit.
 
     Examples
     --------
@@ -99,6 +111,7 @@ class Comparison(Floor):
     bound: float
     record: float | None = None
     upper: float | None = None
+    prediction_churn: float | None = None
 
     def holds(self, tolerance: float) -> bool:
         """Whether the lower bound of the gain lies above minus the tolerance, see `tolerated`."""
@@ -290,8 +303,9 @@ def predicted(features: Features, bundle: Bundle, frame: Any) -> list[tuple[Tens
     batch = table.unpack(table.words)
     weight = None if batch.weight is None else batch.weight.cpu()
     group = None if batch.group is None else batch.group.cpu()
+    drawn, left_open = features.pipeline.config.train.negatives is not None, torch.tensor(float("nan"))
     return [
-        (prediction.cpu(), Window(target, labels.cpu(), torch.tensor(float("nan")), weight, group))
+        (prediction.cpu(), Window(target, labels.cpu(), left_open, weight, group, drawn))
         for prediction, target, labels in zip(scores, features.schema.targets, batch.targets, strict=True)
     ]
 
@@ -355,13 +369,14 @@ def recorded(summary: Mapping[str, Any], target: str, metric: str) -> float | No
 @dataclass(frozen=True)
 class Window:
     """What models are judged on. labels [n] of the target; mean: see `train_mean`; weight [n] of the rows and group
-    [n], where the schema has them."""
+    [n], where the schema has them; drawn: the rows that are not positive are negatives of each model's own."""
 
     target: Target
     labels: Tensor
     mean: Tensor
     weight: Tensor | None = None
     group: Tensor | None = None
+    drawn: bool = False
 
     @property
     def mass(self) -> Tensor:
@@ -384,6 +399,20 @@ class Window:
             ranks, share = self.reciprocal_ranks(scores)
             return float((ranks * share).sum() / share.sum())
         return _pointwise(name, scores, self.labels, self.mass)
+
+    def churn(self, first: Tensor, second: Tensor) -> float | None:
+        """Mean |p1 - p2| of two models' predictions, by the rows' weights: of probabilities as they are, of a
+        regression target in deviations of the window's labels; None where these do not vary.
+
+        Rows with negatives (`train.negatives`) are those of the positives alone: each model has negatives of its own.
+        """
+        rows = self.mass > 0
+        if self.drawn:
+            rows &= self.labels == 1
+        unit = churn_unit(self.target.task, self.labels, self.weight)
+        if math.isnan(unit) or not bool(rows.any()):
+            return None
+        return float(prediction_churn(first[rows], second[rows], self.mass[rows])) / unit
 
     def reciprocal_ranks(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Of each group that counts, and its share; `DataError` where none has a positive."""
@@ -485,7 +514,8 @@ def bootstrap(
     else:
         gains = _gains_of_rows(alone.metric, current, candidate, window, rounds, generator)
     bound, upper = (float((sign * gains).quantile(q)) for q in (1 - settings.confidence, settings.confidence))
-    return Comparison(**vars(alone), current=before, gain=sign * (alone.candidate - before), bound=bound, upper=upper)
+    gain, churn = sign * (alone.candidate - before), window.churn(current, candidate)
+    return Comparison(**vars(alone), current=before, gain=gain, bound=bound, upper=upper, prediction_churn=churn)
 
 
 def _gains_of_rows(

@@ -52,6 +52,7 @@ from gigabatch.pipeline.store.files import (
 )
 from gigabatch.pipeline.store.keys import text_checksum
 
+GAIN_NUMBERS = ("gain", "bound", "upper", "prediction_churn", "constant", "record", "rows")  # of a comparison's table
 log = logging.getLogger(__name__)
 FOLDER, INDEX, LAST = "nights", "index.html", "nightly.html"
 LAST_NIGHTS = 30  # in charts
@@ -399,7 +400,7 @@ def _comparison(entry: Mapping[str, Any], settings: NightlySettings | None) -> l
         row: dict[str, Any] = {"target": target} if target else {}
         row |= {"against": against, "metric": metric, "new": numbers.get("candidate")}
         row |= {"theirs": numbers.get("current", numbers.get("constant"))}
-        row |= {name: numbers.get(name) for name in ("gain", "bound", "upper", "constant", "record", "rows")}
+        row |= {name: numbers.get(name) for name in GAIN_NUMBERS}
         rows.append({name: value for name, value in row.items() if not (against == "constant" and value is None)})
         if is_number(numbers.get("gain")):
             tolerated = None

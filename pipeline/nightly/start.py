@@ -11,7 +11,7 @@ from pathlib import Path
 from gigabatch.features.errors import DataError
 from gigabatch.features.schema import Schema
 from gigabatch.pipeline.bundle import Bundle, load_bundle
-from gigabatch.pipeline.config.config import RunConfig, WindowSettings
+from gigabatch.pipeline.config.config import ConfigError, RunConfig, WindowSettings
 from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.nightly.reference import learned
 from gigabatch.pipeline.runs.find import home_of
@@ -46,6 +46,8 @@ def tonight(
         Sentences of drift and of corrected files, for which the night is to be cold.
     """
     settings = config.nightly
+    if config.train.codistill is not None:
+        raise ConfigError("train.codistill: a night trains one model alone. Set train.codistill=null.")
     if settings.start == COLD or config.preprocess.from_ or config.train.start_from:
         how = WARM if config.train.start_from else COLD if config.preprocess.from_ else ANEW
         return config, how, AS_CONFIGURED

@@ -40,7 +40,7 @@ from gigabatch.pipeline.store.artifacts import Artifact
 from gigabatch.pipeline.store.files import ArtifactError, json_text, share_file
 from gigabatch.pipeline.store.keys import versions
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
-from gigabatch.pipeline.training.train import SENT
+from gigabatch.pipeline.training.train import PEERS, SENT
 
 SPLITS = ("train", "valid", "test")
 STAGES = ("features", "encode", "train", "evaluate")
@@ -378,7 +378,9 @@ def report_data(
         name=summary["name"],
         run_id=summary["id"],
         created_utc=summary["created_utc"],
-        learning_curve=[{name: value for name, value in row.items() if name not in ("loss", SENT)} for row in curve],
+        learning_curve=[
+            {name: value for name, value in row.items() if name not in ("loss", SENT, PEERS)} for row in curve
+        ],
         stages=[
             row | {"rows/s": round(row["rows/s"]), "reused": row["stage"] in summary["skipped"]}
             for row in stage_rows(summary, summary["skipped"])
@@ -389,12 +391,16 @@ def report_data(
 
 
 def sent_notes(curve: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What several ranks have sent each other in training, as a sentence."""
+    """What ranks have sent each other in training, and a group of a codistillation has written, as a sentence."""
     sent: Counter[str] = Counter()
     for row in curve:
         sent.update(row.get(SENT, {}))
     parts = ", ".join(f"{count:,} of {kind}" for kind, count in sent.most_common())
-    return [f"All ranks together sent {sent.total():,} bytes in training: {parts}."] if sent else []
+    return (
+        [f"Sent by all ranks together, or left for other groups, in training: {sent.total():,} bytes: {parts}."]
+        if sent
+        else []
+    )
 
 
 def evaluation_report(

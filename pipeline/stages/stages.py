@@ -89,6 +89,7 @@ from gigabatch.pipeline.store.row_history import RowHistory
 from gigabatch.pipeline.tracking import require_tracking, tell_champion, tell_run, training_callbacks
 from gigabatch.pipeline.training.callbacks import Callback, require_callbacks
 from gigabatch.pipeline.training.checkpoint import TrainingError
+from gigabatch.pipeline.training.codistill import Codistillation, seed_of, share_rows
 from gigabatch.pipeline.training.defaults import few_steps_text, id_sizes, rule_text, settle
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives, with_negatives
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
@@ -125,6 +126,7 @@ SOURCES = {
         "gigabatch.pipeline.training.negatives",
         "gigabatch.pipeline.training.checkpoint",
         "gigabatch.pipeline.training.start",
+        "gigabatch.pipeline.training.codistill",
         "gigabatch.pipeline.training.window",
         "gigabatch.pipeline.bundle",
     ],
@@ -674,42 +676,57 @@ class Encoded:
             )
         return choose_rows(times, start.bundle.info, settings.replay, config.seed)
 
+    @cached_property
+    def chosen_rows(self) -> np.ndarray | None:
+        """Places of the train rows that are trained on, int64 ascending: those of the window, or of the group of a
+        codistillation. None where all are."""
+        config = self.features.pipeline.config
+        if config.train.codistill is not None:
+            return share_rows(self.features.rows["train"], config.train.codistill, config.seed)
+        return None if self.window is None else self.window.rows
+
+    @property
+    def seed(self) -> int:
+        """Of weights, order of rows and dropout: the configuration's, or that of the group of a codistillation."""
+        config = self.features.pipeline.config
+        return seed_of(config.seed, config.train.codistill)
+
     @property
     def num_trained(self) -> int:
         """Rows of an epoch, as far as they fill batches."""
-        return self.features.rows["train"] if self.window is None else len(self.window.rows)
+        return self.features.rows["train"] if self.chosen_rows is None else len(self.chosen_rows)
 
     def _trained_rows(self) -> PackedTable:
         """The train split's packed rows that are trained on, where they lie."""
         rows = self._resident("train")
-        if self.window is None:
+        if self.chosen_rows is None:
             return rows
         if self.handed is not None:
-            return PackedTable(rows.words[torch.from_numpy(self.window.rows).to(rows.device)], rows.schema)
-        return PackedTable.load(self._windowed(self.window).path)
+            return PackedTable(rows.words[torch.from_numpy(self.chosen_rows).to(rows.device)], rows.schema)
+        return PackedTable.load(self._chosen(self.chosen_rows).path)
 
-    def _windowed(self, window: Window) -> Artifact:
-        """The packed rows of a window, from where every residency can take them."""
+    def _chosen(self, places: np.ndarray) -> Artifact:
+        """The packed rows at these places of the train split, from where every residency can take them."""
         table = PackedTable.load(self.artifact.path / "train")
-        rows = hashlib.blake2b(window.rows.tobytes(), digest_size=16).hexdigest()
+        rows = hashlib.blake2b(places.tobytes(), digest_size=16).hexdigest()
         key = artifact_key(
             "window", {"encode": self.artifact.key, "rows": rows}, {}, source_hash(["gigabatch.loaders"])
         )
 
         def write(folder: Path) -> dict[str, Any]:
-            with PackedWriter(folder, table.schema, len(window.rows)) as writer:
-                for places in torch.from_numpy(window.rows).split(WINDOW_BLOCK):
-                    writer.write(PackedTable(table.words[places], table.schema))
-            return {"rows": len(window.rows)}
+            with PackedWriter(folder, table.schema, len(places)) as writer:
+                for part in torch.from_numpy(places).split(WINDOW_BLOCK):
+                    writer.write(PackedTable(table.words[part], table.schema))
+            return {"rows": len(places)}
 
         pipeline = self.features.pipeline
         return pipeline.in_turn(lambda: pipeline.store.build("window", key, write))
 
     def shuffled(self) -> Artifact:
         """The rows that are trained on in a global random order, of which blocks can be streamed."""
-        stored, seed = PackedShards(self._train_path), self.features.pipeline.config.seed
+        stored, seed = PackedShards(self._train_path), self.seed
         sources = source_hash(["gigabatch.features.schema", "gigabatch.loaders"])
-        inputs = {"encode": self.artifact.key} | ({} if self.window is None else {"window": self._train_path.name})
+        inputs = {"encode": self.artifact.key} | ({} if self.chosen_rows is None else {"window": self._train_path.name})
         key = artifact_key("shuffled", inputs, {"seed": seed}, sources)
 
         def write(folder: Path) -> dict[str, Any]:
@@ -721,7 +738,7 @@ class Encoded:
 
     @property
     def _train_path(self) -> Path:
-        return self.artifact.path / "train" if self.window is None else self._windowed(self.window).path
+        return self.artifact.path / "train" if self.chosen_rows is None else self._chosen(self.chosen_rows).path
 
     def train_source(self) -> BatchSource:
         """Batches of the train split, or of its window, from where `train.residency` wants the rows; the log says it.
@@ -733,7 +750,7 @@ class Encoded:
             table, kind = self._trained_rows(), "host" if device == "cpu" else "device"
             log.info("residency %s: %s rows were handed over in memory", kind, f"{len(table):,}")
             size = batch_size_for(len(table), self.train_settings)
-            return open_source(table, kind, size, device=device, seed=config.seed, drop_last=True)
+            return open_source(table, kind, size, device=device, seed=self.seed, drop_last=True)
         stored, valid = PackedShards(self._train_path), PackedShards(self.artifact.path / "valid")
         # Beside the train split lies valid as it is evaluated, which has rows of negatives too.
         copies = 1 if config.train.negatives is None else 1 + config.train.negatives.per_positive
@@ -742,7 +759,7 @@ class Encoded:
         residency = Residency(*ranks.tell([found.kind, found.reason], "residency"))  # of one order on all
         shards = PackedShards(self.shuffled().path) if residency.kind == "stream" else stored
         shares = rank_shares(batch_size_for(stored.num_rows, self.train_settings), ranks)
-        return open_source(shards, residency, device=device, seed=config.seed, drop_last=True, **shares)
+        return open_source(shards, residency, device=device, seed=self.seed, drop_last=True, **shares)
 
     def train(self) -> Run:
         """Train, evaluate, report; everything under runs/<name>/<id>/."""
@@ -753,6 +770,8 @@ class Encoded:
         """Of the artifact that `fit_model` makes or finds."""
         config, start = self.config, self.warm_start
         raw = config.to_dict()
+        if raw["train"]["codistill"] is not None:  # where groups meet changes nothing
+            raw["train"]["codistill"].pop("folder")
         # Of a start what it holds matters, not what it is called; without one, nothing that asks for it. `tables`, as
         # the number of ranks, is where a training lies: with another one it goes on.
         asks = ("start_from", "changed", "tables") + (() if start is not None else ("new_rows", "sums_kept", "window"))
@@ -761,6 +780,26 @@ class Encoded:
         settings = {"model": raw["model"], "train": train, "seed": config.seed, "device": device}
         inputs = {"encode": self.key} | ({} if start is None else {"start": start.key})
         return artifact_key("train", inputs, settings, source_hash(SOURCES["train"]))
+
+    def _codistillation(self) -> Codistillation | None:
+        """The group that this training is, if it is one."""
+        config, pipeline = self.config, self.features.pipeline
+        settings = config.train.codistill
+        if settings is None:
+            return None
+        raw = config.to_dict()
+        alike = {k: v for k, v in raw["train"]["codistill"].items() if k not in ("group", "folder")}
+        alike["losses"] = raw["train"]["losses"]
+        # Batch size and epochs follow a rule of a group's own rows, and may differ.
+        team = {
+            "features or encoding": self.key,
+            "model": artifact_key("model", {}, raw["model"], ""),
+            "settings of train.codistill or train.losses": artifact_key("codistill", {}, alike, ""),
+            "seed": str(config.seed),
+        }
+        name = f"codistill-{artifact_key('codistill', team, {}, '')}"
+        pipeline.store.use(CHECKPOINTS, name)
+        return Codistillation(settings, settings.folder or pipeline.store.root / CHECKPOINTS / name, team)
 
     def fit_model(self) -> Artifact:
         """The trained bundle and metrics.jsonl as an artifact. A run that was killed goes on from its checkpoint."""
@@ -844,15 +883,15 @@ class Encoded:
             log.info(text)
         negatives = None
         if settings.negatives is not None:
-            negatives = implicit_batches(preprocessor, spec.inputs, rows, settings.negatives, config.seed, device)
+            negatives = implicit_batches(preprocessor, spec.inputs, rows, settings.negatives, self.seed, device)
         valid = self.evaluation_table("valid")
         if source.device.type != "cpu":  # there is room for both; else its blocks are fetched from where it lies
             valid = valid.to(source.device)
         # A failure of the thread that writes the rows ends the training at its next step.
         watched = {"after_step": lambda _: writing.check()} if isinstance(writing := self.made, Writing) else {}
-        held = held_ids(rows)
+        held, codistillation = held_ids(rows), self._codistillation()
         with torch.random.fork_rng(range(torch.cuda.device_count()) if device != "cpu" else []):
-            model, carried = new_model(spec, rows, config.seed), None
+            model, carried = new_model(spec, rows, self.seed), None
             if start is not None:
                 carried = start.carry(preprocessor, model, settings.new_rows, held)
                 for text in [carried.note()] + ([] if window is None else [window.note()]):
@@ -865,7 +904,7 @@ class Encoded:
                 valid,
                 loss,
                 settings,
-                seed=config.seed,
+                seed=self.seed,
                 device=device,
                 folder=work,
                 negatives=negatives,
@@ -873,6 +912,7 @@ class Encoded:
                 callbacks=[*training_callbacks(config, work.name), *pipeline.callbacks] if ranks.is_first else [],
                 ranks=ranks,
                 id_counts=id_counts(preprocessor),
+                codistillation=codistillation,
                 **watched,
             )
         period = self._period(start) if settings.epochs else {}
@@ -880,7 +920,7 @@ class Encoded:
             period = {name: start.bundle.info[name] for name in PERIOD if name in start.bundle.info}
         info = {"name": config.name, "recipe": config.recipe, "seed": config.seed, "loss": loss.description, **period}
         told: dict[str, Any] = {}
-        seen = held if window is None else held_ids(self._trained_rows())
+        seen = held if self.chosen_rows is None else held_ids(self._trained_rows())
         if not settings.epochs:
             seen = {name: torch.zeros_like(ids) for name, ids in seen.items()}
         if start is not None and carried is not None:
@@ -892,6 +932,9 @@ class Encoded:
             told["notes"] += [few] if few else []
         elif self.cold_note:
             told["notes"] = [self.cold_note]
+        if codistillation is not None:
+            told["notes"] = [codistillation.note(trained.steps, self.num_trained)]
+            log.info(told["notes"][0])
         trained.record = replace(trained.record, trained=seen)
         workflow = self.features.workflow
         if workflow is not None:
@@ -912,6 +955,8 @@ class Encoded:
             found["trained_from"] = min(found["trained_from"], before["trained_from"])
             found["trained_until"] = max(found["trained_until"], before["trained_until"])
         times = split_times(self.features, "train")
+        if times is not None and self.window is None and self.chosen_rows is not None:
+            times = times[self.chosen_rows]  # of the others a start from this run has seen nothing
         return found if times is None else found | {"train_times": times_held(times)}
 
     def publish(self, trained: Artifact, promote: bool = True) -> Run:

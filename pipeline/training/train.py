@@ -40,6 +40,7 @@ from gigabatch.models.optimizers.moments import moment_kinds, read_moments, shri
 from gigabatch.models.optimizers.precision import choose_precision
 from gigabatch.models.optimizers.registry import OPTIMIZERS, build_optimizer
 from gigabatch.models.optimizers.schedule import Schedule, build_schedule
+from gigabatch.models.parallel.codistill import Peers
 from gigabatch.models.parallel.data_parallel import DataParallel, part_of, require_equal, require_shareable
 from gigabatch.models.parallel.des_tables import substitute_tables
 from gigabatch.models.parallel.gradient_sums import describe, gradient_sums
@@ -61,6 +62,7 @@ from gigabatch.pipeline.training.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from gigabatch.pipeline.training.codistill import Codistillation, require_can_codistill
 from gigabatch.pipeline.training.defaults import id_sizes, settle
 from gigabatch.pipeline.training.start import Carried, TrainingRecord
 from gigabatch.pipeline.training.target_scales import target_scales
@@ -70,7 +72,7 @@ __all__ = ["Trained", "TrainingError", "model_inputs", "new_model", "table_loss"
 log = logging.getLogger(__name__)
 CURVE_POINTS_PER_EPOCH = 10
 MAX_SKIPPED_IN_A_ROW = 20
-SENT = "sent_bytes"  # of a point of the curve
+SENT, PEERS = "sent_bytes", "peers"  # of a point of the curve
 
 
 @dataclass
@@ -123,6 +125,7 @@ def train_model(
     callbacks: Sequence[Callback] = (),
     ranks: Ranks | None = None,
     id_counts: Mapping[int, Tensor] | None = None,
+    codistillation: Codistillation | None = None,
 ) -> Trained:
     """Train `model` (in place) and return it with the weights that `settings.select` asks for.
 
@@ -160,6 +163,8 @@ def train_model(
         model.
     id_counts
         By the place of an id column, how often each of its values occurs: where tables are spread, the plan follows it.
+    codistillation
+        The group that this training is, whose peers teach it; `train` has the group's own rows.
 
     Returns
     -------
@@ -217,7 +222,11 @@ def train_model(
         model.scale_targets(target_scales(train))
     average = None if settings.ema_decay is None else WeightAverage(model, settings.ema_decay)
     losses = torch.zeros(steps_per_epoch, device=device)
-    step = make_step(model, loss, settings, device, average, negatives, ranks, batch_size, tables)
+    peers = None
+    if codistillation is not None:
+        require_can_codistill(model, settings, tables is not None)
+        peers = codistillation.begin(model, ranks, num_steps)
+    step = make_step(model, loss, settings, device, average, negatives, ranks, batch_size, tables, peers)
     optimizer, precision = step.optimizer, step.precision
     if start is not None:
         start.put_into(model, optimizer, average, tables)
@@ -241,7 +250,8 @@ def train_model(
     earlier_rows, earlier_seconds = done.step * batch_size, done.seconds
     if losses.device.type == "cuda":
         hold_in_tensors(optimizer, losses.device)
-    asked = settings.cuda_graph, losses.device, optimizer, schedule, model.capture_obstacle, settings.kernels
+    obstacle = model.capture_obstacle if peers is None else "its loss changes as peers come (train.codistill)"
+    asked = settings.cuda_graph, losses.device, optimizer, schedule, obstacle, settings.kernels
     if use_cuda_graph(*asked, ranks.num_ranks):
         step.capture(source.schema, batch_size, required=settings.cuda_graph == "on")
 
@@ -258,6 +268,8 @@ def train_model(
         while done.step < num_steps and not done.has_stalled(steps_per_epoch, settings.patience):
             model.train()
             for batch in loader:
+                if codistillation is not None:
+                    codistillation.before_step(done.step)
                 place = source.epoch, source.positions(done.step % steps_per_epoch)[0]
                 losses[done.step % steps_per_epoch] = step(batch, *schedule.at(done.step), place)
                 done.step += 1
@@ -268,7 +280,7 @@ def train_model(
                     save_checkpoint(checkpoint, state, done)
                 after_step(done.step)
             keep, told_points = settings.select == "best" and done.step < num_steps, len(done.curve)
-            end_epoch(state, done, valid_table, loss, schedule, keep, ranks)
+            end_epoch(state, done, valid_table, loss, schedule, keep, ranks, codistillation)
             bar.advance(0, f"valid loss ({loss.description}) {done.curve[-1]['valid_loss']:.5f}")
             # Before the checkpoint, so that a run killed between the two does not skip the last lines.
             if ranks.is_first:
@@ -281,6 +293,8 @@ def train_model(
                 done.seconds = earlier_seconds + time.perf_counter() - started
                 save_checkpoint(checkpoint, state, done)
 
+    if codistillation is not None:
+        codistillation.end(done.step)
     if num_steps:  # with epochs 0 nothing was to be trained
         require_a_trained_step(done)
     epochs = done.step // steps_per_epoch
@@ -438,10 +452,12 @@ def make_step(
     ranks: Ranks | None = None,
     batch_size: int = 0,
     tables: SpreadTables | None = None,
+    peers: Peers | None = None,
 ) -> TrainStep:
     """One update of `model`, which lies on `device`, as these settings have it, here and in the lab.
 
     ranks, batch_size: those that share a batch, and its rows; None for one process. tables: where ranks share them too.
+    peers: that teach the model.
     """
     optimizer, max_grad_norm = optimizer_of(model, settings)
     return TrainStep(
@@ -455,6 +471,7 @@ def make_step(
         compiled=settings.compile == "on",
         negatives=negatives,
         parallel=None if ranks is None else shared_step(model, optimizer, settings, ranks, batch_size, tables),
+        peers=peers,
     )
 
 
@@ -509,6 +526,7 @@ def end_epoch(
     schedule: Schedule,
     keep_moments: bool,
     ranks: Ranks | None = None,
+    codistillation: Codistillation | None = None,
 ) -> None:
     """Read the epoch's losses, measure the valid split, remember the best weights.
 
@@ -558,7 +576,8 @@ def end_epoch(
     told = {"valid_loss": valid_loss, "loss": loss.description}
     done.curve[-1] |= told | ({"skipped_steps": skipped} if skipped else {})
     done.curve[-1] |= {"overflowed_steps": overflowed} if overflowed else {}
-    done.curve[-1] |= {SENT: sent_bytes(ranks)} if ranks.num_ranks > 1 else {}
+    done.curve[-1] |= {SENT: sent_bytes(ranks)} if ranks.num_ranks > 1 or codistillation is not None else {}
+    done.curve[-1] |= {PEERS: codistillation.told(done.step)} if codistillation is not None else {}
     if valid_loss < done.best_loss:
         done.best_loss, done.best_epoch = valid_loss, epoch - 1
         done.best_weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}

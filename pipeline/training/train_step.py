@@ -32,6 +32,7 @@ from gigabatch.models.optimizers.non_finite import mark_non_finite
 from gigabatch.models.optimizers.precision import Precision, full_reductions
 from gigabatch.models.optimizers.registry import set_lr_and_momentum
 from gigabatch.models.optimizers.schedule import Schedule
+from gigabatch.models.parallel.codistill import CodistilledLoss, Peers
 from gigabatch.models.parallel.data_parallel import DataParallel
 from gigabatch.pipeline.training.checkpoint import TrainingError
 
@@ -51,6 +52,7 @@ class TrainStep:
     compiled: forward pass and loss through torch.compile, whose time the first call logs.
     negatives: drawn for the rows of every batch, which are positives then.
     parallel: the ranks that share each batch; a call gets this one's rows, and returns the loss of the whole batch.
+    peers: that teach the model beside its labels (codistillation).
     """
 
     def __init__(
@@ -66,8 +68,9 @@ class TrainStep:
         compiled: bool = False,
         negatives: ImplicitBatches | None = None,
         parallel: DataParallel | None = None,
+        peers: Peers | None = None,
     ) -> None:
-        self.parallel = parallel
+        self.parallel, self.peers = parallel, peers
         self.model, self.loss, self.optimizer, self.precision = model, loss, optimizer, precision
         self.accumulate_steps = accumulate_steps
         self.max_grad_norm = max_grad_norm
@@ -157,7 +160,14 @@ class TrainStep:
 
     def _forward(self, batch: Batch) -> Tensor:
         with self.precision.autocast(self._device):
-            return self.model.training_loss(batch._replace(targets=self.model.standardised(batch.targets)), self.loss)
+            loss = self.loss if self.peers is None else self.peers.loss(self.loss, batch)
+            found = self.model.training_loss(batch._replace(targets=self.model.standardised(batch.targets)), loss)
+        if isinstance(loss, CodistilledLoss) and not loss.was_used:
+            raise TrainingError(
+                f"train.codistill: {type(self.model).__name__}.training_loss does not call the loss that it is given, "
+                "so peers cannot teach it."
+            )
+        return found
 
     def _first_compiled(self, batch: Batch) -> Tensor:
         self._is_compiling = False

@@ -22,12 +22,14 @@ from ruamel.yaml.error import YAMLError
 
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.metrics.pointwise import churn_unit, prediction_churn
 from gigabatch.models.model import Model
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.config.config import COLD, ConfigError, ModelChoice, WholeTrainSettings, model_choice
 from gigabatch.pipeline.display import progress, silence
 from gigabatch.pipeline.evaluation.evaluate import evaluate
 from gigabatch.pipeline.evaluation.rank_evaluate import RankingError
+from gigabatch.pipeline.evaluation.sample import spread
 from gigabatch.pipeline.lab.compare.report import Budget, Compared, Contender, Outcome, show, write_compared
 from gigabatch.pipeline.lab.experiment import LOSSES, NO_CHECKPOINTS, Enough, Experiment, TimedTrainer, valid_losses
 from gigabatch.pipeline.stages.run import environment
@@ -37,6 +39,7 @@ from gigabatch.pipeline.training.train import TrainingError, table_loss
 
 T = TypeVar("T")
 LR_STEP = 3.0  # from one learning rate that is tried to the next
+CHURN, CHURN_ROWS = "prediction_churn", 200_000  # of the test split, whose predictions are kept from seed to seed
 
 
 class Trainer(TimedTrainer):
@@ -46,6 +49,10 @@ class Trainer(TimedTrainer):
         super().__init__(experiment, deadline)
         self.test = experiment.encoded.evaluation_table("test").to(experiment.device)
         self._ranking = experiment.encoded.ranking(experiment.spec.inputs)
+        rows = spread(len(self.test), CHURN_ROWS)
+        self._churned = self.test.unpack(self.test.words[rows.to(self.test.device)].cpu())
+        self._churned_rows = rows
+        self._earlier: dict[str, list[torch.Tensor]] = {}  # what the seed before has predicted of them
 
     def valid_metric(self, spec: ModelSpec, settings: WholeTrainSettings, seed: int) -> float:
         """The metric of the valid split after a training."""
@@ -66,7 +73,25 @@ class Trainer(TimedTrainer):
         metrics = {name: value for name, value in found.headline.items() if value is not None} | first | ranks
         if self.metric in LOSSES:
             metrics[self.metric] = table_loss(trained.model, test, experiment.loss, device)
+        metrics |= self.churn(spec, found.predictions)
         return Outcome(seed, metrics, valid_losses(trained), seconds, trained.rows)
+
+    def churn(self, spec: ModelSpec, predictions: Sequence[torch.Tensor]) -> dict[str, float | None]:
+        """Mean |p1 - p2| between these predictions of the test split and those of the training of this model before,
+        which had another seed; None for the first. Of a regression target in deviations of its labels.
+
+        By name, `prediction_churn` and with several targets the target's. Of a longer split `CHURN_ROWS` spread rows
+        are taken, so that what is kept is bounded."""
+        kept = [values[self._churned_rows.to(values.device)].cpu() for values in predictions]
+        before, self._earlier[repr(spec)] = self._earlier.get(repr(spec)), kept
+        targets, batch, found = self.experiment.schema.targets, self._churned, dict[str, float | None]()
+        for place, target in enumerate(targets):
+            unit = churn_unit(target.task, batch.targets[place], batch.weight)
+            name = CHURN if len(targets) == 1 else f"{CHURN} {target.name}"
+            found[name] = None
+            if before is not None and not math.isnan(unit):
+                found[name] = float(prediction_churn(before[place], kept[place], batch.weight)) / unit
+        return found
 
     def rank(self, model: Model) -> dict[str, float | None]:
         """How high it ranks the choices of the test split, where the run asks for that: by name, `hr@10 sampled`."""

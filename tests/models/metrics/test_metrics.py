@@ -1,5 +1,7 @@
 """Metrics against scikit-learn and slow loops, with ties, weights and rows in any order."""
 
+import math
+
 import numpy as np
 import pytest
 import sklearn.calibration
@@ -13,10 +15,12 @@ from gigabatch.models.metrics.pointwise import (
     RocAucByWeight,
     accuracy,
     calibration_curve,
+    churn_unit,
     expected_calibration_error,
     log_loss,
     mae,
     multiclass_log_loss,
+    prediction_churn,
     r2,
     rmse,
     roc_auc,
@@ -351,3 +355,27 @@ def test_weights_must_be_usable(metric, weight, message):
 def test_unusable_inputs_are_refused(call, message):
     with pytest.raises(ModelError, match=message):
         call()
+
+
+def test_churn_equals_a_slow_loop_and_two_classes_are_a_binary_target():
+    random = np.random.default_rng(3)
+    first, second, weight = random.random((3, 40))
+    wanted = sum(w * abs(a - b) for a, b, w in zip(first, second, weight, strict=True)) / sum(weight)
+    one, two, mass = map(torch.tensor, (first, second, weight))
+    assert float(prediction_churn(one, two, mass)) == pytest.approx(wanted)
+    classes = torch.stack([1 - one, one], 1), torch.stack([1 - two, two], 1)
+    assert float(prediction_churn(*classes, mass)) == pytest.approx(wanted)
+    assert float(prediction_churn(one, two)) == pytest.approx(np.abs(first - second).mean())
+    assert float(prediction_churn(one, one)) == 0
+    with pytest.raises(ModelError, match=r"both must be \[n\] or \[n, classes\]"):
+        prediction_churn(one, two[:3])
+    with pytest.raises(ModelError, match="1 of 40 predictions are NaN"):
+        prediction_churn(torch.where(torch.arange(40) == 3, torch.nan, one), two)
+
+
+def test_the_unit_of_churn_is_the_deviation_of_a_regressions_labels():
+    labels, weight = torch.tensor([1.0, 2.0, 4.0, 9.0]), torch.tensor([1.0, 2.0, 0.0, 1.0])
+    assert churn_unit("regression", labels) == pytest.approx(np.std([1, 2, 4, 9]))
+    assert churn_unit("regression", labels, weight) == pytest.approx(np.std([1, 2, 2, 9]))
+    assert math.isnan(churn_unit("regression", torch.full((3,), 0.1)))
+    assert churn_unit("binary", labels) == churn_unit("multiclass", labels) == 1

@@ -82,6 +82,19 @@ def test_the_bound_of_log_loss_is_that_of_the_normal_approximation():
     assert (found.metric, found.rows) == ("log loss", 2000)
 
 
+def test_the_night_tells_how_far_predictions_are_apart():
+    labels, worse, better = made_up(500, 1.0)
+    quick = NightlySettings(num_bootstrap=50)
+    wanted = float(np.abs(worse.numpy().astype(float) - better.numpy().astype(float)).mean())
+    assert bootstrap("auc", worse, better, window(labels), quick, 1).prediction_churn == pytest.approx(wanted)
+    values = 7 * better + 2  # of a regression in its own unit: the deviations of the labels are its unit
+    found = bootstrap("logloss", 7 * worse + 2, values, window(values, REGRESSION), quick, 1)
+    assert found.prediction_churn == pytest.approx(wanted / float(np.std(better.numpy().astype(float))), rel=1e-5)
+    drawn = window(labels, drawn=True)  # the negatives of two models are not the same rows
+    assert drawn.churn(worse, torch.where(labels == 1, worse, better)) == 0
+    assert window(torch.ones(500), REGRESSION).churn(worse, better) is None
+
+
 def test_the_bound_of_mrr_is_that_of_the_normal_approximation():
     random = np.random.default_rng(4)
     groups = torch.arange(1000).repeat_interleave(5)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from unittest.mock import Mock
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import scipy.stats
 import torch
@@ -18,6 +19,8 @@ from gigabatch.models.tabular.tabular import TabularSettings
 from gigabatch.pipeline.commands.app import main
 from gigabatch.pipeline.config.config import ConfigError, ModelChoice
 from gigabatch.pipeline.evaluation.rank_evaluate import RankingError
+from gigabatch.pipeline.evaluation.sample import spread
+from gigabatch.pipeline.lab.compare import compare as module
 from gigabatch.pipeline.lab.compare.compare import Trainer, compare_models, learning_rates, parse_models
 from gigabatch.pipeline.lab.compare.report import (
     MOST_SEEDS,
@@ -233,6 +236,19 @@ def test_a_training_ends_when_the_time_is_up_and_leaves_no_trace(experiment, cap
     assert "train:" not in capsys.readouterr().err
 
 
+def test_churn_is_that_between_a_seed_and_the_one_before(experiment, monkeypatch):
+    monkeypatch.setattr(module, "CHURN_ROWS", 100)
+    trainer = Trainer(experiment, math.inf)
+    rows = spread(len(trainer.test), 100)
+    first, second, third = torch.rand(3, len(trainer.test), dtype=torch.float64)
+    other = replace(experiment.spec, name="lr")
+    assert trainer.churn(experiment.spec, [first]) == {"prediction_churn": None}
+    assert trainer.churn(other, [third]) == {"prediction_churn": None}
+    for before, after in ((first, second), (second, third)):
+        wanted = np.abs(before.numpy()[rows] - after.numpy()[rows]).mean()
+        assert trainer.churn(experiment.spec, [after])["prediction_churn"] == pytest.approx(wanted)
+
+
 def test_the_command_prints_a_table_and_writes_page_drawing_and_numbers(tiny, capsys, monkeypatch):
     monkeypatch.setattr(charts, "_svg", DRAWN)
     arguments = ["compare", "--config", str(tiny.config), "train.batch_size=64", "model.layers=[8]"]
@@ -248,6 +264,8 @@ def test_the_command_prints_a_table_and_writes_page_drawing_and_numbers(tiny, ca
     # Of the label 1.5 signal + city + 0.3 gap, both models learn most: the label's own noise leaves AUC 0.84.
     assert all(0.6 < outcome["metrics"]["auc"] < 0.9 for c in (first, second) for outcome in c["outcomes"])
     assert {"logloss", "ece", "normalised_entropy"} <= set(first["intervals"])
+    assert [c["outcomes"][0]["metrics"]["prediction_churn"] for c in (first, second)] == [None, None]
+    assert all(0 < c["intervals"]["prediction_churn"]["mean"] < 0.3 for c in (first, second))
     gaps = [
         b["metrics"]["auc"] - a["metrics"]["auc"] for a, b in zip(first["outcomes"], second["outcomes"], strict=True)
     ]

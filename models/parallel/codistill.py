@@ -1,0 +1,133 @@
+"""Codistillation: a loss that draws a model's predictions towards those of its peers, as they were some steps ago.
+
+Copies of a model are trained on rows of their own, each as if it were alone, and from some step on learn from labels
+and from the averaged predictions of the others (Anil et al., Large scale distributed neural network training through
+online distillation, ICLR 2018, arXiv 1804.03235, algorithm 1). No gradient crosses, only weights, now and then.
+
+Shapes: B rows of a batch, O outputs, K classes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from gigabatch.models.errors import require
+from gigabatch.models.losses import TargetLoss, weighted_mean
+from gigabatch.models.model import Model, Rows
+
+
+class CodistilledLoss(TargetLoss):
+    """phi + weight * psi: the targets' own loss, and that of the peers' averaged predictions, by target.
+
+    psi is the cross-entropy to the mean of the peers' probabilities (binary, and softmax for classes), for regression
+    the squared difference to the mean of their values, in deviations. Rows weigh in it as in the loss.
+
+    Parameters
+    ----------
+    loss
+        Of the targets.
+    peers
+        What each peer predicts of the batch, [B, O] without a graph; at least one.
+    weight
+        Of psi.
+
+    Examples
+    --------
+    >>> loss = CodistilledLoss(TargetLoss([("regression", 1)]), [torch.tensor([[3.0]]), torch.tensor([[5.0]])], 0.5)
+    >>> loss(torch.tensor([[1.0]]), [torch.tensor([2.0])]).item()  # (1 - 2)^2 + 0.5 (1 - 4)^2
+    5.5
+    """
+
+    def __init__(self, loss: TargetLoss, peers: Sequence[Tensor], weight: float) -> None:
+        regression = [
+            own if task == "regression" else None for (task, _), own in zip(loss.tasks, loss.regression, strict=True)
+        ]
+        super().__init__(loss.tasks, regression)
+        require(len(peers) > 0, "codistillation: there is no peer.")
+        self.weight, self.was_used = weight, False
+        self._taught = [
+            torch.stack([_prediction(task, output) for output in outputs]).mean(0)
+            for (task, _), *outputs in zip(self.tasks, *map(self._split, peers), strict=True)
+        ]
+
+    def forward(self, outputs: Tensor, targets: Sequence[Tensor], weight: Tensor | None = None) -> Tensor:
+        """Scalar float32 loss of the rows that the peers have predicted; see `TargetLoss`."""
+        self.was_used = True
+        loss = super().forward(outputs, targets, weight)
+        for (task, _), output, taught in zip(self.tasks, self._split(outputs.float()), self._taught, strict=True):
+            loss = loss + self.weight * weighted_mean(_distance(task, output, taught), weight)
+        return loss
+
+
+def _prediction(task: str, output: Tensor) -> Tensor:
+    """Of outputs [B, size]: probabilities [B], [B, K] of classes, or values [B], float32."""
+    if task == "multiclass":
+        return torch.softmax(output.float(), dim=1)
+    return torch.sigmoid(output[:, 0].float()) if task == "binary" else output[:, 0].float()
+
+
+def _distance(task: str, output: Tensor, taught: Tensor) -> Tensor:
+    """psi of each row [B]."""
+    if task == "multiclass":
+        return functional.cross_entropy(output, taught, reduction="none")
+    if task == "binary":
+        return functional.binary_cross_entropy_with_logits(output[:, 0], taught, reduction="none")
+    return functional.mse_loss(output[:, 0], taught, reduction="none")
+
+
+class Peers:
+    """Copies of a model with the weights that other groups had some steps ago, on the device of the first.
+
+    Parameters
+    ----------
+    model : Model
+        That is trained, on its device. Each peer takes its memory once more.
+    groups : iterable of int
+        Numbers of the peers.
+    weight : float
+        Of psi.
+
+    Examples
+    --------
+    >>> from gigabatch import LogisticRegression, ModelInputs
+    >>> model = LogisticRegression(ModelInputs(num_ids=(), num_floats=1), LogisticRegression.Settings())
+    >>> peers = Peers(model, groups=[1, 2], weight=1.0)
+    >>> peers.put(1, model.state_dict())
+    >>> sorted(peers.known)
+    [1]
+    """
+
+    def __init__(self, model: Model, groups: Iterable[int], weight: float) -> None:
+        self._models = {group: copy.deepcopy(model).requires_grad_(False).eval() for group in groups}
+        self.known: set[int] = set()
+        self.is_teaching = False
+        self.weight = weight
+
+    @torch.no_grad()
+    def put(self, group: int, tensors: dict[str, Tensor], rows: dict[str, Tensor] | None = None) -> None:
+        """Weights that have come of a group: by name whole tensors, or values of the `rows` [n] of those named there.
+
+        Without `rows` the tensors are all that the model has."""
+        if rows is None:
+            self._models[group].load_state_dict(tensors)
+            self.known.add(group)
+            return
+        own = self._models[group].state_dict()
+        for name, values in tensors.items():
+            if name in rows:
+                own[name][rows[name].to(own[name].device)] = values.to(own[name].device)
+            else:
+                own[name].copy_(values)
+
+    @torch.no_grad()
+    def loss(self, loss: TargetLoss, batch: Rows) -> TargetLoss:
+        """What a batch is trained by: `loss`, with psi where the burn-in is over and a peer has come."""
+        if not self.is_teaching or not self.known:
+            return loss
+        outputs = [self._models[group](batch.ids, batch.floats) for group in sorted(self.known)]
+        return CodistilledLoss(loss, outputs, self.weight)

@@ -1,0 +1,95 @@
+"""The loss of a codistillation against formulas written out, and peers as teachers."""
+
+import numpy as np
+import pytest
+import torch
+
+from gigabatch.loaders.tables.packed import Batch
+from gigabatch.models.click.lr import LogisticRegression
+from gigabatch.models.errors import ModelError
+from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.losses import RegressionLoss, TargetLoss
+from gigabatch.models.parallel.codistill import CodistilledLoss, Peers
+
+
+def softmax(rows):
+    powers = np.exp(rows - rows.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
+def random_like(tensor):
+    return torch.rand_like(tensor) if tensor.is_floating_point() else tensor.clone()
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_each_target_has_a_loss_of_its_own_against_the_mean_of_the_peers(weighted):
+    random = np.random.default_rng(1)
+    own, one, two = random.normal(size=(3, 6, 5))  # binary, three classes, regression
+    mass = random.random(6) if weighted else np.ones(6)
+    targets = [torch.tensor([1.0, 0, 0, 1, 1, 0]), torch.tensor([0, 2, 1, 1, 0, 2]), torch.randn(6)]
+    loss = TargetLoss([("binary", 1), ("multiclass", 3), ("regression", 1)], [None, None, RegressionLoss("huber")])
+    outputs = torch.tensor(own, dtype=torch.float32, requires_grad=True)
+    weight = torch.tensor(mass, dtype=torch.float32) if weighted else None
+    taught = CodistilledLoss(loss, [torch.tensor(rows, dtype=torch.float32) for rows in (one, two)], weight=0.7)
+    found = taught(outputs, targets, weight)
+    found.backward()
+
+    def mean(rows):
+        return float((rows * mass).sum() / mass.sum())
+
+    q = (sigmoid(one[:, 0]) + sigmoid(two[:, 0])) / 2
+    binary = -(q * np.log(sigmoid(own[:, 0])) + (1 - q) * np.log(1 - sigmoid(own[:, 0])))
+    classes = -((softmax(one[:, 1:4]) + softmax(two[:, 1:4])) / 2 * np.log(softmax(own[:, 1:4]))).sum(1)
+    values = (own[:, 4] - (one[:, 4] + two[:, 4]) / 2) ** 2
+    psi = mean(binary) + mean(classes) + mean(values)
+    plain = outputs.detach().clone().requires_grad_()
+    loss(plain, targets, weight).backward()
+    assert found.item() == pytest.approx(loss(plain, targets, weight).item() + 0.7 * psi, rel=1e-5)
+    # d psi / d logit = p - q, by hand.
+    slope = 0.7 * mass / mass.sum() * (sigmoid(own[:, 0]) - q)
+    np.testing.assert_allclose((outputs.grad - plain.grad)[:, 0].numpy(), slope, atol=1e-6)
+    assert taught.was_used
+
+
+def test_peers_teach_once_they_are_there_and_the_burn_in_is_over():
+    torch.manual_seed(1)
+    model = LogisticRegression(ModelInputs((7,), 2), LogisticRegression.Settings())
+    loss, peers = TargetLoss([("binary", 1)]), Peers(model, [1, 2], weight=1.0)
+    batch = Batch(torch.tensor([[1], [6]]), torch.randn(2, 2), (torch.tensor([0.0, 1.0]),), None, None)
+    assert peers.loss(loss, batch) is loss
+    whole = {name: random_like(tensor) for name, tensor in model.state_dict().items()}
+    peers.put(2, whole)
+    assert peers.loss(loss, batch) is loss
+    peers.is_teaching = True
+    other = LogisticRegression(ModelInputs((7,), 2), LogisticRegression.Settings())
+    other.eval().load_state_dict(whole)
+    outputs = model(batch.ids, batch.floats)
+    expected = CodistilledLoss(loss, [other(batch.ids, batch.floats)], 1.0)(outputs, batch.targets)
+    found = peers.loss(loss, batch)(outputs, batch.targets)
+    assert found.item() == pytest.approx(expected.item())
+    (gradient,) = torch.autograd.grad(found, [outputs])
+    assert gradient.abs().sum() > 0
+    assert all(not parameter.requires_grad for parameter in peers._models[2].parameters())
+
+    tables = [name for name, tensor in whole.items() if tensor.dim() == 2 and len(tensor) == 7]
+    changed = {name: torch.full((1, whole[name].shape[1]), 3.0) for name in tables}
+    dense = {name: tensor for name, tensor in whole.items() if name not in tables}
+    peers.put(2, dense | changed, {name: torch.tensor([6]) for name in tables})
+    for name in tables:
+        now = peers._models[2].state_dict()[name]
+        assert torch.equal(now[:6], whole[name][:6])
+        assert bool((now[6] == 3).all())
+    assert tables
+
+
+def test_a_loss_without_peers_or_with_other_rows_is_an_error():
+    loss = TargetLoss([("binary", 1)])
+    with pytest.raises(ModelError, match="there is no peer"):
+        CodistilledLoss(loss, [], 1.0)
+    taught = CodistilledLoss(loss, [torch.zeros(3, 1)], 1.0)
+    with pytest.raises(ValueError, match="size"):
+        taught(torch.zeros(2, 1), [torch.zeros(2)])
