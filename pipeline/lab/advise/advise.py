@@ -23,8 +23,9 @@ from torch import nn
 from gigabatch.loaders.batches.dataset import BatchDataset
 from gigabatch.models.errors import ModelError
 from gigabatch.models.layers.embeddings import EmbeddingTables
+from gigabatch.models.model import Model
 from gigabatch.models.parallel.des import substitute
-from gigabatch.models.parallel.placement import plan_tables, table_uses
+from gigabatch.models.parallel.placement import TableUse, plan_tables, table_uses
 from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.models.parallel.sharded import AUTO_SHARE, lookups
 from gigabatch.pipeline.display import about_bytes, render_table
@@ -236,17 +237,14 @@ def advise(experiment: Experiment, bounds: Bounds) -> Advice:
         links = Links.given(bounds.bandwidth, bounds.latency)
     sweep = sweep_batches(experiment, batch_sizes(size, rows // LEAST_STEPS), SWEEP_SHARE * bounds.seconds)
     work, each = Work.of(experiment), RUN_SHARE * bounds.seconds
-    model = work.new_model()
-    optimizer, _ = optimizer_of(model, work.settings)
-    uses = table_uses(model, optimizer, size, work.counts)
+    parts = [size // n for n in DEVICES if size // n >= 2 * LEAST_STEPS]
+    uses, dense, distinct = _shapes(work, sorted({size, *parts}, reverse=True))
     profile = tuple(
-        Profiled(part, take_steps(work, Ranks(), each, batch_size=part), _distinct(work, part))
-        for part in sorted({size, *(size // n for n in DEVICES if size // n >= 2 * LEAST_STEPS)}, reverse=True)
+        Profiled(part, take_steps(work, Ranks(), each, batch_size=part), found) for part, found in distinct.items()
     )
     own = profile[0].step
-    baseline = next(found.seconds for found in sweep.times if found.batch_size == size)
+    baseline = next((found.seconds for found in sweep.times if found.batch_size == size), own.total)
     predictions, obstacle, late = predict(work, links, baseline, each, started + bounds.seconds)
-    dense = sum(p.numel() for p in model.parameters()) - sum(use.num_rows * use.width for use in uses)
     compute = {size // found.batch_size: found.step.seconds[COMPUTE] for found in profile[1:]}
     part_of = {size // found.batch_size: found for found in profile[1:]}
     return Advice(
@@ -361,9 +359,17 @@ def _batches(work: Work, batch_size: int, number: int) -> list[torch.Tensor]:
     return [PlacedBatch.of(dataset, index).rows(work.negatives).ids.clone() for index in range(number)]
 
 
-def _distinct(work: Work, batch_size: int) -> tuple[float, ...]:
-    """Distinct rows of each table that a batch looks up, means over some batches; none where a model does not tell."""
+def _shapes(work: Work, sizes: Sequence[int]) -> tuple[list[TableUse], int, dict[int, tuple[float, ...]]]:
+    """The tables, the number of other weights, and by batch size the distinct rows of each table that a batch looks
+    up, means over some batches; none where a model does not tell."""
     model = work.new_model()
+    optimizer, _ = optimizer_of(model, work.settings)
+    uses = table_uses(model, optimizer, work.settings.batch_size, work.counts)
+    dense = sum(p.numel() for p in model.parameters()) - sum(use.num_rows * use.width for use in uses)
+    return uses, dense, {size: _distinct(work, model, size) for size in sizes}
+
+
+def _distinct(work: Work, model: Model, batch_size: int) -> tuple[float, ...]:
     counts = []
     for ids in _batches(work, batch_size, min(LEAST_STEPS, len(work.table) // batch_size)):
         try:
@@ -380,7 +386,7 @@ def _tables(model: nn.Module) -> list[EmbeddingTables]:
 
 def _des(work: Work) -> dict[int, tuple[float, dict[str, str]]]:
     """By number of ranks the bytes that each sends for tables in the layouts that need the fewest, and these."""
-    found = {}
+    found: dict[int, tuple[float, dict[str, str]]] = {}
     size = work.settings.batch_size
     for number in DEVICES:
         if size // number < 2:
@@ -479,8 +485,10 @@ def _devices_text(advice: Advice) -> str:
     here = advice.of(HERE)
     if here:
         best = max(here, key=lambda found: found.speed_up)
-        ranks = f"{best.num_devices} ranks on this machine's cores would be {best.speed_up:.2g} times as fast as one"
-        texts.append(f"{ranks}{' with all of them' if best.speed_up < 1.05 else ''}.")
+        texts.append(
+            f"{best.num_devices} ranks on this machine's cores would be {best.speed_up:.2g} times as fast as one that "
+            "has them all."
+        )
     if advice.late:
         texts.append("The time was up before more were tried; give more --seconds.")
     return " ".join(texts)
@@ -499,16 +507,12 @@ def _tables_text(advice: Advice) -> str:
     sent = {(found.num_devices, found.tables): found.sent_for_tables for found in advice.predictions}
     for number, (count, layouts) in advice.des.items():
         others = [sent[number, scheme] for scheme in SCHEMES if (number, scheme) in sent]
-        if others and count < min(others) and "des" in "".join(_scheme_names(layouts)):
+        if others and count < min(others) and set(layouts.values()) != {"rows"}:
             text += (
                 f" DES on {number} sends {count / 1e3:,.0f} kB for tables, not {min(others) / 1e3:,.0f} "
                 f"({', '.join(f'{name}: {layout}' for name, layout in layouts.items())}); it is a function, no setting."
             )
     return text
-
-
-def _scheme_names(layouts: dict[str, str]) -> list[str]:
-    return ["rows" if layout == "rows" else "des" for layout in layouts.values()]
 
 
 def _hidden_text(advice: Advice) -> str:

@@ -23,6 +23,7 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.kernels import using_kernels
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model
+from gigabatch.models.optimizers.ema import WeightAverage
 from gigabatch.models.parallel.ranks import Ranks, Traffic, size_of
 from gigabatch.pipeline.config.config import WholeTrainSettings
 from gigabatch.pipeline.display import silence
@@ -226,6 +227,9 @@ def using_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(number)
 
     before = torch.get_num_threads()
+    if count == before:
+        yield
+        return
     take(count)
     try:
         yield
@@ -237,11 +241,14 @@ def _take(work: Work, ranks: Ranks, settings: WholeTrainSettings, device: str, s
     model = work.new_model()
     source = table_batches(work.table, settings, work.seed, ranks)
     source.kernels, size = settings.kernels, source.global_batch_size
+    if work.negatives is not None:
+        work.negatives.use_kernels(settings.kernels)
     if ranks.num_ranks > 1:
         require_ranks_can(model, settings, source, work.negatives is not None)
     spread = spread_tables(model, settings, ranks, size, device, work.counts)
     model.to(device).train()
-    step = make_step(model, work.loss, settings, device, None, work.negatives, ranks, size, spread)
+    average = None if settings.ema_decay is None else WeightAverage(model, settings.ema_decay)
+    step = make_step(model, work.loss, settings, device, average, work.negatives, ranks, size, spread)
     laps = Laps(device, PARTS)
     update = step.optimizer.step
 
