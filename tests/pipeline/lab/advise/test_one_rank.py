@@ -1,5 +1,7 @@
 """One rank of several without the others: it gets and sends what it does among ranks that are like it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,11 +9,20 @@ from gigabatch.features.schema import IdColumn, Target, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.losses import TargetLoss
+from gigabatch.models.optimizers.ema import WeightAverage
 from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.models.shelf import model_class
 from gigabatch.pipeline.config.config import TrainSettings
 from gigabatch.pipeline.lab.advise.links import KINDS, collectives
-from gigabatch.pipeline.lab.advise.one_rank import PARTS, OneOf, Work, take_steps, using_threads
+from gigabatch.pipeline.lab.advise.one_rank import (
+    LEAST_STEPS,
+    PARTS,
+    WARM_STEPS,
+    OneOf,
+    Work,
+    take_steps,
+    using_threads,
+)
 from gigabatch.pipeline.training.defaults import settle
 from tests.models.parallel.together import together
 
@@ -95,6 +106,14 @@ def test_steps_leave_threads_and_random_numbers_as_they_were():
     assert torch.equal(torch.get_rng_state(), random)
     with using_threads(before + 1):
         assert torch.get_num_threads() == before + 1
+
+
+def test_an_average_of_weights_is_part_of_a_step(monkeypatch):
+    calls = []
+    monkeypatch.setattr(WeightAverage, "update", lambda average: calls.append(average))
+    work = work_of("deepfm")
+    take_steps(replace(work, settings=work.settings.model_copy(update={"ema_decay": 0.9})), Ranks(), 0.0)
+    assert len(calls) >= WARM_STEPS + LEAST_STEPS
 
 
 def test_collectives_take_longer_the_more_they_send(tmp_path):
