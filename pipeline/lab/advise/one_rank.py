@@ -282,7 +282,6 @@ def _take(work: Work, ranks: Ranks, settings: WholeTrainSettings, device: str, s
                 go_on = not bool(told)
             if not go_on:
                 break
-        batches.close()
     step.optimizer.step = update
     step.close()
     timed = laps.by_step()[WARM_STEPS:]
