@@ -28,7 +28,7 @@ endif
 GPU_PYTHON := $(if $(filter $(VENV)/bin/python,$(PYTHON)),python3,$(PYTHON))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plan tune profile compare features train codistill evaluate score embed serve export nightly runs promote rollback test test-thorough \
+.PHONY: help setup plan tune profile advise compare features train codistill evaluate score embed serve export nightly runs promote rollback test test-thorough \
         test-cudf-api test-gpu-box fuzz lint bench bench-env gpu-pack gpu-run gpu-check data-trivago data-movielens gc \
         clean
 
@@ -52,6 +52,9 @@ tune: $(READY)  ## the fastest batch that is as good as the run's own, and its l
 
 profile: $(READY)  ## where the time of a training step goes, beside the bytes and flops it needs
 	$(PYTHON) -m gigabatch profile --config $(CONFIG) $(ARGS)
+
+advise: $(READY)  ## which batch and how many devices still pay (ARGS="--bandwidth 25e9")
+	$(PYTHON) -m gigabatch advise --config $(CONFIG) $(ARGS)
 
 compare: $(READY)  ## models of the shelf under one budget, with intervals over seeds: make compare MODELS=tabular,fm,dcn
 	$(PYTHON) -m gigabatch compare --config $(CONFIG) --models '$(MODELS)' $(ARGS)
@@ -156,6 +159,7 @@ bench: $(READY)  ## the benchmarks; each prints a table and ends in one JSON lin
 	$(PYTHON) -m benchmarks.retrieval $(ARGS)
 	$(PYTHON) -m benchmarks.communication $(ARGS)
 	$(PYTHON) -m benchmarks.sharded_tables $(ARGS)
+	$(PYTHON) -m benchmarks.advise $(ARGS)
 	$(PYTHON) -m benchmarks.serve $(ARGS)
 	test ! -d .venv-bench || $(PYTHON) -m benchmarks.preprocess $(ARGS)
 	test ! -d .venv-bench || $(PYTHON) -m benchmarks.end_to_end $(ARGS)

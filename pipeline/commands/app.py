@@ -38,6 +38,7 @@ COMMANDS: dict[str, dict[str, Callable[..., int]]] = {
         "compare": lab.compare,
         "lr-range": lab.lr_range,
         "profile": lab.profile,
+        "advise": lab.advise,
     },
     "Import": {"import-nvtabular": migrate.nvtabular, "import-fastai": migrate.fastai},
     "Store": {"gc": storage.gc},

@@ -1,4 +1,4 @@
-"""Commands that measure before a long run: plan, tune, compare, lr-range, profile."""
+"""Commands that measure before a long run: plan, tune, compare, lr-range, profile, advise."""
 
 from __future__ import annotations
 
@@ -97,3 +97,24 @@ def profile(
     from gigabatch.pipeline.lab.profile.step_profile import run_profile
 
     return run_profile(config, overrides, steps, rows, trace)
+
+
+def advise(
+    config: Config,
+    overrides: Overrides,
+    bandwidth: Annotated[
+        float | None,
+        typer.Option(
+            "--bandwidth", metavar="BYTES", show_default="measured", help="A second, that a device sends, e.g. 25e9."
+        ),
+    ] = None,
+    latency: Annotated[float, typer.Option("--latency", help="Seconds of a message, with --bandwidth.")] = 2e-5,
+    efficiency: Annotated[float, typer.Option("--efficiency", help="At which devices still pay.")] = 0.7,
+    seconds: Annotated[float, typer.Option("--seconds", help="Time for everything, about.")] = 60.0,
+    rows: SampleRows = SAMPLE_ROWS,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object for machines.")] = False,
+) -> int:
+    """Say which batch and how many devices still pay, from steps on one device and the time of messages."""
+    from gigabatch.pipeline.lab.advise.advise import Bounds, run_advise
+
+    return run_advise(config, overrides, Bounds(seconds, rows, bandwidth, latency, efficiency), as_json)

@@ -38,6 +38,7 @@ LINES = {  # every command with its options and arguments: users' scripts and sc
     "compare": f"{RUN} --models --seeds --epochs --trials --seconds --rows {OUTPUT}",
     "lr-range": f"{RUN} --start --stop --steps {OUTPUT}",
     "profile": f"{RUN} --steps --rows --trace {OUTPUT}",
+    "advise": f"{RUN} --bandwidth --latency --efficiency --seconds --rows --json {OUTPUT}",
     "import-nvtabular": f"DIR --out --schema {OUTPUT}",
     "import-fastai": f"FILE --out --schema {OUTPUT}",
     "gc": f"{RUN} --keep {OUTPUT}",

@@ -1,0 +1,1 @@
+"""How large a batch and how many devices pay for a training."""
