@@ -12,7 +12,7 @@ What rounding alone does to a curve is shown by a control: one rank whose first 
 - `ranks_equal`: largest |loss on N ranks - loss on one| over models, ranks, layouts and both losses, in the first epoch
   (30 steps); that of all epochs is in the table, beside that of the control.
 - `row_accounting`: rows trained on N ranks less those on one, the largest.
-- `bits_apart`: weights of ranks of one training that differ, the largest number.
+- `bits_apart`: weights of ranks of one training that differ where each holds all, the largest number.
 """
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ def main() -> None:
             first = max(value for epoch, value in off.items() if epoch <= 1)
             if not rounded:
                 apart, lost = max(apart, first), max(lost, abs(told[0]["rows"] - one["rows"]))
+            if tables == "replicated":  # else each rank holds rows of its own
                 torn = max(torn, *(sum(map(ne, rank["bits"], told[0]["bits"])) for rank in told))
             table.append({
                 "model": name, "ranks": number, "tables": "control" if rounded else tables,
