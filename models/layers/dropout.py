@@ -48,8 +48,10 @@ class Dropout(nn.Dropout):
 
 def dropped(values: Tensor, rate: float) -> Tensor:
     """Values [..., N] some of which are 0, and the others 1 / (1 - rate) times what they were, as `Dropout` has it."""
+    if torch.compiler.is_compiling():  # first, so that the compiler meets nothing that it cannot follow
+        return functional.dropout(values, rate)
     batch = whole_batch()
-    if not values.numel() or torch.compiler.is_compiling() or not draws_own(values, rate):
+    if not values.numel() or not draws_own(values, rate):
         require(
             batch is None or values.dtype in FLOATS or rate in (0, 1),
             f"dropout over several ranks takes float32, bfloat16 and float16, not {values.dtype}: torch's own would "

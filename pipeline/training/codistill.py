@@ -31,7 +31,7 @@ from gigabatch.models.model import Model
 from gigabatch.models.parallel.codistill import Peers
 from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.pipeline.config.config import CodistillSettings, WholeTrainSettings
-from gigabatch.pipeline.store.files import replacing
+from gigabatch.pipeline.store.files import json_text, replacing
 from gigabatch.pipeline.training.checkpoint import TrainingError
 
 log = logging.getLogger(__name__)
@@ -189,7 +189,7 @@ class Codistillation:
                 values = tensor[rows]
                 self._sent[name][rows] = values
                 tensors[name], tensors[name + ROWS] = values.cpu(), rows.cpu()
-        told = {"step": str(step), "team": json.dumps(self.team)}
+        told = {"step": str(step), "team": json_text(self.team)}
         content = save(tensors, metadata=told)
         self._number += 1
         kind = "whole" if is_whole else "rows"
