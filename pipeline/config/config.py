@@ -199,11 +199,14 @@ class WindowSettings(Settings):
 
 
 class CodistillSettings(Settings):
-    """This training is one of several groups, which train on rows of their own and learn from each other's predictions
-    (docs/parallel.md)."""
+    """This training is one of several groups, which learn from each other's predictions (docs/parallel.md)."""
 
-    groups: int = Field(2, ge=2, le=64, description="trainings that the train rows are dealt to")
+    groups: int = Field(2, ge=2, le=64, description="trainings that learn from each other")
     group: int = Field(0, ge=0, description="which of them this one is, from 0")
+    rows: Literal["disjoint", "all"] = Field(
+        "disjoint",
+        description="of the train split that a group trains on: disjoint: its share of them; all: all of them",
+    )
     folder: Path | None = Field(
         None,
         description="where groups leave each other their weights, shared by all; null: one of this configuration under "

@@ -10,6 +10,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -246,6 +247,15 @@ class TimedTrainer:
         """`Experiment.fit` within the time."""
         self._check_time()
         return self.experiment.fit(settings, seed, self._check_time, spec)
+
+    @contextmanager
+    def until(self, deadline: float) -> Iterator[None]:
+        """An earlier deadline within the block."""
+        whole, self.deadline = self.deadline, min(self.deadline, deadline)
+        try:
+            yield
+        finally:
+            self.deadline = whole
 
     def _check_time(self, *_: object) -> None:
         if time.perf_counter() > self.deadline:

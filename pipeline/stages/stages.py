@@ -681,7 +681,7 @@ class Encoded:
         """Places of the train rows that are trained on, int64 ascending: those of the window, or of the group of a
         codistillation. None where all are."""
         config = self.features.pipeline.config
-        if config.train.codistill is not None:
+        if config.train.codistill is not None and config.train.codistill.rows == "disjoint":
             return share_rows(self.features.rows["train"], config.train.codistill, config.seed)
         return None if self.window is None else self.window.rows
 

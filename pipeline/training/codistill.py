@@ -157,12 +157,13 @@ class Codistillation:
 
     def note(self, step: int, rows: int) -> str:
         """In words, for the log and the report."""
+        own = "its own " if self.settings.rows == "disjoint" else "all "
         parts = [
             f"group {group} has never come" if found is None else f"group {group} was at step {found['step']:,}"
             for group, found in self.told(step).items()
         ]
         return (
-            f"Codistilled: group {self.settings.group} of {self.settings.groups}, on its own {rows:,} rows, at step "
+            f"Codistilled: group {self.settings.group} of {self.settings.groups}, on {own}{rows:,} rows, at step "
             f"{step:,} after a burn-in of {self.burn_in:,}; {', '.join(parts)}."
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -189,10 +189,14 @@ def compare_models(experiment: Experiment, choices: Mapping[str, ModelChoice], b
     contest.enter(experiment.spec.inputs, choices)
     lrs = learning_rates(settings.lr_max, budget.trials)
     seeds = range(config.seed + 1, config.seed + 1 + budget.seeds)
-    num_trainings = len(contest.specs) * (len(lrs) + len(seeds))
-    with progress(num_trainings, "compare, trainings") as bar, contextlib.suppress(Enough):
-        contest.search(lrs, bar.advance)
-        contest.train(seeds, bar.advance)
+    searched = len(lrs) if len(lrs) > 1 else 0  # one rate is no search
+    with progress(len(contest.specs) * (searched + len(seeds)), "compare, trainings") as bar:
+        if searched:
+            with contextlib.suppress(Enough), trainer.until(_end_of_search(started, budget)):
+                contest.search(nearest_first(lrs, settings.lr_max), bar.advance)
+        contest.choose(settings.lr_max)
+        with contextlib.suppress(Enough):
+            contest.train(seeds, bar.advance)
     contenders = contest.contenders(choices)
     if not contenders:
         reasons = "; ".join(f"{label}: {reason}" for label, reason in contest.left_out.items())
@@ -221,7 +225,7 @@ def compare_models(experiment: Experiment, choices: Mapping[str, ModelChoice], b
         rows_of_run=experiment.num_train_rows,
         contenders=contenders,
         left_out=contest.left_out,
-        stopped="" if few == budget.seeds else f"The time was up after {few} of {budget.seeds} seeds of every model.",
+        stopped=" ".join(_stopped(contenders, searched, few, budget)),
         seconds=time.perf_counter() - started,
         environment=environment(experiment.device),
     )
@@ -236,6 +240,7 @@ class Contest:
         self.parameters: dict[str, int] = {}
         self.tried: dict[str, dict[float, float | None]] = {}
         self.best: dict[str, float] = {}
+        self.why: dict[str, str] = {}
         self.outcomes: dict[str, list[Outcome]] = {}
         self.left_out: dict[str, str] = {}
 
@@ -253,19 +258,21 @@ class Contest:
             self.tried[label], self.outcomes[label] = {}, []
 
     def search(self, lrs: Sequence[float], advance: Callable[[int, str], None]) -> None:
-        """One training at each learning rate; the best by the valid split is kept."""
-        why: dict[str, str] = {}
+        """One training at each learning rate, rate by rate all models."""
         for lr in lrs:
             for label, spec in self.specs.items():
                 train = partial(self.trainer.valid_metric, spec, _with_lr(self.settings, lr), self.search_seed)
-                self.tried[label][lr], why[label] = _unless_it_fails(train)
+                self.tried[label][lr], self.why[label] = _unless_it_fails(train)
                 advance(1, f"{label} at learning rate {lr:.2g}")
+
+    def choose(self, own: float) -> None:
+        """Take the best learning rate by the valid split of those that were tried; `own` where none was."""
         for label, tried in self.tried.items():
             finite = {lr: value for lr, value in tried.items() if value is not None}
-            if finite:
-                self.best[label] = max(finite, key=lambda lr: self.trainer.sign * finite[lr])
+            if tried and not finite:
+                self.left_out[label] = f"it failed at every learning rate, at the last: {self.why[label]}"
             else:
-                self.left_out[label] = f"it failed at every learning rate, at the last: {why[label]}"
+                self.best[label] = max(finite, key=lambda lr: self.trainer.sign * finite[lr]) if finite else own
 
     def train(self, seeds: Sequence[int], advance: Callable[[int, str], None]) -> None:
         """Seed by seed every model, so that what there is when the time is up can be compared."""
@@ -287,7 +294,7 @@ class Contest:
             if label not in self.left_out and not outcomes:
                 self.left_out[label] = "the time was up before it was trained"
             if label not in self.left_out:
-                choice, tried = choices[label].to_dict(), self.tried[label]
+                choice, tried = choices[label].to_dict(), dict(sorted(self.tried[label].items()))
                 found.append(Contender(label, choice, self.parameters[label], self.best[label], tried, tuple(outcomes)))
         return tuple(found)
 
@@ -310,6 +317,36 @@ def learning_rates(centre: float, count: int) -> list[float]:
     [0.003333, 0.01, 0.03]
     """
     return [float(f"{centre * LR_STEP ** (k - count // 2):.4g}") for k in range(count)]
+
+
+def nearest_first(lrs: Sequence[float], centre: float) -> list[float]:
+    """The learning rates by their distance from the centre, so that a search that ends early has tried that one.
+
+    Examples
+    --------
+    >>> from gigabatch.pipeline.lab.compare.compare import nearest_first
+    >>> nearest_first([0.003333, 0.01, 0.03], 0.01)
+    [0.01, 0.003333, 0.03]
+    """
+    return sorted(lrs, key=lambda lr: (round(abs(math.log(lr / centre)), 2), lr))
+
+
+def _end_of_search(started: float, budget: Budget) -> float:
+    """When the search must end, so that the trainings that count have their share of the time."""
+    share = budget.trials / (budget.trials + budget.seeds)
+    return math.inf if budget.seconds is None else started + share * budget.seconds
+
+
+def _stopped(contenders: Sequence[Contender], searched: int, few: int, budget: Budget) -> Iterator[str]:
+    """What time did not allow, in sentences."""
+    short = [f"{one.label} {len(one.tried)}" for one in contenders if len(one.tried) < searched]
+    if short:
+        yield (
+            f"The search's share of the time was up before all {searched} learning rates were tried "
+            f"({', '.join(short)}); where none was, the run's own is taken."
+        )
+    if few < budget.seeds:
+        yield f"The time was up after {few} of {budget.seeds} seeds of every model."
 
 
 def _with_lr(settings: WholeTrainSettings, lr: float) -> WholeTrainSettings:

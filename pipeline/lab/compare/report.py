@@ -245,12 +245,15 @@ def metric_rows(compared: Compared) -> list[dict[str, Any]]:
 
 def lr_text(compared: Compared) -> str:
     label = metric_label(compared.metric)
+    if not any(contender.tried for contender in compared.contenders):
+        return "None was searched: all models have the run's own."
     return f"{label} of the valid split after one training each, with a seed of its own; the best is taken."
 
 
 def lr_rows(compared: Compared) -> list[dict[str, Any]]:
     """A row a model, a column a learning rate."""
-    return [{"model": c.label} | {f"{lr:.3g}": value for lr, value in c.tried.items()} for c in compared.contenders]
+    rows = [{"model": c.label} | {f"{lr:.3g}": value for lr, value in c.tried.items()} for c in compared.contenders]
+    return [row | {"taken": f"{c.lr:.3g}"} for row, c in zip(rows, compared.contenders, strict=True)]
 
 
 def setting_rows(compared: Compared) -> list[dict[str, Any]]:

@@ -48,6 +48,18 @@ def test_two_groups_of_one_configuration_run_at_once(tiny):
     assert runs[0].path != runs[1].path
 
 
+def test_a_group_may_train_on_all_rows(tiny, caplog):
+    encoded = tiny.pipeline(SETTINGS, "train.codistill.rows=all").features().encode()
+    assert encoded.chosen_rows is None
+    assert encoded.num_trained == 2400
+    assert encoded.train_key != tiny.pipeline(SETTINGS).features().encode().train_key
+    run = encoded.train()
+    (note,) = (text for text in run.summary["notes"] if text.startswith("Codistilled"))
+    assert "group 0 of 2, on all 2,400 rows" in note
+    assert "group 1 has never come" in caplog.text
+    assert sum(run.bundle().info["train_times"]["rows"]) == 2400
+
+
 def test_a_night_trains_alone(tiny):
     config = tiny.pipeline(SETTINGS).config
     with pytest.raises(ConfigError, match=r"Set train\.codistill=null"):

@@ -1,7 +1,9 @@
 """`gigabatch compare`: what is searched and trained, intervals, what is left out and what is written."""
 
+import contextlib
 import json
 import math
+import time
 from dataclasses import dataclass, replace
 from unittest.mock import Mock
 from xml.etree import ElementTree
@@ -28,6 +30,8 @@ from gigabatch.pipeline.lab.compare.report import (
     Contender,
     Interval,
     Outcome,
+    lr_rows,
+    lr_text,
     metric_rows,
     model_rows,
     notes,
@@ -80,13 +84,22 @@ class FakeTrainer:
     metric: str = "auc"
     sign: int = 1
     stops_after: int = 10**9
+    search_stops_after: int = 10**9
     diverges: tuple = ()
 
     def __post_init__(self):
-        self.trained = []
+        self.trained, self.deadlines, self._searches = [], [], False
+
+    @contextlib.contextmanager
+    def until(self, deadline):
+        self.deadlines.append(deadline)
+        self._searches = True
+        yield
+        self._searches = False
 
     def _train(self, spec, settings, seed):
-        if len(self.trained) == self.stops_after:
+        if len(self.trained) == self.stops_after or (self._searches and len(self.trained) == self.search_stops_after):
+            self._searches = False
             raise Enough
         name = f"tabular {spec.settings.layers[0]}" if spec.name == "tabular" else spec.name
         self.trained.append((name, settings.lr_max, seed))
@@ -177,7 +190,7 @@ def test_every_model_gets_the_same_search_and_the_same_seeds(experiment, monkeyp
     trainer = FakeTrainer()
     found = compared_by(trainer, experiment, monkeypatch, seeds=2, trials=3)
     names, seed = ["lr", "tabular 8", "tabular 4"], experiment.config.seed
-    searched = [(name, lr, seed) for lr in learning_rates(0.02, 3) for name in names]
+    searched = [(name, lr, seed) for lr in (0.02, 0.006667, 0.06) for name in names]  # nearest to the run's own first
     assert trainer.trained == searched + [(name, 0.06, seed + k) for k in (1, 2) for name in names]
     assert [contender.lr for contender in found.contenders] == [0.06] * 3
     assert all(contender.lr_at_edge for contender in found.contenders)
@@ -223,6 +236,33 @@ def test_when_the_time_is_up_what_there_is_is_compared(experiment, monkeypatch):
     assert found.left_out == dict.fromkeys(("tabular", "tabular (2)"), "the time was up before it was trained")
     with pytest.raises(TrainingError, match="the time was up before it was trained"):
         compared_by(FakeTrainer(stops_after=4), experiment, monkeypatch)
+
+
+def test_one_learning_rate_is_no_search(experiment, monkeypatch):
+    """Q6: each model was trained once for it, so that the time was up before any seed, and nothing was reported."""
+    trainer = FakeTrainer(stops_after=3)
+    found = compared_by(trainer, experiment, monkeypatch, seeds=1, trials=1, seconds=330.0)
+    assert trainer.trained == [(name, 0.02, experiment.config.seed + 1) for name in ("lr", "tabular 8", "tabular 4")]
+    assert [len(contender.outcomes) for contender in found.contenders] == [1, 1, 1]
+    assert (found.stopped, found.left_out, trainer.deadlines) == ("", {}, [])
+    assert lr_text(found) == "None was searched: all models have the run's own."
+    assert [row["taken"] for row in lr_rows(found)] == ["0.02"] * 3
+
+
+def test_a_search_that_takes_its_share_of_the_time_leaves_the_rest_to_the_seeds(experiment, monkeypatch):
+    """It took all of it, and what it had trained was thrown away."""
+    trainer = FakeTrainer(search_stops_after=4)
+    began = time.perf_counter()
+    found = compared_by(trainer, experiment, monkeypatch, seeds=1, trials=3, seconds=100.0)
+    assert [contender.lr for contender in found.contenders] == [0.02] * 3
+    assert [len(contender.tried) for contender in found.contenders] == [2, 1, 1]
+    assert [len(contender.outcomes) for contender in found.contenders] == [1, 1, 1]
+    assert found.stopped == (
+        "The search's share of the time was up before all 3 learning rates were tried (lr 2, tabular 1, tabular (2) "
+        "1); where none was, the run's own is taken."
+    )
+    (deadline,) = trainer.deadlines
+    assert 70 < deadline - began < 80  # three of four trainings' share
 
 
 def test_a_training_ends_when_the_time_is_up_and_leaves_no_trace(experiment, capsys):
