@@ -298,7 +298,9 @@ def test_an_unforeseen_error_carries_the_step(rows):
 
     with pytest.raises(KeyError) as error:
         Workflow([Log("price", "p"), Broken("price", low=0)]).transform(rows)
-    assert error.value.__notes__ == ["in step 2 (broken) of the workflow: Broken(column='price', low=0)"]
+    assert error.value.__notes__ == [
+        "in step 2 (broken) of the workflow: Broken(column='price', low=0, output='price')"
+    ]
 
 
 def test_saved_and_loaded_it_gives_the_same_bits(rows, whole, saved):

@@ -258,7 +258,7 @@ def test_evaluate_score_nightly_and_rollback_run_from_the_command_line(gigabatch
     assert gigabatch("evaluate", "--split", "valid")[0] == 0
     assert gigabatch("score", "--out", str(tiny.folder / "scores.csv"))[0] == 0
     assert len(pd.read_csv(tiny.folder / "scores.csv")) == 300
-    assert gigabatch("nightly", "nightly.tolerance=1", "seed=5")[0] == 0
+    assert gigabatch("nightly", "nightly.start=cold", "nightly.tolerance=1", "seed=5")[0] == 0
     assert gigabatch("rollback")[0] == 0
 
 

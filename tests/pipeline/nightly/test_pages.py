@@ -361,7 +361,7 @@ def test_nights_that_promote_keep_and_refuse_have_their_pages(finished):
     assert re.search(r"AUC [+-]0\.\d{4} \([+-]0\.\d{4} to [+-]0\.\d{4}\)", text)
     assert line["bound"] < line["gain"] < line["upper"]
     assert 0 < line["prediction_churn"] < 0.3
-    assert "Prediction churn" in text
+    assert ">prediction churn<" in text
     assert f'href="../{line["run"]}/report.html"' in text
     assert "Warm: it went on from weights, optimizer and ids of an earlier run" in text
     assert line["splits"] == {"train": 4800, "valid": 600, "test": 600}

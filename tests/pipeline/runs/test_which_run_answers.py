@@ -27,6 +27,7 @@ from tests.pipeline.read_only import read_only
 from tests.pipeline.tiny_recipe import write_day
 
 SHORT = ("seed=5", "train.epochs=1")
+COLD = ("nightly.start=cold",)
 
 
 class Taken(Exception):
@@ -81,7 +82,7 @@ COMMANDS = {
 def test_every_command_uses_the_promoted_run_unless_told_another(two, monkeypatch, caplog, command):
     """After a night that kept the old model, they all used the rejected one (P1)."""
     tiny, first, later = two
-    assert run_nightly(tiny.config, [*SHORT, "train.lr_max=1e-6", "nightly.min_window_rows=10"]) == 10
+    assert run_nightly(tiny.config, [*SHORT, *COLD, "train.lr_max=1e-6", "nightly.min_window_rows=10"]) == 10
     kept = (tiny.home / "latest").resolve()
     assert len({first, later, kept}) == 3
     owner, name, more = COMMANDS[command]
@@ -260,7 +261,7 @@ def test_a_promotion_by_hand_in_place_of_a_run_that_is_gone_keeps_the_one_before
 
 def test_runs_are_listed_with_date_state_metrics_and_the_period_of_their_data(two, capsys):
     tiny, first, later = two
-    assert run_nightly(tiny.config, [*SHORT, "features.shuffled=true", "nightly.min_window_rows=10"]) == 10
+    assert run_nightly(tiny.config, [*SHORT, *COLD, "features.shuffled=true", "nightly.min_window_rows=10"]) == 10
     promote_by_hand(load_config(tiny.config), later.name)
     rollback(load_config(tiny.config))
     rows = {row["run"]: row for row in list_runs(load_config(tiny.config))}
@@ -284,7 +285,7 @@ def test_runs_are_listed_with_date_state_metrics_and_the_period_of_their_data(tw
 
 def test_a_run_that_a_night_kept_out_is_listed_as_kept(finished):
     write_day(finished.raw, 1)
-    assert run_nightly(finished.config, ["features.shuffled=true", "train.epochs=1"]) == 10
+    assert run_nightly(finished.config, ["features.shuffled=true", "train.epochs=1", *COLD]) == 10
     states = {row["run"]: row["state"] for row in list_runs(load_config(finished.config))}
     assert states[finished.latest().path.name] == "latest, kept"
 
