@@ -124,7 +124,7 @@ class TrainStep:
         together = 1 if self.negatives is None else self.negatives.copies
         with contextlib.nullcontext() if self.parallel is None else self.parallel.part(together, batch.ids):
             for piece, share in pieces(batch, self.accumulate_steps, together):
-                if self.parallel is not None:
+                if self.parallel is not None and self.parallel.ranks.num_ranks > 1:  # one alone may have several pieces
                     share = self.parallel.share(piece.weight)
                 loss = self._loss_of(piece)
                 if share is not None:

@@ -510,7 +510,7 @@ def _tables_text(advice: Advice) -> str:
         if others and count < min(others) and set(layouts.values()) != {"rows"}:
             text += (
                 f" DES on {number} sends {count / 1e3:,.0f} kB for tables, not {min(others) / 1e3:,.0f} "
-                f"({', '.join(f'{name}: {layout}' for name, layout in layouts.items())}); it is a function, no setting."
+                f"({', '.join(f'{name}: {layout}' for name, layout in layouts.items())}): train.tables=des."
             )
     return text
 

@@ -153,3 +153,16 @@ def test_what_cannot_win_and_a_checkpoint_of_dct_without_it_are_refused_on_all_r
     for _, refused in told[2]:
         assert "drop=0 sends 1.03 times the bytes" in refused["more bytes"]  # 2 (4 + 1 / 8) against 8
         assert "saved with train.gradients.compress=dct" in refused["left"]
+
+
+def test_pieces_of_a_batch_are_weighed_on_one_rank_with_dct_too(tmp_path):
+    """One rank sends nothing, so the setting changes no bit."""
+    plain, dct = (
+        trained(Ranks(), tmp_path / name, {
+            "model": ("tabular", {"layers": [8]}), "weighted": True,
+            "train": {"epochs": 1, "accumulate_steps": 3, "kernels": "reference", "gradients": gradients},
+        })
+        for name, gradients in (("plain", {}), ("dct", DCT))
+    )  # fmt: skip
+    assert without_bytes(dct[0]) == without_bytes(plain[0])
+    assert same_bits(dct, plain)

@@ -12,7 +12,7 @@ from gigabatch.models.losses import TargetLoss
 from gigabatch.models.optimizers.ema import WeightAverage
 from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.models.shelf import model_class
-from gigabatch.pipeline.config.config import TrainSettings
+from gigabatch.pipeline.config.config import GradientSettings, TrainSettings
 from gigabatch.pipeline.lab.advise.links import KINDS, collectives
 from gigabatch.pipeline.lab.advise.one_rank import (
     LEAST_STEPS,
@@ -89,6 +89,18 @@ def test_a_step_sends_what_a_rank_of_two_sends(scheme, tmp_path):
     assert alone.sent_for_tables == pytest.approx(
         alone.sent - sent["all_reduce gradients"] - sent["all_reduce batch norm"]
     )
+
+
+def test_large_elements_of_dense_gradients_are_no_bytes_of_tables():
+    work = work_of("tabular")
+    dct = GradientSettings(compress="dct", drop=0.9)
+    plain, sparse = (
+        take_steps(replace(work, settings=work.settings.model_copy(update={"gradients": gradients})), OneOf(2), 0.0)
+        for gradients in (GradientSettings(), dct)
+    )
+    assert sparse.bytes["all_gather sparse gradients"] > 0
+    # The same rows of tables, whatever dense gradients are sent as.
+    assert sparse.sent_for_tables == pytest.approx(plain.sent_for_tables)
 
 
 def test_a_step_takes_what_its_parts_take():
