@@ -391,8 +391,12 @@ def _des(work: Work) -> dict[int, tuple[float, dict[str, str]]]:
     for number in DEVICES:
         if size // number < 2:
             break
+        model = work.new_model()
+        optimizer_of(model, work.settings)  # which decides how tables move; `substitute_tables` refuses some ways
+        if any(module.gradients != "rows" or module.counts_gradients for module in _tables(model)):
+            return {}
         try:
-            layout = substitute(work.new_model(), OneOf(number), _batches(work, size // number, 1)[0])
+            layout = substitute(model, OneOf(number), _batches(work, size // number, 1)[0])
         except ModelError:
             return {}
         found[number] = layout.num_bytes, layout.chosen

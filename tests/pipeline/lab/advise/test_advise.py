@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from gigabatch.pipeline.commands.app import main
-from gigabatch.pipeline.lab.advise.advise import EACH, HERE, Bounds, advise
+from gigabatch.pipeline.lab.advise.advise import EACH, HERE, Bounds, _des, advise
 from gigabatch.pipeline.lab.advise.lemmas import all_reduce_bytes, parameter_servers, speed_up
 from gigabatch.pipeline.lab.advise.links import Link, LinkError, Links, measure_links
+from gigabatch.pipeline.lab.advise.one_rank import Work
 from gigabatch.pipeline.lab.experiment import Experiment
 
 SMALL = ("train.batch_size=64", "train.epochs=1")
@@ -73,6 +74,19 @@ def test_the_command_prints_tables_and_sentences(finished, capsys):
     out = capsys.readouterr().out
     for text in ("steps on one device", "lemma 2 %", "rows pay", "lemma 3", "whole ones fit", "advise.json"):
         assert text in out
+
+
+def test_des_is_advised_by_its_setting(found):
+    """`train.tables=des` trains so; the sentence said that there was no setting."""
+    told = replace(found, des={2: (1.0, {"linear": "des"})}).verdicts()["tables"]
+    assert "DES on 2 sends" in told
+    assert told.endswith("(linear: des): train.tables=des.")
+
+
+@pytest.mark.parametrize(("words", "numbers"), [((), {2, 4, 8}), (("train.optimizer=cowclip",), set())])
+def test_des_is_advised_where_train_tables_des_can_train(words, numbers, trained):
+    work = Work.of(Experiment.of_run(trained[0].config, [*SMALL, "model={kind: fm}", *words]))
+    assert set(_des(work)) == numbers
 
 
 def test_slow_messages_leave_one_device(trained):
