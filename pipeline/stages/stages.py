@@ -110,6 +110,9 @@ from gigabatch.pipeline.training.window import Window, choose_rows, times_held
 __all__ = ["Encoded", "Features", "Pipeline", "pack"]
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+# Settings of train that all groups of a codistillation have alike.
+TAUGHT_ALIKE = ("losses", "epochs", "batch_size", "optimizer", "optimizer_settings", "lr_max", "weight_decay",
+                "schedule", "schedule_settings")  # fmt: skip
 PERIOD = ("trained_from", "trained_until", "train_times")  # of a bundle's info
 WINDOW_BLOCK = 1 << 20  # rows that are copied at a time
 SHARED_FOLDER_S = 60.0  # in which a folder that machines share shows what another one has written
@@ -787,14 +790,15 @@ class Encoded:
         settings = config.train.codistill
         if settings is None:
             return None
-        raw = config.to_dict()
-        alike = {k: v for k, v in raw["train"]["codistill"].items() if k not in ("group", "folder")}
-        alike["losses"] = raw["train"]["losses"]
-        # Batch size and epochs follow a rule of a group's own rows, and may differ.
+        # As it was written: what is left to the rule follows from a group's own rows, and may differ. Another learning
+        # rate makes another team, or an experiment would learn from the weights that the one before it has left.
+        raw = self.features.pipeline.config.to_dict()
+        alike = {name: raw["train"][name] for name in TAUGHT_ALIKE}
+        alike |= {k: v for k, v in raw["train"]["codistill"].items() if k not in ("group", "folder")}
         team = {
             "features or encoding": self.key,
             "model": artifact_key("model", {}, raw["model"], ""),
-            "settings of train.codistill or train.losses": artifact_key("codistill", {}, alike, ""),
+            "settings of train": artifact_key("codistill", {}, alike, ""),
             "seed": str(config.seed),
         }
         name = f"codistill-{artifact_key('codistill', team, {}, '')}"

@@ -224,8 +224,8 @@ class Codistillation:
                 self.steps[group] = int(header_of(content)["step"])
 
     def _new_of(self, group: int) -> list[bytes]:
-        """Contents of a peer's files from the last whole one on, but for those that have been read; nothing where one
-        cannot be read, which is tried again at the next exchange."""
+        """Contents of a peer's files from the last whole one on, but for those that have been read; nothing from one on
+        that cannot be read or holds no numbers, which is tried again at the next exchange."""
         files = self._files(group)
         wholes = [file.number for file in files if file.is_whole]
         if not wholes:
@@ -239,15 +239,18 @@ class Codistillation:
             try:
                 content = file.path.read_bytes()
                 team = json.loads(header_of(content)["team"])
-                load(content)
+                finite = all(one.isfinite().all() for one in load(content).values() if one.is_floating_point())
+                reason = "" if finite else "its weights are not finite: the group has diverged"
             except FileNotFoundError:  # its group has just written a whole one
                 break
             except MALFORMED as error:
+                reason = " ".join(str(error).split())[:200]
+            if reason:
                 if file.path not in self._unreadable:
                     self._unreadable.add(file.path)
                     log.warning(
                         "codistill: %s cannot be read (%s), so group %d teaches with the weights from before",
-                        file.path, " ".join(str(error).split())[:200], group,
+                        file.path, reason, group,
                     )  # fmt: skip
                 break
             self._require_team(file.path, team)

@@ -60,6 +60,16 @@ def test_a_group_may_train_on_all_rows(tiny, caplog):
     assert sum(run.bundle().info["train_times"]["rows"]) == 2400
 
 
+def test_another_learning_rate_is_another_team(tiny):
+    """A second experiment learnt from the weights that the first had left in the folder."""
+    teams = [
+        tiny.pipeline(SETTINGS, *more).features().encode()._codistillation()
+        for more in ([], ["train.codistill.group=1"], ["train.lr_max=0.5"], ["train.checkpoint_every_steps=7"])
+    ]
+    assert len({found.folder for found in teams}) == 2
+    assert teams[0].folder == teams[1].folder == teams[3].folder
+
+
 def test_a_night_trains_alone(tiny):
     config = tiny.pipeline(SETTINGS).config
     with pytest.raises(ConfigError, match=r"Set train\.codistill=null"):

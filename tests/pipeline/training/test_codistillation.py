@@ -203,6 +203,23 @@ def test_a_file_of_another_training_is_refused_by_what_is_other(tmp_path, monkey
         both.groups[0].before_step(0)
 
 
+def test_a_peer_that_has_diverged_teaches_by_its_last_finite_weights(tmp_path, monkeypatch, caplog):
+    """Its NaN went into the loss of every other group."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+    both = Exchange(tmp_path)
+    both.groups[1].before_step(0)
+    both.groups[0].before_step(0)
+    before = {name: value.clone() for name, value in both.groups[0].peers._models[1].state_dict().items()}
+    with torch.no_grad():
+        both.table(1)[3] = float("nan")
+    both.groups[1].before_step(1)
+    both.groups[0].before_step(1)
+    assert "cannot be read (its weights are not finite: the group has diverged)" in caplog.text
+    after = both.groups[0].peers._models[1].state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert both.groups[0].steps == {1: 0}
+
+
 def test_a_group_alone_trains_as_ever_and_says_that_no_peer_came(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         found = train(tmp_path / "a", 0, tmp_path / "shared", kind="fm", every_steps=4)
