@@ -87,6 +87,8 @@ def measure(num_ranks: int, seconds: float) -> dict[tuple[str, str], tuple[float
     with tempfile.TemporaryDirectory() as folder:
         work = (num_ranks, folder, seconds, told)
         processes = multiprocessing.spawn(one_of_several, work, nprocs=num_ranks, join=False)
+        while told.empty():  # a rank that has died raises here; `get` alone would wait for ever
+            processes.join(timeout=1)
         found = told.get()
         while not processes.join():
             pass

@@ -142,6 +142,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             work = (folder, num_rows, flags.repeats, told)
             processes = multiprocessing.spawn(measure, work, nprocs=NUM_RANKS, join=False)
+            while told.empty():  # a rank that has died raises here; `get` alone would wait for ever
+                processes.join(timeout=1)
             found = told.get()
             while not processes.join():
                 pass

@@ -153,18 +153,19 @@ class DataParallel:
             [] float32: the batch's.
         """
         total = loss if self.ranks.num_ranks == 1 else self._sum_rows(loss)
-        dense = {
-            self._names.get(parameter, str(place)): parameter.grad
+        found = [
+            (place, parameter, parameter.grad)
             for place, parameter in enumerate(dense_parameters(self.optimizer))
             if parameter.grad is not None
-        }
-        self._require_one_layout(list(dense.values()))
+        ]
+        self._require_one_layout([place for place, _, _ in found])
+        dense = {self._names.get(parameter, str(place)): gradient for place, parameter, gradient in found}
         self.sums.reduce(dense, partial(all_finite, self.optimizer, total))
         return total
 
-    def _require_one_layout(self, dense: list[Tensor]) -> None:
-        """At the first step: all ranks have gradients of the same parameters, or they would add up unlike ones."""
-        layout = [gradient.numel() for gradient in dense]
+    def _require_one_layout(self, layout: list[int]) -> None:
+        """All ranks, and all steps, have gradients of the same parameters, by their places, or unlike ones would be
+        added up: sizes alone do not tell two layers of one shape apart."""
         if self._layout is None:
             self._layout = layout
             if any(other != layout for other in self.ranks.gather(layout, "layout")):

@@ -396,9 +396,9 @@ def spread_tables(
     if ranks.num_ranks == 1 or settings.tables == "replicated":
         return None
     optimizer, _ = optimizer_of(model, settings)  # for its rule: that of the training is made once tables are spread
-    rows = -(-batch_size // ranks.num_ranks)
+    rows = copies * -(-batch_size // ranks.num_ranks)
     if settings.tables == "des":
-        return substitute_tables(model, optimizer, ranks, batch_rows=rows * copies, counts=counts)
+        return substitute_tables(model, optimizer, ranks, batch_rows=rows, counts=counts)
     own = free_memory(device) // (ranks_of_machine() if device == "cpu" else 1)
     return shard_tables(
         settings.tables,

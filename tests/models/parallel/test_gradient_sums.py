@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from gigabatch.models.errors import ModelError
+from gigabatch.models.optimizers.registry import build_optimizer
+from gigabatch.models.parallel.data_parallel import DataParallel
 from gigabatch.models.parallel.dct import SparseGradients
 from gigabatch.models.parallel.gradient_sums import AllReduced, describe, gradient_sums
 from gigabatch.models.parallel.ranks import Ranks
@@ -112,3 +114,25 @@ def test_the_log_says_what_a_rank_sends():
     assert "all-reduce as bfloat16, 100.2 kB" in half
     assert "dct, drop 0.99 as bfloat16, about 1.9 kB" in sparse  # 500 of 3.08 bytes, and 100 whole
     assert "an all-reduce of float32 sends 200.4 kB" in sparse
+
+
+def other_parameters_of_one_size(ranks, each_step):
+    """A step in which each rank uses another of two layers of one shape (each_step: the next step the other one)."""
+    model = torch.nn.ModuleList([torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)])
+    parallel = DataParallel(ranks, build_optimizer(model, "adamw", lr=0.1), num_rows=4)
+    try:
+        for used in (0, 1) if each_step else (ranks.rank,):
+            model.zero_grad(set_to_none=True)
+            loss = model[used](torch.ones(2, 3)).mean()
+            loss.backward()
+            parallel.sum_gradients(loss.detach())
+    except ModelError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize(("each_step", "message"), [(False, "of other parameters"), (True, "changed between")])
+def test_gradients_of_different_parameters_of_one_size_are_not_summed(tmp_path, each_step, message):
+    """Two numbers of elements are equal where the parameters are not."""
+    for told in together(other_parameters_of_one_size, 2, tmp_path, each_step):
+        assert message in str(told)

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -322,3 +323,15 @@ def test_sharded_tables_train_as_one_rank_and_checkpoints_go_on_on_fewer_ranks(t
     for name, state in alone_warm[2].moments.items():
         for key, value in state.items():
             torch.testing.assert_close(record.moments[name][key], value, **WEIGHTS)
+
+
+@pytest.mark.parametrize(("kind", "function"), [("sharded", "shard_tables"), ("des", "substitute_tables")])
+def test_the_plan_of_tables_counts_drawn_negatives(monkeypatch, kind, function):
+    """A rank looks up the rows that its part of the batch becomes: 64 rows of 2 ranks, each with three negatives."""
+    told = {}
+    monkeypatch.setattr(module, function, lambda *_, batch_rows, **__: told.update(batch_rows=batch_rows))
+    monkeypatch.setattr(module, "optimizer_of", lambda *_: (None, None))
+    ranks = Ranks()
+    ranks.num_ranks, ranks.gather = 2, lambda value, name: [value] * 2
+    module.spread_tables(torch.nn.Linear(1, 1), SimpleNamespace(tables=kind), ranks, 64, "cpu", None, copies=4)
+    assert told == {"batch_rows": 32 * 4}
