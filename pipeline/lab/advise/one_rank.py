@@ -33,8 +33,8 @@ from gigabatch.pipeline.training.train import id_counts, make_step, require_rank
 
 LOAD, COMPUTE, UPDATE = "loading", "forward + backward", "update"
 PARTS = (LOAD, COMPUTE, UPDATE)
-DENSE_PART = ("all_reduce gradients", "all_reduce batch norm", "all_reduce weights")
-DENSE_PART += ("all_gather sparse gradients", "all_gather counts")  # of DCT
+DENSE_PART = ("all_reduce gradients", "all_reduce batch norm", "all_reduce weights",
+              "all_gather sparse gradients", "all_gather counts")  # the last two of DCT  # fmt: skip
 WARM_STEPS, LEAST_STEPS = 3, 5
 
 
