@@ -280,7 +280,9 @@ def prediction_churn(first: Tensor, second: Tensor, weight: Tensor | None = None
 
 def churn_unit(task: str, labels: Tensor, weight: Tensor | None = None) -> float:
     """What churn is told in: 1 for probabilities; of a regression target the deviation of its labels [n] on the rows
-    (NaN where they are all the same, so that no churn is told)."""
+    (NaN where they are all the same, or no row has a weight, so that no churn is told)."""
+    if weight is not None and not bool(weight.any()):
+        return float("nan")
     if task != "regression":
         return 1.0
     values = labels.double()

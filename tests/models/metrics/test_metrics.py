@@ -379,3 +379,4 @@ def test_the_unit_of_churn_is_the_deviation_of_a_regressions_labels():
     assert churn_unit("regression", labels, weight) == pytest.approx(np.std([1, 2, 2, 9]))
     assert math.isnan(churn_unit("regression", torch.full((3,), 0.1)))
     assert churn_unit("binary", labels) == churn_unit("multiclass", labels) == 1
+    assert all(math.isnan(churn_unit(task, labels, torch.zeros(4))) for task in ("regression", "binary"))  # IndexError
