@@ -29,8 +29,8 @@ GPU_PYTHON := $(if $(filter $(VENV)/bin/python,$(PYTHON)),python3,$(PYTHON))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup plan tune profile advise compare features train codistill evaluate score embed serve export nightly runs promote rollback test test-thorough \
-        test-cudf-api test-gpu-box fuzz lint bench bench-env gpu-pack gpu-run gpu-check data-trivago data-movielens gc \
-        clean
+        test-cudf-api test-gpu-box fuzz lint bench bench-env quality-env gpu-pack gpu-run gpu-check data-trivago \
+        data-movielens gc clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
@@ -145,6 +145,10 @@ bench-env:  ## environments of the benchmarks' peers, in .venv-bench (pandas, Po
 	test -d .venv-bench/fbgemm || .venv-bench/bin/python -m pip install --quiet --no-deps \
 	    --target .venv-bench/fbgemm fbgemm-gpu-cpu==1.8.0
 
+quality-env:  ## environment of the boosted trees of benchmarks.quality, in .venv-quality (LightGBM, CatBoost)
+	test -x .venv-quality/bin/python || python3 -m venv .venv-quality
+	.venv-quality/bin/python -m pip install --quiet --requirement benchmarks/peers-quality.txt
+
 bench: $(READY)  ## the benchmarks; each prints a table and ends in one JSON line
 	$(PYTHON) -m benchmarks.flights_quality $(ARGS)
 	$(PYTHON) -m benchmarks.trivago_quality $(ARGS)
@@ -163,6 +167,7 @@ bench: $(READY)  ## the benchmarks; each prints a table and ends in one JSON lin
 	$(PYTHON) -m benchmarks.codistillation $(ARGS)
 	$(PYTHON) -m benchmarks.advise $(ARGS)
 	$(PYTHON) -m benchmarks.serve $(ARGS)
+	test ! -d .venv-quality || $(PYTHON) -m benchmarks.quality $(ARGS)
 	test ! -d .venv-bench || $(PYTHON) -m benchmarks.preprocess $(ARGS)
 	test ! -d .venv-bench || $(PYTHON) -m benchmarks.end_to_end $(ARGS)
 	test ! -d .venv-bench || $(PYTHON) -m benchmarks.loader $(ARGS)
@@ -186,4 +191,4 @@ gc: $(READY)  ## remove all but the newest artifacts: make gc ARGS="--keep 3"
 	$(PYTHON) -m gigabatch gc --config $(CONFIG) $(ARGS)
 
 clean:  ## remove environments and caches; artifacts and runs stay
-	rm -rf .venv .venv-cudf .venv-box .venv-bench build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-cudf .venv-box .venv-bench .venv-quality build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

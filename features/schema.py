@@ -87,6 +87,8 @@ class Target:
         How many outputs of the model it takes: the number of classes for multiclass, else 1.
     classes
         For multiclass, the names of the codes 0, 1, ... for reports and predictions.
+    quantiles
+        For regression, which quantiles are predicted in place of one value: rising shares in (0, 1), one an output.
 
     Raises
     ------
@@ -104,9 +106,11 @@ class Target:
     task: Task
     num_outputs: int = 1
     classes: tuple[str, ...] = ()
+    quantiles: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "classes", tuple(self.classes))  # JSON brings a list
+        for name in ("classes", "quantiles"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON brings a list
         if not isinstance(self.name, str) or not _is_count(self.num_outputs):
             raise DataError(f"schema: a target has a name and a whole number of outputs from 1, found {self!r}.")
         if self.classes and len(self.classes) != self.num_outputs:
@@ -116,11 +120,30 @@ class Target:
             raise DataError(f"target {self.name!r}: class(es) {', '.join(map(repr, twice))} are there twice.")
         if self.task not in TASKS:
             raise DataError(f"target {self.name!r}: unknown task {self.task!r}. Known: {', '.join(TASKS)}.")
-        if self.task != "multiclass" and self.num_outputs != 1:
+        if self.quantiles:
+            self._check_quantiles()
+        elif self.task != "multiclass" and self.num_outputs != 1:
             raise DataError(f"target {self.name!r}: a {self.task} target has one output, not {self.num_outputs}.")
 
+    def _check_quantiles(self) -> None:
+        if self.task != "regression":
+            raise DataError(f"target {self.name!r}: quantiles are of regression targets, this one is {self.task}.")
+        rising = all(isinstance(value, float) and 0 < value < 1 for value in self.quantiles)
+        if not rising or list(self.quantiles) != sorted(set(self.quantiles)):
+            raise DataError(f"target {self.name!r}: quantiles are rising numbers in (0, 1), found {self.quantiles}.")
+        if len(self.quantiles) != self.num_outputs:
+            raise DataError(f"target {self.name!r}: {len(self.quantiles)} quantiles but {self.num_outputs} outputs.")
+
+    @property
+    def central(self) -> int:
+        """Place of the quantile nearest to the median, which stands for the target where one value is asked for."""
+        return min(range(len(self.quantiles)), key=lambda place: abs(self.quantiles[place] - 0.5))
+
     def prediction_names(self) -> tuple[str, ...]:
-        """Columns of its predictions: its own name, or `<name>_<class>` for each class."""
+        """Columns of its predictions: its own name, or `<name>_<class>` for each class, `<name>_q<share>` for each
+        quantile."""
+        if self.quantiles:
+            return tuple(f"{self.name}_q{value:g}" for value in self.quantiles)
         if self.task != "multiclass":
             return (self.name,)
         return tuple(f"{self.name}_{item}" for item in self.classes or range(self.num_outputs))
@@ -261,7 +284,7 @@ class Schema:
         return {column.name: column.dtype for column in self.columns}
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1, allow_nan=False)
+        return json.dumps(_plain(self), indent=1, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> "Schema":
@@ -324,7 +347,7 @@ class TensorSchema:
         return sum(target.num_outputs for target in self.targets)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1, allow_nan=False)
+        return json.dumps(_plain(self), indent=1, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> "TensorSchema":
@@ -338,6 +361,15 @@ class TensorSchema:
             )
 
         return _read_json(text, build, "tensor schema", "encode")
+
+
+def _plain(schema: "Schema | TensorSchema") -> dict[str, Any]:
+    """The schema as JSON types, as it was written before there were quantiles where it has none."""
+    raw = asdict(schema)
+    for target in raw["targets"]:
+        if not target["quantiles"]:
+            del target["quantiles"]
+    return raw
 
 
 def _read_json(text: str, build: Callable[[Any], Any], name: str, stage: str) -> Any:

@@ -23,10 +23,14 @@ if TYPE_CHECKING:
     from gigabatch.models.click.dcn import DCN
     from gigabatch.models.click.deepfm import DeepFM
     from gigabatch.models.click.dlrm import DLRM
+    from gigabatch.models.click.esmm import EntireSpace
+    from gigabatch.models.click.fcn import FCN
     from gigabatch.models.click.finalmlp import FinalMLP
     from gigabatch.models.click.fm import FactorizationMachine
     from gigabatch.models.click.lr import LogisticRegression
     from gigabatch.models.click.multi_task import MultiTask
+    from gigabatch.models.click.ple import ProgressiveLayeredExtraction
+    from gigabatch.models.click.qnn import QNN
     from gigabatch.models.click.wide_deep import WideDeep
     from gigabatch.models.inputs import ModelInputs
     from gigabatch.models.model import Model
@@ -36,6 +40,8 @@ if TYPE_CHECKING:
     from gigabatch.models.recommenders.ncf import NCF
     from gigabatch.models.recommenders.two_tower import TwoTower
     from gigabatch.models.tabular.ft_transformer import FTTransformer
+    from gigabatch.models.tabular.realmlp import RealMLP
+    from gigabatch.models.tabular.tabm import TabM
     from gigabatch.models.tabular.tabular import TabularModel
     from gigabatch.pipeline.bundle import Bundle, load_bundle
     from gigabatch.pipeline.stages.stages import Pipeline
@@ -60,15 +66,21 @@ _PLACES = {
     "ModelInputs": "models.inputs",
     "TabularModel": "models.tabular.tabular",
     "FTTransformer": "models.tabular.ft_transformer",
+    "TabM": "models.tabular.tabm",
+    "RealMLP": "models.tabular.realmlp",
     "LogisticRegression": "models.click.lr",
     "FactorizationMachine": "models.click.fm",
     "DeepFM": "models.click.deepfm",
     "WideDeep": "models.click.wide_deep",
     "DLRM": "models.click.dlrm",
     "DCN": "models.click.dcn",
+    "FCN": "models.click.fcn",
+    "QNN": "models.click.qnn",
     "FinalMLP": "models.click.finalmlp",
     "AutoInt": "models.click.autoint",
     "MultiTask": "models.click.multi_task",
+    "ProgressiveLayeredExtraction": "models.click.ple",
+    "EntireSpace": "models.click.esmm",
     "TwoTower": "models.recommenders.two_tower",
     "NCF": "models.recommenders.ncf",
     "MRMN": "models.recommenders.mrmn",
@@ -78,15 +90,18 @@ _PLACES = {
 __all__ = [
     "DCN",
     "DLRM",
+    "FCN",
     "GPLVMF",
     "MRMN",
     "NCF",
+    "QNN",
     "AutoInt",
     "BatchDataset",
     "BatchLoader",
     "Bundle",
     "Callback",
     "DeepFM",
+    "EntireSpace",
     "FTTransformer",
     "FactorizationMachine",
     "FinalMLP",
@@ -98,7 +113,10 @@ __all__ = [
     "PackedTable",
     "Pipeline",
     "Preprocessor",
+    "ProgressiveLayeredExtraction",
+    "RealMLP",
     "Schema",
+    "TabM",
     "TabularModel",
     "TwoTower",
     "WideDeep",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from typing import Any
 
 from gigabatch.models.errors import ModelError, require, require_known
@@ -40,11 +41,18 @@ class ModelInputs:
         Width of the output.
     user, item : EntityColumns or None, default None
         The columns of either, where the schema names them; all others are context.
+    targets : tuple of (str, int), default ()
+        Task (binary, multiclass or regression) and number of outputs of each target, in the order of the outputs; ()
+        where nobody has told.
+    float_edges : tuple of tuple of float, default ()
+        Of each float column the ascending edges of its bins, as the model is given floats; an empty tuple for a column
+        without any. () where no column has some.
 
     Raises
     ------
     ModelError
-        For a size below 1, no column at all, or an entity's column that is not there.
+        For a size below 1, no column at all, an entity's column that is not there, or targets of another number of
+        outputs.
 
     Examples
     --------
@@ -60,13 +68,27 @@ class ModelInputs:
     num_outputs: int = 1
     user: EntityColumns | None = None
     item: EntityColumns | None = None
+    targets: tuple[tuple[str, int], ...] = ()
+    float_edges: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "num_ids", tuple(self.num_ids))
+        object.__setattr__(self, "targets", tuple((str(task), int(size)) for task, size in self.targets))
         require(all(size >= 1 for size in self.num_ids), f"every id column needs an id: num_ids is {self.num_ids}.")
         require(self.num_floats >= 0, f"num_floats must not be negative: {self.num_floats}.")
         require(self.num_outputs >= 1, f"num_outputs must be at least 1, not {self.num_outputs}.")
         require(bool(self.num_ids) or self.num_floats > 0, "num_ids is empty and num_floats is 0: no inputs are left.")
+        total = sum(size for _, size in self.targets)
+        require(
+            not self.targets or total == self.num_outputs,
+            f"targets {self.targets} have {total} outputs, and num_outputs is {self.num_outputs}.",
+        )
+        object.__setattr__(self, "float_edges", tuple(map(tuple, self.float_edges)))
+        require(
+            len(self.float_edges) in (0, self.num_floats)
+            and all(len(edges) != 1 and all(a < b for a, b in pairwise(edges)) for edges in self.float_edges),
+            f"float_edges must be of all {self.num_floats} float columns: none, or two and more that ascend.",
+        )
         for name, entity in (("user", self.user), ("item", self.item)):
             if entity is not None:
                 inside = all(0 <= place < len(self.num_ids) for place in entity.ids)
@@ -96,8 +118,9 @@ class ModelInputs:
         return tuple(place for place in range(self.num_floats) if place not in taken)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, tuples and None, ready for JSON."""
-        return asdict(self)
+        """Plain numbers, tuples and None, ready for JSON; without what there was not yet, where it is empty."""
+        later = ("targets", "float_edges")
+        return {name: value for name, value in asdict(self).items() if name not in later or value}
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> ModelInputs:

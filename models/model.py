@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
@@ -16,6 +17,7 @@ from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables, table_ids
 from gigabatch.models.losses import TargetLoss
+from gigabatch.models.output_curves import OutputCurve, packed_curves, require_curves, unpacked_curves
 
 # How far two scores (outputs or predictions) of one row may be apart in float32, alone, among any others or by another
 # path: SCORE_ATOL + SCORE_RTOL * |score|. Not 0, because a BLAS adds up a product's terms in an order that depends on
@@ -43,20 +45,25 @@ class Rows(Protocol):
 
 
 class TargetScale(NamedTuple):
-    """Mean and deviation of a regression target in the train split, and which target and which output it is."""
+    """Mean and deviation of a regression target in the train split, and which target and which output it is.
+
+    log: the output is the logarithm of the value over `std`, which is the train split's mean then, and `mean` is 0."""
 
     target: int
     output: int
     mean: float
     std: float
+    log: bool = False
 
 
 class Model(nn.Module):
     """Base of the models on the shelf (`models/shelf.py`); weights come from torch's global generator.
 
-    A model learns regression targets in standard deviations from their mean, so that none depends on its unit:
+    A model learns regression targets in standard deviations from their mean, so that none depends on its unit (of a
+    log link it learns the logarithm of the value over the mean):
     `training_loss` is given standardised targets and `forward` gives such outputs, where `scale_targets` has said what
-    they are. `in_target_units` takes outputs back; whatever predicts calls it. The scales are saved with the weights.
+    they are. `in_target_units` takes outputs back; whatever predicts calls it. The scales are saved with the weights,
+    and so are the curves that calibrate logits (`calibrate`), which `in_target_units` applies and no loss sees.
 
     Class attributes: `Settings`, a frozen dataclass of what a user may set, which refuses what cannot be
     (`ModelError`); `entities`, which of `user` and `item` the schema must name for this model; `single_output`, the
@@ -102,6 +109,8 @@ class Model(nn.Module):
         self.inputs, self.settings = inputs, settings
         self.target_scales: tuple[TargetScale, ...] = ()
         self.register_buffer("saved_target_scales", None)  # so that weights of a model without scales have no such name
+        self.calibration: tuple[OutputCurve, ...] = ()
+        self.register_buffer("saved_calibration", None)
 
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
         """ids [B, C] int32 or int64, floats [B, F] float32 -> outputs [B, O] float32: logits, or values (regression),
@@ -132,7 +141,8 @@ class Model(nn.Module):
                 )
         self.target_scales = tuple(scales)
         device = next((tensor.device for tensor in self.parameters()), None)
-        rows = [tuple(scale) for scale in self.target_scales]
+        columns = 5 if any(scale.log for scale in self.target_scales) else 4
+        rows = [tuple(map(float, scale))[:columns] for scale in self.target_scales]
         self.saved_target_scales = torch.tensor(rows, dtype=torch.float64, device=device) if rows else None
 
     def standardised(self, targets: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -142,20 +152,44 @@ class Model(nn.Module):
             found[scale.target] = ((targets[scale.target].double() - scale.mean) / scale.std).float()
         return tuple(found)
 
-    def in_target_units(self, outputs: Tensor) -> Tensor:
+    def calibrate(self, curves: Sequence[OutputCurve]) -> None:
+        """Predict by these curves of logits from now on; none takes them away."""
+        require_curves(curves, self.inputs.num_outputs)
+        self.calibration = tuple(curves)
+        rows = packed_curves(self.calibration)
+        device = next((tensor.device for tensor in self.parameters()), None)
+        self.saved_calibration = None if rows is None else rows.to(device)
+
+    def in_target_units(self, outputs: Tensor, calibrated: bool = True) -> Tensor:
         """Outputs [B, O] with regression values in their target's own unit: float64 where there are scales, since
-        float32 may hold the deviation and not the mean beside it; other outputs keep their value."""
-        if not self.target_scales:
+        float32 may hold the deviation and not the mean beside it; other outputs keep their value, but for logits that
+        are calibrated. calibrated: False for logits as the model gives them."""
+        curves = self.calibration if calibrated else ()
+        if not (self.target_scales or curves):
             return outputs
         columns = list(outputs.double().unbind(1))
         for scale in self.target_scales:
-            columns[scale.output] = columns[scale.output] * scale.std + scale.mean
-        return torch.stack(columns, dim=1)
+            value = columns[scale.output]
+            columns[scale.output] = (value.exp() if scale.log else value) * scale.std + scale.mean
+        for first, stop in self._quantile_places:  # so that none crosses another
+            columns[first:stop] = torch.stack(columns[first:stop], dim=1).sort(dim=1).values.unbind(1)
+        for curve in curves:
+            columns[curve.output] = curve.of(columns[curve.output])
+        found = torch.stack(columns, dim=1)
+        return found if self.target_scales else found.to(outputs.dtype)
+
+    @property
+    def _quantile_places(self) -> list[tuple[int, int]]:
+        """Of each target of several scales, which are those of its quantiles, its first output and that behind them."""
+        outputs = groupby(self.target_scales, key=lambda scale: scale.target)
+        places = [[scale.output for scale in scales] for _, scales in outputs]
+        return [(own[0], own[-1] + 1) for own in places if len(own) > 1]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         saved = state_dict.get(f"{prefix}saved_target_scales")  # there is none in weights saved before there were any
         rows = [] if saved is None else saved.tolist()
-        self.scale_targets([TargetScale(int(target), int(output), *scale) for target, output, *scale in rows])
+        self.scale_targets([TargetScale(int(row[0]), int(row[1]), *row[2:4], *map(bool, row[4:])) for row in rows])
+        self.calibrate(unpacked_curves(state_dict.get(f"{prefix}saved_calibration")))
         super()._load_from_state_dict(state_dict, prefix, *others)
 
     def remember(self, ids: Tensor, floats: Tensor, targets: Sequence[Tensor]) -> None:
@@ -203,6 +237,11 @@ class Model(nn.Module):
             Where a pass looks up rows that do not follow from the batch's ids, so that tables cannot be sharded.
         """
         return table_ids(self, ids)
+
+    @property
+    def table_rate(self) -> float:
+        """How many times the learning rate the rows of tables move by under `lamb` where no `table_lr` is set."""
+        return 1.0
 
     @property
     def compares_rows(self) -> bool:

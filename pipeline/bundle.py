@@ -22,7 +22,8 @@ from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import UNREADABLE, DataError
 from gigabatch.features.schema import Schema
 from gigabatch.features.workflow.workflow import Workflow
-from gigabatch.models.losses import RegressionLoss, TargetLoss
+from gigabatch.models.errors import ModelError
+from gigabatch.models.losses import ClassLoss, RegressionLoss, TargetLoss
 from gigabatch.models.model import Model
 from gigabatch.models.modes import modes_kept
 from gigabatch.models.shelf import ModelSpec, spec_of
@@ -96,8 +97,9 @@ class Bundle:
         -------
         data frame of the same engine, index and length
             One column a binary target (probability, float32) or regression target (value in the target's own unit,
-            float64), and one float32 column `<target>_<class>` a class of a multiclass target (probability). A
-            row's predictions alone and among others are equal within `SCORE_RTOL` and `SCORE_ATOL` (models/model.py).
+            float64), `<target>_q<share>` a quantile where it has several, and one float32 column `<target>_<class>` a
+            class of a multiclass target (probability). A row's predictions alone and among others are
+            equal within `SCORE_RTOL` and `SCORE_ATOL` (models/model.py).
 
         Raises
         ------
@@ -303,32 +305,52 @@ def named_predictions(schema: Schema, predictions: Sequence[Tensor]) -> dict[str
     """The columns of `Bundle.predict` [N] by name, in order, of each target's predictions."""
     columns: dict[str, Tensor] = {}
     for target, prediction in zip(schema.targets, predictions, strict=True):
-        if target.task == "multiclass":
-            names = target.classes or tuple(map(str, range(target.num_outputs)))
-            columns |= {f"{target.name}_{name}": prediction[:, place] for place, name in enumerate(names)}
-        else:
-            columns[target.name] = prediction
+        names = target.prediction_names()
+        columns |= dict(zip(names, prediction.unbind(1) if prediction.dim() == 2 else [prediction], strict=True))
     return columns
 
 
-def target_loss(schema: Schema, losses: Mapping[str, LossSettings] | None = None) -> TargetLoss:
-    """The loss that a schema's targets ask for. losses: of regression targets by name (`train.losses`).
+def target_loss(
+    schema: Schema, losses: Mapping[str, LossSettings] | None = None, label_smoothing: float = 0.0
+) -> TargetLoss:
+    """The loss that a schema's targets ask for. losses: of targets by name (`train.losses`); `balanced` weights are yet
+    to be fitted (`fitted_loss`). label_smoothing: of what is learnt by (`train.label_smoothing`).
 
     Raises:
-        ConfigError: for a name that is no regression target of the schema.
+        ConfigError: for a name that is no target, a loss of another task, or labels to smooth without classes.
     """
-    losses = losses or {}
-    known = [target.name for target in schema.targets if target.task == "regression"]
+    losses, known = losses or {}, {target.name: target.task for target in schema.targets}
     if unknown := [name for name in losses if name not in known]:
         raise ConfigError(
-            f"train.losses: {', '.join(map(repr, unknown))} is no regression target. Regression targets: "
-            f"{', '.join(known) or 'none'}."
+            f"train.losses: {', '.join(map(repr, unknown))} is no target. Targets: {', '.join(known) or 'none'}."
         )
-    given = [
-        RegressionLoss(**losses[target.name].model_dump(exclude_none=True)) if target.name in losses else None
-        for target in schema.targets
-    ]
-    return TargetLoss([(target.task, target.num_outputs) for target in schema.targets], given)
+    if label_smoothing and all(target.task == "regression" for target in schema.targets):
+        raise ConfigError("train.label_smoothing: all targets are regressions, which have no classes. Set it to 0.")
+    values: list[RegressionLoss | None] = [None] * len(known)
+    classes: list[ClassLoss | None] = [None] * len(known)
+    for place, (name, task) in enumerate(known.items()):
+        quantiles = schema.targets[place].quantiles
+        if quantiles:
+            values[place] = RegressionLoss("quantile", taus=quantiles)
+            if name in losses:
+                raise ConfigError(f"train.losses.{name}: the target has quantiles, and so their loss. Leave one out.")
+        if name not in losses:
+            continue
+        given = losses[name].model_dump(exclude_none=True)
+        try:
+            if task == "regression":
+                if "class_weights" in given:
+                    raise ModelError("class_weights are for binary and multiclass targets.")
+                values[place] = RegressionLoss(**given)
+            else:
+                classes[place] = ClassLoss(**given)
+        except (ModelError, TypeError) as error:
+            raise ConfigError(f"train.losses.{name}, a {task} target: {error}") from error
+    try:
+        tasks = [(target.task, target.num_outputs) for target in schema.targets]
+        return TargetLoss(tasks, values, classes, label_smoothing)
+    except ModelError as error:
+        raise ConfigError(f"train.losses: {error}") from error
 
 
 def _frame_device(engine: Any) -> str:

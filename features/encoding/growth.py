@@ -66,18 +66,13 @@ def changed_settings(
     if old.scale != new.scale:
         yield f"preprocess.scale is {str(new.scale).lower()}, not {str(old.scale).lower()}"
     for name in schema.names("categorical"):
-        before, after = (_of_column(settings, name) for settings in (old, new))
+        before, after = (settings.category_settings(name) for settings in (old, new))
         for item in fields(CategorySettings):
             was, now = getattr(before, item.name), getattr(after, item.name)
             if layouts is not None:
                 was = layouts[name].buckets if item.name == "oov_buckets" and name in layouts else now
             if was != now:
                 yield f"{item.name} of {name!r} is {_text(now)}, not {_text(was)}"
-
-
-def _of_column(settings: PreprocessorSettings, name: str) -> CategorySettings:
-    everywhere = CategorySettings(settings.min_count, settings.max_size, settings.oov_buckets)
-    return settings.columns.get(name, everywhere)
 
 
 def _text(value: int | None) -> str:

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gigabatch.features.encoding.growth import require_same_inputs
 from gigabatch.features.encoding.label_spread import FitLabels
-from gigabatch.features.encoding.settings import PreprocessorSettings
+from gigabatch.features.encoding.settings import CategorySettings, NumberSettings, PreprocessorSettings
 from gigabatch.features.encoding.state import SavedState, damage, vocabulary_path
 from gigabatch.features.engines.frame import CodedColumn, FloatWord, IdWord, engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns
@@ -52,8 +54,9 @@ class Preprocessor:
         Columns, roles and types of the tables.
     settings
         How columns are encoded.
-    vocabularies, fills, scales, statistics, version
-        What was fitted, by column; left out until `fit` or `load`.
+    vocabularies, fills, scales, statistics, version, edges
+        What was fitted, by column; left out until `fit` or `load`. edges: ascending float64 ends of the bins of
+        continuous columns, before scaling; none for a column of fewer than two values.
 
     Raises
     ------
@@ -82,14 +85,17 @@ class Preprocessor:
     scales: dict[str, Scale] = field(default_factory=dict)
     statistics: Statistics | None = None
     version: Version = field(default_factory=Version)
+    edges: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        unknown = sorted(set(self.settings.columns) - set(self.schema.names("categorical")))
-        if unknown:
-            raise DataError(
-                f"preprocess.columns: {', '.join(unknown)} is no categorical column. Categorical columns: "
-                f"{', '.join(self.schema.names('categorical'))}."
-            )
+        for role, kind in (("categorical", CategorySettings), ("continuous", NumberSettings)):
+            named = {name for name, item in self.settings.columns.items() if isinstance(item, kind)}
+            names = self.schema.names(role)
+            if unknown := sorted(named - set(names)):
+                raise DataError(
+                    f"preprocess.columns: {', '.join(unknown)} is no {role} column. {role.capitalize()} columns: "
+                    f"{', '.join(names)}."
+                )
 
     @property
     def fitted(self) -> bool:
@@ -337,7 +343,7 @@ class Preprocessor:
                 "Preprocessor: it holds no statistics of its fit, as one that was imported or saved by an earlier "
                 "version, so it cannot be updated. Fit it anew."
             )
-        return Learned(self.vocabularies, self.fills, self.scales, self.statistics, self.version)
+        return Learned(self.vocabularies, self.fills, self.scales, self.statistics, self.version, self.edges)
 
     @property
     def _start(self) -> Learned:
@@ -349,7 +355,7 @@ class Preprocessor:
             {name: self.vocabularies[name] for name in self.schema.names("categorical")},
             self.schema.names("continuous"),
         )
-        return Learned(self.vocabularies, self.fills, self.scales, nothing, Version(rows=(0,)))
+        return Learned(self.vocabularies, self.fills, self.scales, nothing, Version(rows=(0,)), self.edges)
 
     @property
     def checksum(self) -> str:
@@ -437,12 +443,13 @@ class Preprocessor:
     def _filling(self, name: str) -> FillAndScale:
         chosen = self.settings.indicator
         never = chosen == "auto" and not self.schema.dtypes()[name].startswith("float")  # a null is an error there
-        return FillAndScale(name, "none" if never else chosen, self.settings.scale)
+        return FillAndScale(name, "none" if never else chosen, self.settings.scale, self.settings.bins_of(name))
 
     def _keep(self, categories: dict[str, FittedCategory], floats: dict[str, FilledScale]) -> None:
         self.vocabularies = {name: state.vocabulary for name, state in categories.items()}
         self.fills = {name: state.fill for name, state in floats.items()}
         self.scales = {name: state.scale for name, state in floats.items() if state.scale is not None}
+        self.edges = {name: state.edges for name, state in floats.items() if state.edges}
         self.statistics = Statistics.of(
             {name: state.statistics for name, state in categories.items()},
             {name: state.statistics for name, state in floats.items()},
@@ -488,6 +495,21 @@ class Preprocessor:
         """Continuous columns, then the indicators of those that have one."""
         names = self.schema.names("continuous")
         return names + [indicator_name(name) for name in names if self.fills[name].indicator]
+
+    @property
+    def float_edges(self) -> tuple[tuple[float, ...], ...]:
+        """The edges of each of `float_names`, as the model is given floats: scaled and rounded to float32 as a row's
+        values are, so that a value that is an edge stays on it. A column without edges has none, an indicator too."""
+        found = [self._scaled_edges(name) for name in self.float_names()]
+        return tuple(found) if any(found) else ()
+
+    def _scaled_edges(self, name: str) -> tuple[float, ...]:
+        if name not in self.edges:
+            return ()
+        scale = self.scales.get(name, Scale(0.0, 1.0))  # changes no bit
+        values = (np.array(self.edges[name], np.float32).astype(np.float64) - scale.mean) / scale.std
+        distinct = np.unique(values.astype(np.float32))
+        return tuple(distinct.tolist()) if len(distinct) > 1 else ()
 
     def pack(self, frame: Any, targets: bool = True) -> Any:
         """Encode rows as they lie in a packed table, a word of four bytes a column.
@@ -683,7 +705,7 @@ class Preprocessor:
         if self.statistics is not None:
             save_statistics(self.statistics, folder)
         version = None if self.statistics is None else self.version
-        SavedState(self.schema, self.settings, self.fills, self.scales, version).write(folder)
+        SavedState(self.schema, self.settings, self.fills, self.scales, version, self.edges).write(folder)
 
     @classmethod
     def load(cls, folder: str | Path, engine: str = "pandas") -> Preprocessor:
@@ -709,7 +731,7 @@ class Preprocessor:
         folder = Path(folder)
         with damage(folder):
             state = SavedState.read(folder)
-            found = cls(state.schema, state.settings, fills=state.fills, scales=state.scales)
+            found = cls(state.schema, state.settings, fills=state.fills, scales=state.scales, edges=state.edges)
             for position, name in enumerate(state.schema.names("categorical")):
                 found.vocabularies[name] = Vocabulary.load(vocabulary_path(folder, position), engine)
             if state.version is not None:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from gigabatch.features.operators.categories.categorify import Categorify
 
 
+BINS = 48  # as many as `rtdl_num_embeddings` takes
+MOST_BINS = 1024
+
+
 @dataclass(frozen=True)
 class CategorySettings:
     """Set how one categorical column is encoded.
@@ -44,6 +48,28 @@ class CategorySettings:
 
 
 @dataclass(frozen=True)
+class NumberSettings:
+    """Set how one continuous column is encoded.
+
+    Parameters
+    ----------
+    bins
+        Quantile bins whose edges are fitted for the model; 0 for none, at most `MOST_BINS`.
+    """
+
+    bins: int = BINS
+
+    def __post_init__(self) -> None:
+        require_bins(self.bins)
+
+
+def require_bins(bins: object) -> None:
+    """Raise `DataError` for what is no number of bins."""
+    if not (isinstance(bins, int) and not isinstance(bins, bool) and 0 <= bins <= MOST_BINS and bins != 1):
+        raise DataError(f"preprocess.bins: expected 0 for none, or a number from 2 to {MOST_BINS}; found {bins!r}.")
+
+
+@dataclass(frozen=True)
 class PreprocessorSettings:
     """Set how a `Preprocessor` encodes the columns of a table.
 
@@ -52,18 +78,23 @@ class PreprocessorSettings:
     min_count, max_size, oov_buckets
         Of every categorical column that `columns` does not name; see `CategorySettings`.
     columns
-        Settings of single categorical columns, by name.
+        Settings of single columns, by name: `CategorySettings` of categorical ones, `NumberSettings` (bins) of
+        continuous ones.
     indicator
         Which continuous columns get a float32 column `<name>_na`, 1 where a null was filled: `auto` those of a type
         that can hold nulls (float32, float64), `all` or `none`. With `auto` the column of one that holds no null in the
         train split stays 0: the model, which has never seen a 1, is not given one.
     scale
         Whether continuous columns become z-scores (mean 0 and standard deviation 1 on the train split).
+    bins
+        Quantile bins of every continuous column that `columns` does not name, whose edges a model may bin floats by
+        (`model.numeric`); 0 for none. A packed row is the same with and without.
 
     Raises
     ------
     DataError
-        If a count is no whole number from 1, `indicator` is unknown, `columns` is no mapping, or a key in it.
+        If a count is no whole number from 1, `indicator` is unknown, `columns` is no mapping, or a key in it, or `bins`
+        is neither 0 nor from 2 to 1,024.
 
     Examples
     --------
@@ -76,35 +107,55 @@ class PreprocessorSettings:
     min_count: int = 1
     max_size: int | None = None
     oov_buckets: int = 1
-    columns: Mapping[str, CategorySettings] = field(default_factory=dict)
+    columns: Mapping[str, CategorySettings | NumberSettings] = field(default_factory=dict)
     indicator: str = "auto"
     scale: bool = True
+    bins: int = BINS
 
     def __post_init__(self) -> None:
         if not isinstance(self.columns, Mapping):
             raise DataError(f"preprocess.columns: expected settings by column, found {self.columns!r}.")
-        known = {name: _category_settings(name, item) for name, item in self.columns.items()}
+        known = {name: _column_settings(name, item) for name, item in self.columns.items()}
         object.__setattr__(self, "columns", known)
         if self.indicator not in INDICATORS:
             raise DataError(f"preprocess.indicator: unknown value {self.indicator!r}. Known: {', '.join(INDICATORS)}.")
         if not isinstance(self.scale, bool):
             raise DataError(f"preprocess.scale: expected true or false, found {self.scale!r}.")
         CategorySettings(self.min_count, self.max_size, self.oov_buckets)
+        require_bins(self.bins)
+
+    def category_settings(self, name: str) -> CategorySettings:
+        """Of the categorical column of that name."""
+        found = self.columns.get(name)
+        if isinstance(found, CategorySettings):
+            return found
+        return CategorySettings(self.min_count, self.max_size, self.oov_buckets)
 
     def category(self, name: str) -> Categorify:
         """The operator of the categorical column of that name."""
-        everywhere = CategorySettings(self.min_count, self.max_size, self.oov_buckets)
-        return self.columns.get(name, everywhere).operator(name)
+        return self.category_settings(name).operator(name)
+
+    def bins_of(self, name: str) -> int:
+        """Of the continuous column of that name."""
+        found = self.columns.get(name)
+        return found.bins if isinstance(found, NumberSettings) else self.bins
 
 
-def _category_settings(column: str, given: object) -> CategorySettings:
+def _column_settings(column: str, given: object) -> CategorySettings | NumberSettings:
     """Of a column; JSON and YAML bring a plain mapping."""
-    if isinstance(given, CategorySettings):
+    if isinstance(given, CategorySettings | NumberSettings):
         return given
+    if isinstance(given, Mapping) and list(given) == ["bins"]:
+        return NumberSettings(**given)
     known = [item.name for item in fields(CategorySettings)]
     if not isinstance(given, Mapping):
-        raise DataError(f"preprocess.columns.{column}: expected settings by name, found {given!r}. Known: {known}.")
+        raise DataError(
+            f"preprocess.columns.{column}: expected settings by name, found {given!r}. Known: {known}, or bins."
+        )
     unknown = [str(key) for key in given if key not in known]
     if unknown:
-        raise DataError(f"preprocess.columns.{column}: unknown key(s) {', '.join(unknown)}. Known: {', '.join(known)}.")
+        raise DataError(
+            f"preprocess.columns.{column}: unknown key(s) {', '.join(unknown)}. Known: {', '.join(known)} of a "
+            "categorical column; bins, alone, of a continuous one."
+        )
     return CategorySettings(**given)

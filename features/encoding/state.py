@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ class SavedState:
     fills: dict[str, Fill]
     scales: dict[str, Scale]
     version: Version | None
+    edges: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         content = {
@@ -40,6 +42,7 @@ class SavedState:
             "settings": {item.name: asdict(self.settings)[item.name] for item in fields(PreprocessorSettings)},
             "fills": {name: asdict(fill) for name, fill in self.fills.items()},
             "scales": {name: asdict(scale) for name, scale in self.scales.items()},
+            "edges": self.edges,
             "version": None if self.version is None else asdict(self.version),
         }
         (folder / FILE).write_text(json.dumps(content, indent=1, allow_nan=False))
@@ -56,6 +59,7 @@ class SavedState:
             {name: Fill(**_numbers(name, fill)) for name, fill in content["fills"].items()},
             {name: Scale(**_numbers(name, scale)) for name, scale in content["scales"].items()},
             None if content.get("version") is None else Version.from_dict(content["version"]),
+            {name: _ascending(name, edges) for name, edges in content.get("edges", {}).items()},
         )
 
 
@@ -64,6 +68,13 @@ def _numbers(column: str, fields: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(value, int | float):
             raise ValueError(f"{name} of {column!r} is {value!r}, not a number")
     return fields
+
+
+def _ascending(column: str, edges: list[Any]) -> tuple[float, ...]:
+    numbers = all(isinstance(edge, int | float) for edge in edges)
+    if not numbers or any(left >= right for left, right in pairwise(edges)):
+        raise ValueError(f"the edges of {column!r} do not ascend")
+    return tuple(map(float, edges))
 
 
 def vocabulary_path(folder: Path, position: int) -> Path:

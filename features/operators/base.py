@@ -73,7 +73,10 @@ class Configured:
         return tuple(name for item in given for name in _names(item.values() if isinstance(item, Mapping) else item))
 
     def require_free(self, there: Collection[str], outputs: Sequence[str]) -> None:
-        """Raise `DataError` if one of the outputs would replace a column that nobody chose, or another output."""
+        """Raise `DataError` if one of the outputs has no name, or would replace a column that nobody chose, or another
+        output."""
+        if "" in outputs:
+            raise DataError(f"{type(self).__name__}: an output has no name. Give it one, or leave `output` out.")
         found, what = [name for name in outputs if name in there and name not in self.chosen], "there already"
         if not found:
             found, what = [name for name in dict.fromkeys(outputs) if outputs.count(name) > 1], "made more than once"

@@ -56,7 +56,7 @@ class NextPass(FittedOperator):
 
     def following(self, partial: RadixHistogram) -> FittedOperator | None:
         search = self.search.narrowed(partial)
-        return None if search.resolved else NextPass(self.operator, self.first, search)
+        return None if search.resolved else type(self)(self.operator, self.first, search)
 
     def finish(self, partial: RadixHistogram) -> Any:
         return self.operator.state_of(self.first, self.search.narrowed(partial))

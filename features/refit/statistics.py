@@ -15,6 +15,7 @@ from gigabatch.features.columns.categories import same_kind
 from gigabatch.features.columns.numbers import naming
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.errors import DataError
+from gigabatch.features.exact.bin_edges import bin_edges, edge_ranks
 from gigabatch.features.exact.column_statistics import ColumnStatistics, Moments, Ranked, Scale
 from gigabatch.features.exact.quantiles import RadixHistogram, Search, middle_ranks
 from gigabatch.features.exact.sums import ExactSum
@@ -267,19 +268,20 @@ class FitContinuousStatistics(FitStatistics):
 
 @dataclass(frozen=True)
 class FilledScale:
-    """A continuous column's state. scale: None where the column is only filled."""
+    """A continuous column's state. scale: None where the column is only filled. edges: of its bins, unscaled."""
 
     fill: Fill
     scale: Scale | None
     statistics: ColumnStatistics
+    edges: tuple[float, ...] = ()
 
 
 class FillAndScale(FitContinuousStatistics, RankingOperator):
     """What the preprocessor fits on a float32 column: the state that `FillMissing(column, indicator)` and, with
-    `scale`, a `Normalize` after it would have, without reading the filled column again."""
+    `scale`, a `Normalize` after it would have, without reading the filled column again; and the edges of `bins`."""
 
-    def __init__(self, column: str, indicator: str = "auto", scale: bool = True) -> None:
-        self.column, self.indicator, self.scale = column, indicator, scale
+    def __init__(self, column: str, indicator: str = "auto", scale: bool = True, bins: int = 0) -> None:
+        self.column, self.indicator, self.scale, self.bins = column, indicator, scale, bins
 
     @property
     def _filling(self) -> FillMissing:
@@ -288,7 +290,8 @@ class FillAndScale(FitContinuousStatistics, RankingOperator):
     def following(self, partial: ColumnStatistics) -> FittedOperator | None:
         if not partial.moments.count:
             return None
-        return NextPass(self, partial, Search.start(partial.histogram, middle_ranks(partial.moments.count)))
+        ranks = [*middle_ranks(partial.moments.count), *edge_ranks(partial.histogram, self.bins)]
+        return EdgesPass(self, partial, Search.start(partial.histogram, ranks))
 
     def finish(self, partial: ColumnStatistics) -> FilledScale:  # type: ignore[override]
         return self.state_of(partial, None)
@@ -300,11 +303,27 @@ class FillAndScale(FitContinuousStatistics, RankingOperator):
     def count_together(self, frame: Any, search: Search) -> tuple[Any, Any]:
         return engine_of(frame).counts_together, (frame[self.column], search)
 
-    def state_of(self, found: ColumnStatistics, search: Search | None) -> FilledScale:
-        """search: for the two middle values, resolved; None where there is no value (an error, by FillMissing)."""
+    def state_of(
+        self, found: ColumnStatistics, search: Search | None, looked_into: RadixHistogram | None = None
+    ) -> FilledScale:
+        """search: for the two middle values and those of the edges, resolved; None where there is no value (an error,
+        by FillMissing). looked_into: what the last pass counted."""
         filling = Filling(found.rows, found.moments.count, Ranked(found.histogram, None))
-        fill = self._filling.finish(filling) if search is None else self._filling.state_of(filling, search)
-        return FilledScale(fill, found.filled_scale(fill.value) if self.scale else None, found)
+        if search is None:
+            return FilledScale(self._filling.finish(filling), None, found)
+        values = search.values()
+        fill = self._filling.median_fill(filling, *values[:2].tolist())
+        edges = bin_edges(edge_ranks(found.histogram, self.bins), values[2:], self.bins, looked_into)
+        return FilledScale(fill, found.filled_scale(fill.value) if self.scale else None, found, edges)
+
+
+class EdgesPass(NextPass):
+    """The next pass of `FillAndScale`, which is told what the last one counted."""
+
+    operator: FillAndScale
+
+    def finish(self, partial: RadixHistogram) -> FilledScale:
+        return self.operator.state_of(self.first, self.search.narrowed(partial), partial)
 
 
 def statistics_operators(schema: Schema) -> dict[tuple[str, str], FittedOperator]:

@@ -26,7 +26,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gigabatch.features.columns.content_hash import TEXT, hash_of, plain_values
@@ -82,6 +82,7 @@ class Learned:
     scales: dict[str, Scale]
     statistics: Statistics
     version: Version
+    edges: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 def updated(
@@ -109,7 +110,7 @@ def updated(
         fills = {name: _refilled(fill, statistics.numbers[name]) for name, fill in fills.items()}
         scales = {name: statistics.numbers[name].filled_scale(fills[name].value) for name in scales}
     version = replace(old.version, number=number, parent=checksum(old), rows=(*old.version.rows, new.rows))
-    return Learned(vocabularies, fills, scales, statistics, version)
+    return Learned(vocabularies, fills, scales, statistics, version, old.edges)
 
 
 def grown(old: Learned, new: Statistics, vocabularies: dict[str, Vocabulary], refresh_scales: bool = False) -> Learned:
@@ -134,7 +135,7 @@ def grown(old: Learned, new: Statistics, vocabularies: dict[str, Vocabulary], re
     }
     version = Version(number, checksum(old), (*old.version.rows, new.rows), counted_from=number)
     statistics = replace(new, categories=categories)
-    return Learned(vocabularies, fills, scales, statistics, version)
+    return Learned(vocabularies, fills, scales, statistics, version, old.edges)
 
 
 def grown_vocabulary(vocabulary: Vocabulary, new: CategoryStatistics, category: Categorify) -> Vocabulary:
@@ -179,6 +180,7 @@ def _parts(learned: Learned) -> Iterator[bytes]:
         "fills": {name: _plain(fill) for name, fill in learned.fills.items()},
         "scales": {name: asdict(scale) for name, scale in learned.scales.items()},
         "version": _plain_version(learned.version),
+        **({"edges": learned.edges} if learned.edges else {}),  # as checksums have it that are older than edges
         "layouts": {name: asdict(vocabulary.layout) for name, vocabulary in learned.vocabularies.items()},
         "rows": statistics.rows,
         "numbers": {

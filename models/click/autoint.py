@@ -53,6 +53,8 @@ class AutoIntSettings:
         Of each hidden layer's outputs, in training.
     batch_norm : bool, default True
         In each hidden layer.
+    numeric : str, default 'bins'
+        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
 
     Raises
     ------
@@ -74,6 +76,7 @@ class AutoIntSettings:
     layers: tuple[int, ...] = ()
     dropout: float = 0.0
     batch_norm: bool = True
+    numeric: str = "bins"
 
     def __post_init__(self) -> None:
         check_settings(self, may_be_empty=("layers",))
@@ -137,7 +140,7 @@ class AutoInt(Model):
     def __init__(self, inputs: ModelInputs, settings: AutoIntSettings) -> None:
         super().__init__(inputs, settings)
         dim = settings.embedding_dim
-        self.fields = FieldEmbeddings(inputs, dim)
+        self.fields = FieldEmbeddings(inputs, dim, numeric=settings.numeric)
         width = settings.num_heads * settings.head_dim
         self.interacting = nn.ModuleList(
             InteractingLayer(width if layer else dim, settings) for layer in range(settings.num_layers)

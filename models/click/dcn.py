@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import InputRow, OutputLinear, check_settings, mlp, one_of
+from gigabatch.models.layers.numeric import NUMERIC_WIDTH
 from gigabatch.models.model import Model
 
 STRUCTURES = ("parallel", "stacked")
@@ -50,6 +51,10 @@ class CrossNetworkSettings:
     structure : {'parallel', 'stacked'}, default 'parallel'
         `parallel`: cross and deep network both see the input row. `stacked`: the deep one sees the cross layers'
         output.
+    numeric : str, default 'bins'
+        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
+    numeric_width : int, default 16
+        Of each float column's vector.
 
     Raises
     ------
@@ -70,6 +75,8 @@ class CrossNetworkSettings:
     dropout: float = 0.2
     batch_norm: bool = True
     structure: str = "parallel"
+    numeric: str = "bins"
+    numeric_width: int = NUMERIC_WIDTH
 
     def __post_init__(self) -> None:
         check_settings(self, may_be_empty=("layers",))
@@ -146,7 +153,7 @@ class DCN(Model):
 
     def __init__(self, inputs: ModelInputs, settings: CrossNetworkSettings) -> None:
         super().__init__(inputs, settings)
-        self.row = InputRow(inputs, settings.embedding_dim)
+        self.row = InputRow(inputs, settings.embedding_dim, True, settings.numeric, settings.numeric_width)
         width = self.row.width
         self.cross = CrossLayers(width, settings.cross_layers, settings.rank, settings.experts)
         self.deep = mlp(width, settings.layers, None, settings.dropout, settings.batch_norm)

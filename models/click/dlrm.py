@@ -20,6 +20,7 @@ from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import check_settings, float_norm, mlp, one_of
+from gigabatch.models.layers.numeric import NUMERIC_WIDTH, NumericEmbedding
 from gigabatch.models.model import Model
 
 INTERACTIONS = ("dot", "cat")
@@ -43,6 +44,10 @@ class DLRMSettings:
         In the hidden layers of both networks; the paper has none.
     interaction : {'dot', 'cat'}, default 'dot'
         `dot`: the top network sees the bottom's output and the dot products. `cat`: it sees all vectors side by side.
+    numeric : str, default 'bins'
+        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
+    numeric_width : int, default 16
+        Of each float column's vector.
 
     Raises
     ------
@@ -61,6 +66,8 @@ class DLRMSettings:
     dropout: float = 0.0
     batch_norm: bool = False
     interaction: str = "dot"
+    numeric: str = "bins"
+    numeric_width: int = NUMERIC_WIDTH
 
     def __post_init__(self) -> None:
         check_settings(self, may_be_empty=("bottom_layers",))
@@ -117,21 +124,27 @@ class DLRM(Model):
         )
         self.tables = EmbeddingTables(num_ids, [dim] * len(num_ids))
         self.float_norm = float_norm(inputs)
+        self.numeric = NumericEmbedding(inputs, settings.numeric, settings.numeric_width)
         self.bottom = self._bottom(inputs, settings) if inputs.num_floats else None
         self.dots = PairDots(num_vectors) if settings.interaction == "dot" else None
         width = num_vectors * dim if self.dots is None else self.dots.num_pairs + dim * (self.bottom is not None)
         self.top = mlp(width, settings.top_layers, inputs.num_outputs, settings.dropout, settings.batch_norm)
 
-    @staticmethod
-    def _bottom(inputs: ModelInputs, settings: DLRMSettings) -> nn.Sequential:
+    def _bottom(self, inputs: ModelInputs, settings: DLRMSettings) -> nn.Sequential:
         layers = (*settings.bottom_layers, settings.embedding_dim)
-        return mlp(inputs.num_floats, layers, None, settings.dropout, settings.batch_norm)
+        width = inputs.num_floats + self.numeric.num_columns * settings.numeric_width
+        return mlp(width, layers, None, settings.dropout, settings.batch_norm)
 
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
         """As `Model.forward`."""
         self.require_inputs(ids, floats)
         vectors = self.tables(ids).unflatten(1, (ids.shape[1], self.settings.embedding_dim))
-        dense = [] if self.bottom is None else [self.bottom(self.float_norm(floats))]
+        dense = [] if self.bottom is None else [self.bottom(self._dense(floats))]
         vectors = torch.cat([*(vector[:, None] for vector in dense), vectors], dim=1)
         seen = vectors.flatten(1) if self.dots is None else torch.cat([*dense, self.dots(vectors)], dim=1)
         return self.top(seen).float()
+
+    def _dense(self, floats: Tensor) -> Tensor:
+        """[B, F] -> the bottom network's input: normed floats, and their vectors where they have some."""
+        normed = self.float_norm(floats)
+        return torch.cat([normed, self.numeric(floats).flatten(1)], dim=1) if self.numeric.num_columns else normed

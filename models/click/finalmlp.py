@@ -50,6 +50,8 @@ class FinalMLPSettings:
         for the first and the item's for the second where the inputs name them, else `learned`.
     gate_layers : tuple of int, default (400,)
         Widths of the hidden layers of the gates.
+    numeric : str, default 'bins'
+        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
 
     Raises
     ------
@@ -72,6 +74,7 @@ class FinalMLPSettings:
     first_gate: str = "auto"
     second_gate: str = "auto"
     gate_layers: tuple[int, ...] = (400,)
+    numeric: str = "bins"
 
     def __post_init__(self) -> None:
         check_settings(self, may_be_empty=("gate_layers",))
@@ -158,7 +161,7 @@ class FinalMLP(Model):
 
     def __init__(self, inputs: ModelInputs, settings: FinalMLPSettings) -> None:
         super().__init__(inputs, settings)
-        self.fields = FieldEmbeddings(inputs, settings.embedding_dim)
+        self.fields = FieldEmbeddings(inputs, settings.embedding_dim, numeric=settings.numeric)
         width = self.fields.num_fields * settings.embedding_dim
         self.first_selection = _selection(inputs, settings.first_gate, "user", settings)
         self.second_selection = _selection(inputs, settings.second_gate, "item", settings)

@@ -13,19 +13,29 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gigabatch.models.inputs import ModelInputs
-from gigabatch.models.layers.fields import LinearTerms
+from gigabatch.models.layers.fields import LinearTerms, one_of
 from gigabatch.models.model import Model
 
 
 @dataclass(frozen=True)
 class LogisticRegressionSettings:
-    """Settings of logistic regression: there is nothing to set.
+    """Settings of logistic regression.
+
+    Parameters
+    ----------
+    numeric : str, default 'plain'
+        `bins` adds to each float's line a function that is linear in each of its quantile bins.
 
     Examples
     --------
     >>> LogisticRegressionSettings()
-    LogisticRegressionSettings()
+    LogisticRegressionSettings(numeric='plain')
     """
+
+    numeric: str = "plain"
+
+    def __post_init__(self) -> None:
+        one_of("numeric", self.numeric, ("plain", "bins"))
 
 
 class LogisticRegression(Model):
@@ -53,7 +63,7 @@ class LogisticRegression(Model):
 
     def __init__(self, inputs: ModelInputs, settings: LogisticRegressionSettings) -> None:
         super().__init__(inputs, settings)
-        self.linear = LinearTerms(inputs)
+        self.linear = LinearTerms(inputs, numeric=settings.numeric)
 
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
         """As `Model.forward`."""

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import InputRow, check_settings, mlp, one_of
+from gigabatch.models.layers.numeric import NUMERIC_WIDTH
 from gigabatch.models.model import Model
 
 STRUCTURES = ("shared_bottom", "mmoe")
@@ -48,6 +49,10 @@ class MultiTaskSettings:
         Of each hidden layer's outputs, in training.
     batch_norm : bool, default True
         In each hidden layer.
+    numeric : str, default 'bins'
+        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
+    numeric_width : int, default 16
+        Of each float column's vector.
 
     Raises
     ------
@@ -67,6 +72,8 @@ class MultiTaskSettings:
     tower_layers: tuple[int, ...] = (64,)
     dropout: float = 0.0
     batch_norm: bool = True
+    numeric: str = "bins"
+    numeric_width: int = NUMERIC_WIDTH
 
     def __post_init__(self) -> None:
         check_settings(self, may_be_empty=("tower_layers",))
@@ -108,7 +115,7 @@ class MultiTask(Model):
         gated = settings.structure == "mmoe"
         num_experts = (settings.num_experts or NUM_EXPERTS) if gated else 1
         network = partial(mlp, dropout=settings.dropout, batch_norm=settings.batch_norm)
-        self.row = InputRow(inputs, settings.embedding_dim)
+        self.row = InputRow(inputs, settings.embedding_dim, True, settings.numeric, settings.numeric_width)
         self.experts = nn.ModuleList(network(self.row.width, settings.layers, None) for _ in range(num_experts))
         # The gates of all tasks are one linear layer.
         self.gates = nn.Linear(self.row.width, inputs.num_outputs * num_experts, bias=False) if gated else None

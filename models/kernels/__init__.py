@@ -51,6 +51,14 @@ def kernel(name: str, device: torch.device | str, version: str | None = None) ->
         ) from error
 
 
+def cpu_loops(device: torch.device) -> bool:
+    """Whether to compute on `device` by compiled loops, for what has them on a CPU alone (`interpolate`)."""
+    found = device.type == "cpu" and _choice.get() == "compiled" and not torch.compiler.is_compiling()
+    if found:
+        _start_threads()
+    return found
+
+
 _choice: ContextVar[str] = ContextVar("kernels", default="compiled")
 
 

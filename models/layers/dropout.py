@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import cos, pi
 from types import ModuleType
 from typing import Any
 
@@ -44,6 +45,49 @@ class Dropout(nn.Dropout):
         if not self.training:
             return super().forward(values)
         return dropped(values, self.p)
+
+
+class FallingDropout:
+    """Dropout of a whole model that stays for half of a training and then falls to 0 along half a cosine.
+
+    RealMLP's (Holzmueller et al., arXiv 2407.04491): late steps fit the rows without noise. The rate of a step follows
+    from its number alone, so a resumed training has the same.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Whose `nn.Dropout` modules, all of those here among them, get a new `p` before each step.
+    num_steps : int
+        Of the whole training.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from gigabatch.models.layers.dropout import Dropout, FallingDropout
+    >>> model = nn.Sequential(Dropout(0.2))
+    >>> falling = FallingDropout(model, num_steps=8)
+    >>> for step in (0, 4, 6):
+    ...     falling.begin(step)
+    ...     print(round(model[0].p, 6))
+    0.2
+    0.2
+    0.1
+    """
+
+    def __init__(self, model: nn.Module, num_steps: int) -> None:
+        self.num_steps = num_steps
+        self._given = [(module, module.p) for module in model.modules() if isinstance(module, nn.Dropout)]
+
+    def begin(self, step: int) -> None:
+        """Set the rates of update number `step`, from 0."""
+        done = max(2 * step / self.num_steps - 1, 0.0)
+        for module, rate in self._given:
+            module.p = rate * (1 + cos(pi * done)) / 2
+
+    def end(self) -> None:
+        """Set the rates that the model came with."""
+        for module, rate in self._given:
+            module.p = rate
 
 
 def dropped(values: Tensor, rate: float) -> Tensor:

@@ -19,20 +19,28 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.batch_norm import BatchNorm1d
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables
+from gigabatch.models.layers.numeric import NUMERIC, NUMERIC_WIDTH, NumericEmbedding
 
 
 class FieldEmbeddings(nn.Module):
-    """Every column as a vector of the same width: an id as its row of a table, a float x_f as x_f v_f.
+    """Every column as a vector of the same width: an id as its row of a table, a float x_f as x_f v_f + n_f(x_f).
 
-    The ids' vectors come first, in the order of the columns. A v_f is drawn as the rows of tables are.
+    The ids' vectors come first, in the order of the columns. A v_f is drawn as the rows of tables are; n_f is what
+    `NumericEmbedding` makes of the column, 0 for one without bins.
 
     batch_norm: normalise the floats first, without scale and shift, which v_f would repeat; False where the model has
         normalised them (`float_norm`).
     columns: as of `EmbeddingTables`, where `inputs` are a part of the model's.
+    numeric: kind of the `NumericEmbedding`, for which the floats must come as the model is given them.
     """
 
     def __init__(
-        self, inputs: ModelInputs, dim: int, batch_norm: bool = True, columns: Sequence[int] | None = None
+        self,
+        inputs: ModelInputs,
+        dim: int,
+        batch_norm: bool = True,
+        columns: Sequence[int] | None = None,
+        numeric: str = "plain",
     ) -> None:
         super().__init__()
         self.dim = dim
@@ -41,6 +49,7 @@ class FieldEmbeddings(nn.Module):
         self.float_norm = float_norm(inputs) if batch_norm else nn.Identity()
         vectors = torch.randn(inputs.num_floats, dim).fmod_(2).mul_(0.01)
         self.float_vectors = nn.Parameter(vectors) if inputs.num_floats else None
+        self.numeric = NumericEmbedding(inputs, numeric, dim)
 
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
         """ids [B, C] int32 or int64, floats [B, F] float32 -> [B, N, d] float32."""
@@ -48,24 +57,38 @@ class FieldEmbeddings(nn.Module):
         if self.float_vectors is None:
             return embedded
         scaled = self.float_norm(floats)[:, :, None] * self.float_vectors
+        if self.numeric.num_columns:
+            scaled = scaled + self.numeric.of_all(floats)
         return torch.cat([embedded, scaled], dim=1) if ids.shape[1] else scaled
 
 
 class InputRow(nn.Module):
-    """The columns side by side: embedded ids, then batch-normed floats as they are; `width` = C d + F.
+    """The columns side by side: embedded ids, batch-normed floats as they are, and their vectors where they have some;
+    `width` = C d + F + F' `numeric_width`.
 
-    batch_norm: as in `FieldEmbeddings`.
+    batch_norm: as in `FieldEmbeddings`. numeric, numeric_width: of `NumericEmbedding`.
     """
 
-    def __init__(self, inputs: ModelInputs, dim: int, batch_norm: bool = True) -> None:
+    def __init__(
+        self,
+        inputs: ModelInputs,
+        dim: int,
+        batch_norm: bool = True,
+        numeric: str = "plain",
+        numeric_width: int = NUMERIC_WIDTH,
+    ) -> None:
         super().__init__()
         self.tables = EmbeddingTables(inputs.num_ids, [dim] * len(inputs.num_ids))
         self.float_norm = float_norm(inputs) if batch_norm else nn.Identity()
-        self.width = self.tables.width + inputs.num_floats
+        self.numeric = NumericEmbedding(inputs, numeric, numeric_width)
+        self.width = self.tables.width + inputs.num_floats + self.numeric.num_columns * numeric_width
 
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
         """ids [B, C] int32 or int64, floats [B, F] float32 -> [B, width] float32."""
-        return torch.cat([self.tables(ids), self.float_norm(floats)], dim=1)
+        parts = [self.tables(ids), self.float_norm(floats)]
+        if self.numeric.num_columns:
+            parts.append(self.numeric(floats).flatten(1))
+        return torch.cat(parts, dim=1)
 
 
 class LinearTerms(nn.Module):
@@ -73,11 +96,15 @@ class LinearTerms(nn.Module):
 
     Computed in float32 also under autocast: it is too little work for bfloat16 to save any.
 
-    batch_norm, columns: as in `FieldEmbeddings`.
+    batch_norm, columns, numeric: as in `FieldEmbeddings`.
     """
 
     def __init__(
-        self, inputs: ModelInputs, batch_norm: bool = True, columns: Sequence[int | None] | None = None
+        self,
+        inputs: ModelInputs,
+        batch_norm: bool = True,
+        columns: Sequence[int | None] | None = None,
+        numeric: str = "plain",
     ) -> None:
         super().__init__()
         self.num_outputs = inputs.num_outputs
@@ -88,6 +115,9 @@ class LinearTerms(nn.Module):
         weights = torch.zeros(inputs.num_floats, inputs.num_outputs)
         self.float_weights = nn.Parameter(weights) if inputs.num_floats else None
         self.bias = nn.Parameter(torch.zeros(inputs.num_outputs))
+        self.numeric = NumericEmbedding(inputs, numeric, inputs.num_outputs)
+        if self.numeric.kind == "bins" and self.numeric.num_columns:
+            nn.init.zeros_(self.numeric.weight)
 
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
         """ids [B, C] int32 or int64, floats [B, F] float32 -> [B, O] float32."""
@@ -96,8 +126,13 @@ class LinearTerms(nn.Module):
             terms = terms + self.tables(ids).unflatten(1, (ids.shape[1], self.num_outputs)).sum(dim=1)
         if self.float_weights is None:
             return terms
+        return terms + self.of_floats(floats)
+
+    def of_floats(self, floats: Tensor) -> Tensor:
+        """Terms of the floats [B, F], of which there are some: [B, O] float32."""
         with torch.autocast(floats.device.type, enabled=False):
-            return terms + self.float_norm(floats) @ self.float_weights
+            terms = self.float_norm(floats) @ self.float_weights
+            return terms + self.numeric(floats).sum(1) if self.numeric.num_columns else terms
 
 
 def float_norm(inputs: ModelInputs) -> nn.Module:
@@ -158,6 +193,8 @@ def check_settings(settings: Any, *, may_be_empty: Sequence[str] = ()) -> None:
                 positive_list(name, value, empty=name in may_be_empty)
             case "bool":
                 require(isinstance(value, bool), f"{name} must be true or false, not {value!r}.")
+            case "str" if name == "numeric":
+                one_of(name, value, NUMERIC)
             case "float" if name.endswith("dropout"):
                 probability(name, value)
 

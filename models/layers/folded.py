@@ -61,8 +61,12 @@ class FoldedNetwork:
         return [parameter for module in modules for parameter in _parameters(module)]
 
 
-def folded_forward(network: FoldedNetwork, ids: Tensor, floats: Tensor, dtype: torch.dtype) -> Tensor:
+def folded_forward(
+    network: FoldedNetwork, ids: Tensor, floats: Tensor, dtype: torch.dtype, vectors: Tensor | None = None
+) -> Tensor:
     """ids [B, C] int32, floats [B, F] float32 -> outputs [B, O] float32, in training mode.
+
+    vectors: float32 [B, X] that stand between embeddings and floats in the first layer's input, and get a gradient.
 
     Batch norms use the batch's statistics and advance their running ones, as in `nn.Module.train`; dropout takes its
     seeds from the device's generator, and none where nothing is dropped. Gradients of tables
@@ -70,7 +74,7 @@ def folded_forward(network: FoldedNetwork, ids: Tensor, floats: Tensor, dtype: t
     """
     assert network.embeddings.gradients == "rows", network.embeddings.gradients
     leaf, found = network.embeddings.gradient_leaf(ids.device)
-    return cast(Tensor, _Folded.apply(leaf, found, network, ids, floats, dtype, *network.parameters()))
+    return cast(Tensor, _Folded.apply(leaf, found, network, ids, floats, vectors, dtype, *network.parameters()))
 
 
 @dataclass
@@ -131,6 +135,7 @@ class _Folded(torch.autograd.Function):
         network: FoldedNetwork,
         ids: Tensor,
         floats: Tensor,
+        vectors: Tensor | None,
         dtype: torch.dtype,
         *parameters: Tensor,
     ) -> Tensor:
@@ -141,7 +146,8 @@ class _Folded(torch.autograd.Function):
         first = network.embedding_dropout if network.embeddings.width else 0.0
         seeds = _seeds((first, *network.dropouts), ids.device)
         ids, tables = network.embeddings.located(ids)
-        hidden, fold = _inputs(network, ids, tables, floats, dtype, batch)
+        hidden, fold = _inputs(network, ids, tables, floats, vectors, dtype, batch)
+        ctx.num_vectors = 0 if vectors is None else vectors.shape[1]
         if seeds[0] is not None:
             embedded = hidden[:, : network.embeddings.width]
             drops.dropout(embedded, embedded, seeds[0], first, start=_start(embedded, batch))
@@ -226,8 +232,12 @@ class _Folded(torch.autograd.Function):
                 pool.give(layer.inputs)
         # The inputs are done with, so their gradient takes their place.
         width, inputs = network.embeddings.width, layers[0].inputs
-        if width:
+        vectors = None
+        if width or ctx.num_vectors:
             torch.mm(delta, layers[0].weight, out=inputs)
+        if ctx.num_vectors:
+            vectors = inputs[:, width : width + ctx.num_vectors].to(torch.float32, copy=True)
+        if width:
             embedded = inputs[:, :width]
             if ctx.embedding_seed is not None:
                 rate, start = network.embedding_dropout, _start(embedded, batch)
@@ -237,7 +247,7 @@ class _Folded(torch.autograd.Function):
         modules = [module for module in (network.float_norm, *network.norms, *network.linears) if module is not None]
         gradients = [part for module in modules for part in found[module][: len(_parameters(module))]]
         ctx.layers = None
-        return (ctx.leaf_like, *(None,) * 5, *gradients)
+        return (ctx.leaf_like, *(None,) * 4, vectors, None, *gradients)
 
 
 def _seeds(rates: Sequence[float], device: torch.device) -> list[Tensor | None]:
@@ -263,15 +273,17 @@ def _inputs(
     ids: Tensor,
     tables: Sequence[Tensor],
     floats: Tensor,
+    vectors: Tensor | None,
     dtype: torch.dtype,
     batch: WholeBatch | None,
 ) -> tuple[Tensor, _Fold]:
     """The first layer's input [B, K], floats normalised, and the fold of their batch norm's weight and bias. ids,
-    tables: as `EmbeddingTables.located` gives them.
+    tables: as `EmbeddingTables.located` gives them. Vectors stand before the floats.
 
     Floats are normalised in float32 before they are rounded: raw ones may be far from zero.
     """
-    width, num_floats = network.embeddings.width, floats.shape[1]
+    num_vectors = 0 if vectors is None else vectors.shape[1]
+    width, num_floats = network.embeddings.width + num_vectors, floats.shape[1]
     columns = -(-(width + num_floats) // COLUMN_MULTIPLE) * COLUMN_MULTIPLE
     inputs = network.embeddings.buffers_of_step.take((len(floats), columns), dtype, floats.device)
     like = network.linears[0].weight
@@ -282,8 +294,13 @@ def _inputs(
         sums, squares = kernel("folded", floats.device).column_moments(floats)
         own = _Fold.of(norm, sums, squares, len(floats), batch)
         scale, shift = own.inverse, -own.mean * own.inverse
+        if vectors is not None:
+            scale = torch.cat([scale.new_ones(num_vectors), scale])
+            shift = torch.cat([shift.new_zeros(num_vectors), shift])
         one, zero = torch.ones_like(like[0, :width]), torch.zeros_like(like[0, :width])
         fold = _Fold(torch.cat([one, norm.weight]), torch.cat([zero, norm.bias]), fold.mean, fold.inverse, norm)
+    if vectors is not None:
+        floats = torch.cat([vectors.detach(), floats], dim=1)
     kernel("lookup", floats.device).lookup(ids, tables, inputs, floats, scale, shift)
     return inputs, fold
 

@@ -241,6 +241,31 @@ def r2(predictions: Tensor, labels: Tensor, weight: Tensor | None = None) -> Ten
     return torch.where(varies, 1 - residual / variance, torch.nan)
 
 
+def pinball_loss(predictions: Tensor, labels: Tensor, tau: float, weight: Tensor | None = None) -> Tensor:
+    """Mean loss of predictions of the quantile `tau`: tau (y - q) where the label y is above q, else (1 - tau) (q - y)
+    (Koenker and Bassett 1978), in the labels' unit."""
+    check_rows("pinball_loss", predictions, labels, weight)
+    error = labels.double() - predictions.double()
+    return _mean(torch.maximum(tau * error, (tau - 1) * error), weight)
+
+
+def tweedie_deviance(predictions: Tensor, labels: Tensor, power: float, weight: Tensor | None = None) -> Tensor:
+    """Mean unit deviance of a Tweedie distribution whose variance is the mean to `power`, 1 (Poisson) or in (1, 2).
+
+    Labels are 0 or more, predicted means above 0 (0 counts as the smallest float64); others are a `ModelError`.
+    """
+    name = "tweedie_deviance"
+    check_rows(name, predictions, labels, weight)
+    require(1 <= power < 2, f"{name}: power must be in [1, 2), not {power}.")
+    y, mean = labels.double(), predictions.double()
+    require(bool((y >= 0).all() and (mean >= 0).all()), f"{name}: labels and predictions must not be negative.")
+    mean = mean.clamp(min=torch.finfo(torch.float64).tiny)
+    if power == 1:
+        return _mean(2 * (torch.xlogy(y, y / mean) - y + mean), weight)
+    low, high = 1 - power, 2 - power
+    return _mean(2 * (y.pow(high) / (low * high) - y * mean.pow(low) / low + mean.pow(high) / high), weight)
+
+
 def prediction_churn(first: Tensor, second: Tensor, weight: Tensor | None = None) -> Tensor:
     """How far two models' predictions of the same rows are apart: the mean of |p1 - p2|, over models that differ in
     their seed the irreproducibility of a training (Anil et al., arXiv 1804.03235, section 4).

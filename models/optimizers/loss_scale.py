@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer
+from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer, parts_of
 
 START = 2.0**16
 GROWTH, BACKOFF = 2.0, 0.5
@@ -50,7 +49,7 @@ class LossScale:
         """Take the scale off the gradients that the next step of `optimizer` takes; call it once after the backward
         pass. Gradients of rows, which may be float16, are unscaled in float32 when their optimizer steps."""
         inverse = 1 / self.scale
-        parts: list[Any] = list(optimizer.optimizers) if isinstance(optimizer, Optimizers) else [optimizer]
+        parts = parts_of(optimizer)
         for part in parts:
             if isinstance(part, RowOptimizer):
                 part.gradient_factor = inverse

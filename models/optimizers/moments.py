@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer
+from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer, parts_of
 
 Moments = dict[str, dict[str, Tensor]]
 
@@ -64,7 +64,7 @@ def shrink_sums(optimizer: Optimizer | Optimizers, share: float) -> None:
 
     Moments that are moving averages forget by themselves and stay.
     """
-    for part in optimizer.optimizers if isinstance(optimizer, Optimizers) else (optimizer,):
+    for part in parts_of(optimizer):
         if isinstance(part, RowOptimizer) and part.param_groups[0]["method"] == "adagrad":
             for state in part.state.values():
                 state["exp_avg_sq"].mul_(share)
@@ -74,7 +74,7 @@ def _owned(
     model: nn.Module, optimizer: Optimizer | Optimizers
 ) -> Iterator[tuple[str, nn.Parameter, Optimizer, dict[str, Any]]]:
     """Each parameter that is moved: its name, itself, and the optimizer and group that it is in."""
-    parts = optimizer.optimizers if isinstance(optimizer, Optimizers) else (optimizer,)
+    parts = parts_of(optimizer)
     places = {
         parameter: (part, group) for part in parts for group in part.param_groups for parameter in group["params"]
     }

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gigabatch.models.optimizers.lamb import Lamb
-from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer
+from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer, parts_of
 
 
 @torch.no_grad()
@@ -28,7 +28,7 @@ def mark_non_finite(optimizer: Optimizer | Optimizers, loss: Tensor) -> Tensor:
     Tensor
         [] float32 on the device of the loss: 1 where the step will be skipped, else 0.
     """
-    parts: list[Any] = list(optimizer.optimizers) if isinstance(optimizer, Optimizers) else [optimizer]
+    parts = parts_of(optimizer)
     found_inf = (~all_finite(optimizer, loss)).float()
     for part in parts:
         if isinstance(part, (Lamb, RowOptimizer)):
@@ -44,7 +44,7 @@ def mark_non_finite(optimizer: Optimizer | Optimizers, loss: Tensor) -> Tensor:
 def all_finite(optimizer: Optimizer | Optimizers, loss: Tensor) -> Tensor:
     """Whether the loss and the gradients that the next step of `optimizer` takes are finite: a bool [] on the device of
     the loss."""
-    parts: list[Any] = list(optimizer.optimizers) if isinstance(optimizer, Optimizers) else [optimizer]
+    parts = parts_of(optimizer)
     sums = [loss.detach().float()]
     dense = [p.grad for part in parts for group in part.param_groups for p in group["params"] if p.grad is not None]
     if dense:

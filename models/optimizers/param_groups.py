@@ -7,18 +7,22 @@ from torch.nn import Parameter
 
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import LinearTerms
+from gigabatch.models.layers.members import MemberScale
+from gigabatch.models.layers.rated import Rated
 
 EMBEDDING_MODULES = (EmbeddingTables, nn.Embedding, nn.EmbeddingBag)
-NORM_MODULES = (nn.LayerNorm, nn.RMSNorm)  # those of other norms have one dimension, which tells them apart
+# Those of other norms have one dimension, which tells them apart. Members' factors are one such vector each; a step of
+# LAMB, which is a share of a layer's norm, would undo the rate of a `Rated`.
+NORM_MODULES = (nn.LayerNorm, nn.RMSNorm, MemberScale, Rated)
 
 
 class ParameterSplit(NamedTuple):
     """The trainable parameters of a model, each in exactly one list, in the model's own order.
 
-    embeddings: tables of embedding modules. undecayed: biases, parameters of normalisation layers, and everything
-    else of at most one dimension. linear: a `LinearTerms`' weights of floats, which are no layer: each adds to an
-    output by itself and starts at zero, so no norm of theirs says how far one should move. decayed: the rest, which is
-    the weights of linear layers.
+    embeddings: tables of embedding modules. undecayed: biases, parameters of normalisation layers, members' factors,
+    parameters with a rate of their own, and everything else of at most one dimension. linear: a `LinearTerms`' weights
+    of floats and of their bins, which are no layer: each adds to an output by itself and starts at zero, so no norm of
+    theirs says how far one should move. decayed: the rest, which is the weights of linear layers.
     """
 
     embeddings: list[Parameter]
@@ -31,7 +35,8 @@ def split_parameters(model: nn.Module) -> ParameterSplit:
     """Split by module type, name and shape; a table that a linear layer shares counts as a table."""
     tables = _parameters_of(model, EMBEDDING_MODULES)
     norms = _parameters_of(model, NORM_MODULES)
-    terms = {module.float_weights for module in model.modules() if isinstance(module, LinearTerms)}
+    linear = [module for module in model.modules() if isinstance(module, LinearTerms)]
+    terms = {module.float_weights for module in linear} | {w for module in linear for w in module.numeric.parameters()}
     split = ParameterSplit([], [], [], [])
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:

@@ -215,3 +215,17 @@ class Optimizers:
             )
         for optimizer, one in zip(self.optimizers, saved, strict=True):
             optimizer.load_state_dict(one)
+
+
+def parts_of(optimizer: Any) -> tuple[Any, ...]:
+    """The optimizers that one of `build_optimizer` is made of: those of an `Optimizers`, or itself.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch.models.optimizers.row_optimizer import Optimizers, parts_of
+    >>> one = torch.optim.SGD([torch.zeros(1)], lr=0.1)
+    >>> parts_of(one) == parts_of(Optimizers(one)) == (one,)
+    True
+    """
+    return tuple(optimizer.optimizers) if isinstance(optimizer, Optimizers) else (optimizer,)

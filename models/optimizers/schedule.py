@@ -5,7 +5,7 @@ A schedule has `num_steps` and `at(step) -> (lr, mom)`. Step 0 is the first upda
 """
 
 from dataclasses import dataclass, fields
-from math import cos, pi, sqrt
+from math import cos, log2, pi, sqrt
 from typing import Any, Protocol
 
 from gigabatch.models.errors import require, require_known
@@ -118,6 +118,38 @@ class WarmupPolynomial:
 
 
 @dataclass(frozen=True)
+class CosineLog:
+    """Cosine waves that grow twice as long each, at (1 - cos(2 pi log2(1 + (2^cycles - 1) t))) / 2 of `lr_max`.
+
+    RealMLP's schedule (Holzmueller et al., arXiv 2407.04491), with four waves. It begins and ends at 0 and is near 0
+    between waves, so that there are several epochs from which the best may be taken. t is the share of the steps done.
+
+    Examples
+    --------
+    >>> schedule = CosineLog(lr_max=1.0, num_steps=15)
+    >>> [round(schedule.at(step)[0], 3) for step in (0, 1, 3, 7, 15)], round(schedule.at(5)[0], 3)
+    ([0.0, 0.0, 0.0, 0.0, 0.0], 0.93)
+    """
+
+    lr_max: float
+    num_steps: int
+    cycles: int = 4
+    mom: float = 0.9
+
+    def __post_init__(self) -> None:
+        _check_run(self.lr_max, self.num_steps)
+        _check_momentum(self.mom)
+        whole = isinstance(self.cycles, int) and not isinstance(self.cycles, bool)
+        require(whole and self.cycles >= 1, f"cycles must be an integer from 1 up, not {self.cycles!r}.")
+
+    def at(self, step: int) -> tuple[float, float]:
+        """(lr, momentum) for the update number `step`, from 0."""
+        _check_step(step, self.num_steps)
+        waves = log2(1 + (2**self.cycles - 1) * step / self.num_steps)
+        return self.lr_max * (1 - cos(2 * pi * waves)) / 2, self.mom
+
+
+@dataclass(frozen=True)
 class Constant:
     """The same learning rate and momentum at every step."""
 
@@ -135,7 +167,12 @@ class Constant:
         return self.lr, self.mom
 
 
-SCHEDULES: dict[str, Any] = {"one_cycle": OneCycle, "warmup_polynomial": WarmupPolynomial, "constant": Constant}
+SCHEDULES: dict[str, Any] = {
+    "one_cycle": OneCycle,
+    "warmup_polynomial": WarmupPolynomial,
+    "cosine_log": CosineLog,
+    "constant": Constant,
+}
 
 
 def build_schedule(name: str, lr: float, num_steps: int, /, **settings: Any) -> Schedule:

@@ -47,7 +47,10 @@ class CodistilledLoss(TargetLoss):
         regression = [
             own if task == "regression" else None for (task, _), own in zip(loss.tasks, loss.regression, strict=True)
         ]
-        super().__init__(loss.tasks, regression)
+        classes = [
+            None if task == "regression" else own for (task, _), own in zip(loss.tasks, loss.classes, strict=True)
+        ]
+        super().__init__(loss.tasks, regression, classes, loss.label_smoothing)
         require(len(peers) > 0, "codistillation: there is no peer.")
         self.weight, self.was_used = weight, False
         self._taught = [
@@ -65,10 +68,10 @@ class CodistilledLoss(TargetLoss):
 
 
 def _prediction(task: str, output: Tensor) -> Tensor:
-    """Of outputs [B, size]: probabilities [B], [B, K] of classes, or values [B], float32."""
+    """Of outputs [B, size]: probabilities [B], [B, K] of classes, or values [B, size], float32."""
     if task == "multiclass":
         return torch.softmax(output.float(), dim=1)
-    return torch.sigmoid(output[:, 0].float()) if task == "binary" else output[:, 0].float()
+    return torch.sigmoid(output[:, 0].float()) if task == "binary" else output.float()
 
 
 def _distance(task: str, output: Tensor, taught: Tensor) -> Tensor:
@@ -77,7 +80,7 @@ def _distance(task: str, output: Tensor, taught: Tensor) -> Tensor:
         return functional.cross_entropy(output, taught, reduction="none")
     if task == "binary":
         return functional.binary_cross_entropy_with_logits(output[:, 0], taught, reduction="none")
-    return functional.mse_loss(output[:, 0], taught, reduction="none")
+    return functional.mse_loss(output, taught, reduction="none").mean(1)
 
 
 class Peers:

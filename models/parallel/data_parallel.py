@@ -28,7 +28,7 @@ from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables, RowGradient
 from gigabatch.models.model import Model
 from gigabatch.models.optimizers.non_finite import all_finite
-from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer
+from gigabatch.models.optimizers.row_optimizer import RowOptimizer, parts_of
 from gigabatch.models.parallel.gradient_sums import AllReduced, GradientSums, dense_parameters
 from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.models.parallel.spread_tables import SpreadTables
@@ -94,11 +94,7 @@ class DataParallel:
             )
         self.ranks, self.num_rows = ranks, num_rows
         self.tables = tables
-        rows = [
-            part
-            for part in (optimizer.optimizers if isinstance(optimizer, Optimizers) else [optimizer])
-            if isinstance(part, RowOptimizer)
-        ]
+        rows = [part for part in parts_of(optimizer) if isinstance(part, RowOptimizer)]
         if tables is None and any(module.exchanges_gradients for part in rows for module in part.modules):
             raise ModelError(
                 "tables that `substitute` has spread exchange their gradients by themselves, so that an owner alone "
@@ -108,7 +104,7 @@ class DataParallel:
         self.own_rows = stop - self.first_row
         self.sums: GradientSums = AllReduced(ranks) if sums is None else sums
         self.optimizer = optimizer
-        self._parts = optimizer.optimizers if isinstance(optimizer, Optimizers) else [optimizer]
+        self._parts = parts_of(optimizer)
         self._names = {} if model is None else {parameter: name for name, parameter in model.named_parameters()}
         self._layout: list[int] | None = None
 

@@ -320,15 +320,13 @@ class SummedLinearTerms(LinearTerms):
         nn.Module.__init__(self)
         self.num_outputs = terms.num_outputs
         self.float_norm, self.float_weights, self.bias = terms.float_norm, terms.float_weights, terms.bias
+        self.numeric = terms.numeric
         self.tables, self.sums = sums.rows, sums
 
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
         """As `LinearTerms.forward`."""
         terms = self.bias + self.sums(ids)
-        if self.float_weights is None:
-            return terms
-        with torch.autocast(floats.device.type, enabled=False):
-            return terms + self.float_norm(floats) @ self.float_weights
+        return terms if self.float_weights is None else terms + self.of_floats(floats)
 
 
 class SummedFields(nn.Module):

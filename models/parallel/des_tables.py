@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from gigabatch.models.errors import ModelError, require
 from gigabatch.models.layers.embeddings import WHOLE_TABLES, EmbeddingTables
 from gigabatch.models.model import Model
-from gigabatch.models.optimizers.row_optimizer import Optimizers
+from gigabatch.models.optimizers.row_optimizer import Optimizers, parts_of
 from gigabatch.models.parallel.costs import Load
 from gigabatch.models.parallel.des import Layout, operators_of, substitute
 from gigabatch.models.parallel.placement import Placement, table_uses
@@ -180,7 +180,7 @@ class SubstitutedTables:
 def parameter_groups(model: nn.Module, optimizer: Optimizer | Optimizers) -> list[list[list[str]]]:
     """Of each part of the optimizer and each of its groups, the names of the parameters, in the order of its state."""
     names = {parameter: name for name, parameter in model.named_parameters()}
-    parts = optimizer.optimizers if isinstance(optimizer, Optimizers) else (optimizer,)
+    parts = parts_of(optimizer)
     return [[[names[one] for one in group["params"]] for group in part.param_groups] for part in parts]
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gigabatch.models.errors import ModelError, require_known
-from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer
+from gigabatch.models.optimizers.row_optimizer import RowOptimizer, parts_of
 from gigabatch.models.parallel.costs import all_reduce_over_sparse
 from gigabatch.models.parallel.dct import SparseGradients
 from gigabatch.models.parallel.ranks import Ranks
@@ -154,7 +154,7 @@ def dense_parameters(optimizer: Any) -> list[nn.Parameter]:
     """The parameters that the optimizer moves as wholes, not row by row."""
     return [
         parameter
-        for part in (optimizer.optimizers if isinstance(optimizer, Optimizers) else [optimizer])
+        for part in parts_of(optimizer)
         if not isinstance(part, RowOptimizer)
         for group in part.param_groups
         for parameter in group["params"]

@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 
 from gigabatch.models.errors import require, require_known
 from gigabatch.models.layers.embeddings import EmbeddingTables
-from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer
+from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer, parts_of
 
 KINDS = ("replicated", "table", "row")
 ID_BYTES = NUMBER_BYTES = 4
@@ -144,7 +144,7 @@ def table_uses(
         Names are those of the parameters.
     """
     names = {parameter: name for name, parameter in model.named_parameters()}
-    parts = optimizer.optimizers if isinstance(optimizer, Optimizers) else (optimizer,)
+    parts = parts_of(optimizer)
     rules = {
         table: part._rule()
         for part in parts

@@ -29,7 +29,7 @@ from gigabatch.models.kernels import kernel
 from gigabatch.models.kernels.row_update.sums import summed_rows
 from gigabatch.models.layers.embeddings import WHOLE_TABLES, EmbeddingTables, RowSums, kept_ids, table_ids
 from gigabatch.models.model import Model
-from gigabatch.models.optimizers.row_optimizer import Optimizers, joined
+from gigabatch.models.optimizers.row_optimizer import Optimizers, joined, parts_of
 from gigabatch.models.parallel.placement import Placement, plan_tables, table_uses
 from gigabatch.models.parallel.ranks import Ranks
 
@@ -417,7 +417,7 @@ class ShardedTables:
         """Of each part of the optimizer the names of its parameters, in the order of its state dict, and this."""
         several = isinstance(optimizer, Optimizers)
         names = {parameter: name for name, parameter in self.model.named_parameters()}
-        parts = optimizer.optimizers if isinstance(optimizer, Optimizers) else (optimizer,)
+        parts = parts_of(optimizer)
         for part, saved in zip(parts, state["optimizers"] if several else [state], strict=True):
             yield [names[parameter] for group in part.param_groups for parameter in group["params"]], saved
 

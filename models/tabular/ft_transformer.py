@@ -26,6 +26,7 @@ from gigabatch.models.layers.attention import attention
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import OutputLinear, check_settings, positive_number
+from gigabatch.models.layers.numeric import NumericEmbedding
 from gigabatch.models.model import Model
 
 
@@ -49,6 +50,8 @@ class FTTransformerSettings:
         Within the ReGLU layer, in training.
     residual_dropout : float, default 0.0
         Of what is added to the tokens, in training.
+    numeric : str, default 'bins'
+        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
 
     Raises
     ------
@@ -68,6 +71,7 @@ class FTTransformerSettings:
     attention_dropout: float = 0.2
     hidden_dropout: float = 0.1
     residual_dropout: float = 0.0
+    numeric: str = "bins"
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -88,7 +92,7 @@ class FeatureTokenizer(nn.Module):
     All weights start uniform in +-1 / sqrt(d), tables too (which elsewhere start near 0).
     """
 
-    def __init__(self, inputs: ModelInputs, dim: int) -> None:
+    def __init__(self, inputs: ModelInputs, dim: int, numeric: str = "plain") -> None:
         super().__init__()
         self.dim = dim
         num_ids, num_floats = len(inputs.num_ids), inputs.num_floats
@@ -97,12 +101,16 @@ class FeatureTokenizer(nn.Module):
         self.bias = nn.Parameter(torch.empty(num_ids + num_floats, dim))
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -(dim**-0.5), dim**-0.5)
+        self.numeric = NumericEmbedding(inputs, numeric, dim)
 
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
         """ids [B, C], floats [B, F] -> tokens [B, N, d]: ids first."""
         tokens = self.tables(ids).unflatten(1, (ids.shape[1], self.dim))
         if self.float_vectors is not None:
-            tokens = torch.cat([tokens, floats[:, :, None] * self.float_vectors], dim=1)
+            vectors = floats[:, :, None] * self.float_vectors
+            if self.numeric.num_columns:
+                vectors = vectors + self.numeric.of_all(floats)
+            tokens = torch.cat([tokens, vectors], dim=1)
         return tokens + self.bias
 
 
@@ -186,7 +194,7 @@ class FTTransformer(Model):
     def __init__(self, inputs: ModelInputs, settings: FTTransformerSettings) -> None:
         super().__init__(inputs, settings)
         dim, last = settings.token_dim, settings.num_blocks - 1
-        self.tokenizer = FeatureTokenizer(inputs, dim)
+        self.tokenizer = FeatureTokenizer(inputs, dim, settings.numeric)
         self.cls = nn.Parameter(torch.empty(dim).uniform_(-(dim**-0.5), dim**-0.5))
         self.blocks = nn.Sequential(
             *(Block(settings, first=number == 0, last=number == last) for number in range(settings.num_blocks))

@@ -18,8 +18,9 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.batch_norm import BatchNorm1d
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width
-from gigabatch.models.layers.fields import check_settings, is_number, probability
+from gigabatch.models.layers.fields import check_settings, is_number, one_of, probability
 from gigabatch.models.layers.folded import FoldedNetwork, folded_forward
+from gigabatch.models.layers.numeric import NUMERIC, NUMERIC_WIDTH, NumericEmbedding
 from gigabatch.models.model import Model, TargetScale
 
 DROPOUTS = (nn.Dropout, Dropout)
@@ -52,6 +53,11 @@ class TabularSettings:
         (low, high), in the target's own unit, that a sigmoid squeezes the outputs of regression targets into.
     linear_first : bool, default True
         Linear, ReLU, batch norm, dropout; otherwise batch norm, dropout, linear, ReLU.
+    numeric : str, default 'bins'
+        What stands beside the float columns: `bins` or `periodic` vectors of each (`NumericEmbedding`), or `plain`,
+        nothing, as in fastai.
+    numeric_width : int, default 16
+        Of each float column's vector.
 
     Raises
     ------
@@ -74,9 +80,12 @@ class TabularSettings:
     batch_norm_last: bool = False
     output_range: tuple[float, float] | None = None
     linear_first: bool = True
+    numeric: str = "bins"
+    numeric_width: int = NUMERIC_WIDTH
 
     def __post_init__(self) -> None:
         check_settings(self, may_be_empty=("layers", "embedding_widths"))
+        one_of("numeric", self.numeric, NUMERIC)
         require(
             not isinstance(self.dropout, tuple) or len(self.dropout) == len(self.layers),
             f"dropout must be one number, or one for each of the {len(self.layers)} layers, not {self.dropout}.",
@@ -160,12 +169,14 @@ class TabularModel(Model):
         self.embedding_dropout = Dropout(settings.embedding_dropout)
         has_norm = settings.batch_norm_floats and inputs.num_floats
         self.float_norm = BatchNorm1d(inputs.num_floats) if has_norm else None
+        self.numeric = NumericEmbedding(inputs, settings.numeric, settings.numeric_width)
         self.layers = self._build_layers()
 
     def _build_layers(self) -> nn.Sequential:
         settings = self.settings
         hidden = len(settings.layers)
-        sizes = (self.embeddings.width + self.inputs.num_floats, *settings.layers, self.inputs.num_outputs)
+        num_inputs = self.embeddings.width + self.numeric.num_columns * settings.numeric_width + self.inputs.num_floats
+        sizes = (num_inputs, *settings.layers, self.inputs.num_outputs)
         return nn.Sequential(
             *(
                 linear_block(
@@ -193,18 +204,20 @@ class TabularModel(Model):
             kind = floats.device.type
             dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else floats.dtype
             with torch.autocast(kind, enabled=False):
-                outputs = folded_forward(self._network(), ids, floats, dtype)
+                vectors = self.numeric(floats).flatten(1) if self.numeric.num_columns else None
+                outputs = folded_forward(self._network(), ids, floats, dtype, vectors)
         else:
             embedded = self.embedding_dropout(self.embeddings(ids))
             normed = floats if self.float_norm is None else self.float_norm(floats)
-            outputs = self.layers(torch.cat([embedded, normed], dim=1)).to(floats.dtype)
+            vectors = self.numeric(floats).flatten(1)
+            outputs = self.layers(torch.cat([embedded, vectors, normed], dim=1)).to(floats.dtype)
         if self.settings.output_range is None:
             return outputs
         low, high = self.settings.output_range
         columns = list(outputs.unbind(1))
         # Those with a scale are of regression targets; without any nothing is known of the targets.
         scales = self.target_scales or [TargetScale(place, place, 0.0, 1.0) for place in range(len(columns))]
-        for _, place, mean, std in scales:  # the range is in the target's own unit, and outputs are standardised
+        for _, place, mean, std, _ in scales:  # the range is in the target's own unit, and outputs are standardised
             columns[place] = torch.sigmoid(columns[place]) * ((high - low) / std) + (low - mean) / std
         return torch.stack(columns, dim=1)
 

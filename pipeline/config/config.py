@@ -140,10 +140,13 @@ class NegativeSettings(Settings):
 
 
 class LossSettings(Settings):
-    """The loss of a regression target, whose errors are in standard deviations of the target in the train split."""
+    """The loss of a target; docs/training.md says which is for what."""
 
-    kind: Literal["mse", "huber", "quantile"] = Field(
-        "mse", description="squared error; Huber's, which outliers weigh less in; of a quantile"
+    kind: Literal["mse", "huber", "quantile", "poisson", "tweedie", "log_loss", "focal"] | None = Field(
+        None,
+        description="of a regression target: squared error, Huber's, which outliers weigh less in, of a quantile, or "
+        "the deviance of counts (poisson) or of amounts with many zeros (tweedie); of a binary or multiclass one: "
+        "log_loss, or focal, in which rows that are right already weigh less; null: mse, or log_loss",
     )
     delta: float | None = Field(
         None, gt=0, description="huber: deviations from which on an error counts linearly; null: 1"
@@ -154,12 +157,43 @@ class LossSettings(Settings):
         lt=1,
         description="quantile: share of the targets that the prediction is above; null: 0.5, the median",
     )
+    power: float | None = Field(
+        None, gt=1, lt=2, description="tweedie: the variance is the mean to this power; null: 1.5"
+    )
+    gamma: float | None = Field(None, ge=0, description="focal: the larger, the less right rows weigh; null: 2")
+    class_weights: Literal["balanced"] | list[Annotated[float, Field(gt=0)]] | None = Field(
+        None,
+        description="of a binary or multiclass target: factors of the loss by class, of a binary one those of 0 and 1; "
+        "balanced: so that all classes weigh alike in the train split; null: 1",
+    )
 
     @model_validator(mode="after")
     def _fits_the_kind(self) -> LossSettings:
-        for name, kind in (("delta", "huber"), ("tau", "quantile")):
+        for name, kind in (("delta", "huber"), ("tau", "quantile"), ("power", "tweedie"), ("gamma", "focal")):
             if getattr(self, name) is not None and self.kind != kind:
                 raise ValueError(f"{name} is a setting of the loss {kind}, and kind is {self.kind}")
+        if self.class_weights is not None and self.kind not in (None, "log_loss", "focal"):
+            raise ValueError(f"class_weights is a setting of the losses log_loss and focal, and kind is {self.kind}")
+        return self
+
+
+class PriorSettings(Settings):
+    """Labels are 1 more often in the files than where the model serves, as negatives were left out."""
+
+    serve: float | None = Field(None, gt=0, lt=1, description="share of label 1 where the model serves")
+    train: float | None = Field(
+        None, gt=0, lt=1, description="with serve: share of label 1 in training; null: that of the train split's rows"
+    )
+    negatives_kept: float | None = Field(
+        None, gt=0, le=1, description="in place of serve: share of all rows of label 0 that were kept for the files"
+    )
+
+    @model_validator(mode="after")
+    def _says_one_rate(self) -> PriorSettings:
+        if (self.serve is None) == (self.negatives_kept is None):
+            raise ValueError("give either serve or negatives_kept")
+        if self.train is not None and self.serve is None:
+            raise ValueError("train goes with serve, and with negatives_kept no rate is needed")
         return self
 
 
@@ -241,7 +275,7 @@ class TrainSettings(Settings):
         None, gt=0, description="highest learning rate of the schedule; null: by the rule of docs/training.md"
     )
     weight_decay: float = Field(0.01, ge=0, description="share of a weight that a step at learning rate 1 takes away")
-    schedule: Literal["one_cycle", "warmup_polynomial", "constant"] = Field(
+    schedule: Literal["one_cycle", "warmup_polynomial", "cosine_log", "constant"] = Field(
         "one_cycle", description="learning rate and momentum by step"
     )
     schedule_settings: dict[str, Any] = Field(default_factory=dict, description="further arguments of the schedule")
@@ -287,7 +321,21 @@ class TrainSettings(Settings):
     )
     compile: Literal["on", "off"] = Field("off", description="torch.compile of model and loss; takes seconds to begin")
     losses: dict[str, LossSettings] = Field(
-        default_factory=dict, description="of regression targets by name; mse for those that are not there"
+        default_factory=dict, description="of targets by name; mse or log loss for those that are not there"
+    )
+    calibration: Literal["none", "temperature", "isotonic"] = Field(
+        "none",
+        description="of probabilities, fitted on the valid split after training: one number that logits are divided "
+        "by, or a rising curve of each binary target",
+    )
+    prior: PriorSettings | None = Field(
+        None, description="correct probabilities for another share of label 1 where the model serves; null: as trained"
+    )
+    dropout_schedule: Literal["constant", "flat_cosine"] = Field(
+        "constant", description="dropout as the model has it, or from half of the steps on falling to 0"
+    )
+    label_smoothing: float = Field(
+        0.0, ge=0, lt=1, description="share of a label that training deals out evenly over the target's classes"
     )
     codistill: CodistillSettings | None = Field(
         None, description="one of several trainings that learn from each other's predictions; null: a training alone"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gigabatch.features.schema import Schema, Target, indicator_name
 from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.losses import RegressionLoss, TargetLoss
 from gigabatch.models.metrics.pointwise import (
     accuracy,
     calibration_curve,
@@ -20,10 +21,12 @@ from gigabatch.models.metrics.pointwise import (
     log_loss,
     mae,
     multiclass_log_loss,
+    pinball_loss,
     r2,
     rmse,
     roc_auc,
     roc_curve,
+    tweedie_deviance,
 )
 from gigabatch.models.metrics.ranking import gauc, grouped_mrr, normalised_entropy
 from gigabatch.models.parallel.ranks import Ranks
@@ -37,6 +40,8 @@ from gigabatch.pipeline.training.train import table_loss, table_outputs
 
 HEADLINE = ("auc", "logloss", "ece", "mrr")
 REGRESSION_HEADLINE = ("rmse", "mae", "r2")
+LOSS_METRICS = ("pinball", "deviance")  # of regressions that are trained by such a loss
+CALIBRATION = ("logloss", "ece")  # what a calibration is to mend
 HISTOGRAM_BINS = 40
 
 
@@ -51,17 +56,27 @@ class Evaluation:
     headline
         auc, logloss, ece and mrr, and with a regression target rmse, mae and r2; None where one does not apply.
     predictions
-        Of each target: float32 [N], float64 [N] in the target's own unit for regression, and float32 [N, classes] for a
+        Of each target: float32 [N], float64 [N] in the target's own unit for regression ([N, quantiles] for
+        several), and float32 [N, classes] for a
         multiclass target, on the host or the table's device.
+    uncalibrated
+        Of a model that is calibrated, what CALIBRATION's metrics would be without, by target; else empty.
     """
 
     metrics: dict[str, dict[str, float | None]]
     headline: dict[str, float | None]
     predictions: tuple[Tensor, ...]
+    uncalibrated: dict[str, dict[str, float | None]] = field(default_factory=dict)
 
 
 def evaluate(
-    model: Any, table: PackedTable, schema: Schema, device: str, bins: int = 15, ranks: Ranks | None = None
+    model: Any,
+    table: PackedTable,
+    schema: Schema,
+    device: str,
+    bins: int = 15,
+    ranks: Ranks | None = None,
+    loss: TargetLoss | None = None,
 ) -> Evaluation:
     """Measure every metric of every target over a whole table, its rows by their weights where they have some.
 
@@ -79,12 +94,14 @@ def evaluate(
         Bins of the calibration error.
     ranks
         Each computes the outputs of a part of the rows; the first alone gets metrics, the others none.
+    loss
+        That the model was trained with. Of a quantile, Poisson or Tweedie regression it has a metric of its own.
 
     Returns
     -------
     Evaluation
-        Metrics by target, predictions, and the headline: with several targets the mean of each metric, but for RMSE
-        and MAE of several regression targets, whose units differ.
+        Metrics by target, predictions, and the headline: with several targets the mean of each metric, but for RMSE,
+        MAE and the metrics of losses of several regression targets, whose units differ.
 
     Examples
     --------
@@ -102,20 +119,36 @@ def evaluate(
     """
     batch = table.unpack(table.words)
     group, weight = (None if column is None else column.to(device) for column in (batch.group, batch.weight))
-    predictions = target_loss(schema).predict(table_outputs(model, table, device, ranks))
+    outputs = table_outputs(model, table, device, ranks, in_units=False)
+    predictions = target_loss(schema).predict(model.in_target_units(outputs))
     if ranks is not None and not ranks.is_first:
         return Evaluation({}, {}, predictions)
-    metrics = {
-        target.name: target_metrics(target, prediction, labels.to(device), group, bins, weight)
-        for target, prediction, labels in zip(schema.targets, predictions, batch.targets, strict=True)
-    }
+
+    def measured(predictions: tuple[Tensor, ...]) -> dict[str, dict[str, float | None]]:
+        return {
+            target.name: target_metrics(target, prediction, labels.to(device), group, bins, weight, own)
+            for target, prediction, labels, own in zip(
+                schema.targets, predictions, batch.targets, regressions, strict=True
+            )
+        }
+
+    regressions = (None,) * len(schema.targets) if loss is None else loss.regression
+    metrics, uncalibrated = measured(predictions), {}
+    if model.calibration:
+        before = measured(target_loss(schema).predict(model.in_target_units(outputs, calibrated=False)))
+        uncalibrated = {
+            name: {kind: value for kind, value in values.items() if kind in CALIBRATION}
+            for name, values in before.items()
+            if "ece" in values
+        }
     num_values = sum(target.task == "regression" for target in schema.targets)
     headline: dict[str, float | None] = {}
-    for name in (*HEADLINE, *(REGRESSION_HEADLINE if num_values else ())):
+    of_losses = [name for name in LOSS_METRICS if any(name in values for values in metrics.values())]
+    for name in (*HEADLINE, *(REGRESSION_HEADLINE if num_values else ()), *of_losses):
         found = [value for values in metrics.values() if (value := values.get(name)) is not None]
-        has_mean = bool(found) and not (name in ("rmse", "mae") and num_values > 1)
+        has_mean = bool(found) and not (name in ("rmse", "mae", *LOSS_METRICS) and num_values > 1)
         headline[name] = float(np.mean(found)) if has_mean else None
-    return Evaluation(metrics, headline, predictions)
+    return Evaluation(metrics, headline, predictions, uncalibrated)
 
 
 def choose_metric(settings: NightlySettings, schema: Schema, in_groups: bool = False, place: int = 0) -> str:
@@ -142,14 +175,31 @@ def target_metrics(
     group: Tensor | None,
     bins: int,
     weight: Tensor | None = None,
+    loss: RegressionLoss | None = None,
 ) -> dict[str, float | None]:
     """Metrics of one target, of rows by their weights; None where one cannot be computed (AUC of one class).
 
-    Those of groups are there where rows have groups; gauc_left_out is the share of rows that GAUC leaves out.
+    Of several quantiles `pinball` is their mean, `coverage` the share of labels from the lowest to the highest, and the
+    others are of the one nearest to the median. loss: that a regression was trained with: `pinball` of a quantile,
+    `deviance` of Poisson and Tweedie. Those of groups are there where rows have groups; gauc_left_out is the share of
+    rows that GAUC leaves out.
     """
     of = prediction, labels, weight
-    if target.task == "regression":
+    if target.quantiles:
+        parts = [
+            pinball_loss(part, labels, tau, weight) for tau, part in zip(target.quantiles, prediction.T, strict=True)
+        ]
+        inside = (prediction[:, 0] <= labels) & (labels <= prediction[:, -1])
+        mass = torch.ones_like(inside, dtype=torch.float64) if weight is None else weight.double()
+        middle = prediction[:, target.central], labels, weight
+        found = {"rmse": rmse(*middle), "mae": mae(*middle), "r2": r2(*middle), "pinball": torch.stack(parts).mean()}
+        found["coverage"] = (mass * inside).sum() / mass.sum()
+    elif target.task == "regression":
         found = {"rmse": rmse(*of), "mae": mae(*of), "r2": r2(*of)}
+        if loss is not None and loss.kind == "quantile":
+            found["pinball"] = pinball_loss(prediction, labels, loss.tau, weight)
+        elif loss is not None and loss.log_link and bool((labels >= 0).all()):
+            found["deviance"] = tweedie_deviance(prediction, labels, loss.deviance_power, weight)
     elif target.task == "multiclass":
         found = {"logloss": multiclass_log_loss(*of), "accuracy": accuracy(*of)}
         found["ece"] = expected_calibration_error(prediction, labels, bins, weight)
@@ -183,6 +233,8 @@ def target_quality(
     target: Target, prediction: Tensor, label: Tensor, metrics: dict, bins: int, weight: Tensor | None
 ) -> Quality:
     """Curves follow the rows' weights, as the metrics beside them do; histograms and confusion matrix count rows."""
+    if target.quantiles:
+        prediction = prediction[:, target.central]
     if target.task == "regression":
         residuals = (label - prediction).numpy()
         counts, edges = np.histogram(residuals, HISTOGRAM_BINS)

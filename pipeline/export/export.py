@@ -106,7 +106,7 @@ def description(bundle: Bundle, exported: Sequence[Exported]) -> dict[str, Any]:
 
 
 class InTargetUnits(nn.Module):
-    """A model whose outputs are in their targets' own units, as `model_outputs` gives them."""
+    """A model whose outputs are in their targets' own units and calibrated, as `model_outputs` gives them."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ def traced(model: Model, ids: Tensor, floats: Tensor) -> Any:
             part.gradients = "dense"  # torch's own lookup; that of row gradients is ours and has no other runtime
         with modes_kept(model), _quiet(), torch.no_grad():
             model.eval()
-            whole = InTargetUnits(model) if model.target_scales else model
+            whole = InTargetUnits(model) if model.target_scales or model.calibration else model
             return torch.export.export(whole, (ids, floats), dynamic_shapes=({0: rows}, {0: rows}), strict=True)
     except Exception as error:  # torch raises what its own code and the model's raise
         raise ExportError(_why(f"{type(model).__name__} cannot be traced by torch.export", error)) from error

@@ -34,6 +34,7 @@ from gigabatch.pipeline.evaluation.evaluate import choose_metric, evaluate
 from gigabatch.pipeline.evaluation.sample import spread_rows
 from gigabatch.pipeline.stages.stages import Encoded, Pipeline
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives
+from gigabatch.pipeline.training.target_scales import fitted_loss
 from gigabatch.pipeline.training.train import (
     Trained,
     TrainingError,
@@ -157,12 +158,13 @@ class Experiment:
 
     @property
     def loss(self) -> TargetLoss:
-        return target_loss(self.schema, self.config.train.losses)
+        settings = self.config.train
+        return fitted_loss(target_loss(self.schema, settings.losses, settings.label_smoothing), self.train)
 
     def new_model(self, seed: int) -> Model:
         """The run's model with the weights that a run of this seed starts from, on `device`."""
         with torch.random.fork_rng(self.cuda_devices):
-            return new_model(self.spec, self.train, seed).to(self.device)
+            return new_model(self.spec, self.train, seed, self.loss).to(self.device)
 
     @property
     def cuda_devices(self) -> list[int]:
@@ -210,7 +212,7 @@ class Experiment:
             tempfile.TemporaryDirectory(prefix="gigabatch-") as folder,
             silence(),
         ):
-            model = new_model(spec or self.spec, self.train, seed)
+            model = new_model(spec or self.spec, self.train, seed, self.loss)
             return train_model(
                 model,
                 self.train,

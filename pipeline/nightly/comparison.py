@@ -296,7 +296,8 @@ def cannot_be_judged(current: Bundle, features: Features) -> str | None:
 
 
 def predicted(features: Features, bundle: Bundle, frame: Any) -> list[tuple[Tensor, Window]]:
-    """Of each target, what a bundle predicts of these rows, [n] or [n, K], and the rows as they are judged, whose mean
+    """Of each target, what a bundle predicts of these rows, [n] or [n, K] (of several quantiles the one nearest to
+    the median), and the rows as they are judged, whose mean
     is left open."""
     table = evaluation_table_of(bundle, features, frame)
     scores = evaluate(bundle.model, table, bundle.schema, features.pipeline.device).predictions
@@ -305,7 +306,10 @@ def predicted(features: Features, bundle: Bundle, frame: Any) -> list[tuple[Tens
     group = None if batch.group is None else batch.group.cpu()
     drawn, left_open = features.pipeline.config.train.negatives is not None, torch.tensor(float("nan"))
     return [
-        (prediction.cpu(), Window(target, labels.cpu(), left_open, weight, group, drawn))
+        (
+            (prediction[:, target.central] if target.quantiles else prediction).cpu(),
+            Window(target, labels.cpu(), left_open, weight, group, drawn),
+        )
         for prediction, target, labels in zip(scores, features.schema.targets, batch.targets, strict=True)
     ]
 
@@ -350,10 +354,11 @@ def train_mean(features: Features, place: int = 0) -> Tensor:
     )
     mass = torch.ones(len(labels), dtype=torch.float64) if weight is None else mass.double()
     loss = pipeline.config.train.losses.get(target.name)
-    if loss is not None and loss.kind == "quantile":
+    if target.quantiles or (loss is not None and loss.kind == "quantile"):
+        asked = target.quantiles[target.central] if loss is None else loss.tau
         order = labels.double().argsort()
         share = mass[order].cumsum(0) / mass.sum()
-        row = int(torch.searchsorted(share, 0.5 if loss.tau is None else loss.tau))
+        row = int(torch.searchsorted(share, 0.5 if asked is None else asked))
         return labels.double()[order][min(row, len(order) - 1)]
     if target.task == "multiclass":
         return (labels.long().bincount(mass, minlength=target.num_outputs) / mass.sum()).float()

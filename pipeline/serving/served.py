@@ -71,6 +71,10 @@ def load_served(folder: Path, device: str = "cpu") -> ServedBundle:
         obstacle = "its schema does not name which columns are those of user and item."
     elif bundle.schema.targets[0].task == "multiclass":
         obstacle = f"its first target, {bundle.schema.targets[0].name!r}, has classes; items are ranked by one number."
+    elif bundle.schema.targets[0].quantiles:
+        obstacle = (
+            f"its first target, {bundle.schema.targets[0].name!r}, has quantiles; items are ranked by one number."
+        )
     elif not (folder / STAGE).is_dir():
         obstacle = "its users and items are not stored. Run gigabatch embed."
     else:

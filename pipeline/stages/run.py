@@ -19,13 +19,15 @@ import torch
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.model import Model
 from gigabatch.models.parallel.ranks import Ranks
-from gigabatch.pipeline.bundle import Bundle, load_bundle
+from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig
 from gigabatch.pipeline.display import format_value, headings, html_table, render_table
 from gigabatch.pipeline.evaluation.baselines import advice, baseline_rows, baseline_title, baselines
 from gigabatch.pipeline.evaluation.checks import data_warnings
 from gigabatch.pipeline.evaluation.evaluate import (
+    CALIBRATION,
     HEADLINE,
+    LOSS_METRICS,
     REGRESSION_HEADLINE,
     Evaluation,
     column_summary,
@@ -44,6 +46,8 @@ from gigabatch.pipeline.training.train import PEERS, SENT
 
 SPLITS = ("train", "valid", "test")
 STAGES = ("features", "encode", "train", "evaluate")
+CALIBRATED = ("split", "target")  # of the rows of a calibration, what they are about
+CALIBRATION_TITLE = "Calibration (fitted on valid, so the other splits judge)"
 Part = str | tuple[list[dict[str, Any]], str]  # a line, or a table's rows and title
 
 
@@ -118,6 +122,8 @@ def evaluation_parts(
     """What an evaluation found: warnings, the rows `metrics`, baselines, ranking."""
     yield from (f"Warning: {text}" for text in summary.get("warnings", ()))
     yield metrics, title
+    if summary.get("calibration"):
+        yield summary["calibration"], CALIBRATION_TITLE
     compared = summary.get("baselines")
     if compared and compared["found"]:
         yield baseline_rows(compared), baseline_title(compared)
@@ -140,7 +146,7 @@ def metric_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     targets = summary["targets"]
     if all(len(values) == 1 for values in targets.values()):
         return applicable([{"split": split, **values} for split, values in summary["metrics"].items()])
-    names = (*HEADLINE, *REGRESSION_HEADLINE)
+    names = (*HEADLINE, *REGRESSION_HEADLINE, *LOSS_METRICS)
     return applicable(
         [
             {"split": split, "target": target} | {name: metrics.get(name) for name in names}
@@ -270,7 +276,8 @@ def evaluate_bundle(
             split=split,
             bins=bins,
             item_column=data.item_column,
-            quantiles=[name for name, loss in data.config.train.losses.items() if loss.kind == "quantile"],
+            quantiles=[name for name, loss in data.config.train.losses.items() if loss.kind == "quantile"]
+            + [target.name for target in schema.targets if target.quantiles],
         )
         if split == "train":  # whose labels the baselines have learnt by heart, as far as they can
             compared["worse"] = []
@@ -283,6 +290,7 @@ def evaluate_bundle(
         "split": split,
         "baselines": compared,
         "warnings": warnings,
+        "calibration": calibration_rows(found),
         "ranking": None if data.rank is None else data.rank(model),
         "target_means": {name: target_means(table) for name, table in data.tables.items()},
         "evaluations": found,
@@ -298,7 +306,7 @@ def shared_evaluation(
 ) -> tuple[dict[str, Evaluation], str | None, list[dict[str, Any]]]:
     """What all ranks compute together: metrics by evaluation table, and the importance of features with its metric."""
     settings, device, ranks = data.config.evaluate, data.device, data.ranks
-    rest = bundle.schema, device, settings.calibration_bins, ranks
+    rest = bundle.schema, device, settings.calibration_bins, ranks, target_loss(bundle.schema, data.config.train.losses)
     found = {name: evaluate(bundle.model, table, *rest) for name, table in data.evaluation_tables.items()}
     if not settings.importance:
         return found, None, []
@@ -310,6 +318,17 @@ def shared_evaluation(
 def evaluate_beside(bundle: Bundle, data: EvaluationData) -> None:
     """A rank's part of the evaluation that the first one writes."""
     shared_evaluation(bundle, data)
+
+
+def calibration_rows(found: Mapping[str, Evaluation]) -> list[dict[str, Any]]:
+    """Of a calibrated model, a row a split and target: log loss and ECE before and after."""
+    return [
+        {"split": split, "target": target}
+        | {f"{name} {when}": values[name]
+           for name in CALIBRATION for when, values in (("before", before), ("after", evaluation.metrics[target]))}
+        for split, evaluation in found.items()
+        for target, before in evaluation.uncalibrated.items()
+    ]  # fmt: skip
 
 
 def target_means(table: PackedTable) -> dict[str, float]:
@@ -336,6 +355,7 @@ def summarise(
         "rows_by_split": data.rows,
         "warnings": results["warnings"],
         "baselines": results["baselines"],
+        "calibration": results["calibration"],
         "ranking": results["ranking"],
         "target_means": results["target_means"],
         "rows_by_stage": {
@@ -413,6 +433,10 @@ def evaluation_report(
         notes.append(
             f"Importance: drop of {results['importance_metric']} on the {split} split when a feature is shuffled."
         )
+    for row in results["calibration"]:
+        if row["split"] == split:
+            values = ", ".join(f"{name} {format_value(value)}" for name, value in row.items() if name not in CALIBRATED)
+            notes.append(f"Calibrated by the valid split; {row['target']} on {split}: {values}.")
     return ReportData(
         notes=notes,
         warnings=results["warnings"],

@@ -68,6 +68,7 @@ def evaluate_run(
         "seconds": {"evaluate": time.perf_counter() - started},
         "targets": found.metrics,
         "warnings": results["warnings"],
+        "calibration": results["calibration"],
         "baselines": results["baselines"],
         "ranking": results["ranking"],
     }

@@ -95,6 +95,7 @@ from gigabatch.pipeline.training.negatives import implicit_batches, require_posi
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
 from gigabatch.pipeline.training.start import ChangedError, WarmStart, held_ids
 from gigabatch.pipeline.training.table_memory import large_tables
+from gigabatch.pipeline.training.target_scales import require_labels
 from gigabatch.pipeline.training.train import (
     Trained,
     batch_size_for,
@@ -126,6 +127,7 @@ SOURCES = {
         "gigabatch.pipeline.training.train",
         "gigabatch.pipeline.training.train_step",
         "gigabatch.pipeline.training.target_scales",
+        "gigabatch.pipeline.training.calibration",
         "gigabatch.pipeline.training.negatives",
         "gigabatch.pipeline.training.checkpoint",
         "gigabatch.pipeline.training.start",
@@ -871,7 +873,7 @@ class Encoded:
         preprocessor, device, settings = self.preprocessor, pipeline.device, self.train_settings
         require_positives(config, preprocessor)
         ranks = pipeline.ranks
-        loss = target_loss(self.features.schema, settings.losses)
+        loss = target_loss(self.features.schema, settings.losses, settings.label_smoothing)
         spec, start, window = model_spec(preprocessor, config), self.warm_start, self.window
         if self.cold_note:
             log.warning("train.start_from: %s", self.cold_note)
@@ -885,6 +887,7 @@ class Encoded:
             log.warning("the machine is busy: %s", text)
         for text in self.ruled:
             log.info(text)
+        require_labels(loss, self._resident("test"), "test")
         negatives = None
         if settings.negatives is not None:
             negatives = implicit_batches(preprocessor, spec.inputs, rows, settings.negatives, self.seed, device)
@@ -895,7 +898,7 @@ class Encoded:
         watched = {"after_step": lambda _: writing.check()} if isinstance(writing := self.made, Writing) else {}
         held, codistillation = held_ids(rows), self._codistillation()
         with torch.random.fork_rng(range(torch.cuda.device_count()) if device != "cpu" else []):
-            model, carried = new_model(spec, rows, self.seed), None
+            model, carried = new_model(spec, rows, self.seed, loss), None
             if start is not None:
                 carried = start.carry(preprocessor, model, settings.new_rows, held)
                 for text in [carried.note()] + ([] if window is None else [window.note()]):

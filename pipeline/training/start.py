@@ -27,6 +27,7 @@ from gigabatch.features.errors import UNREADABLE, DataError
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.errors import ModelError
 from gigabatch.models.layers.embeddings import EmbeddingTables
+from gigabatch.models.layers.numeric import NumericEmbedding
 from gigabatch.models.model import Model
 from gigabatch.models.optimizers.ema import WeightAverage
 from gigabatch.models.optimizers.moments import Moments, moment_kinds, write_moments
@@ -40,6 +41,7 @@ log = logging.getLogger(__name__)
 FOLDER, TENSORS, RECORD = "training", "optimizer.safetensors", "optimizer.json"
 FORMAT = 1
 SEPARATOR = "|"  # between the name of a parameter and that of its state
+OWN_BUFFERS = ("saved_target_scales", "saved_calibration")  # whose shapes differ; a calibration is fitted anew
 TRAINED = "trained rows of"  # no parameter's name: it has spaces
 ADVICE = (
     "Set preprocess.from to the same run, which keeps ids, fills and scales; or set train.changed=cold, which then "
@@ -187,6 +189,10 @@ class WarmStart:
             scale, own_scale = old.scales.get(name), new.scales.get(name)
             if scale != own_scale:
                 found.append(f"another scale of {name!r} ({_scale(scale)}, now {_scale(own_scale)})")
+        modules = self.bundle.model.modules()
+        if any(isinstance(module, NumericEmbedding) and module.kind == "bins" for module in modules):
+            changed = [name for name in both if old.edges.get(name) != new.edges.get(name)]
+            found += [f"other edges of the bins of {name!r}" for name in changed]
         for name, vocabulary in new.vocabularies.items():
             if name in old.vocabularies and old.vocabularies[name].layout != vocabulary.layout:
                 found.append(f"another layout of the ids of {name!r} ({old.vocabularies[name].layout})")
@@ -259,7 +265,7 @@ class WarmStart:
                 if state is not None:
                     moments[name] = {key: _grown(value, origin) for key, value in state.items()}
             for name, buffer in model.named_buffers():
-                if name in weights and name.partition(".")[0] not in (*model.remembered, "saved_target_scales"):
+                if name in weights and name.partition(".")[0] not in (*model.remembered, *OWN_BUFFERS):
                     buffer.copy_(weights[name])
         model.scale_targets(self.bundle.model.target_scales)
         seen = {

@@ -1,25 +1,30 @@
-"""Mean and deviation of regression targets in the rows that a model is trained on, exact in any order of the rows."""
+"""What is fitted to the labels of the rows that a model is trained on: mean and deviation of regression targets, exact
+in any order of the rows, and weights of classes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import reduce
 
+import torch
 from torch import Tensor
 
 from gigabatch.features.exact.column_statistics import Moments
-from gigabatch.features.schema import TensorSchema
 from gigabatch.loaders.batches.dataset import BatchSource
-from gigabatch.loaders.tables.packed import PackedTable, unpack
+from gigabatch.loaders.tables.packed import Batch, PackedTable, unpack
+from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import TargetScale
+from gigabatch.pipeline.training.checkpoint import TrainingError
 
 BLOCK_ROWS = 1 << 20
 
 
-def target_scales(rows: PackedTable | BatchSource) -> tuple[TargetScale, ...]:
+def target_scales(rows: PackedTable | BatchSource, loss: TargetLoss | None = None) -> tuple[TargetScale, ...]:
     """The scale of each regression target; of one that is constant, or varies by less than 2^-100, the deviation is 1.
 
-    Sample weights do not count. Of a source they are those of one epoch's batches, which it goes through once.
+    loss: that is trained with, which may ask for logarithms. Sample weights do not count. Of a source they are
+    those of one epoch's batches, which it goes through once.
     """
     schema = rows.schema
     outputs = [sum(target.num_outputs for target in schema.targets[:place]) for place in range(len(schema.targets))]
@@ -28,16 +33,56 @@ def target_scales(rows: PackedTable | BatchSource) -> tuple[TargetScale, ...]:
         return ()
     moments = [
         [Moments.of(targets[place].cpu().contiguous().numpy()) for place in places]
-        for targets in _targets(rows, schema)
+        for targets in (batch.targets for batch in unpacked_blocks(rows))
     ]
     totals = [reduce(Moments.merge, parts) for parts in zip(*moments, strict=True)]
-    scales = [total.scale() for total in totals]
-    return tuple(
-        TargetScale(place, outputs[place], scale.mean, scale.std) for place, scale in zip(places, scales, strict=True)
-    )
+    found = []
+    for place, total in zip(places, totals, strict=True):
+        scale, target = total.scale(), schema.targets[place]
+        if loss is not None and loss.regression[place].log_link:
+            found.append(TargetScale(place, outputs[place], 0.0, scale.mean, log=True))
+        else:
+            of_outputs = range(outputs[place], outputs[place] + target.num_outputs)  # several of quantiles
+            found += [TargetScale(place, output, scale.mean, scale.std) for output in of_outputs]
+    return tuple(found)
 
 
-def _targets(rows: PackedTable | BatchSource, schema: TensorSchema) -> Iterator[tuple[Tensor, ...]]:
-    """The targets of all rows, block by block."""
+def require_labels(loss: TargetLoss, rows: PackedTable | BatchSource, split: str) -> None:
+    """Raise `TrainingError` where labels of a split are not those of the loss: below 0, or in train all 0, where it
+    predicts logarithms."""
+    for place, (target, own) in enumerate(zip(rows.schema.targets, loss.regression, strict=True)):
+        if target.task != "regression" or not own.log_link:
+            continue
+        least, largest, wrong = math.inf, 0.0, 0
+        for batch in unpacked_blocks(rows):
+            labels = batch.targets[place]
+            if len(labels):
+                least, largest = min(least, float(labels.min())), max(largest, float(labels.max()))
+                wrong += int((labels < 0).sum())
+        if wrong or (split == "train" and largest == 0):
+            found = f"{wrong:,} below 0, down to {least:g}" if wrong else "0 alone"
+            raise TrainingError(
+                f"train.losses.{target.name}: {own} is of counts and amounts, 0 and more and not all 0, and the "
+                f"{split} split holds {found}. Take another loss, or another target."
+            )
+
+
+def fitted_loss(loss: TargetLoss, rows: PackedTable | BatchSource) -> TargetLoss:
+    """The loss with `balanced` weights as numbers, from the classes of these rows by their weights."""
+    places = loss.asks_for_counts
+    if not places:
+        return loss
+    counts: list[Tensor | None] = [None] * len(loss.tasks)
+    for batch in unpacked_blocks(rows):
+        for place in places:
+            labels, size = batch.targets[place].long(), max(loss.tasks[place][1], 2)
+            mass = torch.ones(len(labels), device=labels.device) if batch.weight is None else batch.weight
+            count, before = torch.bincount(labels, mass.double(), size).cpu(), counts[place]
+            counts[place] = count if before is None else before + count
+    return loss.balanced(counts)
+
+
+def unpacked_blocks(rows: PackedTable | BatchSource) -> Iterator[Batch]:
+    """All rows, block by block."""
     blocks = rows.words.split(BLOCK_ROWS) if isinstance(rows, PackedTable) else map(rows.words, range(len(rows)))
-    return (unpack(schema, words).targets for words in blocks)
+    return (unpack(rows.schema, words) for words in blocks)

@@ -32,6 +32,7 @@ from gigabatch.loaders.negatives.implicit import ImplicitBatches
 from gigabatch.loaders.tables.packed import Batch, PackedTable
 from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.kernels import using_kernels
+from gigabatch.models.layers.dropout import FallingDropout
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model
 from gigabatch.models.modes import modes_kept
@@ -40,6 +41,7 @@ from gigabatch.models.optimizers.moments import moment_kinds, read_moments, shri
 from gigabatch.models.optimizers.precision import choose_precision
 from gigabatch.models.optimizers.registry import OPTIMIZERS, build_optimizer
 from gigabatch.models.optimizers.schedule import Schedule, build_schedule
+from gigabatch.models.output_curves import OutputCurve
 from gigabatch.models.parallel.codistill import Peers
 from gigabatch.models.parallel.data_parallel import DataParallel, part_of, require_equal, require_shareable
 from gigabatch.models.parallel.des_tables import substitute_tables
@@ -54,6 +56,7 @@ from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.launched import ranks_of_machine
 from gigabatch.pipeline.machine import free_memory
 from gigabatch.pipeline.store.files import atomic_write, json_text
+from gigabatch.pipeline.training.calibration import binary_places, fit_curves, prior_shift, require_calibratable
 from gigabatch.pipeline.training.callbacks import Callback, call
 from gigabatch.pipeline.training.checkpoint import (
     Progress,
@@ -65,7 +68,7 @@ from gigabatch.pipeline.training.checkpoint import (
 from gigabatch.pipeline.training.codistill import Codistillation, require_can_codistill
 from gigabatch.pipeline.training.defaults import id_sizes, settle
 from gigabatch.pipeline.training.start import Carried, TrainingRecord
-from gigabatch.pipeline.training.target_scales import target_scales
+from gigabatch.pipeline.training.target_scales import fitted_loss, require_labels, target_scales
 from gigabatch.pipeline.training.train_step import TrainStep, hold_in_tensors, use_cuda_graph
 
 __all__ = ["Trained", "TrainingError", "model_inputs", "new_model", "table_loss", "table_outputs", "train_model"]
@@ -215,17 +218,29 @@ def train_model(
     tables = spread_tables(model, settings, ranks, batch_size, device, id_counts, copies)
     model.to(device)
     model.require_targets([target.task for target in source.schema.targets])
-    if not model.target_scales:
-        tasks = {target.task for target in source.schema.targets}
-        if ranks.num_ranks > 1 and isinstance(train, BatchSource) and "regression" in tasks:
+    model.calibrate(())
+    require_calibratable(settings.calibration, model, valid_table)
+    counts_labels = settings.prior is not None and settings.prior.serve is not None and settings.prior.train is None
+    if counts_labels and negatives is None and ranks.num_ranks > 1 and isinstance(train, BatchSource):
+        raise TrainingError("train.prior: several ranks see a part of a source each. Set train.prior.train.")
+    shift = prior_shift(settings.prior, settings.negatives, model, train)
+    tasks = {target.task for target in source.schema.targets}
+    if ranks.num_ranks > 1 and isinstance(train, BatchSource):  # which shows each rank a part
+        if not model.target_scales and "regression" in tasks:
             raise TrainingError("several ranks: give the model its target scales, of which a source shows each a part.")
-        model.scale_targets(target_scales(train))
+        if loss.asks_for_counts:
+            raise TrainingError("several ranks: give class_weights as numbers, of which a source shows each a part.")
+    loss = prepared_loss(loss, train, valid_table, settings)
+    if not model.target_scales:
+        model.scale_targets(target_scales(train, loss))
+    require_links(model, loss)
     average = None if settings.ema_decay is None else WeightAverage(model, settings.ema_decay)
     losses = torch.zeros(steps_per_epoch, device=device)
     peers = None
     if codistillation is not None:
         require_can_codistill(model, settings, tables is not None)
         peers = codistillation.begin(model, ranks, num_steps)
+    falling = falling_dropout(model, settings, num_steps)
     step = make_step(model, loss, settings, device, average, negatives, ranks, batch_size, tables, peers)
     optimizer, precision = step.optimizer, step.precision
     if start is not None:
@@ -251,6 +266,8 @@ def train_model(
     if losses.device.type == "cuda":
         hold_in_tensors(optimizer, losses.device)
     obstacle = model.capture_obstacle if peers is None else "its loss changes as peers come (train.codistill)"
+    if falling is not None:
+        obstacle = "its dropout falls as steps go by (train.dropout_schedule)"
     asked = settings.cuda_graph, losses.device, optimizer, schedule, obstacle, settings.kernels
     if use_cuda_graph(*asked, ranks.num_ranks):
         step.capture(source.schema, batch_size, required=settings.cuda_graph == "on")
@@ -270,6 +287,8 @@ def train_model(
             for batch in loader:
                 if codistillation is not None:
                     codistillation.before_step(done.step)
+                if falling is not None:
+                    falling.begin(done.step)
                 place = source.epoch, source.positions(done.step % steps_per_epoch)[0]
                 losses[done.step % steps_per_epoch] = step(batch, *schedule.at(done.step), place)
                 done.step += 1
@@ -293,6 +312,8 @@ def train_model(
                 done.seconds = earlier_seconds + time.perf_counter() - started
                 save_checkpoint(checkpoint, state, done)
 
+    if falling is not None:
+        falling.end()
     if codistillation is not None:
         codistillation.end(done.step)
     if num_steps:  # with epochs 0 nothing was to be trained
@@ -317,10 +338,63 @@ def train_model(
         model.load_state_dict(weights)
     elif ranks.is_first:
         tables.release(weights)
+    if tables is None or ranks.is_first:
+        calibrate(model, valid_table, settings.calibration, shift, device, ranks if tables is None else None)
     call(callbacks, "end", done.curve, model, device=losses.device)
     rows = done.step * batch_size
     skipped = done.skipped_steps
     return Trained(model, done.curve, best, done.step, rows, skipped, earlier_rows, earlier_seconds, record)
+
+
+def prepared_loss(
+    loss: TargetLoss, train: PackedTable | BatchSource, valid: PackedTable, settings: WholeTrainSettings
+) -> TargetLoss:
+    """The loss with what it takes from the labels of `train`, which are checked, as those of `valid` are."""
+    if loss.asks_for_counts and settings.negatives is not None:
+        raise TrainingError(
+            "train.losses: class_weights=balanced counts labels, and with train.negatives those of the rows are all 1. "
+            "Give numbers."
+        )
+    for split, rows in (("train", train), ("valid", valid)):
+        require_labels(loss, rows, split)
+    return fitted_loss(loss, train)
+
+
+def require_links(model: Model, loss: TargetLoss) -> None:
+    """Raise `TrainingError` where the model does not predict as the loss learns: logarithms of the mean, or values."""
+    scales = {scale.target: scale for scale in model.target_scales}
+    for place, ((task, _), own) in enumerate(zip(loss.tasks, loss.regression, strict=True)):
+        scale = scales.get(place)
+        if task != "regression" or (scale is not None and scale.log) == own.log_link:
+            continue
+        raise TrainingError(
+            f"the loss {own} does not fit the model's scale of target {place}, {scale}: give `new_model` the loss, or "
+            "`target_scales`."
+        )
+    logs = [str(own) for own in loss.regression if own.log_link]
+    bounded = getattr(model.settings, "output_range", None) is not None
+    if logs and (bounded or model.compares_rows):
+        why = "output_range bounds standardised values" if bounded else "it learns by a loss of its own"
+        raise TrainingError(f"train.losses: {logs[0]} does not fit {type(model).__name__}: {why}. Take another loss.")
+
+
+def calibrate(
+    model: Model, valid: PackedTable, kind: str, shift: float, device: str, ranks: Ranks | None = None
+) -> None:
+    """Fit the curves of `kind` (`fit_curves`) to the model's logits of these rows, and have it predict by them.
+
+    shift: to be added to what the curve of the binary target gives (`prior_shift`). ranks: each computes the outputs of
+    a part of the rows, and all fit the same."""
+    targets, curves = valid.schema.targets, dict[int, OutputCurve]()
+    if kind != "none":
+        outputs, rows = table_outputs(model, valid, device, ranks, in_units=False), valid.unpack(valid.words)
+        curves = {curve.output: curve for curve in fit_curves(kind, targets, outputs, rows.targets, rows.weight)}
+    if shift:
+        ((_, output),) = binary_places(targets)
+        curves[output] = curves.get(output, OutputCurve(output, (0.0,), (0.0,), 1.0)).shifted(shift)
+    model.calibrate(tuple(curves.values()))
+    for curve in model.calibration:
+        log.info("calibrated: output %d, %d point(s), slope %.4g", curve.output, len(curve.x), curve.slope)
 
 
 def model_spec(preprocessor: Preprocessor, config: RunConfig) -> ModelSpec:
@@ -339,7 +413,9 @@ def model_inputs(preprocessor: Preprocessor) -> ModelInputs:
         places = tuple(ids.index(name) for name in ids if name in entity.columns)
         entities[entity.name] = EntityColumns(ids.index(entity.key), places, tuple(floats))
     sizes = tuple(column.num_ids for column in tensors.ids)
-    return ModelInputs(sizes, len(tensors.floats), tensors.num_outputs, **entities)
+    targets = tuple((target.task, target.num_outputs) for target in tensors.targets)
+    edges = preprocessor.float_edges
+    return ModelInputs(sizes, len(tensors.floats), tensors.num_outputs, **entities, targets=targets, float_edges=edges)
 
 
 def id_counts(preprocessor: Preprocessor) -> dict[int, Tensor]:
@@ -350,15 +426,17 @@ def id_counts(preprocessor: Preprocessor) -> dict[int, Tensor]:
     }
 
 
-def new_model(spec: ModelSpec, train: PackedTable, seed: int) -> Model:
+def new_model(spec: ModelSpec, train: PackedTable, seed: int, loss: TargetLoss | None = None) -> Model:
     """The model with the weights that a run of this seed starts from, on the host, and with what it keeps of `train`.
+
+    loss: that it is trained with, where it asks for other scales of targets (`target_scales`).
 
     torch's generator is seeded and goes on from there.
     """
     torch.manual_seed(seed)
     model = spec.build()
     model.require_targets([target.task for target in train.schema.targets])
-    model.scale_targets(target_scales(train))
+    model.scale_targets(target_scales(train, loss))
     if type(model).remember is not Model.remember:
         batch = train.unpack(train.words.cpu())
         model.remember(batch.ids, batch.floats, batch.targets)
@@ -442,6 +520,18 @@ def batch_size_for(num_rows: int, settings: WholeTrainSettings) -> int:
     return batch_size
 
 
+def falling_dropout(model: Model, settings: WholeTrainSettings, num_steps: int) -> FallingDropout | None:
+    """What moves the model's dropout, None where it stays; `TrainingError` for a step that is to be compiled."""
+    if settings.dropout_schedule == "constant" or not num_steps:
+        return None
+    if settings.compile == "on":
+        raise TrainingError(
+            "train.dropout_schedule=flat_cosine: a compiled step would be compiled anew for each rate of dropout. Set "
+            "train.compile=off."
+        )
+    return FallingDropout(model, num_steps)
+
+
 def make_step(
     model: Model,
     loss: TargetLoss,
@@ -507,6 +597,10 @@ def optimizer_of(model: nn.Module, settings: WholeTrainSettings) -> tuple[Any, f
             "%s has no weight decay: train.weight_decay=%s has no effect", settings.optimizer, settings.weight_decay
         )
     given = {key: value for key, value in common.items() if key in takes} | settings.optimizer_settings
+    rate = model.table_rate if isinstance(model, Model) else 1.0
+    if settings.optimizer == "lamb" and rate != 1 and "table_lr" not in given and given.get("rowwise", True):
+        given["table_lr"] = rate * settings.lr_max
+        log.info("tables of %s move at %g times train.lr_max", type(model).__name__, rate)
     optimizer = build_optimizer(model, settings.optimizer, **given)
     by_rows = [group for group in optimizer.param_groups if group.get("method") == "adagrad"]
     if settings.weight_decay and any(not group["weight_decay"] for group in by_rows):
@@ -634,14 +728,17 @@ def evaluated_tables(state: TrainingState) -> SpreadTables | None:
     return state.tables if state.tables is None or state.average is None else state.tables.of(state.average.model)
 
 
-def table_outputs(model: Model, table: PackedTable, device: str, ranks: Ranks | None = None) -> Tensor:
-    """Outputs [N, O] of every row, on `device`; regression values in their target's own unit.
+def table_outputs(
+    model: Model, table: PackedTable, device: str, ranks: Ranks | None = None, in_units: bool = True
+) -> Tensor:
+    """Outputs [N, O] of every row, on `device`, by `Model.in_target_units`; as the model gives them without `in_units`.
 
     Of the rows themselves `BLOCK_ROWS` are on the device at a time, wherever the table lies. ranks: each computes some
     of the blocks, and all get all outputs.
     """
     own = own_blocks(table, ranks)
-    found = torch.cat([model.in_target_units(outputs) for _, outputs in evaluated_blocks(model, own, device)])
+    blocks = evaluated_blocks(model, own, device)
+    found = torch.cat([model.in_target_units(outputs) if in_units else outputs for _, outputs in blocks])
     return found if ranks is None else torch.cat(ranks.all_gather_rows(found, "outputs"))
 
 

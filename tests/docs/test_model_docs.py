@@ -26,7 +26,7 @@ def test_a_page_names_every_setting_and_its_yaml_is_taken(name):
         TrainSettings(**block.get("train", {}))
 
 
-@pytest.mark.parametrize("name", ["lr", "fm", "deepfm", "wide_deep", "dlrm", "dcn", "tabular"])
+@pytest.mark.parametrize("name", ["lr", "fm", "deepfm", "wide_deep", "dlrm", "dcn", "fcn", "qnn", "tabular"])
 def test_the_table_of_settings_states_the_defaults(name):
     page = (PAGES / f"{name}.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \|", page, re.MULTILINE)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
+from gigabatch.models.layers.members import MemberScale
 from gigabatch.models.model import Model
 from gigabatch.models.shelf import MODELS, ModelSpec, model_class
 from tests.models.shelf_helpers import Rows, random_rows
@@ -27,9 +28,13 @@ SETTINGS = {
     "wide_deep": {"embedding_dim": 3, "layers": (50, 9)},
     "dlrm": {"embedding_dim": 5, "bottom_layers": (9,), "top_layers": (50,)},
     "dcn": {"embedding_dim": 3, "layers": (50,), "rank": 3, "experts": 2},
+    "fcn": {"embedding_dim": 6},
+    "qnn": {"embedding_dim": 3, "num_layers": 2, "num_rows": 3},
     "finalmlp": {"embedding_dim": 3},
     "autoint": {"embedding_dim": 6},
     "multi_task": {"embedding_dim": 3},
+    "ple": {"embedding_dim": 3, "layers": (50, 9), "tower_layers": ()},
+    "esmm": {"embedding_dim": 3, "layers": (50, 9)},
     "two_tower": {"layers": (50,), "vector_dim": 7},
     "ncf": {"gmf_dim": 7, "mlp_dim": 9, "layers": (50, 9), "context": "both", "context_dim": 3},
     "mrmn": {"dim": 7, "memory_slots": 6},
@@ -55,11 +60,12 @@ def shelf_model(name: str) -> Model:
     torch.manual_seed(1)
     model = spec_of(name).build()
     tables = {table for module in model.modules() if isinstance(module, EmbeddingTables) for table in module.tables}
+    factors = {module.weight for module in model.modules() if isinstance(module, MemberScale)}
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter in tables:
                 parameter.normal_(std=0.5)
-            elif parameter.dim() > 1:
+            elif parameter.dim() > 1 and parameter not in factors:
                 parameter.normal_(std=parameter.shape[-1] ** -0.5)
             else:
                 parameter.add_(0.2 * torch.randn(parameter.shape))

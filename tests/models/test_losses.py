@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 import scipy.special
 import sklearn.metrics
+import sklearn.utils.class_weight
 import torch
 
 from gigabatch.models.errors import ModelError
-from gigabatch.models.losses import RegressionLoss, TargetLoss
+from gigabatch.models.losses import ClassLoss, RegressionLoss, TargetLoss
+from gigabatch.models.metrics.pointwise import pinball_loss, tweedie_deviance
+from gigabatch.models.parallel.codistill import CodistilledLoss
 
 TASKS = (("binary", 1), ("multiclass", 3), ("regression", 1))
 ROWS = 40
@@ -38,6 +41,45 @@ def test_loss_is_the_sum_of_scikit_learns(batch, weighted):
     loss = TargetLoss(TASKS)(outputs, targets, weight)
     assert loss.shape == ()
     assert loss.item() == pytest.approx(sum(sklearn_losses(outputs, targets, weight)), rel=1e-5)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_smoothed_labels_are_soft_labels_in_training_and_whole_ones_in_measures(batch, weighted):
+    """Torch's cross-entropy of soft labels, a binary one as two classes of logits 0 and x."""
+    outputs, targets, weight = batch
+    weight = weight if weighted else torch.ones(ROWS)
+    share = weight / weight.sum()
+    pairs = torch.stack([torch.zeros(ROWS), outputs[:, 0]], dim=1), outputs[:, 1:4]
+    expected = float((share * (outputs[:, 4] - targets[2]) ** 2).sum())
+    for logits, labels in zip(pairs, targets, strict=False):
+        classes = logits.shape[1]
+        soft = 0.7 * torch.nn.functional.one_hot(labels.long(), classes) + 0.3 / classes
+        expected += float((share * torch.nn.functional.cross_entropy(logits, soft, reduction="none")).sum())
+    smoothed, plain = TargetLoss(TASKS, label_smoothing=0.3), TargetLoss(TASKS)
+    assert smoothed(outputs, targets, weight).item() == pytest.approx(expected, rel=1e-5)
+    assert torch.equal(smoothed.sums(outputs, targets, weight)[0], plain.sums(outputs, targets, weight)[0])
+    assert smoothed.description == plain.description
+    peers = [torch.zeros(ROWS, 5)]
+    taught = [CodistilledLoss(loss, peers, 0.5)(outputs, targets, weight).item() for loss in (smoothed, plain)]
+    assert taught[0] - taught[1] == pytest.approx(expected - plain(outputs, targets, weight).item(), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "share", "message"),
+    [
+        (TASKS, 1.0, r"label_smoothing must be in \[0, 1\), not 1.0"),
+        (TASKS, -0.1, "label_smoothing must be in"),
+        ((("regression", 1),), 0.1, "label_smoothing is for binary and multiclass targets; there is none"),
+    ],
+)
+def test_labels_that_cannot_be_smoothed_are_refused(tasks, share, message):
+    with pytest.raises(ModelError, match=message):
+        TargetLoss(tasks, label_smoothing=share)
+
+
+def test_smoothing_and_the_focal_loss_are_refused_together():
+    with pytest.raises(ModelError, match="label_smoothing and the focal loss do not go together"):
+        TargetLoss([("binary", 1)], classes=[ClassLoss("focal")], label_smoothing=0.1)
 
 
 def test_predictions_are_probabilities_and_values(batch):
@@ -157,7 +199,7 @@ def test_huber_and_quantile_losses_are_those_of_scipy_and_scikit_learn(weighted)
         (lambda: RegressionLoss("huber", delta=0.0), "delta of the huber loss must be above 0, not 0.0"),
         (lambda: RegressionLoss("quantile", tau=1.0), r"tau of the quantile loss must be in \(0, 1\), not 1.0"),
         (lambda: TargetLoss(TASKS, [None]), "1 losses are given for 3 targets"),
-        (lambda: TargetLoss(TASKS, [RegressionLoss(), None, None]), "a binary target has one loss; mse is for regress"),
+        (lambda: TargetLoss(TASKS, [RegressionLoss(), None, None]), "mse is for regression, and a target is binary"),
     ],
 )
 def test_losses_that_cannot_be_are_refused(make, message):
@@ -168,3 +210,105 @@ def test_losses_that_cannot_be_are_refused(make, message):
 def test_the_description_says_what_is_summed():
     loss = TargetLoss(TASKS, [None, None, RegressionLoss("huber", delta=2)])
     assert loss.description == "log loss + log loss of classes + huber(delta=2) in deviations"
+
+
+# Deviances, focal loss, weights of classes
+
+
+def deviances(kind: str, power: float):
+    """Outputs, targets of 0 and more, their loss, and scikit-learn's mean deviance of exp(output)."""
+    draw = np.random.default_rng(5)
+    outputs, targets, weight = draw.normal(size=ROWS), draw.poisson(0.7, ROWS) * 1.3, draw.exponential(size=ROWS)
+    loss = TargetLoss([("regression", 1)], [RegressionLoss(kind, power=power)])
+    expected = sklearn.metrics.mean_tweedie_deviance(
+        targets, np.exp(outputs), sample_weight=weight, power=1 if kind == "poisson" else power
+    )
+    return outputs, targets, weight, loss, expected
+
+
+@pytest.mark.parametrize(("kind", "power"), [("poisson", 1.5), ("tweedie", 1.2), ("tweedie", 1.9)])
+def test_deviances_are_scikit_learns(kind, power):
+    outputs, targets, weight, loss, expected = deviances(kind, power)
+    given = (
+        torch.from_numpy(outputs).float()[:, None],
+        [torch.from_numpy(targets).float()],
+        torch.from_numpy(weight).float(),
+    )
+    assert loss(*given).item() == pytest.approx(expected, rel=1e-5)
+    found = tweedie_deviance(
+        *map(torch.from_numpy, (np.exp(outputs), targets)), loss.regression[0].deviance_power, torch.from_numpy(weight)
+    )
+    assert found.item() == pytest.approx(expected, rel=1e-12)
+    half = given[0].to(torch.bfloat16)
+    assert loss(half, *given[1:]).dtype == torch.float32
+    assert loss(half, *given[1:]).item() == pytest.approx(loss(half.float(), *given[1:]).item())
+
+
+def test_the_pinball_loss_is_scikit_learns():
+    draw = np.random.default_rng(6)
+    y, q, weight = draw.normal(size=(3, ROWS))
+    weight = np.abs(weight)
+    for tau in (0.1, 0.5, 0.9):
+        expected = sklearn.metrics.mean_pinball_loss(y, q, sample_weight=weight, alpha=tau)
+        assert pinball_loss(*map(torch.from_numpy, (q, y)), tau, torch.from_numpy(weight)).item() == pytest.approx(
+            expected
+        )
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("weights", [None, (0.5, 3.0)])
+def test_focal_loss_and_class_weights_row_by_row(batch, gamma, weights):
+    outputs, (binary, multiclass, _), weight = batch
+    classes = [ClassLoss("focal", gamma, weights), ClassLoss("focal", gamma, weights and (*weights, 1.5))]
+    loss = TargetLoss(TASKS[:2], classes=classes)
+    expected = 0.0
+    for row in range(ROWS):
+        z, label = float(outputs[row, 0]), int(binary[row])
+        chance = 1 / (1 + np.exp(-z)) if label else 1 / (1 + np.exp(z))
+        kinds = np.exp(outputs[row, 1:4].double().numpy())
+        own = kinds[multiclass[row]] / kinds.sum()
+        factors = [1, 1] if weights is None else [weights[label], (*weights, 1.5)[multiclass[row]]]
+        parts = [-((1 - p) ** gamma) * np.log(p) * factor for p, factor in zip((chance, own), factors, strict=True)]
+        expected += float(weight[row]) * sum(parts)
+    found = loss(outputs[:, :4], [binary, multiclass], weight)
+    assert found.item() == pytest.approx(expected / float(weight.sum()), rel=1e-5)
+
+
+def test_a_focal_loss_of_a_row_that_is_right_has_a_slope():
+    output = torch.tensor([[200.0]], requires_grad=True)
+    TargetLoss([("binary", 1)], classes=[ClassLoss("focal", 0.5)])(output, [torch.ones(1)]).backward()
+    assert output.grad.item() == 0
+
+
+def test_balanced_weights_are_scikit_learns():
+    labels = np.array([0] * 70 + [1] * 20 + [2] * 10)
+    expected = sklearn.utils.class_weight.compute_class_weight("balanced", classes=np.arange(3), y=labels)
+    asked = TargetLoss([("multiclass", 3), ("regression", 1)], classes=[ClassLoss(class_weights="balanced"), None])
+    assert asked.asks_for_counts == (0,)
+    with pytest.raises(ModelError, match="yet to be fitted"):
+        asked(torch.zeros(1, 4), [torch.zeros(1, dtype=torch.int64), torch.zeros(1)])
+    loss = asked.balanced([torch.bincount(torch.from_numpy(labels)), None])
+    assert loss.classes[0].class_weights == pytest.approx(tuple(expected))
+    assert loss.asks_for_counts == ()
+    with pytest.raises(ModelError, match="rows of each class"):
+        asked.balanced([torch.tensor([3, 0, 1]), None])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RegressionLoss("tweedie", power=2.0), r"in \(1, 2\), not 2"),
+        (lambda: ClassLoss("hinge"), "unknown loss of a binary or multiclass target"),
+        (lambda: ClassLoss("focal", gamma=-1), "0 or more"),
+        (lambda: ClassLoss(class_weights="even"), "or balanced, not 'even'"),
+        (lambda: ClassLoss(class_weights=(1.0, 0.0)), "must be above 0"),
+        (lambda: TargetLoss([("binary", 1)], classes=[ClassLoss(class_weights=(1.0, 1.0, 1.0))]), "of 2 classes"),
+        (
+            lambda: TargetLoss([("regression", 1)], classes=[ClassLoss()]),
+            "for classes, and a target is a regression",
+        ),
+    ],
+)
+def test_settings_of_losses_that_cannot_be_are_refused(make, message):
+    with pytest.raises(ModelError, match=message):
+        make()

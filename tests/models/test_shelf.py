@@ -31,9 +31,13 @@ AUTOINT = {"embedding_dim": 4, "num_layers": 2, "num_heads": 2, "head_dim": 3}
 DCN = {"embedding_dim": 4, "layers": (16,), "dropout": 0.0}
 DEEP = {"embedding_dim": 8, "layers": (32, 32), "dropout": 0.0}
 DLRM = {"embedding_dim": 8, "bottom_layers": (16,), "top_layers": (16,)}
+FCN = {"embedding_dim": 4, "exponential_layers": 2, "linear_layers": 2, "dropout": 0.0}
 FINALMLP = {"embedding_dim": 3, "first_layers": (6, 4), "second_layers": (8,), "num_heads": 2, "gate_layers": (12,)}
 FINALMLP |= {"first_dropout": 0.0, "second_dropout": 0.0}
 FT = {"token_dim": 8, "num_heads": 2, "num_blocks": 2, "attention_dropout": 0.0, "hidden_dropout": 0.0}
+QNN = {"embedding_dim": 4, "num_layers": 2, "num_rows": 2, "num_heads": 2, "dropout": 0.0}
+REALMLP = {"layers": (7, 6), "dropout": 0.0}
+TABM = {"members": 3, "layers": (6, 5), "dropout": 0.0}
 TASKS = {"embedding_dim": 3, "layers": (6, 4), "tower_layers": (5,)}
 TOWERS = {"embedding_dim": 4, "layers": (16,), "vector_dim": 8, "top_layers": (8,), "log_q": False}
 WIDE = {"embedding_dim": 4, "layers": (16,), "dropout": 0.0}
@@ -53,12 +57,24 @@ FORMS = [
     ("dcn", DCN | {"layers": ()}),
     ("dcn", DCN | {"rank": 3}),
     ("dcn", DCN | {"rank": 3, "experts": 2}),
+    ("fcn", FCN),
+    ("fcn", FCN | {"second_half": "low_cost", "loss": "plain"}),
+    ("fcn", FCN | {"networks": "exponential"}),
+    ("fcn", FCN | {"networks": "linear", "batch_norm": False}),
+    ("qnn", QNN),
+    ("qnn", QNN | {"batch_norm": False, "dropout": 0.1}),
     ("finalmlp", FINALMLP),
     ("autoint", AUTOINT),
     ("autoint", AUTOINT | {"layers": (6,)}),
     ("ft_transformer", FT),
+    ("tabm", TABM),
+    ("tabm", TABM | {"form": "mini", "numeric": "periodic", "numeric_width": 3}),
+    ("realmlp", REALMLP),
+    ("realmlp", REALMLP | {"pbld": True, "numeric": "periodic", "numeric_width": 3, "activation": "mish"}),
     ("multi_task", TASKS | {"structure": "mmoe", "num_experts": 3}),
     ("multi_task", TASKS | {"structure": "shared_bottom"}),
+    ("ple", TASKS | {"num_experts": 2, "num_shared": 3}),
+    ("esmm", {"embedding_dim": 3, "layers": (6, 4)}),
     ("ncf", {"gmf_dim": 3, "mlp_dim": 4, "layers": (5, 2), "context": "both", "context_dim": 2}),
 ]
 TOWER_FORMS = [
@@ -92,6 +108,17 @@ def test_it_learns_scores_each_row_alone_and_is_built_again_from_json(name, sett
     check_round_trip(name, inputs, **settings)
 
 
+@pytest.mark.parametrize("kind", ["bins", "periodic"])
+@pytest.mark.parametrize(("name", "settings"), [("tabm", TABM), ("realmlp", REALMLP)])
+def test_floats_of_which_one_has_edges_are_embedded(name, settings, kind):
+    inputs = ModelInputs(INPUTS.num_ids, 2, float_edges=((-1.0, 0.0, 0.5), ()))
+    settings = settings | {"numeric": kind, "numeric_width": 3}
+    check_gradients(name, inputs, **settings)
+    check_rows_alone(name, inputs, **settings)
+    check_round_trip(name, inputs, **settings)
+    assert build(name, inputs, **settings).numeric.num_columns == {"bins": 1, "periodic": 2}[kind]
+
+
 @pytest.mark.parametrize(("name", "settings"), [*FORMS, *TOWER_FORMS])
 def test_a_row_optimizer_lowers_the_loss(name, settings):
     check_row_optimizer(name, SCATTERED if name == "two_tower" else INPUTS, **settings)
@@ -102,9 +129,13 @@ def test_a_row_optimizer_lowers_the_loss(name, settings):
     [
         ("autoint", "attention_dropout"),
         ("deepfm", "dropout"),
+        ("fcn", "dropout"),
+        ("qnn", "dropout"),
         ("ft_transformer", "attention_dropout"),
         ("ft_transformer", "hidden_dropout"),
         ("ft_transformer", "residual_dropout"),
+        ("tabm", "dropout"),
+        ("realmlp", "dropout"),
     ],
 )
 def test_dropout_is_for_training_alone(name, dropout):
@@ -169,6 +200,12 @@ def test_values_that_do_not_fit_a_settings_type_are_refused(name):
         ("deepfm", {"layers": []}, "layers is empty"),
         ("dlrm", {"top_layers": []}, "top_layers is empty"),
         ("dlrm", {"interaction": "sum"}, "unknown interaction 'sum'. Known: dot, cat"),
+        ("fcn", {"embedding_dim": 5}, "cut into halves; make it even, not 5"),
+        ("fcn", {"networks": "ecn"}, "Known: both, exponential, linear"),
+        ("fcn", {"second_half": "mask"}, "Known: self_mask, low_cost"),
+        ("fcn", {"loss": "bce"}, "Known: tri, plain"),
+        ("qnn", {"num_heads": 3}, "num_heads 3 does not divide embedding_dim, 16"),
+        ("qnn", {"self_ensemble": 1}, "self_ensemble must be true or false"),
         ("finalmlp", {"num_heads": 3}, r"num_heads 3 does not divide the last of first_layers, 400"),
         ("finalmlp", {"second_layers": (801,)}, r"does not divide the last of second_layers, 801"),
         ("finalmlp", {"first_layers": ()}, "first_layers is empty"),
@@ -187,11 +224,21 @@ def test_values_that_do_not_fit_a_settings_type_are_refused(name):
         ("multi_task", {"structure": "ple"}, "unknown structure of multi_task 'ple'. Known: shared_bottom, mmoe"),
         ("multi_task", {"structure": "shared_bottom", "num_experts": 4}, "4: a shared bottom has no experts"),
         ("multi_task", {"layers": ()}, "layers is empty"),
+        ("ple", {"layers": ()}, "layers is empty"),
+        ("ple", {"num_shared": 0}, "num_shared must be an integer from 1 up"),
+        ("esmm", {"layers": ()}, "layers is empty"),
         ("ncf", {"gmf_dim": 0, "mlp_dim": 0}, "both 0"),
         ("ncf", {"gmf_dim": 0, "context": "both"}, "there is no gmf for it"),
         ("ncf", {"mlp_dim": 0, "context": "mlp"}, "there is no mlp for it"),
         ("ncf", {"context": "everywhere"}, "place of the context 'everywhere'. Known: mlp, gmf, both, none"),
         ("ncf", {"layers": ()}, "layers is empty"),
+        ("realmlp", {"activation": "relu"}, "unknown activation of realmlp 'relu'. Known: auto, selu, mish"),
+        ("realmlp", {"numeric": "pbld"}, "unknown numeric 'pbld'"),
+        ("realmlp", {"frequency_deviation": 0}, "frequency_deviation must be a positive number"),
+        ("realmlp", {"embedding_widths": (3,)}, "embedding_widths has 1 entries for 3 id columns"),
+        ("tabm", {"form": "packed"}, "unknown form of tabm 'packed'. Known: full, mini"),
+        ("tabm", {"layers": ()}, "layers is empty"),
+        ("tabm", {"embedding_widths": (3,)}, "embedding_widths has 1 entries for 3 id columns"),
         ("two_tower", {"temperature": 0}, "temperature must be a positive number"),
         ("two_tower", {"softmax_rows": 1}, "softmax_rows must be at least 2"),
         ("two_tower", {"top": "max"}, r"unknown top of two_tower 'max'. Known: dot, mlp"),

@@ -169,7 +169,10 @@ class FillMissing(RankingOperator):
 
     def state_of(self, partial: Filling, search: Search) -> Fill:
         """The state, from the two middle values of an exact median."""
-        low, high = search.values().tolist()
+        return self.median_fill(partial, *search.values().tolist())
+
+    def median_fill(self, partial: Filling, low: float, high: float) -> Fill:
+        """The state; low, high: the two middle values."""
         return self._fill(partial, (low + high) / 2)
 
     def _fill(self, partial: Filling, value: float, error: float = 0.0) -> Fill:

@@ -27,11 +27,14 @@ class TargetSettings:
         Which of two labels is 1; for binary targets.
     label_strip
         Characters to take off both ends of a label.
+    quantiles
+        Of a regression target: which are predicted in place of its mean, such as `[0.1, 0.5, 0.9]`.
     """
 
     task: Task
     positive: str | None = None
     label_strip: str | None = None
+    quantiles: tuple[float, ...] = ()
 
     @property
     def is_text(self) -> bool:
@@ -62,7 +65,12 @@ def target_settings(given: Mapping[str, Any]) -> dict[str, TargetSettings]:
         if positive is not None and options["task"] != "binary":
             raise DataError(f"target {name!r}: positive is for binary targets, this one is {options['task']}.")
         texts = {key: None if options.get(key) is None else str(options[key]) for key in ("positive", "label_strip")}
-        found[name] = TargetSettings(options["task"], **texts)
+        quantiles = options.get("quantiles") or ()
+        if not isinstance(quantiles, list | tuple):
+            raise DataError(f"target {name!r}: quantiles is a list such as [0.1, 0.5, 0.9], found {quantiles!r}.")
+        found[name] = TargetSettings(options["task"], **texts, quantiles=tuple(quantiles))
+        if quantiles:
+            Target(name, options["task"], len(quantiles), quantiles=tuple(quantiles))  # refuses what cannot be
     return found
 
 
@@ -97,7 +105,7 @@ def encode_targets(
             encoded = {split: encode(name, column, target) for split, column in labels.items()}
             if target.task == "regression":
                 LabelSpread.of(labels["train"].astype("float64"), name).require(name)
-            described.append(Target(name, target.task))
+            described.append(Target(name, target.task, len(target.quantiles) or 1, quantiles=target.quantiles))
         for split, column in encoded.items():
             splits[split][name] = column
     return splits, tuple(described)

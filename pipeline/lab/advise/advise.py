@@ -33,6 +33,7 @@ from gigabatch.pipeline.lab.advise.lemmas import all_reduce_bytes, parameter_ser
 from gigabatch.pipeline.lab.advise.links import Links, measure_links
 from gigabatch.pipeline.lab.advise.one_rank import COMPUTE, LOAD, UPDATE, OneOf, StepParts, Work, take_steps
 from gigabatch.pipeline.lab.experiment import Experiment, PlacedBatch
+from gigabatch.pipeline.lab.tune.report import step_rows
 from gigabatch.pipeline.lab.tune.trials import LEAST_STEPS, Sweep, batch_sizes, bytes_per_row, sweep_batches
 from gigabatch.pipeline.machine import available_cores, free_memory
 from gigabatch.pipeline.stages.run import environment
@@ -245,8 +246,8 @@ def advise(experiment: Experiment, bounds: Bounds) -> Advice:
     own = profile[0].step
     baseline = next((found.seconds for found in sweep.times if found.batch_size == size), own.total)
     predictions, obstacle, late = predict(work, links, baseline, each, started + bounds.seconds)
-    compute = {size // found.batch_size: found.step.seconds[COMPUTE] for found in profile[1:]}
     part_of = {size // found.batch_size: found for found in profile[1:]}
+    compute = {number: found.step.seconds[COMPUTE] for number, found in part_of.items()}
     return Advice(
         name=experiment.config.name,
         created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -405,29 +406,13 @@ def _des(work: Work) -> dict[int, tuple[float, dict[str, str]]]:
 
 def show(advice: Advice) -> None:
     """Print what was found."""
-    render_table(_batch_rows(advice), f"advise {advice.name}: steps on one device")
+    rows = step_rows(advice.sweep, advice.batch_size, "pays")
+    render_table(rows, f"advise {advice.name}: steps on one device")
     render_table(_part_rows(advice), "One device, by part of a step (medians, ms)")
     if advice.predictions:
         render_table(_device_rows(advice), f"Predicted: devices that share a batch of {advice.batch_size:,} rows")
     for name, text in advice.verdicts().items():
         print(f"{name:11} {text}")
-
-
-def _batch_rows(advice: Advice) -> list[dict[str, Any]]:
-    fastest = advice.sweep.fastest.batch_size
-    marks = {fastest: "pays", advice.batch_size: "the run's own"}
-    marks |= {fastest: "the run's own, pays"} if fastest == advice.batch_size else {}
-    return [
-        {
-            "batch": found.batch_size,
-            "ms a step": 1e3 * found.seconds,
-            "µs a row": 1e6 * found.row_seconds,
-            "rows/s": round(1 / found.row_seconds),
-            "peak memory": about_bytes(found.peak_bytes),
-            "": marks.get(found.batch_size, ""),
-        }
-        for found in advice.sweep.times
-    ]
 
 
 def _part_rows(advice: Advice) -> list[dict[str, Any]]:

@@ -222,7 +222,7 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
     rows = torch.arange(num_steps * batch_size) % len(table)
     few = PackedTable(valid.words[:batch_size].clone(), valid.schema).to(device)
     spec = model_spec(preprocessor, config)
-    loss = target_loss(encoded.features.schema, config.train.losses)
+    loss = target_loss(encoded.features.schema, config.train.losses, config.train.label_smoothing)
     settings = config.train.model_copy(update={"epochs": 1})
     moments: list[float] = []
 
@@ -242,7 +242,7 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
         if drawing is not None:
             negatives = implicit_batches(preprocessor, inputs, train, drawing, config.seed, device)
         trained = train_model(
-            new_model(replace(spec, inputs=inputs), train, config.seed),
+            new_model(replace(spec, inputs=inputs), train, config.seed, loss),
             train.to(device),
             few,
             loss,

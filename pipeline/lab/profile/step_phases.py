@@ -15,7 +15,7 @@ from gigabatch.models.kernels import kernel
 from gigabatch.models.optimizers.non_finite import mark_non_finite
 from gigabatch.models.optimizers.precision import full_reductions
 from gigabatch.models.optimizers.registry import set_lr_and_momentum
-from gigabatch.models.optimizers.row_optimizer import Optimizers, RowOptimizer
+from gigabatch.models.optimizers.row_optimizer import RowOptimizer, parts_of
 from gigabatch.models.recommenders.ncf import NCF
 from gigabatch.models.tabular.tabular import TabularModel
 from gigabatch.pipeline.lab.experiment import Experiment, PlacedBatch
@@ -120,7 +120,7 @@ class PhasedStep:
         skipped = mark_non_finite(self.optimizer, loss)
         if max_grad_norm is not None:
             nn.utils.clip_grad_norm_(dense_parameters(self.optimizer), max_grad_norm, foreach=True)
-        optimizers = self.optimizer.optimizers if isinstance(self.optimizer, Optimizers) else [self.optimizer]
+        optimizers = parts_of(self.optimizer)
         for optimizer in optimizers:
             optimizer.step()
             self.laps.lap(EMBEDDING if isinstance(optimizer, RowOptimizer) else DENSE)

@@ -87,7 +87,7 @@ class Tuned:
 
 def show(tuned: Tuned) -> None:
     """Print what was found."""
-    render_table(step_rows(tuned), f"tune {tuned.name}: steps on {rows_text(tuned)}")
+    render_table(step_rows(tuned.sweep, tuned.batch_size), f"tune {tuned.name}: steps on {rows_text(tuned)}")
     print(limit_text(tuned.sweep))
     if tuned.noise:
         render_table(noise_rows(tuned.noise), "Gradient noise scale in the first epoch")
@@ -107,7 +107,12 @@ def write_tune_page(path: Path, tuned: Tuned) -> None:
         notes.append(f"Overrides: {' '.join(tuned.chosen.overrides)}")
     notes.append(f"{rows_text(tuned)}; {about_seconds(tuned.seconds)} on {tuned.environment['device']}.")
     sections = [
-        Section("Steps by batch size", limit_text(tuned.sweep), step_rows(tuned), (_step_chart(tuned),)),
+        Section(
+            "Steps by batch size",
+            limit_text(tuned.sweep),
+            step_rows(tuned.sweep, tuned.batch_size),
+            (_step_chart(tuned),),
+        ),
         Section("Gradient noise scale", _noise_text(tuned), noise_rows(tuned.noise)),
     ]
     if tuned.trials:
@@ -129,11 +134,10 @@ def rows_text(tuned: Tuned) -> str:
     return f"{rows}, positives with {tuned.negatives_per_positive} drawn negatives each (batches count positives)"
 
 
-def step_rows(tuned: Tuned) -> list[dict[str, Any]]:
-    """A row a batch size."""
-    fastest = tuned.sweep.fastest.batch_size
-    marks = {tuned.batch_size: ["the run's own"]}
-    marks.setdefault(fastest, []).append("the fastest")
+def step_rows(sweep: Sweep, own: int, fastest: str = "the fastest") -> list[dict[str, Any]]:
+    """A row a batch size, of which the run's own and the fastest are marked."""
+    marks = {own: ["the run's own"]}
+    marks.setdefault(sweep.fastest.batch_size, []).append(fastest)
     return [
         {
             "batch": found.batch_size,
@@ -143,7 +147,7 @@ def step_rows(tuned: Tuned) -> list[dict[str, Any]]:
             "peak memory": about_bytes(found.peak_bytes),
             "": ", ".join(marks.get(found.batch_size, ())),
         }
-        for found in tuned.sweep.times
+        for found in sweep.times
     ]
 
 

@@ -72,3 +72,11 @@ def test_columns_that_only_an_operator_sees_overwrite_none():
         operators.FoldedTargetEncoding(["n__sum_1"], ["n"], "row")
     with pytest.raises(DataError, match="ExplodeLists: column 'place' would be overwritten"):
         operators.ExplodeLists({"words": ("word", "string")}, "place", ["place"])
+
+
+@pytest.mark.parametrize(
+    "operator", [operators.Clip("n", 0.0, output=""), operators.Normalize("row", output="")], ids=repr
+)
+def test_an_output_without_a_name_is_refused(operator):
+    with pytest.raises(DataError, match=f"{type(operator).__name__}: an output has no name"):
+        operator.apply(NAMED, operator.fit([NAMED])) if isinstance(operator, FittedOperator) else operator(NAMED)

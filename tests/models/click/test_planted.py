@@ -13,6 +13,8 @@ CROSS_ONLY = {"embedding_dim": 8, "layers": ()}
 AUTOINT = {"embedding_dim": 8, "num_layers": 2, "num_heads": 2, "head_dim": 8}
 FINALMLP = {"embedding_dim": 4, "first_layers": (16,), "second_layers": (16,), "num_heads": 4, "gate_layers": (12,)}
 FINALMLP |= {"first_dropout": 0.0, "second_dropout": 0.0}
+FCN = {"embedding_dim": 8, "exponential_layers": 2, "linear_layers": 2, "dropout": 0.0}
+QNN = {"embedding_dim": 8, "num_layers": 2, "num_rows": 2, "dropout": 0.0}
 FM = ("fm", {"embedding_dim": 8})
 PLANTED = {  # strength by columns; then (model, its settings, least and largest AUC on rows that it has not seen)
     "a column": ({(0,): 2.0}, [("lr", {}, 0.8, 1)]),
@@ -22,6 +24,8 @@ PLANTED = {  # strength by columns; then (model, its settings, least and largest
         [
             ("dcn", CROSS_ONLY | {"cross_layers": 2}, 0.85, 1),
             ("autoint", AUTOINT, 0.9, 1),
+            ("fcn", FCN, 0.85, 1),
+            ("qnn", QNN, 0.85, 1),
             ("dcn", CROSS_ONLY | {"cross_layers": 1}, 0.4, 0.6),
             (*FM, 0.4, 0.6),
         ],

@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import LinearLR, PolynomialLR, SequentialLR
 from gigabatch.models.errors import ModelError
 from gigabatch.models.optimizers.schedule import (
     Constant,
+    CosineLog,
     OneCycle,
     WarmupPolynomial,
     build_schedule,
@@ -37,6 +38,18 @@ def test_one_cycle_starts_peaks_and_ends_where_its_settings_say():
     assert schedule.at(0) == pytest.approx((0.1 / 25, 0.95))
     assert schedule.at(100) == pytest.approx((0.1, 0.85))
     assert schedule.at(400) == pytest.approx((0.1 / 1e5, 0.95))
+
+
+def test_cosine_log_is_what_the_authors_of_realmlp_compute():
+    """pytabkit 1.7.3's CoslogFunc at these shares of the steps, of 4 waves and of 2."""
+    expected = {
+        4: (0.350381, 0.718355, 0.983844, 0.073619, 0.186201),
+        2: (0.017841, 0.861268, 0.05308, 0.718355, 0.119745),
+    }
+    for cycles, values in expected.items():
+        schedule = CosineLog(0.5, 1000, cycles=cycles)
+        for share, value in zip((0.01, 0.1, 0.3, 0.5, 0.9), values, strict=True):
+            assert schedule.at(round(1000 * share)) == pytest.approx((0.5 * value, 0.9), abs=1e-6)
 
 
 @pytest.mark.parametrize("power", [1.0, 2.0])
@@ -67,6 +80,7 @@ def test_warmup_polynomial_ends_at_its_final_rate():
     [
         ("one_cycle", {"div": 10.0}, OneCycle(0.1, 50, div=10.0)),
         ("warmup_polynomial", {"warmup_steps": 5}, WarmupPolynomial(0.1, 50, 5)),
+        ("cosine_log", {"cycles": 2}, CosineLog(0.1, 50, cycles=2)),
         ("constant", {"mom": 0.5}, Constant(0.1, 50, mom=0.5)),
     ],
 )
@@ -77,7 +91,7 @@ def test_schedules_are_built_by_name(name, settings, expected):
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("cosine", {}, "unknown schedule 'cosine'. Known: one_cycle, warmup_polynomial, constant"),
+        ("cosine", {}, "unknown schedule 'cosine'. Known: one_cycle, warmup_polynomial, cosine_log, constant"),
         ("one_cycle", {"warmup": 3}, "unknown setting of one_cycle 'warmup'. Known: pct_start, div, div_final, moms"),
         ("constant", {"lr": 3}, "unknown setting of constant 'lr'. Known: mom"),
     ],
@@ -92,7 +106,9 @@ def test_lr_scales_with_the_square_root_of_the_batch():
     assert square_root_scaled_lr(5e-3, 512, 32_768) == pytest.approx(6.25e-4)
 
 
-@pytest.mark.parametrize("schedule", [OneCycle(0.1, 10), WarmupPolynomial(0.1, 10), Constant(0.1, 10)])
+@pytest.mark.parametrize(
+    "schedule", [OneCycle(0.1, 10), WarmupPolynomial(0.1, 10), CosineLog(0.1, 10), Constant(0.1, 10)]
+)
 @pytest.mark.parametrize("step", [-1, 11])
 def test_steps_outside_the_run_are_refused(schedule, step):
     with pytest.raises(ModelError, match=f"step {step} is outside the schedule's 10 steps"):
@@ -111,6 +127,7 @@ def test_steps_outside_the_run_are_refused(schedule, step):
         (lambda: WarmupPolynomial(0.1, 10, warmup_steps=10), "warmup_steps must be in"),
         (lambda: WarmupPolynomial(0.1, 10, power=0.0), "power must be positive"),
         (lambda: WarmupPolynomial(0.1, 10, lr_final=0.2), "lr_final must be in"),
+        (lambda: CosineLog(0.1, 10, cycles=0), "cycles must be an integer from 1 up, not 0"),
         (lambda: Constant(0.1, 10, mom=-0.1), "momentum must be in"),
     ],
 )

@@ -124,7 +124,7 @@ def test_evaluating_again_warns_and_compares_as_the_run_did(shop, tmp_path, caps
     assert [item["metrics"] for item in without_seconds(found["baselines"], "valid")] == [
         item["metrics"] for item in expected
     ]
-    assert found["warnings"][0].startswith("'bought' on the valid split: the model is worse than the constant (")
+    assert found["warnings"][0].startswith("'bought' on the valid split: the model is worse than the linear model (")
     assert "Baselines on 300 valid rows" in capsys.readouterr().out
     assert main([*again, "evaluate.baselines=[]"]) == 0
     found = json.loads((tmp_path / "again" / "summary.json").read_text())

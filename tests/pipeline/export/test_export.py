@@ -242,6 +242,10 @@ def test_a_model_that_cannot_be_traced_says_why(name, tmp_path):
     [
         ("ft_transformer", {"token_dim": 16, "num_heads": 2, "num_blocks": 2}),
         ("multi_task", {"layers": (8,), "num_experts": 2}),
+        ("tabm", {"members": 4, "layers": (8,)}),
+        ("realmlp", {"layers": (8,)}),
+        ("ple", {"layers": (8, 4)}),
+        ("esmm", {"layers": (8,)}),
     ],
 )
 def test_other_models_through_rows_to_predictions(name, options, tmp_path):

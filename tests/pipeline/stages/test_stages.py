@@ -190,6 +190,16 @@ def test_stages_are_counted_in_rows_and_only_epochs_that_were_trained(tiny, caps
     assert capsys.readouterr().out.count("skipped, unchanged: seconds of an earlier run") == 4
 
 
+def test_smoothed_labels_are_learnt_from_and_losses_are_measured_by_whole_ones(tiny):
+    """A label of .6 and .4 has the entropy .6730, which is the least loss that can be learnt by."""
+    smoothed = tiny.train("train.label_smoothing=0.8", "train.epochs=4")
+    plain = tiny.train("train.epochs=4")
+    least = [min(point["train_loss"] for point in run.curve) for run in (smoothed, plain)]
+    assert least[0] > 0.673 > least[1]
+    best = min(point["valid_loss"] for point in smoothed.curve if "valid_loss" in point)
+    assert best == pytest.approx(smoothed.summary["metrics"]["valid"]["logloss"], rel=1e-5)
+
+
 def test_a_resumed_training_tells_all_its_rows_against_all_its_seconds(tiny, monkeypatch, capsys):
     """H3: the rows of all processes stood against the seconds of the last. 9 steps an epoch, a checkpoint each."""
     real, settings = stages.train_model, ("train.epochs=2", "train.checkpoint_every_steps=1")

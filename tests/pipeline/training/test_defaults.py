@@ -7,14 +7,17 @@ from hypothesis import strategies as st
 
 from gigabatch.features.schema import IdColumn, Target, TensorSchema
 from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.click.fm import FactorizationMachine
 from gigabatch.models.click.lr import LogisticRegression
-from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.tabular.tabular import TabularModel
 from gigabatch.pipeline.config.config import TrainSettings, WholeTrainSettings
 from gigabatch.pipeline.training.defaults import few_steps_text, id_sizes, rule_text, settle
-from gigabatch.pipeline.training.train import train_model
+from gigabatch.pipeline.training.train import optimizer_of, table_loss, train_model
 from tests.examples import examples
+
+LOSS = TargetLoss([("binary", 1)])
 
 
 @pytest.mark.parametrize(
@@ -62,6 +65,53 @@ def test_what_is_set_stays_and_the_rest_is_whole(rows, num_ids, given_settings):
     assert found.model_dump() | given_settings == found.model_dump()
     assert found.batch_size >= 2 * own.accumulate_steps
     assert settle(found, 7, ()) == found  # nothing is left to the rule
+
+
+ENTITIES = {"user": EntityColumns(0, (0,)), "item": EntityColumns(1, (1,))}
+
+
+@pytest.mark.parametrize(
+    ("entities", "given", "expected"),
+    [
+        (ENTITIES, {}, 5.0),
+        ({}, {}, 1.0),
+        (ENTITIES, {"optimizer_settings": {"table_lr": 0.02}}, 2.0),
+        (ENTITIES, {"optimizer": "cowclip"}, 1.0),
+        (ENTITIES, {"optimizer": "adamw", "optimizer_settings": {"rowwise": True}}, 1.0),
+    ],
+)
+def test_vectors_of_fm_have_a_rate_of_their_own_where_rows_are_of_users_and_items(entities, given, expected):
+    model = FactorizationMachine(ModelInputs((10, 9), 0, **entities), FactorizationMachine.Settings())
+    chosen = settle(TrainSettings(epochs=1, batch_size=4, lr_max=0.01, **given), 100, (10, 9))
+    optimizer, _ = optimizer_of(model, chosen)
+    rates = {
+        table: group.get("lr_scale", 1.0)
+        for group in optimizer.param_groups for table in group["params"] if table is model.fields.tables.tables[0]
+    }  # fmt: skip
+    assert list(rates.values()) == [pytest.approx(expected)]
+
+
+def users_and_items(rows: int, seed: int) -> PackedTable:
+    """1,000 users choose of 900 items by what both are; two drawn negatives a choice."""
+    draw = torch.Generator().manual_seed(7)
+    tastes, kinds = torch.randn(1000, 4, generator=draw), torch.randn(900, 4, generator=draw)
+    draw.manual_seed(seed)
+    user = torch.randint(1000, (rows,), generator=draw)
+    scores = 2 * tastes[user] @ kinds.T - torch.empty(rows, 900).exponential_(generator=draw).log()
+    item = torch.cat([scores.argmax(1), torch.randint(900, (2 * rows,), generator=draw)])
+    schema = TensorSchema((IdColumn("user", 1000), IdColumn("item", 900)), (), (Target("chosen", "binary"),))
+    labels = (torch.arange(3 * rows) < rows).float()
+    return PackedTable.from_columns(schema, [user.repeat(3).int(), item.int()], [], [labels])
+
+
+def test_fm_learns_pairs_of_users_and_items_without_any_setting(tmp_path):
+    """Q5: at the rate of other tables its vectors hardly left 0, and the log loss was .402."""
+    train, test = users_and_items(8000, 1), users_and_items(2000, 2)
+    inputs = ModelInputs((1000, 900), 0, **ENTITIES)
+    torch.manual_seed(0)
+    model = FactorizationMachine(inputs, FactorizationMachine.Settings())
+    train_model(model, train, test, LOSS, TrainSettings(), seed=1, device="cpu", folder=tmp_path)
+    assert table_loss(model, test, LOSS, "cpu") < 0.36
 
 
 def test_the_rule_is_told_in_words_and_only_where_it_was_asked():

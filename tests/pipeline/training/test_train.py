@@ -110,6 +110,20 @@ class Crash(Exception):
     pass
 
 
+def test_dropout_falls_to_0_over_the_second_half_of_the_steps(tmp_path):
+    """Half a cosine from its rate at step 10 of 20; afterwards the model has the rates that it came with."""
+    model, rates = make_model(), []
+    drops = [module for module in model.modules() if isinstance(module, torch.nn.Dropout)]
+    settings = settings_of(dropout_schedule="flat_cosine")
+    run(tmp_path, settings, model=model, after_step=lambda step: rates.append([module.p for module in drops]))
+    shares = [1.0] * 10 + [(1 + math.cos(math.pi * step / 10)) / 2 for step in range(10)]
+    assert [row[0] for row in rates] == pytest.approx([0.2 * share for share in shares])
+    assert [row[1] for row in rates] == pytest.approx([0.3 * share for share in shares])
+    assert [module.p for module in drops] == [0.2, 0.3, 0.3]
+    with pytest.raises(TrainingError, match=r"train.dropout_schedule=flat_cosine: .* Set train.compile=off"):
+        run(tmp_path / "compiled", settings_of(dropout_schedule="flat_cosine", compile="on"))
+
+
 def crash_at(*steps: int):
     """A hook that raises once at each of these steps."""
     left = set(steps)
@@ -131,6 +145,7 @@ def crash_at(*steps: int):
         settings_of(optimizer_settings={"rowwise": False}, schedule="constant"),
         settings_of(precision="bfloat16", accumulate_steps=3, ema_decay=0.9),
         settings_of(precision="float32", optimizer="adamw", max_grad_norm=0.1, ema_decay=0.5, select="last"),
+        settings_of(dropout_schedule="flat_cosine"),
         settings_of(epochs=9, lr_max=0.5, schedule="constant", patience=1),  # ends after epoch 2 or soon after
     ],
     ids=[
@@ -140,6 +155,7 @@ def crash_at(*steps: int):
         "lamb-dense-constant",
         "bf16-pieces-average",
         "clipped-average",
+        "falling-dropout",
         "patience",
     ],
 )

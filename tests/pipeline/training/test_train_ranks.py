@@ -132,6 +132,10 @@ CASES = {
     "ft_transformer, dropout of attention": {
         "model": ("ft_transformer", {"token_dim": 8, "num_heads": 2, "num_blocks": 2, "attention_dropout": 0.3})
     },
+    "fcn, tri loss, weighted": {"model": ("fcn", {"embedding_dim": 4, "dropout": 0.1}), "weighted": True},
+    "qnn, self-ensemble": {"model": ("qnn", {"embedding_dim": 4, "num_layers": 2, "num_rows": 2})},
+    "tabm weighted": {"model": ("tabm", {"members": 3, "layers": [8], "dropout": 0.2}), "weighted": True},
+    "realmlp": {"model": ("realmlp", {"layers": [8], "dropout": 0.2})},
     "autoint, dropout of attention": {"model": ("autoint", {"num_layers": 2, "attention_dropout": 0.3})},
 }
 

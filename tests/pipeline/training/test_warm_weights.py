@@ -32,9 +32,15 @@ SETTINGS = {
     "wide_deep": {"embedding_dim": 3, "layers": (9,), "crosses": ((0, 1), (2, 1)), "dropout": 0.0},
     "dlrm": {"embedding_dim": 4, "bottom_layers": (9,), "top_layers": (9,)},
     "dcn": {"embedding_dim": 3, "layers": (9,), "dropout": 0.0},
+    "fcn": {"embedding_dim": 4, "exponential_layers": 2, "linear_layers": 2, "dropout": 0.0},
+    "qnn": {"embedding_dim": 4, "num_layers": 2, "num_rows": 2, "dropout": 0.0},
     "finalmlp": {"embedding_dim": 3, "first_layers": (8,), "second_layers": (8,), "num_heads": 2},
     "autoint": {"embedding_dim": 4, "num_layers": 1},
     "ft_transformer": {"token_dim": 8, "num_heads": 2, "num_blocks": 1},
+    "tabm": {"members": 2, "layers": (8,)},
+    "realmlp": {"layers": (8,)},
+    "ple": {"embedding_dim": 3, "layers": (8,), "tower_layers": ()},
+    "esmm": {"embedding_dim": 3, "layers": (8,)},
     "multi_task": {"embedding_dim": 3, "layers": (8,), "num_experts": 2, "tower_layers": ()},
     "two_tower": {"embedding_dim": None, "layers": (9,), "vector_dim": 4},
     "ncf": {"gmf_dim": 3, "mlp_dim": 4, "layers": (8,), "context": "both", "context_dim": 2},
@@ -75,9 +81,9 @@ SCHEMA = Schema(
 
 
 def fitted(*days: int) -> Preprocessor:
-    """Of these days' rows alone, with the fills and scales of day 0, as `preprocess.from` keeps them."""
+    """Of these days' rows alone, with the fills, scales and edges of day 0, as `preprocess.from` keeps them."""
     found, first = Preprocessor(SCHEMA).fit([*map(rows_of_day, days)]), Preprocessor(SCHEMA).fit([rows_of_day(0)])
-    found.fills, found.scales = first.fills, first.scales
+    found.fills, found.scales, found.edges = first.fills, first.scales, first.edges
     return found
 
 
@@ -311,6 +317,11 @@ def test_what_is_another_now_is_named(tmp_path):
     anew = Preprocessor(SCHEMA).fit([rows_of_day(1)])
     with pytest.raises(ChangedError, match=r"another fill of 'price'.*another scale of 'age'.*preprocess\.from"):
         start.require_unchanged(anew, spec_for("deepfm", anew), "log loss")
+    edges = {**same.edges, "price": same.edges["price"][1:]}
+    start.require_unchanged(replace(same, edges=edges), spec, "log loss")  # deepfm takes no bins
+    binned = saved(tmp_path / "binned", "tabular", info=info_of("tabular"))
+    with pytest.raises(ChangedError, match="other edges of the bins of 'price'"):
+        binned.require_unchanged(replace(same, edges=edges), spec_for("tabular", same), "log loss")
     wider = ModelSpec("deepfm", spec.inputs, replace(spec.settings, embedding_dim=5))
     with pytest.raises(ChangedError, match=r"model\.embedding_dim 3, now 5"):
         start.require_unchanged(same, wider, "log loss")

@@ -1,0 +1,154 @@
+"""Floats as vectors: piecewise-linear functions of quantile bins, or periodic ones.
+
+Gorishniy, Rubachev and Babenko, "On Embeddings for Numerical Features in Tabular Deep Learning", arXiv 2203.05556.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from gigabatch.models.errors import require_known
+from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.kernels import cpu_loops
+
+NUMERIC = ("plain", "bins", "periodic")
+NUMERIC_WIDTH = 16
+FREQUENCIES = 48  # of a column, and the deviation they are drawn with: those of `rtdl_num_embeddings`
+FREQUENCY_DEVIATION = 0.01
+
+
+class NumericEmbedding(nn.Module):
+    """Vectors of the float columns that have one, side by side with whatever else a model makes of the floats.
+
+    `bins`: of each column with edges a continuous function that is linear in each of its bins, which starts at 0 and
+    stays constant beyond the outermost edges: values of tomorrow that were never seen are the nearest that was. It is
+    the paper's piecewise-linear encoding followed by a linear layer, without making the encoding: a column's function
+    at its edges is the cumulated sum of its weights, of which a value interpolates two. `periodic`: of every column
+    sine and cosine at trained frequencies, then a linear layer and a ReLU that all columns share ("PLR, lite").
+    `plain`: of none. Computed in float32, also under autocast.
+
+    Parameters
+    ----------
+    inputs : ModelInputs
+        With `float_edges` for `bins`, in the units of the floats.
+    kind : str
+        `plain`, `bins` or `periodic`.
+    width : int
+        Of a vector.
+
+    Raises
+    ------
+    ModelError
+        For an unknown kind.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import ModelInputs
+    >>> inputs = ModelInputs(num_ids=(), num_floats=2, float_edges=((0.0, 1.0, 3.0), ()))
+    >>> embedding = NumericEmbedding(inputs, "bins", width=1)
+    >>> _ = torch.nn.init.ones_(embedding.weight)
+    >>> embedding(torch.tensor([[-5.0, 9.0], [0.5, 9.0], [2.0, 9.0], [7.0, 9.0]])).flatten().tolist()
+    [0.0, 0.5, 1.5, 2.0]
+    """
+
+    place_index: Tensor
+    sources: Tensor
+    edges: Tensor
+    num_bins: Tensor
+    first: Tensor
+
+    def __init__(self, inputs: ModelInputs, kind: str, width: int) -> None:
+        super().__init__()
+        require_known("numeric", [kind], NUMERIC)
+        edges = inputs.float_edges if kind == "bins" else [()] * inputs.num_floats
+        self.kind, self.width = kind, width
+        self.places = tuple(
+            range(inputs.num_floats) if kind == "periodic" else (i for i, found in enumerate(edges) if found)
+        )
+        if not self.places:
+            return
+        self.register_buffer("place_index", torch.tensor(self.places), persistent=False)
+        sources = torch.full((inputs.num_floats,), len(self.places))
+        sources[self.place_index] = torch.arange(len(self.places))
+        self.register_buffer("sources", sources, persistent=False)
+        if kind == "periodic":
+            frequencies = torch.empty(len(self.places), FREQUENCIES)
+            bound = 3 * FREQUENCY_DEVIATION
+            self.frequencies = nn.Parameter(nn.init.trunc_normal_(frequencies, 0, FREQUENCY_DEVIATION, -bound, bound))
+            self.linear = nn.Linear(2 * FREQUENCIES, width)
+        else:
+            self._register_edges([edges[place] for place in self.places])
+
+    def _register_edges(self, edges: Sequence[Sequence[float]]) -> None:
+        """Edges [F', E] float32, the missing ones infinite; of each column the number of its bins."""
+        most = max(map(len, edges))
+        padded = torch.tensor([[*one, *[math.inf] * (most - len(one))] for one in edges], dtype=torch.float32)
+        self.register_buffer("edges", padded, persistent=False)
+        self.register_buffer("num_bins", torch.tensor([len(one) - 1 for one in edges]), persistent=False)
+        self.register_buffer("first", torch.arange(len(edges)) * most, persistent=False)
+        bound = 1 / math.sqrt(most - 1)
+        self.weight = nn.Parameter(torch.empty(len(edges), most - 1, self.width).uniform_(-bound, bound))
+
+    @property
+    def num_columns(self) -> int:
+        """F': how many float columns have a vector."""
+        return len(self.places)
+
+    def forward(self, floats: Tensor) -> Tensor:
+        """floats [B, F] float32 -> [B, F', width] float32."""
+        if not self.places:
+            return floats.new_zeros(len(floats), 0, self.width)
+        with torch.autocast(floats.device.type, enabled=False):
+            values = floats.float()[:, self.place_index]
+            return self._periodic(values) if self.kind == "periodic" else self._binned(values)
+
+    def of_all(self, floats: Tensor) -> Tensor:
+        """floats [B, F] float32 -> [B, F, width]: zeros for the columns that have no vector."""
+        found = self(floats)
+        if self.num_columns == floats.shape[1]:
+            return found
+        return torch.cat([found, found.new_zeros(len(floats), 1, self.width)], dim=1).index_select(1, self.sources)
+
+    def _periodic(self, values: Tensor) -> Tensor:
+        angles = 2 * math.pi * self.frequencies * values[:, :, None]
+        return functional.relu(self.linear(torch.cat([angles.cos(), angles.sin()], dim=2)))
+
+    def _binned(self, values: Tensor) -> Tensor:
+        table = functional.pad(self.weight.cumsum(dim=1), (0, 0, 1, 0))  # [F', E, width]: the functions at their edges
+        if torch.is_grad_enabled() and not values.requires_grad and cpu_loops(values.device):
+            return cast(Tensor, _Interpolated.apply(values, self.edges, self.num_bins, table))
+        if torch.compiler.is_exporting():  # ONNX has no searchsorted
+            inside = (values[:, :, None] >= self.edges).sum(dim=2) - 1
+        else:
+            inside = torch.searchsorted(self.edges, values.t().contiguous(), right=True).t() - 1
+        bins = torch.minimum(inside.clamp(min=0), self.num_bins - 1) + self.first
+        ends, rows = self.edges.flatten(), table.flatten(0, 1)
+        part = ((values - ends[bins]) / (ends[bins + 1] - ends[bins])).clamp(0, 1)
+        return torch.lerp(functional.embedding(bins, rows), functional.embedding(bins + 1, rows), part[:, :, None])
+
+
+class _Interpolated(torch.autograd.Function):
+    """The same by compiled loops, whose sums over rows torch takes ten times as long for; no gradient of the values."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, edges: Tensor, num_bins: Tensor, table: Tensor) -> Tensor:
+        from gigabatch.models.kernels.interpolate.cpu import interpolate
+
+        out, *found = interpolate(values, edges, num_bins, table)
+        ctx.save_for_backward(*found)
+        ctx.num_edges = edges.shape[1]
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        from gigabatch.models.kernels.interpolate.cpu import interpolate_backward
+
+        bins, parts = ctx.saved_tensors
+        return None, None, None, interpolate_backward(gradient, bins, parts, ctx.num_edges)
