@@ -832,7 +832,21 @@ def _apply(raw: dict[str, Any], override: str | Mapping[str, Any]) -> None:
         raise ConfigError(f"override {shown}: the value is not valid YAML ({_where_yaml(error)}).") from error
     except RecursionError:
         raise ConfigError(f"override {key}=...: nested too deeply; {DEEPEST} levels are taken.") from None
+    if isinstance(value, (int, float)) and _is_text(key):
+        value = text.strip()  # such as the id of a run, 12e345678901
     _set(raw, key, value, override)
+
+
+def _is_text(key: str) -> bool:
+    """Whether the setting `key`, dotted, takes text (or null) and nothing else."""
+    kind: Any = RunConfig
+    *sections, last = key.split(".")
+    for name in sections:
+        inside, by_name = _settings_inside(_fields(kind).get(name)) if name in _fields(kind) else (None, False)
+        if inside is None or by_name:
+            return False
+        kind = inside
+    return _fields(kind).get(last) in (str, str | None)
 
 
 def _set(raw: dict[str, Any], key: str, value: Any, override: str) -> None:
@@ -964,6 +978,8 @@ def _describe(item: Any, where: str = "") -> str:
         shown = _shortened(", ".join(f"{name}={value!r}" for name, value in found.items() if name in words))
     else:
         shown = _shortened(repr(found))
+    if item["type"] == "string_type" and isinstance(found, (int, float)):
+        message = f"{message.removesuffix('.')}; YAML reads this text as a number unless it stands in quotes"
     return f"{location}: {message.removesuffix('.')} (found {shown})." if shown else f"{location}: {message}"
 
 

@@ -121,6 +121,21 @@ def test_overrides_reach_every_section(load):
     assert (config.features.split.train, config.features.split.test) == (0.7, 0.1)
 
 
+@pytest.mark.parametrize("run", ["12e345678901", "123456789012", "000012345678", "1_000", "0x12", ".5", "0b11"])
+def test_a_text_that_yaml_would_read_as_a_number_stays_text_in_an_override(load, run):
+    """One in a hundred ids of runs, 12 hexadecimal digits, is a number (or infinite) to YAML."""
+    config = load("name: x\nrecipe: flights\n", f"train.start_from={run}", "tracking.uri=5")
+    assert (config.train.start_from, config.tracking.uri) == (run, "5")
+    assert load("name: x\nrecipe: flights\n", f"train.start_from='{run}'").train.start_from == run
+    assert load("name: x\nrecipe: flights\n", "train.start_from=null").train.start_from is None
+
+
+@pytest.mark.parametrize("run", ["12e345678901", "0123", "1.5"])
+def test_a_number_in_the_file_where_a_text_belongs_is_an_error_that_says_what_helps(load, run):
+    with pytest.raises(ConfigError, match=r"train\.start_from: .*quotes"):
+        load(f"name: x\nrecipe: flights\ntrain: {{start_from: {run}}}\n")
+
+
 def test_an_override_may_open_a_section_that_the_file_leaves_empty(load):
     assert load(SMALLEST + "train:\n", "train.epochs=3").train.epochs == 3
 
