@@ -846,7 +846,7 @@ def _is_text(key: str) -> bool:
         if inside is None or by_name:
             return False
         kind = inside
-    return _fields(kind).get(last) in (str, str | None)
+    return _fields(kind).get(last) in (str, str | None, Path, Path | None)
 
 
 def _set(raw: dict[str, Any], key: str, value: Any, override: str) -> None:
@@ -978,7 +978,7 @@ def _describe(item: Any, where: str = "") -> str:
         shown = _shortened(", ".join(f"{name}={value!r}" for name, value in found.items() if name in words))
     else:
         shown = _shortened(repr(found))
-    if item["type"] == "string_type" and isinstance(found, (int, float)):
+    if item["type"] in ("string_type", "path_type") and isinstance(found, (int, float)):
         message = f"{message.removesuffix('.')}; YAML reads this text as a number unless it stands in quotes"
     return f"{location}: {message.removesuffix('.')} (found {shown})." if shown else f"{location}: {message}"
 
