@@ -906,6 +906,8 @@ def _given_paths(given: Mapping[str, Any], section: str) -> Iterator[str]:
 def _unknown_keys(kinds: Sequence[type], given: Mapping[str, Any], section: str) -> Iterator[tuple[str, list[str]]]:
     """Dotted name of each unknown key, and the known ones of its section, which is that of `kinds` that fits best."""
     known = max((_fields(kind) for kind in kinds), key=lambda found: len(found.keys() & given.keys()))
+    if not known.keys() & given.keys():
+        known = {name: annotation for kind in kinds for name, annotation in _fields(kind).items()}
     for name, value in given.items():
         path = _join(section, name)
         if name not in known:
