@@ -69,7 +69,8 @@ class Model(nn.Module):
     (`ModelError`); `entities`, which of `user` and `item` the schema must name for this model; `single_output`, the
     model gives one number a row, so it takes one binary or regression target; `capture_obstacle`, why a training step
     does not go into a CUDA graph, None where it does; `remembered`, the buffers (or modules of buffers) that `remember`
-    fills.
+    fills; `learns_by_steps`, False of a model that is fitted to all train rows at once
+    (models/recommenders/fitted.py), which takes no optimizer.
 
     Parameters
     ----------
@@ -96,6 +97,7 @@ class Model(nn.Module):
     single_output: ClassVar[bool] = False
     capture_obstacle: ClassVar[str | None] = None
     remembered: ClassVar[tuple[str, ...]] = ()
+    learns_by_steps: ClassVar[bool] = True
 
     def __init__(self, inputs: ModelInputs, settings: Any) -> None:
         super().__init__()
