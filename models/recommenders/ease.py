@@ -13,6 +13,7 @@ Shapes: B rows of a batch, V ids of the item's column, A items with a row, H ite
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,10 +102,10 @@ class EASE(FittedModel):
         kept = 4 * self.num_items**2
         if self.num_items > settings.max_items:
             raise ModelError(
-                f"ease: {self.num_items:,} items are more than max_items, {settings.max_items:,}. It keeps a number for "
-                f"every two of them, {kept / 2**30:,.1f} GiB, and takes {5 * kept / 2**30:,.1f} GiB while it solves for "
-                "them. Raise model.max_items where there is so much memory, raise preprocess.min_count of the item's "
-                "column, or take item_knn."
+                f"ease: {self.num_items:,} items are more than max_items, {settings.max_items:,}. It keeps a number "
+                f"for every two of them, {kept / 2**30:,.1f} GiB, and takes {5 * kept / 2**30:,.1f} GiB while it "
+                "solves for them. Raise model.max_items where there is so much memory, raise preprocess.min_count of "
+                "the item's column, or take item_knn."
             )
         self.register_buffer("weights", torch.zeros(0, 0))  # [V, V]: to an item by row, from an item by column
 
@@ -158,7 +159,7 @@ def item_gram(users: Tensor, items: Tensor, num_items: int, device: torch.device
     found = torch.zeros(num_items, num_items, dtype=torch.float64, device=device)
     at_once = max(min(DENSE_NUMBERS // max(num_items, 1), 1 << 23), 1)
     edges = torch.searchsorted(row, torch.arange(0, num_users + at_once, at_once)).tolist()
-    for number, (start, stop) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    for number, (start, stop) in enumerate(itertools.pairwise(edges)):
         dense = torch.zeros(min(at_once, num_users - number * at_once), num_items, device=device)
         dense[(row[start:stop] - number * at_once).to(device), items[start:stop].to(device)] = 1
         found += dense.T @ dense

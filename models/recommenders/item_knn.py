@@ -12,6 +12,7 @@ Shapes: B rows of a batch, V ids of the item's column, k `neighbours`.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -138,7 +139,7 @@ def nearest_items(pairs: Tensor, num_items: int, k: int, shrinkage: float) -> tu
     work = np.bincount(items, per_user[rows], num_items).cumsum()
     edges = np.unique(np.searchsorted(work, np.arange(0, work[-1] + PRODUCTS_AT_ONCE, PRODUCTS_AT_ONCE)))
     edges = np.unique([0, *edges, num_items])
-    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+    for start, stop in itertools.pairwise(edges):
         both = (by_item[start:stop] @ by_user).tocoo()
         item, other = both.row + start, both.col.astype(np.int64)
         near = both.data / (root[item] * root[other] + shrinkage)
