@@ -24,7 +24,7 @@ from torch import Tensor
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import check_settings, positive_number
-from gigabatch.models.recommenders.fitted import FittedModel
+from gigabatch.models.recommenders.fitted import HISTORY, FittedModel
 
 TERMS_AT_ONCE = 1 << 22  # of sums over users' items
 DENSE_NUMBERS = 1 << 25  # of X that are dense at once
@@ -94,20 +94,26 @@ class EASE(FittedModel):
     """
 
     Settings = EASESettings
+    trace_obstacle = HISTORY
     remembered = ("item_mass", "pairs", "weights")
     weights: Tensor
 
     def __init__(self, inputs: ModelInputs, settings: EASESettings) -> None:
         super().__init__(inputs, settings)
-        kept = 4 * self.num_items**2
+        kept, taken = 4 * self.num_items**2, self.fit_bytes(inputs)
         if self.num_items > settings.max_items:
             raise ModelError(
                 f"ease: {self.num_items:,} items are more than max_items, {settings.max_items:,}. It keeps a number "
-                f"for every two of them, {kept / 2**30:,.1f} GiB, and takes {5 * kept / 2**30:,.1f} GiB while it "
+                f"for every two of them, {kept / 2**30:,.1f} GiB, and takes {taken / 2**30:,.1f} GiB while it "
                 "solves for them. Raise model.max_items where there is so much memory, raise preprocess.min_count of "
                 "the item's column, or take item_knn."
             )
         self.register_buffer("weights", torch.zeros(0, 0))  # [V, V]: to an item by row, from an item by column
+
+    @classmethod
+    def fit_bytes(cls, inputs: ModelInputs) -> int:
+        """Two float64 matrices of V x V while it solves, and the float32 one that it keeps."""
+        return 20 * inputs.num_ids[inputs.entity("item").key] ** 2
 
     def _fit_pairs(self, pairs: Tensor) -> None:
         users, items = pairs // self.num_items, pairs % self.num_items

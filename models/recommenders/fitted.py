@@ -30,6 +30,10 @@ from gigabatch.models.model import Model, Rows
 OWN, POPULAR = 0, 1  # places of the two lines among `slope` and `shift`
 LEAST_SLOPE = 1e-3  # of deviations of the score: scores that rank against the labels keep their order all the same
 NEWTON_STEPS = 50
+HISTORY = (  # why a model is not traced
+    "it looks up which items a user has, in a sorted list, which runtimes of graphs cannot. Serve its bundle "
+    "(gigabatch serve), or score rows ahead (gigabatch score)"
+)
 
 
 class FittedModel(Model):

@@ -24,7 +24,7 @@ from torch.nn import functional
 from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import check_settings, is_number
-from gigabatch.models.recommenders.fitted import FittedModel
+from gigabatch.models.recommenders.fitted import HISTORY, FittedModel
 
 PRODUCTS_AT_ONCE = 1 << 24  # of users' pairs of items, which bounds what a block of items takes
 
@@ -96,6 +96,7 @@ class ItemKNN(FittedModel):
     """
 
     Settings = ItemKNNSettings
+    trace_obstacle = HISTORY
     remembered = ("item_mass", "pairs", "neighbours", "nearness")
     neighbours: Tensor
     nearness: Tensor

@@ -654,11 +654,8 @@ def optimizer_of(model: nn.Module, settings: WholeTrainSettings) -> tuple[Any, f
     Raises:
         TrainingError: for a model that takes no steps, of which nothing can be tuned, profiled or shared by ranks.
     """
-    if isinstance(model, Model) and not model.learns_by_steps:
-        raise TrainingError(
-            f"{type(model).__name__} takes no steps: it has no optimizer, learning rate or batch size to try. Train "
-            "it, or compare it with other models (gigabatch compare)."
-        )
+    if isinstance(model, Model):
+        require_steps(type(model))
     norm = settings.max_grad_norm
     if norm == "auto":
         norm = 1.0 if "lamb" in settings.optimizer else None
@@ -682,6 +679,15 @@ def optimizer_of(model: nn.Module, settings: WholeTrainSettings) -> tuple[Any, f
             settings.weight_decay,
         )
     return optimizer, None if "max_grad_norm" in takes else norm
+
+
+def require_steps(kind: type[Model]) -> None:
+    """Raise `TrainingError` for a model that takes no steps, of which nothing can be tuned, profiled or shared."""
+    if not kind.learns_by_steps:
+        raise TrainingError(
+            f"{kind.__name__} takes no steps: it has no optimizer, learning rate or batch size to try. Train it, or "
+            "compare it with other models (gigabatch compare)."
+        )
 
 
 def end_epoch(

@@ -37,7 +37,7 @@ def test_a_run_is_trained_evaluated_and_ranked(fitted):
     others = [item["name"] for item in summary["ranking"]["baselines"]["found"]]
     assert len(others) == 2
     if kind != "popularity":  # users like items of their own parity
-        assert summary["auc"] > 0.65
+        assert summary["auc"] > 0.62
         assert summary["ranking"]["sampled"]["hr@5"] > 0.38
     assert "Ranking of the test split" in (fitted.path / "report.html").read_text()
     assert abs(summary["logloss"]) < 0.51
