@@ -56,7 +56,7 @@ class FittedModel(Model):
     learns_by_steps: ClassVar[bool] = False
     capture_obstacle = "it takes no steps"
     keeps_pairs: ClassVar[bool] = True
-    remembered = ("item_mass", "pairs")
+    remembered: ClassVar[tuple[str, ...]] = ("item_mass", "pairs")
     item_mass: Tensor
     pairs: Tensor
     slope: Tensor
@@ -140,11 +140,11 @@ class FittedModel(Model):
             parts.append([column.double().cpu() for column in columns])
         if not parts:
             return
-        own, popular, knows, labels, mass = (torch.cat(column).numpy() for column in zip(*parts, strict=True))
-        for place, scores, chosen in ((OWN, own, knows > 0), (POPULAR, popular, np.ones(len(own), bool))):
-            chosen = chosen & (mass > 0)
+        scored, popularity, knows, labels, weight = (torch.cat(column).numpy() for column in zip(*parts, strict=True))
+        for place, scores, asked in ((OWN, scored, knows > 0), (POPULAR, popularity, knows >= 0)):
+            chosen = asked & (weight > 0)
             if chosen.any():
-                self.slope[place], self.shift[place] = line_of(scores[chosen], labels[chosen], mass[chosen])
+                self.slope[place], self.shift[place] = line_of(scores[chosen], labels[chosen], weight[chosen])
 
     # -- scores --------------------------------------------------------------------------------------------------------
 
@@ -207,8 +207,8 @@ class FittedModel(Model):
         return self.item_mass[items].log1p().to(self.slope.dtype)
 
     def _logits(self, own: Tensor, popular: Tensor, knows: Tensor) -> Tensor:
-        lines = [self.slope[place] * scores + self.shift[place] for place, scores in ((OWN, own), (POPULAR, popular))]
-        return torch.where(knows, *lines)
+        mine, others = self.slope[OWN] * own + self.shift[OWN], self.slope[POPULAR] * popular + self.shift[POPULAR]
+        return torch.where(knows, mine, others)
 
     def _require_fit(self) -> None:
         require(

@@ -1052,7 +1052,7 @@ def ranking_of(
         return None
     entities = preprocessor.schema.entities
     first = {f"first_{entity.name}": preprocessor.vocabularies[entity.key].layout.first for entity in entities}
-    given = {
+    given: dict[str, Any] = {
         "positives": positive_rows(tables[split]),
         "catalogue": Catalogue.of(tables, inputs, pipeline.device, **first),
         "settings": settings,

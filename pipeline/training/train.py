@@ -203,8 +203,7 @@ def train_model(
     ranks = Ranks() if ranks is None else ranks
     if isinstance(model, FittedModel):
         refuse_steps(model, ranks, start, codistillation)
-        at = {"device": device, "folder": folder, "callbacks": callbacks}
-        return fitted_at_once(model, train, valid_table, loss, settings, **at)
+        return fitted_at_once(model, train, valid_table, loss, settings, device, folder, callbacks)
     if isinstance(train, PackedTable):
         settings = settle(settings, len(train), id_sizes(train.schema))
         source: BatchSource = table_batches(train, settings, seed, ranks)
@@ -375,7 +374,6 @@ def fitted_at_once(
     valid_table: PackedTable,
     loss: TargetLoss,
     settings: TrainSettings,
-    *,
     device: str,
     folder: Path,
     callbacks: Sequence[Callback] = (),

@@ -374,7 +374,7 @@ def _unknown(config: RunConfig, forecast: Forecast, residency: str) -> tuple[str
         )
     if not forecast.takes_steps and not forecast.trained:
         found.append(
-            f"how the time of fitting {forecast.spec.name} grows with its items: it is drawn out from the sample's rows."
+            f"how the time of fitting {forecast.spec.name} grows with its items: it is guessed from the sample."
         )
     elif not forecast.trained and forecast.steps is None:
         found.append("the time of training, of which no step could be tried: its model does not fit.")
