@@ -1,6 +1,7 @@
 """Whole runs of models that take no steps: trained, kept, predicted with, evaluated, exported; and what is refused."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -8,10 +9,17 @@ import pytest
 import torch
 
 from gigabatch.models.errors import ModelError
+from gigabatch.models.losses import TargetLoss
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.commands.app import main
+from gigabatch.pipeline.config.config import load_config
+from gigabatch.pipeline.lab.compare.compare import compare_models, parse_models
+from gigabatch.pipeline.lab.compare.report import Budget
+from gigabatch.pipeline.lab.experiment import Experiment
+from gigabatch.pipeline.lab.plan.plan import make_plan
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.training.checkpoint import TrainingError
+from gigabatch.pipeline.training.train import model_spec, train_model
 from tests.pipeline.stages.test_implicit_run import ITEMS, home  # noqa: F401
 
 KINDS = ("popularity", "item_knn", "ease")
@@ -142,3 +150,35 @@ def test_a_loaded_bundle_is_on_its_own(fitted, tmp_path):
     rows = pd.DataFrame({"user": ["u1", "u2", None], "item": ["i3", "x", None], "weekend": ["0", "1", "0"]})
     first, second = bundle.predict_raw(rows), again.predict_raw(rows)
     assert first.equals(second)
+
+
+def test_compare_trains_it_once_a_seed_without_a_search(home):  # noqa: F811
+    pipeline = Pipeline.from_config(home / "run.yaml", "train.epochs=1", "evaluate.ranking.baselines=[]")
+    experiment = Experiment.of(pipeline.features().encode(), None)
+    choices = parse_models("ease, lr", pipeline.config.model)
+    compared = compare_models(experiment, choices, Budget(seeds=2, trials=3, epochs=1, seconds=None))
+    by_name = {contender.label: contender for contender in compared.contenders}
+    assert not compared.left_out
+    assert by_name["ease"].tried == {}
+    assert len(by_name["lr"].tried) == 3
+    first, second = by_name["ease"].outcomes
+    assert first.metrics["hr@5 catalogue"] == second.metrics["hr@5 catalogue"]  # no seed enters
+
+
+def test_several_ranks_and_a_source_of_batches_are_refused(home, tmp_path):  # noqa: F811
+    encoded = Pipeline.from_config(home / "run.yaml", *overrides("ease")).features().encode()
+    spec, table = model_spec(encoded.preprocessor, encoded.config), encoded.table("train")
+    given = encoded.evaluation_table("valid"), TargetLoss([("binary", 1)]), encoded.train_settings
+    at = {"seed": 1, "device": "cpu", "folder": tmp_path}
+    with pytest.raises(TrainingError, match="give them as a packed table"):
+        train_model(spec.build(), encoded.train_source(), *given, **at)
+    ranks = SimpleNamespace(num_ranks=2, is_first=True, rank=0)
+    with pytest.raises(TrainingError, match="several ranks: EASE takes no steps"):
+        train_model(spec.build(), table, *given, **at, ranks=ranks)
+
+
+def test_a_plan_of_it_takes_no_steps(home):  # noqa: F811
+    plan = make_plan(load_config(home / "run.yaml", [*overrides("ease")]))
+    assert plan.fits
+    assert np.isfinite(plan.seconds)
+    assert not any("no step could be tried" in text for text in plan.unknown)
