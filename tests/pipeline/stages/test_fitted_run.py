@@ -20,7 +20,7 @@ from gigabatch.pipeline.lab.plan.plan import make_plan
 from gigabatch.pipeline.stages.stages import Pipeline
 from gigabatch.pipeline.training.checkpoint import TrainingError
 from gigabatch.pipeline.training.train import model_spec, train_model
-from tests.pipeline.stages.test_implicit_run import ITEMS, home  # noqa: F401
+from tests.pipeline.stages.test_implicit_run import ITEMS, USERS, home  # noqa: F401
 
 KINDS = ("popularity", "item_knn", "ease")
 
@@ -182,3 +182,12 @@ def test_a_plan_of_it_takes_no_steps(home):  # noqa: F811
     assert plan.fits
     assert np.isfinite(plan.seconds)
     assert not any("no step could be tried" in text for text in plan.unknown)
+
+
+def test_it_scores_files_and_stores_rows_for_a_service(fitted, home, tmp_path):  # noqa: F811
+    kind, out = fitted.summary["config"]["model"]["kind"], tmp_path / "scores.csv"
+    command = ["--config", str(home / "run.yaml"), "--run", fitted.path.name, *overrides(kind)]
+    assert main(["score", "--input", str(home / "clicks.csv"), "--out", str(out), *command]) == 0
+    scored = pd.read_csv(out)
+    assert len(scored) == 12 * USERS
+    assert main(["embed", *command]) == 0  # rows of users and items, as of every model without towers
