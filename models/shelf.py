@@ -35,6 +35,9 @@ MODELS = {
     "ncf": "gigabatch.models.recommenders.ncf:NCF",
     "mrmn": "gigabatch.models.recommenders.mrmn:MRMN",
     "gplvmf": "gigabatch.models.recommenders.gplvmf:GPLVMF",
+    "popularity": "gigabatch.models.recommenders.popularity:Popularity",
+    "item_knn": "gigabatch.models.recommenders.item_knn:ItemKNN",
+    "ease": "gigabatch.models.recommenders.ease:EASE",
 }
 
 # Settings that are gone and changed no score (`towers`: how they ran in training). Bundles saved before hold them.

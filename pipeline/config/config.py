@@ -441,6 +441,18 @@ class RankingSettings(Settings):
         ("train",), description="splits whose other positives of the user are no candidates"
     )
     max_rows: int | None = Field(10_000, ge=1, description="positives, evenly spread over the split; null: all")
+    baselines: tuple[Literal["popularity", "item_knn", "ease"], ...] = Field(
+        ("popularity", "item_knn", "ease"),
+        description="models that take no steps, fitted to the same rows and ranked beside the model where the "
+        "catalogue is small enough for some seconds; []: none",
+    )
+
+    @field_validator("baselines")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("names a baseline twice")
+        return value
 
     @field_validator("k")
     @classmethod
