@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from gigabatch.models.model import Model
     from gigabatch.models.optimizers.lamb import Lamb
     from gigabatch.models.recommenders.gplvmf import GPLVMF
+    from gigabatch.models.recommenders.mf import MatrixFactorization
     from gigabatch.models.recommenders.mrmn import MRMN
     from gigabatch.models.recommenders.ncf import NCF
     from gigabatch.models.recommenders.two_tower import TwoTower
@@ -82,6 +83,7 @@ _PLACES = {
     "ProgressiveLayeredExtraction": "models.click.ple",
     "EntireSpace": "models.click.esmm",
     "TwoTower": "models.recommenders.two_tower",
+    "MatrixFactorization": "models.recommenders.mf",
     "NCF": "models.recommenders.ncf",
     "MRMN": "models.recommenders.mrmn",
     "GPLVMF": "models.recommenders.gplvmf",
@@ -107,6 +109,7 @@ __all__ = [
     "FinalMLP",
     "Lamb",
     "LogisticRegression",
+    "MatrixFactorization",
     "Model",
     "ModelInputs",
     "MultiTask",

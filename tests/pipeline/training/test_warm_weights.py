@@ -43,6 +43,7 @@ SETTINGS = {
     "esmm": {"embedding_dim": 3, "layers": (8,)},
     "multi_task": {"embedding_dim": 3, "layers": (8,), "num_experts": 2, "tower_layers": ()},
     "two_tower": {"embedding_dim": None, "layers": (9,), "vector_dim": 4},
+    "mf": {"dim": 5},
     "ncf": {"gmf_dim": 3, "mlp_dim": 4, "layers": (8,), "context": "both", "context_dim": 2},
     "mrmn": {"dim": 4, "memory_slots": 3},
 }
