@@ -168,7 +168,7 @@ def test_a_table_is_of_the_column_whose_rows_it_changes(name):
     batch = rows.unpack(rows.words)
     tables = [module for module in model.modules() if isinstance(module, EmbeddingTables)]
     told = [(table, column) for module in tables for table, column in zip(module.weights, module.columns, strict=True)]
-    assert {column for _, column in told} >= {0, 1, 2}
+    assert {column for _, column in told} >= ({0, 1} if name == "mf" else {0, 1, 2})  # keys of user and item alone
     with torch.no_grad():
         before = model(batch.ids, batch.floats)
         for table, column in told:
