@@ -1,5 +1,6 @@
 """Losses of positives against their drawn negatives: against loops over rows, and how they learn."""
 
+import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gigabatch import Pipeline, load_bundle
 from gigabatch.features.schema import IdColumn, Target, TensorSchema
+from gigabatch.features.synthetic.movielens import write_movielens
 from gigabatch.loaders.negatives.draws import UniformNegatives
 from gigabatch.loaders.negatives.implicit import ImplicitBatches, apart_from
 from gigabatch.loaders.tables.entity_rows import EntityRows
@@ -20,7 +23,7 @@ from gigabatch.models.optimizers.registry import build_optimizer
 from gigabatch.models.recommenders.drawn import drawn_bpr, drawn_softmax
 from gigabatch.models.shelf import ModelSpec, model_class
 from tests.examples import examples
-from tests.models.shelf_helpers import BINARY, Rows
+from tests.models.shelf_helpers import BINARY, Rows, check_round_trip, check_rows_alone
 
 INPUTS = ModelInputs((6, 9), 0, 1, user=EntityColumns(0, (0,)), item=EntityColumns(1, (1,)))
 MODELS = [("mf", {"dim": 3}), ("ncf", {"gmf_dim": 3, "mlp_dim": 4, "layers": (5,)})]
@@ -187,3 +190,32 @@ def test_it_learns_what_users_choose(name, small, loss):
     suits = (users % 2 == items % 2).reshape(6, 8)
     for user in range(6):  # scores of different users are not comparable
         assert outputs[user][suits[user]].min() > outputs[user][~suits[user]].max()
+
+
+@every_model
+@every_loss
+def test_it_scores_each_row_alone_and_is_built_again_from_json(name, small, loss):
+    check_rows_alone(name, INPUTS, **small, loss=loss)
+    check_round_trip(name, INPUTS, **small, loss=loss)
+
+
+@every_loss
+def test_a_run_of_the_shipped_kind_trains_by_it_and_predicts(tmp_path, loss):
+    """From files to a bundle that is loaded again, with negatives drawn by the pipeline."""
+    write_movielens(tmp_path / "ml", "ml-100k", 40, 110)
+    config = {
+        "name": "movies", "recipe": "movielens", "device": "cpu", "engine": "pandas", "seed": 3,
+        "artifacts": str(tmp_path / "artifacts"), "runs": str(tmp_path / "runs"),
+        "features": {"path": str(tmp_path / "ml")}, "model": {"kind": "ncf", "loss": loss},
+        "train": {"negatives": {"per_positive": 3}, "epochs": 1, "batch_size": 128, "optimizer": "adamw"},
+        "evaluate": {"importance": False, "ranking": {"k": [5], "negatives": 19, "full_catalogue": True}},
+    }  # fmt: skip
+    (tmp_path / "run.yaml").write_text(json.dumps(config))
+    pipeline = Pipeline.from_config(tmp_path / "run.yaml")
+    run = pipeline.train()
+    assert 0 <= run.summary["ranking"]["catalogue"]["ndcg@5"] <= 1
+    predicted = load_bundle(run.path / "model").predict(pipeline.features().frame("test"))
+    assert np.isfinite(np.asarray(predicted)).all()
+    labelled = Pipeline.from_config(tmp_path / "run.yaml", "train.negatives=null", "evaluate.ranking=null")
+    with pytest.raises(ModelError, match=r"ncf: the loss .* Set train\.negatives, or model\.loss=bce"):
+        labelled.train()
