@@ -8,7 +8,7 @@ from benchmarks.recommenders import at_ten, ease, item_knn
 
 @pytest.fixture
 def seen():
-    return (np.random.default_rng(0).random((30, 8)) < 0.4).astype(float)
+    return (np.random.default_rng(0).random((301, 8)) < 0.4).astype(float)
 
 
 def test_ease_is_the_ridge_regression_of_each_item_on_the_others(seen):
