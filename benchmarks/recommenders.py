@@ -40,7 +40,11 @@ CONFIG = Path(__file__).resolve().parents[1] / "conf" / "movielens.yaml"
 CHANGES: dict[str, list[str]] = {
     "ncf": [],
     "mf": ["model={kind: mf, dim: 64, loss: softmax}"],
-    "two_tower": ["model={kind: two_tower, loss: softmax, temperature: 0.2}", "train.negatives.per_positive=1"],
+    "two_tower": [
+        "model={kind: two_tower, loss: softmax, temperature: 0.2}",
+        "train.negatives.per_positive=1",
+        "train.lr_max=0.005",
+    ],
 }
 SPLITS = ("train", "valid", "test")
 L2 = (30.0, 100.0, 200.0, 300.0, 500.0, 1000.0)
