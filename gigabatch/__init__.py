@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from gigabatch.models.recommenders.ease import EASE
     from gigabatch.models.recommenders.gplvmf import GPLVMF
     from gigabatch.models.recommenders.item_knn import ItemKNN
+    from gigabatch.models.recommenders.mf import MatrixFactorization
     from gigabatch.models.recommenders.mrmn import MRMN
     from gigabatch.models.recommenders.ncf import NCF
     from gigabatch.models.recommenders.popularity import Popularity
@@ -85,6 +86,7 @@ _PLACES = {
     "ProgressiveLayeredExtraction": "models.click.ple",
     "EntireSpace": "models.click.esmm",
     "TwoTower": "models.recommenders.two_tower",
+    "MatrixFactorization": "models.recommenders.mf",
     "NCF": "models.recommenders.ncf",
     "MRMN": "models.recommenders.mrmn",
     "GPLVMF": "models.recommenders.gplvmf",
@@ -115,6 +117,7 @@ __all__ = [
     "ItemKNN",
     "Lamb",
     "LogisticRegression",
+    "MatrixFactorization",
     "Model",
     "ModelInputs",
     "MultiTask",

@@ -32,6 +32,7 @@ MODELS = {
     "ple": "gigabatch.models.click.ple:ProgressiveLayeredExtraction",
     "esmm": "gigabatch.models.click.esmm:EntireSpace",
     "two_tower": "gigabatch.models.recommenders.two_tower:TwoTower",
+    "mf": "gigabatch.models.recommenders.mf:MatrixFactorization",
     "ncf": "gigabatch.models.recommenders.ncf:NCF",
     "mrmn": "gigabatch.models.recommenders.mrmn:MRMN",
     "gplvmf": "gigabatch.models.recommenders.gplvmf:GPLVMF",

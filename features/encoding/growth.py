@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 from gigabatch.features.encoding.settings import CategorySettings, PreprocessorSettings
 from gigabatch.features.errors import DataError
@@ -74,9 +74,10 @@ def changed_settings(
             if was != now:
                 yield f"{item.name} of {name!r} is {_text(now)}, not {_text(was)}"
     for name in schema.names("continuous") if layouts is None else ():  # an import has no bins, whatever is asked
-        bins, before_bins = new.bins_of(name), old.bins_of(name)
-        if bins != before_bins:
-            yield f"bins of {name!r} is {bins}, not {before_bins}"
+        number, before_number = new.number_settings(name), old.number_settings(name)
+        for key, given in asdict(number).items():
+            if given != getattr(before_number, key):
+                yield f"{key} of {name!r} is {given}, not {getattr(before_number, key)}"
 
 
 def _text(value: int | None) -> str:

@@ -76,6 +76,7 @@ FORMS = [
     ("multi_task", TASKS | {"structure": "shared_bottom"}),
     ("ple", TASKS | {"num_experts": 2, "num_shared": 3}),
     ("esmm", {"embedding_dim": 3, "layers": (6, 4)}),
+    ("mf", {"dim": 3}),
     ("ncf", {"gmf_dim": 3, "mlp_dim": 4, "layers": (5, 2), "context": "both", "context_dim": 2}),
 ]
 TOWER_FORMS = [
@@ -279,6 +280,8 @@ def test_values_that_do_not_fit_a_settings_type_are_refused(name):
         ("ple", {"layers": ()}, "layers is empty"),
         ("ple", {"num_shared": 0}, "num_shared must be an integer from 1 up"),
         ("esmm", {"layers": ()}, "layers is empty"),
+        ("mf", {"dim": 0}, "dim must be"),
+        ("mf", {"initial_std": 0}, "initial_std must be a positive number"),
         ("ncf", {"gmf_dim": 0, "mlp_dim": 0}, "both 0"),
         ("ncf", {"gmf_dim": 0, "context": "both"}, "there is no gmf for it"),
         ("ncf", {"mlp_dim": 0, "context": "mlp"}, "there is no mlp for it"),
