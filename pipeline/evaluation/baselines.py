@@ -178,16 +178,19 @@ def advice(curve: Sequence[Mapping[str, Any]], steps: int) -> str:
     Parameters
     ----------
     curve
-        The learning curve: dicts of epoch, and valid_loss at the end of each.
+        The learning curve: dicts of epoch, and valid_loss at the end of each. Of an ensemble the first member's is
+        looked at.
     steps
-        That were trained.
+        That were trained, by all members.
 
     Examples
     --------
     >>> advice([{"epoch": 1.0, "valid_loss": 0.6}, {"epoch": 2.0, "valid_loss": 0.5}], steps=22).partition("; ")[0]
     'It took only 22 steps: lower train.batch_size or raise train.epochs'
     """
-    losses = [point["valid_loss"] for point in curve if point.get("valid_loss") is not None]
+    steps //= len({point.get("member") for point in curve}) or 1
+    first = [point for point in curve if not point.get("member")]
+    losses = [point["valid_loss"] for point in first if point.get("valid_loss") is not None]
     best, last = losses.index(min(losses)) + 1, len(losses)
     found = []
     if steps < FEW_STEPS:

@@ -28,7 +28,7 @@ from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.bundle import target_loss
-from gigabatch.pipeline.config.config import COLD, ConfigError, RunConfig, TrainSettings, WholeTrainSettings
+from gigabatch.pipeline.config.config import ALONE, ConfigError, RunConfig, TrainSettings, WholeTrainSettings
 from gigabatch.pipeline.display import silence
 from gigabatch.pipeline.evaluation.evaluate import choose_metric, evaluate
 from gigabatch.pipeline.evaluation.sample import spread_rows
@@ -112,7 +112,7 @@ class Experiment:
         """
         if max_rows is not None and max_rows < 1:
             raise TrainingError(f"--rows must be at least 1, not {max_rows}.")
-        return cls.of(Pipeline.from_config(path, *overrides, COLD).features().encode(), max_rows, max_rows)
+        return cls.of(Pipeline.from_config(path, *overrides, ALONE).features().encode(), max_rows, max_rows)
 
     @classmethod
     def of(cls, encoded: Encoded, max_rows: int | None, max_valid_rows: int | None = None) -> Experiment:
