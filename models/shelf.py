@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from gigabatch.models.errors import ModelError, require_known
@@ -57,11 +57,13 @@ def model_class(name: str) -> type[Model]:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """All that a model is built from; goes to and from JSON. settings: of the model's `Settings`."""
+    """All that a model is built from; goes to and from JSON. settings: of the model's `Settings`. members: models of an
+    `Ensemble`, each of them such a one; 1 is the model alone."""
 
     name: str
     inputs: ModelInputs
     settings: Any
+    members: int = 1
 
     def build(self) -> Model:
         """A new model with weights from torch's global generator."""
@@ -69,7 +71,11 @@ class ModelSpec:
 
         kind = model_class(self.name)
         require_fit(kind, self.name, self.inputs)
-        return kind(self.inputs, self.settings)
+        if self.members == 1:
+            return kind(self.inputs, self.settings)
+        from gigabatch.models.ensemble import Ensemble
+
+        return Ensemble([kind(self.inputs, self.settings) for _ in range(self.members)])
 
     @property
     def table_shapes(self) -> list[tuple[int, int]]:
@@ -88,7 +94,8 @@ class ModelSpec:
         return sum(rows * columns for rows, columns in self.table_shapes)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "inputs": self.inputs.to_dict(), "settings": asdict(self.settings)}
+        found = {"name": self.name, "inputs": self.inputs.to_dict(), "settings": asdict(self.settings)}
+        return found if self.members == 1 else found | {"members": self.members}
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> ModelSpec:
@@ -102,11 +109,18 @@ class ModelSpec:
         settings = {key: value for key, value in raw["settings"].items() if key not in retired}
         require_known(f"setting of the model {raw['name']}", settings, [field.name for field in fields(kind.Settings)])
         settings = BEFORE.get(str(raw["name"]), {}) | settings
-        return cls(str(raw["name"]), ModelInputs.from_dict(raw["inputs"]), kind.Settings(**settings))
+        members = raw.get("members", 1)
+        if not isinstance(members, int) or members < 1:
+            raise ModelError(f"a model's description has members {members!r}; a whole number from 1 is needed.")
+        return cls(str(raw["name"]), ModelInputs.from_dict(raw["inputs"]), kind.Settings(**settings), members)
 
 
 def spec_of(model: Model) -> ModelSpec:
     """What `model` was built from."""
+    from gigabatch.models.ensemble import Ensemble
+
+    if isinstance(model, Ensemble):
+        return replace(spec_of(model.models[0]), members=len(model.models))
     path = f"{type(model).__module__}:{type(model).__name__}"
     names = [name for name, known in MODELS.items() if known == path]
     if not names:

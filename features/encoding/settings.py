@@ -159,7 +159,8 @@ def _column_settings(column: str, given: object) -> CategorySettings | NumberSet
     known = [item.name for item in fields(CategorySettings)]
     if not isinstance(given, Mapping):
         raise DataError(
-            f"preprocess.columns.{column}: expected settings by name, found {given!r}. Known: {known}, or bins and distinct."
+            f"preprocess.columns.{column}: expected settings by name, found {given!r}. Known: {known}, or bins and "
+            "distinct."
         )
     unknown = [str(key) for key in given if key not in known]
     if unknown:

@@ -41,6 +41,7 @@ NAME = "[A-Za-z0-9_][A-Za-z0-9_.-]*"
 DEEPEST, MOST_VALUES = 50, 1_000_000  # of a configuration's levels, and of its values with their repetitions
 LONGEST_RUN = 1 << 62  # steps; how many a run has is only known when its rows are
 COLD = {"train.start_from": None, "train.window": None, "train.codistill": None}  # of what tries trainings by itself
+ALONE = COLD | {"train.ensemble": 1}  # and of one model
 LONGEST_VALUE = 200  # characters of what a message says was found
 
 
@@ -337,6 +338,12 @@ class TrainSettings(Settings):
     label_smoothing: float = Field(
         0.0, ge=0, lt=1, description="share of a label that training deals out evenly over the target's classes"
     )
+    ensemble: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="models of different seeds, trained one after another, whose mean is predicted; 1: one model",
+    )
     codistill: CodistillSettings | None = Field(
         None, description="one of several trainings that learn from each other's predictions; null: a training alone"
     )
@@ -393,6 +400,8 @@ class TrainSettings(Settings):
                 raise ValueError(f"{asking}: this asks for a start, and start_from names none")
         if self.codistill is not None and self.start_from is not None:
             raise ValueError("codistill: groups begin with weights of their own, so start_from must be null")
+        if self.codistill is not None and self.ensemble > 1:
+            raise ValueError("ensemble: groups of codistill are trainings of one model each, so ensemble must be 1")
         if self.batch_size is not None and self.batch_size < 2 * self.accumulate_steps:
             raise ValueError(
                 f"accumulate_steps: {self.accumulate_steps} pieces of a batch of {self.batch_size} rows have fewer "

@@ -196,7 +196,10 @@ def write_index(
     rows, dim = entities["item"]["rows"], entities["item"]["dim"]
     if dim is None:
         if settings.index == "approximate":
-            raise EmbeddingsError("embed: this model has no item vectors to index. Use index=auto, or a two_tower.")
+            raise EmbeddingsError(
+                "embed: this model has no item vectors to index. Use index=auto, or a two_tower. An ensemble has none: "
+                "vectors of its members are of different spaces (train.ensemble=1)."
+            )
         return None
     if settings.index == "auto" and choose_index(rows, dim, device) == "exact":
         return None

@@ -178,9 +178,10 @@ def advice(curve: Sequence[Mapping[str, Any]], steps: int | None) -> str:
     Parameters
     ----------
     curve
-        The learning curve: dicts of epoch, and valid_loss at the end of each.
+        The learning curve: dicts of epoch, and valid_loss at the end of each. Of an ensemble the first member's is
+        looked at.
     steps
-        That were trained; None of a model that takes none.
+        That were trained, by all members; None of a model that takes none.
 
     Examples
     --------
@@ -189,7 +190,9 @@ def advice(curve: Sequence[Mapping[str, Any]], steps: int | None) -> str:
     """
     if steps is None:
         return "Rows and settings are all that it depends on; gigabatch compare looks for a model that fits better."
-    losses = [point["valid_loss"] for point in curve if point.get("valid_loss") is not None]
+    steps //= len({point.get("member") for point in curve}) or 1
+    first = [point for point in curve if not point.get("member")]
+    losses = [point["valid_loss"] for point in first if point.get("valid_loss") is not None]
     best, last = losses.index(min(losses)) + 1, len(losses)
     found = []
     if steps < FEW_STEPS:

@@ -28,7 +28,7 @@ from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model
 from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.bundle import target_loss
-from gigabatch.pipeline.config.config import COLD, ConfigError, RunConfig, TrainSettings, WholeTrainSettings
+from gigabatch.pipeline.config.config import ALONE, ConfigError, RunConfig, TrainSettings, WholeTrainSettings
 from gigabatch.pipeline.display import silence
 from gigabatch.pipeline.evaluation.evaluate import choose_metric, evaluate
 from gigabatch.pipeline.evaluation.sample import spread_rows
@@ -114,7 +114,7 @@ class Experiment:
         """
         if max_rows is not None and max_rows < 1:
             raise TrainingError(f"--rows must be at least 1, not {max_rows}.")
-        pipeline = Pipeline.from_config(path, *overrides, COLD)
+        pipeline = Pipeline.from_config(path, *overrides, ALONE)
         require_steps(model_class(pipeline.config.model.kind))
         return cls.of(pipeline.features().encode(), max_rows, max_rows)
 

@@ -92,13 +92,15 @@ class Chart:
 
 
 def learning_charts(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """A chart per quantity over `step` (else `epoch`, else the row number), with a line per split.
+    """A chart per quantity over `step` (else `epoch`, else the row number), with a line per split, and where rows tell
+    the `member` of an ensemble that they are of, per member.
 
     A value that is absent or None was not measured; one that is NaN or infinite is counted in the chart's note.
     """
     axis = next((key for key in ("step", "epoch") if any(key in row for row in rows)), "row")
     x = _floats(row.get(axis, number) for number, row in enumerate(rows, 1))
-    keys = dict.fromkeys(key for row in rows for key in row if key not in ("step", "epoch"))
+    members = [row.get("member") for row in rows]
+    keys = dict.fromkeys(key for row in rows for key in row if key not in ("step", "epoch", "member"))
     quantities: dict[str, dict[str, np.ndarray]] = {}
     lost: Counter[str] = Counter()
     for key in keys:
@@ -107,7 +109,10 @@ def learning_charts(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
             split, quantity = "", key
         y = _floats(row.get(key) for row in rows)
         if np.isfinite(x + y).any():
-            quantities.setdefault(quantity, {})[split] = y
+            for member in dict.fromkeys(members):
+                name = split if member is None else f"{split} {member}".strip()
+                own = np.where([other == member for other in members], y, np.nan)
+                quantities.setdefault(quantity, {})[name] = own
             lost[quantity] += sum(is_number(row.get(key)) and not np.isfinite(row[key]) for row in rows)
     charts = []
     for number, (quantity, lines) in enumerate(quantities.items()):

@@ -79,6 +79,8 @@ class ReportData:
     baselines: Sequence[Mapping[str, Any]] = ()
     baselines_title: str = ""
     splits: Sequence[Mapping[str, Any]] = ()
+    members: Sequence[Mapping[str, Any]] = ()  # of an ensemble
+    members_title: str = ""
     split: str = "test"  # whose rows baselines and ranking are of
     ranking: Sequence[Mapping[str, Any]] = ()
     learning_curve: Sequence[Mapping[str, Any]] = ()
@@ -134,6 +136,7 @@ def render_report(data: ReportData) -> str:
         metrics=[metric_texts(name, value) for name, value in data.metrics.items()],
         baselines=table(data.baselines),
         splits=table(data.splits),
+        members=table(data.members),
         ranking=table(data.ranking),
         learning_charts=charts.learning_charts(data.learning_curve),
         learning=table(data.learning_curve),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import shutil
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,11 +13,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.ensemble import Ensemble
 from gigabatch.models.model import Model
 from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
@@ -41,6 +43,7 @@ from gigabatch.pipeline.runs.pointers import read_pointers
 from gigabatch.pipeline.store.artifacts import Artifact
 from gigabatch.pipeline.store.files import ArtifactError, json_text, share_file
 from gigabatch.pipeline.store.keys import versions
+from gigabatch.pipeline.training.ensemble import MEMBER
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
 from gigabatch.pipeline.training.train import PEERS, SENT
 
@@ -48,6 +51,7 @@ SPLITS = ("train", "valid", "test")
 STAGES = ("features", "encode", "train", "evaluate")
 CALIBRATED = ("split", "target")  # of the rows of a calibration, what they are about
 CALIBRATION_TITLE = "Calibration (fitted on valid, so the other splits judge)"
+MEMBERS_TITLE = "Members of the ensemble, each alone and uncalibrated, and their mean prediction"
 Part = str | tuple[list[dict[str, Any]], str]  # a line, or a table's rows and title
 
 
@@ -122,6 +126,8 @@ def evaluation_parts(
     """What an evaluation found: warnings, the rows `metrics`, baselines, ranking."""
     yield from (f"Warning: {text}" for text in summary.get("warnings", ()))
     yield metrics, title
+    if summary.get("members"):
+        yield summary["members"], MEMBERS_TITLE
     if summary.get("calibration"):
         yield summary["calibration"], CALIBRATION_TITLE
     compared = summary.get("baselines")
@@ -191,6 +197,7 @@ def stage_rows(summary: Mapping[str, Any], skipped: Collection[str]) -> list[dic
         trained = summary["trained"] if name == "train" else {}
         worked = trained.get("rows", rows)
         notes = [f"{format_value(trained['epochs'])} epochs"] if trained else []
+        notes += [f"of {trained['members']} members together"] if "members" in trained else []
         if earlier := trained.get("earlier_rows"):
             notes.append(f"{earlier:,} of {worked:,} rows before a break, with their seconds")
         if skipped_steps := trained.get("skipped_steps"):
@@ -244,7 +251,7 @@ def write_run(folder: Path, run_id: str, data: RunData) -> dict[str, Any]:
         shutil.copytree(artifact.path / TRAINING, folder / TRAINING, copy_function=share_file)
     share_file(artifact.path / "metrics.jsonl", folder / "metrics.jsonl")
     manifest, curve = artifact.manifest, Run(folder).curve
-    trained = {"epochs": round(curve[-1]["epoch"])}
+    trained = trained_epochs(curve)
     trained |= {name: manifest[name] for name in ("steps", "skipped_steps", "rows", "earlier_rows")}
     bundle = load_bundle(folder / "model", device, data.engine)
     results = evaluate_bundle(bundle, data.evaluated, curve, trained["steps"] - trained["skipped_steps"])
@@ -256,6 +263,12 @@ def write_run(folder: Path, run_id: str, data: RunData) -> dict[str, Any]:
     return summary
 
 
+def trained_epochs(curve: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """`epochs` of a training by its curve; of an ensemble those of all its `members` together."""
+    last = {point.get(MEMBER): round(point["epoch"]) for point in curve}
+    return {"epochs": sum(last.values())} | ({} if None in last else {"members": len(last)})
+
+
 def evaluate_bundle(
     bundle: Bundle, data: EvaluationData, curve: Sequence[Mapping[str, Any]], steps: int
 ) -> dict[str, Any]:
@@ -265,7 +278,7 @@ def evaluate_bundle(
     """
     settings, schema, model, split = data.config.evaluate, bundle.schema, bundle.model, data.split
     evaluated, bins = data.evaluation_tables[split], settings.calibration_bins
-    found, metric, importance = shared_evaluation(bundle, data)
+    found, metric, importance, members = shared_evaluation(bundle, data)
     compared: dict[str, Any] | None = None
     warnings: list[str] = []
     if settings.baselines:
@@ -295,6 +308,7 @@ def evaluate_bundle(
         "baselines": compared,
         "warnings": warnings,
         "calibration": calibration_rows(found),
+        "members": members,
         "ranking": ranking,
         "target_means": {name: target_means(table) for name, table in data.tables.items()},
         "evaluations": found,
@@ -307,16 +321,43 @@ def evaluate_bundle(
 
 def shared_evaluation(
     bundle: Bundle, data: EvaluationData
-) -> tuple[dict[str, Evaluation], str | None, list[dict[str, Any]]]:
-    """What all ranks compute together: metrics by evaluation table, and the importance of features with its metric."""
+) -> tuple[dict[str, Evaluation], str | None, list[dict[str, Any]], list[dict[str, Any]]]:
+    """What all ranks compute together: metrics by evaluation table, the importance of features with its metric, and of
+    an ensemble the metrics of its members."""
     settings, device, ranks = data.config.evaluate, data.device, data.ranks
     rest = bundle.schema, device, settings.calibration_bins, ranks, target_loss(bundle.schema, data.config.train.losses)
     found = {name: evaluate(bundle.model, table, *rest) for name, table in data.evaluation_tables.items()}
+    members: list[dict[str, Any]] = []
+    if isinstance(bundle.model, Ensemble):
+        alone = [
+            {name: evaluate(member, table, *rest).headline for name, table in data.evaluation_tables.items()}
+            for member in bundle.model.models
+        ]
+        members = member_rows(found, alone) if ranks is None or ranks.is_first else []
     if not settings.importance:
-        return found, None, []
+        return found, None, [], members
     evaluated = data.evaluation_tables[data.split]
     asked = bundle.model, evaluated, bundle.schema, settings, data.config.seed, device, ranks
-    return found, *permutation_importance(*asked)
+    return found, *permutation_importance(*asked), members
+
+
+def member_rows(
+    found: Mapping[str, Evaluation], alone: Sequence[Mapping[str, Mapping[str, float | None]]]
+) -> list[dict[str, Any]]:
+    """A row a split and member with its headline metrics, one of their mean, and one of the ensemble. found: of the
+    ensemble, by split; alone: headlines of each member, by split."""
+    rows: list[dict[str, Any]] = []
+    for split, evaluation in found.items():
+        own = [member[split] for member in alone]
+        rows += [{"split": split, "member": str(number)} | dict(values) for number, values in enumerate(own)]
+        mean = {
+            name: None if any(values[name] is None for values in own)
+            else statistics.mean(cast(float, values[name]) for values in own)
+            for name in evaluation.headline
+        }  # fmt: skip
+        rows.append({"split": split, "member": "mean of these"} | mean)
+        rows.append({"split": split, "member": "ensemble"} | evaluation.headline)
+    return applicable(rows)
 
 
 def evaluate_beside(bundle: Bundle, data: EvaluationData) -> None:
@@ -360,6 +401,8 @@ def summarise(
         "warnings": results["warnings"],
         "baselines": results["baselines"],
         "calibration": results["calibration"],
+        "members": results["members"],
+        "ensemble": data.stages["train"].manifest.get("ensemble"),
         "ranking": results["ranking"],
         "target_means": results["target_means"],
         "rows_by_stage": {
@@ -451,6 +494,8 @@ def evaluation_report(
         baselines_title=baseline_title(compared) if compared else "",
         splits=[{"split": name, "rows": count} | results["target_means"].get(name, {}) for name, count in rows.items()],
         split=split,
+        members=results["members"],
+        members_title=MEMBERS_TITLE,
         ranking=ranking_rows(results["ranking"]) if results["ranking"] else (),
         quality=results["quality"],
         columns=results["columns"],

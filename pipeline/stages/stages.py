@@ -93,9 +93,10 @@ from gigabatch.pipeline.training.callbacks import Callback, require_callbacks
 from gigabatch.pipeline.training.checkpoint import TrainingError
 from gigabatch.pipeline.training.codistill import Codistillation, seed_of, share_rows
 from gigabatch.pipeline.training.defaults import few_steps_text, id_sizes, rule_text, settle
+from gigabatch.pipeline.training.ensemble import MemberTraining, members_text, train_members
 from gigabatch.pipeline.training.negatives import implicit_batches, require_positives, with_negatives
 from gigabatch.pipeline.training.start import FOLDER as TRAINING
-from gigabatch.pipeline.training.start import ChangedError, WarmStart, held_ids
+from gigabatch.pipeline.training.start import Carried, ChangedError, WarmStart, held_ids
 from gigabatch.pipeline.training.table_memory import large_tables
 from gigabatch.pipeline.training.target_scales import require_labels
 from gigabatch.pipeline.training.train import (
@@ -134,6 +135,7 @@ SOURCES = {
         "gigabatch.pipeline.training.checkpoint",
         "gigabatch.pipeline.training.start",
         "gigabatch.pipeline.training.codistill",
+        "gigabatch.pipeline.training.ensemble",
         "gigabatch.pipeline.training.window",
         "gigabatch.pipeline.bundle",
     ],
@@ -640,7 +642,7 @@ class Encoded:
         found = find_run(config, name)
         pipeline.starts.append(found)  # whose lease keeps it from gc as long as the pipeline is there
         start, preprocessor = WarmStart.load(found.path, pipeline.engine), self.preprocessor
-        spec = start.spec_after(model_spec(preprocessor, config))
+        spec = start.spec_after(replace(model_spec(preprocessor, config), members=config.train.ensemble))
         loss = target_loss(self.features.schema, config.train.losses).description
         try:
             start.require_unchanged(preprocessor, spec, loss)
@@ -754,17 +756,19 @@ class Encoded:
     def _train_path(self) -> Path:
         return self.artifact.path / "train" if self.chosen_rows is None else self._chosen(self.chosen_rows).path
 
-    def train_source(self) -> BatchSource:
+    def train_source(self, seed: int | None = None) -> BatchSource:
         """Batches of the train split, or of its window, from where `train.residency` wants the rows; the log says it.
 
-        Rows that were handed over in memory go from there to where a model trains.
+        Rows that were handed over in memory go from there to where a model trains. seed: of another order of the rows
+        than the run's own, for a member of an ensemble; blocks that are streamed are those of the run's one shuffle.
         """
+        seed = self.seed if seed is None else seed
         config, device = self.features.pipeline.config, self.features.pipeline.device
         if self.handed is not None:
             table, kind = self._trained_rows(), "host" if device == "cpu" else "device"
             log.info("residency %s: %s rows were handed over in memory", kind, f"{len(table):,}")
             size = batch_size_for(len(table), self.train_settings)
-            return open_source(table, kind, size, device=device, seed=self.seed, drop_last=True)
+            return open_source(table, kind, size, device=device, seed=seed, drop_last=True)
         stored, valid = PackedShards(self._train_path), PackedShards(self.artifact.path / "valid")
         # Beside the train split lies valid as it is evaluated, which has rows of negatives too.
         copies = 1 if config.train.negatives is None else 1 + config.train.negatives.per_positive
@@ -773,7 +777,7 @@ class Encoded:
         residency = Residency(*ranks.tell([found.kind, found.reason], "residency"))  # of one order on all
         shards = PackedShards(self.shuffled().path) if residency.kind == "stream" else stored
         shares = rank_shares(batch_size_for(stored.num_rows, self.train_settings), ranks)
-        return open_source(shards, residency, device=device, seed=self.seed, drop_last=True, **shares)
+        return open_source(shards, residency, device=device, seed=seed, drop_last=True, **shares)
 
     def train(self) -> Run:
         """Train, evaluate, report; everything under runs/<name>/<id>/."""
@@ -789,6 +793,7 @@ class Encoded:
         # Of a start what it holds matters, not what it is called; without one, nothing that asks for it. `tables`, as
         # the number of ranks, is where a training lies: with another one it goes on.
         asks = ("start_from", "changed", "tables") + (() if start is not None else ("new_rows", "sums_kept", "window"))
+        asks += ("ensemble",) if config.train.ensemble == 1 else ()
         train = {name: value for name, value in raw["train"].items() if name not in asks}
         device = self.features.pipeline.device
         settings = {"model": raw["model"], "train": train, "seed": config.seed, "device": device}
@@ -881,6 +886,11 @@ class Encoded:
         pipeline, config = self.features.pipeline, self.features.pipeline.config
         preprocessor, device, settings = self.preprocessor, pipeline.device, self.train_settings
         require_positives(config, preprocessor)
+        if settings.ensemble > 1 and not self.learns_by_steps:
+            raise TrainingError(
+                f"train.ensemble: every member of a model {config.model.kind!r} would be the same, as no seed enters it. "
+                "Set it to 1."
+            )
         ranks = pipeline.ranks
         loss = target_loss(self.features.schema, settings.losses, settings.label_smoothing)
         spec, start, window = model_spec(preprocessor, config), self.warm_start, self.window
@@ -889,7 +899,6 @@ class Encoded:
         if start is not None:
             spec = start.spec_after(spec)
         few, rows = few_steps_text(settings, self.num_trained), self._resident("train")
-        source = self.train_source() if self.learns_by_steps else rows
         for text in large_tables(spec, [column.name for column in preprocessor.tensor_schema.ids], free_memory(device)):
             log.warning(text)
         if device == "cpu" and (text := busy_text(torch.get_num_threads())):
@@ -897,39 +906,56 @@ class Encoded:
         for text in self.ruled:
             log.info(text)
         require_labels(loss, self._resident("test"), "test")
-        negatives = None
-        if settings.negatives is not None:
-            negatives = implicit_batches(preprocessor, spec.inputs, rows, settings.negatives, self.seed, device)
         valid = self.evaluation_table("valid")
-        if source.device.type != "cpu":  # there is room for both; else its blocks are fetched from where it lies
-            valid = valid.to(source.device)
         # A failure of the thread that writes the rows ends the training at its next step.
         watched = {"after_step": lambda _: writing.check()} if isinstance(writing := self.made, Writing) else {}
         held, codistillation = held_ids(rows), self._codistillation()
-        with torch.random.fork_rng(range(torch.cuda.device_count()) if device != "cpu" else []):
-            model, carried = new_model(spec, rows, self.seed, loss), None
-            if start is not None:
-                carried = start.carry(preprocessor, model, settings.new_rows, held)
-                for text in [carried.note()] + ([] if window is None else [window.note()]):
-                    log.info("train.start_from: %s", text)
-                if few:
-                    log.warning("few steps: %s", few)
-            trained = train_model(
-                model,
-                source,
-                valid,
-                loss,
-                settings,
-                seed=self.seed,
-                device=device,
-                folder=work,
-                negatives=negatives,
-                start=carried,
-                callbacks=[*training_callbacks(config, work.name), *pipeline.callbacks] if ranks.is_first else [],
-                ranks=ranks,
-                id_counts=id_counts(preprocessor),
-                codistillation=codistillation,
-                **watched,
+
+        def train(asked: MemberTraining) -> tuple[Trained, Carried | None]:
+            """A model: the run's own, or a member of its ensemble."""
+            nonlocal valid
+            source = self.train_source(asked.seed) if self.learns_by_steps else rows
+            negatives = None
+            if settings.negatives is not None:
+                negatives = implicit_batches(preprocessor, spec.inputs, rows, settings.negatives, asked.seed, device)
+            if source.device.type != "cpu":  # there is room for both; else its blocks are fetched from where it lies
+                valid = valid.to(source.device)
+            with torch.random.fork_rng(range(torch.cuda.device_count()) if device != "cpu" else []):
+                model, carried = new_model(spec, rows, asked.seed, loss), None
+                if start is not None:
+                    own = start if settings.ensemble == 1 else start.of_member(asked.number)
+                    carried = own.carry(preprocessor, model, settings.new_rows, held)
+                    for text in [carried.note()] + ([] if window is None else [window.note()]):
+                        log.info("train.start_from: %s", text)
+                    if few:
+                        log.warning("few steps: %s", few)
+                tracked = training_callbacks(config, work.name, asked.folder.name if asked.folder != work else "")
+                trained = train_model(
+                    model,
+                    source,
+                    valid,
+                    loss,
+                    asked.settings,
+                    seed=asked.seed,
+                    device=device,
+                    folder=asked.folder,
+                    negatives=negatives,
+                    start=carried,
+                    callbacks=[*tracked, *pipeline.callbacks] if ranks.is_first else [],
+                    ranks=ranks,
+                    id_counts=id_counts(preprocessor),
+                    codistillation=codistillation,
+                    **watched,
+                )
+            return trained, carried
+
+        members: dict[str, Any] = {}
+        if settings.ensemble == 1:
+            trained, carried = train(MemberTraining(0, self.seed, work, settings))
+        else:
+            whole, given = replace(spec, members=settings.ensemble), self._trained_rows()
+            trained, carried, members = train_members(
+                train, whole, given, valid, loss, settings, seed=self.seed, device=device, folder=work, ranks=ranks
             )
         period = self._period(start) if settings.epochs else {}
         if start is not None and not settings.epochs:
@@ -948,6 +974,10 @@ class Encoded:
             told["notes"] += [few] if few else []
         elif self.cold_note:
             told["notes"] = [self.cold_note]
+        if members:
+            told["ensemble"], info["members"] = members, {"seeds": members["seeds"]}
+            told["notes"] = [*told.get("notes", []), members_text(members)]
+            log.info(told["notes"][-1])
         if codistillation is not None:
             told["notes"] = [codistillation.note(trained.steps, self.num_trained)]
             log.info(told["notes"][0])

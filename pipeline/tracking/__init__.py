@@ -25,13 +25,14 @@ def require_tracking(config: RunConfig) -> None:
         require_mlflow(config.track.mlflow)
 
 
-def training_callbacks(config: RunConfig, key: str) -> list[Callback]:
-    """Those that `track` asks for. key: of the training's artifact, by which its curve is found again."""
+def training_callbacks(config: RunConfig, key: str, member: str = "") -> list[Callback]:
+    """Those that `track` asks for. key: of the training's artifact, by which its curve is found again. member: name of
+    one of an ensemble's, each of which has a curve of its own."""
     if not config.track.tensorboard:
         return []
     from gigabatch.pipeline.tracking.tensorboard import TensorBoard
 
-    return [TensorBoard(config.runs / config.name / "tensorboard" / key[:12])]
+    return [TensorBoard(config.runs / config.name / "tensorboard" / key[:12] / member)]
 
 
 def tell_run(config: RunConfig, run: Path) -> None:

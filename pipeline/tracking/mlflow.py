@@ -110,7 +110,8 @@ def _metrics(run: Path, summary: Mapping[str, Any]) -> Iterator[tuple[str, float
         last = int(point["step"])
         for name in ("train_loss", "valid_loss", "lr"):
             if point.get(name) is not None:
-                yield name, float(point[name]), last
+                member = f"member-{point['member']}/" if "member" in point else ""
+                yield f"{member}{name}", float(point[name]), last
     for split, targets in summary["targets"].items():
         for target, values in targets.items():
             for name, value in values.items():

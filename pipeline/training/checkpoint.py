@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from gigabatch.pipeline.store.files import atomic_write, replacing
 from gigabatch.pipeline.store.keys import BLAKE2B, file_checksum
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 MALFORMED = (
     OSError, RuntimeError, EOFError, pickle.UnpicklingError, LookupError, TypeError, AttributeError, ValueError
 )  # fmt: skip
@@ -112,6 +113,11 @@ def save_checkpoint(path: Path, state: TrainingState, progress: Progress) -> Non
     }
     if state.ranks is not None and not state.ranks.is_first:
         return
+    write_checked(path, content)
+
+
+def write_checked(path: Path, content: Mapping[str, Any]) -> None:
+    """Write tensors and plain values, and their checksum beside them, as `save_checkpoint` says."""
     known = checksum_file(path)
     before = known.read_text().split() if known.exists() else []
     with replacing(path) as temporary:
@@ -186,6 +192,17 @@ def load_checkpoint(path: Path, state: TrainingState) -> Progress:
             of another precision (`auto` on another machine) or with other settings of the average, whose remaining
             steps would not be the same.
     """
+    spread = state.tables is not None  # of whole tables a rank reads its own rows
+    where = torch.device("cpu") if spread else state.losses.device
+    return read_checked(path, where, spread, lambda content: _put_back(path, content, state))
+
+
+def read_checked(path: Path, device: torch.device, mmap: bool, use: Callable[[Any], T]) -> T:
+    """What `use` makes of what `write_checked` wrote, on `device`; mmap: of a file's pages, as far as they are used.
+
+    Raises:
+        TrainingError: for a damaged file, one without its checksum, and one whose content `use` cannot take.
+    """
     try:
         known = checksum_file(path).read_text().split()
         if file_checksum(path, BLAKE2B) not in known:  # torch reads a file with flipped bits without a word
@@ -193,10 +210,7 @@ def load_checkpoint(path: Path, state: TrainingState) -> Progress:
                 f"checkpoint {path}: damaged (its checksum is not the one in {checksum_file(path).name}). Remove it to "
                 "train from the start."
             )
-        spread = state.tables is not None  # of whole tables a rank reads its own rows
-        where = torch.device("cpu") if spread else state.losses.device
-        content = torch.load(path, map_location=where, weights_only=True, mmap=spread)
-        return _put_back(path, content, state)
+        return use(torch.load(path, map_location=device, weights_only=True, mmap=mmap))
     except (TrainingError, torch.OutOfMemoryError):
         raise
     except MALFORMED as error:

@@ -13,9 +13,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -25,6 +25,7 @@ from torch import Tensor
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.errors import UNREADABLE, DataError
 from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.ensemble import Ensemble
 from gigabatch.models.errors import ModelError
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.numeric import NumericEmbedding
@@ -32,7 +33,7 @@ from gigabatch.models.model import Model
 from gigabatch.models.optimizers.ema import WeightAverage
 from gigabatch.models.optimizers.moments import Moments, moment_kinds, write_moments
 from gigabatch.models.parallel.spread_tables import SpreadTables
-from gigabatch.models.shelf import ModelSpec, spec_of
+from gigabatch.models.shelf import ModelSpec, model_class, spec_of
 from gigabatch.pipeline.bundle import WEIGHTS, Bundle, load_bundle
 from gigabatch.pipeline.store.keys import BLAKE2B, file_checksum
 from gigabatch.pipeline.training.checkpoint import TrainingError
@@ -49,6 +50,11 @@ ADVICE = (
 )
 
 
+def member_prefix(number: int) -> str:
+    """What the names of a member's parameters begin with in its ensemble."""
+    return f"members.{number}."
+
+
 class ChangedError(TrainingError):
     """A training cannot go on from a run, because its data or its model are others now; the message says which."""
 
@@ -58,14 +64,49 @@ class TrainingRecord:
     """What a run keeps of its training beside the weights, in `training/`.
 
     moments: of the optimizer, at the step of the weights that were selected; by the parameter's name. kinds: what they
-    mean, see `moment_kinds`; empty where none were saved. ema_updates: of the average that the weights are, else 0.
-    trained: by id column, bool [V]: which rows any training of the lineage has seen.
+    mean, see `moment_kinds`; empty where none were saved. ema_updates: of the average that the weights are, else 0; of
+    an ensemble those of each member. trained: by id column, bool [V]: which rows any training of the lineage has seen.
     """
 
     moments: Moments = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
-    ema_updates: int = 0
+    ema_updates: int | tuple[int, ...] = 0
     trained: dict[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of_members(cls, records: Sequence[TrainingRecord]) -> TrainingRecord:
+        """Of an ensemble, from those of its members, whose parameters have their names in it."""
+        names = [member_prefix(number) for number in range(len(records))]
+        return cls(
+            {
+                f"{name}{key}": value
+                for name, own in zip(names, records, strict=True)
+                for key, value in own.moments.items()
+            },
+            {
+                f"{name}{key}": value
+                for name, own in zip(names, records, strict=True)
+                for key, value in own.kinds.items()
+            },
+            tuple(own.updates for own in records),
+            records[0].trained,
+        )
+
+    def of_member(self, number: int) -> TrainingRecord:
+        """That of a member, from its ensemble's."""
+        name = member_prefix(number)
+        moments, kinds = (
+            {key.removeprefix(name): value for key, value in values.items() if key.startswith(name)}
+            for values in (self.moments, self.kinds)
+        )
+        updates = self.ema_updates[number] if isinstance(self.ema_updates, tuple) else self.ema_updates
+        return TrainingRecord(cast(Moments, moments), cast(dict[str, str], kinds), updates, self.trained)
+
+    @property
+    def updates(self) -> int:
+        """`ema_updates` of one model."""
+        assert isinstance(self.ema_updates, int), "an ensemble's are its members'"
+        return self.ema_updates
 
     def save(self, folder: Path) -> None:
         """Write `optimizer.safetensors` and `optimizer.json` to `folder`: the same bytes for the same record."""
@@ -101,7 +142,9 @@ class TrainingRecord:
                     trained[key] = value.bool()
                 else:
                     moments.setdefault(owner, {})[key] = value
-            return cls(moments, dict(content["kinds"]), int(content["ema_updates"]), trained)
+            updates = content["ema_updates"]
+            updates = tuple(map(int, updates)) if isinstance(updates, list) else int(updates)
+            return cls(moments, dict(content["kinds"]), updates, trained)
         except TrainingError:
             raise
         except (*UNREADABLE, SafetensorError) as error:
@@ -147,9 +190,16 @@ class WarmStart:
         before = spec_of(self.bundle.model)
         if spec.name != before.name:
             return spec
-        kind = type(self.bundle.model)
+        kind = model_class(before.name)
         settings = kind.settings_after(spec.settings, spec.inputs, before.settings, before.inputs)
-        return ModelSpec(spec.name, spec.inputs, settings)
+        return replace(spec, settings=settings)
+
+    def of_member(self, number: int) -> WarmStart:
+        """What a member of an ensemble goes on from: that in its place."""
+        model = self.bundle.model
+        assert isinstance(model, Ensemble), "`require_unchanged` refuses another"
+        record = None if self.record is None else self.record.of_member(number)
+        return replace(self, bundle=replace(self.bundle, model=model.models[number]), record=record)
 
     def require_unchanged(self, preprocessor: Preprocessor, spec: ModelSpec, loss: str) -> None:
         """Raise `ChangedError`, which names all that is another now, unless weights can be carried over.
@@ -214,6 +264,8 @@ class WarmStart:
             was["embedding_widths"] = before.settings.widths(before.inputs.num_ids)
             is_now["embedding_widths"] = spec.settings.widths(spec.inputs.num_ids)
         found = [f"model.{key} {was[key]}, now {is_now[key]}" for key in was if was[key] != is_now[key]]
+        if before.members != spec.members:
+            found.append(f"train.ensemble {before.members}, now {spec.members}")
         trained_by = self.bundle.info.get("loss", loss)
         return found + ([f"the loss {trained_by}, now {loss}"] if trained_by != loss else [])
 
@@ -394,7 +446,7 @@ class Carried:
         the start's.
         """
         if average is not None:
-            average.num_updates = self.record.ema_updates
+            average.num_updates = self.record.updates
         kinds = moment_kinds(model, optimizer)
         kinds = kinds if tables is None else tables.whole_names(kinds)
         if not self.has_record:

@@ -200,6 +200,8 @@ def train_model(
     >>> trained.steps, trained.curve[-1]["valid_loss"] < trained.curve[0]["train_loss"]
     (16, True)
     """
+    if settings.ensemble > 1:
+        raise TrainingError("train.ensemble: train_model trains one model. `Pipeline` trains an ensemble's members.")
     ranks = Ranks() if ranks is None else ranks
     if isinstance(model, FittedModel):
         refuse_steps(model, ranks, start, codistillation)

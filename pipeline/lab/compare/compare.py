@@ -25,7 +25,7 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.metrics.pointwise import churn_unit, prediction_churn
 from gigabatch.models.model import Model
 from gigabatch.models.shelf import ModelSpec, model_class
-from gigabatch.pipeline.config.config import COLD, ConfigError, ModelChoice, WholeTrainSettings, model_choice
+from gigabatch.pipeline.config.config import ALONE, ConfigError, ModelChoice, WholeTrainSettings, model_choice
 from gigabatch.pipeline.display import progress, silence
 from gigabatch.pipeline.evaluation.evaluate import evaluate
 from gigabatch.pipeline.evaluation.rank_evaluate import RankingError
@@ -102,7 +102,7 @@ class Trainer(TimedTrainer):
 
 def run_compare(path: str | Path, overrides: Sequence[str], models: str, budget: Budget) -> int:
     """The command: prints the table and writes compare.html, .svg and .json to runs/<name>/compare-<id>/."""
-    pipeline = Pipeline.from_config(path, *overrides, COLD)
+    pipeline = Pipeline.from_config(path, *overrides, ALONE)
     choices = parse_models(models, pipeline.config.model)
     experiment = Experiment.of(pipeline.features().encode(), budget.max_rows)
     compared = compare_models(experiment, choices, budget)

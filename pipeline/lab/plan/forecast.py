@@ -197,9 +197,10 @@ class Forecast:
             return math.nan
         last = self.found[-1]
         # What the stage does beside the loop, such as saving the bundle, as far as the larger sample shows it.
-        loop = self._loop_seconds(self.steps, last["rows"], last["epochs"])
+        members = self.config.train.ensemble  # one after another; the steps are of one
+        loop = members * self._loop_seconds(self.steps, last["rows"], last["epochs"])
         beside = max(self._points("train", "seconds")[-1][1] - loop, 0.0)
-        seconds = self._loop_seconds(self.steps, self.rows, self.settings.epochs) + beside
+        seconds = members * self._loop_seconds(self.steps, self.rows, self.settings.epochs) + beside
         return seconds * (self.steps["cpu_per_second"] if what == "cpu_seconds" else 1.0)
 
     def _loop_seconds(self, found: dict[str, Any], rows: dict[str, int], epochs: int) -> float:
@@ -271,7 +272,7 @@ class Forecast:
             later = self._phases("importance") + self._phases("ranking")
             phases = self._phases(stage) + (later if stage == "evaluate" else [])
             return max(self._at_whole(phase, "peak_bytes") for phase in phases)
-        splits = MAPPED[stage]
+        splits, members = MAPPED[stage], self.config.train.ensemble
         tables = [self.table_bytes(splits, result["rows"]) for result in self.found]
         phases = [stage, *(self._phases("ranking") if stage == "evaluate" else [])]
         peaks = [
@@ -282,10 +283,12 @@ class Forecast:
         if stage == "train":
             # The sample's model is in the points; what that of the whole takes beyond it was measured.
             more = self.least_training_bytes() if self.steps is None else self.steps["more_host_bytes"]
+            # Members are put together once none trains: then all weights are there, and the moments beside them.
+            more = max(more, 2 * members * self.parameter_bytes) if members > 1 else more
             return peak + more + self.table_bytes(splits)
         if self._phases("importance"):
             peak = max(peak, self._importance("peak_bytes", tables=True))
-        return peak + self.table_bytes(splits) + self.parameter_bytes
+        return peak + self.table_bytes(splits) + members * self.parameter_bytes
 
     def mapped_bytes(self, stage: str) -> int:
         """Of its peak, what are pages of packed tables: the system may drop them and read them again."""
@@ -317,7 +320,9 @@ class Forecast:
                 return 0.0
             held = self.steps["gpu_bytes"] - self.steps["table_bytes"]
             there = ("train", "valid") if residency == "device" else ("valid",)
-            return max(held, 0) + self.table_bytes(there) + self._drawing_bytes()
+            members = self.config.train.ensemble
+            held = max(held, members * self.parameter_bytes if members > 1 else 0)
+            return held + self.table_bytes(there) + self._drawing_bytes()
         return self._at_whole(stage, "gpu_bytes")
 
     def handed_bytes(self, stage: str, handover: str, place: str) -> int:
@@ -340,7 +345,9 @@ class Forecast:
         if self.exact:
             return self._at_whole(stage, "disk_bytes")
         # A checkpoint is written beside the one before it.
-        checkpoint = 2 * self.steps["checkpoint_bytes"] if self.steps is not None else 0
+        # Members that are finished wait for the last one, with moments as a checkpoint has them.
+        copies = 2 if self.config.train.ensemble == 1 else 2 + self.config.train.ensemble
+        checkpoint = copies * self.steps["checkpoint_bytes"] if self.steps is not None else 0
         return self._at_whole(stage, "disk_bytes") + checkpoint
 
 

@@ -37,6 +37,7 @@ from gigabatch.pipeline.lab.experiment import wait_for
 from gigabatch.pipeline.machine import reset_peak, resident_bytes, resolve_device
 from gigabatch.pipeline.stages import stages
 from gigabatch.pipeline.store.files import json_text
+from gigabatch.pipeline.training.ensemble import OF_ONE
 from gigabatch.pipeline.training.negatives import implicit_batches
 from gigabatch.pipeline.training.train import model_inputs, model_spec, new_model, table_loss, train_model
 
@@ -223,7 +224,7 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
     few = PackedTable(valid.words[:batch_size].clone(), valid.schema).to(device)
     spec = model_spec(preprocessor, config)
     loss = target_loss(encoded.features.schema, config.train.losses, config.train.label_smoothing)
-    settings = config.train.model_copy(update={"epochs": 1})
+    settings = config.train.model_copy(update=OF_ONE | {"epochs": 1})
     moments: list[float] = []
 
     def after_step(_: int) -> None:

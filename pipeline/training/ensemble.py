@@ -1,0 +1,251 @@
+"""An ensemble's members: trained one after another on the same rows, each with a seed, checkpoints and a best epoch of
+its own, and then put together as the model whose predictions are the mean of theirs.
+
+A member that is finished lies in the folder of checkpoints until the last one is, so that a killed training goes on
+with the member that it was at. Memory holds one member in training, and all of them once none trains any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gigabatch.loaders.order.order import start_state
+from gigabatch.loaders.tables.packed import PackedTable
+from gigabatch.models.ensemble import Ensemble
+from gigabatch.models.losses import TargetLoss
+from gigabatch.models.parallel.ranks import Ranks
+from gigabatch.models.shelf import ModelSpec
+from gigabatch.pipeline.bundle import AsAllocated
+from gigabatch.pipeline.config.config import WholeTrainSettings
+from gigabatch.pipeline.training.calibration import prior_shift, require_calibratable
+from gigabatch.pipeline.training.checkpoint import checksum_file, read_checked, write_checked
+from gigabatch.pipeline.training.start import Carried, TrainingRecord
+from gigabatch.pipeline.training.target_scales import fitted_loss
+from gigabatch.pipeline.training.train import Trained, calibrate, table_loss, write_curve
+
+log = logging.getLogger(__name__)
+FINISHED = "member.pt"
+MEMBER = "member"  # of a point of the curve
+OF_ONE = {"ensemble": 1, "calibration": "none", "prior": None}  # settings of a member's own training
+
+
+def member_seed(seed: int, number: int) -> int:
+    """Of a member's weights, order of rows, dropout and drawn negatives: the run's own for member 0.
+
+    Examples
+    --------
+    >>> member_seed(7, 0), member_seed(7, 1) == member_seed(7, 1), member_seed(7, 1) == member_seed(7, 2)
+    (7, True, False)
+    """
+    return seed if not number else start_state(seed, number) & ((1 << 63) - 1)
+
+
+@dataclass(frozen=True)
+class MemberTraining:
+    """What `train_members` asks for: the training of one member.
+
+    number: from 0. seed: `member_seed`. folder: of its checkpoints. settings: of the run, without what is the
+    ensemble's.
+    """
+
+    number: int
+    seed: int
+    folder: Path
+    settings: WholeTrainSettings
+
+
+@dataclass
+class _Finished:
+    """A member whose training is over. seconds: of all processes; earlier_rows, earlier_seconds: see `Trained`."""
+
+    weights: dict[str, Tensor]
+    curve: list[dict[str, Any]]
+    best_epoch: int
+    steps: int
+    rows: int
+    skipped_steps: int
+    seconds: float
+    record: TrainingRecord
+    carried: Carried | None
+
+    @classmethod
+    def read(cls, path: Path) -> _Finished:
+        """What `write` wrote, on the host."""
+
+        def use(content: dict[str, Any]) -> _Finished:
+            carried = content.pop("carried")
+            if carried is not None:
+                carried["record"] = TrainingRecord(**carried["record"])
+            return cls(
+                record=TrainingRecord(**content.pop("record")),
+                carried=None if carried is None else Carried(**carried),
+                **content,
+            )
+
+        return read_checked(path, torch.device("cpu"), True, use)
+
+    def write(self, path: Path) -> None:
+        """As tensors and plain values."""
+        carried = None if self.carried is None else dict(vars(self.carried))
+        if carried is not None:  # its moments are those that the training began with
+            carried["record"] = {"trained": carried["record"].trained}
+        write_checked(path, vars(self) | {"record": dict(vars(self.record)), "carried": carried})
+
+
+def train_members(
+    train: Callable[[MemberTraining], tuple[Trained, Carried | None]],
+    spec: ModelSpec,
+    rows: PackedTable,
+    valid: PackedTable,
+    loss: TargetLoss,
+    settings: WholeTrainSettings,
+    *,
+    seed: int,
+    device: str,
+    folder: Path,
+    ranks: Ranks | None = None,
+) -> tuple[Trained, Carried | None, dict[str, Any]]:
+    """Train `settings.ensemble` members and put them together; calibration and prior are fitted to the mean of them.
+
+    Parameters
+    ----------
+    train
+        Trains a member; called for those that no earlier process has finished, in order.
+    spec
+        Of the ensemble.
+    rows
+        That are trained on; what the ensemble's loss and `train.prior` take from labels is theirs.
+    valid
+        Rows whose loss is measured and which calibrate.
+    loss
+        Of the schema's targets.
+    settings
+        Of the run.
+    seed
+        Of the run, from which those of members follow.
+    device
+        As torch names it; the ensemble lies there in the end.
+    folder
+        Of the run's checkpoints, in which each member has one of its own, and of metrics.jsonl.
+    ranks
+        That train together. Each trains every member; the first alone puts them together, and the others get a model
+        without weights.
+
+    Returns
+    -------
+    Trained, Carried or None, dict
+        All members together: sums of steps, rows and seconds, and curves one after the other, each point with the
+        number of its `member`. What a warm start has carried. For the run's manifest: of each member `seeds`,
+        `best_epochs` (from 0), `valid_losses` (of the weights that are kept) and `seconds`, and the ensemble's
+        `valid_loss`.
+
+    Raises
+    ------
+    ConfigError, TrainingError
+        As of `train_model`; before any training where the calibration or the prior cannot be.
+    """
+    ranks = Ranks() if ranks is None else ranks
+    with torch.device("meta"):
+        shape = replace(spec, members=1).build()
+    require_calibratable(settings.calibration, shape, valid)
+    shift = prior_shift(settings.prior, settings.negatives, shape, rows)
+    alone = settings.model_copy(update=OF_ONE)
+    seeds = [member_seed(seed, number) for number in range(spec.members)]
+    finished = [folder / f"{MEMBER}-{number}" / FINISHED for number in range(spec.members)]
+    earlier_rows, earlier_seconds, known = 0, 0.0, set[int]()
+    for number, (own, path) in enumerate(zip(seeds, finished, strict=True)):
+        if ranks.tell(path.exists() and checksum_file(path).exists(), "members"):
+            log.info("ensemble: member %d of %d was trained before", number + 1, spec.members)
+            known.add(number)
+            continue
+        log.info("ensemble: member %d of %d, seed %d", number + 1, spec.members, own)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        started = time.perf_counter()
+        trained, carried = train(MemberTraining(number, own, path.parent, alone))
+        earlier_rows, earlier_seconds = earlier_rows + trained.earlier_rows, earlier_seconds + trained.earlier_seconds
+        if ranks.is_first:
+            _Finished(
+                weights=trained.model.state_dict(),
+                curve=trained.curve,
+                best_epoch=trained.best_epoch,
+                steps=trained.steps,
+                rows=trained.rows,
+                skipped_steps=trained.skipped_steps,
+                seconds=trained.earlier_seconds + time.perf_counter() - started,
+                record=trained.record,
+                carried=carried,
+            ).write(path)
+            (path.parent / "checkpoint.pt").unlink(missing_ok=True)
+        del trained, carried  # so that the next one has all of the memory
+    if not ranks.is_first:
+        with torch.device("meta"):
+            return Trained(spec.build(), [], -1, 0, 0), None, {}
+    members = [_Finished.read(path) for path in finished]
+    model = _together(spec, members).to(device)
+    valid_loss = table_loss(model, valid, fitted_loss(loss, rows), device)
+    calibrate(model, valid, settings.calibration, shift, device)
+    curve = [point | {MEMBER: number} for number, member in enumerate(members) for point in member.curve]
+    write_curve(folder / "metrics.jsonl", curve)
+    told = {
+        "seeds": seeds,
+        "best_epochs": [member.best_epoch for member in members],
+        "valid_losses": [_kept_loss(member) for member in members],
+        "seconds": [member.seconds for member in members],
+        "valid_loss": valid_loss,
+    }
+    together = Trained(
+        model=model,
+        curve=curve,
+        best_epoch=members[0].best_epoch,
+        steps=sum(member.steps for member in members),
+        rows=sum(member.rows for member in members),
+        skipped_steps=sum(member.skipped_steps for member in members),
+        earlier_rows=earlier_rows + sum(members[number].rows for number in known),
+        earlier_seconds=earlier_seconds + sum(members[number].seconds for number in known),
+        record=TrainingRecord.of_members([member.record for member in members]),
+    )
+    return together, members[0].carried, told
+
+
+def _together(spec: ModelSpec, members: list[_Finished]) -> Ensemble:
+    """The ensemble of these members, on the host."""
+    with AsAllocated():
+        model = spec.build()
+    assert isinstance(model, Ensemble), "it has two members and more"
+    for own, member in zip(model.models, members, strict=True):
+        own.load_state_dict(member.weights)
+    scales = [own.target_scales for own in model.models]
+    assert scales[1:] == scales[:-1], "all are those of the same rows"
+    model.scale_targets(scales[0])
+    return model
+
+
+def _kept_loss(member: _Finished) -> float:
+    """The valid loss of the epoch whose weights are kept."""
+    losses = [float(point["valid_loss"]) for point in member.curve if point.get("valid_loss") is not None]
+    return losses[max(member.best_epoch, 0)]
+
+
+def members_text(told: dict[str, Any]) -> str:
+    """What became of the members, in words, for the log and the report.
+
+    Examples
+    --------
+    >>> members_text({"seeds": [1, 5], "valid_losses": [0.4, 0.6], "valid_loss": 0.45, "seconds": [1.0, 2.0]})[:94]
+    'Ensemble of 2 members (seeds 1, 5): valid loss 0.45000 of their mean prediction, 0.50000 of a '
+    """
+    losses, seeds = told["valid_losses"], told["seeds"]
+    return (
+        f"Ensemble of {len(seeds)} members (seeds {', '.join(map(str, seeds))}): valid loss {told['valid_loss']:.5f} "
+        f"of their mean prediction, {statistics.mean(losses):.5f} of a member on average ({min(losses):.5f} to "
+        f"{max(losses):.5f}). They were trained one after another, in {sum(told['seconds']):.1f} s together."
+    )
