@@ -118,7 +118,7 @@ class Peers:
     """The process of the peers' environment, started anew where a fit was ended; it ends when its input does."""
 
     def __init__(self, python: Path = PYTHON) -> None:
-        self.python, self.process = python, None  # type: ignore[var-annotated]
+        self.python, self.process = python, None
         if not python.exists():
             raise SystemExit(f"benchmarks.quality: {python} is not there. Run make quality-env, or --contenders ours.")
         self.versions = self._start()
