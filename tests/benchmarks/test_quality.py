@@ -125,10 +125,13 @@ def test_claims_are_made_of_what_is_whole():
     beside_one = rows("auc", ours=0.93, lightgbm_tuned=0.929)
     ranked(beside_one, "auc")
     assert less_best(beside_one, "adult") is None, "CatBoost's best is not known"
-    assert claims_of(beside_one, [], complete=False) == {}
+    assert claims_of(beside_one, [], complete=False, searched=True) == {}
     whole = [*beside_one, *rows("auc", catboost_tuned=0.9315)]
     ranked(whole, "auc")
-    claims = claims_of(whole, rows("auc", small=0.78, other=0.77, large=0.7785), complete=True)
+    batches = rows("auc", small=0.78, other=0.77, large=0.7785)
+    assert set(claims_of(whole, batches, complete=True, searched=False)) == {"large_batch_loss"}
+    assert "mean_rank" not in claims_of(whole, batches, complete=False, searched=True)
+    claims = claims_of(whole, batches, complete=True, searched=True)
     assert claims["adult_less_best"] == (pytest.approx(-0.0015), -0.001, False)
     assert claims["mean_rank"] == (2, 2, True)
     assert claims["large_batch_loss"] == (pytest.approx(0.0015), 0.001, False)
