@@ -39,6 +39,9 @@ MODELS = {
 
 # Settings that are gone and changed no score (`towers`: how they ran in training). Bundles saved before hold them.
 RETIRED = {"two_tower": ("towers",)}
+# Settings whose default is another than what models did before there were any, which bundles saved then go on doing:
+# their inputs may hold edges, which these models did not look at.
+BEFORE = {name: {"numeric": "plain"} for name in ("fm", "deepfm", "wide_deep", "two_tower", "mrmn")}
 
 
 def model_class(name: str) -> type[Model]:
@@ -94,6 +97,7 @@ class ModelSpec:
         retired = RETIRED.get(str(raw["name"]), ())
         settings = {key: value for key, value in raw["settings"].items() if key not in retired}
         require_known(f"setting of the model {raw['name']}", settings, [field.name for field in fields(kind.Settings)])
+        settings = BEFORE.get(str(raw["name"]), {}) | settings
         return cls(str(raw["name"]), ModelInputs.from_dict(raw["inputs"]), kind.Settings(**settings))
 
 

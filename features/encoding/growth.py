@@ -73,6 +73,10 @@ def changed_settings(
                 was = layouts[name].buckets if item.name == "oov_buckets" and name in layouts else now
             if was != now:
                 yield f"{item.name} of {name!r} is {_text(now)}, not {_text(was)}"
+    for name in schema.names("continuous") if layouts is None else ():  # an import has no bins, whatever is asked
+        bins, before_bins = new.bins_of(name), old.bins_of(name)
+        if bins != before_bins:
+            yield f"bins of {name!r} is {bins}, not {before_bins}"
 
 
 def _text(value: int | None) -> str:

@@ -318,10 +318,10 @@ def test_what_is_another_now_is_named(tmp_path):
     with pytest.raises(ChangedError, match=r"another fill of 'price'.*another scale of 'age'.*preprocess\.from"):
         start.require_unchanged(anew, spec_for("deepfm", anew), "log loss")
     edges = {**same.edges, "price": same.edges["price"][1:]}
-    start.require_unchanged(replace(same, edges=edges), spec, "log loss")  # deepfm takes no bins
-    binned = saved(tmp_path / "binned", "tabular", info=info_of("tabular"))
     with pytest.raises(ChangedError, match="other edges of the bins of 'price'"):
-        binned.require_unchanged(replace(same, edges=edges), spec_for("tabular", same), "log loss")
+        start.require_unchanged(replace(same, edges=edges), spec, "log loss")
+    plain = saved(tmp_path / "plain", "lr", info=info_of("lr"))
+    plain.require_unchanged(replace(same, edges=edges), spec_for("lr", same), "log loss")  # has no bins
     wider = ModelSpec("deepfm", spec.inputs, replace(spec.settings, embedding_dim=5))
     with pytest.raises(ChangedError, match=r"model\.embedding_dim 3, now 5"):
         start.require_unchanged(same, wider, "log loss")
