@@ -145,7 +145,7 @@ bench-env:  ## environments of the benchmarks' peers, in .venv-bench (pandas, Po
 	test -d .venv-bench/fbgemm || .venv-bench/bin/python -m pip install --quiet --no-deps \
 	    --target .venv-bench/fbgemm fbgemm-gpu-cpu==1.8.0
 
-quality-env:  ## environment of the boosted trees of benchmarks.quality, in .venv-quality (LightGBM, CatBoost)
+quality-env:  ## environment of the peers of benchmarks.quality, in .venv-quality (LightGBM, CatBoost, pytabkit)
 	test -x .venv-quality/bin/python || python3 -m venv .venv-quality
 	.venv-quality/bin/python -m pip install --quiet --requirement benchmarks/peers-quality.txt
 

@@ -1,203 +1,235 @@
-"""How good is the default model beside boosted trees at their best? Real tables, the same rows, splits and metrics.
+"""How good is the default model beside boosted trees at their best and two tuned networks? The same rows and metrics.
 
-    python -m benchmarks.quality [--tables adult,flights] [--contenders ours,lightgbm,catboost] [--seeds 5]
-                                 [--trials 30] [--threads 1] [--cache FOLDER] [--quick] [--save]
+    python -m benchmarks.quality [--tables adult,flights] [--contenders ours,lightgbm,catboost,realmlp,tabm]
+                                 [--seeds 5] [--trials 30] [--threads 1] [--seconds_per_fit 600] [--net_rows 60000]
+                                 [--large 1] [--cache FOLDER] [--quick] [--save]
 
-Peers (`make quality-env`) read the rows of our features stage with native categories and stop early on valid log loss,
-once at their defaults and once with the settings of the lowest valid log loss of `--trials` random ones
-(`quality_peers.drawn` is the space), searched with one seed. Ours is the configuration of the table, without search.
-Nothing is chosen by test rows, except the peer that ours is compared with: the best tuned one there.
+Tables (`quality_tables.py`): flights, adult, a synthetic trivago log, and generated ones of 2,000 to 2,000,000 rows
+(the largest with `--large 1`); binary, multiclass and regression. Peers (`make quality-env`, `quality_peers.py`) read
+the rows of our features stage with native categories and stop early on the valid loss: LightGBM and CatBoost at their
+defaults, and with the settings of the lowest valid loss of these and `--trials` random ones, searched with one seed;
+RealMLP-TD and TabM-D of pytabkit at their tuned defaults. `ours` has the table's features and no other setting,
+`ours_conf` (no default) the configuration that ships with us, of which some settings were searched by hand. Nothing is
+chosen by test rows, except the peer that ours is compared with: the best tuned one there.
 
-Every fit is a line of `results.jsonl` in `--cache`, by table, contender, trial, seed and versions, so that a run that
-was cut off goes on. The version of ours is the commit: changes that are not committed need another folder. Intervals
-are 95 %, by Student's t over the seeds. Peers take `--threads`, ours torch's own.
+Ranks are by the mean over seeds of a task's first metric (AUC, log loss, RMSE), among all contenders but `ours_conf`.
+`large_batch_loss` is the AUC of the best small batch of LAMB on flights less that of a large one; each batch size takes
+the better of two learning rates by valid log loss.
+
+Costs: a tree's fit ends after `--seconds_per_fit` at its best round; a network's has no result then, and none is begun
+on more than `--net_rows` train rows. Every fit is a line of `results.jsonl` in `--cache`, by rows, contender, settings,
+seed and versions, so that a run that was cut off goes on. The version of ours is the commit: changes that are not
+committed need another folder. Intervals are 95 %, by Student's t over the seeds. Peers take `--threads`, ours torch's
+own. `--quick` takes small generated tables and short fits.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
-import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common import arguments, commit, finish, needed
+from benchmarks.common import arguments, device_of, finish, needed
+from benchmarks.quality_fits import FIRST, HIGHER, Fits, Peers, Row, written
+from benchmarks.quality_peers import NETS, TREES
+from benchmarks.quality_tables import ROOT, TABLES, Table, plain_config
 
 with needed():
-    import torch
+    import pyarrow.parquet as pq
+    from scipy.stats import rankdata
 
-    from gigabatch.features.engines.frame import engine_of
-    from gigabatch.models.metrics.pointwise import expected_calibration_error, roc_auc
+    from gigabatch.models.optimizers.schedule import square_root_scaled_lr
     from gigabatch.pipeline.display import render_table
-    from gigabatch.pipeline.stages.stages import Pipeline
 
-ROOT = Path(__file__).parents[1]
-PEERS = ("lightgbm", "catboost")
+OURS, SHIPPED = "ours", "ours_conf"
+CONTENDERS = (OURS, *TREES, *NETS)
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # 97.5 % quantile at n - 1 degrees of freedom
-METRICS = ("auc", "log_loss", "ece")
+QUICK_TABLES = "small,regression,multiclass"
+TRIALS = 30  # of a search that is claimed to be a peer at its best
+CLAIMED = ("flights", "adult")  # tables of a `less_best` claim
+SMALL_BATCHES, LARGE_BATCH = (256, 512, 1024), 8192
+BASE_LR, BASE_BATCH, LR_FACTORS = 0.02, 512, (1.0, 2.0)  # rates of `large_batch_loss`, scaled by the root of the batch
 
 
-def pipeline_of(table: str, folder: str, *overrides: str) -> Pipeline:
-    """The table's configuration with its artifacts in `folder`."""
-    files = []
-    if table == "adult":
-        data = ROOT.parent / "shared/data/adult"
-        files = [f"features.{split}_path={data}/adult.{end}" for split, end in (("train", "data"), ("test", "test"))]
-    kept = (f"artifacts={folder}/artifacts", f"runs={folder}/runs", "device=cpu", "engine=pandas")
-    return Pipeline.from_config(str(ROOT / f"conf/{table}.yaml"), *kept, *files, *overrides)
+def row_of(table: str, contender: str, fits: list[Row], first: str) -> Row:
+    """Means over the seeds, with the half width of the first metric's interval where there are several.
 
-
-def written(table: str, cache: Path) -> Path:
-    """The rows of the features stage as Parquet, with the roles of their columns; the folder's name has their key."""
-    features = pipeline_of(table, str(cache)).features()
-    folder = cache / f"{table}-{features.artifact.key}"
-    if not (folder / "layout.json").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        for split in ("train", "valid", "test"):
-            frame = features.frame(split)
-            engine_of(frame).to_pandas(frame).to_parquet(folder / f"{split}.parquet")
-        (target,) = features.schema.targets
-        layout = {role: list(features.schema.names(role)) for role in ("categorical", "continuous")}
-        (folder / "layout.json").write_text(json.dumps({**layout, "target": target.name}, allow_nan=False))
-    return folder
-
-
-def judged(scores: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """AUC, log loss and expected calibration error (15 bins) of probabilities of class 1."""
-    chance, truth = torch.tensor(scores, dtype=torch.float64), torch.tensor(labels, dtype=torch.float64)
-    loss = torch.nn.functional.binary_cross_entropy(chance.clamp(1e-15, 1 - 1e-15), truth)
-    error = expected_calibration_error(chance, truth)
-    return {"auc": float(roc_auc(chance, truth)), "log_loss": float(loss), "ece": float(error)}
-
-
-def ours(table: str, seed: int) -> tuple[dict[str, float], np.ndarray]:
-    """One run of the table's configuration: seconds, and its probabilities of the test rows."""
-    with tempfile.TemporaryDirectory() as folder:
-        features = pipeline_of(table, folder, f"seed={seed}").features()
-        run = features.train()
-        test, bundle = features.frame("test"), run.bundle()
-        started = time.perf_counter()
-        scores = bundle.predict(test)[features.schema.targets[0].name].to_numpy()
-        scoring = (time.perf_counter() - started) / len(scores) * 1e6
-        return {"train_seconds": run.summary["seconds"]["train"], "seconds_of_1M_rows": scoring}, scores
-
-
-@contextmanager
-def peers_process() -> Iterator[subprocess.Popen[str]]:
-    """The process of the peers' environment; it ends when its input does."""
-    command = [ROOT / ".venv-quality/bin/python", ROOT / "benchmarks/quality_peers.py"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield process
-
-
-def ask(process: subprocess.Popen[str], job: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Send a job and wait for its answer; without one: the versions, which the process says first."""
-    assert process.stdin
-    assert process.stdout
-    if job:
-        process.stdin.write(json.dumps(job, allow_nan=False) + "\n")
-        process.stdin.flush()
-    line = process.stdout.readline()
-    if not line:
-        raise RuntimeError(f"the peers' process ended at {job}; its error is printed above")
-    answer: dict[str, Any] = json.loads(line)
-    return answer
-
-
-class Fits:
-    """Finished fits, by their key, in a file that grows by a line each."""
-
-    def __init__(self, cache: Path, threads: int) -> None:
-        self.cache, self.threads, self.file = cache, threads, cache / "results.jsonl"
-        cache.mkdir(parents=True, exist_ok=True)
-        lines = self.file.read_text().splitlines() if self.file.exists() else []
-        self.done = {row["key"]: row for row in map(json.loads, lines)}
-
-    def keep(self, key: str, row: dict[str, Any]) -> dict[str, Any]:
-        self.done[key] = {"key": key, **row}
-        with self.file.open("a") as file:
-            file.write(json.dumps(self.done[key], allow_nan=False) + "\n")
-        return self.done[key]
-
-    def peer(
-        self, process: subprocess.Popen[str], versions: str, folder: Path, contender: str, trial: int, seed: int
-    ) -> dict[str, Any]:
-        """A fit of a peer, from the file where it is there."""
-        key = f"{folder.name} {contender} trial {trial} seed {seed} {versions}"
-        if key in self.done:
-            return self.done[key]
-        scores = self.cache / "scores.npy"
-        job = {"table": str(folder), "contender": contender, "trial": trial, "seed": seed, "threads": self.threads,
-               "scores": str(scores)}  # fmt: skip
-        row = ask(process, job)
-        return self.keep(key, {**row, **judged(np.load(scores), labels_of(folder))})
-
-    def our(self, table: str, folder: Path, seed: int) -> dict[str, Any]:
-        """A run of ours, from the file where it is there."""
-        key = f"{folder.name} ours seed {seed} {commit()}"
-        if key in self.done:
-            return self.done[key]
-        row, scores = ours(table, seed)
-        return self.keep(key, {**row, **judged(scores, labels_of(folder))})
-
-
-def labels_of(folder: Path) -> np.ndarray:
-    import pandas as pd
-
-    target = json.loads((folder / "layout.json").read_text())["target"]
-    labels: np.ndarray = pd.read_parquet(folder / "test.parquet", columns=[target])[target].to_numpy("float64")
-    return labels
-
-
-def row_of(table: str, contender: str, fits: list[dict[str, Any]]) -> dict[str, Any]:
-    """Means over the seeds, with the half width of the AUC's interval where there are several."""
-    row: dict[str, Any] = {"table": table, "contender": contender}
-    for name in (*METRICS, "train_seconds", "seconds_of_1M_rows"):
+    A contender of which a fit was cut off has `cut_off` in place of numbers.
+    """
+    row: Row = {"table": table, "contender": contender}
+    if any("cut_off" in fit for fit in fits):
+        return {**row, "cut_off": f"over {fits[0]['limit']:g} s"}
+    skipped = {"key", "valid_loss", "rounds", "limit", "out_of_time"}
+    for name in [first, *(name for name in fits[0] if name not in {first, *skipped})]:
         row[name] = round(float(np.mean([fit[name] for fit in fits])), 5)
+    if any(fit.get("out_of_time") for fit in fits):
+        row["out_of_time"] = sum(bool(fit.get("out_of_time")) for fit in fits)
     if len(fits) > 1:
-        spread = float(np.std([fit["auc"] for fit in fits], ddof=1)) / len(fits) ** 0.5
-        row["auc_plus_minus"] = round(STUDENT[len(fits)] * spread, 5)
+        spread = float(np.std([fit[first] for fit in fits], ddof=1)) / len(fits) ** 0.5
+        row[f"{first}_plus_minus"] = round(STUDENT[len(fits)] * spread, 5)
     return row
+
+
+def ranked(rows: list[Row], first: str) -> None:
+    """Give the rows of one table their `rank`, 1 the best; ties share the mean. `ours_conf` and what has no numbers
+    have none."""
+    judged = [row for row in rows if row["contender"] != SHIPPED and first in row]
+    sign = -1 if HIGHER[first] else 1
+    for row, rank in zip(judged, rankdata([sign * row[first] for row in judged]), strict=True):
+        row["rank"] = float(rank)
+
+
+def peer_rows(
+    fits: Fits, peers: Peers, folder: Path, table: str, contender: str, seeds: range, flags: Any
+) -> list[Row]:
+    """A peer's rows: at its defaults, and for trees the best trial by valid loss."""
+    first = FIRST[json.loads((folder / "layout.json").read_text())["task"]]
+    train_rows = pq.read_metadata(folder / "train.parquet").num_rows
+    names = {"defaults": 0}
+    if contender in NETS and train_rows > flags.net_rows:
+        why = f"{train_rows:,} train rows, --net_rows {flags.net_rows:,}"
+        return [{"table": table, "contender": f"{contender} defaults", "cut_off": why}]
+    if contender in TREES and flags.trials:
+        tried = [fits.peer(peers, folder, contender, trial, 1) for trial in range(flags.trials + 1)]
+        names["tuned"] = int(np.argmin([fit.get("valid_loss", np.inf) for fit in tried]))
+    rows = []
+    for name, trial in names.items():
+        found = []
+        for seed in seeds:
+            found.append(fits.peer(peers, folder, contender, trial, seed))
+            if "cut_off" in found[-1]:  # the next seeds would be, too
+                break
+        rows.append({**row_of(table, f"{contender} {name}", found, first), "trial": trial})
+    return rows
+
+
+def rows_of(table: Table, fits: Fits, peers: Peers | None, chosen: list[str], seeds: range, flags: Any) -> list[Row]:
+    """The rows of one table, with their ranks."""
+    folder = written(table, fits.cache, fits.device, flags.quick)
+    first = FIRST[json.loads((folder / "layout.json").read_text())["task"]]
+    rows = []
+    for contender in chosen:
+        if contender == OURS:
+            path = plain_config(table, fits.cache, flags.quick)
+        elif contender == SHIPPED and table.config:
+            path = shipped_config(table, fits.cache, flags.quick)
+        else:
+            continue
+        rows.append(row_of(table.name, contender, [fits.our(contender, path, folder, s) for s in seeds], first))
+    for contender in (one for one in CONTENDERS if one in chosen and one != OURS):
+        assert peers is not None
+        rows += peer_rows(fits, peers, folder, table.name, contender, seeds, flags)
+    ranked(rows, first)
+    return rows
+
+
+def shipped_config(table: Table, cache: Path, quick: bool) -> Path:
+    """The file of conf/ with the features of the plain configuration, whose paths are right."""
+    from ruamel.yaml import YAML
+
+    yaml, plain = YAML(typ="safe"), plain_config(table, cache, quick)
+    content = yaml.load((ROOT / f"conf/{table.config}.yaml").read_text())
+    path = plain.with_name("shipped.yaml")
+    content["features"] = yaml.load(plain.read_text())["features"]
+    path.write_text(json.dumps(content, indent=1, allow_nan=False))
+    return path
+
+
+def batch_rows(fits: Fits, seeds: range, batches: list[int]) -> list[Row]:
+    """LAMB on flights by batch size: the learning rate of the lower valid log loss, then a mean over the seeds."""
+    table = TABLES["flights"]
+    folder, path, rows = written(table, fits.cache, fits.device), plain_config(table, fits.cache), []
+    for batch in batches:
+        scaled = square_root_scaled_lr(BASE_LR, batch, BASE_BATCH)
+        arms = [
+            (f"train.batch_size={batch}", "train.optimizer=lamb", f"train.lr_max={factor * scaled:.3g}")
+            for factor in LR_FACTORS
+        ]
+        best = min(arms, key=lambda arm: fits.our(OURS, path, folder, 1, *arm)["valid_loss"])
+        found = [fits.our(OURS, path, folder, seed, *best) for seed in seeds]
+        rows.append({**row_of("flights", f"batch {batch}", found, "auc"), "lr_max": float(best[-1].partition("=")[2])})
+    return rows
+
+
+def less_best(rows: list[Row], table: str) -> float | None:
+    """AUC of ours less that of the best tuned peer; None where ours or a tuned peer has no numbers."""
+    of = {row["contender"]: row.get("auc") for row in rows if row["table"] == table}
+    tuned = [of.get(f"{peer} tuned") for peer in TREES]
+    if of.get(OURS) is None or None in tuned:
+        return None
+    return of[OURS] - max(auc for auc in tuned if auc is not None)
+
+
+def claims_of(
+    rows: list[Row], batches: list[Row], *, complete: bool, searched: bool
+) -> dict[str, tuple[float, float, bool]]:
+    """What can be claimed: of a table only beside both peers after a whole search (`searched`); `mean_rank` only of all
+    tables and contenders (`complete`), too."""
+    found: dict[str, tuple[float, float, bool]] = {}
+    for table in CLAIMED if searched else ():
+        less = less_best(rows, table)
+        if less is not None:
+            found[f"{table}_less_best"] = (less, -0.001, less > -0.001)
+    ranks = [row["rank"] for row in rows if row["contender"] == OURS]
+    if complete and searched and ranks:
+        found["mean_rank"] = (float(np.mean(ranks)), 2, float(np.mean(ranks)) <= 2)
+    if batches:
+        *small, large = [row["auc"] for row in batches]
+        loss = max(small) - large
+        found["large_batch_loss"] = (loss, 0.001, loss <= 0.001)
+    return found
 
 
 def main() -> None:
     flags = arguments(
-        __doc__ or "", tables="adult,flights", contenders="ours,lightgbm,catboost", seeds=5, trials=30, threads=1,
-        cache="/tmp/gigabatch-quality",
+        __doc__ or "", tables="", contenders=",".join(CONTENDERS), seeds=5, trials=TRIALS, threads=1, large=0,
+        seconds_per_fit=600.0, net_rows=60_000, batches=1, cache="/tmp/gigabatch-quality",
     )  # fmt: skip
     if not 1 <= flags.seeds <= 5:
         raise SystemExit("benchmarks.quality: --seeds is from 1 to 5.")
-    seeds, trials = (range(1, 2), 2) if flags.quick else (range(1, flags.seeds + 1), flags.trials)
-    chosen, rows = flags.contenders.split(","), []
-    fits = Fits(Path(flags.cache), flags.threads)
-    for table in flags.tables.split(","):
-        folder = written(table, fits.cache)
-        if "ours" in chosen:
-            rows.append(row_of(table, "ours", [fits.our(table, folder, seed) for seed in seeds]))
-        with peers_process() as process:
-            versions = json.dumps(ask(process), allow_nan=False)
-            for contender in (peer for peer in PEERS if peer in chosen):
-                tried = [fits.peer(process, versions, folder, contender, trial, 1) for trial in range(trials + 1)]
-                best = 1 + int(np.argmin([fit["valid_loss"] for fit in tried[1:]])) if trials else 0
-                for name, trial in {"defaults": 0, **({"tuned": best} if best else {})}.items():
-                    found = [fits.peer(process, versions, folder, contender, trial, seed) for seed in seeds]
-                    rows.append({**row_of(table, f"{contender} {name}", found), "trial": trial})
-    render_table([{name: str(value) for name, value in row.items()} for row in rows], "means over seeds")
-    claims: dict[str, tuple[float, float, bool]] = {}
-    for table in flags.tables.split(","):
-        mine = [row["auc"] for row in rows if row["table"] == table and row["contender"] == "ours"]
-        best = [row["auc"] for row in rows if row["table"] == table and row["contender"].endswith("tuned")]
-        if mine and best:
-            less = mine[0] - max(best)
-            claims[f"{table}_less_best"] = (less, -0.001, less > -0.001)
-    seconds = {f"{row['table']} {row['contender']}": row["train_seconds"] for row in rows}
-    workload = f"{flags.tables}: {len(seeds)} seed(s), {trials} trials of search on valid, {flags.threads} thread(s)"
-    finish("quality", workload, seconds, {}, {} if flags.quick else claims, save=flags.save, details={"rows": rows})
+    standard = [table.name for table in TABLES.values() if flags.large or not table.large]
+    names = (flags.tables or (QUICK_TABLES if flags.quick else ",".join(standard))).split(",")
+    chosen = flags.contenders.split(",")
+    known = (*CONTENDERS, SHIPPED)
+    for what, given, there in (("table", names, TABLES), ("contender", chosen, known)):
+        if unknown := [name for name in given if name not in there]:
+            raise SystemExit(f"benchmarks.quality: unknown {what}(s) {', '.join(unknown)}. Known: {', '.join(there)}.")
+    if flags.quick:
+        flags.seeds, flags.trials = 1, min(flags.trials, 2)
+    seeds = range(1, flags.seeds + 1)
+    fits = Fits(Path(flags.cache), flags.threads, flags.seconds_per_fit, device_of(flags).type, flags.quick)
+    wanted = [one for one in chosen if one in (*TREES, *NETS)]
+    rows: list[Row] = []
+    with Peers() if wanted else nullcontext() as peers:
+        if peers and (lacking := [one for one in wanted if one not in peers.versions]):
+            raise SystemExit(
+                f"benchmarks.quality: the peers' environment lacks packages of {', '.join(lacking)}. Run make "
+                "quality-env, or leave them out of --contenders."
+            )
+        for number, name in enumerate(names, 1):
+            print(f"table {name} ({number} of {len(names)})", file=sys.stderr, flush=True)
+            rows += rows_of(TABLES[name], fits, peers, chosen, seeds, flags)
+    of_batches = flags.batches and not flags.quick and "flights" in names and OURS in chosen
+    batches = batch_rows(fits, seeds, [*SMALL_BATCHES, LARGE_BATCH]) if of_batches else []
+    for name in names:
+        shown = [{key: str(value) for key, value in row.items()} for row in rows if row["table"] == name]
+        render_table(shown, f"{name}: means over {len(seeds)} seed(s)")
+    if batches:
+        render_table([{key: str(value) for key, value in row.items()} for row in batches], "flights by batch size")
+    complete = set(standard) <= set(names) and set(CONTENDERS) <= set(chosen)
+    seconds = {f"{row['table']} {row['contender']}": row["train_seconds"] for row in rows if "train_seconds" in row}
+    workload = (
+        f"{','.join(names)}: {len(seeds)} seed(s), {flags.trials} trials of search on valid, {flags.threads} thread(s)"
+    )
+    claims = {} if flags.quick else claims_of(rows, batches, complete=complete, searched=flags.trials >= TRIALS)
+    finish(
+        "quality", workload, seconds, {}, claims, save=flags.save, device=device_of(flags),
+        details={"rows": rows, "batches": batches},
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
