@@ -888,8 +888,8 @@ class Encoded:
         require_positives(config, preprocessor)
         if settings.ensemble > 1 and not self.learns_by_steps:
             raise TrainingError(
-                f"train.ensemble: every member of a model {config.model.kind!r} would be the same, as no seed enters it. "
-                "Set it to 1."
+                f"train.ensemble: every member of a model {config.model.kind!r} would be the same, as no seed enters "
+                "it. Set it to 1."
             )
         ranks = pipeline.ranks
         loss = target_loss(self.features.schema, settings.losses, settings.label_smoothing)
