@@ -444,7 +444,8 @@ class Features:
                     write_churn(report, folder)
                 rows = {split: self.rows[split] for split in SPLITS}
                 row_bytes = 4 * preprocessor.tensor_schema.num_words
-                alone = pipeline.ranks.num_ranks == 1  # else the others read what is written
+                # Else the others read what is written, and lists are mapped from there.
+                alone = pipeline.ranks.num_ranks == 1 and not preprocessor.schema.lists
                 behind = alone and hands_over_here(config, engine, pipeline.device, rows, row_bytes)
                 with progress(sum(rows.values()), "encode") as bar:
                     for split in SPLITS:
@@ -707,7 +708,7 @@ class Encoded:
         if self.chosen_rows is None:
             return rows
         if self.handed is not None:
-            return PackedTable(rows.words[torch.from_numpy(self.chosen_rows).to(rows.device)], rows.schema)
+            return rows.with_words(rows.words[torch.from_numpy(self.chosen_rows).to(rows.device)])
         return PackedTable.load(self._chosen(self.chosen_rows).path)
 
     def _chosen(self, places: np.ndarray) -> Artifact:
@@ -721,7 +722,7 @@ class Encoded:
         def write(folder: Path) -> dict[str, Any]:
             with PackedWriter(folder, table.schema, len(places)) as writer:
                 for part in torch.from_numpy(places).split(WINDOW_BLOCK):
-                    writer.write(PackedTable(table.words[part], table.schema))
+                    writer.write(table.with_words(table.words[part]))
             return {"rows": len(places)}
 
         pipeline = self.features.pipeline

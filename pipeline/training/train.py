@@ -747,7 +747,7 @@ def own_blocks(table: PackedTable, ranks: Ranks | None) -> PackedTable:
     if ranks is None or ranks.num_ranks == 1:
         return table
     first, stop = part_of(-(-len(table) // BLOCK_ROWS), ranks.rank, ranks.num_ranks)
-    return PackedTable(table.words[first * BLOCK_ROWS : stop * BLOCK_ROWS], table.schema)
+    return table.with_words(table.words[first * BLOCK_ROWS : stop * BLOCK_ROWS])
 
 
 def table_loss(
