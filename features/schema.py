@@ -375,6 +375,11 @@ class Schema:
     def dtypes(self) -> dict[str, str]:
         return {column.name: column.dtype for column in self.columns}
 
+    @property
+    def table_dtypes(self) -> dict[str, str]:
+        """Type of each of `table_columns`."""
+        return self.dtypes() | {name: dtype for column in self.lists for name, dtype in column.dtypes().items()}
+
     def to_json(self) -> str:
         return json.dumps(_plain(self), indent=1, allow_nan=False)
 

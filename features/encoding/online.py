@@ -77,8 +77,8 @@ class OnlineTransformer:
         schema = preprocessor.schema
         if schema.lists:
             raise DataError(
-                f"{WHERE}: list column {schema.lists[0].name!r}: single rows are encoded without lists so far. Take the "
-                "preprocessor's pack_lists, of a frame."
+                f"{WHERE}: list column {schema.lists[0].name!r}: single rows are encoded without lists so far. "
+                "Take the preprocessor's pack_lists, of a frame."
             )
         dtypes = schema.dtypes()
         categorical, continuous = schema.names("categorical"), schema.names("continuous")

@@ -766,10 +766,7 @@ class Preprocessor:
     def _typed(self, frame: Any, names: list[str]) -> Any:
         """These columns, cast to the schema's types, so that a frame from elsewhere cannot lie."""
         require_columns(frame, names, "Preprocessor")
-        declared = self.schema.dtypes()
-        for column in self.schema.lists:
-            declared |= column.dtypes()
-        dtypes = {name: dtype for name, dtype in declared.items() if name in set(names)}
+        dtypes = {name: dtype for name, dtype in self.schema.table_dtypes.items() if name in set(names)}
         typed = cast(frame[names], dtypes, "Preprocessor", nullable=set(self.schema.names("categorical")))
         # Whatever a continuous column is declared as, the model takes float32, and so do the loops that encode it.
         continuous = set(self.schema.names("continuous"))

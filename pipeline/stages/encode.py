@@ -58,9 +58,7 @@ def _lists(preprocessor: Preprocessor, frame: Any) -> tuple[JaggedColumn, ...]:
     )
 
 
-def _table(
-    preprocessor: Preprocessor, rows: Any, on_host: bool, lists: tuple[JaggedColumn, ...] = ()
-) -> PackedTable:
+def _table(preprocessor: Preprocessor, rows: Any, on_host: bool, lists: tuple[JaggedColumn, ...] = ()) -> PackedTable:
     """Packed rows of the engine's arrays as a table: a view of their memory, which lives as long as the table does,
     unless it is a GPU's and they are wanted on the host. torch's current stream waits for the one that made them."""
     words = torch.from_dlpack(rows)
@@ -214,7 +212,9 @@ def _counted_on(
     numbers, module = GroupNumbers(), load_engine(engine)
     for part, table in zip(parts, tables, strict=True):
         if group is not None and len(parts) > 1:
-            table.words[:, table.schema.group_word] = numbers.number(module.read_parquet(part, [group])[group]).to(table.device)
+            table.words[:, table.schema.group_word] = numbers.number(module.read_parquet(part, [group])[group]).to(
+                table.device
+            )
         yield table
 
 

@@ -245,6 +245,10 @@ class Pipeline:
         recipe = recipe_class(config.recipe)(config.features)
         obey(config.runs / config.name, recipe, self.store.root, files)
         settings = {"recipe": config.recipe, "features": config.to_dict()["features"], "engine": self.engine}
+        if not settings["features"].get("lists"):  # keys are those of before there were lists
+            settings["features"] = {
+                k: v for k, v in settings["features"].items() if k not in ("lists", "list_separator")
+            }
         # Where the files lie does not matter, what is in them does.
         named = (
             settings
@@ -1126,7 +1130,7 @@ def write_features(tables: FeatureTables, folder: Path, rows_per_part: int) -> d
                 )
             if target.task == "regression" and split == "train":  # before the cast below rounds what they differ by
                 LabelSpread.of(frame[target.name], target.name).require(target.name)
-        typed = cast(frame[schema.names()], schema.dtypes(), f"split {split!r}", nullable=nullable)
+        typed = cast(frame[schema.table_columns], schema.table_dtypes, f"split {split!r}", nullable=nullable)
         (folder / split).mkdir()
         for number, start in enumerate(range(0, max(len(typed), 1), rows_per_part)):
             part = typed.iloc[start : start + rows_per_part]

@@ -51,7 +51,7 @@ from gigabatch.models.parallel.sharded import shard_tables
 from gigabatch.models.parallel.spread_tables import SpreadTables
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.bundle import BLOCK_ROWS
-from gigabatch.pipeline.config.config import RunConfig, TrainSettings, WholeTrainSettings
+from gigabatch.pipeline.config.config import ConfigError, RunConfig, TrainSettings, WholeTrainSettings
 from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.launched import ranks_of_machine
 from gigabatch.pipeline.machine import free_memory
@@ -403,8 +403,17 @@ def model_spec(preprocessor: Preprocessor, config: RunConfig) -> ModelSpec:
 
 
 def model_inputs(preprocessor: Preprocessor) -> ModelInputs:
-    """What these vocabularies, targets and entities ask of a model."""
+    """What these vocabularies, targets and entities ask of a model.
+
+    Raises:
+        ConfigError: for a schema with list columns, which no model takes yet.
+    """
     schema, tensors = preprocessor.schema, preprocessor.tensor_schema
+    if schema.lists:
+        raise ConfigError(
+            f"features.lists: {', '.join(repr(column.name) for column in schema.lists)}: lists are encoded and packed, "
+            "and no model takes them yet. Leave them out of features.lists to train."
+        )
     ids = [column.name for column in tensors.ids]
     indicators = {indicator_name(name): name for name in schema.names("continuous")}
     entities = {}
