@@ -268,6 +268,8 @@ def train_model(
     obstacle = model.capture_obstacle if peers is None else "its loss changes as peers come (train.codistill)"
     if falling is not None:
         obstacle = "its dropout falls as steps go by (train.dropout_schedule)"
+    if source.schema.lists:
+        obstacle = "a batch's lists have another size each time"
     asked = settings.cuda_graph, losses.device, optimizer, schedule, obstacle, settings.kernels
     if use_cuda_graph(*asked, ranks.num_ranks):
         step.capture(source.schema, batch_size, required=settings.cuda_graph == "on")

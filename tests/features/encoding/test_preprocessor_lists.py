@@ -125,7 +125,7 @@ def test_growth_moves_no_id_and_saved_states_are_the_same(tmp_path, way):
 def test_a_start_with_other_lists_is_refused():
     preprocessor = Preprocessor(SCHEMA).fit([frame_of(ROW)])
     other = replace(SCHEMA, lists=(replace(SCHEMA.lists[0], max_length=4),))
-    with pytest.raises(DataError, match="max_length of list column 'history of it' is 4, not 3.*'tags' is gone"):
+    with pytest.raises(DataError, match=r"max_length of list column 'history of it' is 4, not 3.*'tags' is gone"):
         preprocessor.carried_to(other, preprocessor.settings)
 
 
