@@ -67,10 +67,10 @@ def known_entries(frame: Any, column: ListColumn, weights: bool = True) -> Known
         values = None if values is None else values[kept]
     if values is not None and not np.isfinite(values).all():
         place = int(np.argmin(np.isfinite(values)))
-        row = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
+        first_bad = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
         raise DataError(
             f"{WHERE}: the weights {column.weights!r} of list column {column.name!r} hold a null, NaN or infinity in "
-            f"row {row}. Give every element a finite weight, or take the element out."
+            f"row {first_bad}. Give every element a finite weight, or take the element out."
         )
     return KnownEntries(entries.reset_index(drop=True), lengths, values)
 

@@ -180,7 +180,7 @@ class Statistics:
         }
         for (kind, name), state in states.items():
             kinds[kind][name] = state
-        return cls.of(*kinds.values(), owners)
+        return cls.of(kinds["category statistics"], kinds["continuous statistics"], kinds["list statistics"], owners)
 
     def of_values(self, owner: str) -> CategoryStatistics:
         """Of all values that the vocabulary of the column `owner` is made of: its own, and those of the lists that

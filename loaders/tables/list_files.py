@@ -60,7 +60,7 @@ class ListWriter:
 
     def __enter__(self) -> "ListWriter":
         for place, column in enumerate(self.schema.lists):
-            files = {}
+            files: dict[str, BinaryIO] = {}
             for part, dtype in DTYPES.items():
                 if part != "weights" or column.weighted:
                     files[part] = self._open.enter_context((self.folder / list_file(place, part)).open("wb"))
