@@ -644,9 +644,10 @@ class Preprocessor:
         >>> import pandas as pd
         >>> from gigabatch import Preprocessor
         >>> from gigabatch.features.schema import ListColumn, Schema
-        >>> schema = Schema((), (), lists=(ListColumn("tags"),))
-        >>> train = pd.DataFrame({"tags": [["new", "red"], [], ["red"]]})
-        >>> packed, = Preprocessor(schema).fit([train]).pack_lists(train)
+        >>> from gigabatch.features.schema import Column
+        >>> schema = Schema((Column("price", "continuous", "float32"),), (), lists=(ListColumn("tags"),))
+        >>> train = pd.DataFrame({"price": [1.0, 2.0, 3.0], "tags": [["new", "red"], [], ["red"]]})
+        >>> (packed,) = Preprocessor(schema).fit([train]).pack_lists(train)
         >>> packed.ids.tolist(), packed.offsets.tolist()
         ([4, 3, 3], [0, 2, 2, 3])
         """
