@@ -35,9 +35,13 @@ if TYPE_CHECKING:
     from gigabatch.models.inputs import ModelInputs
     from gigabatch.models.model import Model
     from gigabatch.models.optimizers.lamb import Lamb
+    from gigabatch.models.recommenders.ease import EASE
     from gigabatch.models.recommenders.gplvmf import GPLVMF
+    from gigabatch.models.recommenders.item_knn import ItemKNN
+    from gigabatch.models.recommenders.mf import MatrixFactorization
     from gigabatch.models.recommenders.mrmn import MRMN
     from gigabatch.models.recommenders.ncf import NCF
+    from gigabatch.models.recommenders.popularity import Popularity
     from gigabatch.models.recommenders.two_tower import TwoTower
     from gigabatch.models.tabular.ft_transformer import FTTransformer
     from gigabatch.models.tabular.realmlp import RealMLP
@@ -82,14 +86,19 @@ _PLACES = {
     "ProgressiveLayeredExtraction": "models.click.ple",
     "EntireSpace": "models.click.esmm",
     "TwoTower": "models.recommenders.two_tower",
+    "MatrixFactorization": "models.recommenders.mf",
     "NCF": "models.recommenders.ncf",
     "MRMN": "models.recommenders.mrmn",
     "GPLVMF": "models.recommenders.gplvmf",
+    "Popularity": "models.recommenders.popularity",
+    "ItemKNN": "models.recommenders.item_knn",
+    "EASE": "models.recommenders.ease",
 }
 
 __all__ = [
     "DCN",
     "DLRM",
+    "EASE",
     "FCN",
     "GPLVMF",
     "MRMN",
@@ -105,13 +114,16 @@ __all__ = [
     "FTTransformer",
     "FactorizationMachine",
     "FinalMLP",
+    "ItemKNN",
     "Lamb",
     "LogisticRegression",
+    "MatrixFactorization",
     "Model",
     "ModelInputs",
     "MultiTask",
     "PackedTable",
     "Pipeline",
+    "Popularity",
     "Preprocessor",
     "ProgressiveLayeredExtraction",
     "RealMLP",

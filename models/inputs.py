@@ -14,12 +14,14 @@ from gigabatch.models.errors import ModelError, require, require_known
 class EntityColumns:
     """Which columns describe a user, or an item: places among the ids and among the floats.
 
-    key: place among the ids of the column that names it; one of `ids`.
+    key: place among the ids of the column that names it; one of `ids`. first: ids of that column below it are none that
+    is known, such as null and unseen; 0 where nobody has told.
     """
 
     key: int
     ids: tuple[int, ...]
     floats: tuple[int, ...] = ()
+    first: int = 0
 
     def __post_init__(self) -> None:
         for field in ("ids", "floats"):  # JSON knows only lists
@@ -120,7 +122,11 @@ class ModelInputs:
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, tuples and None, ready for JSON; without what there was not yet, where it is empty."""
         later = ("targets", "float_edges")
-        return {name: value for name, value in asdict(self).items() if name not in later or value}
+        found = {name: value for name, value in asdict(self).items() if name not in later or value}
+        for name in ("user", "item"):
+            if found[name] is not None and not found[name]["first"]:
+                del found[name]["first"]
+        return found
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> ModelInputs:

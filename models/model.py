@@ -69,7 +69,9 @@ class Model(nn.Module):
     (`ModelError`); `entities`, which of `user` and `item` the schema must name for this model; `single_output`, the
     model gives one number a row, so it takes one binary or regression target; `capture_obstacle`, why a training step
     does not go into a CUDA graph, None where it does; `remembered`, the buffers (or modules of buffers) that `remember`
-    fills.
+    fills; `learns_by_steps`, False of a model that is fitted to all train rows at once
+    (models/recommenders/fitted.py), which takes no optimizer;
+    `trace_obstacle`, why `torch.export` cannot trace it where that is known, else None.
 
     Parameters
     ----------
@@ -96,6 +98,8 @@ class Model(nn.Module):
     single_output: ClassVar[bool] = False
     capture_obstacle: ClassVar[str | None] = None
     remembered: ClassVar[tuple[str, ...]] = ()
+    learns_by_steps: ClassVar[bool] = True
+    trace_obstacle: ClassVar[str | None] = None
 
     def __init__(self, inputs: ModelInputs, settings: Any) -> None:
         super().__init__()
@@ -237,6 +241,11 @@ class Model(nn.Module):
             Where a pass looks up rows that do not follow from the batch's ids, so that tables cannot be sharded.
         """
         return table_ids(self, ids)
+
+    @classmethod
+    def fit_bytes(cls, inputs: ModelInputs) -> int:
+        """Memory that a model which takes no steps needs at least while it is fitted, beside the rows; else 0."""
+        return 0
 
     @property
     def table_rate(self) -> float:

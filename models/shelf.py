@@ -32,13 +32,20 @@ MODELS = {
     "ple": "gigabatch.models.click.ple:ProgressiveLayeredExtraction",
     "esmm": "gigabatch.models.click.esmm:EntireSpace",
     "two_tower": "gigabatch.models.recommenders.two_tower:TwoTower",
+    "mf": "gigabatch.models.recommenders.mf:MatrixFactorization",
     "ncf": "gigabatch.models.recommenders.ncf:NCF",
     "mrmn": "gigabatch.models.recommenders.mrmn:MRMN",
     "gplvmf": "gigabatch.models.recommenders.gplvmf:GPLVMF",
+    "popularity": "gigabatch.models.recommenders.popularity:Popularity",
+    "item_knn": "gigabatch.models.recommenders.item_knn:ItemKNN",
+    "ease": "gigabatch.models.recommenders.ease:EASE",
 }
 
 # Settings that are gone and changed no score (`towers`: how they ran in training). Bundles saved before hold them.
 RETIRED = {"two_tower": ("towers",)}
+# Settings whose default is another than what models did before there were any, which bundles saved then go on doing:
+# their inputs may hold edges, which these models did not look at.
+BEFORE = {name: {"numeric": "plain"} for name in ("fm", "deepfm", "wide_deep", "two_tower", "mrmn")}
 
 
 def model_class(name: str) -> type[Model]:
@@ -94,6 +101,7 @@ class ModelSpec:
         retired = RETIRED.get(str(raw["name"]), ())
         settings = {key: value for key, value in raw["settings"].items() if key not in retired}
         require_known(f"setting of the model {raw['name']}", settings, [field.name for field in fields(kind.Settings)])
+        settings = BEFORE.get(str(raw["name"]), {}) | settings
         return cls(str(raw["name"]), ModelInputs.from_dict(raw["inputs"]), kind.Settings(**settings))
 
 

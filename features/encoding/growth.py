@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 from gigabatch.features.encoding.settings import CategorySettings, PreprocessorSettings
 from gigabatch.features.errors import DataError
@@ -89,6 +89,11 @@ def changed_settings(
                 was = layouts[name].buckets if item.name == "oov_buckets" and name in layouts else now
             if was != now:
                 yield f"{item.name} of {name!r} is {_text(now)}, not {_text(was)}"
+    for name in schema.names("continuous") if layouts is None else ():  # an import has no bins, whatever is asked
+        number, before_number = new.number_settings(name), old.number_settings(name)
+        for key, given in asdict(number).items():
+            if given != getattr(before_number, key):
+                yield f"{key} of {name!r} is {given}, not {getattr(before_number, key)}"
 
 
 def _text(value: int | None) -> str:

@@ -499,7 +499,8 @@ class Preprocessor:
     def _filling(self, name: str) -> FillAndScale:
         chosen = self.settings.indicator
         never = chosen == "auto" and not self.schema.dtypes()[name].startswith("float")  # a null is an error there
-        return FillAndScale(name, "none" if never else chosen, self.settings.scale, self.settings.bins_of(name))
+        number = self.settings.number_settings(name)
+        return FillAndScale(name, "none" if never else chosen, self.settings.scale, number.bins, number.distinct)
 
     def _keep(
         self,

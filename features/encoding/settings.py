@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 BINS = 48  # as many as `rtdl_num_embeddings` takes
+DISTINCT = 256  # LightGBM tells up to 255 values apart
 MOST_BINS = 1024
 
 
@@ -55,18 +56,22 @@ class NumberSettings:
     ----------
     bins
         Quantile bins whose edges are fitted for the model; 0 for none, at most `MOST_BINS`.
+    distinct
+        Where the train split has at most so many values, each is an edge instead.
     """
 
     bins: int = BINS
+    distinct: int = 0  # who sets the bins of a column means them
 
     def __post_init__(self) -> None:
-        require_bins(self.bins)
+        require_bins(self.bins, self.distinct)
 
 
-def require_bins(bins: object) -> None:
-    """Raise `DataError` for what is no number of bins."""
-    if not (isinstance(bins, int) and not isinstance(bins, bool) and 0 <= bins <= MOST_BINS and bins != 1):
-        raise DataError(f"preprocess.bins: expected 0 for none, or a number from 2 to {MOST_BINS}; found {bins!r}.")
+def require_bins(bins: object, distinct: object = 0) -> None:
+    """Raise `DataError` for what is no number of bins, or of values that are edges."""
+    for name, given in (("bins", bins), ("distinct", distinct)):
+        if not (isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= MOST_BINS and given != 1):
+            raise DataError(f"preprocess.{name}: expected 0, or a number from 2 to {MOST_BINS}; found {given!r}.")
 
 
 @dataclass(frozen=True)
@@ -89,12 +94,15 @@ class PreprocessorSettings:
     bins
         Quantile bins of every continuous column that `columns` does not name, whose edges a model may bin floats by
         (`model.numeric`); 0 for none. A packed row is the same with and without.
+    distinct
+        A column with at most so many values in the train split has an edge at each of them instead of quantile bins,
+        as trees tell values apart however rare they are; 0: only where `bins` + 1 edges hold all values.
 
     Raises
     ------
     DataError
         If a count is no whole number from 1, `indicator` is unknown, `columns` is no mapping, or a key in it, or `bins`
-        is neither 0 nor from 2 to 1,024.
+        or `distinct` is neither 0 nor from 2 to 1,024.
 
     Examples
     --------
@@ -111,6 +119,7 @@ class PreprocessorSettings:
     indicator: str = "auto"
     scale: bool = True
     bins: int = BINS
+    distinct: int = DISTINCT
 
     def __post_init__(self) -> None:
         if not isinstance(self.columns, Mapping):
@@ -122,7 +131,7 @@ class PreprocessorSettings:
         if not isinstance(self.scale, bool):
             raise DataError(f"preprocess.scale: expected true or false, found {self.scale!r}.")
         CategorySettings(self.min_count, self.max_size, self.oov_buckets)
-        require_bins(self.bins)
+        require_bins(self.bins, self.distinct)
 
     def category_settings(self, name: str) -> CategorySettings:
         """Of the categorical column of that name."""
@@ -135,27 +144,27 @@ class PreprocessorSettings:
         """The operator of the categorical column of that name."""
         return self.category_settings(name).operator(name)
 
-    def bins_of(self, name: str) -> int:
+    def number_settings(self, name: str) -> NumberSettings:
         """Of the continuous column of that name."""
         found = self.columns.get(name)
-        return found.bins if isinstance(found, NumberSettings) else self.bins
+        return found if isinstance(found, NumberSettings) else NumberSettings(self.bins, self.distinct)
 
 
 def _column_settings(column: str, given: object) -> CategorySettings | NumberSettings:
     """Of a column; JSON and YAML bring a plain mapping."""
     if isinstance(given, CategorySettings | NumberSettings):
         return given
-    if isinstance(given, Mapping) and list(given) == ["bins"]:
+    if isinstance(given, Mapping) and given and given.keys() <= {item.name for item in fields(NumberSettings)}:
         return NumberSettings(**given)
     known = [item.name for item in fields(CategorySettings)]
     if not isinstance(given, Mapping):
         raise DataError(
-            f"preprocess.columns.{column}: expected settings by name, found {given!r}. Known: {known}, or bins."
+            f"preprocess.columns.{column}: expected settings by name, found {given!r}. Known: {known}, or bins and distinct."
         )
     unknown = [str(key) for key in given if key not in known]
     if unknown:
         raise DataError(
             f"preprocess.columns.{column}: unknown key(s) {', '.join(unknown)}. Known: {', '.join(known)} of a "
-            "categorical column; bins, alone, of a continuous one."
+            "categorical column; bins and distinct of a continuous one."
         )
     return CategorySettings(**given)

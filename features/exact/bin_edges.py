@@ -13,12 +13,13 @@ from gigabatch.features.exact.quantiles import RadixHistogram
 RANKS_PER_BIN = 4  # so that an edge is at most a quarter of a bin from where it would leave equal shares
 
 
-def edge_ranks(histogram: RadixHistogram, bins: int) -> np.ndarray:
+def edge_ranks(histogram: RadixHistogram, bins: int, distinct: int = 0) -> np.ndarray:
     """Ranks whose values `bin_edges` chooses from: int64, ascending, without repeats.
 
     They are those of evenly spaced quantiles; the same of the values outside the histogram's bins that hold more than a
     share of 1 / `bins`, since a value as frequent as that would leave one quantile to all others (a capital gain is 0
     in nine rows of ten); and the first and last of each bin where these are few, so that the next pass looks into all.
+    distinct: how many values may each be an edge of their own.
     """
     total = histogram.total
     if not total or not bins:
@@ -34,27 +35,27 @@ def edge_ranks(histogram: RadixHistogram, bins: int) -> np.ndarray:
         wanted = spread * (int(ends[-1]) - 1) // steps
         place = np.searchsorted(ends, wanted, side="right")
         found.append(before[:-1][light][place] + wanted - (ends - counts)[place])
-    if len(histogram.bins) <= 4 * bins:
+    if len(histogram.bins) <= max(RANKS_PER_BIN * bins, distinct):
         found += [before[:-1], before[1:] - 1]
     return np.unique(np.concatenate(found))
 
 
 def bin_edges(
-    ranks: np.ndarray, values: np.ndarray, bins: int, looked_into: RadixHistogram | None = None
+    ranks: np.ndarray, values: np.ndarray, bins: int, looked_into: RadixHistogram | None = None, distinct: int = 0
 ) -> tuple[float, ...]:
-    """At most `bins` + 1 ascending edges; none where the column has fewer than two values.
+    """At most `bins` + 1 or `distinct` ascending edges; none where the column has fewer than two values.
 
     ranks: as `edge_ranks` gave them; values: float64, what stands there. looked_into: of the last pass; where it
-    counted all of the column's values and they are few enough, each is an edge. Else a value that holds at
-    least 1.6 times the share of a bin is one, and the other edges leave equally many of the remaining rows between
-    them, as near as the values that were looked up tell.
+    counted all of the column's values and they are at most `bins` + 1 or `distinct`, each is an edge. Else a value that
+    holds at least 1.6 times the share of a bin is one, and the other edges leave equally many of the remaining rows
+    between them, as near as the values that were looked up tell.
     """
     if not len(values):
         return ()
     if looked_into is not None and looked_into.exact and looked_into.total == int(ranks[-1]) + 1:
-        distinct = looked_into.edges()[0]
-        if 1 < len(distinct) <= bins + 1:
-            return tuple(distinct.tolist())
+        found = looked_into.edges()[0]
+        if bins and 1 < len(found) <= max(bins + 1, distinct):
+            return tuple(found.tolist())
     edges, first = np.unique(values, return_index=True)
     last = np.append(first[1:], len(values)) - 1
     if len(edges) > bins + 1:

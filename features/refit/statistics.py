@@ -306,10 +306,13 @@ class FilledScale:
 
 class FillAndScale(FitContinuousStatistics, RankingOperator):
     """What the preprocessor fits on a float32 column: the state that `FillMissing(column, indicator)` and, with
-    `scale`, a `Normalize` after it would have, without reading the filled column again; and the edges of `bins`."""
+    `scale`, a `Normalize` after it would have, without reading the filled column again; and the edges of `bins`, or of
+    each value of at most `distinct`."""
 
-    def __init__(self, column: str, indicator: str = "auto", scale: bool = True, bins: int = 0) -> None:
-        self.column, self.indicator, self.scale, self.bins = column, indicator, scale, bins
+    def __init__(
+        self, column: str, indicator: str = "auto", scale: bool = True, bins: int = 0, distinct: int = 0
+    ) -> None:
+        self.column, self.indicator, self.scale, self.bins, self.distinct = column, indicator, scale, bins, distinct
 
     @property
     def _filling(self) -> FillMissing:
@@ -318,7 +321,7 @@ class FillAndScale(FitContinuousStatistics, RankingOperator):
     def following(self, partial: ColumnStatistics) -> FittedOperator | None:
         if not partial.moments.count:
             return None
-        ranks = [*middle_ranks(partial.moments.count), *edge_ranks(partial.histogram, self.bins)]
+        ranks = [*middle_ranks(partial.moments.count), *edge_ranks(partial.histogram, self.bins, self.distinct)]
         return EdgesPass(self, partial, Search.start(partial.histogram, ranks))
 
     def finish(self, partial: ColumnStatistics) -> FilledScale:  # type: ignore[override]
@@ -341,7 +344,8 @@ class FillAndScale(FitContinuousStatistics, RankingOperator):
             return FilledScale(self._filling.finish(filling), None, found)
         values = search.values()
         fill = self._filling.median_fill(filling, *values[:2].tolist())
-        edges = bin_edges(edge_ranks(found.histogram, self.bins), values[2:], self.bins, looked_into)
+        ranks = edge_ranks(found.histogram, self.bins, self.distinct)
+        edges = bin_edges(ranks, values[2:], self.bins, looked_into, self.distinct)
         return FilledScale(fill, found.filled_scale(fill.value) if self.scale else None, found, edges)
 
 

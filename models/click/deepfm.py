@@ -17,8 +17,10 @@ from torch import Tensor
 
 from gigabatch.models.click.fm import PairTerms
 from gigabatch.models.inputs import ModelInputs
-from gigabatch.models.layers.fields import FieldEmbeddings, LinearTerms, check_settings, float_norm, mlp
+from gigabatch.models.layers.fields import FieldEmbeddings, LinearTerms, check_settings, float_norm, linear_numeric, mlp
 from gigabatch.models.model import Model
+
+NUMERIC_START = 0.1  # times the floats' vectors: beside the network 1 was worse (synthetic houses: R2 .89, now .92)
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class DeepFMSettings:
         Of each hidden layer's outputs, in training.
     batch_norm : bool, default True
         In each hidden layer.
+    numeric : str, default 'bins'
+        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
 
     Raises
     ------
@@ -51,6 +55,7 @@ class DeepFMSettings:
     layers: tuple[int, ...] = (400, 400, 400)
     dropout: float = 0.2
     batch_norm: bool = True
+    numeric: str = "bins"
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -83,8 +88,8 @@ class DeepFM(Model):
         super().__init__(inputs, settings)
         dim = settings.embedding_dim
         self.float_norm = float_norm(inputs)
-        self.linear = LinearTerms(inputs, batch_norm=False)
-        self.fields = FieldEmbeddings(inputs, dim, batch_norm=False)
+        self.linear = LinearTerms(inputs, batch_norm=False, numeric=linear_numeric(settings.numeric))
+        self.fields = FieldEmbeddings(inputs, dim, False, numeric=settings.numeric, numeric_start=NUMERIC_START)
         self.pairs = PairTerms(dim, inputs.num_outputs)
         width = self.fields.num_fields * dim
         self.deep = mlp(width, settings.layers, inputs.num_outputs, settings.dropout, settings.batch_norm)
@@ -92,6 +97,6 @@ class DeepFM(Model):
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
         """As `Model.forward`."""
         self.require_inputs(ids, floats)
-        floats = self.float_norm(floats)
-        vectors = self.fields(ids, floats)
-        return self.linear(ids, floats) + self.pairs(vectors) + self.deep(vectors.flatten(1)).float()
+        normed = self.float_norm(floats)
+        vectors = self.fields(ids, normed, floats)
+        return self.linear(ids, normed, floats) + self.pairs(vectors) + self.deep(vectors.flatten(1)).float()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gigabatch.models.inputs import ModelInputs
-from gigabatch.models.layers.fields import FieldEmbeddings, LinearTerms, check_settings, float_norm
+from gigabatch.models.layers.fields import FieldEmbeddings, LinearTerms, check_settings, float_norm, linear_numeric
 from gigabatch.models.model import Model
 
 
@@ -29,6 +29,8 @@ class FactorizationMachineSettings:
     ----------
     embedding_dim : int, default 16
         Numbers in the vector of a value.
+    numeric : str, default 'bins'
+        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
 
     Raises
     ------
@@ -38,10 +40,11 @@ class FactorizationMachineSettings:
     Examples
     --------
     >>> FactorizationMachineSettings(embedding_dim=8)
-    FactorizationMachineSettings(embedding_dim=8)
+    FactorizationMachineSettings(embedding_dim=8, numeric='bins')
     """
 
     embedding_dim: int = 16
+    numeric: str = "bins"
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -92,8 +95,8 @@ class FactorizationMachine(Model):
     def __init__(self, inputs: ModelInputs, settings: FactorizationMachineSettings) -> None:
         super().__init__(inputs, settings)
         self.float_norm = float_norm(inputs)
-        self.linear = LinearTerms(inputs, batch_norm=False)
-        self.fields = FieldEmbeddings(inputs, settings.embedding_dim, batch_norm=False)
+        self.linear = LinearTerms(inputs, batch_norm=False, numeric=linear_numeric(settings.numeric))
+        self.fields = FieldEmbeddings(inputs, settings.embedding_dim, batch_norm=False, numeric=settings.numeric)
         self.pairs = PairTerms(settings.embedding_dim, inputs.num_outputs)
 
     @property
@@ -105,5 +108,5 @@ class FactorizationMachine(Model):
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
         """As `Model.forward`."""
         self.require_inputs(ids, floats)
-        floats = self.float_norm(floats)
-        return self.linear(ids, floats) + self.pairs(self.fields(ids, floats))
+        normed = self.float_norm(floats)
+        return self.linear(ids, normed, floats) + self.pairs(self.fields(ids, normed, floats))

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
-from gigabatch.models.layers.fields import InputRow, LinearTerms, check_settings, float_norm, mlp
+from gigabatch.models.layers.fields import InputRow, LinearTerms, check_settings, float_norm, linear_numeric, mlp
+from gigabatch.models.layers.numeric import NUMERIC_WIDTH
 from gigabatch.models.model import Model
 
 PRIME = (1 << 31) - 1  # hashes are below it, so that a product of two fits in int64
@@ -45,6 +46,10 @@ class WideDeepSettings:
         Of each hidden layer's outputs, in training.
     batch_norm : bool, default True
         In each hidden layer.
+    numeric : str, default 'bins'
+        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
+    numeric_width : int, default 16
+        Of each float column's vector.
     crosses : tuple of tuple of int, default ()
         Lists of two or more id columns by their place among the ids, from 0. Each combination of their values has a
         weight of its own; where there are more than `cross_buckets`, combinations share weights by a hash.
@@ -68,6 +73,8 @@ class WideDeepSettings:
     batch_norm: bool = True
     crosses: tuple[tuple[int, ...], ...] = ()
     cross_buckets: int = 1 << 18
+    numeric: str = "bins"
+    numeric_width: int = NUMERIC_WIDTH
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -205,16 +212,17 @@ class WideDeep(Model):
         self.crosses = Crosses(inputs.num_ids, settings.crosses, settings.cross_buckets)
         wide_inputs = replace(inputs, num_ids=(*inputs.num_ids, *self.crosses.sizes))
         columns = (*range(len(inputs.num_ids)), *(None for _ in settings.crosses))
-        self.wide = LinearTerms(wide_inputs, batch_norm=False, columns=columns)
-        self.row = InputRow(inputs, settings.embedding_dim, batch_norm=False)
+        kind = linear_numeric(settings.numeric)
+        self.wide = LinearTerms(wide_inputs, batch_norm=False, columns=columns, numeric=kind)
+        self.row = InputRow(inputs, settings.embedding_dim, False, settings.numeric, settings.numeric_width)
         self.deep = mlp(self.row.width, settings.layers, inputs.num_outputs, settings.dropout, settings.batch_norm)
 
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
         """As `Model.forward`."""
         self.require_inputs(ids, floats)
-        floats = self.float_norm(floats)
-        wide = self.wide(torch.cat([ids, self.crosses(ids)], dim=1), floats)
-        return wide + self.deep(self.row(ids, floats)).float()
+        normed = self.float_norm(floats)
+        wide = self.wide(torch.cat([ids, self.crosses(ids)], dim=1), normed, floats)
+        return wide + self.deep(self.row(ids, normed, floats)).float()
 
     def table_ids(self, ids: Tensor) -> dict[EmbeddingTables, Tensor]:
         """As `Model.table_ids`, with the crosses."""

@@ -31,7 +31,7 @@ class FieldEmbeddings(nn.Module):
     batch_norm: normalise the floats first, without scale and shift, which v_f would repeat; False where the model has
         normalised them (`float_norm`).
     columns: as of `EmbeddingTables`, where `inputs` are a part of the model's.
-    numeric: kind of the `NumericEmbedding`, for which the floats must come as the model is given them.
+    numeric, numeric_start: kind of the `NumericEmbedding`, and what its first weights are multiplied with.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class FieldEmbeddings(nn.Module):
         batch_norm: bool = True,
         columns: Sequence[int] | None = None,
         numeric: str = "plain",
+        numeric_start: float = 1.0,
     ) -> None:
         super().__init__()
         self.dim = dim
@@ -50,16 +51,23 @@ class FieldEmbeddings(nn.Module):
         vectors = torch.randn(inputs.num_floats, dim).fmod_(2).mul_(0.01)
         self.float_vectors = nn.Parameter(vectors) if inputs.num_floats else None
         self.numeric = NumericEmbedding(inputs, numeric, dim)
+        self.numeric.shrink(numeric_start)
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
-        """ids [B, C] int32 or int64, floats [B, F] float32 -> [B, N, d] float32."""
+    def forward(self, ids: Tensor, floats: Tensor, given: Tensor | None = None) -> Tensor:
+        """ids [B, C] int32 or int64, floats [B, F] float32 -> [B, N, d] float32.
+
+        given: the floats as the model is given them, for `numeric`, where `floats` have been normed.
+        """
         embedded = self.tables(ids).unflatten(1, (ids.shape[1], self.dim))
         if self.float_vectors is None:
             return embedded
-        scaled = self.float_norm(floats)[:, :, None] * self.float_vectors
-        if self.numeric.num_columns:
-            scaled = scaled + self.numeric.of_all(floats)
+        scaled = self.of_floats(floats, given)
         return torch.cat([embedded, scaled], dim=1) if ids.shape[1] else scaled
+
+    def of_floats(self, floats: Tensor, given: Tensor | None = None) -> Tensor:
+        """Vectors of the floats [B, F], of which there are some: [B, F, d] float32. given: as of `forward`."""
+        scaled = self.float_norm(floats)[:, :, None] * self.float_vectors
+        return scaled + self.numeric.of_all(floats if given is None else given) if self.numeric.num_columns else scaled
 
 
 class InputRow(nn.Module):
@@ -83,11 +91,11 @@ class InputRow(nn.Module):
         self.numeric = NumericEmbedding(inputs, numeric, numeric_width)
         self.width = self.tables.width + inputs.num_floats + self.numeric.num_columns * numeric_width
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
-        """ids [B, C] int32 or int64, floats [B, F] float32 -> [B, width] float32."""
+    def forward(self, ids: Tensor, floats: Tensor, given: Tensor | None = None) -> Tensor:
+        """ids [B, C] int32 or int64, floats [B, F] float32 -> [B, width] float32. given: as of `FieldEmbeddings`."""
         parts = [self.tables(ids), self.float_norm(floats)]
         if self.numeric.num_columns:
-            parts.append(self.numeric(floats).flatten(1))
+            parts.append(self.numeric(floats if given is None else given).flatten(1))
         return torch.cat(parts, dim=1)
 
 
@@ -119,20 +127,27 @@ class LinearTerms(nn.Module):
         if self.numeric.kind == "bins" and self.numeric.num_columns:
             nn.init.zeros_(self.numeric.weight)
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
-        """ids [B, C] int32 or int64, floats [B, F] float32 -> [B, O] float32."""
+    def forward(self, ids: Tensor, floats: Tensor, given: Tensor | None = None) -> Tensor:
+        """ids [B, C] int32 or int64, floats [B, F] float32 -> [B, O] float32. given: as of `FieldEmbeddings`."""
         terms = self.bias.expand(floats.shape[0], self.num_outputs)
         if len(self.tables.tables):  # the sum over no table at all would make an ONNX graph that is not valid
             terms = terms + self.tables(ids).unflatten(1, (ids.shape[1], self.num_outputs)).sum(dim=1)
         if self.float_weights is None:
             return terms
-        return terms + self.of_floats(floats)
+        return terms + self.of_floats(floats, given)
 
-    def of_floats(self, floats: Tensor) -> Tensor:
-        """Terms of the floats [B, F], of which there are some: [B, O] float32."""
+    def of_floats(self, floats: Tensor, given: Tensor | None = None) -> Tensor:
+        """Terms of the floats [B, F], of which there are some: [B, O] float32. given: as of `forward`."""
         with torch.autocast(floats.device.type, enabled=False):
             terms = self.float_norm(floats) @ self.float_weights
-            return terms + self.numeric(floats).sum(1) if self.numeric.num_columns else terms
+            if not self.numeric.num_columns:
+                return terms
+            return terms + self.numeric(floats if given is None else given).sum(1)
+
+
+def linear_numeric(kind: str) -> str:
+    """What of a model's `numeric` its linear terms take: bins, which are linear terms themselves; no waves."""
+    return kind if kind == "bins" else "plain"
 
 
 def float_norm(inputs: ModelInputs) -> nn.Module:

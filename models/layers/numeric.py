@@ -96,6 +96,15 @@ class NumericEmbedding(nn.Module):
         bound = 1 / math.sqrt(most - 1)
         self.weight = nn.Parameter(torch.empty(len(edges), most - 1, self.width).uniform_(-bound, bound))
 
+    @torch.no_grad()
+    def shrink(self, factor: float) -> None:
+        """Start with vectors `factor` times as long, where no layer follows that would weigh them."""
+        if self.num_columns:
+            last = self.linear.weight if self.kind == "periodic" else self.weight
+            last.mul_(factor)
+            if self.kind == "periodic":
+                self.linear.bias.mul_(factor)
+
     @property
     def num_columns(self) -> int:
         """F': how many float columns have a vector."""

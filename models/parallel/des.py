@@ -323,30 +323,30 @@ class SummedLinearTerms(LinearTerms):
         self.numeric = terms.numeric
         self.tables, self.sums = sums.rows, sums
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, given: Tensor | None = None) -> Tensor:
         """As `LinearTerms.forward`."""
         terms = self.bias + self.sums(ids)
-        return terms if self.float_weights is None else terms + self.of_floats(floats)
+        return terms if self.float_weights is None else terms + self.of_floats(floats, given)
 
 
-class SummedFields(nn.Module):
+class SummedFields(FieldEmbeddings):
     """Stands where `FieldEmbeddings` stood: the sums that `pairs` and the first layer need, instead of vectors.
 
     What comes out is [b, S d + H + F d]: sums, the ids' part of the first layer (H is 0 without), vectors of floats.
     """
 
     def __init__(self, fields: FieldEmbeddings, sums: Sums) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         self.dim, self.num_fields, self.sums = fields.dim, fields.num_fields, sums
         self.float_norm, self.float_vectors = fields.float_norm, fields.float_vectors
+        self.numeric = fields.numeric
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
-        """ids [b, C], floats [b, F] -> as the class says."""
+    def forward(self, ids: Tensor, floats: Tensor, given: Tensor | None = None) -> Tensor:
+        """As of `FieldEmbeddings` -> as the class says."""
         sums = self.sums(ids)
         if self.float_vectors is None:
             return sums
-        scaled = self.float_norm(floats)[:, :, None] * self.float_vectors
-        return torch.cat([sums, scaled.flatten(1)], dim=1)
+        return torch.cat([sums, self.of_floats(floats, given).flatten(1)], dim=1)
 
 
 class SummedPairTerms(nn.Module):

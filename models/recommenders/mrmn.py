@@ -29,10 +29,12 @@ from gigabatch.models.errors import ModelError, require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import check_settings, is_number, one_of
+from gigabatch.models.layers.numeric import NumericEmbedding
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model, Rows
 
 RELATIONS = ("per_type", "gated", "shared", "none")
+NUMERIC_START = 0.1  # times what the floats' vectors are drawn with: at 1 most would lie outside the unit ball
 MAX_NORM = 1.0  # of user and item vectors, as in CML and LRML
 
 
@@ -55,6 +57,8 @@ class MRMNSettings:
         for stronger feedback). Vectors lie in the unit ball, so that two are never farther apart than 4.
     negatives : int, default 4
         Other items that each positive is compared with, taken from other rows of the batch.
+    numeric : str, default 'bins'
+        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
 
     Raises
     ------
@@ -72,6 +76,7 @@ class MRMNSettings:
     relation: str = "per_type"
     margins: tuple[float, ...] = (0.5,)
     negatives: int = 4
+    numeric: str = "bins"
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -136,6 +141,7 @@ class MRMN(Model):
         self.user_floats = _linear(len(self.user.floats), dim)
         self.item_floats = _linear(len(self.item.floats), dim)
         self.context_linear = _linear(len(self.context_floats), dim)
+        self.numeric = NumericEmbedding(inputs, settings.numeric, dim)
         if self.has_memory:
             self.keys = nn.Parameter(torch.empty(dim, slots))
             self.memory = nn.Parameter(torch.empty(types if settings.relation == "per_type" else 1, slots, dim))
@@ -162,6 +168,7 @@ class MRMN(Model):
                 self.embeddings.tables[place].normal_().mul_(0.5 * deviation / math.sqrt(len(entity.ids)))
         for place in self.context_ids:
             self.embeddings.tables[place].normal_().mul_(0.1 * deviation)
+        self.numeric.shrink(NUMERIC_START)
         if self.has_memory:
             self.keys.normal_()
             self.memory.normal_().mul_(deviation)
@@ -225,9 +232,10 @@ class MRMN(Model):
         """User and item vectors in the unit ball, and the context's: [B, D] each."""
         self.require_inputs(ids, floats)
         embedded = self.embeddings(ids).view(len(ids), len(self.inputs.num_ids), self.settings.dim)
-        user = _summed(embedded, self.user.ids, floats, self.user.floats, self.user_floats)
-        item = _summed(embedded, self.item.ids, floats, self.item.floats, self.item_floats)
-        context = _summed(embedded, self.context_ids, floats, self.context_floats, self.context_linear)
+        found = self.numeric.of_all(floats) if self.numeric.num_columns else None
+        user = _summed(embedded, self.user.ids, floats, self.user.floats, self.user_floats, found)
+        item = _summed(embedded, self.item.ids, floats, self.item.floats, self.item_floats, found)
+        context = _summed(embedded, self.context_ids, floats, self.context_floats, self.context_linear, found)
         return _into_unit_ball(user), _into_unit_ball(item), context
 
     def _relations(self, user: Tensor, item: Tensor, context: Tensor) -> Tensor:
@@ -255,9 +263,15 @@ def _linear(num_floats: int, dim: int) -> nn.Linear | None:
 
 
 def _summed(
-    embedded: Tensor, places: tuple[int, ...], floats: Tensor, float_places: tuple[int, ...], linear: nn.Linear | None
+    embedded: Tensor,
+    places: tuple[int, ...],
+    floats: Tensor,
+    float_places: tuple[int, ...],
+    linear: nn.Linear | None,
+    vectors: Tensor | None,
 ) -> Tensor:
-    """Sum of the embeddings [B, C, D] of some columns and a linear map of some floats: [B, D].
+    """Sum of the embeddings [B, C, D] of some columns, a linear map of some floats [B, F] and their vectors [B, F, D]
+    where they have some: [B, D].
 
     Columns are taken one by one, as views: an index list would have to be copied to the device in every step.
     """
@@ -267,7 +281,11 @@ def _summed(
     if linear is None:
         return total
     mapped: Tensor = linear(torch.stack([floats[:, place] for place in float_places], dim=1))
-    return total + mapped
+    total = total + mapped
+    if vectors is not None:
+        for place in float_places:
+            total = total + vectors[:, place]
+    return total
 
 
 def _into_unit_ball(vectors: Tensor) -> Tensor:

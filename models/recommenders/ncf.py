@@ -13,7 +13,8 @@ Florez Arias, UMAP 2022; i0, 0i and ii in DeepCARSKit), where a context has a sl
 share in c.
 
 A table's row holds both vectors of a value, so that one lookup and one update serve the two halves. Trained on
-positives and negatives drawn anew each epoch (`train.negatives`) with binary cross-entropy.
+positives and negatives drawn anew each epoch (`train.negatives`): with binary cross-entropy, or with a loss that
+compares a positive with its negatives (`models/recommenders/drawn.py`), whose output is exp(a) score + b.
 
 Shapes: B rows, C id columns, F floats, G = gmf_dim, M = mlp_dim, X = context_dim.
 """
@@ -38,7 +39,9 @@ from gigabatch.models.layers.fields import (
     positive_list,
     probability,
 )
-from gigabatch.models.model import Model
+from gigabatch.models.losses import TargetLoss
+from gigabatch.models.model import Model, Rows
+from gigabatch.models.recommenders.drawn import LOSSES, OutputScale, drawn_training_loss
 
 CONTEXTS = ("mlp", "gmf", "both", "none")
 
@@ -59,6 +62,9 @@ class NCFSettings:
         Width of the vector of such an id column in the MLP.
     dropout : float, default 0.0
         Of each layer's outputs, in training.
+    loss : {'bce', 'bpr', 'softmax'}, default 'bce'
+        `bce`: the target's own loss (squared error for regression). `bpr`, `softmax`: a positive above, or among, the
+        negatives that are drawn for it (`train.negatives`).
 
     Raises
     ------
@@ -77,6 +83,7 @@ class NCFSettings:
     context: str = "mlp"
     context_dim: int = 8
     dropout: float = 0.0
+    loss: str = "bce"
 
     def __post_init__(self) -> None:
         lists_to_tuples(self)
@@ -88,6 +95,7 @@ class NCFSettings:
         positive_list("layers", self.layers, empty=self.mlp_dim == 0)
         positive("context_dim", self.context_dim)
         probability("dropout", self.dropout)
+        one_of("loss of ncf", self.loss, LOSSES)
         one_of("place of the context", self.context, CONTEXTS)
         for place, dim in (("mlp", self.mlp_dim), ("gmf", self.gmf_dim)):
             reachable = dim > 0 or self.context not in (place, "both")
@@ -148,9 +156,13 @@ class NCF(Model):
             self._reset_mlp()
         has_context = self.in_gmf and self.num_others + self.num_floats > 0
         gmf_width = settings.gmf_dim * (3 if has_context else 1)
-        self.output = OutputLinear(gmf_width + (settings.layers[-1] if settings.mlp_dim else 0), 1)
+        width = gmf_width + (settings.layers[-1] if settings.mlp_dim else 0)
+        # bpr and softmax see differences of scores alone, so an optimizer would move a bias by rounding errors.
+        self.output_scale = OutputScale() if settings.loss != "bce" else None
+        self.output = OutputLinear(width, 1, bias=self.output_scale is None)
         nn.init.xavier_uniform_(self.output.weight)
-        nn.init.zeros_(self.output.bias)
+        if self.output.bias is not None:
+            nn.init.zeros_(self.output.bias)
 
     def _reset_mlp(self) -> None:
         """Glorot's weights and no biases, as Keras starts the authors' network.
@@ -167,6 +179,27 @@ class NCF(Model):
         return (settings.context_dim if self.in_mlp else 0) + (settings.gmf_dim if self.in_gmf else 0)
 
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+        """ids [B, C], floats [B, F] -> outputs [B, 1] float32."""
+        scores = self._scores(ids, floats)
+        return scores if self.output_scale is None else cast(Tensor, self.output_scale(scores))
+
+    def training_loss(self, batch: Rows, loss: TargetLoss) -> Tensor:
+        """`bce`: the target's loss of the outputs. `bpr`, `softmax`: `models/recommenders/drawn.py`.
+
+        Raises:
+            ModelError: for bpr and softmax of a target that is not binary, or without drawn negatives.
+        """
+        if self.output_scale is None:
+            return super().training_loss(batch, loss)
+        scores = self._scores(batch.ids, batch.floats)
+        return drawn_training_loss("ncf", self.settings.loss, batch, scores, self.output_scale, loss)
+
+    @property
+    def compares_rows(self) -> bool:
+        """But for `bce`."""
+        return self.output_scale is not None
+
+    def _scores(self, ids: Tensor, floats: Tensor) -> Tensor:
         """ids [B, C], floats [B, F] -> scores [B, 1] float32."""
         self.require_inputs(ids, floats)
         settings = self.settings

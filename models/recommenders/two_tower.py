@@ -31,6 +31,7 @@ from gigabatch.models.errors import ModelError, require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width
 from gigabatch.models.layers.fields import check_settings, float_norm, mlp, one_of, positive_number
+from gigabatch.models.layers.numeric import NUMERIC_WIDTH, NumericEmbedding
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model, Rows
 from gigabatch.models.recommenders.in_batch import (
@@ -83,6 +84,10 @@ class TwoTowerSettings:
         Rows whose items it is compared with (`bpr`, and `softmax` where top is `mlp`).
     log_q : bool, default True
         `softmax` takes the logarithm of an item's share of the train split's positives off its score.
+    numeric : str, default 'bins'
+        Vectors beside the float columns, of their quantile bins; or `periodic`, or `plain`: none.
+    numeric_width : int, default 16
+        Of each float column's vector.
 
     Raises
     ------
@@ -111,6 +116,8 @@ class TwoTowerSettings:
     softmax_rows: int = 1024
     negatives: int = 8
     log_q: bool = True
+    numeric: str = "bins"
+    numeric_width: int = NUMERIC_WIDTH
 
     def __post_init__(self) -> None:
         empty = ("layers", "user_layers", "item_layers", "top_layers", "embedding_widths")
@@ -140,7 +147,8 @@ class TwoTowerSettings:
 
 
 class Tower(nn.Module):
-    """Some of the columns to a vector: embedded ids and batch-normed floats side by side, then a network."""
+    """Some of the columns to a vector: embedded ids, batch-normed floats and their vectors side by side, then a
+    network."""
 
     def __init__(
         self,
@@ -154,11 +162,13 @@ class Tower(nn.Module):
         # Buffers, because indexing by a list copies it to the device each time, and waits for it.
         self.register_buffer("id_places", torch.tensor(ids, dtype=torch.int64), persistent=False)
         self.register_buffer("float_places", torch.tensor(floats, dtype=torch.int64), persistent=False)
-        own = ModelInputs([inputs.num_ids[place] for place in ids], len(floats))  # type: ignore[arg-type]
+        edges = tuple(inputs.float_edges[place] for place in floats) if inputs.float_edges else ()
+        own = ModelInputs(tuple(inputs.num_ids[place] for place in ids), len(floats), float_edges=edges)
         widths = settings.widths(inputs.num_ids)
         self.embeddings = EmbeddingTables(own.num_ids, [widths[place] for place in ids], columns=ids)
         self.float_norm = float_norm(own)
-        width = self.embeddings.width + own.num_floats
+        self.numeric = NumericEmbedding(own, settings.numeric, settings.numeric_width)
+        width = self.embeddings.width + own.num_floats + self.numeric.num_columns * settings.numeric_width
         self.network = mlp(width, layers, settings.vector_dim, settings.dropout, settings.batch_norm)
         for layer in self.network:
             if isinstance(layer, nn.Linear) and layer.bias is not None:
@@ -168,7 +178,10 @@ class Tower(nn.Module):
         """All columns of a batch, ids [B, C] and floats [B, F], to what the network takes of them."""
         own_ids = ids.index_select(1, cast(Tensor, self.id_places))
         own_floats = floats.index_select(1, cast(Tensor, self.float_places))
-        return torch.cat([self.embeddings(own_ids), self.float_norm(own_floats)], dim=1)
+        parts = [self.embeddings(own_ids), self.float_norm(own_floats)]
+        if self.numeric.num_columns:
+            parts.append(self.numeric(own_floats).flatten(1))
+        return torch.cat(parts, dim=1)
 
     def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
         """ids [B, C], floats [B, F] -> [B, d]."""

@@ -441,6 +441,18 @@ class RankingSettings(Settings):
         ("train",), description="splits whose other positives of the user are no candidates"
     )
     max_rows: int | None = Field(10_000, ge=1, description="positives, evenly spread over the split; null: all")
+    baselines: tuple[Literal["popularity", "item_knn", "ease"], ...] = Field(
+        ("popularity", "item_knn", "ease"),
+        description="models that take no steps, fitted to the same rows and ranked beside the model where the "
+        "catalogue is small enough for some seconds; []: none",
+    )
+
+    @field_validator("baselines")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("names a baseline twice")
+        return value
 
     @field_validator("k")
     @classmethod
@@ -842,11 +854,11 @@ def _is_text(key: str) -> bool:
     kind: Any = RunConfig
     *sections, last = key.split(".")
     for name in sections:
-        inside, by_name = _settings_inside(_fields(kind).get(name)) if name in _fields(kind) else (None, False)
-        if inside is None or by_name:
+        inside, by_name = _settings_inside(_fields(kind).get(name))
+        if len(inside) != 1 or by_name:
             return False
-        kind = inside
-    return _fields(kind).get(last) in (str, str | None)
+        kind = inside[0]
+    return _fields(kind).get(last) in (str, str | None, Path, Path | None)
 
 
 def _set(raw: dict[str, Any], key: str, value: Any, override: str) -> None:
@@ -876,7 +888,7 @@ def require_known_keys(kind: type, given: Mapping[str, Any], where: str = "", se
 
     where: what the message begins with. section: dotted place of `given` in a run's configuration.
     """
-    found = list(_unknown_keys(kind, given, section))
+    found = list(_unknown_keys((kind,), given, section))
     if not found:
         return
     others = set(setting_paths(RunConfig)) | set(setting_paths(kind, section)) | set(_given_paths(given, section))
@@ -890,8 +902,8 @@ def setting_paths(kind: type, section: str = "") -> Iterator[str]:
         path = _join(section, name)
         yield path
         inside, by_name = _settings_inside(annotation)
-        if inside is not None and not by_name:
-            yield from setting_paths(inside, path)
+        for section_kind in () if by_name else inside:
+            yield from setting_paths(section_kind, path)
 
 
 def _given_paths(given: Mapping[str, Any], section: str) -> Iterator[str]:
@@ -903,16 +915,18 @@ def _given_paths(given: Mapping[str, Any], section: str) -> Iterator[str]:
             yield from _given_paths(value, path)
 
 
-def _unknown_keys(kind: type, given: Mapping[str, Any], section: str) -> Iterator[tuple[str, list[str]]]:
-    """Dotted name of each unknown key, and the known ones of its section."""
-    known = _fields(kind)
+def _unknown_keys(kinds: Sequence[type], given: Mapping[str, Any], section: str) -> Iterator[tuple[str, list[str]]]:
+    """Dotted name of each unknown key, and the known ones of its section, which is that of `kinds` that fits best."""
+    known = max((_fields(kind) for kind in kinds), key=lambda found: len(found.keys() & given.keys()))
+    if not known.keys() & given.keys():
+        known = {name: annotation for kind in kinds for name, annotation in _fields(kind).items()}
     for name, value in given.items():
         path = _join(section, name)
         if name not in known:
             yield path, [_join(section, other) for other in known]
             continue
         inside, by_name = _settings_inside(known[name])
-        if inside is None or not isinstance(value, dict):
+        if not inside or not isinstance(value, dict):
             continue
         for part, item in ((_join(path, key), item) for key, item in value.items()) if by_name else ((path, value),):
             if isinstance(item, dict):
@@ -926,16 +940,17 @@ def _fields(kind: type) -> dict[str, Any]:
     return {name.removesuffix("_"): hint for name, hint in get_type_hints(kind).items()}
 
 
-def _settings_inside(annotation: Any) -> tuple[type | None, bool]:
-    """The class of settings that a field of this type holds, and whether it holds several by name."""
+def _settings_inside(annotation: Any) -> tuple[tuple[type, ...], bool]:
+    """The classes of settings one of which a field of this type holds, and whether it holds several by name."""
     if isinstance(annotation, type) and (is_dataclass(annotation) or issubclass(annotation, BaseModel)):
-        return annotation, False
+        return (annotation,), False
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
-        return next((found for found in map(_settings_inside, arguments) if found[0] is not None), (None, False))
+        found = [_settings_inside(argument) for argument in arguments]
+        return tuple(kind for kinds, _ in found for kind in kinds), any(by_name for _, by_name in found)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return _settings_inside(arguments[1])[0], True
-    return None, False
+    return (), False
 
 
 def _join(section: str, name: Any) -> str:
@@ -978,7 +993,7 @@ def _describe(item: Any, where: str = "") -> str:
         shown = _shortened(", ".join(f"{name}={value!r}" for name, value in found.items() if name in words))
     else:
         shown = _shortened(repr(found))
-    if item["type"] == "string_type" and isinstance(found, (int, float)):
+    if item["type"] in ("string_type", "path_type") and isinstance(found, (int, float)):
         message = f"{message.removesuffix('.')}; YAML reads this text as a number unless it stands in quotes"
     return f"{location}: {message.removesuffix('.')} (found {shown})." if shown else f"{location}: {message}"
 

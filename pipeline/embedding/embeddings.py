@@ -179,7 +179,8 @@ def bundle_identity(bundle: Bundle) -> str:
     model, preprocessor = bundle.model, bundle.preprocessor
     settings = asdict(model.settings) if is_dataclass(model.settings) else None  # type: ignore[arg-type]
     if settings and settings.get("numeric") == "plain":
-        del settings["numeric"]  # as identities have it that are older than it
+        settings = {key: value for key, value in settings.items() if key not in ("numeric", "numeric_width")}
+        # as identities have it that are older than them
     schema = preprocessor.schema
     plain = {
         "model": [type(model).__name__, model.inputs.to_dict(), settings],

@@ -172,7 +172,7 @@ def baselines(
     }
 
 
-def advice(curve: Sequence[Mapping[str, Any]], steps: int) -> str:
+def advice(curve: Sequence[Mapping[str, Any]], steps: int | None) -> str:
     """What to try where the model is worse than a baseline.
 
     Parameters
@@ -180,13 +180,15 @@ def advice(curve: Sequence[Mapping[str, Any]], steps: int) -> str:
     curve
         The learning curve: dicts of epoch, and valid_loss at the end of each.
     steps
-        That were trained.
+        That were trained; None of a model that takes none.
 
     Examples
     --------
     >>> advice([{"epoch": 1.0, "valid_loss": 0.6}, {"epoch": 2.0, "valid_loss": 0.5}], steps=22).partition("; ")[0]
     'It took only 22 steps: lower train.batch_size or raise train.epochs'
     """
+    if steps is None:
+        return "Rows and settings are all that it depends on; gigabatch compare looks for a model that fits better."
     losses = [point["valid_loss"] for point in curve if point.get("valid_loss") is not None]
     best, last = losses.index(min(losses)) + 1, len(losses)
     found = []

@@ -29,6 +29,7 @@ from gigabatch.pipeline.config.config import RankingSettings
 from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.evaluation.sample import spread
 
+TITLES = {"sampled": "sampled negatives", "catalogue": "whole catalogue"}
 SCORES_AT_ONCE = 1 << 22  # of candidates; pairs are scored `BLOCK_ROWS` at a time
 
 
@@ -43,6 +44,13 @@ class Towers(Protocol):
     def user_vectors(self, ids: Tensor, floats: Tensor) -> Tensor: ...
     def item_vectors(self, ids: Tensor, floats: Tensor) -> Tensor: ...
     def score(self, user_vectors: Tensor, item_vectors: Tensor) -> Tensor: ...
+
+
+@runtime_checkable
+class WholeRows(Protocol):
+    """A model that scores all items for a user at once, as in models/recommenders/fitted.py."""
+
+    def catalogue_scores(self, ids: Tensor, floats: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +142,33 @@ def rank_evaluate(
     Raises:
         RankingError: for scores that are not finite; for a user who leaves too few items to draw negatives from.
     """
+    return ranked(model, positives, catalogue, settings, seed=seed, device=device, output=output).found
+
+
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """What `rank_evaluate` found, and where each question's item stands, by `sampled` and `catalogue`.
+
+    users: a number of each question's user, equal for one user; weight: of each question [R], or None.
+    """
+
+    found: dict[str, Any]
+    ranks: dict[str, PositiveRanks]
+    users: Tensor
+    weight: Tensor | None
+
+
+def ranked(
+    model: nn.Module,
+    positives: PackedTable,
+    catalogue: Catalogue,
+    settings: RankingSettings,
+    *,
+    seed: int,
+    device: str,
+    output: int = 0,
+) -> Ranked:
+    """`rank_evaluate`, with the place of every row."""
     item_ids, key = catalogue.item_ids, catalogue.items.key_column
     inside = (positives.words[:, key] >= item_ids.start) & (positives.words[:, key] < item_ids.stop)
     weight = positives.unpack(positives.words).weight
@@ -146,24 +181,39 @@ def rank_evaluate(
     cold = 1 - float((inside * mass.double()).sum()) / total if total > 0 else None
     found: dict[str, Any] = {"rows": len(rows), "cold_items": cold}
     users = _one_number_a_user(asked.ids[:, catalogue.user_column], catalogue.first_user)
+    places: dict[str, PositiveRanks] = {}
     with modes_kept(model):
         model.eval()
-        scorer = (TowerScores if isinstance(model, Towers) else PairScores)(model, asked, catalogue.items, output)
+        scorer = _scorer(model)(model, asked, catalogue.items, output)
         if settings.negatives is not None:
-            ranks = _among_negatives(scorer, asked, rows.to(device), catalogue, settings, seed)
+            ranks = places["sampled"] = _among_negatives(scorer, asked, rows.to(device), catalogue, settings, seed)
             found["sampled"] = {"candidates": 1 + settings.negatives} | _means(ranks, users, settings.k, asked.weight)
         if settings.full_catalogue:
             ranks, coverage = _among_all(scorer, asked, catalogue, settings)
+            places["catalogue"] = ranks
             found["catalogue"] = (
                 {"candidates": len(item_ids)} | _means(ranks, users, settings.k, asked.weight) | coverage
             )
-    return found
+    return Ranked(found, places, users, asked.weight)
 
 
 def ranking_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What `rank_evaluate` found as rows of a table."""
-    titles = {"sampled": "sampled negatives", "catalogue": "whole catalogue"}
-    return [{"ranked among": title} | found[name] for name, title in titles.items() if name in found]
+    """What `rank_evaluate` found as rows of a table; with baselines, these below the model."""
+    others = (found.get("baselines") or {}).get("found", [])
+    rows: list[dict[str, Any]] = []
+    for name, title in TITLES.items():
+        if name not in found:
+            continue
+        model = {"by": "this model"} if others else {}
+        rows.append({"ranked among": title} | model | found[name])
+        rows += [{"ranked among": title, "by": o["name"]} | o[name] | {"seconds": o["seconds"]} for o in others]
+    return rows
+
+
+def _scorer(model: nn.Module) -> type[PairScores | TowerScores]:
+    if isinstance(model, WholeRows):
+        return RowScores
+    return TowerScores if isinstance(model, Towers) else PairScores
 
 
 class PairScores:
@@ -183,6 +233,16 @@ class PairScores:
         ids, floats = self.asked.ids[rows], self.asked.floats[rows]
         self.items.fill(ids, floats, items)
         return next(standardised_outputs(self.model, ids, floats))[:, self.output]
+
+
+class RowScores(PairScores):
+    """The same of a model that scores all items for a user at once: as pairs where they are few."""
+
+    def __call__(self, rows: Tensor, items: Tensor) -> Tensor:
+        if items.dim() > 1:
+            return super().__call__(rows, items)
+        scores: Tensor = self.model.catalogue_scores(self.asked.ids[rows], self.asked.floats[rows])
+        return _finite(scores.index_select(1, items))
 
 
 class TowerScores:
@@ -233,9 +293,14 @@ def _pairs(rows: Tensor, items: Tensor, score: Callable[[Tensor, Tensor], Tensor
         pairs = torch.arange(start, min(start + BLOCK_ROWS, len(found)), device=rows.device)
         mine = rows[pairs // num_items]
         found[start : start + BLOCK_ROWS] = score(mine, items.flatten()[pairs % items.numel()])
-    if not bool(found.isfinite().all()):
+    return _finite(found).view(len(rows), num_items)
+
+
+def _finite(scores: Tensor) -> Tensor:
+    """The scores; `RankingError` where one is not finite."""
+    if not bool(scores.isfinite().all()):
         raise RankingError("ranking: the model gave scores that are not finite.")
-    return found.view(len(rows), num_items)
+    return scores
 
 
 def _among_negatives(

@@ -121,6 +121,8 @@ class InTargetUnits(nn.Module):
 def traced(model: Model, ids: Tensor, floats: Tensor) -> Any:
     """The model in evaluation mode as a `torch.export.ExportedProgram` for any number of rows; `ExportError` says why
     a model cannot be traced. Its modules' modes and its tables' kind of gradients are restored."""
+    if model.trace_obstacle is not None:
+        raise ExportError(f"{type(model).__name__} cannot be traced by torch.export: {model.trace_obstacle}.")
     rows = torch.export.Dim("rows")
     tables = [part for part in model.modules() if isinstance(part, EmbeddingTables)]
     kinds = [part.gradients for part in tables]

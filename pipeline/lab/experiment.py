@@ -26,7 +26,7 @@ from gigabatch.loaders.negatives.implicit import ImplicitBatches
 from gigabatch.loaders.tables.packed import Batch, PackedTable
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model
-from gigabatch.models.shelf import ModelSpec
+from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.bundle import target_loss
 from gigabatch.pipeline.config.config import COLD, ConfigError, RunConfig, TrainSettings, WholeTrainSettings
 from gigabatch.pipeline.display import silence
@@ -41,6 +41,7 @@ from gigabatch.pipeline.training.train import (
     make_step,
     model_spec,
     new_model,
+    require_steps,
     table_loss,
     train_model,
 )
@@ -109,10 +110,13 @@ class Experiment:
 
         Raises:
             ConfigError: where `train.negatives` is set and the rows cannot be positives of items.
+            TrainingError: for a model that takes no steps, of which these experiments are.
         """
         if max_rows is not None and max_rows < 1:
             raise TrainingError(f"--rows must be at least 1, not {max_rows}.")
-        return cls.of(Pipeline.from_config(path, *overrides, COLD).features().encode(), max_rows, max_rows)
+        pipeline = Pipeline.from_config(path, *overrides, COLD)
+        require_steps(model_class(pipeline.config.model.kind))
+        return cls.of(pipeline.features().encode(), max_rows, max_rows)
 
     @classmethod
     def of(cls, encoded: Encoded, max_rows: int | None, max_valid_rows: int | None = None) -> Experiment:

@@ -130,6 +130,8 @@ def evaluation_parts(
     yield from (f"Does not apply: {text}." for text in (compared["left_out"] if compared else ()))
     if summary.get("ranking"):
         yield ranking_rows(summary["ranking"]), f"Ranking of the {split} split's choices"
+        beside = summary["ranking"].get("baselines") or {"left_out": ()}
+        yield from (f"Left out: {text}." for text in beside["left_out"])
 
 
 def show_parts(parts: Iterable[Part]) -> None:
@@ -282,8 +284,10 @@ def evaluate_bundle(
         if split == "train":  # whose labels the baselines have learnt by heart, as far as they can
             compared["worse"] = []
         warnings += compared["worse"]
+    ranking = None if data.rank is None else data.rank(model)
+    warnings += ((ranking or {}).get("baselines") or {}).get("worse", [])
     if warnings:
-        warnings[0] += f" {advice(curve, steps)}"
+        warnings[0] += f" {advice(curve, steps if model.learns_by_steps else None)}"
     drawn = data.item_column is not None
     warnings += data_warnings(bundle.preprocessor, data.tables, data.missing, only_positives=drawn)
     return {
@@ -291,7 +295,7 @@ def evaluate_bundle(
         "baselines": compared,
         "warnings": warnings,
         "calibration": calibration_rows(found),
-        "ranking": None if data.rank is None else data.rank(model),
+        "ranking": ranking,
         "target_means": {name: target_means(table) for name, table in data.tables.items()},
         "evaluations": found,
         "quality": quality(schema, found[split], evaluated, bins),
@@ -429,6 +433,8 @@ def evaluation_report(
     """What `evaluate_bundle` found as a report. rows: by split; of_the_run: further fields of `ReportData`."""
     compared, split = results["baselines"], results["split"]
     notes = [*notes, *(f"Does not apply as a baseline: {text}." for text in (compared["left_out"] if compared else ()))]
+    beside = (results["ranking"] or {}).get("baselines") or {"left_out": ()}
+    notes += [f"Left out: {text}." for text in beside["left_out"]]
     if results["importance"]:
         notes.append(
             f"Importance: drop of {results['importance_metric']} on the {split} split when a feature is shuffled."

@@ -43,6 +43,7 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.kernels import using_kernels
 from gigabatch.models.model import Model
 from gigabatch.models.parallel.ranks import Ranks
+from gigabatch.models.shelf import model_class
 from gigabatch.pipeline.bundle import Bundle, load_bundle, target_loss
 from gigabatch.pipeline.config.config import RunConfig, WholeTrainSettings, load_config
 from gigabatch.pipeline.contract.state import FilesState, obey
@@ -50,6 +51,7 @@ from gigabatch.pipeline.display import html_table, progress
 from gigabatch.pipeline.evaluation.checks import missing_shares
 from gigabatch.pipeline.evaluation.labels import changed_labels
 from gigabatch.pipeline.evaluation.rank_evaluate import Catalogue, positive_rows, rank_evaluate
+from gigabatch.pipeline.evaluation.ranking_baselines import rank_with_baselines
 from gigabatch.pipeline.launched import ranks_of_machine
 from gigabatch.pipeline.machine import available_memory, busy_text, free_memory, resolve_device, tell_of_compilation
 from gigabatch.pipeline.runs.find import FoundRun, find_run, home_of, run_link
@@ -619,8 +621,15 @@ class Encoded:
         return settings
 
     @property
+    def learns_by_steps(self) -> bool:
+        """Whether the configured model has epochs and batches, or is fitted to all train rows at once."""
+        return model_class(self.features.pipeline.config.model.kind).learns_by_steps
+
+    @property
     def ruled(self) -> list[str]:
-        """What the rule filled in, in words; nothing where all was set."""
+        """What the rule filled in, in words; nothing where all was set, or the model takes no steps."""
+        if not self.learns_by_steps:
+            return []
         text = rule_text(self.features.pipeline.config.train, self.train_settings, self.num_trained)
         return [text] if text else []
 
@@ -884,8 +893,8 @@ class Encoded:
             log.warning("train.start_from: %s", self.cold_note)
         if start is not None:
             spec = start.spec_after(spec)
-        few = few_steps_text(settings, self.num_trained)
-        source, rows = self.train_source(), self._resident("train")
+        few, rows = few_steps_text(settings, self.num_trained), self._resident("train")
+        source = self.train_source() if self.learns_by_steps else rows
         for text in large_tables(spec, [column.name for column in preprocessor.tensor_schema.ids], free_memory(device)):
             log.warning(text)
         if device == "cpu" and (text := busy_text(torch.get_num_threads())):
@@ -1033,22 +1042,31 @@ class Encoded:
 
 
 def ranking_of(
-    pipeline: Pipeline, preprocessor: Preprocessor, tables: Mapping[str, PackedTable], split: str, inputs: ModelInputs
+    pipeline: Pipeline,
+    preprocessor: Preprocessor,
+    tables: Mapping[str, PackedTable],
+    split: str,
+    inputs: ModelInputs,
+    baselines: bool = False,
 ) -> Callable[[Model], dict[str, Any]] | None:
-    """`rank_evaluate` on a split of these packed tables; None where the configuration asks for none."""
+    """`rank_evaluate` on a split of these packed tables; None where the configuration asks for none.
+
+    baselines: `rank_with_baselines`, which learn the train split."""
     settings = pipeline.config.evaluate.ranking
     if settings is None:
         return None
     entities = preprocessor.schema.entities
     first = {f"first_{entity.name}": preprocessor.vocabularies[entity.key].layout.first for entity in entities}
-    return partial(
-        rank_evaluate,
-        positives=positive_rows(tables[split]),
-        catalogue=Catalogue.of(tables, inputs, pipeline.device, **first),
-        settings=settings,
-        seed=pipeline.config.seed,
-        device=pipeline.device,
-    )
+    given: dict[str, Any] = {
+        "positives": positive_rows(tables[split]),
+        "catalogue": Catalogue.of(tables, inputs, pipeline.device, **first),
+        "settings": settings,
+        "seed": pipeline.config.seed,
+        "device": pipeline.device,
+    }
+    if not baselines:
+        return partial(rank_evaluate, **given)
+    return partial(rank_with_baselines, **given, train=tables["train"], inputs=inputs, split=split)
 
 
 def evaluation_data(
@@ -1074,7 +1092,7 @@ def evaluation_data(
             for name in measured
         },
         split=split,
-        rank=ranking_of(pipeline, preprocessor, tables, split, inputs),
+        rank=ranking_of(pipeline, preprocessor, tables, split, inputs, baselines=True),
         missing=missing_shares(
             {name: features.parts(name) for name in tables}, preprocessor.schema.names("categorical", "continuous")
         ),

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gigabatch.features.encoding.growth import changed_settings
 from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.errors import DataError
 from gigabatch.features.reading.sources import PARQUET_ENDINGS, expand
@@ -32,7 +33,8 @@ def update_preprocessor(
 
     data: Parquet files of the features stage that no version before has seen: path, folder or glob.
     preprocessor: the folder to start from; where none is given, the run's. run: see `find_run`; the current one where
-    it is None. The same data on the same state is the same artifact, which is then not made again.
+    it is None. The same data on the same state is the same artifact, which is then not made again. How columns are
+    encoded stays as it was, and where the configuration says otherwise, a line printed names it.
     """
     pipeline = Pipeline.from_config(config, *overrides)
     if preprocessor is None:
@@ -60,6 +62,8 @@ def update_preprocessor(
 
     artifact = pipeline.store.build("update", key, write)
     print(f"from {start}")
+    for clause in changed_settings(found.schema, found.settings, pipeline.config.preprocess.encoding):
+        print(f"kept as at the start, whatever the configuration says: {clause}")
     print((artifact.path / CHURN_TEXT).read_text(), end="")
     print(f"version {artifact.manifest['version']}  {artifact.path / PREPROCESSOR}")
     return 0

@@ -202,6 +202,8 @@ class WarmStart:
         before = spec_of(self.bundle.model)
         if before.name != spec.name:
             return [f"the model {before.name}, now {spec.name}"]
+        if not self.bundle.model.learns_by_steps:
+            return [f"the model {spec.name}, which is fitted to all train rows and has no weights to go on from"]
         was, is_now = asdict(before.settings), asdict(spec.settings)
         if (
             "embedding_widths" in was

@@ -49,6 +49,7 @@ from gigabatch.models.parallel.gradient_sums import describe, gradient_sums
 from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.models.parallel.sharded import shard_tables
 from gigabatch.models.parallel.spread_tables import SpreadTables
+from gigabatch.models.recommenders.fitted import FittedModel
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.bundle import BLOCK_ROWS
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, TrainSettings, WholeTrainSettings
@@ -135,7 +136,9 @@ def train_model(
     Parameters
     ----------
     model
-        On any device; moved to `device`. Regression targets are standardised by the mean and deviation that they have
+        On any device; moved to `device`. One that takes no steps (`FittedModel`) is fitted to all rows of `train`,
+        which must be a packed table, and its probabilities to `valid_table`; settings of steps do nothing then, and
+        nothing is checkpointed. Regression targets are standardised by the mean and deviation that they have
         in `train`, unless the model has scales already (`Model.target_scales`); losses are in these units.
     train
         A packed table, shuffled by `seed` and cut into batches of `settings.batch_size` rows, or any source of batches.
@@ -198,6 +201,9 @@ def train_model(
     (16, True)
     """
     ranks = Ranks() if ranks is None else ranks
+    if isinstance(model, FittedModel):
+        refuse_steps(model, ranks, start, codistillation)
+        return fitted_at_once(model, train, valid_table, loss, settings, device, folder, callbacks)
     if isinstance(train, PackedTable):
         settings = settle(settings, len(train), id_sizes(train.schema))
         source: BatchSource = table_batches(train, settings, seed, ranks)
@@ -348,6 +354,60 @@ def train_model(
     return Trained(model, done.curve, best, done.step, rows, skipped, earlier_rows, earlier_seconds, record)
 
 
+def refuse_steps(
+    model: FittedModel, ranks: Ranks, start: Carried | None, codistillation: Codistillation | None
+) -> None:
+    """Raise `TrainingError` where a training asks a model that takes no steps for what is about steps."""
+    name = type(model).__name__
+    asked = {
+        "train.start_from: there are no weights to go on from. Set it to null": start is not None,
+        "train.codistill: peers teach by steps. Set it to null": codistillation is not None,
+        "several ranks: one process fits it to all rows. Start one": ranks.num_ranks > 1,
+    }
+    for what, is_asked in asked.items():
+        if is_asked:
+            setting, _, reason = what.partition(": ")
+            raise TrainingError(f"{setting}: {name} takes no steps, but is fitted to all rows at once: {reason}.")
+
+
+def fitted_at_once(
+    model: FittedModel,
+    train: PackedTable | BatchSource,
+    valid_table: PackedTable,
+    loss: TargetLoss,
+    settings: TrainSettings,
+    device: str,
+    folder: Path,
+    callbacks: Sequence[Callback] = (),
+) -> Trained:
+    """`train_model` of a model that takes no steps: its scores follow from the train rows, its probabilities from the
+    valid ones, as a calibration's do."""
+    if not isinstance(train, PackedTable):
+        raise TrainingError(f"{type(model).__name__} is fitted to all rows at once: give them as a packed table.")
+    whole = settle(settings, len(train), id_sizes(train.schema))
+    model.to(device)
+    model.require_targets([target.task for target in train.schema.targets])
+    model.calibrate(())
+    require_calibratable(whole.calibration, model, valid_table)
+    shift = prior_shift(whole.prior, whole.negatives, model, train)
+    loss = prepared_loss(loss, train, valid_table, whole)
+    call(callbacks, "begin", model, 0, 0, device=torch.device(device))
+    model.fit(train.unpack(train.words.cpu()))
+    blocks = valid_table.words.split(BLOCK_ROWS)
+    model.fit_lines(valid_table.unpack(words.to(device)) for words in blocks)
+    with using_kernels(whole.kernels):
+        valid_loss = table_loss(model, valid_table, loss, device)
+    if not math.isfinite(valid_loss):
+        raise TrainingError(f"{type(model).__name__}: the valid loss is not finite. Look at the rows' weights.")
+    point = {"step": 0, "epoch": 1.0, "train_loss": None, "lr": None}
+    curve = [point | {"valid_loss": valid_loss, "loss": loss.description}]
+    write_curve(folder / "metrics.jsonl", curve)
+    call(callbacks, "epoch", curve, model, device=torch.device(device))
+    calibrate(model, valid_table, whole.calibration, shift, device)
+    call(callbacks, "end", curve, model, device=torch.device(device))
+    return Trained(model, curve, best_epoch=0, steps=0, rows=len(train))
+
+
 def prepared_loss(
     loss: TargetLoss, train: PackedTable | BatchSource, valid: PackedTable, settings: WholeTrainSettings
 ) -> TargetLoss:
@@ -422,7 +482,8 @@ def model_inputs(preprocessor: Preprocessor) -> ModelInputs:
     for entity in schema.entities:
         floats = [place for place, name in enumerate(tensors.floats) if indicators.get(name, name) in entity.columns]
         places = tuple(ids.index(name) for name in ids if name in entity.columns)
-        entities[entity.name] = EntityColumns(ids.index(entity.key), places, tuple(floats))
+        first = preprocessor.vocabularies[entity.key].layout.first
+        entities[entity.name] = EntityColumns(ids.index(entity.key), places, tuple(floats), first)
     sizes = tuple(column.num_ids for column in tensors.ids)
     targets = tuple((target.task, target.num_outputs) for target in tensors.targets)
     edges = preprocessor.float_edges
@@ -597,7 +658,13 @@ def shared_step(
 
 
 def optimizer_of(model: nn.Module, settings: WholeTrainSettings) -> tuple[Any, float | None]:
-    """The optimizer, and the norm that is left for the step to clip to: None where the optimizer clips by itself."""
+    """The optimizer, and the norm that is left for the step to clip to: None where the optimizer clips by itself.
+
+    Raises:
+        TrainingError: for a model that takes no steps, of which nothing can be tuned, profiled or shared by ranks.
+    """
+    if isinstance(model, Model):
+        require_steps(type(model))
     norm = settings.max_grad_norm
     if norm == "auto":
         norm = 1.0 if "lamb" in settings.optimizer else None
@@ -621,6 +688,15 @@ def optimizer_of(model: nn.Module, settings: WholeTrainSettings) -> tuple[Any, f
             settings.weight_decay,
         )
     return optimizer, None if "max_grad_norm" in takes else norm
+
+
+def require_steps(kind: type[Model]) -> None:
+    """Raise `TrainingError` for a model that takes no steps, of which nothing can be tuned, profiled or shared."""
+    if not kind.learns_by_steps:
+        raise TrainingError(
+            f"{kind.__name__} takes no steps: it has no optimizer, learning rate or batch size to try. Train it, or "
+            "compare it with other models (gigabatch compare)."
+        )
 
 
 def end_epoch(

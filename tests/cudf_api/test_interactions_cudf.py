@@ -35,3 +35,15 @@ def test_interactions_use_only_what_cudf_has(tmp_path, rules):
     )  # fmt: skip
     tables = InteractionsRecipe(chosen).build("pandas")
     assert all(isinstance(frame, CheckedFrame) for frame in tables.splits.values())
+
+
+def test_given_splits_use_only_what_cudf_has(tmp_path):
+    for name in ("train", "valid", "test"):
+        frame = pd.DataFrame({"user": ["a", "a", "b"], "item": ["1", "1", "2"], "at": [3, 2, 1]})
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    chosen = InteractionsSettings(
+        path=str(tmp_path / "train.csv"), valid_path=str(tmp_path / "valid.csv"), test_path=str(tmp_path / "test.csv"),
+        time="at",
+    )  # fmt: skip
+    tables = InteractionsRecipe(chosen).build("pandas")
+    assert all(isinstance(frame, CheckedFrame) for frame in tables.splits.values())

@@ -36,6 +36,7 @@ SETTINGS = {
     "ple": {"embedding_dim": 3, "layers": (50, 9), "tower_layers": ()},
     "esmm": {"embedding_dim": 3, "layers": (50, 9)},
     "two_tower": {"layers": (50,), "vector_dim": 7},
+    "mf": {"dim": 7},
     "ncf": {"gmf_dim": 7, "mlp_dim": 9, "layers": (50, 9), "context": "both", "context_dim": 3},
     "mrmn": {"dim": 7, "memory_slots": 6},
 }
@@ -70,7 +71,10 @@ def shelf_model(name: str) -> Model:
             else:
                 parameter.add_(0.2 * torch.randn(parameter.shape))
     rows = rows_of(name)
-    model.remember(rows.ids, rows.floats, rows.targets)
+    if model.learns_by_steps:
+        model.remember(rows.ids, rows.floats, rows.targets)
+    else:
+        model.fit(random_rows(model.inputs, 12, seed=5))  # few, so that users differ
     return model.eval()
 
 

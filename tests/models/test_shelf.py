@@ -1,12 +1,13 @@
 """What every model of the shelf keeps, in each of its forms; what is a model's own is in its file."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
 
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import EntityColumns, ModelInputs
+from gigabatch.models.layers.numeric import NumericEmbedding
 from gigabatch.models.shelf import MODELS, ModelSpec, model_class
 from tests.models.shelf_helpers import (
     BINARY,
@@ -75,6 +76,7 @@ FORMS = [
     ("multi_task", TASKS | {"structure": "shared_bottom"}),
     ("ple", TASKS | {"num_experts": 2, "num_shared": 3}),
     ("esmm", {"embedding_dim": 3, "layers": (6, 4)}),
+    ("mf", {"dim": 3}),
     ("ncf", {"gmf_dim": 3, "mlp_dim": 4, "layers": (5, 2), "context": "both", "context_dim": 2}),
 ]
 TOWER_FORMS = [
@@ -109,14 +111,65 @@ def test_it_learns_scores_each_row_alone_and_is_built_again_from_json(name, sett
 
 
 @pytest.mark.parametrize("kind", ["bins", "periodic"])
-@pytest.mark.parametrize(("name", "settings"), [("tabm", TABM), ("realmlp", REALMLP)])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("tabm", TABM | {"numeric_width": 3}),
+        ("realmlp", REALMLP | {"numeric_width": 3}),
+        ("fm", {"embedding_dim": 4}),
+        ("deepfm", DEEP),
+        ("wide_deep", CROSSED | {"numeric_width": 3}),
+        ("two_tower", TOWERS | {"numeric_width": 3}),
+        ("mrmn", {"dim": 4}),
+    ],
+)
 def test_floats_of_which_one_has_edges_are_embedded(name, settings, kind):
-    inputs = ModelInputs(INPUTS.num_ids, 2, float_edges=((-1.0, 0.0, 0.5), ()))
-    settings = settings | {"numeric": kind, "numeric_width": 3}
+    inputs = replace(INPUTS, float_edges=((-1.0, 0.0, 0.5), ()))
+    settings = settings | {"numeric": kind}
     check_gradients(name, inputs, **settings)
     check_rows_alone(name, inputs, **settings)
     check_round_trip(name, inputs, **settings)
-    assert build(name, inputs, **settings).numeric.num_columns == {"bins": 1, "periodic": 2}[kind]
+    model = build(name, inputs, **settings)
+    embedded = [module for module in model.modules() if isinstance(module, NumericEmbedding)]
+    assert max(one.num_columns for one in embedded) == {"bins": 1, "periodic": 2}[kind]
+
+
+@pytest.mark.parametrize("name", ["fm", "deepfm", "wide_deep", "two_tower", "mrmn"])
+def test_bins_are_of_the_floats_as_they_are_given(name):
+    """Far from 0, where normed floats would all lie below the first edge: scores follow the bins as they did near 0."""
+    near = replace(INPUTS, float_edges=((-1.0, 0.0, 0.5), (-2.0, 1.0)))
+    far = replace(INPUTS, float_edges=((999.0, 1000.0, 1000.5), (998.0, 1001.0)))
+    rows, models = random_rows(INPUTS), [build(name, inputs) for inputs in (near, far)]
+    floats = (rows.floats * 64).round() / 64  # which float32 can hold beside 1,000
+    stir(models[0])
+    models[1].load_state_dict(models[0].state_dict())
+    for model in models:
+        for key, weight in model.named_parameters():
+            if "numeric" not in key and (
+                "float_vectors" in key or "float_weights" in key or "_floats" in key or "context_linear" in key
+            ):
+                torch.nn.init.zeros_(weight)  # the floats count by their bins alone
+        for key, module in model.named_modules():
+            if key.rpartition(".")[2] == "float_norm":
+                module.register_forward_hook(lambda module, given, out: torch.zeros_like(out))
+        model.eval()
+    scores = models[0](rows.ids, floats)
+    assert torch.allclose(scores, models[1](rows.ids, floats + 1000), atol=1e-3)
+    assert not torch.allclose(scores, models[0](rows.ids, floats + 0.25), atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["fm", "deepfm", "wide_deep", "two_tower", "mrmn"])
+def test_a_model_that_was_saved_before_it_had_bins_has_none(name):
+    inputs = replace(INPUTS, float_edges=((-1.0, 0.0, 0.5), ()))
+    before = spec(name, inputs, numeric="plain")
+    described = before.to_dict()
+    old = described | {"settings": {key: value for key, value in described["settings"].items() if "numeric" not in key}}
+    read, rows = ModelSpec.from_dict(old), random_rows(inputs)
+    assert read == before
+    assert spec(name, inputs).settings.numeric == "bins"
+    model, again = before.build(), read.build()
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(model.eval()(rows.ids, rows.floats), again.eval()(rows.ids, rows.floats))
 
 
 @pytest.mark.parametrize(("name", "settings"), [*FORMS, *TOWER_FORMS])
@@ -227,6 +280,8 @@ def test_values_that_do_not_fit_a_settings_type_are_refused(name):
         ("ple", {"layers": ()}, "layers is empty"),
         ("ple", {"num_shared": 0}, "num_shared must be an integer from 1 up"),
         ("esmm", {"layers": ()}, "layers is empty"),
+        ("mf", {"dim": 0}, "dim must be"),
+        ("mf", {"initial_std": 0}, "initial_std must be a positive number"),
         ("ncf", {"gmf_dim": 0, "mlp_dim": 0}, "both 0"),
         ("ncf", {"gmf_dim": 0, "context": "both"}, "there is no gmf for it"),
         ("ncf", {"mlp_dim": 0, "context": "mlp"}, "there is no mlp for it"),

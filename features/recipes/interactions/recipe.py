@@ -14,15 +14,23 @@ from typing import Any, Literal
 from gigabatch.features.columns.times import is_calendar, moments
 from gigabatch.features.engines.frame import load_engine
 from gigabatch.features.errors import DataError
-from gigabatch.features.reading.sources import read_files
-from gigabatch.features.recipes.base import FeatureTables, RawFiles, Recipe
+from gigabatch.features.reading.sources import read_files, same_file
+from gigabatch.features.recipes.base import FeatureTables, RawFiles, Recipe, SplitFractions
 from gigabatch.features.recipes.interactions.side_tables import (
     SideColumns,
     SideTable,
     categorical_types,
     require_distinct_names,
 )
-from gigabatch.features.recipes.interactions.splits import ROW, TARGET, InteractionRules, Layout, interaction_tables
+from gigabatch.features.recipes.interactions.splits import (
+    GIVEN,
+    ROW,
+    SPLITS,
+    TARGET,
+    InteractionRules,
+    Layout,
+    interaction_tables,
+)
 from gigabatch.features.recipes.table.labels import require_filled
 from gigabatch.features.schema import ENTITIES
 
@@ -35,6 +43,9 @@ class InteractionsSettings(InteractionRules):
     ----------
     path
         File, folder, glob, `package://` or fsspec URL of the interactions.
+    valid_path, test_path
+        As `path`, of splits that are given: then `path` is train alone, and `split_by`, `split` have no say. Both or
+        neither. `repeats` is about the rows of one split; what is in two of them stays in both, unless it is `error`.
     user, item
         Columns of their ids.
     id_type
@@ -62,7 +73,8 @@ class InteractionsSettings(InteractionRules):
     Raises
     ------
     DataError
-        If a column has two roles, or a task or split needs a column that is not named; no file is read.
+        If a column has two roles, or a task or split needs a column that is not named; if one of `valid_path` and
+        `test_path` is given alone, or beside `split_by` or `split`; no file is read.
 
     Examples
     --------
@@ -73,6 +85,8 @@ class InteractionsSettings(InteractionRules):
     """
 
     path: str | None = None
+    valid_path: str | None = None
+    test_path: str | None = None
     user: str = "user"
     item: str = "item"
     id_type: Literal["string", "int64"] = "string"
@@ -91,6 +105,7 @@ class InteractionsSettings(InteractionRules):
         super().__post_init__()
         if not self.path:
             raise DataError("interactions: set path, the file or files of the interactions.")
+        self._check_given_splits()
         if self.id_type not in ("string", "int64"):
             raise DataError(f"interactions: id_type is {self.id_type!r}. Known: string, int64.")
         if unknown := [name for name in self.side_tables if name not in ENTITIES]:
@@ -102,13 +117,36 @@ class InteractionsSettings(InteractionRules):
             raise DataError("interactions: split_by time needs time, the column of the times.")
         self._check_columns()
 
+    def _check_given_splits(self) -> None:
+        if bool(self.valid_path) != bool(self.test_path):
+            one, other = ("valid_path", "test_path") if self.valid_path else ("test_path", "valid_path")
+            raise DataError(
+                f"interactions: {one} is given and {other} is not. Give both, with path for train alone, or neither, "
+                "and set split_by."
+            )
+        if self.test_path and (self.split_by or self.split != SplitFractions()):
+            raise DataError(
+                "interactions: valid_path and test_path are splits already. Leave out split_by and split, or the two."
+            )
+
+    @property
+    def way(self) -> str:
+        """How the rows are split: `given` where they come as splits."""
+        return "given" if self.test_path else super().way
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Where the rows are, by split where splits are given."""
+        found = {"train": self.path, "valid": self.valid_path, "test": self.test_path}
+        return {name: str(path) for name, path in found.items() if path}
+
     def _check_columns(self) -> None:
         contexts = categorical_types(self.contexts, "interactions")
         roles = [self.user, self.item, *contexts, *self.continuous]
         roles += [name for name in (self.time, self.rating) if name]
         if twice := sorted({name for name in roles if roles.count(name) > 1}):
             raise DataError(f"interactions: column {twice[0]!r} has two roles. Give it one.")
-        if taken := [name for name in roles if name in (ROW, TARGET)]:
+        if taken := [name for name in roles if name in (ROW, TARGET, GIVEN)]:
             raise DataError(f"interactions: {taken[0]!r} is a column that the recipe makes. Rename yours.")
         for entity, names in (("user", self.user_columns), ("item", self.item_columns)):
             if strange := [name for name in names if name not in (*contexts, *self.continuous)]:
@@ -118,7 +156,7 @@ class InteractionsSettings(InteractionRules):
                 )
         if both := [name for name in self.user_columns if name in self.item_columns]:
             raise DataError(f"interactions: {both[0]!r} is in user_columns and in item_columns. Leave it in one.")
-        require_distinct_names(self.side_tables, {"user": self.user, "item": self.item}, {*roles, ROW, TARGET})
+        require_distinct_names(self.side_tables, {"user": self.user, "item": self.item}, {*roles, ROW, TARGET, GIVEN})
 
     @property
     def layout(self) -> Layout:
@@ -138,7 +176,14 @@ class InteractionsRecipe(Recipe):
 
     def inputs(self) -> list[str]:
         sides = [path for side in self.settings.side_tables.values() for path in self.files(side.path)]
-        return self.files(str(self.settings.path)) + sides
+        return [path for pattern in self.settings.paths.values() for path in self.files(pattern)] + sides
+
+    def code(self) -> dict[str, str]:
+        # Not code: how many files each given split has. Without it a file that moves from the end of one split to the
+        # front of the next would leave the artifact's key as it was.
+        if self.settings.way != "given":
+            return {}
+        return {name: str(len(self.files(pattern))) for name, pattern in self.settings.paths.items()}
 
     def build(self, engine: str) -> FeatureTables:
         frame, layout = self.read(engine), self.settings.layout
@@ -151,13 +196,35 @@ class InteractionsRecipe(Recipe):
 
     def read(self, engine: str) -> Any:
         """Every interaction of the files, with `row_number`, its place there, and its time as it is written."""
-        chosen, pattern = self.settings, str(self.settings.path)
-        layout = chosen.layout
-        frame = self._read_files(engine, pattern, self._dtypes())
-        for name in (layout.user, layout.item, layout.time, layout.rating):
-            if name:
-                require_filled(frame[name], pattern)
+        layout, found = self.settings.layout, {}
+        self._require_files_of_one_split()
+        for split, pattern in self.settings.paths.items():
+            frame = self._read_files(engine, pattern, self._dtypes())
+            for name in (layout.user, layout.item, layout.time, layout.rating):
+                if name:
+                    require_filled(frame[name], pattern)
+            found[split] = frame
+        if len(found) == 1:
+            return found["train"]
+        if layout.time and len({is_calendar(frame[layout.time]) for frame in found.values()}) > 1:
+            raise DataError(
+                f"interactions: {layout.time!r} holds dates in one of path, valid_path and test_path and numbers in "
+                "another. Write times alike."
+            )
+        module = load_engine(engine)
+        for number, name in enumerate(SPLITS):
+            found[name][GIVEN] = module.arrays.full(len(found[name]), number, dtype="int64")
+        frame = module.frames.concat([found[name] for name in SPLITS], ignore_index=True)
+        frame[ROW] = module.arrays.arange(len(frame))
         return frame
+
+    def _require_files_of_one_split(self) -> None:
+        """Refuse a file that two of the given splits name."""
+        owners: dict[str, str] = {}
+        for split, pattern in self.settings.paths.items():
+            for path in self.files(pattern):
+                if (other := owners.setdefault(same_file(path), split)) != split:
+                    raise DataError(f"interactions: {path} is in {other} and in {split}. Name it under one of them.")
 
     def _dtypes(self) -> dict[str, str]:
         layout = self.settings.layout
@@ -171,16 +238,19 @@ class InteractionsRecipe(Recipe):
         roles |= {layout.time: "time"} if layout.time else {}
         roles |= {layout.rating: "label"} if layout.rating else {}
         nulls, names = tuple(chosen.null_values), chosen.column_names
-        rows = RawFiles(
-            "interactions", str(chosen.path), self._dtypes(), roles,
-            {layout.rating: "regression"} if layout.rating else {}, nulls, chosen.separator,
-            None if names is None else tuple(names),
-            frozenset(name for name in layout.categorical if name not in (chosen.user, chosen.item)),
-            frozenset(name for name in (layout.user, layout.item, layout.time, layout.rating) if name),
-        )  # fmt: skip
+        rows = [
+            RawFiles(
+                "interactions" if split == "train" else split, pattern, self._dtypes(), roles,
+                {layout.rating: "regression"} if layout.rating else {}, nulls, chosen.separator,
+                None if names is None else tuple(names),
+                frozenset(name for name in layout.categorical if name not in (chosen.user, chosen.item)),
+                frozenset(name for name in (layout.user, layout.item, layout.time, layout.rating) if name),
+            )
+            for split, pattern in chosen.paths.items()
+        ]  # fmt: skip
         keys = {"user": chosen.user, "item": chosen.item}
         sides = chosen.side_tables.items()
-        return (rows, *(side.raw_files(name, keys[name], chosen.id_type, nulls) for name, side in sides))
+        return (*rows, *(side.raw_files(name, keys[name], chosen.id_type, nulls) for name, side in sides))
 
     def raw_rows(self, engine: str, pattern: str, columns: Sequence[str]) -> Any:
         """Rows of users, items and contexts to be scored; what is known of users and items comes from side tables."""

@@ -21,6 +21,8 @@ from gigabatch.features.workflow.workflow import Workflow
 ROW = "row_number"
 TARGET = "target"
 ORDER = "__order__"
+GIVEN = "__split__"  # place in `SPLITS` of each row, where the splits are given
+SPLITS = ("train", "valid", "test")
 RATING_THRESHOLD = 4.0
 FEWEST = 3  # interactions of a user that leave-one-out splits: one for each of train, valid and test
 
@@ -125,7 +127,8 @@ def interaction_tables(
 ) -> FeatureTables:
     """Labelled splits with their schema, in order of time where there is one, else of the file.
 
-    frame: the columns of `layout`, no null in user, item, time and rating, and `row_number`, the order of the file.
+    frame: the columns of `layout`, no null in user, item, time and rating, and `row_number`, the order of the file;
+    where the splits are given (`rules.way`), `GIVEN` too.
     sides: further columns of `user` and `item`, looked up by key.
 
     Raises:
@@ -199,7 +202,9 @@ def _without_repeats(frame: Any, layout: Layout, repeats: str, notes: list[str])
     """frame: in order of time. The rows that stay keep that order."""
     if repeats == "all":
         return frame
-    repeated = frame[layout.identity].duplicated(keep="last")
+    # What given splits share stays in them, or they would no longer be the given ones.
+    same = [*layout.identity, *([GIVEN] if GIVEN in frame.columns and repeats == "last" else [])]
+    repeated = frame[same].duplicated(keep="last")
     count = int(repeated.sum())
     if count == 0:
         return frame
@@ -217,6 +222,11 @@ def _without_repeats(frame: Any, layout: Layout, repeats: str, notes: list[str])
 
 def _split(frame: Any, layout: Layout, rules: InteractionRules, notes: list[str]) -> dict[str, Any]:
     """frame: in order of time; so are the splits."""
+    if rules.way == "given":
+        splits = {name: frame[frame[GIVEN] == number] for number, name in enumerate(SPLITS)}
+        splits = {name: rows.drop(columns=[GIVEN]).reset_index(drop=True) for name, rows in splits.items()}
+        _note_shared(splits, layout, notes)
+        return splits
     if rules.way == "time":
         return split_by_time(frame, str(layout.time), ROW, rules.split)
     engine = engine_of(frame)
@@ -239,6 +249,19 @@ def _split(frame: Any, layout: Layout, rules: InteractionRules, notes: list[str]
     if layout.time is None:
         splits = {name: rows.sort_values([ROW]).reset_index(drop=True) for name, rows in splits.items()}
     return splits
+
+
+def _note_shared(splits: Mapping[str, Any], layout: Layout, notes: list[str]) -> None:
+    """Say how many rows of the given valid and test are in another given split too."""
+    own = {name: rows[layout.identity].drop_duplicates() for name, rows in splits.items()}
+    for one, other in (("valid", "train"), ("test", "train"), ("test", "valid")):
+        both = engine_of(own[one]).frames.concat([own[other], own[one]], ignore_index=True)
+        shared = int(both.duplicated().sum())
+        if shared:
+            notes.append(
+                f"{shared:,} of {len(own[one]):,} interactions of the given {one} split ({', '.join(layout.identity)}) "
+                f"are in {other} too; they are kept, as given."
+            )
 
 
 def leave_one_out(xp: Any, users: Any) -> tuple[Any, Any, int]:

@@ -24,7 +24,7 @@ from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.metrics.pointwise import churn_unit, prediction_churn
 from gigabatch.models.model import Model
-from gigabatch.models.shelf import ModelSpec
+from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.config.config import COLD, ConfigError, ModelChoice, WholeTrainSettings, model_choice
 from gigabatch.pipeline.display import progress, silence
 from gigabatch.pipeline.evaluation.evaluate import evaluate
@@ -261,6 +261,9 @@ class Contest:
         """One training at each learning rate, rate by rate all models."""
         for lr in lrs:
             for label, spec in self.specs.items():
+                if not model_class(spec.name).learns_by_steps:  # it has no rate
+                    advance(1, label)
+                    continue
                 train = partial(self.trainer.valid_metric, spec, _with_lr(self.settings, lr), self.search_seed)
                 self.tried[label][lr], self.why[label] = _unless_it_fails(train)
                 advance(1, f"{label} at learning rate {lr:.2g}")

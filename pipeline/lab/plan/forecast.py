@@ -17,7 +17,7 @@ from gigabatch.features.recipes.interactions.splits import FEWEST
 from gigabatch.features.vocabulary.vocabulary import LAYOUT
 from gigabatch.loaders.tables.storage import WRITE_BYTES
 from gigabatch.models.inputs import ModelInputs
-from gigabatch.models.shelf import ModelSpec
+from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.config.config import RunConfig
 from gigabatch.pipeline.lab.plan.sample import PlanError, sample_files
 from gigabatch.pipeline.stages.part_rows import rows_of_part
@@ -156,8 +156,13 @@ class Forecast:
         return ModelSpec(model.kind, inputs, model.settings)
 
     def least_training_bytes(self) -> int:
-        """Weights, gradients and one moment of each weight: less than any optimizer needs."""
-        return 3 * self.parameter_bytes
+        """Weights, gradients and one moment of each weight: less than any optimizer needs; or what fitting takes."""
+        return 3 * self.parameter_bytes + model_class(self.spec.name).fit_bytes(self.spec.inputs)
+
+    @property
+    def takes_steps(self) -> bool:
+        """Whether the model is trained in steps; else it is fitted to all rows at once."""
+        return model_class(self.spec.name).learns_by_steps
 
     def _phases(self, prefix: str) -> list[str]:
         return [phase["name"] for phase in self.found[-1]["phases"] if phase["name"].startswith(prefix)]
@@ -186,7 +191,7 @@ class Forecast:
         return float(sum(result["startup_seconds"] for result in self.found) / len(self.found))
 
     def _train_seconds(self, what: str) -> float:
-        if self.trained:
+        if self.trained or not self.takes_steps:
             return self._at_whole("train", what)
         if self.steps is None:
             return math.nan

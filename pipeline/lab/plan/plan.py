@@ -176,7 +176,7 @@ def make_plan(config: RunConfig) -> Plan:
         forecast = Forecast(config, [probes.run(item) for item in shares])
         machine = this_machine(root, forecast.found[-1]["device"])
         trains = forecast.least_training_bytes() <= (machine.gpu_bytes or machine.host_bytes)
-        if trains and not forecast.trained:
+        if trains and not forecast.trained and forecast.takes_steps:
             forecast.steps = probes.run_steps(list(forecast.id_sizes.values()), forecast.batch_size)
         rows_per_part, because = rows_of_part(config.rows_per_part), f"{because}; its parts fit"
         if not forecast.exact and MARGIN * preparing_bytes(forecast) > machine.host_bytes:
@@ -372,7 +372,11 @@ def _unknown(config: RunConfig, forecast: Forecast, residency: str) -> tuple[str
         found.append(
             f"what cluster={config.cluster} changes: the sample ran in one process, and workers hold their own parts."
         )
-    if not forecast.trained and forecast.steps is None:
+    if not forecast.takes_steps and not forecast.trained:
+        found.append(
+            f"how the time of fitting {forecast.spec.name} grows with its items: it is guessed from the sample."
+        )
+    elif not forecast.trained and forecast.steps is None:
         found.append("the time of training, of which no step could be tried: its model does not fit.")
     if residency == "stream":
         found.append("the time of reading pages again: the disk was not measured.")

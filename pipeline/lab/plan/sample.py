@@ -64,7 +64,7 @@ def _movielens_files(settings: MovieLensSettings) -> NamedFiles:
 
 SAMPLED = {
     "flights": InputFiles(("flights",), ("weather", "planes", "airports"), "path"),
-    "interactions": InputFiles(("path",)),  # side tables are read where they lie
+    "interactions": InputFiles(("path", "valid_path", "test_path")),  # side tables are read where they lie
     "movielens": InputFiles(("ratings",), ("items", "users"), "path", _movielens_files),
     "table": InputFiles(("path", "train_path", "valid_path", "test_path")),
     "trivago": InputFiles(("train", "test"), ("item_metadata",), "path"),

@@ -97,7 +97,7 @@ def test_growth_keeps_the_edges_that_weights_hang_on(refresh):
 
 @pytest.mark.parametrize("bins", [1, -1, 2.5, True, 5_000, "8"])
 def test_numbers_of_bins_that_cannot_be_are_refused(bins):
-    with pytest.raises(DataError, match=r"preprocess\.bins: expected 0 for none, or a number from 2 to 1024"):
+    with pytest.raises(DataError, match=r"preprocess\.bins: expected 0, or a number from 2 to 1024"):
         PreprocessorSettings(bins=bins)
     with pytest.raises(DataError, match=r"preprocess\.bins"):
         PreprocessorSettings(columns={"age": {"bins": bins}})

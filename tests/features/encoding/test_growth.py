@@ -290,6 +290,8 @@ def columns(*changes, drop=()):
         (SCHEMA, {"columns": {"word": {"oov_buckets": 9}}}, "oov_buckets of 'word' is 9, not 1"),
         (SCHEMA, {"max_size": 5}, "max_size of 'word' is 5, not null"),
         (SCHEMA, {"scale": False}, "preprocess.scale is false, not true"),
+        (SCHEMA, {"bins": 16}, "bins of 'x' is 16, not 48"),
+        (SCHEMA, {"columns": {"x": {"bins": 0}}}, "bins of 'x' is 0, not 48"),
         (SCHEMA, {"indicator": "all"}, "preprocess.indicator is all, not auto"),
     ],
 )

@@ -9,19 +9,19 @@ from gigabatch.features.exact.bin_edges import bin_edges, edge_ranks
 from gigabatch.features.exact.quantiles import RadixHistogram, Search
 
 
-def edges_of(values, bins, parts=1):
+def edges_of(values, bins, parts=1, distinct=0):
     """As the preprocessor finds them, over parts."""
     cut = np.array_split(np.asarray(values, np.float32), parts)
     histogram = RadixHistogram.empty()
     for part in cut:
         histogram = histogram.merge(RadixHistogram.of(part))
-    ranks = edge_ranks(histogram, bins)
+    ranks = edge_ranks(histogram, bins, distinct)
     search = Search.start(histogram, ranks)
     counted = None
     while not search.resolved:
         counted = reduce(search.merge, [search.count(part) for part in cut])
         search = search.narrowed(counted)
-    return np.array(bin_edges(ranks, search.values(), bins, counted))
+    return np.array(bin_edges(ranks, search.values(), bins, counted, distinct))
 
 
 def shares(values, edges):
@@ -48,6 +48,21 @@ def test_few_values_are_all_kept_however_rare_and_close():
     assert np.array_equal(edges_of(values, 48), years)
     ages = np.repeat(np.arange(17, 48, dtype=np.float32), 1 + np.arange(31) ** 3)
     assert np.array_equal(edges_of(ages, 48), np.unique(ages))
+
+
+@pytest.mark.parametrize("parts", [1, 7])
+def test_values_up_to_the_number_given_are_each_an_edge(parts):
+    """A capital gain: 0 in nine rows of ten, and a hundred amounts of the tax form, some of which decide."""
+    generator = np.random.default_rng(4)
+    amounts = np.unique(generator.integers(100, 99_999, 118)).astype(np.float32)
+    gains = np.where(generator.random(30_000) < 0.92, 0, generator.choice(amounts, 30_000)).astype(np.float32)
+    every = np.unique(gains)
+    assert len(every) > 100
+    assert np.array_equal(edges_of(gains, 48, parts, distinct=len(every)), every)
+    assert len(edges_of(gains, 48, parts, distinct=len(every) - 1)) <= 49
+    assert len(edges_of(gains, 0, parts, distinct=256)) == 0
+    more = np.append(gains, np.arange(300, dtype=np.float32) + 0.5)
+    assert np.array_equal(edges_of(more, 48, parts, distinct=256), edges_of(more, 48, parts))
 
 
 def test_a_frequent_value_leaves_the_other_bins_to_the_rest():

@@ -45,6 +45,23 @@ def test_outputs_equal_equation_1_summed_pair_by_pair(inputs, num_outputs):
             assert got[b, output] == pytest.approx(wanted, rel=1e-4, abs=1e-5)
 
 
+def test_bins_are_part_of_a_float_s_weight_and_of_its_vector():
+    edges = ((-1.0, 0.0, 0.5), ())
+    model = stirred("fm", ModelInputs((5, 7), 2, float_edges=edges), embedding_dim=3)
+    rows = random_rows(model.inputs, 10)
+    got, normed = by_hand(model(rows.ids, rows.floats)), normed_by_hand(model.float_norm, by_hand(rows.floats))
+    for b, (first, _) in enumerate(by_hand(rows.floats)):
+        parts = np.array([np.clip((first - low) / (high - low), 0, 1) for low, high in ((-1, 0), (0, 0.5))])
+        line = by_hand(model.linear.float_weights)[:, 0] @ normed[b]
+        line += parts @ by_hand(model.linear.numeric.weight)[0, :, 0] + by_hand(model.linear.bias)[0]
+        line += sum(by_hand(table)[rows.ids[b, c], 0] for c, table in enumerate(model.linear.tables.tables))
+        vectors = [by_hand(table)[rows.ids[b, c]] for c, table in enumerate(model.fields.tables.tables)]
+        vectors += list(by_hand(model.fields.float_vectors) * normed[b][:, None])
+        vectors[2] = vectors[2] + parts @ by_hand(model.fields.numeric.weight)[0]
+        pairs = sum(vectors[i] @ vectors[j] for i in range(4) for j in range(i + 1, 4))
+        assert got[b, 0] == pytest.approx(line + pairs, rel=1e-4, abs=1e-5)
+
+
 def test_pair_terms_stay_float32_under_autocast():
     vectors = torch.randn(8, 5, 4)
     for pairs in (PairTerms(4, 1), PairTerms(4, 2)):

@@ -8,7 +8,7 @@ from gigabatch.models.shelf import model_class
 
 SIZES = (3, 50, 17, 2, 29)
 SETTINGS = {
-    "lr": {},
+    "lr": {"numeric": "bins"},
     "fm": {"embedding_dim": 4},
     "deepfm": {"embedding_dim": 4, "layers": (12, 6), "dropout": 0.0, "batch_norm": False},
     "dlrm": {"embedding_dim": 4, "bottom_layers": (8,), "top_layers": (8,)},
@@ -19,7 +19,8 @@ def built(name, num_floats=2, num_outputs=1, seed=0):
     """A model of the shelf whose weights are of order .1, so that pair terms are felt; floats as they are."""
     torch.manual_seed(seed)
     kind = model_class(name)
-    model = kind(ModelInputs(SIZES, num_floats, num_outputs), kind.Settings(**SETTINGS[name]))
+    edges = ((-1.0, 0.0, 0.5, 2.0), *[()] * (num_floats - 1)) if num_floats else ()
+    model = kind(ModelInputs(SIZES, num_floats, num_outputs, float_edges=edges), kind.Settings(**SETTINGS[name]))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_().mul_(0.1)

@@ -10,6 +10,7 @@ import torch
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 
+from gigabatch.features.encoding.settings import CategorySettings, NumberSettings
 from gigabatch.features.engines.frame import ENGINES
 from gigabatch.features.recipes.flights.recipe import FlightsSettings
 from gigabatch.features.setting_checks import LONG_NAMES, TIME_UNITS
@@ -124,8 +125,8 @@ def test_overrides_reach_every_section(load):
 @pytest.mark.parametrize("run", ["12e345678901", "123456789012", "000012345678", "1_000", "0x12", ".5", "0b11"])
 def test_a_text_that_yaml_would_read_as_a_number_stays_text_in_an_override(load, run):
     """One in a hundred ids of runs, 12 hexadecimal digits, is a number (or infinite) to YAML."""
-    config = load("name: x\nrecipe: flights\n", f"train.start_from={run}", "tracking.uri=5")
-    assert (config.train.start_from, config.tracking.uri) == (run, "5")
+    config = load("name: x\nrecipe: flights\n", f"train.start_from={run}", "name=5", "artifacts=2026")
+    assert (config.train.start_from, config.name, config.artifacts) == (run, "5", Path("2026"))
     assert load("name: x\nrecipe: flights\n", f"train.start_from='{run}'").train.start_from == run
     assert load("name: x\nrecipe: flights\n", "train.start_from=null").train.start_from is None
 
@@ -134,6 +135,19 @@ def test_a_text_that_yaml_would_read_as_a_number_stays_text_in_an_override(load,
 def test_a_number_in_the_file_where_a_text_belongs_is_an_error_that_says_what_helps(load, run):
     with pytest.raises(ConfigError, match=r"train\.start_from: .*quotes"):
         load(f"name: x\nrecipe: flights\ntrain: {{start_from: {run}}}\n")
+
+
+def test_single_columns_take_settings_of_categories_or_of_numbers(load):
+    columns = load(
+        "name: x\nrecipe: flights\npreprocess: {columns: {price: {bins: 16}, city: {min_count: 3}}}\n",
+        "preprocess.columns.age={bins: 9}",
+    ).preprocess.columns
+    assert (columns["price"], columns["age"]) == (NumberSettings(bins=16), NumberSettings(bins=9))
+    assert columns["city"] == CategorySettings(min_count=3)
+    with pytest.raises(ConfigError, match=r"unknown key 'preprocess.columns.city.binz'.*bins"):
+        load("name: x\nrecipe: flights\npreprocess: {columns: {city: {binz: 3}}}\n")
+    with pytest.raises(ConfigError, match=r"unknown key 'preprocess.columns.city.bins'.*: max_size, min"):
+        load("name: x\nrecipe: flights\npreprocess: {columns: {city: {min_count: 3, bins: 4}}}\n")
 
 
 def test_an_override_may_open_a_section_that_the_file_leaves_empty(load):

@@ -83,6 +83,8 @@ def test_evaluating_again_compares_and_ranks_as_the_run_did(home, run, tmp_path)
     assert main(["evaluate", "--config", str(home / "run.yaml"), "--out", str(tmp_path)]) == 0
     found, summary = json.loads((tmp_path / "summary.json").read_text()), run.summary
     assert found["rows"] == summary["rows_by_split"]["test"] == USERS
+    beside = [found["ranking"]["baselines"], summary["ranking"]["baselines"]]
+    assert all(item.pop("seconds") > 0 for part in beside for item in part["found"])
     assert found["ranking"] == summary["ranking"]
     assert found["warnings"] == summary["warnings"]
     assert found["targets"] == summary["targets"]["test"]

@@ -47,6 +47,18 @@ def test_a_run_is_updated_reported_and_left_as_it_was(next_day, capsys):
     assert after == before
 
 
+def test_settings_that_an_update_does_not_take_up_are_named(next_day, capsys):
+    tiny, run, path, store = next_day
+    call = ["update", "--config", str(tiny.config), "--data", str(path), store]
+    assert main(call) == 0
+    assert "kept as at the start" not in capsys.readouterr().out
+    name = run.bundle().preprocessor.schema.names("continuous")[0]
+    assert main([*call, "preprocess.bins=16"]) == 0
+    out = capsys.readouterr().out
+    assert f"kept as at the start, whatever the configuration says: bins of {name!r} is 16, not 48" in out
+    assert Preprocessor.load(last_folder(out)).settings.bins == 48
+
+
 def test_the_same_update_is_not_made_twice_and_another_one_goes_on_from_it(next_day, capsys):
     tiny, _, path, store = next_day
     call = ["update", "--config", str(tiny.config), "--data", str(path.parent), store]

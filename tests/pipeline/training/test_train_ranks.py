@@ -339,3 +339,26 @@ def test_the_plan_of_tables_counts_drawn_negatives(monkeypatch, kind, function):
     ranks.num_ranks, ranks.gather = 2, lambda value, name: [value] * 2
     module.spread_tables(torch.nn.Linear(1, 1), SimpleNamespace(tables=kind), ranks, 64, "cpu", None, copies=4)
     assert told == {"batch_rows": 32 * 4}
+
+
+def calibrated(ranks: Ranks, kind: str) -> list[tuple]:
+    """Curves fitted to valid rows of three blocks, of which the first follows other chances than the rest."""
+    random = torch.Generator().manual_seed(8)
+    rows = 2 * module.BLOCK_ROWS + 1000
+    x = torch.randn(rows, generator=random)
+    slopes = torch.where(torch.arange(rows) < module.BLOCK_ROWS, 3.0, 0.3)
+    label = (torch.rand(rows, generator=random) < torch.sigmoid(slopes * x)).float()
+    schema = TensorSchema((), ("x",), (Target("label", "binary"),))
+    model = model_class("lr")(ModelInputs((), 1), model_class("lr").Settings())
+    with torch.no_grad():
+        model.linear.float_weights.fill_(1.0)
+    module.calibrate(model, PackedTable.from_columns(schema, [], [x], [label]), kind, -0.5, "cpu", ranks)
+    return [(curve.output, curve.x, curve.y, curve.slope) for curve in model.calibration]
+
+
+@pytest.mark.parametrize("kind", ["temperature", "isotonic"])
+def test_several_ranks_calibrate_on_the_whole_valid_split(kind, tmp_path):
+    whole = calibrated(Ranks(), kind)
+    assert whole
+    assert together(calibrated, 2, tmp_path, kind) == [whole, whole]
+    assert 0.4 < whole[0][3] < 2.5 or kind == "isotonic"  # between the slopes of the blocks

@@ -344,3 +344,72 @@ def test_a_calendar_time_splits_as_its_microseconds_do(tmp_path, written):
     assert (dates.schema.dtypes()["when"], numbers.schema.dtypes()["when"]) == ("datetime", "int64")
     for name in SPLITS:
         pd.testing.assert_frame_equal(dates.splits[name], numbers.splits[name], check_exact=True)
+
+
+GIVEN_ROWS = st.lists(st.tuples(FEW, st.integers(0, 4), st.integers(0, 5), st.integers(1, 5)), min_size=1, max_size=12)
+
+
+def as_given(folder, parts, **settings):
+    """The recipe over one CSV file a split, of rows (who, what, when, stars)."""
+    for name, rows in zip(SPLITS, parts, strict=True):
+        columns = ["who", "what", "when", "stars"]
+        pd.DataFrame(rows, columns=columns).to_csv(folder / f"{name}.csv", index=False)
+    chosen = {"user": "who", "item": "what", "time": "when", "rating": "stars", "id_type": "int64"} | settings
+    paths = {"path": "train.csv", "valid_path": "valid.csv", "test_path": "test.csv"}
+    paths = {name: str(folder / file) for name, file in paths.items()}
+    return InteractionsRecipe(InteractionsSettings(**(paths | chosen)))
+
+
+@settings(max_examples=examples(40))
+@given(GIVEN_ROWS, GIVEN_ROWS, GIVEN_ROWS, st.sampled_from(["last", "all"]))
+def test_given_splits_stay_as_they_are(tmp_path_factory, train, valid, test, repeats):
+    parts = train, valid, test
+    tables = as_given(tmp_path_factory.mktemp("given"), parts, repeats=repeats).build("pandas")
+    number, pairs = 0, {}
+    for name, rows in zip(SPLITS, parts, strict=True):
+        kept = {}
+        for place, (who, what, when, _) in sorted(enumerate(rows, number), key=lambda row: (row[1][2], row[0])):
+            kept[(who, what) if repeats == "last" else place] = (who, what, when, place)
+        number += len(rows)
+        found = tables.splits[name][["who", "what", "when", "row_number"]].itertuples(index=False, name=None)
+        assert list(found) == sorted(kept.values(), key=lambda row: row[2:])
+        pairs[name] = {(who, what) for who, what, _, _ in rows}
+    for one, other in (("valid", "train"), ("test", "train"), ("test", "valid")):
+        shared = len(pairs[one] & pairs[other])
+        said = f"{shared} of {len(pairs[one])} interactions of the given {one} split (who, what) are in {other} too"
+        assert any(note.startswith(said) for note in tables.notes) == (shared > 0)
+
+
+def test_given_splits_share_threshold_side_tables_and_what_is_checked_of_files(tmp_path):
+    parts = [[(1, 7, 5, 4), (1, 8, 6, 2), (2, 8, 7, 5)], [(1, 9, 1, 5)], [(2, 7, 2, 3), (2, 9, 3, 4)]]
+    (tmp_path / "items.csv").write_text("what,kind\n7,a\n8,b\n")
+    side = {"item": SideTable(str(tmp_path / "items.csv"), categorical=("kind",))}
+    recipe = as_given(tmp_path, parts, threshold=4.0, side_tables=side)
+    tables = recipe.build("pandas")
+    assert [tables.splits[name]["row_number"].tolist() for name in SPLITS] == [[0, 2], [3], [5]]
+    assert tables.splits["train"]["kind"].tolist() == ["a", "b"]
+    assert tables.splits["test"]["kind"].isna().all()
+    assert any("2 rows have a item that" in note for note in tables.notes)
+    assert [Path(path).name for path in recipe.inputs()] == ["train.csv", "valid.csv", "test.csv", "items.csv"]
+    assert [files.name for files in recipe.raw_files()] == ["interactions", "valid", "test", "item"]
+    assert recipe.code() == {"train": "1", "valid": "1", "test": "1"}
+    assert recipe.settings.way == "given"
+
+
+def test_given_splits_that_cannot_be_are_refused(tmp_path):
+    parts = [[(1, 7, 5, 4), (2, 8, 6, 4)], [(1, 9, 1, 5)], [(1, 7, 2, 3)]]
+    with pytest.raises(DataError, match="test_path is given and valid_path is not"):
+        as_given(tmp_path, parts, valid_path=None)
+    with pytest.raises(DataError, match="valid_path is given and test_path is not"):
+        as_given(tmp_path, parts, test_path=None)
+    for setting in ({"split_by": "random"}, {"split": SplitFractions(0.7, 0.2, 0.1)}):
+        with pytest.raises(DataError, match=r"are splits already\. Leave out split_by and split"):
+            as_given(tmp_path, parts, **setting)
+    with pytest.raises(DataError, match=r"train\.csv is in train and in test"):
+        as_given(tmp_path, parts, test_path=str(tmp_path / "train.csv")).build("pandas")
+    with pytest.raises(DataError, match=r"1 row\(s\) repeat another's who, what"):
+        as_given(tmp_path, parts, repeats="error").build("pandas")
+    with pytest.raises(DataError, match="'when' holds dates in one of path, valid_path and test_path"):
+        as_given(tmp_path, [*parts[:2], [(1, 9, "2020-01-05", 5)]]).build("pandas")
+    with pytest.raises(DataError, match="split 'test' is empty"):
+        as_given(tmp_path, [*parts[:2], [(1, 7, 2, 3)]], threshold=4.0).build("pandas")

@@ -14,7 +14,14 @@ from gigabatch.features.recipes.base import SplitFractions
 from gigabatch.features.recipes.movielens.files import AGE_GROUPS, find_format, read_demographics, read_genres
 from gigabatch.features.recipes.movielens.recipe import MovieLensRecipe, MovieLensSettings
 from gigabatch.features.schema import Entity
-from gigabatch.features.synthetic.movielens import GENRES, MovieWorld, main, write_movielens
+from gigabatch.features.synthetic.movielens import (
+    BETWEEN_SITTINGS,
+    GENRES,
+    MovieShape,
+    MovieWorld,
+    main,
+    write_movielens,
+)
 from tests.examples import examples
 from tests.features.damage import damaged
 
@@ -230,15 +237,85 @@ def test_a_damaged_file_of_movies_or_users_is_refused_or_read_line_by_line(tmp_p
 def test_synthetic_ratings_hold_the_planted_preferences(folders, ratings):
     world = MovieWorld.make(80, 120, 7)
     place = {item: k for k, item in enumerate(world.item_ids.tolist())}
-    users, items, stars, _ = np.array(ratings).T
-    affinity = world.affinity(slice(None))
-    taken = affinity[users - 1, [place[item] for item in items]]
-    assert np.corrcoef(taken, stars)[0, 1] > 0.7
-    assert taken.mean() > affinity.mean() + 0.2  # what a user takes up suits the user
-    counts = np.bincount([place[item] for item in items], minlength=120)
-    assert np.corrcoef(counts, world.popularity)[0, 1] > 0.5
+    users, items, stars, times = np.array(ratings).T
+    first = pd.Series(times).groupby(users).transform("min").to_numpy()
+    sitting = np.rint((times - first) / BETWEEN_SITTINGS).astype(int)
+    assert set(sitting) == {0, 1, 2, 3}
+    affinity = np.stack([world.affinity(slice(None), moment) for moment in world.shape.moments()])
+    taken = affinity[sitting, users - 1, [place[item] for item in items]]
+    assert np.corrcoef(taken, stars)[0, 1] > 0.65
+    assert taken.mean() > affinity.mean() + 0.5  # what a user takes up suits the user
+    last_taste = affinity[3, users - 1, [place[item] for item in items]]
+    assert taken[sitting == 0].mean() > last_taste[sitting == 0].mean() + 0.1  # and the user's taste of that time
+    assert 2.8 < stars.mean() < 4.2
+    assert set(stars) == {1, 2, 3, 4, 5}
     assert np.bincount(users)[1:].min() >= 20
     assert len(set(zip(users, items, strict=True))) == len(ratings)
+
+
+def test_synthetic_popularity_has_the_tail_and_users_the_activity_that_is_set():
+    shape = MovieShape(zipf=1.2, taste=0.0, drift=0.0, sittings=1)
+    world = MovieWorld.make(4000, 400, 3, shape)
+    users, items = (np.concatenate(parts) for parts in list(zip(*world.blocks(), strict=True))[:2])
+    ranked = np.sort(np.exp(world.popularity))[::-1]
+    np.testing.assert_allclose(ranked, (10.0 + np.arange(400)) ** -1.2)
+    counts = np.bincount(items, minlength=400)[np.argsort(-world.popularity)]
+    tail = slice(40, 400)  # a user takes a movie once, which bends the head
+    slope = np.polyfit(np.log(10.0 + np.arange(400))[tail], np.log(counts)[tail], 1)[0]
+    assert slope == pytest.approx(-1.2, abs=0.1)
+    beyond = np.log(np.bincount(users) - 20 + 0.5)
+    assert beyond.std() == pytest.approx(1.0, abs=0.15)  # log-normal
+    fixed = world.affinity(slice(0, 5), 0.0)
+    np.testing.assert_array_equal(fixed, world.affinity(slice(0, 5), 1.0))
+
+
+def ndcg_at_10(scores, seen, target):
+    """Of one wanted item a user among all that the user has not seen, a row at a time."""
+    found = []
+    for row, known, wanted in zip(scores, seen, target, strict=True):
+        candidates = [k for k in range(len(row)) if k == wanted or not known[k]]
+        rank = sum(row[k] > row[wanted] for k in candidates)
+        found.append(1 / np.log2(rank + 2) if rank < 10 else 0.0)
+    return float(np.mean(found))
+
+
+def test_popularity_alone_does_not_explain_synthetic_choices(tmp_path):
+    write_movielens(tmp_path, "ml-100k", 600, 400)
+    splits = build(tmp_path).splits
+    items = np.unique(splits["train"]["item_id"])
+    test = splits["test"][splits["test"]["item_id"].isin(items)]
+    seen = np.zeros((601, len(items)), bool)
+    seen[splits["train"]["user_id"], np.searchsorted(items, splits["train"]["item_id"])] = True
+    users, wanted = test["user_id"].to_numpy(), np.searchsorted(items, test["item_id"])
+    counts = seen.sum(0)
+    together = seen.T.astype(float) @ seen
+    cosines = together / np.sqrt(np.outer(counts, counts))
+    np.fill_diagonal(cosines, 0)
+    popular = ndcg_at_10(np.tile(counts.astype(float), (len(users), 1)), seen[users], wanted)
+    neighbours = ndcg_at_10(seen[users] @ cosines, seen[users], wanted)
+    assert 1.4 * popular < neighbours
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"zipf": -0.1}, "zipf must be a number of at least 0, found -0.1"),
+        ({"taste": float("nan")}, "taste must be a number of at least 0, found nan"),
+        ({"drift": 91.0}, "drift must be a number of at least 0 and at most 90, found 91"),
+        ({"sittings": 0}, "sittings must be a whole number from 1, found 0"),
+    ],
+)
+def test_shapes_that_cannot_be_are_refused(chosen, message):
+    with pytest.raises(DataError, match=message):
+        MovieShape(**chosen)
+
+
+def test_the_command_takes_the_shape_and_refuses_it_for_frappe(tmp_path):
+    main(["--format", "ml-1m", "--users", "5", "--items", "60", "--out", str(tmp_path), "--drift", "0", "--zipf", "0"])
+    write_movielens(tmp_path / "same", "ml-1m", 5, 60, shape=MovieShape(drift=0.0, zipf=0.0))
+    assert (tmp_path / "ratings.dat").read_bytes() == (tmp_path / "same" / "ratings.dat").read_bytes()
+    with pytest.raises(DataError, match="of the MovieLens formats, not of frappe"):
+        main(["--format", "frappe", "--users", "5", "--out", str(tmp_path), "--zipf", "2"])
 
 
 def test_the_command_writes_the_same_bytes_again(tmp_path, capsys):

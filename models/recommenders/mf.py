@@ -1,0 +1,146 @@
+"""Matrix factorisation: a vector of the user, one of the item, and how popular the item is by itself.
+
+    s = <p_u, q_i> + b_i
+    output = exp(a) s + b
+
+The model that every recommender is to be held against (Rendle et al., Neural Collaborative Filtering vs. Matrix
+Factorization Revisited, RecSys 2020, arXiv 2005.09683). It takes the keys of user and item; all further columns are
+left out. The losses bpr and softmax know differences of s alone; a and b make logits of it. The item's bias is one more
+number of its vector, beside a 1 in the user's, so vectors can be stored and searched as those of the two towers.
+
+Shapes: B rows of a batch, C id columns, F float columns, d `dim`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.layers.embeddings import EmbeddingTables
+from gigabatch.models.layers.fields import one_of, positive, positive_number
+from gigabatch.models.losses import TargetLoss
+from gigabatch.models.model import Model, Rows
+from gigabatch.models.recommenders.drawn import LOSSES, OutputScale, drawn_training_loss
+
+
+@dataclass(frozen=True)
+class MFSettings:
+    """Settings of matrix factorisation.
+
+    Parameters
+    ----------
+    dim : int, default 64
+        Numbers in a user's and in an item's vector, without the item's bias.
+    loss : {'bce', 'bpr', 'softmax'}, default 'bce'
+        `bce`: the target's own loss (squared error for regression). `bpr`, `softmax`: a positive above, or among, the
+        negatives that are drawn for it (`train.negatives`).
+    initial_std : float, default 0.1
+        Deviation of the vectors' numbers at the start. Near 0 their product has hardly a gradient.
+
+    Raises
+    ------
+    ModelError
+        For a value that cannot be.
+
+    Examples
+    --------
+    >>> MFSettings(dim=32, loss="softmax").initial_std
+    0.1
+    """
+
+    dim: int = 64
+    loss: str = "bce"
+    initial_std: float = 0.1
+
+    def __post_init__(self) -> None:
+        positive("dim", self.dim)
+        one_of("loss of mf", self.loss, LOSSES)
+        positive_number("initial_std", self.initial_std)
+
+
+class MatrixFactorization(Model):
+    """Matrix factorisation: scores [B, 1] of a user and an item; see the module.
+
+    Parameters
+    ----------
+    inputs : ModelInputs
+        Sizes of the id tables; which columns are the keys of user and item.
+    settings : MFSettings
+        What a user may set.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigabatch import MatrixFactorization, ModelInputs
+    >>> from gigabatch.models.inputs import EntityColumns
+    >>> user, item = EntityColumns(key=0, ids=(0,)), EntityColumns(key=1, ids=(1,))
+    >>> inputs = ModelInputs((5, 7), num_floats=0, num_outputs=1, user=user, item=item)
+    >>> model = MatrixFactorization(inputs, MatrixFactorization.Settings(dim=4))
+    >>> ids, floats = torch.tensor([[1, 6], [4, 0], [2, 3]]), torch.empty(3, 0)
+    >>> users, items = model.user_vectors(ids, floats), model.item_vectors(ids, floats)  # to be stored
+    >>> users.shape, model.score(users, items).shape
+    (torch.Size([3, 5]), torch.Size([3, 1]))
+    """
+
+    Settings = MFSettings
+    entities = ("user", "item")
+    single_output = True
+
+    user_place: Tensor
+    item_place: Tensor
+
+    def __init__(self, inputs: ModelInputs, settings: MFSettings) -> None:
+        super().__init__(inputs, settings)
+        user, item = inputs.entity("user").key, inputs.entity("item").key
+        # On the device: an index list would be copied there in every step, which a CUDA graph cannot hold.
+        self.register_buffer("user_place", torch.tensor([user]), persistent=False)
+        self.register_buffer("item_place", torch.tensor([item]), persistent=False)
+        self.users = EmbeddingTables([inputs.num_ids[user]], [settings.dim], columns=[user])
+        self.items = EmbeddingTables([inputs.num_ids[item]], [settings.dim + 1], columns=[item])
+        with torch.no_grad():
+            for tables in (self.users, self.items):
+                tables.weights[0].mul_(settings.initial_std / 0.01)  # the deviation that tables start with
+            self.items.weights[0][:, -1].zero_()
+        self.output = OutputScale()
+
+    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+        """ids [B, C], floats [B, F] -> [B, 1] float32, the `score` of `user_vectors` and `item_vectors`."""
+        return self.score(self.user_vectors(ids, floats), self.item_vectors(ids, floats))
+
+    def user_vectors(self, ids: Tensor, floats: Tensor) -> Tensor:
+        """The users' vectors and a 1 [B, d + 1] float32, from whole rows ids [B, C] and floats [B, F]."""
+        self.require_inputs(ids, floats)
+        return functional.pad(self.users(ids.index_select(1, self.user_place)).float(), (0, 1), value=1.0)
+
+    def item_vectors(self, ids: Tensor, floats: Tensor) -> Tensor:
+        """The items' vectors and biases [B, d + 1] float32, from whole rows ids [B, C] and floats [B, F]."""
+        self.require_inputs(ids, floats)
+        return cast(Tensor, self.items(ids.index_select(1, self.item_place)).float())
+
+    def score(self, user_vectors: Tensor, item_vectors: Tensor) -> Tensor:
+        """Output [B, 1] float32 of the vectors of users [B, d + 1], or [1, d + 1] for one user, and of items."""
+        return cast(Tensor, self.output(self._scores(user_vectors, item_vectors)))
+
+    def _scores(self, users: Tensor, items: Tensor) -> Tensor:
+        return (users * items).sum(1, keepdim=True)
+
+    def training_loss(self, batch: Rows, loss: TargetLoss) -> Tensor:
+        """`bce`: the target's loss of the outputs. `bpr`, `softmax`: `models/recommenders/drawn.py`.
+
+        Raises:
+            ModelError: for bpr and softmax of a target that is not binary, or without drawn negatives.
+        """
+        if self.settings.loss == "bce":
+            return super().training_loss(batch, loss)
+        vectors = self.user_vectors(batch.ids, batch.floats), self.item_vectors(batch.ids, batch.floats)
+        return drawn_training_loss("mf", self.settings.loss, batch, self._scores(*vectors), self.output, loss)
+
+    @property
+    def compares_rows(self) -> bool:
+        """But for `bce`."""
+        return bool(self.settings.loss != "bce")
