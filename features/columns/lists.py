@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.engines.protocols import Column
 from gigabatch.features.errors import DataError
+
+ARROW_TYPES = {"string": pa.large_string(), "int64": pa.int64(), "float32": pa.float32()}
 
 
 def list_entries(column: Column, where: str = "list column") -> tuple[Any, Any]:
@@ -22,6 +26,83 @@ def list_entries(column: Column, where: str = "list column") -> tuple[Any, Any]:
         return (_entries_cudf if engine_of(column).NAME == "cudf" else _entries_pandas)(column)
     except (ValueError, TypeError) as error:
         raise DataError(f"{where}: not a column of lists ({error}).") from error
+
+
+def is_list_type(dtype: str) -> bool:
+    """Whether a declared type is that of a column of lists: `list[string]`, `list[int64]` or `list[float32]`, behind
+    which the text may stand that separates the elements of a list in text."""
+    return dtype.startswith("list[")
+
+
+def list_types(dtype: str) -> tuple[str, str]:
+    """(type of the elements, separator or "") of a declared type; `ValueError` for what is none."""
+    elements, bracket, separator = dtype.removeprefix("list[").partition("]")
+    if not is_list_type(dtype) or not bracket or elements not in ARROW_TYPES:
+        raise ValueError(f"{dtype!r} is no type of lists; known elements: {', '.join(ARROW_TYPES)}")
+    return elements, separator
+
+
+def typed_lists(column: Column, dtype: str, cast_entries: Callable[[Any, str], Any]) -> Any:
+    """A column as lists of the declared type, Arrow-backed; null stays null. Of text, empty text is an empty list, and
+    an empty element a null.
+
+    cast_entries: casts a column to a type, as `gigabatch.features.reading.sources.cast` does.
+    Errors (`ValueError`): a column of cuDF, one that holds no lists, text without a separator.
+    """
+    import pandas as pd
+
+    if engine_of(column).NAME != "pandas":
+        raise ValueError("list columns are read by the pandas engine alone so far; set engine: pandas")
+    elements, separator = list_types(dtype)
+    wanted = pa.large_list(ARROW_TYPES[elements])
+    arrow = pa.Array.from_pandas(column)
+    arrow = arrow.combine_chunks() if isinstance(arrow, pa.ChunkedArray) else arrow
+    if pa.types.is_dictionary(arrow.type):
+        arrow = arrow.dictionary_decode()
+    if arrow.type != wanted:
+        arrow = _cast_lists(column.name, arrow, wanted, elements, separator, cast_entries)
+    return pd.Series(pd.arrays.ArrowExtensionArray(pa.chunked_array([arrow])), index=column.index, name=column.name)
+
+
+def _cast_lists(
+    name: Any, arrow: Any, wanted: pa.DataType, elements: str, separator: str, cast_entries: Callable[[Any, str], Any]
+) -> pa.Array:
+    import pandas as pd
+
+    if pa.types.is_null(arrow.type):
+        return pa.nulls(len(arrow), wanted)
+    if pa.types.is_string(arrow.type) or pa.types.is_large_string(arrow.type):
+        if not separator:
+            raise ValueError("it holds text, and no separator is set by which a list of text is split")
+        arrow = pc.split_pattern(pc.cast(arrow, pa.large_string()), separator)
+        values = arrow.flatten()
+        lengths = arrow.value_lengths().fill_null(0).to_numpy().astype(np.int64)
+        empty = (lengths == 1) & _first_is_empty(values, lengths)
+        kept = np.repeat(~empty, lengths)
+        values, lengths, null = values.filter(pa.array(kept)), np.where(empty, 0, lengths), arrow.is_null()
+        values = pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
+    elif pa.types.is_list(arrow.type) or pa.types.is_large_list(arrow.type) or pa.types.is_fixed_size_list(arrow.type):
+        values, null = arrow.flatten(), arrow.is_null()
+        lengths = pc.list_value_length(arrow).fill_null(0).to_numpy().astype(np.int64)
+    else:
+        raise ValueError(f"a column of {arrow.type} holds no lists")
+    if values.null_count == len(values):
+        found = pa.nulls(len(values), wanted.value_type)
+    else:
+        masked = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype()}  # integers beside nulls stay integers
+        typed = cast_entries(values.to_pandas(types_mapper=masked.get).rename(name), elements)
+        found = pc.cast(pa.Array.from_pandas(typed), wanted.value_type)
+    found = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64())
+    return pa.LargeListArray.from_arrays(offsets, found, type=wanted, mask=null if null.true_count else None)
+
+
+def _first_is_empty(values: pa.Array, lengths: np.ndarray) -> np.ndarray:
+    """bool of each row: whether its first element is the empty text."""
+    if not len(values):
+        return np.zeros(len(lengths), bool)
+    first = np.minimum(np.cumsum(lengths) - lengths, len(values) - 1)
+    return pc.equal(values, "").fill_null(False).to_numpy(zero_copy_only=False)[first]
 
 
 def list_column(entries: Any, lengths: Any, like: Any) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 
 from gigabatch.features.encoding.settings import CategorySettings, PreprocessorSettings
 from gigabatch.features.errors import DataError
-from gigabatch.features.schema import Schema
+from gigabatch.features.schema import ListColumn, Schema
 from gigabatch.features.vocabulary.vocabulary import IdLayout
 
 WAY_OUT = (
@@ -26,7 +26,8 @@ def require_same_inputs(
     whether its continuous columns have indicators.
     """
     (old_schema, old), (schema, new) = start, now
-    found = [*changed_columns(old_schema, schema), *changed_settings(schema, old, new, layouts, flags)]
+    found = [*changed_columns(old_schema, schema), *changed_lists(old_schema, schema)]
+    found += changed_settings(schema, old, new, layouts, flags)
     if found:
         raise DataError(f"preprocess.from: the start differs from this table: {'; '.join(found)}. {WAY_OUT}.")
 
@@ -51,6 +52,21 @@ def changed_columns(old: Schema, new: Schema) -> Iterator[str]:
             yield f"the {role} columns stand in the order {', '.join(names[1])}, not {', '.join(names[0])}"
 
 
+def changed_lists(old: Schema, new: Schema) -> Iterator[str]:
+    """A clause for each list column that came, went, or is another; in whichever place."""
+    was, now = ({column.name: column for column in schema.lists} for schema in (old, new))
+    for name in {**now, **was}:
+        if name not in was or name not in now:
+            yield f"list column {name!r} is {'new' if name in now else 'gone'}"
+            continue
+        for item in fields(ListColumn):
+            before, after = getattr(was[name], item.name), getattr(now[name], item.name)
+            if before != after:
+                yield f"{item.name} of list column {name!r} is {after}, not {before}"
+    if list(was) != list(now) and sorted(was) == sorted(now):
+        yield f"the list columns stand in the order {', '.join(now)}, not {', '.join(was)}"
+
+
 def changed_settings(
     schema: Schema,
     old: PreprocessorSettings,
@@ -65,7 +81,7 @@ def changed_settings(
         yield f"preprocess.indicator is {new.indicator}, which the import's columns do not have (auto takes them)"
     if old.scale != new.scale:
         yield f"preprocess.scale is {str(new.scale).lower()}, not {str(old.scale).lower()}"
-    for name in schema.names("categorical"):
+    for name in (*schema.names("categorical"), *(column.name for column in schema.lists if column.shares is None)):
         before, after = (settings.category_settings(name) for settings in (old, new))
         for item in fields(CategorySettings):
             was, now = getattr(before, item.name), getattr(after, item.name)

@@ -75,6 +75,11 @@ class OnlineTransformer:
     def __init__(self, preprocessor: Preprocessor) -> None:
         preprocessor.tensor_schema  # noqa: B018 - an unfitted preprocessor is refused here
         schema = preprocessor.schema
+        if schema.lists:
+            raise DataError(
+                f"{WHERE}: list column {schema.lists[0].name!r}: single rows are encoded without lists so far. "
+                "Take the preprocessor's pack_lists, of a frame."
+            )
         dtypes = schema.dtypes()
         categorical, continuous = schema.names("categorical"), schema.names("continuous")
         text = [name for name in continuous if dtypes[name] == "string"]

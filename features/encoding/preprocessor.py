@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from gigabatch.features.encoding.growth import require_same_inputs
 from gigabatch.features.encoding.label_spread import FitLabels
+from gigabatch.features.encoding.lists import (
+    Counts,
+    FitCounts,
+    FitListCounts,
+    FitListStatistics,
+    PackedList,
+    list_owners,
+    packed_list,
+    shared_vocabulary,
+)
 from gigabatch.features.encoding.settings import CategorySettings, NumberSettings, PreprocessorSettings
 from gigabatch.features.encoding.state import SavedState, damage, vocabulary_path
 from gigabatch.features.engines.frame import CodedColumn, FloatWord, IdWord, engine_of, load_engine
@@ -32,7 +43,7 @@ from gigabatch.features.refit.statistics import (
 )
 from gigabatch.features.refit.statistics_files import load_statistics, save_statistics
 from gigabatch.features.refit.update import Learned, Version, checksum, grown, grown_vocabulary, updated
-from gigabatch.features.schema import LARGEST_WEIGHT, IdColumn, Schema, Target, TensorSchema, indicator_name
+from gigabatch.features.schema import LARGEST_WEIGHT, IdColumn, IdList, Schema, Target, TensorSchema, indicator_name
 from gigabatch.features.vocabulary.vocabulary import Vocabulary
 from gigabatch.features.workflow.fit import fit_together
 
@@ -91,6 +102,8 @@ class Preprocessor:
         for role, kind in (("categorical", CategorySettings), ("continuous", NumberSettings)):
             named = {name for name, item in self.settings.columns.items() if isinstance(item, kind)}
             names = self.schema.names(role)
+            if role == "categorical":
+                names += [column.name for column in self.schema.lists if column.shares is None]
             if unknown := sorted(named - set(names)):
                 raise DataError(
                     f"preprocess.columns: {', '.join(unknown)} is no {role} column. {role.capitalize()} columns: "
@@ -101,10 +114,20 @@ class Preprocessor:
     def fitted(self) -> bool:
         continuous = set(self.schema.names("continuous"))
         return (
-            set(self.vocabularies) == set(self.schema.names("categorical"))
+            set(self.vocabularies) == set(self._owners)
             and set(self.fills) == continuous
             and set(self.scales) == (continuous if self.settings.scale else set())
         )
+
+    @property
+    def _owners(self) -> list[str]:
+        """Columns with a vocabulary: the categorical ones, then the lists that share none."""
+        own = [column.name for column in self.schema.lists if column.shares is None]
+        return [*self.schema.names("categorical"), *own]
+
+    def list_vocabulary(self, name: str) -> Vocabulary:
+        """The vocabulary of a list column, its own or that of the column whose it shares."""
+        return self.vocabularies[list_owners(self.schema)[name]]
 
     def fit(self, parts: Sequence[Any], scheduler: Any = "threads") -> Preprocessor:
         """Learn vocabularies, fills and scales from the train split.
@@ -141,15 +164,37 @@ class Preprocessor:
         ['Oslo', 'Bonn']
         """
         categorical, continuous = self.schema.names("categorical"), self.schema.names("continuous")
+        owners = list_owners(self.schema)
         operators: dict[tuple[str, str], FittedOperator] = {
-            **{("id", name): FitCategory(self.settings.category(name)) for name in categorical},
-            **{("float", name): self._filling(name) for name in continuous},
+            ("id", name): FitCounts(name) if name in owners.values() else FitCategory(self.settings.category(name))
+            for name in categorical
         }
+        operators |= {("float", name): self._filling(name) for name in continuous}
+        operators |= {("list", column.name): FitListCounts(column) for column in self.schema.lists}
         states = self._states(operators, parts, scheduler, "fit on")
+        lists = {name: states["list", name] for name in owners}
         self._keep(
-            {name: states["id", name] for name in categorical}, {name: states["float", name] for name in continuous}
+            self._categories({name: states["id", name] for name in categorical}, lists),
+            {name: states["float", name] for name in continuous},
+            {name: counts.statistics() for name, counts in lists.items()},
         )
         return self
+
+    def _categories(
+        self, found: Mapping[str, FittedCategory | Counts], lists: Mapping[str, Counts]
+    ) -> dict[str, FittedCategory]:
+        """The states of the columns that have a vocabulary, of what was counted of categorical columns and lists."""
+        owners = list_owners(self.schema)
+        fitted = {}
+        for owner in self._owners:
+            state = found.get(owner)
+            if isinstance(state, FittedCategory):
+                fitted[owner] = state
+                continue
+            counts = [lists[name] for name, column in owners.items() if column == owner]
+            vocabulary = shared_vocabulary(owner, [*([] if state is None else [state]), *counts], self.settings)
+            fitted[owner] = FittedCategory(vocabulary, (counts[0] if state is None else state).statistics())
+        return fitted
 
     def update(
         self,
@@ -182,7 +227,7 @@ class Preprocessor:
             has changed then.
         """
         learned = self.learned
-        new = Statistics.from_states(self._states(statistics_operators(self.schema), parts, scheduler, "update with"))
+        new = self._statistics_of(parts, scheduler, "update with")
         after = updated(learned, new, category=self.settings.category, refresh_scales=refresh_scales)
         report = self._churn(learned, new, thresholds)
         self._become(after)
@@ -274,9 +319,9 @@ class Preprocessor:
         (('Rome', 3),)
         """
         start = self._start
-        new = Statistics.from_states(self._states(statistics_operators(self.schema), parts, scheduler, "grow by"))
+        new = self._statistics_of(parts, scheduler, "grow by")
         vocabularies = {
-            name: grown_vocabulary(vocabulary, new.categories[name], self.settings.category(name))
+            name: grown_vocabulary(vocabulary, new.of_values(name), self.settings.category(name))
             for name, vocabulary in start.vocabularies.items()
         }
         return self._grown(start, new, vocabularies, thresholds, refresh_scales)
@@ -299,8 +344,8 @@ class Preprocessor:
             What `pack` gives for each part, and what `grow` gives.
         """
         start, frames = self._start, self._read_whole(parts, "grow by")
-        if refresh_scales:  # rows can only be packed when the fills are known
-            report = self.grow(frames, thresholds, refresh_scales=True)
+        if refresh_scales or self.schema.lists:  # rows can only be packed when fills and shared vocabularies are known
+            report = self.grow(frames, thresholds, refresh_scales=refresh_scales)
             return [self.pack(frame) for frame in frames], report
         categories, floats = self._fit_columns(frames, self._grow_column, FitContinuousStatistics)
         packed = self._packed_parts(frames, categories)  # first: where a label is none, nothing has changed
@@ -308,6 +353,12 @@ class Preprocessor:
         new = Statistics.of({name: state.statistics for name, state in found.items()}, floats)
         vocabularies = {name: state.vocabulary for name, state in found.items()}
         return packed, self._grown(start, new, vocabularies, thresholds)
+
+    def _statistics_of(self, parts: Sequence[Any], scheduler: Any, use: str) -> Statistics:
+        """The statistics of the parts' columns; use: as of `_states`."""
+        operators = statistics_operators(self.schema)
+        operators |= {("list statistics", column.name): FitListStatistics(column) for column in self.schema.lists}
+        return Statistics.from_states(self._states(operators, parts, scheduler, use), list_owners(self.schema))
 
     def _states(
         self, operators: Mapping[tuple[str, str], FittedOperator], parts: Sequence[Any], scheduler: Any, use: str
@@ -355,6 +406,8 @@ class Preprocessor:
             {name: self.vocabularies[name] for name in self.schema.names("categorical")},
             self.schema.names("continuous"),
         )
+        if self.schema.lists:
+            raise DataError("Preprocessor: it has list columns and no statistics of its fit. Fit it anew.")
         return Learned(self.vocabularies, self.fills, self.scales, nothing, Version(rows=(0,)), self.edges)
 
     @property
@@ -379,6 +432,9 @@ class Preprocessor:
             What `pack` gives for each part.
         """
         frames = self._read_whole(parts, "fit on")
+        if self.schema.lists:  # a vocabulary may be that of several columns
+            self.fit(frames)
+            return [self.pack(frame) for frame in frames]
         categories, floats = self._fit_columns(frames, self._fit_column, self._filling)
         self._keep({name: state for name, (state, _) in categories.items()}, floats)
         return self._packed_parts(frames, categories)
@@ -446,14 +502,21 @@ class Preprocessor:
         number = self.settings.number_settings(name)
         return FillAndScale(name, "none" if never else chosen, self.settings.scale, number.bins, number.distinct)
 
-    def _keep(self, categories: dict[str, FittedCategory], floats: dict[str, FilledScale]) -> None:
+    def _keep(
+        self,
+        categories: dict[str, FittedCategory],
+        floats: dict[str, FilledScale],
+        lists: Mapping[str, CategoryStatistics] = MappingProxyType({}),
+    ) -> None:
         self.vocabularies = {name: state.vocabulary for name, state in categories.items()}
         self.fills = {name: state.fill for name, state in floats.items()}
         self.scales = {name: state.scale for name, state in floats.items() if state.scale is not None}
         self.edges = {name: state.edges for name, state in floats.items() if state.edges}
         self.statistics = Statistics.of(
-            {name: state.statistics for name, state in categories.items()},
+            {name: categories[name].statistics for name in self.schema.names("categorical")},
             {name: state.statistics for name, state in floats.items()},
+            lists,
+            list_owners(self.schema),
         )
         self.version = Version(rows=(self.statistics.rows,))
 
@@ -490,6 +553,10 @@ class Preprocessor:
             self.schema.targets,
             has_weight=self.schema.only("weight") is not None,
             has_group=self.schema.only("group") is not None,
+            lists=tuple(
+                IdList(item.name, self.list_vocabulary(item.name).num_ids, item.shares, item.weights is not None)
+                for item in self.schema.lists
+            ),
         )
 
     def float_names(self) -> list[str]:
@@ -527,7 +594,8 @@ class Preprocessor:
         int32 array [N, W]
             Of the frame's engine (NumPy or CuPy), in the order of `tensor_schema`: ids, the bits of float32 continuous
             and `_na` columns, then targets, weight (float32 bits) and group (numbers, equal for equal groups of this
-            frame).
+            frame), and of each list column the number of the row, which is its place in what `pack_lists` gives.
+            Without `targets` ids, continuous and `_na` columns alone.
 
         Raises
         ------
@@ -551,8 +619,45 @@ class Preprocessor:
         encoded = engine_of(frame).map_columns(lambda name: self.vocabularies[name].encode(frame[name]), names)
         return self._packed(frame, {name: (ids, None) for name, ids in zip(names, encoded, strict=True)}, targets)
 
+    def pack_lists(self, frame: Any) -> tuple[PackedList, ...]:
+        """Encode the list columns of rows.
+
+        Parameters
+        ----------
+        frame
+            N rows with the list columns of the schema, and those of their weights; of pandas.
+
+        Returns
+        -------
+        tuple of PackedList
+            One a list column, in the order of the schema: ids int32 [T] of all rows' elements one after the other,
+            offsets int64 [N+1], weights float32 [T] or None. Null lists are empty, null elements are left out, and of a
+            longer list the last `max_length` known elements are there.
+
+        Raises
+        ------
+        DataError
+            If it is not fitted, a column is missing or holds no lists of its type, weights are not one an element or
+            not finite, or the frame is not of pandas.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> from gigabatch import Preprocessor
+        >>> from gigabatch.features.schema import ListColumn, Schema
+        >>> from gigabatch.features.schema import Column
+        >>> schema = Schema((Column("price", "continuous", "float32"),), (), lists=(ListColumn("tags"),))
+        >>> train = pd.DataFrame({"price": [1.0, 2.0, 3.0], "tags": [["new", "red"], [], ["red"]]})
+        >>> (packed,) = Preprocessor(schema).fit([train]).pack_lists(train)
+        >>> packed.ids.tolist(), packed.offsets.tolist()
+        ([4, 3, 3], [0, 2, 2, 3])
+        """
+        self._require_fitted()
+        typed = self._typed(frame, [name for column in self.schema.lists for name in column.columns])
+        return tuple(packed_list(typed, column, self.list_vocabulary(column.name)) for column in self.schema.lists)
+
     def transform(self, frame: Any, targets: bool = True) -> Any:
-        """Encode rows as a data frame; its values are those of `pack`.
+        """Encode rows as a data frame; its values are those of `pack`. Lists are left out: see `pack_lists`.
 
         Parameters
         ----------
@@ -622,7 +727,10 @@ class Preprocessor:
             )
             for name, fill in self.fills.items()
         ]
-        return engine.pack(len(frame), len(words), copied, floats)
+        lists = self.schema.lists if targets else ()
+        rows = engine.arrays.arange(len(frame), dtype="int32")
+        copied += [IdWord(rows, len(words) + place) for place in range(len(lists))]
+        return engine.pack(len(frame), len(words) + len(lists), copied, floats)
 
     def _labels(self, frame: Any) -> dict[str, Any]:
         """Arrays of targets, weight and group, float32 or int32."""
@@ -655,12 +763,12 @@ class Preprocessor:
 
     def _needed(self, targets: bool) -> list[str]:
         roles = ("categorical", "continuous") + (("target", "weight", "group") if targets else ())
-        return self.schema.names(*roles)
+        return self.schema.names(*roles) + [name for column in self.schema.lists for name in column.columns]
 
     def _typed(self, frame: Any, names: list[str]) -> Any:
         """These columns, cast to the schema's types, so that a frame from elsewhere cannot lie."""
         require_columns(frame, names, "Preprocessor")
-        dtypes = {name: dtype for name, dtype in self.schema.dtypes().items() if name in set(names)}
+        dtypes = {name: dtype for name, dtype in self.schema.table_dtypes.items() if name in set(names)}
         typed = cast(frame[names], dtypes, "Preprocessor", nullable=set(self.schema.names("categorical")))
         # Whatever a continuous column is declared as, the model takes float32, and so do the loops that encode it.
         continuous = set(self.schema.names("continuous"))
@@ -701,7 +809,7 @@ class Preprocessor:
         self._require_fitted()
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        for position, name in enumerate(self.schema.names("categorical")):
+        for position, name in enumerate(self._owners):
             self.vocabularies[name].save(vocabulary_path(folder, position))
         if self.statistics is not None:
             save_statistics(self.statistics, folder)
@@ -733,7 +841,7 @@ class Preprocessor:
         with damage(folder):
             state = SavedState.read(folder)
             found = cls(state.schema, state.settings, fills=state.fills, scales=state.scales, edges=state.edges)
-            for position, name in enumerate(state.schema.names("categorical")):
+            for position, name in enumerate(found._owners):
                 found.vocabularies[name] = Vocabulary.load(vocabulary_path(folder, position), engine)
             if state.version is not None:
                 found._take_statistics(state.version, load_statistics(folder, engine))
@@ -742,8 +850,9 @@ class Preprocessor:
 
     def _take_statistics(self, version: Version, statistics: Statistics) -> None:
         """Those that were saved; `ValueError` where they are not of this schema or of this version."""
-        columns = [[*statistics.categories], [*statistics.numbers]]
-        if columns != [self.schema.names("categorical"), self.schema.names("continuous")]:
+        columns = [[*statistics.categories], [*statistics.numbers], [*statistics.owners.items()]]
+        names = [self.schema.names("categorical"), self.schema.names("continuous")]
+        if columns != [*names, [*list_owners(self.schema).items()]]:
             raise ValueError(f"the statistics are of the columns {columns}")
         if version.counted_rows != statistics.rows:
             raise ValueError(f"the statistics are of {statistics.rows} rows, the versions of {version.counted_rows}")

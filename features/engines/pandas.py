@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -60,6 +61,8 @@ def read_parquet(path: Any, columns: Sequence[str] | None = None) -> pd.DataFram
         table = pq.read_table(source, columns=None if columns is None else list(columns))
     frame = table.to_pandas()
     for field, column in zip(table.schema, table.columns, strict=True):
+        if pa.types.is_large_list(field.type) and field.name in frame.columns:
+            frame[field.name] = pd.arrays.ArrowExtensionArray(column)
         if column.null_count and field.type in MASKED and field.name in frame.columns:
             frame[field.name] = column.to_pandas(types_mapper=MASKED.get).array
     return frame
@@ -77,7 +80,21 @@ def read_columns(path: Any, columns: Sequence[str] | None = None) -> pd.DataFram
 
 def write_parquet(frame: pd.DataFrame, path: Any) -> None:
     """The frame as one Parquet file, without its index."""
-    pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), path, compression="zstd", compression_level=1)
+    table = without_list_types(pa.Table.from_pandas(frame, preserve_index=False))
+    pq.write_table(table, path, compression="zstd", compression_level=1)
+
+
+def without_list_types(table: pa.Table) -> pa.Table:
+    """The table, whose metadata for pandas call lists objects: pandas writes an Arrow type of lists that it then cannot
+    read."""
+    metadata = table.schema.metadata or {}
+    if b"pandas" not in metadata or not any(pa.types.is_large_list(field.type) for field in table.schema):
+        return table
+    told = json.loads(metadata[b"pandas"])
+    for column in told["columns"]:
+        if "list<" in column["numpy_type"]:
+            column["numpy_type"] = "object"
+    return table.replace_schema_metadata({**metadata, b"pandas": json.dumps(told, allow_nan=False).encode()})
 
 
 def array(series: pd.Series, fill: Any = None) -> np.ndarray:

@@ -8,6 +8,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ import fsspec
 import numpy as np
 import pyarrow as pa
 
+from gigabatch.features.columns.lists import is_list_type, typed_lists
 from gigabatch.features.columns.numbers import require_digits
 from gigabatch.features.columns.times import is_dates, is_text, iso_text, microseconds, require_calendar
 from gigabatch.features.engines.frame import engine_of, load_engine
@@ -152,7 +154,9 @@ def read_files(
     dtypes
         Type by column: int32, int64, float32, float64, string, bool, or datetime: timestamps, dates and ISO 8601 text
         as int64 microseconds since 1970 in UTC, whole numbers as they are. A column of type time may hold any of these
-        and comes for `gigabatch.features.columns.times.moments`. The frame holds exactly these columns, in this order.
+        and comes for `gigabatch.features.columns.times.moments`. Lists are `list[string]`, `list[int64]` or
+        `list[float32]`; in CSV files they are text, split at what stands behind the bracket: `list[string]|`. The
+        frame holds exactly these columns, in this order.
     null_values
         Fields of CSV files that are null.
     separator
@@ -335,7 +339,7 @@ def _read_one(
         elif path.endswith(CSV_ENDINGS):
             _refuse_empty(path)
             # Text columns are read as text: a guess would turn the id 007 into the number 7.
-            text = [name for name, dtype in dtypes.items() if dtype in AS_TEXT]
+            text = [name for name, dtype in dtypes.items() if dtype in AS_TEXT or is_list_type(dtype)]
             frame = parse(text)
             if rounded := _rounded(frame, dtypes):
                 frame = parse([*text, *rounded])
@@ -452,6 +456,9 @@ def cast(frame: Frame, dtypes: Mapping[str, str], where: str, nullable: Collecti
         column = frame[name]
         engine = engine_of(frame)
         try:
+            if is_list_type(dtype):
+                out[name] = typed_lists(column, dtype, partial(_cast_elements, where=where))
+                continue
             typed = engine.as_typed(column, dtype, name in nullable)
             if typed is None:
                 typed = _cast_column(column, dtype, name in nullable)
@@ -464,6 +471,12 @@ def cast(frame: Frame, dtypes: Mapping[str, str], where: str, nullable: Collecti
         has_nulls = name in nullable and str(typed.dtype) in ("int32", "int64", "bool")
         out[name] = engine.with_nulls(typed, typed.isna()) if has_nulls else typed
     return out
+
+
+def _cast_elements(entries: Column, dtype: str, where: str) -> Any:
+    """The elements of a column of lists, null ones among them."""
+    name = str(entries.name)
+    return cast(entries.to_frame(name), {name: dtype}, f"{where}, elements of lists", (name,))[name]
 
 
 def _cast_column(column: Column, dtype: str, nullable: bool) -> Any:

@@ -221,7 +221,11 @@ def churn(
 
     min_counts: how often a value must be counted to enter, by categorical column; 1 where none is given.
     """
-    if set(old.categories) != set(new.categories) or set(old.numbers) != set(new.numbers):
+    if (
+        set(old.lists) != set(new.lists)
+        or set(old.categories) != set(new.categories)
+        or set(old.numbers) != set(new.numbers)
+    ):
         raise DataError("churn: the old and the new statistics are not of the same columns.")
     return Churn(
         version,
@@ -230,6 +234,16 @@ def churn(
         tuple(
             category_churn(name, state, new.categories[name], vocabularies[name], (min_counts or {}).get(name, 1))
             for name, state in old.categories.items()
+        )
+        + tuple(
+            category_churn(
+                name,
+                state,
+                new.lists[name],
+                vocabularies[old.owners[name]],
+                (min_counts or {}).get(old.owners[name], 1),
+            )
+            for name, state in old.lists.items()
         ),
         tuple(continuous_churn(name, state, new.numbers[name]) for name, state in old.numbers.items()),
         thresholds or Thresholds(),

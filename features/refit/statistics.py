@@ -7,8 +7,9 @@ without reading that again (`gigabatch.features.refit.churn`, `gigabatch.feature
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
+from types import MappingProxyType
 from typing import Any
 
 from gigabatch.features.columns.categories import same_kind
@@ -146,27 +147,47 @@ def _mean_of_ranks(state: ColumnStatistics, ranks: Any) -> Quantile:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of all columns of a table that feed the model, by name. rows: of the table."""
+    """Of all columns of a table that feed the model, by name. rows: of the table. lists: of list columns, whose rows
+    are their known elements; owners: by the name of a list the column whose vocabulary it takes."""
 
     rows: int
     categories: dict[str, CategoryStatistics]
     numbers: dict[str, ColumnStatistics]
+    lists: dict[str, CategoryStatistics] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, categories: dict[str, CategoryStatistics], numbers: dict[str, ColumnStatistics]) -> Statistics:
+    def of(
+        cls,
+        categories: dict[str, CategoryStatistics],
+        numbers: dict[str, ColumnStatistics],
+        lists: Mapping[str, CategoryStatistics] = MappingProxyType({}),
+        owners: Mapping[str, str] = MappingProxyType({}),
+    ) -> Statistics:
         """From the columns' statistics, all of the same rows."""
         rows = {state.rows for state in categories.values()} | {state.rows for state in numbers.values()}
         if len(rows) != 1:
             raise DataError(f"statistics: the columns are of {sorted(rows) or 'no'} rows, not of one table.")
-        return cls(rows.pop(), categories, numbers)
+        return cls(rows.pop(), categories, numbers, dict(lists), dict(owners))
 
     @classmethod
-    def from_states(cls, states: Mapping[Any, Any]) -> Statistics:
-        """From what `fit_together` makes of `statistics_operators`."""
-        kinds: dict[str, dict[str, Any]] = {"category statistics": {}, "continuous statistics": {}}
+    def from_states(cls, states: Mapping[Any, Any], owners: Mapping[str, str] = MappingProxyType({})) -> Statistics:
+        """From what `fit_together` makes of `statistics_operators`, and of list columns."""
+        kinds: dict[str, dict[str, Any]] = {
+            "category statistics": {},
+            "continuous statistics": {},
+            "list statistics": {},
+        }
         for (kind, name), state in states.items():
             kinds[kind][name] = state
-        return cls.of(*kinds.values())
+        return cls.of(kinds["category statistics"], kinds["continuous statistics"], kinds["list statistics"], owners)
+
+    def of_values(self, owner: str) -> CategoryStatistics:
+        """Of all values that the vocabulary of the column `owner` is made of: its own, and those of the lists that
+        share it."""
+        own = [self.categories[owner]] if owner in self.categories else []
+        own += [self.lists[name] for name, column in self.owners.items() if column == owner]
+        return reduce(CategoryStatistics.merge, own)
 
     @classmethod
     def none_of(cls, vocabularies: Mapping[str, Vocabulary], numbers: Iterable[str]) -> Statistics:
@@ -185,22 +206,29 @@ class Statistics:
             self.rows == other.rows
             and self.numbers == other.numbers
             and all(state.equals(other.categories[name]) for name, state in self.categories.items())
+            and all(state.equals(other.lists[name]) for name, state in self.lists.items())
         )
 
     def merge(self, other: Statistics) -> Statistics:
         """Of both tables one after the other; they must have the same columns."""
-        if set(self.categories) != set(other.categories) or set(self.numbers) != set(other.numbers):
-            mine, others = ({*table.categories, *table.numbers} for table in (self, other))
+        mine, others = ({*table.categories, *table.numbers, *table.lists} for table in (self, other))
+        if mine != others or set(self.categories) != set(other.categories) or self.owners != other.owners:
             raise DataError(f"statistics: the tables differ in columns {sorted(mine ^ others)} or in their roles.")
         return Statistics(
             self.rows + other.rows,
             {name: state.merge(other.categories[name]) for name, state in self.categories.items()},
             {name: state.merge(other.numbers[name]) for name, state in self.numbers.items()},
+            {name: state.merge(other.lists[name]) for name, state in self.lists.items()},
+            self.owners,
         )
 
     def at_version(self, version: int) -> Statistics:
         """The same rows as the data of that version."""
-        return replace(self, categories={name: state.at_version(version) for name, state in self.categories.items()})
+        categories, lists = (
+            {name: state.at_version(version) for name, state in states.items()}
+            for states in (self.categories, self.lists)
+        )
+        return replace(self, categories=categories, lists=lists)
 
 
 class FitStatistics(FittedOperator):

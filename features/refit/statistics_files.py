@@ -1,7 +1,7 @@
 """Fit statistics as JSON and Parquet files, and back; whatever does not add up is refused by column.
 
 `statistics.json` holds the numbers, `statistics-NNN.parquet` a column's counts of values (categorical) or of bins
-(continuous). Columns are numbered in the order of the JSON, categorical ones first.
+(continuous). Columns are numbered in the order of the JSON, categorical ones first and lists last.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ def save_statistics(statistics: Statistics, folder: Path) -> None:
     states: list[CategoryStatistics | ColumnStatistics] = [
         *statistics.categories.values(),
         *statistics.numbers.values(),
+        *statistics.lists.values(),
     ]
     for position, state in enumerate(states):
         path = folder / f"statistics-{position:03d}.parquet"
@@ -41,7 +42,7 @@ def save_statistics(statistics: Statistics, folder: Path) -> None:
         else:
             bins, counts = state.histogram.to_arrays()
             host.write_parquet(host.frames.DataFrame({"bin": bins, "count": counts}), path)
-    numbers = {
+    numbers: dict[str, Any] = {
         "format": FORMAT,
         "rows": statistics.rows,
         "categories": {name: {"nulls": state.nulls} for name, state in statistics.categories.items()},
@@ -55,6 +56,10 @@ def save_statistics(statistics: Statistics, folder: Path) -> None:
             for name, state in statistics.numbers.items()
         },
     }
+    if statistics.lists:
+        numbers["lists"] = {
+            name: {"rows": state.rows, "owner": statistics.owners[name]} for name, state in statistics.lists.items()
+        }
     (folder / STATISTICS).write_text(json.dumps(numbers, indent=1, allow_nan=False))
 
 
@@ -65,7 +70,8 @@ def load_statistics(folder: Path, engine: str = "pandas") -> Statistics:
         if raw["format"] != FORMAT:
             raise DataError(f"statistics {folder}: format {raw['format']}, this version reads {FORMAT}.")
         rows = _whole(raw["rows"])
-        names = [*raw["categories"], *raw["numbers"]]
+        of_lists = raw.get("lists", {})
+        names = [*raw["categories"], *raw["numbers"], *of_lists]
         if len(set(names)) != len(names):
             raise ValueError("a column is named twice")
         paths = {name: folder / f"statistics-{position:03d}.parquet" for position, name in enumerate(names)}
@@ -76,7 +82,13 @@ def load_statistics(folder: Path, engine: str = "pandas") -> Statistics:
         numbers = {
             name: _checked(name, _continuous, rows, entry, paths[name]) for name, entry in raw["numbers"].items()
         }
-        return Statistics(rows, categories, numbers)
+        lists = {
+            name: _checked(
+                name, _category, _whole(entry["rows"]), {"nulls": 0}, load_engine(engine).read_parquet(paths[name])
+            )
+            for name, entry in of_lists.items()
+        }
+        return Statistics(rows, categories, numbers, lists, {name: entry["owner"] for name, entry in of_lists.items()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, pa.ArrowException) as error:
         if isinstance(error, DataError):
             raise

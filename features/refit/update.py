@@ -102,7 +102,7 @@ def updated(
     number = old.version.number + 1
     statistics = old.statistics.merge(new.at_version(number))
     vocabularies = {
-        name: _appended(vocabulary, old.statistics.categories[name], new.categories[name], category(name))
+        name: _appended(vocabulary, old.statistics.of_values(name), new.of_values(name), category(name))
         for name, vocabulary in old.vocabularies.items()
     }
     fills, scales = old.fills, old.scales
@@ -133,8 +133,12 @@ def grown(old: Learned, new: Statistics, vocabularies: dict[str, Vocabulary], re
         name: state.grown(old.statistics.categories[name], vocabularies[name], number)
         for name, state in new.categories.items()
     }
+    lists = {
+        name: state.grown(old.statistics.lists[name], vocabularies[new.owners[name]], number)
+        for name, state in new.lists.items()
+    }
     version = Version(number, checksum(old), (*old.version.rows, new.rows), counted_from=number)
-    statistics = replace(new, categories=categories)
+    statistics = replace(new, categories=categories, lists=lists)
     return Learned(vocabularies, fills, scales, statistics, version, old.edges)
 
 
@@ -193,7 +197,7 @@ def _parts(learned: Learned) -> Iterator[bytes]:
         yield name.encode()
         yield from _column_bytes(vocabulary.values)
         yield from _column_bytes(vocabulary.counts)
-    for name, category in statistics.categories.items():
+    for name, category in (*statistics.categories.items(), *statistics.lists.items()):
         yield name.encode()
         for column in ("value", "count", "last_version"):
             yield from _column_bytes(category.counts[column])

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gigabatch.features.columns.lists import is_list_type
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import DataError, require_columns, strict_json
 from gigabatch.features.operators import operator_class, operator_name
@@ -100,7 +101,7 @@ class Workflow:
         require_untold(self.steps, self.labels)
         self.inputs = raw_inputs(self.steps)
         """Columns that `fit` needs."""
-        unknown = [dtype for dtype in self.dtypes.values() if dtype not in DTYPES]
+        unknown = [dtype for dtype in self.dtypes.values() if dtype not in DTYPES and not is_list_type(dtype)]
         if unknown:
             raise DataError(f"workflow: unknown type {unknown[0]!r} of a column. Known: {', '.join(DTYPES)}.")
 

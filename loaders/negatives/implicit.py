@@ -84,6 +84,8 @@ class ImplicitBatches:
 
     def __call__(self, batch: Batch) -> Batch:
         """B positives -> B (1 + K) rows, in memory of their own."""
+        if batch.lists:
+            raise LoaderError("negatives: rows with list columns are not drawn for yet. Leave the lists out.")
         # Made anew each time: a CUDA graph must not read memory that a larger batch has replaced.
         positions = self._start + torch.arange(batch.num_rows, device=self.sampler.device)
         key = self.item.key_column

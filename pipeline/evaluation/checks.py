@@ -274,7 +274,7 @@ def leak_warnings(train: PackedTable) -> list[str]:
     scored by the mean labels of the other half. Of classes, the mean over one against the rest. Of a float and a
     regression target also the squared correlation.
     """
-    table = PackedTable(train.words[spread_rows(train, LEAK_ROWS)].cpu(), train.schema)
+    table = train.with_words(train.words[spread_rows(train, LEAK_ROWS)].cpu())
     batch = table.unpack(table.words)
     names = [column.name for column in table.schema.ids] + list(table.schema.floats)
     codes = [np.unique(batch.ids[:, i].numpy(), return_inverse=True)[1] for i in range(len(table.schema.ids))]

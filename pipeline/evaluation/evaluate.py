@@ -287,7 +287,7 @@ def permutation_importance(
     loss, known = target_loss(schema), table.unpack(words).to(device)  # shuffling moves no label, group or weight
 
     def measure(words: Tensor) -> float:
-        part = PackedTable(words, table.schema)
+        part = table.with_words(words)
         if metric == "minus loss":
             return -table_loss(model, part, loss, device)
         found = []

@@ -116,7 +116,7 @@ def positive_rows(table: PackedTable) -> PackedTable:
     if not table.schema.targets or table.schema.targets[0].task != "binary":
         raise RankingError("ranking: what users chose is a first target that is binary, and this table has none.")
     chosen = table.unpack(table.words).targets[0] == 1
-    return PackedTable(table.words[chosen].contiguous(), table.schema)
+    return table.with_words(table.words[chosen].contiguous())
 
 
 def rank_evaluate(

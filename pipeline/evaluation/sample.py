@@ -36,7 +36,7 @@ def spread_rows(table: PackedTable, most: int) -> Tensor:
     """Row numbers of a spread sample of about `most` rows, in their order; with groups, whole groups."""
     if len(table) <= most or not table.schema.has_group:
         return spread(len(table), most)
-    group = table.words[:, -1].long().cpu()
+    group = table.words[:, table.schema.group_word].long().cpu()
     count = int(group.max()) + 1
     chosen = torch.zeros(count, dtype=torch.bool)
     chosen[spread(count, max(count * most // len(table), 1))] = True

@@ -18,6 +18,7 @@ from gigabatch.features.encoding.preprocessor import Preprocessor
 from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.refit.churn import Churn, churn_text
 from gigabatch.loaders.errors import LoaderError
+from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import PackedTable, PackedWriter
 from gigabatch.pipeline.stages.cluster import Cluster
 from gigabatch.pipeline.store.files import replacing
@@ -46,21 +47,29 @@ def read_together(engine: str, parts: Sequence[Path], rows_per_part: int) -> lis
 
 def pack(preprocessor: Preprocessor, frame: Any) -> PackedTable:
     """A features-stage frame as a packed table in host memory."""
-    return _table(preprocessor, preprocessor.pack(frame), on_host=True)
+    return _table(preprocessor, preprocessor.pack(frame), on_host=True, lists=_lists(preprocessor, frame))
 
 
-def _table(preprocessor: Preprocessor, rows: Any, on_host: bool) -> PackedTable:
+def _lists(preprocessor: Preprocessor, frame: Any) -> tuple[JaggedColumn, ...]:
+    """The list columns of a frame."""
+    return tuple(
+        JaggedColumn(*(None if part is None else torch.from_numpy(part) for part in column))  # type: ignore[arg-type]
+        for column in (preprocessor.pack_lists(frame) if preprocessor.schema.lists else ())
+    )
+
+
+def _table(preprocessor: Preprocessor, rows: Any, on_host: bool, lists: tuple[JaggedColumn, ...] = ()) -> PackedTable:
     """Packed rows of the engine's arrays as a table: a view of their memory, which lives as long as the table does,
     unless it is a GPU's and they are wanted on the host. torch's current stream waits for the one that made them."""
     words = torch.from_dlpack(rows)
-    return PackedTable.from_rows(preprocessor.tensor_schema, words.cpu() if on_host else words)
+    return PackedTable.from_rows(preprocessor.tensor_schema, words.cpu() if on_host else words, lists)
 
 
 def fit(preprocessor: Preprocessor, engine: str, parts: Sequence[Part], cluster: Cluster) -> list[Any]:
     """Fit on the parts of the train split. What is no more than one part is read once, and comes back packed: rows as
     `Preprocessor.pack` gives them."""
     found: list[tuple[str, Part]] = [(engine, path) for path in parts]
-    if len(found) > 1 or cluster.distributed:
+    if len(found) > 1 or cluster.distributed or preprocessor.schema.lists:  # lists are packed part by part
         preprocessor.fit(found, scheduler=cluster.scheduler)
         return []
     return preprocessor.fit_pack(found)
@@ -72,7 +81,7 @@ def grow(
     """As `fit` for a preprocessor that is fitted already and learns what is new; and how the parts differ from what it
     knew. refresh_scales: as of `Preprocessor.grow`."""
     found: list[tuple[str, Part]] = [(engine, path) for path in parts]
-    if len(found) > 1 or cluster.distributed:
+    if len(found) > 1 or cluster.distributed or preprocessor.schema.lists:
         return [], preprocessor.grow(found, scheduler=cluster.scheduler, refresh_scales=refresh_scales)
     return preprocessor.grow_pack(found, refresh_scales=refresh_scales)
 
@@ -155,6 +164,8 @@ def encode_split(
 
     Workers of a cluster find the saved preprocessor in `preprocessor/` beside `folder` and leave their words there.
     """
+    if preprocessor.schema.lists and cluster.distributed:
+        raise LoaderError("encode: list columns are packed by one process so far. Set cluster: null.")
     with PackedWriter(folder, preprocessor.tensor_schema, num_rows) as writer:
         if cluster.distributed:
             tables = _tables_of_workers(preprocessor, engine, parts, folder, cluster)
@@ -201,7 +212,9 @@ def _counted_on(
     numbers, module = GroupNumbers(), load_engine(engine)
     for part, table in zip(parts, tables, strict=True):
         if group is not None and len(parts) > 1:
-            table.words[:, -1] = numbers.number(module.read_parquet(part, [group])[group]).to(table.device)
+            table.words[:, table.schema.group_word] = numbers.number(module.read_parquet(part, [group])[group]).to(
+                table.device
+            )
         yield table
 
 
@@ -210,6 +223,8 @@ def _tables(
 ) -> Iterator[PackedTable]:
     if packed:
         return (_table(preprocessor, rows, on_host) for rows in packed)
+    if preprocessor.schema.lists:
+        return (pack(preprocessor, preprocessor.read((engine, part))) for part in parts)
     found = (preprocessor.pack(preprocessor.read((engine, part))) for part in parts)
     return (_table(preprocessor, rows, on_host) for rows in found)
 

@@ -89,7 +89,7 @@ def write_behind(tables: Mapping[str, PackedTable], folder: Path, extra: Extra) 
             with PackedWriter(folder / split, table.schema, len(table)) as writer:
                 for words in blocks[split](table.words):
                     check()
-                    writer.write(PackedTable(words, table.schema))
+                    writer.write(table.with_words(words))
         return extra
 
     return write

@@ -249,6 +249,10 @@ class Pipeline:
         recipe = recipe_class(config.recipe)(config.features)
         obey(config.runs / config.name, recipe, self.store.root, files)
         settings = {"recipe": config.recipe, "features": config.to_dict()["features"], "engine": self.engine}
+        if not settings["features"].get("lists"):  # keys are those of before there were lists
+            settings["features"] = {
+                k: v for k, v in settings["features"].items() if k not in ("lists", "list_separator")
+            }
         # Where the files lie does not matter, what is in them does.
         named = (
             settings
@@ -448,7 +452,8 @@ class Features:
                     write_churn(report, folder)
                 rows = {split: self.rows[split] for split in SPLITS}
                 row_bytes = 4 * preprocessor.tensor_schema.num_words
-                alone = pipeline.ranks.num_ranks == 1  # else the others read what is written
+                # Else the others read what is written, and lists are mapped from there.
+                alone = pipeline.ranks.num_ranks == 1 and not preprocessor.schema.lists
                 behind = alone and hands_over_here(config, engine, pipeline.device, rows, row_bytes)
                 with progress(sum(rows.values()), "encode") as bar:
                     for split in SPLITS:
@@ -718,7 +723,7 @@ class Encoded:
         if self.chosen_rows is None:
             return rows
         if self.handed is not None:
-            return PackedTable(rows.words[torch.from_numpy(self.chosen_rows).to(rows.device)], rows.schema)
+            return rows.with_words(rows.words[torch.from_numpy(self.chosen_rows).to(rows.device)])
         return PackedTable.load(self._chosen(self.chosen_rows).path)
 
     def _chosen(self, places: np.ndarray) -> Artifact:
@@ -732,7 +737,7 @@ class Encoded:
         def write(folder: Path) -> dict[str, Any]:
             with PackedWriter(folder, table.schema, len(places)) as writer:
                 for part in torch.from_numpy(places).split(WINDOW_BLOCK):
-                    writer.write(PackedTable(table.words[part], table.schema))
+                    writer.write(table.with_words(table.words[part]))
             return {"rows": len(places)}
 
         pipeline = self.features.pipeline
@@ -1173,7 +1178,7 @@ def write_features(tables: FeatureTables, folder: Path, rows_per_part: int) -> d
                 )
             if target.task == "regression" and split == "train":  # before the cast below rounds what they differ by
                 LabelSpread.of(frame[target.name], target.name).require(target.name)
-        typed = cast(frame[schema.names()], schema.dtypes(), f"split {split!r}", nullable=nullable)
+        typed = cast(frame[schema.table_columns], schema.table_dtypes, f"split {split!r}", nullable=nullable)
         (folder / split).mkdir()
         for number, start in enumerate(range(0, max(len(typed), 1), rows_per_part)):
             part = typed.iloc[start : start + rows_per_part]

@@ -52,7 +52,7 @@ from gigabatch.models.parallel.spread_tables import SpreadTables
 from gigabatch.models.recommenders.fitted import FittedModel
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.bundle import BLOCK_ROWS
-from gigabatch.pipeline.config.config import RunConfig, TrainSettings, WholeTrainSettings
+from gigabatch.pipeline.config.config import ConfigError, RunConfig, TrainSettings, WholeTrainSettings
 from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.launched import ranks_of_machine
 from gigabatch.pipeline.machine import free_memory
@@ -276,6 +276,8 @@ def train_model(
     obstacle = model.capture_obstacle if peers is None else "its loss changes as peers come (train.codistill)"
     if falling is not None:
         obstacle = "its dropout falls as steps go by (train.dropout_schedule)"
+    if source.schema.lists:
+        obstacle = "a batch's lists have another size each time"
     asked = settings.cuda_graph, losses.device, optimizer, schedule, obstacle, settings.kernels
     if use_cuda_graph(*asked, ranks.num_ranks):
         step.capture(source.schema, batch_size, required=settings.cuda_graph == "on")
@@ -465,8 +467,17 @@ def model_spec(preprocessor: Preprocessor, config: RunConfig) -> ModelSpec:
 
 
 def model_inputs(preprocessor: Preprocessor) -> ModelInputs:
-    """What these vocabularies, targets and entities ask of a model."""
+    """What these vocabularies, targets and entities ask of a model.
+
+    Raises:
+        ConfigError: for a schema with list columns, which no model takes yet.
+    """
     schema, tensors = preprocessor.schema, preprocessor.tensor_schema
+    if schema.lists:
+        raise ConfigError(
+            f"features.lists: {', '.join(repr(column.name) for column in schema.lists)}: lists are encoded and packed, "
+            "and no model takes them yet. Leave them out of features.lists to train."
+        )
     ids = [column.name for column in tensors.ids]
     indicators = {indicator_name(name): name for name in schema.names("continuous")}
     entities = {}
@@ -825,7 +836,7 @@ def own_blocks(table: PackedTable, ranks: Ranks | None) -> PackedTable:
     if ranks is None or ranks.num_ranks == 1:
         return table
     first, stop = part_of(-(-len(table) // BLOCK_ROWS), ranks.rank, ranks.num_ranks)
-    return PackedTable(table.words[first * BLOCK_ROWS : stop * BLOCK_ROWS], table.schema)
+    return table.with_words(table.words[first * BLOCK_ROWS : stop * BLOCK_ROWS])
 
 
 def table_loss(

@@ -298,7 +298,8 @@ def pieces(batch: Batch, count: int, together: int = 1) -> Iterator[tuple[Batch,
         weight, group = (None if column is None else column[rows] for column in (batch.weight, batch.group))
         targets = tuple(target[rows] for target in batch.targets)
         share = (stop - start if weight is None else weight.sum()) / total
-        yield Batch(batch.ids[rows], batch.floats[rows], targets, weight, group), share
+        lists = tuple(column.slice(start, stop) for column in batch.lists)
+        yield Batch(batch.ids[rows], batch.floats[rows], targets, weight, group, lists), share
 
 
 def dense_parameters(optimizer: Any) -> list[Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +24,7 @@ from gigabatch.features.recipes.table.labels import (
     row_labels,
     target_settings,
 )
-from gigabatch.features.schema import ENTITIES, LARGEST_WEIGHT, Column, Entity, Schema, Target
+from gigabatch.features.schema import ENTITIES, LARGEST_WEIGHT, Column, Entity, ListColumn, Schema, Target
 from gigabatch.features.workflow.steps import parse_steps, registered_code, table_files
 from gigabatch.features.workflow.workflow import DTYPES, Workflow
 
@@ -97,6 +97,13 @@ class TableSettings:
         What rows are about, for recommenders: `{user: {key: user_id, columns: [age]}, item: {key: item_id}}`. A key is
         a categorical column; columns are features, by default the key alone. What belongs to neither is the row's
         context.
+    lists
+        Columns that give each row a list of categories: `{tags: {elements: string, weights: tag_weights, max_length:
+        50}, history: {shares: item_id}}`, keys as of `gigabatch.features.schema.ListColumn`, all optional; with
+        `shares` the elements have the type of that column. Lists in Parquet files, delimited text in CSV files. They
+        are columns of the files, not of steps; pandas alone.
+    list_separator
+        What stands between two elements of delimited text; an empty element is null, empty text an empty list.
 
     Raises
     ------
@@ -132,6 +139,8 @@ class TableSettings:
     steps: tuple[dict[str, Any], ...] = ()
     inputs: dict[str, str] = field(default_factory=dict)
     entities: dict[str, dict[str, Any]] = field(default_factory=dict)
+    lists: dict[str, dict[str, Any]] = field(default_factory=dict)
+    list_separator: str = "|"
 
     def __post_init__(self) -> None:
         apart = [name for name in SPLITS if getattr(self, f"{name}_path")]
@@ -146,6 +155,8 @@ class TableSettings:
             raise DataError("table: targets is empty. Name at least one, for example targets: {label: {task: binary}}.")
         if not self.categorical and not self.continuous:
             raise DataError("table: no feature. Name columns under categorical or continuous.")
+        if not isinstance(self.list_separator, str) or not self.list_separator:
+            raise DataError(f"table: list_separator is text that is not empty, found {self.list_separator!r}.")
         for name, dtype in self.categories.items():
             if dtype not in ("string", "int64"):
                 raise DataError(f"table: categorical column {name!r} has type {dtype!r}. Known: string, int64.")
@@ -176,7 +187,7 @@ class TableSettings:
         columns += [Column(name, "key", "string") for name in self.keys or (ROW,)]
         targets = tuple(Target(name, "regression") for name in self.targets)  # of what classes there are, files tell
         try:
-            Schema(tuple(columns), targets, entity_settings(self.entities))
+            Schema(tuple(columns), targets, entity_settings(self.entities), self.list_columns)
         except DataError as error:
             raise DataError(f"table: {error}") from error
 
@@ -197,6 +208,12 @@ class TableSettings:
             workflow.check([name for name in self.declared if name not in made])
         except DataError as error:
             raise DataError(f"table: {error} Columns that only steps read are declared under inputs.") from error
+        touched = [name for name in self.list_types if name in workflow.inputs or workflow.makes(name)]
+        if touched:
+            raise DataError(
+                f"table: a step reads or makes {touched[0]!r}, a column of lists. Lists are columns of the files so "
+                "far: take it out of the steps."
+            )
         there = workflow.columns_after(self.declared)
         gone = [name for name in self.declared if name not in (*there, *self.inputs, ROW)]
         if gone:
@@ -209,7 +226,7 @@ class TableSettings:
     def declared(self) -> tuple[str, ...]:
         """Every column that has a role or a type."""
         roles = (self.weight, self.group, self.time, self.split_key, *self.keys, *self.targets)
-        named = [*self.inputs, *self.categories, *self.continuous, *(name for name in roles if name)]
+        named = [*self.inputs, *self.categories, *self.continuous, *self.list_types, *(name for name in roles if name)]
         return tuple(dict.fromkeys((*named, ROW)))
 
     def workflow(self, engine: str = "pandas", dtypes: Mapping[str, str] | None = None) -> Workflow:
@@ -218,6 +235,19 @@ class TableSettings:
         roles = {**dict.fromkeys(self.keys, "string"), **dict.fromkeys(self.continuous, "float32"), **self.categories}
         reading = Reading(tuple(self.null_values), self.separator, roles | self.inputs)
         return Workflow(parse_steps(self.steps, engine, reading), labels, dtypes)
+
+    @property
+    def list_columns(self) -> tuple[ListColumn, ...]:
+        """The list columns, in order."""
+        if not isinstance(self.lists, Mapping):
+            raise DataError(f"table: lists are settings by column, found {self.lists!r}.")
+        return tuple(_list_column(name, options or {}, self.categories) for name, options in self.lists.items())
+
+    @property
+    def list_types(self) -> dict[str, str]:
+        """Types of the columns of lists, as files are read."""
+        found = {name: dtype for column in self.list_columns for name, dtype in column.dtypes().items()}
+        return {name: f"{dtype}{self.list_separator}" for name, dtype in found.items()}
 
     @property
     def categories(self) -> dict[str, str]:
@@ -272,12 +302,15 @@ class TableRecipe(Recipe):
         splits, targets = encode_targets(self._split(files), self.targets)
         workflow = self.settings.workflow(engine, self._raw_types() | times)
         splits = {k: v.reset_index(drop=True) for k, v in workflow.fit_transform_splits(splits, done).items()}
-        schema = Schema(tuple(self._columns(splits["train"], times)), targets, entity_settings(self.settings.entities))
+        schema = Schema(
+            tuple(self._columns(splits["train"], times)), targets, entity_settings(self.settings.entities),
+            self.settings.list_columns,
+        )  # fmt: skip
         for frame in splits.values():
-            require_columns(frame, schema.names(), "table, after the steps")
+            require_columns(frame, schema.table_columns, "table, after the steps")
         self._notes += self._told_notes(workflow)
         return FeatureTables(
-            {name: frame[schema.names()] for name, frame in splits.items()}, schema, tuple(self._notes), workflow
+            {name: frame[schema.table_columns] for name, frame in splits.items()}, schema, tuple(self._notes), workflow
         )
 
     @cached_property
@@ -285,7 +318,7 @@ class TableRecipe(Recipe):
         """How many of the first steps new rows can be taken through without the rows so far; 0 without one that looks
         back, and where rows are not in order of time or a step reads the number of a class."""
         chosen = self.settings
-        if not (chosen.path and chosen.time):
+        if not (chosen.path and chosen.time) or chosen.lists:  # what is carried has no lists
             return 0
         number = leading_steps(
             self._workflow.steps, [*self.targets, ROW, *(name for name in (chosen.weight, chosen.time) if name)]
@@ -453,7 +486,8 @@ class TableRecipe(Recipe):
         )
 
     def raw_files(self) -> tuple[RawFiles, ...]:
-        chosen, dtypes = self.settings, self._dtypes()
+        chosen = self.settings
+        dtypes = {name: dtype for name, dtype in self._dtypes().items() if name not in chosen.list_types}
         roles = dict.fromkeys(chosen.categories, "category") | dict.fromkeys(chosen.continuous, "number")
         roles |= dict.fromkeys(chosen.keys, "key") | dict.fromkeys(self.targets, "label")
         one = {"weight": chosen.weight, "group": chosen.group, "time": chosen.time}
@@ -482,6 +516,7 @@ class TableRecipe(Recipe):
             dict.fromkeys(texts, "string") | times | chosen.categories | dict.fromkeys(chosen.continuous, "float32")
         )
         dtypes |= {name: target.dtype for name, target in self.targets.items()}
+        dtypes |= chosen.list_types
         if chosen.weight:
             dtypes[chosen.weight] = "float32"
         # What the words of the train rows may make (text_flags) is a column of the files if inputs says so.
@@ -543,6 +578,19 @@ class TableRecipe(Recipe):
         declared = self.settings.categories[name]
         made = isinstance(self.settings.categorical, Sequence) and self._workflow.makes(name)
         return "int64" if made and frame[name].dtype.kind in "iu" else declared
+
+
+def _list_column(name: str, options: Any, categories: Mapping[str, str]) -> ListColumn:
+    """Of one entry of `lists`; with `shares` the elements have by default the type of the column that is shared."""
+    known = [item.name for item in fields(ListColumn) if item.name != "name"]
+    if not isinstance(options, Mapping):
+        raise DataError(
+            f"table: lists.{name}: expected settings by name, found {options!r}. Known: {', '.join(known)}."
+        )
+    if unknown := [str(key) for key in options if key not in known]:
+        raise DataError(f"table: lists.{name}: unknown key(s) {', '.join(unknown)}. Known: {', '.join(known)}.")
+    shared = categories.get(str(options.get("shares")), "string")
+    return ListColumn(name, **({"elements": shared} | dict(options)))
 
 
 def entity_settings(given: Mapping[str, Any]) -> tuple[Entity, ...]:

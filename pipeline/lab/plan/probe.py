@@ -221,7 +221,7 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
     num_steps = min(max(STEP_ROWS // (batch_size * copies), 3), STEPS)
     # The sample may have fewer rows than so many batches.
     rows = torch.arange(num_steps * batch_size) % len(table)
-    few = PackedTable(valid.words[:batch_size].clone(), valid.schema).to(device)
+    few = valid.with_words(valid.words[:batch_size].clone()).to(device)
     spec = model_spec(preprocessor, config)
     loss = target_loss(encoded.features.schema, config.train.losses, config.train.label_smoothing)
     settings = config.train.model_copy(update=OF_ONE | {"epochs": 1})
@@ -232,7 +232,7 @@ def run_steps(config: RunConfig, sizes: list[int], watch: Watch, work: Path) -> 
         moments.append(time.perf_counter())
 
     for name, counts in (("sample", spec.inputs.num_ids), ("whole", tuple(sizes))):
-        train = _spread_ids(PackedTable(table.words[rows], table.schema), counts)
+        train = _spread_ids(table.with_words(table.words[rows]), counts)
         inputs = replace(spec.inputs, num_ids=counts)
         folder = work / name
         folder.mkdir(parents=True)
@@ -280,7 +280,7 @@ def _spread_ids(table: PackedTable, sizes: Sequence[int]) -> PackedTable:
         stretched = table.words[:, place].double() * (size / column.num_ids)
         table.words[:, place] = stretched.int().clamp(max=size - 1)
     columns = tuple(replace(column, num_ids=size) for column, size in zip(table.schema.ids, sizes, strict=True))
-    return PackedTable(table.words, replace(table.schema, ids=columns))
+    return replace(table, schema=replace(table.schema, ids=columns))
 
 
 def main() -> None:

@@ -1,0 +1,142 @@
+"""List columns of the preprocessor: the known elements of each row's list, in order, and their ids as flat arrays."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gigabatch.features.columns.lists import list_entries
+from gigabatch.features.encoding.settings import PreprocessorSettings
+from gigabatch.features.engines.frame import engine_of
+from gigabatch.features.errors import DataError
+from gigabatch.features.operators.categories.categorify import Categorify
+from gigabatch.features.refit.statistics import CategoryStatistics, FitCategoryStatistics
+from gigabatch.features.schema import ListColumn, Schema
+from gigabatch.features.vocabulary.vocabulary import Vocabulary
+
+WHERE = "Preprocessor"
+
+
+class PackedList(NamedTuple):
+    """The lists of N rows with T elements together, as NumPy arrays.
+
+    ids: int32 [T], those of row 0 first; offsets: int64 [N+1], row n has ids[offsets[n] : offsets[n + 1]]; weights:
+    float32 [T], or None.
+    """
+
+    ids: np.ndarray
+    offsets: np.ndarray
+    weights: np.ndarray | None
+
+
+class KnownEntries(NamedTuple):
+    """entries: a column [T] without nulls; lengths: int64 [N]; weights: float32 [T], or None."""
+
+    entries: Any
+    lengths: np.ndarray
+    weights: np.ndarray | None
+
+
+def known_entries(frame: Any, column: ListColumn, weights: bool = True) -> KnownEntries:
+    """The elements of each row's list that are not null, the last `max_length` of them.
+
+    frame: has the column's `columns`, of the types of `ListColumn.dtypes`. weights: whether to take them too.
+    Errors (`DataError`): a frame of cuDF; weights of another length than their list; a weight of a known element that
+    is null, NaN or infinite.
+    """
+    if engine_of(frame).NAME != "pandas":
+        raise DataError(
+            f"{WHERE}: list column {column.name!r} is encoded by the pandas engine alone so far. Set engine: pandas; "
+            "the rest of the run may be on the GPU."
+        )
+    entries, lengths = list_entries(frame[column.name], f"{WHERE}, list column {column.name!r}")
+    values = None
+    if column.weights is not None and weights:
+        values = _weights(frame, column, lengths)
+    known = entries.notna().to_numpy(dtype=bool)
+    if not known.all():
+        row = np.repeat(np.arange(len(lengths)), lengths)
+        entries, lengths = entries[known], np.bincount(row[known], minlength=len(lengths)).astype(np.int64)
+        values = None if values is None else values[known]
+    if column.max_length is not None and len(lengths) and int(lengths.max()) > column.max_length:
+        ends = np.cumsum(lengths)
+        kept = np.repeat(ends, lengths) - np.arange(len(entries)) <= column.max_length
+        entries, lengths = entries[kept], np.minimum(lengths, column.max_length)
+        values = None if values is None else values[kept]
+    if values is not None and not np.isfinite(values).all():
+        place = int(np.argmin(np.isfinite(values)))
+        first_bad = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
+        raise DataError(
+            f"{WHERE}: the weights {column.weights!r} of list column {column.name!r} hold a null, NaN or infinity in "
+            f"row {first_bad}. Give every element a finite weight, or take the element out."
+        )
+    return KnownEntries(entries.reset_index(drop=True), lengths, values)
+
+
+def _weights(frame: Any, column: ListColumn, lengths: np.ndarray) -> np.ndarray:
+    found, own = list_entries(frame[column.weights], f"{WHERE}, weights {column.weights!r}")
+    if not np.array_equal(own, lengths):
+        row = int(np.argmax(own != lengths))
+        raise DataError(
+            f"{WHERE}: row {row} has {lengths[row]} elements in list column {column.name!r} and {own[row]} weights in "
+            f"{column.weights!r}. Every element has one weight."
+        )
+    return found.to_numpy(dtype=np.float32, na_value=np.nan) if len(found) else np.zeros(0, np.float32)
+
+
+def packed_list(frame: Any, column: ListColumn, vocabulary: Vocabulary) -> PackedList:
+    """Ids of the known elements of each row; `frame` as of `known_entries`."""
+    entries, lengths, weights = known_entries(frame, column)
+    ids = vocabulary.encode(entries).astype(np.int32) if len(entries) else np.zeros(0, np.int32)
+    return PackedList(ids, np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), weights)
+
+
+class FitListStatistics(FitCategoryStatistics):
+    """`CategoryStatistics` of a list column's known elements, each of which counts as a row."""
+
+    def __init__(self, column: ListColumn) -> None:
+        self.column, self.list_column = column.name, column
+
+    def partial(self, frame: Any) -> tuple[int, Any]:
+        entries = known_entries(frame, self.list_column, weights=False).entries
+        return len(entries), Categorify(self.column).partial(entries.to_frame(self.column))
+
+
+class Counts(NamedTuple):
+    """A column before its vocabulary is made. rows: of the column, or elements of its lists; counted: columns value and
+    count."""
+
+    rows: int
+    counted: Any
+
+    def statistics(self) -> CategoryStatistics:
+        return CategoryStatistics.of_counts(self.rows, self.counted)
+
+
+class FitListCounts(FitListStatistics):
+    """Counts of a list column's known elements."""
+
+    def finish(self, partial: tuple[int, Any]) -> Counts:  # type: ignore[override]
+        return Counts(*partial)
+
+
+class FitCounts(FitCategoryStatistics):
+    """Counts of a categorical column whose vocabulary lists share."""
+
+    def finish(self, partial: tuple[int, Any]) -> Counts:  # type: ignore[override]
+        return Counts(*partial)
+
+
+def shared_vocabulary(owner: str, counts: list[Counts], settings: PreprocessorSettings) -> Vocabulary:
+    """The vocabulary of a column and of the lists that share it, by the counts of all of them together."""
+    operator = settings.category(owner)
+    vocabulary = operator.finish(reduce(operator.merge, [item.counted for item in counts]))
+    assert isinstance(vocabulary, Vocabulary), "one column, not a combination"
+    return vocabulary
+
+
+def list_owners(schema: Schema) -> dict[str, str]:
+    """By the name of a list column, the column whose vocabulary it takes."""
+    return {column.name: column.owner for column in schema.lists}

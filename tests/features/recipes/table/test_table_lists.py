@@ -1,0 +1,111 @@
+"""List columns of the recipe `table`: from Parquet and CSV files through the features stage to packed tables."""
+
+import random
+
+import pandas as pd
+import pytest
+
+from gigabatch.features.columns.lists import typed_lists
+from gigabatch.features.errors import DataError
+from gigabatch.features.reading.sources import read_files
+from gigabatch.features.recipes.table.recipe import TableRecipe, TableSettings
+from gigabatch.pipeline.config.config import ConfigError, RunConfig
+from gigabatch.pipeline.stages.stages import Pipeline
+
+LISTS = {"tags": {"weights": "w"}, "seen": {"shares": "item", "max_length": 4}}
+COLUMNS = {"categorical": {"item": "int64"}, "targets": {"clicked": {"task": "binary"}}}
+
+
+def rows_of(number: int) -> pd.DataFrame:
+    draw = random.Random(1)
+    lists = [[draw.choice("xyz|") for _ in range(draw.randrange(4))] for _ in range(number)]
+    lists = [[text.replace("|", "a b") for text in row] for row in lists]
+    seen = [None if draw.random() < 0.2 else [draw.randrange(2**60, 2**60 + 9) for _ in range(draw.randrange(7))]
+            for _ in range(number)]  # fmt: skip
+    return pd.DataFrame(
+        {
+            "item": [2**60 + place % 9 for place in range(number)],
+            "clicked": [place % 2 for place in range(number)],
+            "tags": lists,
+            "w": [[place / 8 for place in range(len(row))] for row in lists],
+            "seen": seen,
+        }
+    )
+
+
+def write_csv(frame: pd.DataFrame, path) -> None:
+    text = frame.copy()
+    for name in ("tags", "w", "seen"):
+        text[name] = ["" if row is None else "|".join(map(str, row)) for row in frame[name]]
+    text.to_csv(path, index=False)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_lists_come_from_files_to_packed_tables(tmp_path, kind):
+    frame = rows_of(2000)
+    path = tmp_path / f"rows.{kind}"
+    frame.to_parquet(path) if kind == "parquet" else write_csv(frame, path)
+    config = RunConfig(
+        name="lists", recipe="table", artifacts=str(tmp_path / "artifacts"), runs=str(tmp_path / "runs"),
+        features={"path": str(path), "lists": LISTS, **COLUMNS},
+    )  # fmt: skip
+    features = Pipeline(config).features()
+    encoded = features.encode()
+    for split in ("train", "valid", "test"):
+        rows = features.frame(split)
+        numbers = rows["row_number"].tolist()
+        assert [[] if row is pd.NA else list(row) for row in rows["tags"]] == frame["tags"].iloc[numbers].tolist()
+        table = encoded.table(split)
+        batch = table.unpack(table.words)
+        vocabularies = encoded.preprocessor.vocabularies
+        tags, seen = batch.lists
+        assert vocabularies["tags"].decode(tags.ids.numpy()).dropna().tolist() == [
+            value for row in frame["tags"].iloc[numbers] for value in row
+        ]
+        expected = [(row or [])[-4:] for row in frame["seen"].iloc[numbers].where(frame["seen"].notna(), None)]
+        assert seen.offsets.diff().tolist() == [len(row) for row in expected]
+        assert vocabularies["item"].decode(seen.ids.numpy()).tolist() == [value for row in expected for value in row]
+        assert tags.weights.tolist() == [value for row in frame["w"].iloc[numbers] for value in row]
+    with pytest.raises(ConfigError, match="no model takes them yet"):
+        encoded.train()
+
+
+def test_text_of_lists_as_csv_files_have_it(tmp_path):
+    (tmp_path / "rows.csv").write_text('a,b\n1|2,x\n,"x||y"\n3,\n 4,NA\n')
+    found = read_files("pandas", str(tmp_path / "rows.csv"), {"a": "list[int64]|", "b": "list[string]|"})
+    lists = [None if row is pd.NA else list(row) for row in found["a"]]
+    assert lists == [[1, 2], None, [3], [4]]
+    assert [None if row is pd.NA else list(row) for row in found["b"]] == [["x"], ["x", None, "y"], None, None]
+
+
+def test_empty_text_is_an_empty_list():
+    found = typed_lists(pd.Series(["", "x", None], dtype="str"), "list[string]|", lambda column, dtype: column)
+    assert [None if row is pd.NA else list(row) for row in found] == [[], ["x"], None]
+
+
+BAD = {
+    "an unknown key": ({"lists": {"tags": {"lenght": 3}}}, "unknown key.s. lenght. Known: elements, shares"),
+    "an unknown type": ({"lists": {"tags": {"elements": "float32"}}}, "Known: string, int64"),
+    "no such column": ({"lists": {"seen": {"shares": "thing"}}}, "shares the vocabulary of 'thing'"),
+    "no settings": ({"lists": {"tags": 3}}, "expected settings by name"),
+    "no mapping": ({"lists": ["tags"]}, "lists are settings by column"),
+    "no separator": ({"lists": LISTS, "list_separator": ""}, "text that is not empty"),
+    "a step": (
+        {"lists": {"tags": {}}, "steps": ({"list_slice": {"column": "tags", "start": -2}},)},
+        "Lists are columns of the files so far",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_settings_that_fit_no_list_are_refused(name):
+    given, message = BAD[name]
+    with pytest.raises(DataError, match=message):
+        TableSettings(path="rows.csv", **COLUMNS, **given)
+
+
+def test_values_that_do_not_fit_are_refused_by_column(tmp_path):
+    rows_of(20).assign(tags=[["x"], 3][0:1] * 20).to_parquet(tmp_path / "rows.parquet")
+    chosen = TableSettings(path=str(tmp_path / "rows.parquet"), **COLUMNS, lists={"tags": {"elements": "int64"}})
+    with pytest.raises(DataError, match="column 'tags' is declared"):
+        TableRecipe(chosen).build("pandas")
