@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gigabatch.models.kernels import FLOATS
+from gigabatch.models.kernels.pooled_lookup.reference import check_lists, check_memory
 from gigabatch.models.kernels.row_loops import AHEAD, njit, pointer, prefetch, read, rounded, stored_as
 
 BLOCK_LISTS = 64  # of a task, so that threads share long and short lists evenly
@@ -30,10 +31,12 @@ def pooled_lookup(
     Raises:
         IndexError: for an id outside the table; `out` is then unspecified.
     """
-    _check(offsets, weights, pooling, len(ids))
-    assert ids.dtype == torch.int32 and ids.is_contiguous(), (ids.dtype, ids.stride())
-    assert table.dtype == torch.float32 and table.is_contiguous()
-    assert out.dtype == torch.float32 and out.shape == (len(offsets) - 1, table.shape[1]), (out.shape, table.shape)
+    check_lists(offsets, weights, pooling, len(ids))
+    assert int(offsets[-1]) == len(ids), (offsets[-1], ids.shape)
+    assert int(offsets[0]) == 0, offsets[0]
+    check_memory(ids, torch.int32, ids.shape)
+    check_memory(table, torch.float32, table.shape)
+    assert (out.dtype, out.shape) == (torch.float32, (len(offsets) - 1, table.shape[1])), (out.shape, table.shape)
     if not out.numel():
         return
     assert out.stride(1) == 1, out.stride()
@@ -41,7 +44,7 @@ def pooled_lookup(
     source, place = table.data_ptr(), (out.data_ptr(), out.stride(0))
     if pooling == "max":
         kept = torch.empty(len(out), width, dtype=torch.int32) if chosen is None else chosen
-        assert kept.dtype == torch.int32 and kept.is_contiguous() and kept.shape == out.shape
+        check_memory(kept, torch.int32, out.shape)
         bad = _max(ids.numpy(), offsets.numpy(), source, height, width, *place, kept.numpy())
     else:
         scales = NO_WEIGHTS if weights is None else weights.numpy()
@@ -58,27 +61,22 @@ def spread_gradient(
     gradient: Tensor, offsets: Tensor, weights: Tensor | None, pooling: str, chosen: Tensor | None, out: Tensor
 ) -> None:
     """As the reference, for gradients of a type in `FLOATS`."""
-    _check(offsets, weights, pooling, len(out))
-    assert gradient.dtype == out.dtype and gradient.dtype in FLOATS, (gradient.dtype, out.dtype)
-    assert out.is_contiguous() and gradient.shape == (len(offsets) - 1, out.shape[1]), (gradient.shape, out.shape)
+    check_lists(offsets, weights, pooling, len(out))
+    assert gradient.dtype in FLOATS, gradient.dtype
+    check_memory(out, gradient.dtype, out.shape)
+    assert gradient.shape == (len(offsets) - 1, out.shape[1]), (gradient.shape, out.shape)
     if not out.numel():
         return
     assert gradient.stride(1) == 1, gradient.stride()
     like, source = stored_as(gradient), (gradient.data_ptr(), gradient.stride(0))
     if pooling == "max":
-        assert chosen is not None and chosen.is_contiguous()
+        assert chosen is not None
+        check_memory(chosen, torch.int32, gradient.shape)
         out.zero_()
         _spread_max(*source, like, chosen.numpy(), out.data_ptr())
     else:
         scales = NO_WEIGHTS if weights is None else weights.numpy()
         _spread(*source, like, offsets.numpy(), scales, pooling == "mean", out.shape[1], out.data_ptr())
-
-
-def _check(offsets: Tensor, weights: Tensor | None, pooling: str, num_elements: int) -> None:
-    assert offsets.dtype == torch.int64 and offsets.is_contiguous(), (offsets.dtype, offsets.stride())
-    assert int(offsets[-1]) == num_elements and int(offsets[0]) == 0, (offsets[-1], num_elements)
-    assert weights is None or pooling != "max"
-    assert weights is None or (weights.dtype == torch.float32 and weights.shape == (num_elements,))
 
 
 # Places are unsigned, because signed ones are looked at for being negative.

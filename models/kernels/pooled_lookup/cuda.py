@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gigabatch.models.kernels import FLOATS
-from gigabatch.models.kernels.pooled_lookup.reference import POOLINGS
+from gigabatch.models.kernels.pooled_lookup.reference import POOLINGS, check_lists, check_memory
 
 TILE = 1024  # elements of a program's sums: 8 a thread
 
@@ -30,11 +30,12 @@ def pooled_lookup(
 ) -> None:
     """See `reference.pooled_lookup`; an id outside the table gives NaN. Nothing is synchronised."""
     num_lists, width = out.shape
-    _check(offsets, weights, pooling, num_lists, len(ids))
-    assert ids.dtype == torch.int32 and ids.is_contiguous(), (ids.dtype, ids.stride())
-    assert table.dtype == torch.float32 and table.is_contiguous() and table.shape[1] == width
-    assert out.dtype == torch.float32, out.dtype
-    assert chosen is None or (chosen.dtype == torch.int32 and chosen.is_contiguous() and chosen.shape == out.shape)
+    check_lists(offsets, weights, pooling, len(ids))
+    check_memory(ids, torch.int32, ids.shape)
+    check_memory(table, torch.float32, (table.shape[0], width))
+    assert (out.dtype, num_lists) == (torch.float32, len(offsets) - 1), (out.dtype, out.shape, offsets.shape)
+    if chosen is not None:
+        check_memory(chosen, torch.int32, out.shape)
     if not out.numel():
         return
     assert out.stride(1) == 1, out.stride()
@@ -53,9 +54,9 @@ def spread_gradient(
 ) -> None:
     """See `reference.spread_gradient`, for gradients of a type in `FLOATS`."""
     num_lists, width = gradient.shape
-    _check(offsets, weights, pooling, num_lists, len(out))
-    assert gradient.dtype == out.dtype and gradient.dtype in FLOATS, (gradient.dtype, out.dtype)
-    assert out.is_contiguous() and out.shape[1] == width, (out.shape, gradient.shape)
+    check_lists(offsets, weights, pooling, len(out))
+    assert (gradient.dtype in FLOATS, num_lists) == (True, len(offsets) - 1), (gradient.dtype, gradient.shape)
+    check_memory(out, gradient.dtype, (len(out), width))
     assert (chosen is not None) == (pooling == "max")
     if not out.numel():
         return
@@ -66,14 +67,6 @@ def spread_gradient(
             gradient, gradient.stride(0), offsets, weights, chosen, out, num_lists, width,
             POOLING=POOLINGS.index(pooling), WEIGHTED=weights is not None, **blocks, num_warps=4,
         )  # fmt: skip
-
-
-def _check(offsets: Tensor, weights: Tensor | None, pooling: str, num_lists: int, num_elements: int) -> None:
-    assert offsets.dtype == torch.int64 and offsets.is_contiguous(), (offsets.dtype, offsets.stride())
-    assert len(offsets) == num_lists + 1, (len(offsets), num_lists)
-    assert num_elements < 2**31, num_elements
-    assert weights is None or pooling != "max"
-    assert weights is None or (weights.dtype == torch.float32 and weights.shape == (num_elements,))
 
 
 def _blocks(num_lists: int, width: int) -> tuple[tuple[int, int], dict[str, int]]:

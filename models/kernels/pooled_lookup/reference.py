@@ -59,6 +59,22 @@ def spread_gradient(
     out.copy_(rows if scale is None else rows * scale[:, None])
 
 
+def check_lists(offsets: Tensor, weights: Tensor | None, pooling: str, num_elements: int) -> None:
+    """What every version asserts of its lists."""
+    assert pooling in POOLINGS, pooling
+    check_memory(offsets, torch.int64, offsets.shape)
+    assert num_elements < 2**31, num_elements
+    if weights is not None:
+        assert pooling != "max"
+        check_memory(weights, torch.float32, (num_elements,))
+
+
+def check_memory(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """Assert that a tensor is what a compiled loop takes it for."""
+    assert tensor.is_contiguous(), tensor.stride()
+    assert (tensor.dtype, tensor.shape) == (dtype, shape), (tensor.dtype, tensor.shape, dtype, shape)
+
+
 def list_of_elements(offsets: Tensor) -> Tensor:
     """The list of each element: offsets [B + 1] -> int64 [T]."""
     return torch.repeat_interleave(offsets.diff())
