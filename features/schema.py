@@ -19,6 +19,7 @@ ENTITIES: tuple[str, ...] = ("user", "item")
 # Sums of a batch's losses, each times its weight, stay within float32. Only ratios of weights count.
 LARGEST_WEIGHT = 2.0**64
 BESIDE_SCORES: tuple[str, ...] = ("key", "group", "time")
+LIST_ELEMENTS: tuple[str, ...] = ("string", "int64")
 # Roles with a word in a packed row.
 PACKED: tuple[str, ...] = ("categorical", "continuous", "target", "weight", "group")
 
@@ -177,6 +178,72 @@ class Entity:
 
 
 @dataclass(frozen=True)
+class ListColumn:
+    """Describe a column that gives each row a list of any length of categories, possibly none.
+
+    Parameters
+    ----------
+    name
+        Name of the column of lists.
+    elements
+        Type of the elements: `string` or `int64`.
+    shares
+        The categorical column, or the list before this one, whose vocabulary the elements take, so that equal values
+        have equal ids; None for a vocabulary of its own.
+    weights
+        The column of lists of numbers (float32) that are the elements' weights, as long as the lists of a row; None for
+        none.
+    max_length
+        Of a longer list the last so many known elements are kept; None for all.
+
+    Raises
+    ------
+    DataError
+        If a name is no text, the type is another, or the length is no whole number from 1.
+
+    Examples
+    --------
+    >>> from gigabatch.features.schema import ListColumn
+    >>> ListColumn("history", shares="item", max_length=50).columns
+    ('history',)
+    """
+
+    name: str
+    elements: str = "string"
+    shares: str | None = None
+    weights: str | None = None
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        others = [value for value in (self.shares, self.weights) if value is not None]
+        if not all(isinstance(value, str) for value in (self.name, *others)) or not self.name:
+            raise DataError(f"schema: name, shares and weights of a list column are text, found {self!r}.")
+        if self.elements not in LIST_ELEMENTS:
+            raise DataError(
+                f"schema: list column {self.name!r} has elements of type {self.elements!r}. Known: "
+                f"{', '.join(LIST_ELEMENTS)}."
+            )
+        if self.max_length is not None and not _is_count(self.max_length):
+            raise DataError(
+                f"schema: max_length of list column {self.name!r} is a whole number from 1, found {self.max_length!r}."
+            )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of a table that it is read from."""
+        return (self.name,) if self.weights is None else (self.name, self.weights)
+
+    @property
+    def owner(self) -> str:
+        """The column whose vocabulary it takes."""
+        return self.name if self.shares is None else self.shares
+
+    def dtypes(self) -> dict[str, str]:
+        """Types of its columns, as `read_files` takes them."""
+        return {self.name: f"list[{self.elements}]"} | ({self.weights: "list[float32]"} if self.weights else {})
+
+
+@dataclass(frozen=True)
 class Schema:
     """Describe a features-stage table: its columns in file order, and what is learnt from them.
 
@@ -188,13 +255,15 @@ class Schema:
     targets
         One entry for each column of role `target`, in the order of the columns.
     entities
-        What rows are about, for recommenders; see `Entity`.
+        What rows are about, for recommenders; see `Entity`. Lists may be among their columns.
+    lists
+        Columns that give each row a list of categories; see `ListColumn`. They stand behind `columns` in a table.
 
     Raises
     ------
     DataError
-        If a name is there twice, is that of another column's indicator or of two predictions, or if targets and
-        entities name columns that are not there.
+        If a name is there twice, is that of another column's indicator or of two predictions, if targets and entities
+        name columns that are not there, or a list shares the vocabulary of no categorical column of its type.
 
     Examples
     --------
@@ -212,9 +281,10 @@ class Schema:
     columns: tuple[Column, ...]
     targets: tuple[Target, ...]
     entities: tuple[Entity, ...] = ()
+    lists: tuple[ListColumn, ...] = ()
 
     def __post_init__(self) -> None:
-        names = [column.name for column in self.columns]
+        names = self.table_columns
         if len(set(names)) != len(names):
             twice = sorted({name for name in names if names.count(name) > 1})
             raise DataError(f"schema: column(s) {', '.join(twice)} listed twice.")
@@ -232,13 +302,29 @@ class Schema:
             if len(self.names(role)) > 1:
                 raise DataError(f"schema: at most one column of role {role}, found {self.names(role)}.")
         self._check_words()
+        self._check_lists()
         self._check_entities()
+
+    def _check_lists(self) -> None:
+        """Refuse what no vocabulary can be shared with."""
+        owners = {column.name: column.dtype for column in self.columns if column.role == "categorical"}
+        for column in self.lists:
+            if column.shares is not None and owners.get(column.shares) != column.elements:
+                what = f"of type {owners[column.shares]}" if column.shares in owners else "none of these"
+                raise DataError(
+                    f"schema: list column {column.name!r} of {column.elements} shares the vocabulary of "
+                    f"{column.shares!r}, which is {what}. It is a categorical column, or a list with a vocabulary of "
+                    f"its own that comes before, of the same type: {', '.join(map(repr, owners)) or 'none'}."
+                )
+            if column.shares is None:
+                owners[column.name] = column.elements
 
     def _check_words(self) -> None:
         """Refuse two words of a packed row, or two columns of predictions, that would have one name."""
         words = [(item.name, f"the {item.role} column {item.name!r}") for item in self.columns if item.role in PACKED]
         floats = self.names("continuous")
         flags = [(indicator_name(name), f"the indicator of nulls in column {name!r}") for name in floats]
+        words += [(item.name, f"the list column {item.name!r}") for item in self.lists]
         require_apart([*words, *flags], "schema")
         kept = [(name, f"the column {name!r} that scores are written beside") for name in self.names(*BESIDE_SCORES)]
         predicted = [
@@ -250,6 +336,7 @@ class Schema:
 
     def _check_entities(self) -> None:
         features, taken = self.names("categorical", "continuous"), dict[str, str]()
+        features += [column.name for column in self.lists]
         if len({entity.name for entity in self.entities}) != len(self.entities):
             raise DataError(f"schema: an entity comes twice: {', '.join(entity.name for entity in self.entities)}.")
         for entity in self.entities:
@@ -280,6 +367,11 @@ class Schema:
         names = self.names(role)
         return names[0] if names else None
 
+    @property
+    def table_columns(self) -> list[str]:
+        """Every column of the table, in order: `columns`, then those of `lists`."""
+        return [*self.names(), *(name for column in self.lists for name in column.columns)]
+
     def dtypes(self) -> dict[str, str]:
         return {column.name: column.dtype for column in self.columns}
 
@@ -293,6 +385,7 @@ class Schema:
                 tuple(Column(**column) for column in raw["columns"]),
                 tuple(Target(**target) for target in raw["targets"]),
                 tuple(Entity(**entity) for entity in raw.get("entities", ())),
+                tuple(ListColumn(**column) for column in raw.get("lists", ())),
             )
 
         return _read_json(text, build, "schema", "features")
@@ -318,14 +411,31 @@ class IdColumn:
 
 
 @dataclass(frozen=True)
+class IdList:
+    """One column of lists of ids, values in [0, num_ids); shares: the column of ids, or the list before it, whose
+    vocabulary it takes; weighted: whether each id has a float32 weight."""
+
+    name: str
+    num_ids: int
+    shares: str | None = None
+    weighted: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _is_count(self.num_ids) or not isinstance(self.weighted, bool):
+            raise DataError(f"tensor schema: a list of ids has a name and their number from 1, found {self!r}.")
+
+
+@dataclass(frozen=True)
 class TensorSchema:
-    """What a row of a packed table holds, in this order: ids, floats, targets, weight, group."""
+    """What a row of a packed table holds, in this order: ids, floats, targets, weight, group, and of each list the
+    number of its row in the column's own arrays (`PackedTable.lists`)."""
 
     ids: tuple[IdColumn, ...]
     floats: tuple[str, ...]
     targets: tuple[Target, ...]
     has_weight: bool = False
     has_group: bool = False
+    lists: tuple[IdList, ...] = ()
 
     def __post_init__(self) -> None:
         if not all(isinstance(name, str) for name in self.floats):
@@ -334,12 +444,24 @@ class TensorSchema:
             raise DataError("tensor schema: has_weight and has_group are true or false.")
         names = [(item.name, f"the ids {item.name!r}") for item in self.ids]
         names += [(name, f"the floats {name!r}") for name in self.floats]
+        names += [(item.name, f"the lists {item.name!r}") for item in self.lists]
         require_apart([*names, *((item.name, f"the target {item.name!r}") for item in self.targets)], "tensor schema")
 
     @property
     def num_words(self) -> int:
         """4-byte words in a row."""
+        return self.first_list + len(self.lists)
+
+    @property
+    def first_list(self) -> int:
+        """Place in a row of the word of the first list; those of the others follow."""
         return len(self.ids) + len(self.floats) + len(self.targets) + self.has_weight + self.has_group
+
+    @property
+    def group_word(self) -> int:
+        """Place in a row of the group; there must be one."""
+        assert self.has_group, "the rows have no group"
+        return self.first_list - 1
 
     @property
     def num_outputs(self) -> int:
@@ -358,17 +480,20 @@ class TensorSchema:
                 targets=tuple(Target(**target) for target in raw["targets"]),
                 has_weight=raw["has_weight"],
                 has_group=raw["has_group"],
+                lists=tuple(IdList(**column) for column in raw.get("lists", ())),
             )
 
         return _read_json(text, build, "tensor schema", "encode")
 
 
 def _plain(schema: "Schema | TensorSchema") -> dict[str, Any]:
-    """The schema as JSON types, as it was written before there were quantiles where it has none."""
+    """The schema as JSON types, as it was written before there were quantiles and lists where it has none."""
     raw = asdict(schema)
     for target in raw["targets"]:
         if not target["quantiles"]:
             del target["quantiles"]
+    if not schema.lists:
+        del raw["lists"]
     return raw
 
 

@@ -1,6 +1,7 @@
 """A packed table as a sequence of whole batches, and what any such sequence must offer to a `BatchLoader`."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -9,6 +10,7 @@ from gigabatch.features.schema import TensorSchema
 from gigabatch.loaders.order.gather import gather_shuffled
 from gigabatch.loaders.order.order import SampleOrder
 from gigabatch.loaders.order.ranks import RankBatches
+from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import Batch, PackedTable, unpack
 
 
@@ -37,6 +39,11 @@ class BatchSource(ABC):
     @abstractmethod
     def device(self) -> torch.device:
         """Where words are made."""
+
+    @property
+    def lists(self) -> Sequence[JaggedColumn]:
+        """Of each list column all lists, of which a row's last words say which are its own."""
+        return ()
 
     @abstractmethod
     def set_epoch(self, epoch: int) -> None:
@@ -137,7 +144,11 @@ class BatchDataset(BatchSource):
         return self.table.device
 
     def __getitem__(self, index: int) -> Batch:
-        return unpack(self.schema, self.words(index))
+        return unpack(self.schema, self.words(index), self.lists)
+
+    @property
+    def lists(self) -> Sequence[JaggedColumn]:
+        return self.table.lists
 
     def words(self, index: int, out: Tensor | None = None) -> Tensor:
         """As `BatchSource.words`; without `out` in memory of their own."""

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from gigabatch.loaders.batches.dataset import BatchSource
 from gigabatch.loaders.errors import LoaderError
-from gigabatch.loaders.tables.packed import Batch, unpack
+from gigabatch.loaders.tables.jagged import JaggedColumn
+from gigabatch.loaders.tables.packed import Batch, rows_of_lists, unpack
 
 # A batch stays as it is while the next one is worked on, so two are out at a time.
 BATCHES_OUT = 2
@@ -33,6 +34,9 @@ class BatchLoader:
     From the CPU to a GPU a batch is gathered into page-locked memory and copied as one block on a stream of its own,
     beside the work on the batch before; the consumer's current stream waits for it, the host does not. Where rows
     already lie on the GPU, everything is queued on the consumer's current stream: use the batches on that one.
+
+    Lists are fetched last, for the rows of the batch, and always have memory of their own. On a GPU that holds them the
+    host waits once a batch and list column, for the number of their ids.
 
     Parameters
     ----------
@@ -107,10 +111,10 @@ class BatchLoader:
         if self._ended is not None:
             self._start_next(self._ended)
         while self.step < len(self.source):
-            words = self._next_words()
+            words, lists = self._next_words()
             self.step += 1
             self._ended = self.epoch if self.step == len(self.source) else None
-            yield unpack(self.source.schema, words)
+            yield unpack(self.source.schema, words)._replace(lists=lists)
         self._start_next(self.epoch)
 
     def _start_next(self, ended: int) -> None:
@@ -119,8 +123,8 @@ class BatchLoader:
             self.source.set_epoch(ended + 1)
         self.step, self._ended = 0, None
 
-    def _next_words(self) -> Tensor:
-        """Packed rows [B, W] of step `step` on `device`."""
+    def _next_words(self) -> tuple[Tensor, tuple[JaggedColumn, ...]]:
+        """Packed rows [B, W] of step `step` on `device`, and their lists."""
         if self._ahead and self._ahead[0].place != (self.epoch, self.step):
             self._drop_ahead()  # the source was set to another epoch
         if self._ahead:
@@ -142,10 +146,10 @@ class BatchLoader:
                 self._num_filled += 1
                 done = self._thread.submit(later.fill, self.source, step)
                 self._ahead.append(_Ahead((self.epoch, step), later, done))
-        words = slot.hand_out()
+        words, lists = slot.hand_out(), tuple(column.to(self.device) for column in slot.lists)
         if words.device != self.device:
-            return words.to(self.device)
-        return words.clone() if self.copy else words
+            return words.to(self.device), lists
+        return words.clone() if self.copy else words, lists
 
     def _open_slot(self) -> Slot:
         """The slot of the oldest batch, which is given up with this call."""
@@ -204,7 +208,12 @@ class BatchLoader:
 
 
 class Slot(Protocol):
-    """A batch's place: `reopen` when its last batch is given up, `fill`, then `hand_out`."""
+    """A batch's place: `reopen` when its last batch is given up, `fill`, then `hand_out`.
+
+    lists: of the rows that it was filled with, in memory of their own.
+    """
+
+    lists: tuple[JaggedColumn, ...]
 
     def reopen(self) -> None:
         """Called by the consumer's thread: what it has queued so far may still read the slot's last batch."""
@@ -222,12 +231,14 @@ class SourceSlot:
     def __init__(self, source: BatchSource) -> None:
         self._buffer = torch.empty(_shape(source), dtype=torch.int32, device=source.device)
         self._words = self._buffer[:0]
+        self.lists: tuple[JaggedColumn, ...] = ()
 
     def reopen(self) -> None:
         pass
 
     def fill(self, source: BatchSource, index: int) -> None:
         self._words = source.words(index, out=self._buffer)
+        self.lists = rows_of_lists(source.schema, self._words, source.lists)
 
     def hand_out(self) -> Tensor:
         return self._words
@@ -246,6 +257,7 @@ class GpuSlot:
         self._pinned = torch.empty(_shape(source), dtype=torch.int32, pin_memory=True)
         self._buffer = torch.empty(_shape(source), dtype=torch.int32, device=stream.device)
         self._words = self._buffer[:0]
+        self.lists: tuple[JaggedColumn, ...] = ()
         self._given_up = torch.cuda.Event()
         self._copied = torch.cuda.Event()
 
@@ -259,6 +271,11 @@ class GpuSlot:
         with torch.cuda.stream(self._stream):
             self._stream.wait_event(self._given_up)
             self._words.copy_(rows, non_blocking=True)
+            # Memory of their own on both sides: their size is another one each time, and a pageable source is copied
+            # before the call returns.
+            self.lists = tuple(
+                column.to(self._stream.device) for column in rows_of_lists(source.schema, rows, source.lists)
+            )
             self._copied.record(self._stream)
 
     def hand_out(self) -> Tensor:
@@ -267,6 +284,10 @@ class GpuSlot:
         # Both streams use the buffer: its memory must outlive what either has queued when the loader is let go.
         self._buffer.record_stream(consumer)
         self._buffer.record_stream(self._stream)
+        for column in self.lists:
+            for part in column:
+                if part is not None:
+                    part.record_stream(consumer)
         return self._words
 
 

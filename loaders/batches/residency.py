@@ -91,8 +91,9 @@ def residency_here(tables: list[PackedShards], device: str, free_host_bytes: int
     this machine, of which each has tables of its own. The choice is logged.
     """
     free_device_bytes = free_device_memory(device) if torch.device(device).type == "cuda" else 0
-    row_bytes = tables[0].row_bytes
     num_rows = sum(table.num_rows for table in tables)
+    of_lists = sum(column.num_bytes for table in tables for column in table.lists)
+    row_bytes = tables[0].row_bytes + -(-of_lists // max(num_rows, 1))
     found = choose_residency(num_rows, row_bytes, device, free_device_bytes, free_host_bytes, setting)
     log.info("residency %s: %s", found.kind, found.reason)
     return found
@@ -181,7 +182,7 @@ def load_table(table: PackedShards | Path | str, kind: str, device: torch.device
     if kind == "device":
         words = torch.empty(shape, dtype=torch.int32, device=device)
         _copy_to_gpu(shards, words)
-        return PackedTable(words, shards.schema)
+        return PackedTable(words, shards.schema, tuple(column.to(device) for column in shards.lists))
     if not shards.is_remote and len(shards.shards) == 1:
         shards.read_ahead([(0, shards.num_rows)])  # in one piece, where training would read single pages
         return PackedTable.load(Path(shards.shards[0].path).parent)
@@ -189,7 +190,7 @@ def load_table(table: PackedShards | Path | str, kind: str, device: torch.device
     blocks = _blocks(shards)
     for _ in _read_in_turn(shards, blocks, [words[start:stop] for start, stop in blocks]):
         pass
-    return PackedTable(words, shards.schema)
+    return PackedTable(words, shards.schema, shards.lists)
 
 
 def _copy_to_gpu(shards: PackedShards, words: Tensor) -> None:

@@ -8,9 +8,10 @@ Shapes: N rows, W words in a row.
 """
 
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from gigabatch.loaders.order.gather import gather_shuffled
 from gigabatch.loaders.order.order import SampleOrder
 from gigabatch.loaders.tables import storage
 from gigabatch.loaders.tables.columns import require_same_schema
+from gigabatch.loaders.tables.list_files import ListWriter, read_lists
 from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.loaders.tables.storage import (
     HEADER_BYTES,
@@ -40,6 +42,7 @@ from gigabatch.loaders.tables.storage import (
     read_exactly,
 )
 
+SOURCE_LISTS = "source-lists"
 SHARD_BYTES = 256 << 20  # of a shard by default; one is in memory while it is written
 
 
@@ -68,6 +71,12 @@ class PackedShards:
         self._remote, folder = _filesystem(self.location)
         self.layout = Layout.read(Path(folder)) if self._remote is None else _remote_layout(self._remote, folder)
         self.schema = self.layout.schema
+        if self.schema.lists and self._remote is not None:
+            raise LoaderError(
+                f"{self.location}: the table has list columns, whose files are memory-mapped, so they must lie on a "
+                "local disk. Copy the folder there."
+            )
+        self.lists = read_lists(Path(folder), self.layout) if self._remote is None else ()
         paths = [f"{folder}/{name}" for name, _ in self.layout.shards]
         rows = [count for _, count in self.layout.shards]
         if self._remote is None:
@@ -136,7 +145,7 @@ class PackedShards:
         for start in range(0, self.num_rows, part_rows):
             stop = min(start + part_rows, self.num_rows)
             self.read_rows([(start, stop)], buffer[: stop - start])
-            yield PackedTable(buffer[: stop - start], self.schema)
+            yield PackedTable(buffer[: stop - start], self.schema, self.lists)
 
     def _pieces(self, start: int, stop: int) -> list[tuple[str, int, int]]:
         """(path, first byte, rows) of each file's part of rows [start, stop)."""
@@ -240,34 +249,74 @@ def write_shuffled(
         for name, rows in layout.shards:
             with (beside / name).open("wb") as file:
                 storage.write_header(file, rows, schema.num_words)
-        _deal(parts, beside, layout, shard_rows, f"shuffled table in {folder}")
+        source_lists = _deal(parts, beside, layout, shard_rows, f"shuffled table in {folder}")
         for number, (name, rows) in enumerate(layout.shards):
             _permute_shard(beside / name, rows, schema.num_words, derived_seed("rows of a shard", seed, number))
-        layout.write(beside)
+        replace(layout, lists=_lists_in_order(beside, layout, source_lists)).write(beside)
 
 
-def _deal(parts: Iterable[PackedTable], folder: Path, layout: Layout, shard_rows: int, where: str) -> None:
-    """Append every row to its shard in `folder`, in the order of the source; `where` names the table in errors."""
+def _deal(parts: Iterable[PackedTable], folder: Path, layout: Layout, shard_rows: int, where: str) -> tuple[int, ...]:
+    """Append every row to its shard in `folder`, in the order of the source; `where` names the table in errors.
+
+    Lists go to the folder `SOURCE_LISTS` within, in that order; returns how many ids each column has.
+    """
     assert layout.shuffle_seed is not None
     order = SampleOrder(layout.num_rows, derived_seed("shards of rows", layout.shuffle_seed), 0)
     block_rows = max(1, storage.WRITE_BYTES // (4 * layout.schema.num_words))
     num_read = 0
-    for part in parts:
-        require_same_schema(layout.schema, part.schema, where)
-        if num_read + part.num_rows > layout.num_rows:
-            raise LoaderError(
-                f"{where}: {num_read} + {part.num_rows} rows are more than the {layout.num_rows} that were announced."
-            )
-        for block in part.words.cpu().split(block_rows):
-            shard_of = order(torch.arange(num_read, num_read + len(block))).numpy() // shard_rows
-            # NumPy sorts 16-bit numbers by radix, several times as fast as wider ones.
-            narrow = shard_of.astype(np.uint16 if len(layout.shards) <= 1 << 16 else np.int64)
-            by_shard = torch.from_numpy(np.argsort(narrow, kind="stable"))
-            counts = np.bincount(shard_of, minlength=len(layout.shards)).tolist()
-            _append(folder, layout, torch.index_select(block, 0, by_shard), counts)
-            num_read += len(block)
+    (folder / SOURCE_LISTS).mkdir()
+    lists = ListWriter(folder / SOURCE_LISTS, layout.schema)
+    with lists:
+        for part in parts:
+            num_read = _deal_part(part, lists, order, num_read, folder, layout, shard_rows, block_rows, where)
+        counts = lists.finish()
     if num_read != layout.num_rows:
         raise LoaderError(f"{where}: the source has {num_read} rows and {layout.num_rows} were announced.")
+    return counts
+
+
+def _deal_part(
+    part: PackedTable, lists: ListWriter, order: SampleOrder, num_read: int, folder: Path, layout: Layout,
+    shard_rows: int, block_rows: int, where: str,
+) -> int:  # fmt: skip
+    """`_deal` of one part, given how many rows were read before; how many were read with it."""
+    require_same_schema(layout.schema, part.schema, where)
+    if num_read + part.num_rows > layout.num_rows:
+        raise LoaderError(
+            f"{where}: {num_read} + {part.num_rows} rows are more than the {layout.num_rows} that were announced."
+        )
+    for block in part.words.cpu().split(block_rows):
+        if part.lists:
+            block = lists.write(block, part.lists)
+        shard_of = order(torch.arange(num_read, num_read + len(block))).numpy() // shard_rows
+        # NumPy sorts 16-bit numbers by radix, several times as fast as wider ones.
+        narrow = shard_of.astype(np.uint16 if len(layout.shards) <= 1 << 16 else np.int64)
+        by_shard = torch.from_numpy(np.argsort(narrow, kind="stable"))
+        counts = np.bincount(shard_of, minlength=len(layout.shards)).tolist()
+        _append(folder, layout, torch.index_select(block, 0, by_shard), counts)
+        num_read += len(block)
+    return num_read
+
+
+def _lists_in_order(folder: Path, layout: Layout, counts: tuple[int, ...]) -> tuple[int, ...]:
+    """Write the lists of the permuted shards in `folder` in the order of their rows, which are numbered anew, from
+    those in the order of the source, which go away; how many ids each column has."""
+    source = folder / SOURCE_LISTS
+    if layout.schema.lists:
+        lists = read_lists(source, replace(layout, lists=counts))
+        block_rows = max(1, storage.WRITE_BYTES // (4 * layout.schema.num_words))
+        with ListWriter(folder, layout.schema) as writer:
+            for name, rows in layout.shards:
+                start = check_file(folder / name, rows, layout.schema.num_words)
+                with (folder / name).open("r+b") as file, open_unbuffered(folder / name) as read:
+                    file.seek(start)
+                    for first in range(0, rows, block_rows):
+                        words = torch.empty((min(block_rows, rows - first), layout.schema.num_words), dtype=torch.int32)
+                        read_exactly(read, start + 4 * first * layout.schema.num_words, words)
+                        file.write(writer.write(words, lists).numpy().data)
+            counts = writer.finish()
+    shutil.rmtree(source)
+    return counts
 
 
 def _append(folder: Path, layout: Layout, words: Tensor, counts: Sequence[int]) -> None:

@@ -18,6 +18,7 @@ from gigabatch.loaders.batches.shards import PackedShards
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.order.blocks import BlockOrder
 from gigabatch.loaders.order.ranks import RankBatches
+from gigabatch.loaders.tables.jagged import JaggedColumn
 
 # Of all lanes a window of 32 MiB; two are in memory. Between 8 and 128 MiB the size makes no difference of 10 % to the
 # speed from the page cache (AMD EPYC), so it is the size that a disk reads well in one go.
@@ -186,6 +187,11 @@ class StreamedDataset(BatchSource):
     @property
     def device(self) -> torch.device:
         return torch.device("cpu")
+
+    @property
+    def lists(self) -> Sequence[JaggedColumn]:
+        """Mapped from the table's files; the system reads the pages of the rows that are asked for."""
+        return self.table.lists
 
     @property
     def buffer_bytes(self) -> int:

@@ -27,7 +27,7 @@ class ColumnSpec:
 
 
 def column_specs(schema: TensorSchema) -> list[ColumnSpec]:
-    """One specification per word of a row, in row order."""
+    """One specification per word of a row but those of lists, in row order."""
     if schema.num_words == 0:
         raise LoaderError("packed table: the schema has no columns. Give it at least one id, float or target.")
     specs = [
@@ -66,7 +66,7 @@ def check_columns(specs: Sequence[ColumnSpec], columns: Sequence[Tensor]) -> Non
 
 def require_same_schema(expected: TensorSchema, found: TensorSchema, where: str) -> None:
     """Raise `LoaderError` naming the first part in which two schemas differ."""
-    for part in ("ids", "floats", "targets", "has_weight", "has_group"):
+    for part in ("ids", "floats", "targets", "has_weight", "has_group", "lists"):
         wanted, got = getattr(expected, part), getattr(found, part)
         if wanted != got:
             raise LoaderError(f"{where}: {part} differ. Expected {wanted}, found {got}. Pack all with one schema.")

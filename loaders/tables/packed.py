@@ -1,7 +1,9 @@
 """A table as one matrix of 4-byte words, so that one gather fetches whole rows and unpacking costs nothing.
 
 A row is: ids (int32) | floats (float32 bits) | targets (float32 bits; int32 for multiclass) | weight (float32 bits) |
-group (int32), in the order of its `TensorSchema`. Its files are described in `loaders/tables/storage.py`.
+group (int32) | of each list the number of its row in the column's own arrays (int32), in the order of its
+`TensorSchema`. So rows are shuffled, sampled and streamed without their lists, which a batch fetches last. Its files
+are described in `loaders/tables/storage.py` and `list_files.py`.
 
 Shapes: N rows, W words in a row, B rows in a batch, C id columns, F float columns.
 """
@@ -20,7 +22,9 @@ from torch import Tensor
 
 from gigabatch.features.schema import TensorSchema
 from gigabatch.loaders.errors import LoaderError
-from gigabatch.loaders.tables.columns import ColumnSpec, check_columns, column_specs, require_same_schema
+from gigabatch.loaders.tables.columns import check_columns, column_specs, require_same_schema
+from gigabatch.loaders.tables.jagged import JaggedColumn
+from gigabatch.loaders.tables.list_files import ListWriter, read_lists
 from gigabatch.loaders.tables.storage import (
     WORDS_FILE,
     WRITE_BYTES,
@@ -44,7 +48,7 @@ class Batch(NamedTuple):
     """Rows as a model takes them; from `PackedTable.unpack` every field is a view of the same words.
 
     ids [B, C] int32; floats [B, F] float32; targets: one [B] per target, float32 (int32 for multiclass);
-    weight [B] float32 or None; group [B] int32 or None.
+    weight [B] float32 or None; group [B] int32 or None; lists: one of B rows per list column, in memory of their own.
     """
 
     ids: Tensor
@@ -52,6 +56,7 @@ class Batch(NamedTuple):
     targets: tuple[Tensor, ...]
     weight: Tensor | None = None
     group: Tensor | None = None
+    lists: tuple[JaggedColumn, ...] = ()
 
     @property
     def num_rows(self) -> int:
@@ -69,11 +74,25 @@ class Batch(NamedTuple):
             tuple(target.to(device, non_blocking=non_blocking) for target in self.targets),
             move(self.weight),
             move(self.group),
+            tuple(column.to(device, non_blocking=non_blocking) for column in self.lists),
         )
 
 
-def unpack(schema: TensorSchema, words: Tensor) -> Batch:
-    """Views of `words` [B, W] int32 as the columns of `schema`. Nothing is copied."""
+def rows_of_lists(schema: TensorSchema, words: Tensor, lists: Sequence[JaggedColumn]) -> tuple[JaggedColumn, ...]:
+    """The lists of packed rows `words` [B, W], from those of their table, on whose device the lists then are."""
+    first = schema.first_list
+    found = []
+    for place, column in enumerate(lists, first):
+        numbers = words[:, place]
+        found.append(column.rows(numbers.to(column.ids.device)))
+    return tuple(found)
+
+
+def unpack(schema: TensorSchema, words: Tensor, lists: Sequence[JaggedColumn] = ()) -> Batch:
+    """Views of `words` [B, W] int32 as the columns of `schema`. Nothing is copied but the lists.
+
+    lists: of the rows' table, on any device; without them the batch has none, which suits what looks at labels alone.
+    """
     assert words.dtype == torch.int32, words.dtype
     assert words.shape[1] == schema.num_words, (words.shape, schema.num_words)
     first_float = len(schema.ids)
@@ -89,6 +108,7 @@ def unpack(schema: TensorSchema, words: Tensor) -> Batch:
         targets=targets,
         weight=words[:, weight_at].view(torch.float32) if schema.has_weight else None,
         group=words[:, weight_at + schema.has_weight] if schema.has_group else None,
+        lists=tuple(column.to(words.device) for column in rows_of_lists(schema, words, lists)) if lists else (),
     )
 
 
@@ -103,11 +123,14 @@ class PackedTable:
         bits.
     schema : TensorSchema
         Names and kinds of the columns.
+    lists : tuple of JaggedColumn, default ()
+        Of each list column all lists, of which a row's last words say which are its own; on the device of `words`, or
+        on the host.
 
     Raises
     ------
     LoaderError
-        For words of another dtype, shape or width than the schema asks for.
+        For words of another dtype, shape or width than the schema asks for, or another number of lists.
 
     Examples
     --------
@@ -124,8 +147,15 @@ class PackedTable:
 
     words: Tensor
     schema: TensorSchema
+    lists: tuple[JaggedColumn, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "lists", tuple(self.lists))
+        if len(self.lists) != len(self.schema.lists):
+            raise LoaderError(
+                f"packed table: the schema has {len(self.schema.lists)} list column(s) and {len(self.lists)} were "
+                "given. Take rows of a table by with_words, which keeps its lists."
+            )
         if self.words.dtype != torch.int32 or self.words.dim() != 2 or not self.words.is_contiguous():
             raise LoaderError(
                 f"packed table: expected a contiguous int32 matrix, found {self.words.dtype} of shape "
@@ -147,6 +177,7 @@ class PackedTable:
         weight: Tensor | None = None,
         group: Tensor | None = None,
         device: torch.device | str | None = None,
+        lists: Sequence[JaggedColumn] = (),
     ) -> "PackedTable":
         """Pack 1-d columns into a table. Checking values waits for the device once.
 
@@ -167,6 +198,8 @@ class PackedTable:
             [N] int32.
         device : torch.device or str or None, default None
             Where the table is made; by default where the columns are.
+        lists : sequence of JaggedColumn, default ()
+            Of N rows each, ids in [0, num_ids) of their column.
 
         Returns
         -------
@@ -182,19 +215,30 @@ class PackedTable:
         specs = column_specs(schema)
         columns = [*ids, *floats, *targets]
         columns += [column for column in (weight, group) if column is not None]
-        counts = (len(ids), len(floats), len(targets), weight is not None, group is not None)
+        counts = (len(ids), len(floats), len(targets), weight is not None, group is not None, len(lists))
         _check_counts(schema, counts)
         check_columns(specs, columns)
-        return cls(_interleave(specs, columns, torch.device(device) if device else columns[0].device), schema)
+        for column, given in zip(schema.lists, lists, strict=True):
+            given.require_fit(f"list column {column.name!r}", column.num_ids, column.weighted)
+            if given.num_rows != len(columns[0]):
+                raise LoaderError(
+                    f"list column {column.name!r}: {given.num_rows} rows, the first column has {len(columns[0])}."
+                )
+        numbers = torch.arange(len(columns[0]), dtype=torch.int32, device=columns[0].device)
+        where = torch.device(device) if device else columns[0].device
+        words = _interleave([*columns, *[numbers] * len(schema.lists)], where)
+        return cls(words, schema, tuple(given.to(where) for given in lists))
 
     @classmethod
-    def from_rows(cls, schema: TensorSchema, words: Tensor) -> "PackedTable":
+    def from_rows(cls, schema: TensorSchema, words: Tensor, lists: Sequence[JaggedColumn] = ()) -> "PackedTable":
         """Rows [N, W] int32 that a preprocessor wove, as they are; its ids and floats fit the schema by construction.
+
+        lists: of the schema's list columns, of N rows each.
 
         Raises:
             LoaderError: for a target or weight outside its range, which only the data can answer for.
         """
-        table = cls(words, schema)
+        table = cls(words, schema, tuple(lists))
         first = len(schema.ids) + len(schema.floats)
         specs = [spec for spec in column_specs(schema)[first:] if spec.dtype == torch.float32 or spec.low == 0]
         columns = [words[:, first + i].contiguous().view(spec.dtype) for i, spec in enumerate(specs)]
@@ -212,17 +256,22 @@ class PackedTable:
 
     @property
     def num_bytes(self) -> int:
-        return self.words.numel() * self.words.element_size()
+        words = self.words.numel() * self.words.element_size()
+        return words + sum(column.num_bytes for column in self.lists)
 
     def __len__(self) -> int:
         return self.num_rows
 
     def unpack(self, words: Tensor) -> Batch:
         """Rows `words` [B, W] int32 of this table as a `Batch` of views. Nothing is copied."""
-        return unpack(self.schema, words)
+        return unpack(self.schema, words, self.lists)
+
+    def with_words(self, words: Tensor) -> "PackedTable":
+        """A table of these rows [M, W] of this one, with its lists."""
+        return PackedTable(words, self.schema, self.lists)
 
     def to(self, device: torch.device | str) -> "PackedTable":
-        return PackedTable(self.words.to(device), self.schema)
+        return PackedTable(self.words.to(device), self.schema, tuple(column.to(device) for column in self.lists))
 
     def save(self, folder: Path | str) -> None:
         """Write this table to `folder`, replacing a packed table that is there: this one too, which stays mapped."""
@@ -238,8 +287,9 @@ class PackedTable:
         folder : Path or str
             Where `save` or `write_shuffled` wrote it.
         mmap : bool, default True
-            Map the words read-only: pages are read when rows are, and writing into `words` crashes the process, so copy
-            before changing anything. Without, they are read into memory, as a table in several shards must be.
+            Map words and lists read-only: pages are read when rows are, and writing into `words` crashes the process,
+            so copy before changing anything. Without, words are read into memory, as a table in several shards must
+            be; lists are mapped all the same.
 
         Returns
         -------
@@ -252,7 +302,7 @@ class PackedTable:
             For a missing, truncated or foreign file, or one that does not fit its layout.
         """
         layout = Layout.read(Path(folder))
-        return cls(_read_words(Path(folder), layout, mmap), layout.schema)
+        return cls(_read_words(Path(folder), layout, mmap), layout.schema, read_lists(Path(folder), layout))
 
 
 class PackedWriter:
@@ -275,6 +325,7 @@ class PackedWriter:
         self._beside = self._open.enter_context(replacing_table(self.folder))
         self._file: BinaryIO = self._open.enter_context((self._beside / WORDS_FILE).open("wb"))
         self._flush = self._open.enter_context(FlushBehind(self._file))
+        self._lists = self._open.enter_context(ListWriter(self._beside, schema)) if schema.lists else None
         write_header(self._file, num_rows, schema.num_words)
 
     def write(self, table: PackedTable) -> None:
@@ -287,6 +338,8 @@ class PackedWriter:
             )
         block_rows = max(1, WRITE_BYTES // (4 * self.schema.num_words))
         for block in table.words.split(block_rows):
+            if self._lists is not None:
+                block = self._lists.write(block, table.lists)
             self._file.write(block.cpu().numpy().astype("<i4", copy=False))
             if len(block) == block_rows:  # a table of less is flushed by whoever keeps it
                 self._flush()
@@ -300,7 +353,8 @@ class PackedWriter:
                     f"packed writer for {self.folder}: {self.num_written} rows were written and {self.num_rows} "
                     "announced."
                 )
-            Layout(self.num_rows, self.schema, ((WORDS_FILE, self.num_rows),)).write(self._beside)
+            lists = () if self._lists is None else self._lists.finish()
+            Layout(self.num_rows, self.schema, ((WORDS_FILE, self.num_rows),), lists=lists).write(self._beside)
 
     def __enter__(self) -> "PackedWriter":
         return self
@@ -315,16 +369,19 @@ class PackedWriter:
 
 
 def _check_counts(schema: TensorSchema, counts: tuple[int, ...]) -> None:
-    expected = (len(schema.ids), len(schema.floats), len(schema.targets), schema.has_weight, schema.has_group)
-    for what, wanted, got in zip(("ids", "floats", "targets", "weight", "group"), expected, counts, strict=True):
+    expected = (
+        len(schema.ids), len(schema.floats), len(schema.targets), schema.has_weight, schema.has_group, len(schema.lists)
+    )  # fmt: skip
+    names = ("ids", "floats", "targets", "weight", "group", "lists")
+    for what, wanted, got in zip(names, expected, counts, strict=True):
         if wanted != got:
             raise LoaderError(f"packed table: the schema has {int(wanted)} column(s) of {what}, {int(got)} were given.")
 
 
-def _interleave(specs: Sequence[ColumnSpec], columns: Sequence[Tensor], device: torch.device) -> Tensor:
+def _interleave(columns: Sequence[Tensor], device: torch.device) -> Tensor:
     """Columns as the word matrix [N, W], transposed block by block."""
     num_rows = columns[0].shape[0]
-    words = torch.empty((num_rows, len(specs)), dtype=torch.int32, device=device)
+    words = torch.empty((num_rows, len(columns)), dtype=torch.int32, device=device)
     block_rows = CPU_BLOCK_ROWS if columns[0].device.type == "cpu" else GPU_BLOCK_ROWS
     bits = [column.view(torch.int32) for column in columns]
     for start in range(0, num_rows, block_rows):

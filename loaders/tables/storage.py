@@ -1,7 +1,8 @@
 """Packed tables on disk: matrices of words in `.npy` files, which can be memory-mapped, and `layout.json` beside them.
 
 Version 1 of the layout is one file, `words.npy`, in the order of the source. Version 2 (`loaders/batches/shards.py`)
-lists shards and, where the rows were written in a global random order, the seed of it. Both are read here.
+lists shards and, where the rows were written in a global random order, the seed of it. Version 3 is either with list
+columns, whose files `loaders/tables/list_files.py` describes. All are read here.
 
 A table is written beside the one that it replaces (`replacing_table`). `layout.json` comes last, so a folder without
 it is one whose writer did not finish.
@@ -31,6 +32,7 @@ from gigabatch.loaders.errors import LoaderError
 FORMAT_NAME = "gigabatch-packed"
 WORDS_FILE = "words.npy"
 WORDS_FILES = "words*.npy"  # of a table in one file or in shards
+LIST_FILES = "list-*.npy"  # of its list columns
 LAYOUT_FILE = "layout.json"
 HEADER_BYTES = 4096  # the header of a `.npy` file of version 1.0 is found within them
 WRITE_BYTES = 64 << 20  # copied through host memory at a time
@@ -39,12 +41,14 @@ WRITE_BYTES = 64 << 20  # copied through host memory at a time
 @dataclass(frozen=True)
 class Layout:
     """What `layout.json` says. shards: name and rows of each file, in row order; shuffle_seed: of the global random
-    order in which the rows were written, None where they lie in the order of their source."""
+    order in which the rows were written, None where they lie in the order of their source; lists: how many ids each
+    list column has."""
 
     num_rows: int
     schema: TensorSchema
     shards: tuple[tuple[str, int], ...]
     shuffle_seed: int | None = None
+    lists: tuple[int, ...] = ()
 
     def write(self, folder: Path) -> None:
         """Finish `folder`, whose files are there."""
@@ -57,6 +61,8 @@ class Layout:
         if self.shards != ((WORDS_FILE, self.num_rows),) or self.shuffle_seed is not None:
             shards = [{"file": name, "rows": rows} for name, rows in self.shards]
             layout |= {"version": 2, "shuffle_seed": self.shuffle_seed, "shards": shards}
+        if self.lists:
+            layout |= {"version": 3, "lists": list(self.lists)}
         (folder / LAYOUT_FILE).write_text(json.dumps(layout, indent=1, allow_nan=False))
 
     @classmethod
@@ -78,19 +84,18 @@ class Layout:
         if not isinstance(layout, dict) or layout.get("format") != FORMAT_NAME:
             raise LoaderError(f"{where}: not the layout of a packed table ({FORMAT_NAME!r} is not its format).")
         version, num_rows = layout.get("version"), layout.get("num_rows")
-        if version not in (1, 2):
-            raise LoaderError(
-                f"{where}: format version {version}, this code reads 1 and 2. Run the encode stage again."
-            )
+        if version not in (1, 2, 3):
+            raise LoaderError(f"{where}: format version {version}, this code reads 1 to 3. Run the encode stage again.")
         if not _is_count(num_rows) or "schema" not in layout:
             raise LoaderError(f"{where}: damaged (num_rows or schema is missing). Run the encode stage again.")
         try:
             schema = TensorSchema.from_json(json.dumps(layout["schema"], allow_nan=False))
         except ValueError as error:
             raise LoaderError(f"{where}: {error}") from error
-        if version == 1:
-            return cls(num_rows, schema, ((WORDS_FILE, num_rows),))
-        return cls(num_rows, schema, _parse_shards(layout, where), _parse_seed(layout, where))
+        lists = _parse_lists(layout, len(schema.lists), where)
+        if version == 1 or (version == 3 and "shards" not in layout):
+            return cls(num_rows, schema, ((WORDS_FILE, num_rows),), lists=lists)
+        return cls(num_rows, schema, _parse_shards(layout, where), _parse_seed(layout, where), lists)
 
 
 @contextmanager
@@ -105,9 +110,9 @@ def replacing_table(folder: Path) -> Iterator[Path]:
         beside = Path(name)
         yield beside
         (folder / LAYOUT_FILE).unlink(missing_ok=True)  # first, and the new one last: it says what files there are
-        for old in folder.glob(WORDS_FILES):
+        for old in (*folder.glob(WORDS_FILES), *folder.glob(LIST_FILES)):
             old.unlink()
-        for new in (*beside.glob(WORDS_FILES), beside / LAYOUT_FILE):
+        for new in (*beside.glob(WORDS_FILES), *beside.glob(LIST_FILES), beside / LAYOUT_FILE):
             new.replace(folder / new.name)
 
 
@@ -253,6 +258,13 @@ def _parse_shards(layout: dict[str, Any], where: str) -> tuple[tuple[str, int], 
             "Write the table again."
         )
     return tuple(found)
+
+
+def _parse_lists(layout: dict[str, Any], num_lists: int, where: str) -> tuple[int, ...]:
+    counts = layout.get("lists", [])
+    if not isinstance(counts, list) or len(counts) != num_lists or not all(map(_is_count, counts)):
+        raise LoaderError(f"{where}: damaged (lists is {counts!r}, no number of ids for each of {num_lists}).")
+    return tuple(counts)
 
 
 def _parse_seed(layout: dict[str, Any], where: str) -> int | None:
