@@ -11,6 +11,7 @@ Shapes: B rows of a batch, N fields (columns), d embedding_dim, O outputs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -18,6 +19,7 @@ from torch import Tensor
 from gigabatch.models.click.fm import PairTerms
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import FieldEmbeddings, LinearTerms, check_settings, float_norm, mlp
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.model import Model
 
 
@@ -78,6 +80,7 @@ class DeepFM(Model):
     """
 
     Settings = DeepFMSettings
+    takes_lists = True
 
     def __init__(self, inputs: ModelInputs, settings: DeepFMSettings) -> None:
         super().__init__(inputs, settings)
@@ -89,9 +92,9 @@ class DeepFM(Model):
         width = self.fields.num_fields * dim
         self.deep = mlp(width, settings.layers, inputs.num_outputs, settings.dropout, settings.batch_norm)
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`."""
-        self.require_inputs(ids, floats)
+        self.require_inputs(ids, floats, lists)
         floats = self.float_norm(floats)
-        vectors = self.fields(ids, floats)
-        return self.linear(ids, floats) + self.pairs(vectors) + self.deep(vectors.flatten(1)).float()
+        vectors = self.fields(ids, floats, lists)
+        return self.linear(ids, floats, lists) + self.pairs(vectors) + self.deep(vectors.flatten(1)).float()
