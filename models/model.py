@@ -32,7 +32,8 @@ SCORE_ATOL = 1e-5
 class Rows(Protocol):
     """A batch as a model sees it; `gigabatch.loaders.tables.packed.Batch` is one.
 
-    ids [B, C] int32, floats [B, F] float32, targets: one [B] each, weight [B] or None, lists: one of B lists each.
+    ids [B, C] int32, floats [B, F] float32, targets: one [B] each, weight [B] or None. One with list columns has them
+    in `lists` (`lists_of`).
     """
 
     @property
@@ -43,8 +44,12 @@ class Rows(Protocol):
     def targets(self) -> Sequence[Tensor]: ...
     @property
     def weight(self) -> Tensor | None: ...
-    @property
-    def lists(self) -> Sequence[Jagged]: ...
+
+
+def lists_of(batch: Rows) -> Sequence[Jagged]:
+    """The list columns of a batch; a kind of batch that knows of none has none."""
+    found: Sequence[Jagged] = getattr(batch, "lists", ())
+    return found
 
 
 class TargetScale(NamedTuple):
@@ -130,7 +135,7 @@ class Model(nn.Module):
         The batch's targets are standardised. Called under autocast where training runs in bfloat16; what needs float32
         must turn it off for itself.
         """
-        return loss(self(batch.ids, batch.floats, batch.lists), batch.targets, batch.weight)
+        return loss(self(batch.ids, batch.floats, lists_of(batch)), batch.targets, batch.weight)
 
     def require_targets(self, tasks: Sequence[str]) -> None:
         """Raise `ModelError` where a setting does not fit the tasks of the targets, which training asks before all."""

@@ -34,7 +34,7 @@ from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.fields import FieldEmbeddings, OutputLinear, check_settings, one_of
 from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.losses import TargetLoss
-from gigabatch.models.model import Model, Rows
+from gigabatch.models.model import Model, Rows, lists_of
 from gigabatch.models.whole_batch import whole_batch
 
 NETWORKS = {"both": ("exponential", "linear"), "exponential": ("exponential",), "linear": ("linear",)}
@@ -198,7 +198,7 @@ class FCN(Model):
         The losses are means over the batch, over all ranks' parts of it where several share it: then what a rank gives
         back has the sum over ranks, and the gradient, of this loss of the whole batch.
         """
-        outputs = self._outputs(batch.ids, batch.floats, batch.lists)
+        outputs = self._outputs(batch.ids, batch.floats, lists_of(batch))
         losses = [loss(found, batch.targets, batch.weight) for found in (_mean(outputs), *outputs)]
         if len(outputs) == 1 or self.settings.loss == "plain":
             return losses[0]

@@ -33,7 +33,7 @@ from gigabatch.models.layers.fields import FieldEmbeddings, OutputLinear, check_
 from gigabatch.models.layers.members import mean_of_members
 from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.losses import TargetLoss
-from gigabatch.models.model import Model, Rows
+from gigabatch.models.model import Model, Rows, lists_of
 
 
 @dataclass(frozen=True)
@@ -171,8 +171,8 @@ class QNN(Model):
                     f"qnn: self_ensemble teaches means of predictions, which {loss.description} does not take. "
                     "Set model.self_ensemble=false."
                 )
-        self.require_inputs(batch.ids, batch.floats, batch.lists)
-        x = self.fields(batch.ids, batch.floats, batch.lists).flatten(1)
+        self.require_inputs(batch.ids, batch.floats, lists_of(batch))
+        x = self.fields(batch.ids, batch.floats, lists_of(batch)).flatten(1)
         first, second = self._of_vectors(x), self._of_vectors(x)
         binary = [task == "binary" for task, _ in loss.tasks]
         together = mean_of_members(torch.stack([first, second], dim=1), loss.tasks)
