@@ -135,7 +135,9 @@ class Model(nn.Module):
         The batch's targets are standardised. Called under autocast where training runs in bfloat16; what needs float32
         must turn it off for itself.
         """
-        return loss(self(batch.ids, batch.floats, lists_of(batch)), batch.targets, batch.weight)
+        lists = lists_of(batch)  # which not every model takes
+        outputs = self(batch.ids, batch.floats, lists) if lists else self(batch.ids, batch.floats)
+        return loss(outputs, batch.targets, batch.weight)
 
     def require_targets(self, tasks: Sequence[str]) -> None:
         """Raise `ModelError` where a setting does not fit the tasks of the targets, which training asks before all."""
