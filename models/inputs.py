@@ -30,6 +30,26 @@ class EntityColumns:
 
 
 @dataclass(frozen=True)
+class ListInputs:
+    """A column of lists of ids.
+
+    Parameters
+    ----------
+    num_ids : int
+        Size of its vocabulary.
+    shares : int or None, default None
+        Whose table it uses, since both have one vocabulary: the place of an id column, or C + l for list l before it
+        where there are C id columns. None for a table of its own.
+    weighted : bool, default False
+        Whether a float32 comes with each id.
+    """
+
+    num_ids: int
+    shares: int | None = None
+    weighted: bool = False
+
+
+@dataclass(frozen=True)
 class ModelInputs:
     """What the data ask of a model; a model's own settings say the rest.
 
@@ -49,6 +69,8 @@ class ModelInputs:
     float_edges : tuple of tuple of float, default ()
         Of each float column the ascending edges of its bins, as the model is given floats; an empty tuple for a column
         without any. () where no column has some.
+    lists : tuple of ListInputs, default ()
+        The columns of lists.
 
     Raises
     ------
@@ -72,6 +94,7 @@ class ModelInputs:
     item: EntityColumns | None = None
     targets: tuple[tuple[str, int], ...] = ()
     float_edges: tuple[tuple[float, ...], ...] = ()
+    lists: tuple[ListInputs, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "num_ids", tuple(self.num_ids))
@@ -79,7 +102,9 @@ class ModelInputs:
         require(all(size >= 1 for size in self.num_ids), f"every id column needs an id: num_ids is {self.num_ids}.")
         require(self.num_floats >= 0, f"num_floats must not be negative: {self.num_floats}.")
         require(self.num_outputs >= 1, f"num_outputs must be at least 1, not {self.num_outputs}.")
-        require(bool(self.num_ids) or self.num_floats > 0, "num_ids is empty and num_floats is 0: no inputs are left.")
+        given = bool(self.num_ids) or self.num_floats > 0 or bool(self.lists)
+        require(given, "num_ids is empty, num_floats is 0 and there are no lists: no inputs are left.")
+        self._check_lists()
         total = sum(size for _, size in self.targets)
         require(
             not self.targets or total == self.num_outputs,
@@ -96,6 +121,26 @@ class ModelInputs:
                 inside = all(0 <= place < len(self.num_ids) for place in entity.ids)
                 inside = inside and all(0 <= place < self.num_floats for place in entity.floats)
                 require(inside, f"{name}: {entity} lies outside {len(self.num_ids)} ids and {self.num_floats} floats.")
+
+    def _check_lists(self) -> None:
+        lists = (ListInputs(**item) if isinstance(item, Mapping) else item for item in self.lists)  # as JSON has them
+        object.__setattr__(self, "lists", tuple(lists))
+        sizes = [*self.num_ids, *(item.num_ids for item in self.lists)]
+        for place, item in enumerate(self.lists):
+            require(item.num_ids >= 1, f"list {place}: a vocabulary has at least one id, not {item.num_ids}.")
+            if item.shares is None:
+                continue
+            before = len(self.num_ids) + place
+            require(
+                0 <= item.shares < before and sizes[item.shares] == item.num_ids,
+                f"list {place}: it shares the vocabulary of column {item.shares}, which is none of the {before} before "
+                f"it, or has another size than its {item.num_ids} ids.",
+            )
+
+    @property
+    def table_sizes(self) -> tuple[int, ...]:
+        """Rows of the tables that the columns need: of each id column, then of each list that shares none."""
+        return (*self.num_ids, *(item.num_ids for item in self.lists if item.shares is None))
 
     def entity(self, name: str) -> EntityColumns:
         """The columns of `user` or `item`; `ModelError` where the schema names none."""
@@ -121,7 +166,7 @@ class ModelInputs:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, tuples and None, ready for JSON; without what there was not yet, where it is empty."""
-        later = ("targets", "float_edges")
+        later = ("targets", "float_edges", "lists")
         found = {name: value for name, value in asdict(self).items() if name not in later or value}
         for name in ("user", "item"):
             if found[name] is not None and not found[name]["first"]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables, table_ids
+from gigabatch.models.layers.pooled import Jagged, require_lists
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.output_curves import OutputCurve, packed_curves, require_curves, unpacked_curves
 
@@ -31,7 +32,8 @@ SCORE_ATOL = 1e-5
 class Rows(Protocol):
     """A batch as a model sees it; `gigabatch.loaders.tables.packed.Batch` is one.
 
-    ids [B, C] int32, floats [B, F] float32, targets: one [B] each, weight [B] or None.
+    ids [B, C] int32, floats [B, F] float32, targets: one [B] each, weight [B] or None. One with list columns has them
+    in `lists` (`lists_of`).
     """
 
     @property
@@ -42,6 +44,12 @@ class Rows(Protocol):
     def targets(self) -> Sequence[Tensor]: ...
     @property
     def weight(self) -> Tensor | None: ...
+
+
+def lists_of(batch: Rows) -> Sequence[Jagged]:
+    """The list columns of a batch; a kind of batch that knows of none has none."""
+    found: Sequence[Jagged] = getattr(batch, "lists", ())
+    return found
 
 
 class TargetScale(NamedTuple):
@@ -71,7 +79,8 @@ class Model(nn.Module):
     does not go into a CUDA graph, None where it does; `remembered`, the buffers (or modules of buffers) that `remember`
     fills; `learns_by_steps`, False of a model that is fitted to all train rows at once
     (models/recommenders/fitted.py), which takes no optimizer;
-    `trace_obstacle`, why `torch.export` cannot trace it where that is known, else None.
+    `trace_obstacle`, why `torch.export` cannot trace it where that is known, else None; `takes_lists`, whether it has a
+    use for list columns.
 
     Parameters
     ----------
@@ -100,6 +109,7 @@ class Model(nn.Module):
     remembered: ClassVar[tuple[str, ...]] = ()
     learns_by_steps: ClassVar[bool] = True
     trace_obstacle: ClassVar[str | None] = None
+    takes_lists: ClassVar[bool] = False
 
     def __init__(self, inputs: ModelInputs, settings: Any) -> None:
         super().__init__()
@@ -116,9 +126,9 @@ class Model(nn.Module):
         self.calibration: tuple[OutputCurve, ...] = ()
         self.register_buffer("saved_calibration", None)
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
-        """ids [B, C] int32 or int64, floats [B, F] float32 -> outputs [B, O] float32: logits, or values (regression),
-        which are standardised where `target_scales` are set.
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
+        """ids [B, C] int32 or int64, floats [B, F] float32, B lists of each list column -> outputs
+        [B, O] float32: logits, or values (regression), which are standardised where `target_scales` are set.
 
         In evaluation mode a row's outputs depend on that row alone, within `SCORE_RTOL` and `SCORE_ATOL`.
         """
@@ -130,7 +140,9 @@ class Model(nn.Module):
         The batch's targets are standardised. Called under autocast where training runs in bfloat16; what needs float32
         must turn it off for itself.
         """
-        return loss(self(batch.ids, batch.floats), batch.targets, batch.weight)
+        lists = lists_of(batch)  # which not every model takes
+        outputs = self(batch.ids, batch.floats, lists) if lists else self(batch.ids, batch.floats)
+        return loss(outputs, batch.targets, batch.weight)
 
     def require_targets(self, tasks: Sequence[str]) -> None:
         """Raise `ModelError` where a setting does not fit the tasks of the targets, which training asks before all."""
@@ -211,7 +223,8 @@ class Model(nn.Module):
         earlier : Model
             With the same settings, over other vocabularies.
         rows : sequence of Tensor
-            Of each id column, int64 [num_ids]: the id that the value of each id had in `earlier`, -1 for a new value.
+            Of each id column, then of each list column, int64 [num_ids]: the id that the value
+            of each id had in `earlier`, -1 for a new value.
 
         Returns
         -------
@@ -224,12 +237,19 @@ class Model(nn.Module):
             Where rows of a table cannot be told.
         """
         modules = [module for module in self.modules() if isinstance(module, EmbeddingTables)]
-        return {
+        found = {
             table: rows[column]
             for module in modules
             for table, column in zip(module.weights, module.columns, strict=True)
             if column is not None
         }
+        told = len(self.inputs.num_ids) + len(self.inputs.lists)
+        if len(rows) < told and any(module.table_lists for module in modules):
+            raise ModelError("a warm start carries no rows of lists with a vocabulary of their own yet: train cold.")
+        for module in modules:
+            for table, place in module.table_lists.items():
+                found[module.weights[table]] = rows[len(self.inputs.num_ids) + place]
+        return found
 
     def table_ids(self, ids: Tensor) -> dict[EmbeddingTables, Tensor]:
         """The ids [B, its tables] that each `EmbeddingTables` looks up in a pass over ids [B, C]: what is fetched for
@@ -264,11 +284,11 @@ class Model(nn.Module):
         rule of the vocabularies' sizes is what it was there, since a table's width cannot grow."""
         if getattr(settings, "embedding_widths", ()) is not None:
             return settings
-        widths = before.widths(inputs_before.num_ids)
-        return settings if settings.widths(inputs.num_ids) == widths else replace(settings, embedding_widths=widths)
+        widths = before.widths(inputs_before.table_sizes)
+        return settings if settings.widths(inputs.table_sizes) == widths else replace(settings, embedding_widths=widths)
 
-    def require_inputs(self, ids: Tensor, floats: Tensor) -> None:
-        """Raise `ModelError` unless ids are [B, C] and floats [B, F]."""
+    def require_inputs(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> None:
+        """Raise `ModelError` unless ids are [B, C], floats [B, F] and lists those of B rows."""
         columns, name = len(self.inputs.num_ids), type(self).__name__
         if ids.dim() != 2 or ids.shape[1] != columns:
             raise ModelError(f"{name}: ids must be [rows, {columns}], found {list(ids.shape)}.")
@@ -276,6 +296,7 @@ class Model(nn.Module):
             raise ModelError(f"{name}: floats must be [rows, {self.inputs.num_floats}], found {list(floats.shape)}.")
         if ids.shape[0] != floats.shape[0]:  # not `require`, whose message would fix the rows of an exported graph
             raise ModelError(f"{name}: {len(ids)} rows of ids but {len(floats)} rows of floats.")
+        require_lists(lists, self.inputs.lists, ids.shape[0])
 
 
 def require_fit(model: type[Model], name: str, inputs: ModelInputs) -> None:
@@ -285,6 +306,11 @@ def require_fit(model: type[Model], name: str, inputs: ModelInputs) -> None:
         raise ModelError(
             f"model {name}: it needs to know which columns are those of {' and '.join(missing)}. Name them in the "
             "recipe's settings (features.entities), or choose another model."
+        )
+    if inputs.lists and not model.takes_lists:
+        raise ModelError(
+            f"model {name}: it has no use for list columns, and the schema has {len(inputs.lists)}. Leave them out, or "
+            "choose another model, such as tabular or dcn."
         )
     if model.single_output and inputs.num_outputs != 1:
         raise ModelError(

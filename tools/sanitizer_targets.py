@@ -54,6 +54,30 @@ def lookup(device: str) -> None:
     close(found, expected)
 
 
+def pooled_lookup(device: str) -> None:
+    generator = torch.Generator().manual_seed(2)
+    offsets = torch.randint(0, 9, (NUM_ROWS,), generator=generator).cumsum(0).to(device)
+    offsets = torch.cat([offsets.new_zeros(1), offsets])
+    num_elements = int(offsets[-1])
+    for place, (height, width) in enumerate(SHAPES):
+        table, gradient = values(60 + place, height, width, device=device), values(70, NUM_ROWS, width, device=device)
+        ids = (torch.rand(num_elements, generator=generator).square() * height).int().to(device)
+        for pooling, weights in (
+            ("sum", None), ("mean", None), ("max", None),
+            ("sum", values(80, num_elements, device=device)), ("mean", values(81, num_elements, device=device)),
+        ):  # fmt: skip
+            results = []
+            for version in (None, "reference"):
+                module, wide = kernel("pooled_lookup", device, version), torch.zeros(NUM_ROWS, width + 3, device=device)
+                chosen = torch.zeros(NUM_ROWS, width, dtype=torch.int32, device=device) if pooling == "max" else None
+                spread = torch.zeros(num_elements, width, device=device)
+                module.pooled_lookup(ids, offsets, weights, table, pooling, wide[:, :width], chosen)
+                module.spread_gradient(gradient, offsets, weights, pooling, chosen, spread)
+                results.append((wide, spread))
+            for found, expected in zip(*results, strict=True):
+                close(found, expected)
+
+
 def row_update(device: str) -> None:
     width = sum(width for _, width in SHAPES)
     for method in METHODS:
@@ -200,6 +224,7 @@ def row_loops_cuda(device: str) -> None:
 
 TARGETS: dict[str, Target] = {
     "lookup": lookup,
+    "pooled_lookup": pooled_lookup,
     "row_update": row_update,
     "folded": folded,
     "dropout": dropout,

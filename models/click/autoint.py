@@ -15,6 +15,7 @@ Shapes: B rows of a batch, N fields (columns), d embedding_dim, H heads, a head_
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -25,6 +26,7 @@ from torch.nn import functional
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.attention import attention
 from gigabatch.models.layers.fields import FieldEmbeddings, OutputLinear, check_settings, mlp
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.model import Model
 from gigabatch.models.modes import modes_kept
 
@@ -136,6 +138,7 @@ class AutoInt(Model):
     """
 
     Settings = AutoIntSettings
+    takes_lists = True
 
     def __init__(self, inputs: ModelInputs, settings: AutoIntSettings) -> None:
         super().__init__(inputs, settings)
@@ -151,10 +154,10 @@ class AutoInt(Model):
             num_in = self.fields.num_fields * dim
             self.deep = mlp(num_in, settings.layers, inputs.num_outputs, settings.dropout, settings.batch_norm)
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`."""
-        self.require_inputs(ids, floats)
-        vectors = self.fields(ids, floats)
+        self.require_inputs(ids, floats, lists)
+        vectors = self.fields(ids, floats, lists)
         mixed = vectors
         for layer in self.interacting:
             mixed = layer(mixed)
@@ -163,13 +166,13 @@ class AutoInt(Model):
             outputs = outputs + self.deep(vectors.flatten(1))
         return outputs.float()
 
-    def attention(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def attention(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """Attention of every layer: [num_layers, B, H, N, N], see `InteractingLayer.attention`; fields are the id
         columns, then the float columns. As in evaluation mode, whatever the model's mode is, which stays."""
-        self.require_inputs(ids, floats)
+        self.require_inputs(ids, floats, lists)
         with modes_kept(self):
             self.eval()
-            vectors, found = self.fields(ids, floats), []
+            vectors, found = self.fields(ids, floats, lists), []
             for module in self.interacting:
                 layer = cast(InteractingLayer, module)
                 found.append(layer.attention(vectors))

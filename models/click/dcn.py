@@ -14,6 +14,7 @@ Shapes: B rows of a batch, W width of x_0, r rank, K experts, O outputs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +24,7 @@ from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import InputRow, OutputLinear, check_settings, mlp, one_of
 from gigabatch.models.layers.numeric import NUMERIC_WIDTH
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.model import Model
 
 STRUCTURES = ("parallel", "stacked")
@@ -150,6 +152,7 @@ class DCN(Model):
     """
 
     Settings = CrossNetworkSettings
+    takes_lists = True
 
     def __init__(self, inputs: ModelInputs, settings: CrossNetworkSettings) -> None:
         super().__init__(inputs, settings)
@@ -161,10 +164,10 @@ class DCN(Model):
         beside = settings.structure == "parallel" or not settings.layers
         self.output = OutputLinear(deep_width + width * beside, inputs.num_outputs)
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`."""
-        self.require_inputs(ids, floats)
-        x0 = self.row(ids, floats)
+        self.require_inputs(ids, floats, lists)
+        x0 = self.row(ids, floats, lists)
         x = self.cross(x0)
         if self.settings.layers:
             stacked = self.settings.structure == "stacked"

@@ -11,6 +11,7 @@ O outputs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,9 +19,9 @@ from torch import Tensor, nn
 
 from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
-from gigabatch.models.layers.embeddings import EmbeddingTables
-from gigabatch.models.layers.fields import check_settings, float_norm, mlp, one_of
+from gigabatch.models.layers.fields import check_settings, float_norm, mlp, one_of, tables_of
 from gigabatch.models.layers.numeric import NUMERIC_WIDTH, NumericEmbedding
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.model import Model
 
 INTERACTIONS = ("dot", "cat")
@@ -112,17 +113,18 @@ class DLRM(Model):
     """
 
     Settings = DLRMSettings
+    takes_lists = True
 
     def __init__(self, inputs: ModelInputs, settings: DLRMSettings) -> None:
         super().__init__(inputs, settings)
         num_ids, dim = inputs.num_ids, settings.embedding_dim
-        num_vectors = len(num_ids) + bool(inputs.num_floats)
+        num_vectors = len(num_ids) + len(inputs.lists) + bool(inputs.num_floats)
         require(
             num_vectors >= 2 or settings.interaction == "cat",
             f"model dlrm: {len(num_ids)} id columns and {inputs.num_floats} floats make one vector, which has no pair. "
             "Give it another column, or choose another model.",
         )
-        self.tables = EmbeddingTables(num_ids, [dim] * len(num_ids))
+        self.tables = tables_of(inputs, dim)
         self.float_norm = float_norm(inputs)
         self.numeric = NumericEmbedding(inputs, settings.numeric, settings.numeric_width)
         self.bottom = self._bottom(inputs, settings) if inputs.num_floats else None
@@ -135,10 +137,10 @@ class DLRM(Model):
         width = inputs.num_floats + self.numeric.num_columns * settings.numeric_width
         return mlp(width, layers, None, settings.dropout, settings.batch_norm)
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`."""
-        self.require_inputs(ids, floats)
-        vectors = self.tables(ids).unflatten(1, (ids.shape[1], self.settings.embedding_dim))
+        self.require_inputs(ids, floats, lists)
+        vectors = self.tables(ids, lists).unflatten(1, (ids.shape[1] + len(lists), self.settings.embedding_dim))
         dense = [] if self.bottom is None else [self.bottom(self._dense(floats))]
         vectors = torch.cat([*(vector[:, None] for vector in dense), vectors], dim=1)
         seen = vectors.flatten(1) if self.dots is None else torch.cat([*dense, self.dots(vectors)], dim=1)

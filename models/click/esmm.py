@@ -23,6 +23,7 @@ from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import InputRow, check_settings, mlp
 from gigabatch.models.layers.numeric import NUMERIC_WIDTH
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.model import Model
 
 
@@ -93,6 +94,7 @@ class EntireSpace(Model):
     """
 
     Settings = EntireSpaceSettings
+    takes_lists = True
 
     def __init__(self, inputs: ModelInputs, settings: EntireSpaceSettings) -> None:
         super().__init__(inputs, settings)
@@ -102,19 +104,19 @@ class EntireSpace(Model):
             for _ in range(inputs.num_outputs)
         )
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`: logits of having taken each step and those before it."""
-        first, *others = self.steps(ids, floats).unbind(1)
+        first, *others = self.steps(ids, floats, lists).unbind(1)
         found = [first]
         for step in others:  # 1 / (p q) - 1 = e^-a + e^-b + e^(-a-b), of the logits a and b of p and q
             before = found[-1]
             found.append(-torch.logsumexp(torch.stack([-before, -step, -before - step]), dim=0))
         return torch.stack(found, dim=1)
 
-    def steps(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def steps(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """Logits [B, O] float32 of each step where the one before it was taken: of conversion after click, say."""
-        self.require_inputs(ids, floats)
-        row = self.row(ids, floats)
+        self.require_inputs(ids, floats, lists)
+        row = self.row(ids, floats, lists)
         return torch.cat([tower(row) for tower in self.towers], dim=1).float()
 
     def require_targets(self, tasks: Sequence[str]) -> None:

@@ -32,8 +32,9 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.batch_norm import BatchNorm1d
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.fields import FieldEmbeddings, OutputLinear, check_settings, one_of
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.losses import TargetLoss
-from gigabatch.models.model import Model, Rows
+from gigabatch.models.model import Model, Rows, lists_of
 from gigabatch.models.whole_batch import whole_batch
 
 NETWORKS = {"both": ("exponential", "linear"), "exponential": ("exponential",), "linear": ("linear",)}
@@ -176,6 +177,7 @@ class FCN(Model):
     """
 
     Settings = FCNSettings
+    takes_lists = True
 
     def __init__(self, inputs: ModelInputs, settings: FCNSettings) -> None:
         super().__init__(inputs, settings)
@@ -185,9 +187,9 @@ class FCN(Model):
             CrossNetwork(width, inputs.num_outputs, name == "linear", settings) for name in NETWORKS[settings.networks]
         )
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`."""
-        return _mean(self._outputs(ids, floats))
+        return _mean(self._outputs(ids, floats, lists))
 
     def training_loss(self, batch: Rows, loss: TargetLoss) -> Tensor:
         """Tri-BCE, with the targets' own loss for BCE: L + sum_k max(0, L_k - L) L_k, L of the output and L_k of what
@@ -196,7 +198,7 @@ class FCN(Model):
         The losses are means over the batch, over all ranks' parts of it where several share it: then what a rank gives
         back has the sum over ranks, and the gradient, of this loss of the whole batch.
         """
-        outputs = self._outputs(batch.ids, batch.floats)
+        outputs = self._outputs(batch.ids, batch.floats, lists_of(batch))
         losses = [loss(found, batch.targets, batch.weight) for found in (_mean(outputs), *outputs)]
         if len(outputs) == 1 or self.settings.loss == "plain":
             return losses[0]
@@ -209,10 +211,10 @@ class FCN(Model):
         (slopes,) = torch.autograd.grad(of_all, whole)
         return of_all.detach() + (slopes * (own - whole.detach())).sum()
 
-    def _outputs(self, ids: Tensor, floats: Tensor) -> list[Tensor]:
+    def _outputs(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> list[Tensor]:
         """Of each network, [B, O] float32."""
-        self.require_inputs(ids, floats)
-        first, second = self.fields(ids, floats).chunk(2, dim=2)
+        self.require_inputs(ids, floats, lists)
+        first, second = self.fields(ids, floats, lists).chunk(2, dim=2)
         x1 = torch.cat([first.flatten(1), second.flatten(1)], dim=1)
         return [network(x1).float() for network in self.networks]
 

@@ -11,6 +11,7 @@ Shapes: B rows of a batch, N fields (columns), d embedding_dim, O outputs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import FieldEmbeddings, LinearTerms, check_settings, float_norm, linear_numeric
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.model import Model
 
 
@@ -91,6 +93,7 @@ class FactorizationMachine(Model):
     """
 
     Settings = FactorizationMachineSettings
+    takes_lists = True
 
     def __init__(self, inputs: ModelInputs, settings: FactorizationMachineSettings) -> None:
         super().__init__(inputs, settings)
@@ -105,8 +108,9 @@ class FactorizationMachine(Model):
         slope, and most of these rows are seen seldom. Where all columns describe the row it would learn noise."""
         return 5.0 if self.inputs.user is not None and self.inputs.item is not None else 1.0
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`."""
-        self.require_inputs(ids, floats)
+        self.require_inputs(ids, floats, lists)
         normed = self.float_norm(floats)
-        return self.linear(ids, normed, floats) + self.pairs(self.fields(ids, normed, floats))
+        pairs = self.pairs(self.fields(ids, normed, lists, given=floats))
+        return self.linear(ids, normed, lists, given=floats) + pairs

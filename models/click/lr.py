@@ -8,12 +8,14 @@ the columns say one by one, where scores must be explained weight by weight, or 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import LinearTerms, one_of
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.model import Model
 
 
@@ -60,12 +62,13 @@ class LogisticRegression(Model):
     """
 
     Settings = LogisticRegressionSettings
+    takes_lists = True
 
     def __init__(self, inputs: ModelInputs, settings: LogisticRegressionSettings) -> None:
         super().__init__(inputs, settings)
         self.linear = LinearTerms(inputs, numeric=settings.numeric)
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`."""
-        self.require_inputs(ids, floats)
-        return self.linear(ids, floats)
+        self.require_inputs(ids, floats, lists)
+        return self.linear(ids, floats, lists)

@@ -13,6 +13,7 @@ Shapes: B rows of a batch, E experts, O outputs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,6 +24,7 @@ from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import InputRow, check_settings, mlp, one_of
 from gigabatch.models.layers.numeric import NUMERIC_WIDTH
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.model import Model
 
 STRUCTURES = ("shared_bottom", "mmoe")
@@ -109,6 +111,7 @@ class MultiTask(Model):
     """
 
     Settings = MultiTaskSettings
+    takes_lists = True
 
     def __init__(self, inputs: ModelInputs, settings: MultiTaskSettings) -> None:
         super().__init__(inputs, settings)
@@ -123,10 +126,10 @@ class MultiTask(Model):
             network(settings.layers[-1], settings.tower_layers, 1) for _ in range(inputs.num_outputs)
         )
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`."""
-        self.require_inputs(ids, floats)
-        row = self.row(ids, floats)
+        self.require_inputs(ids, floats, lists)
+        row = self.row(ids, floats, lists)
         found = torch.stack([expert(row) for expert in self.experts], dim=1)
         if self.gates is None:
             shared = [found[:, 0]] * len(self.towers)
@@ -134,12 +137,12 @@ class MultiTask(Model):
             shared = list(torch.bmm(self._shares(row).to(found.dtype), found).unbind(1))
         return torch.cat([tower(part) for tower, part in zip(self.towers, shared, strict=True)], dim=1).float()
 
-    def shares(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def shares(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """How much of each expert each output takes: [B, O, E], summing to 1 over E; for a shared bottom all 1."""
-        self.require_inputs(ids, floats)
+        self.require_inputs(ids, floats, lists)
         if self.gates is None:
             return floats.new_ones(floats.shape[0], self.inputs.num_outputs, 1)
-        return self._shares(self.row(ids, floats))
+        return self._shares(self.row(ids, floats, lists))
 
     def _shares(self, row: Tensor) -> Tensor:
         assert self.gates is not None

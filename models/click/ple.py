@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import InputRow, check_settings, mlp
 from gigabatch.models.layers.numeric import NUMERIC_WIDTH
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.model import Model
 
 
@@ -138,6 +139,7 @@ class ProgressiveLayeredExtraction(Model):
     """
 
     Settings = ProgressiveLayeredExtractionSettings
+    takes_lists = True
 
     def __init__(self, inputs: ModelInputs, settings: ProgressiveLayeredExtractionSettings) -> None:
         super().__init__(inputs, settings)
@@ -153,10 +155,10 @@ class ProgressiveLayeredExtraction(Model):
             for _ in range(inputs.num_outputs)
         )
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`."""
-        self.require_inputs(ids, floats)
-        rows = [self.row(ids, floats)] * (self.inputs.num_outputs + 1)
+        self.require_inputs(ids, floats, lists)
+        rows = [self.row(ids, floats, lists)] * (self.inputs.num_outputs + 1)
         for layer in self.extraction:
             rows = layer(rows)
         return torch.cat([tower(row) for tower, row in zip(self.towers, rows, strict=True)], dim=1).float()

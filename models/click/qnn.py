@@ -31,8 +31,9 @@ from gigabatch.models.layers.batch_norm import BatchNorm1d
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.fields import FieldEmbeddings, OutputLinear, check_settings
 from gigabatch.models.layers.members import mean_of_members
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.losses import TargetLoss
-from gigabatch.models.model import Model, Rows
+from gigabatch.models.model import Model, Rows, lists_of
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,7 @@ class QNN(Model):
     """
 
     Settings = QNNSettings
+    takes_lists = True
 
     def __init__(self, inputs: ModelInputs, settings: QNNSettings) -> None:
         super().__init__(inputs, settings)
@@ -149,10 +151,10 @@ class QNN(Model):
                 "Set model.self_ensemble=false."
             )
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`."""
-        self.require_inputs(ids, floats)
-        return self._of_vectors(self.fields(ids, floats).flatten(1))
+        self.require_inputs(ids, floats, lists)
+        return self._of_vectors(self.fields(ids, floats, lists).flatten(1))
 
     def training_loss(self, batch: Rows, loss: TargetLoss) -> Tensor:
         """Self-ensemble: the loss of the mean prediction of two passes under different masks, and the losses of each
@@ -169,8 +171,8 @@ class QNN(Model):
                     f"qnn: self_ensemble teaches means of predictions, which {loss.description} does not take. "
                     "Set model.self_ensemble=false."
                 )
-        self.require_inputs(batch.ids, batch.floats)
-        x = self.fields(batch.ids, batch.floats).flatten(1)
+        self.require_inputs(batch.ids, batch.floats, lists_of(batch))
+        x = self.fields(batch.ids, batch.floats, lists_of(batch)).flatten(1)
         first, second = self._of_vectors(x), self._of_vectors(x)
         binary = [task == "binary" for task, _ in loss.tasks]
         together = mean_of_members(torch.stack([first, second], dim=1), loss.tasks)

@@ -221,8 +221,8 @@ class WideDeep(Model):
         """As `Model.forward`."""
         self.require_inputs(ids, floats)
         normed = self.float_norm(floats)
-        wide = self.wide(torch.cat([ids, self.crosses(ids)], dim=1), normed, floats)
-        return wide + self.deep(self.row(ids, normed, floats)).float()
+        wide = self.wide(torch.cat([ids, self.crosses(ids)], dim=1), normed, given=floats)
+        return wide + self.deep(self.row(ids, normed, given=floats)).float()
 
     def table_ids(self, ids: Tensor) -> dict[EmbeddingTables, Tensor]:
         """As `Model.table_ids`, with the crosses."""

@@ -18,7 +18,7 @@ from gigabatch.models.errors import ModelError, require_known
 
 VERSIONS = ("reference", "cpu", "cuda")
 CHOICES = ("compiled", "reference")
-KERNELS = ("lookup", "row_update", "folded", "dropout")
+KERNELS = ("lookup", "pooled_lookup", "row_update", "folded", "dropout")
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)  # that activations and gradients may have; tables are float32
 
 

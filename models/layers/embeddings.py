@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.nn import Parameter, functional
 
 from gigabatch.models.errors import ModelError, require, require_known
+from gigabatch.models.inputs import ListInputs
 from gigabatch.models.kernels import kernel
+from gigabatch.models.layers.pooled import Jagged, PoolingSettings, pooled_plainly, require_lists
 
 GRADIENTS = ("dense", "rows")
 INIT_ELEMENTS = 1 << 16  # drawn at a time, so that they are still in the cache when they are folded and scaled
@@ -20,6 +22,10 @@ INT32 = torch.iinfo(torch.int32)
 WHOLE_TABLES = (
     "an optimizer that takes whole tables cannot move them. Use one that moves rows: lamb, cowclip, or adamw with "
     "rowwise=true."
+)
+NOT_SHARDED = (
+    "sharded tables hold rows of id columns, and lists are of any length. Train without sharded "
+    "tables (parallel.shard_tables=false), or leave the lists out."
 )
 MAX_FREE = 16  # buffers that a pool keeps; a step of a few layers needs about two a layer
 
@@ -82,11 +88,14 @@ class BufferPool:
 
 class RowGradient(NamedTuple):
     """What a backward pass leaves for the rows: ids [B, C] int32 as `located` gives them, the gradient
-    [B, W] of what was looked up, and the pool that its memory goes back to."""
+    [B, W] of what was looked up, and the pool that its memory goes back to.
+
+    table: of elements of lists, ids [T, 1] and gradient [T, D] of that table alone; None for all id columns."""
 
     ids: Tensor
     gradient: Tensor
     pool: BufferPool | None = None
+    table: int | None = None
 
 
 class RowSums(NamedTuple):
@@ -108,7 +117,7 @@ class FetchedRows(Protocol):
 
 
 class EmbeddingTables(nn.Module):
-    """One embedding table for each id column; a lookup gives the columns' rows side by side.
+    """One embedding table for each id column; a lookup gives the columns' rows side by side, then pooled lists'.
 
     Id 0 is the project's padding, yet its row is an ordinary one: it is initialised, looked up and trained. Weights
     start as fastai's `Embedding` does: standard normal, folded into (-2, 2) by fmod, times 0.01.
@@ -126,6 +135,14 @@ class EmbeddingTables(nn.Module):
         `dense`: gradients are tensors as large as the tables. `rows`: no gradient is built; the backward pass leaves
         what it is given in `row_gradients`, from where `RowOptimizer` moves the rows. `build_optimizer` sets the one
         that its optimizer takes.
+    lists : sequence of ListInputs, default ()
+        Columns of lists. One that shares a vocabulary uses that column's table, and both move its rows once; the
+        others have tables of their own, whose `widths` follow those of the id columns.
+    pooling : {'sum', 'mean', 'max'}, default 'mean'
+        What becomes of the rows of a list; an empty one gives zeros. By weights, a sum is that of w x, a mean this sum
+        over the sum of |w|; `max` takes no weights.
+    list_places : sequence of int or None, default None
+        Of each list its place among the model's; left out: list l is list l. A warm start carries rows by it.
 
     Raises
     ------
@@ -147,17 +164,37 @@ class EmbeddingTables(nn.Module):
         widths: Sequence[int],
         gradients: str = "dense",
         columns: Sequence[int | None] | None = None,
+        lists: Sequence[ListInputs] = (),
+        pooling: str = "mean",
+        list_places: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
+        sizes = [*num_ids, *(item.num_ids for item in lists if item.shares is None)]
         require(
-            len(num_ids) == len(widths),
-            f"embedding tables: {len(num_ids)} id columns but {len(widths)} widths; give one width for each column.",
+            len(sizes) == len(widths),
+            f"embedding tables: {len(num_ids)} id columns"
+            + (f" and {len(sizes) - len(num_ids)} lists with a table of their own" if lists else "")
+            + f" but {len(widths)} widths; give one width for each column.",
         )
+        PoolingSettings(pooling=pooling)
+        if pooling == "max" and any(item.weighted for item in lists):
+            raise ModelError(
+                "pooling max: weights of lists have no part in a maximum. Take sum or mean, or no weights."
+            )
+        self.lists, self.pooling, self.num_columns = tuple(lists), pooling, len(num_ids)
+        self.list_tables = _tables_of_lists(len(num_ids), lists)
+        places = range(len(lists)) if list_places is None else list_places
+        self.table_lists = {
+            table: place
+            for table, place, item in zip(self.list_tables, places, lists, strict=True)
+            if item.shares is None
+        }
         self.columns: tuple[int | None, ...] = tuple(range(len(num_ids)) if columns is None else columns)
         require(
             len(self.columns) == len(num_ids),
             f"embedding tables: {len(num_ids)} tables are of {len(self.columns)} columns; name one for each.",
         )
+        self.columns += (None,) * len(self.table_lists)
         self.row_gradients: list[RowGradient] = []
         self.row_sums: list[RowSums | None] | None = None  # by table, in the place of row_gradients; None is frozen
         self.counts_gradients = False  # whether the optimizer asks how many gradients a row has
@@ -167,8 +204,9 @@ class EmbeddingTables(nn.Module):
         self.row_optimizer: int | None = None  # the number of the `RowOptimizer` that moves the rows
         self.buffers_of_step = BufferPool()
         self.gradients = gradients
-        self.width = sum(widths)  # columns of the output
-        self.tables = nn.ParameterList(torch.empty(rows, width) for rows, width in zip(num_ids, widths, strict=True))
+        self.column_width = sum(widths[: len(num_ids)])  # of the id columns
+        self.width = self.column_width + sum(widths[table] for table in self.list_tables)  # columns of the output
+        self.tables = nn.ParameterList(torch.empty(rows, width) for rows, width in zip(sizes, widths, strict=True))
         self.reset_parameters()
 
     @property
@@ -183,9 +221,9 @@ class EmbeddingTables(nn.Module):
 
     def forget_gradients(self) -> None:
         """Empty `row_gradients` and `row_sums`."""
-        for _, gradient, pool in self.row_gradients:
-            if pool is not None:
-                pool.give(gradient)
+        for found in self.row_gradients:
+            if found.pool is not None:
+                found.pool.give(found.gradient)
         self.row_gradients.clear()
         self.row_sums = None
 
@@ -205,7 +243,7 @@ class EmbeddingTables(nn.Module):
         """
         kept = kept_ids(ids)
         if not self.is_sharded:
-            return kept, self.weights
+            return kept, self.weights[: self.num_columns]
         require(self.fetched is not None, "sharded tables: look rows up within `ShardedTables.fetched(ids)`.")
         require(
             self.gradients == "rows" or not self._is_trained(),
@@ -224,16 +262,49 @@ class EmbeddingTables(nn.Module):
             for part in () if table.is_meta else table.view(-1).split(INIT_ELEMENTS):
                 part.normal_().fmod_(2).mul_(0.01)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """[B, C] int32 or int64 -> [B, W] float32. An id outside its table is an IndexError; on CUDA a
-        device assert, or NaN where gradients are `rows`."""
+    def forward(self, ids: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
+        """[B, C] int32 or int64, and a list column each of B lists -> [B, W] float32. An id outside its table is an
+        IndexError; on CUDA a device assert, or NaN where gradients are `rows`."""
+        columns = self.of_columns(ids)
+        return torch.cat([columns, *self.of_lists(lists, len(ids))], dim=1) if self.lists else columns
+
+    def of_lists(self, lists: Sequence[Jagged], num_rows: int) -> list[Tensor]:
+        """The pooled rows of each list column, [B, D] float32."""
+        require_lists(lists, self.lists, num_rows)
+        return [self._pooled(table, item) for table, item in zip(self.list_tables, lists, strict=True)]
+
+    def list_rows(self, place: int, ids: Tensor) -> Tensor:
+        """The rows of list column `place` for ids of any shape [...]: [..., D] float32, each with its gradient."""
+        item = _Elements(ids.reshape(-1), torch.arange(ids.numel() + 1, device=ids.device))
+        return self._pooled(self.list_tables[place], item, "sum").view(*ids.shape, -1)
+
+    def _pooled(self, place: int, item: Jagged, pooling: str | None = None) -> Tensor:
+        table, pooling = self.weights[place], pooling or self.pooling
+        if torch.compiler.is_compiling():
+            return pooled_plainly(item, table, pooling)
+        require(not self.is_sharded, NOT_SHARDED)
+        ids, offsets = kept_ids(item.ids), item.offsets
+        weights = item.weights
+        trained = torch.is_grad_enabled() and table.requires_grad
+        if self.gradients == "dense" and trained:
+            return pooled_plainly(_Elements(ids, offsets, weights), table, pooling)
+        leaf, found = self.gradient_leaf(ids.device)
+        if not trained:
+            leaf = leaf.detach()
+        else:  # a loader fills the memory of a batch again
+            offsets, weights = offsets.clone(), None if weights is None else weights.clone()
+        arguments = (self.buffers_of_step, place, ids, offsets, weights, pooling, table)
+        return cast(Tensor, _PooledRows.apply(leaf, found, *arguments))
+
+    def of_columns(self, ids: Tensor) -> Tensor:
+        """The rows of the id columns side by side, as `forward`."""
         self.require_ids(ids)
-        if not len(self.tables):
+        if not self.num_columns:
             return torch.empty(len(ids), 0, device=ids.device)
         if self.gradients == "rows" or self.is_sharded:
             rows, tables = self.located(ids)
             return cast(Tensor, _RowLookup.apply(*self.gradient_leaf(ids.device), rows, *tables))
-        return lookup(kept_ids(ids) if torch.is_grad_enabled() else ids, self.weights)
+        return lookup(kept_ids(ids) if torch.is_grad_enabled() else ids, self.weights[: self.num_columns])
 
     def gradient_leaf(self, device: torch.device) -> tuple[Tensor, list[RowGradient]]:
         """A leaf without elements for the graph of one lookup, and the list that its backward pass lays its find in.
@@ -255,9 +326,9 @@ class EmbeddingTables(nn.Module):
 
     def require_ids(self, ids: Tensor) -> None:
         """Raise `ModelError` unless ids are [B, C]."""
-        if ids.dim() != 2 or ids.shape[1] != len(self.tables):
+        if ids.dim() != 2 or ids.shape[1] != self.num_columns:
             raise ModelError(
-                f"embedding tables: ids must be [rows, {len(self.tables)}], one column a table, not {list(ids.shape)}."
+                f"embedding tables: ids must be [rows, {self.num_columns}], one column a table, not {list(ids.shape)}."
             )
 
     def extra_repr(self) -> str:
@@ -282,6 +353,61 @@ class _RowLookup(torch.autograd.Function):
         return (ctx.leaf_like, *(None,) * (2 + ctx.num_tables))
 
 
+class _PooledRows(torch.autograd.Function):
+    """The kernel `pooled_lookup`, whose backward pass keeps (ids [T, 1], gradient [T, D]) as `_RowLookup` does."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        leaf: Tensor,
+        found: list[RowGradient],
+        pool: BufferPool,
+        place: int,
+        ids: Tensor,
+        offsets: Tensor,
+        weights: Tensor | None,
+        pooling: str,
+        table: Tensor,
+    ) -> Tensor:
+        module = kernel("pooled_lookup", ids.device)
+        out = torch.empty(len(offsets) - 1, table.shape[1], device=ids.device)
+        chosen = torch.empty(out.shape, dtype=torch.int32, device=ids.device) if pooling == "max" else None
+        module.pooled_lookup(ids, offsets, weights, table, pooling, out, chosen)
+        ctx.leaf_like, ctx.found, ctx.module, ctx.pool, ctx.place = leaf.detach(), found, module, pool, place
+        ctx.lists = ids, offsets, weights, pooling, chosen
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        ids, offsets, weights, pooling, chosen = ctx.lists
+        gradient = gradient.contiguous()
+        if gradient.stride(1) != 1:  # `contiguous` leaves the stride of a single number that was expanded
+            gradient = torch.empty(gradient.shape, dtype=gradient.dtype, device=gradient.device).copy_(gradient)
+        spread = ctx.pool.take((len(ids), gradient.shape[1]), gradient.dtype, ids.device)
+        ctx.module.spread_gradient(gradient, offsets, weights, pooling, chosen, spread)
+        ctx.found[:] = [RowGradient(ids[:, None], spread, ctx.pool, ctx.place)]
+        return (ctx.leaf_like, *(None,) * 8)
+
+
+class _Elements(NamedTuple):
+    ids: Tensor
+    offsets: Tensor
+    weights: Tensor | None = None
+
+
+def _tables_of_lists(num_columns: int, lists: Sequence[ListInputs]) -> tuple[int, ...]:
+    """The table of each list, those of lists behind those of `num_columns` id columns."""
+    found: list[int] = []
+    own = num_columns
+    for item in lists:
+        if item.shares is None:
+            found.append(own)
+            own += 1
+        else:
+            found.append(item.shares if item.shares < num_columns else found[item.shares - num_columns])
+    return tuple(found)
+
+
 def table_ids(model: nn.Module, ids: Tensor) -> dict[EmbeddingTables, Tensor]:
     """The ids [B, its tables] that each of the model's `EmbeddingTables` looks up for a batch's ids [B, C], where each
     table is of one column.
@@ -294,7 +420,8 @@ def table_ids(model: nn.Module, ids: Tensor) -> dict[EmbeddingTables, Tensor]:
     found = {}
     for name, module in model.named_modules():
         if isinstance(module, EmbeddingTables) and len(module.tables):
+            require(not module.lists, f"{name}: {NOT_SHARDED}")
             places = [place for place in module.columns if place is not None]
-            require(len(places) == len(module.columns), f"{name}: a table of no single column; override `table_ids`.")
+            require(len(places) == len(module.tables), f"{name}: a table of no single column; override `table_ids`.")
             found[module] = ids if places == list(range(ids.shape[1])) else ids[:, places]
     return found

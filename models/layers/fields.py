@@ -20,12 +20,14 @@ from gigabatch.models.layers.batch_norm import BatchNorm1d
 from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.numeric import NUMERIC, NUMERIC_WIDTH, NumericEmbedding
+from gigabatch.models.layers.pooled import Jagged, PoolingSettings
 
 
 class FieldEmbeddings(nn.Module):
     """Every column as a vector of the same width: an id as its row of a table, a float x_f as x_f v_f + n_f(x_f).
 
-    The ids' vectors come first, in the order of the columns. A v_f is drawn as the rows of tables are; n_f is what
+    The ids' vectors come first, in the order of the columns, then a pooled one of each list.
+    A v_f is drawn as the rows of tables are; n_f is what
     `NumericEmbedding` makes of the column, 0 for one without bins.
 
     batch_norm: normalise the floats first, without scale and shift, which v_f would repeat; False where the model has
@@ -42,27 +44,29 @@ class FieldEmbeddings(nn.Module):
         columns: Sequence[int] | None = None,
         numeric: str = "plain",
         numeric_start: float = 1.0,
+        pooling: str = "mean",
     ) -> None:
         super().__init__()
         self.dim = dim
-        self.num_fields = len(inputs.num_ids) + inputs.num_floats
-        self.tables = EmbeddingTables(inputs.num_ids, [dim] * len(inputs.num_ids), columns=columns)
+        self.num_fields = len(inputs.num_ids) + len(inputs.lists) + inputs.num_floats
+        self.tables = tables_of(inputs, dim, columns, pooling)
         self.float_norm = float_norm(inputs) if batch_norm else nn.Identity()
         vectors = torch.randn(inputs.num_floats, dim).fmod_(2).mul_(0.01)
         self.float_vectors = nn.Parameter(vectors) if inputs.num_floats else None
         self.numeric = NumericEmbedding(inputs, numeric, dim)
         self.numeric.shrink(numeric_start)
 
-    def forward(self, ids: Tensor, floats: Tensor, given: Tensor | None = None) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = (), given: Tensor | None = None) -> Tensor:
         """ids [B, C] int32 or int64, floats [B, F] float32 -> [B, N, d] float32.
 
         given: the floats as the model is given them, for `numeric`, where `floats` have been normed.
         """
-        embedded = self.tables(ids).unflatten(1, (ids.shape[1], self.dim))
+        num_ids = ids.shape[1] + len(lists)
+        embedded = self.tables(ids, lists).unflatten(1, (num_ids, self.dim))
         if self.float_vectors is None:
             return embedded
         scaled = self.of_floats(floats, given)
-        return torch.cat([embedded, scaled], dim=1) if ids.shape[1] else scaled
+        return torch.cat([embedded, scaled], dim=1) if num_ids else scaled
 
     def of_floats(self, floats: Tensor, given: Tensor | None = None) -> Tensor:
         """Vectors of the floats [B, F], of which there are some: [B, F, d] float32. given: as of `forward`."""
@@ -71,8 +75,8 @@ class FieldEmbeddings(nn.Module):
 
 
 class InputRow(nn.Module):
-    """The columns side by side: embedded ids, batch-normed floats as they are, and their vectors where they have some;
-    `width` = C d + F + F' `numeric_width`.
+    """The columns side by side: embedded ids, pooled lists, batch-normed floats as they are, and their
+    vectors where they have some; `width` = (C + lists) d + F + F' `numeric_width`.
 
     batch_norm: as in `FieldEmbeddings`. numeric, numeric_width: of `NumericEmbedding`.
     """
@@ -84,23 +88,24 @@ class InputRow(nn.Module):
         batch_norm: bool = True,
         numeric: str = "plain",
         numeric_width: int = NUMERIC_WIDTH,
+        pooling: str = "mean",
     ) -> None:
         super().__init__()
-        self.tables = EmbeddingTables(inputs.num_ids, [dim] * len(inputs.num_ids))
+        self.tables = tables_of(inputs, dim, pooling=pooling)
         self.float_norm = float_norm(inputs) if batch_norm else nn.Identity()
         self.numeric = NumericEmbedding(inputs, numeric, numeric_width)
         self.width = self.tables.width + inputs.num_floats + self.numeric.num_columns * numeric_width
 
-    def forward(self, ids: Tensor, floats: Tensor, given: Tensor | None = None) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = (), given: Tensor | None = None) -> Tensor:
         """ids [B, C] int32 or int64, floats [B, F] float32 -> [B, width] float32. given: as of `FieldEmbeddings`."""
-        parts = [self.tables(ids), self.float_norm(floats)]
+        parts = [self.tables(ids, lists), self.float_norm(floats)]
         if self.numeric.num_columns:
             parts.append(self.numeric(floats if given is None else given).flatten(1))
         return torch.cat(parts, dim=1)
 
 
 class LinearTerms(nn.Module):
-    """w0 + the sum of one weight an id + w . floats, for each output; all start at 0.
+    """w0 + the sum of one weight an id, pooled where they are a list's, + w . floats, for each output; all start at 0.
 
     Computed in float32 also under autocast: it is too little work for bfloat16 to save any.
 
@@ -113,10 +118,11 @@ class LinearTerms(nn.Module):
         batch_norm: bool = True,
         columns: Sequence[int | None] | None = None,
         numeric: str = "plain",
+        pooling: str = "mean",
     ) -> None:
         super().__init__()
         self.num_outputs = inputs.num_outputs
-        self.tables = EmbeddingTables(inputs.num_ids, [inputs.num_outputs] * len(inputs.num_ids), columns=columns)
+        self.tables = tables_of(inputs, inputs.num_outputs, columns, pooling)
         for table in self.tables.tables:
             nn.init.zeros_(table)
         self.float_norm = float_norm(inputs) if batch_norm else nn.Identity()
@@ -127,11 +133,13 @@ class LinearTerms(nn.Module):
         if self.numeric.kind == "bins" and self.numeric.num_columns:
             nn.init.zeros_(self.numeric.weight)
 
-    def forward(self, ids: Tensor, floats: Tensor, given: Tensor | None = None) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = (), given: Tensor | None = None) -> Tensor:
         """ids [B, C] int32 or int64, floats [B, F] float32 -> [B, O] float32. given: as of `FieldEmbeddings`."""
         terms = self.bias.expand(floats.shape[0], self.num_outputs)
         if len(self.tables.tables):  # the sum over no table at all would make an ONNX graph that is not valid
-            terms = terms + self.tables(ids).unflatten(1, (ids.shape[1], self.num_outputs)).sum(dim=1)
+            terms = terms + self.tables(ids, lists).unflatten(1, (ids.shape[1] + len(lists), self.num_outputs)).sum(
+                dim=1
+            )
         if self.float_weights is None:
             return terms
         return terms + self.of_floats(floats, given)
@@ -148,6 +156,14 @@ class LinearTerms(nn.Module):
 def linear_numeric(kind: str) -> str:
     """What of a model's `numeric` its linear terms take: bins, which are linear terms themselves; no waves."""
     return kind if kind == "bins" else "plain"
+
+
+def tables_of(
+    inputs: ModelInputs, dim: int, columns: Sequence[int | None] | None = None, pooling: str = "mean"
+) -> EmbeddingTables:
+    """Tables of `dim` columns for all id and list columns."""
+    widths = [dim] * len(inputs.table_sizes)
+    return EmbeddingTables(inputs.num_ids, widths, columns=columns, lists=inputs.lists, pooling=pooling)
 
 
 def float_norm(inputs: ModelInputs) -> nn.Module:
@@ -197,6 +213,8 @@ def check_settings(settings: Any, *, may_be_empty: Sequence[str] = ()) -> None:
     `may_be_empty` may be. The rest is left to the caller.
     """
     lists_to_tuples(settings)
+    if isinstance(settings, PoolingSettings):
+        PoolingSettings.__post_init__(settings)
     for field in fields(settings):
         name, value, kind = field.name, getattr(settings, field.name), str(field.type)
         if value is None and kind.endswith(" | None"):

@@ -143,13 +143,13 @@ class _Folded(torch.autograd.Function):
         drops = kernel("dropout", ids.device)
         ctx.passes, ctx.drops = passes, drops
         batch = whole_batch()
-        first = network.embedding_dropout if network.embeddings.width else 0.0
+        first = network.embedding_dropout if network.embeddings.column_width else 0.0
         seeds = _seeds((first, *network.dropouts), ids.device)
         ids, tables = network.embeddings.located(ids)
         hidden, fold = _inputs(network, ids, tables, floats, vectors, dtype, batch)
         ctx.num_vectors = 0 if vectors is None else vectors.shape[1]
         if seeds[0] is not None:
-            embedded = hidden[:, : network.embeddings.width]
+            embedded = hidden[:, : network.embeddings.column_width]
             drops.dropout(embedded, embedded, seeds[0], first, start=_start(embedded, batch))
         layers = []
         layer = _Layer(hidden, fold, hidden)
@@ -231,7 +231,7 @@ class _Folded(torch.autograd.Function):
             if layer.inputs is not layer.hidden:
                 pool.give(layer.inputs)
         # The inputs are done with, so their gradient takes their place.
-        width, inputs = network.embeddings.width, layers[0].inputs
+        width, inputs = network.embeddings.column_width, layers[0].inputs
         vectors = None
         if width or ctx.num_vectors:
             torch.mm(delta, layers[0].weight, out=inputs)
@@ -283,7 +283,7 @@ def _inputs(
     Floats are normalised in float32 before they are rounded: raw ones may be far from zero.
     """
     num_vectors = 0 if vectors is None else vectors.shape[1]
-    width, num_floats = network.embeddings.width + num_vectors, floats.shape[1]
+    width, num_floats = network.embeddings.column_width + num_vectors, floats.shape[1]
     columns = -(-(width + num_floats) // COLUMN_MULTIPLE) * COLUMN_MULTIPLE
     inputs = network.embeddings.buffers_of_step.take((len(floats), columns), dtype, floats.device)
     like = network.linears[0].weight

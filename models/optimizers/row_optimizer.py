@@ -102,17 +102,24 @@ class RowOptimizer(EagerOptimizer):
             not module.is_sharded,
             "sharded tables: call ShardedTables.exchange_gradients before a step, within `fetched`.",
         )
-        ids, gradient = (joined(parts) for parts in zip(*(found[:2] for found in module.row_gradients), strict=True))
+        for places, ids, gradient in gradients_together(module):
+            self._move_tables(module, places, ids, gradient, rule, skipped, factor)
+
+    def _move_tables(
+        self,
+        module: EmbeddingTables,
+        places: Sequence[int],
+        ids: Tensor,
+        gradient: Tensor,
+        rule: RowRule,
+        skipped: Tensor | None,
+        factor: Tensor | None,
+    ) -> None:
+        """Move rows of the tables at `places`: ids [n, tables], their gradients [n, widths] side by side."""
         if factor is not None:
             gradient = gradient.float() * factor
-        tables = module.weights
-        moving = [place for place, table in enumerate(tables) if table.requires_grad]
-        if len(moving) < len(tables):
-            if not moving:
-                return
-            parts = gradient.split([table.shape[1] for table in tables], dim=1)
-            gradient = torch.cat([parts[place] for place in moving], dim=1)
-            ids, tables = ids[:, moving], [tables[place] for place in moving]
+        weights = module.weights
+        tables = [weights[place] for place in places]
         states = [self._state_of(table, rule) for table in tables]
         if skipped is not None:  # which the host does not know: an id outside its table moves nothing on a GPU
             ids = torch.where(skipped > 0, -1, ids)
@@ -164,6 +171,43 @@ class RowOptimizer(EagerOptimizer):
         if not state:
             state.update(rule.new_state(table))
         return state
+
+
+def gradients_together(module: EmbeddingTables) -> list[tuple[list[int], Tensor, Tensor]]:
+    """What `row_gradients` hold for the tables that are trained: places of tables, ids [n, tables] and gradients
+    [n, widths] side by side, each table in one entry, so that its rows move once.
+
+    A table of a list has its own entry, with what its id column left, if they share it.
+    """
+    weights = module.weights
+    wide = [found for found in module.row_gradients if found.table is None]
+    of_lists = sorted({found.table for found in module.row_gradients if found.table is not None})
+    columns = wide[0].ids.shape[1] if wide else 0
+    moving = [place for place in range(columns) if weights[place].requires_grad and place not in of_lists]
+    widths = [weight.shape[1] for weight in weights[:columns]]
+    found = []
+    ids = gradient = None
+    if wide:
+        ids, gradient = joined([one.ids for one in wide]), joined([one.gradient for one in wide])
+        if moving:
+            own = (ids, gradient)
+            if len(moving) < columns:
+                parts = gradient[:, : sum(widths)].split(widths, dim=1)
+                own = ids[:, moving], torch.cat([parts[place] for place in moving], dim=1)
+            found.append((moving, *own))
+    for place in of_lists:
+        if not weights[place].requires_grad:
+            continue
+        parts = [one for one in module.row_gradients if one.table == place]
+        own_ids, own_gradients = [one.ids for one in parts], [one.gradient for one in parts]
+        if ids is not None and gradient is not None and place < columns:
+            first = sum(widths[:place])
+            own_ids.append(ids[:, place : place + 1])
+            own_gradients.append(gradient[:, first : first + widths[place]])
+        if len({one.dtype for one in own_gradients}) > 1:
+            own_gradients = [one.float() for one in own_gradients]
+        found.append(([place], joined(own_ids), joined(own_gradients)))
+    return found
 
 
 def require_own_tables(owned: bool) -> None:

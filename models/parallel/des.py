@@ -32,6 +32,7 @@ from gigabatch.models.click.lr import LogisticRegression
 from gigabatch.models.errors import ModelError, require, require_known
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import FieldEmbeddings, LinearTerms
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.model import Model
 from gigabatch.models.parallel.costs import Choice, Load, cheapest, count_bytes, step_bytes, total_bytes
 from gigabatch.models.parallel.exchange import Exchange
@@ -323,8 +324,9 @@ class SummedLinearTerms(LinearTerms):
         self.numeric = terms.numeric
         self.tables, self.sums = sums.rows, sums
 
-    def forward(self, ids: Tensor, floats: Tensor, given: Tensor | None = None) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = (), given: Tensor | None = None) -> Tensor:
         """As `LinearTerms.forward`."""
+        require(not lists, "sums of tables that are spread over ranks take no lists.")
         terms = self.bias + self.sums(ids)
         return terms if self.float_weights is None else terms + self.of_floats(floats, given)
 
@@ -341,8 +343,9 @@ class SummedFields(FieldEmbeddings):
         self.float_norm, self.float_vectors = fields.float_norm, fields.float_vectors
         self.numeric = fields.numeric
 
-    def forward(self, ids: Tensor, floats: Tensor, given: Tensor | None = None) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = (), given: Tensor | None = None) -> Tensor:
         """As of `FieldEmbeddings` -> as the class says."""
+        require(not lists, "sums of tables that are spread over ranks take no lists.")
         sums = self.sums(ids)
         if self.float_vectors is None:
             return sums

@@ -21,6 +21,7 @@ from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width
 from gigabatch.models.layers.fields import check_settings, is_number, one_of, probability
 from gigabatch.models.layers.folded import FoldedNetwork, folded_forward
 from gigabatch.models.layers.numeric import NUMERIC, NUMERIC_WIDTH, NumericEmbedding
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.model import Model, TargetScale
 
 DROPOUTS = (nn.Dropout, Dropout)
@@ -161,16 +162,21 @@ class TabularModel(Model):
     """
 
     Settings = TabularSettings
+    takes_lists = True
 
     def __init__(self, inputs: ModelInputs, settings: TabularSettings) -> None:
         super().__init__(inputs, settings)
         self.folded = True
-        self.embeddings = EmbeddingTables(inputs.num_ids, settings.widths(inputs.num_ids))
+        self.embeddings = EmbeddingTables(inputs.num_ids, self._table_widths(), lists=inputs.lists)
         self.embedding_dropout = Dropout(settings.embedding_dropout)
         has_norm = settings.batch_norm_floats and inputs.num_floats
         self.float_norm = BatchNorm1d(inputs.num_floats) if has_norm else None
         self.numeric = NumericEmbedding(inputs, settings.numeric, settings.numeric_width)
         self.layers = self._build_layers()
+
+    def _table_widths(self) -> tuple[int, ...]:
+        """Of each id column's table, then of each list's own."""
+        return tuple(self.settings.widths(self.inputs.table_sizes))
 
     def _build_layers(self) -> nn.Sequential:
         settings = self.settings
@@ -191,23 +197,25 @@ class TabularModel(Model):
             )
         )
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """ids [B, C] int32 or int64, floats [B, F] float32 -> [B, num_outputs] in the dtype of `floats`.
 
         C or F may be 0, but both tensors are always given. The outputs are logits (or values, for regression): no
         sigmoid or softmax, except that of `output_range`, which acts on the outputs that `target_scales` name, and on
         all of a model without scales. Under autocast they are cast back to the dtype of `floats`.
         """
-        self.require_inputs(ids, floats)
+        self.require_inputs(ids, floats, lists)
         folds = self.training and torch.is_grad_enabled() and self.folded and self.folding_obstacle() is None
         if folds and not floats.requires_grad:  # the folded pass has no gradient of its inputs
             kind = floats.device.type
             dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else floats.dtype
             with torch.autocast(kind, enabled=False):
-                vectors = self.numeric(floats).flatten(1) if self.numeric.num_columns else None
+                parts = self.embeddings.of_lists(lists, len(ids))
+                parts += [self.numeric(floats).flatten(1)] if self.numeric.num_columns else []
+                vectors = torch.cat(parts, dim=1) if parts else None
                 outputs = folded_forward(self._network(), ids, floats, dtype, vectors)
         else:
-            embedded = self.embedding_dropout(self.embeddings(ids))
+            embedded = self.embedding_dropout(self.embeddings(ids, lists))
             normed = floats if self.float_norm is None else self.float_norm(floats)
             vectors = self.numeric(floats).flatten(1)
             outputs = self.layers(torch.cat([embedded, vectors, normed], dim=1)).to(floats.dtype)
@@ -246,6 +254,8 @@ class TabularModel(Model):
             return "a layer's parts are not linear, ReLU, batch norm and dropout, in this order"
         if type(self.embedding_dropout) not in (*DROPOUTS, nn.Identity):
             return "the dropout of the embeddings is of another kind"
+        if self.inputs.lists and _rate(self.embedding_dropout):
+            return "the dropout of the embeddings is of pooled lists too"
         if self.float_norm is not None and type(self.float_norm) not in NORMS:
             return "the norm of the floats is of another kind"
         if any(_hooked(module) for module in self.modules() if module is not self):

@@ -74,6 +74,7 @@ def launches() -> None:
     gradient = torch.empty(BATCH, 1200, dtype=torch.bfloat16, device=META)
     floats, factor = torch.empty(BATCH, 132, device=META), torch.empty(100, device=META)
     lookup_cuda.lookup(ids, tables, gradient, floats[:, :100], factor, factor)
+    real_shapes.of_lists(BATCH, 2**31 - 1, 2**31 - 2**22, 128)
     for rule in (RowRule("lamb", lr=0.1, second_moment="full", step="row", clip_ratio=1.0), RowRule("adagrad", lr=0.1)):
         row_update_cuda.update_rows(tables, [rule.new_state(table) for table in tables], ids, gradient, rule)
     positions, users = (torch.empty(BATCH, dtype=kind, device=META) for kind in (torch.int64, torch.int32))

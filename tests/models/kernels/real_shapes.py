@@ -25,6 +25,8 @@ from gigabatch.models.inputs import EntityColumns, ModelInputs
 from gigabatch.models.kernels.dropout import cuda as dropout_cuda
 from gigabatch.models.kernels.folded import cuda as folded_cuda
 from gigabatch.models.kernels.lookup import cuda as lookup_cuda
+from gigabatch.models.kernels.pooled_lookup import cuda as pooled_cuda
+from gigabatch.models.kernels.pooled_lookup.reference import POOLINGS
 from gigabatch.models.kernels.row_update import cuda as row_update_cuda
 from gigabatch.models.kernels.row_update.rules import METHODS, RowRule
 from gigabatch.models.losses import TargetLoss
@@ -144,6 +146,23 @@ def of_grid(rows: int, width: int, num_ids: int, rule: RowRule, dtype: torch.dty
     row_update_cuda.update_rows([table], [rule.new_state(table)], ids, gradient, rule)
 
 
+def of_lists(num_lists: int, num_elements: int, height: int, width: int, dtype: torch.dtype = torch.float32) -> None:
+    """Every pooling of lists over one table, with and without weights, and the gradients of their elements."""
+    ids, offsets = (
+        torch.empty(n, dtype=k, device=META) for n, k in ((num_elements, torch.int32), (num_lists + 1, torch.int64))
+    )
+    table, out = (torch.empty(rows, width, device=META) for rows in (height, num_lists))
+    gradient, spread = (torch.empty(rows, width, dtype=dtype, device=META) for rows in (num_lists, num_elements))
+    chosen = torch.empty(num_lists, width, dtype=torch.int32, device=META)
+    for pooling, weighted in product(POOLINGS, (False, True)):
+        weights = torch.empty(num_elements, device=META) if weighted else None
+        if pooling == "max" and weighted:
+            continue
+        kept = chosen if pooling == "max" else None
+        pooled_cuda.pooled_lookup(ids, offsets, weights, table, pooling, out, kept)
+        pooled_cuda.spread_gradient(gradient, offsets, weights, pooling, kept, spread)
+
+
 def of_passes(batch_size: int, width: int, dtype: torch.dtype) -> None:
     """Each pass over activations of a width."""
     values, row = torch.empty(batch_size, width, dtype=dtype, device=META), torch.empty(width, device=META)
@@ -200,6 +219,7 @@ def representative() -> Iterator[tuple[str, Case]]:
     yield "flights, float16", partial(of_configuration, "flights", torch.float16)
     yield "step, 204,800", partial(of_step, 204_800, torch.bfloat16)
     yield "gather", partial(gather, 42_800_000, 46, 819_200)
+    yield "lists", partial(of_lists, 204_800, 2_048_000, 1_000_000, 16)
     yield "draws", partial(of_negatives, True, False, 4)
     yield "weighted draws", partial(of_negatives, True, True, 4)
     yield "distinct draws", partial(of_negatives, False, False, 4)
@@ -225,6 +245,8 @@ def every() -> Iterator[tuple[str, Case]]:
         yield f"step, CowClip, {batch_size}", partial(of_step, batch_size, torch.bfloat16, "cowclip")
     for batch_size in (ncf.BATCH, ncf.OUR_BATCH):
         yield f"ncf, {batch_size}", partial(of_ncf, batch_size, ncf.OURS)
+    for width, dtype in product((1, 8, 64, 200), (torch.float32, *LOW)):
+        yield f"lists, {width}, {dtype}", partial(of_lists, 204_800, 2_048_000, 1_000_000, width, dtype)
     for shape in product(embedding_grid.ROWS, embedding_grid.WIDTHS, embedding_grid.NUM_IDS):
         yield f"grid, {shape}", partial(of_grid, *shape, RowRule("sgd", lr=embedding_grid.LR))
     for method, form in product(METHODS, (("scalar", "global", None), ("full", "row", 1.0))):

@@ -70,7 +70,7 @@ def gradients_of(model):
             assert table.grad is None
             start = sum(other.shape[1] for other in list(model.embeddings.tables)[:column])
             dense = torch.zeros_like(table)
-            for ids, gradient, _ in model.embeddings.row_gradients:
+            for ids, gradient, *_ in model.embeddings.row_gradients:
                 part = gradient[:, start : start + table.shape[1]].to(dense.dtype)
                 dense.index_add_(0, ids[:, column].long(), part)
             found[f"embeddings.tables.{column}"] = dense
