@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from gigabatch.models.errors import ModelError, require
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.members import mean_of_members
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model, Rows, TargetScale
 
@@ -72,14 +73,14 @@ class Ensemble(Model):
         """The members."""
         return [cast(Model, member) for member in self.members]
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`: outputs whose prediction is the mean of the members' (`mean_of_members`)."""
         logs = {scale.output for scale in self.target_scales if scale.log}
-        return mean_of_members(self.member_outputs(ids, floats), self.inputs.targets, logs)
+        return mean_of_members(self.member_outputs(ids, floats, lists), self.inputs.targets, logs)
 
-    def member_outputs(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def member_outputs(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """What each member makes of ids [B, C] and floats [B, F]: [B, k, O] float32, with quantiles that rise."""
-        return torch.stack([self._sorted(member(ids, floats).float()) for member in self.members], dim=1)
+        return torch.stack([self._sorted(member(ids, floats, lists).float()) for member in self.members], dim=1)
 
     def _sorted(self, outputs: Tensor) -> Tensor:
         """Outputs [B, O] with the quantiles of each target in order, as `in_target_units` has them: one target's have

@@ -15,6 +15,7 @@ Shapes: B rows of a batch, N fields (columns), d embedding_dim, H heads, O outpu
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from gigabatch.models.errors import ModelError, require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.fields import FieldEmbeddings, OutputLinear, check_settings, mlp, one_of
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.model import Model
 
 GATES = ("auto", "user", "item", "context", "learned", "none")
@@ -108,7 +110,7 @@ class FeatureSelection(nn.Module):
             width = self.fields.num_fields * dim
         self.gate = mlp(width, settings.gate_layers, num_fields * dim)
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """ids [B, C], floats [B, F] -> weights [B, N d], or [N d] where they are the same for every row."""
         if self.fields is None:
             return 2 * torch.sigmoid(self.gate(self.vector))
@@ -171,7 +173,7 @@ class FinalMLP(Model):
             settings.first_layers[-1], settings.second_layers[-1], inputs.num_outputs, settings.num_heads
         )
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`."""
         self.require_inputs(ids, floats)
         vectors = self.fields(ids, floats).flatten(1)

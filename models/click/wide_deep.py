@@ -26,6 +26,7 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import InputRow, LinearTerms, check_settings, float_norm, linear_numeric, mlp
 from gigabatch.models.layers.numeric import NUMERIC_WIDTH
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.model import Model
 
 PRIME = (1 << 31) - 1  # hashes are below it, so that a product of two fits in int64
@@ -217,9 +218,9 @@ class WideDeep(Model):
         self.row = InputRow(inputs, settings.embedding_dim, False, settings.numeric, settings.numeric_width)
         self.deep = mlp(self.row.width, settings.layers, inputs.num_outputs, settings.dropout, settings.batch_norm)
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`."""
-        self.require_inputs(ids, floats)
+        self.require_inputs(ids, floats, lists)
         normed = self.float_norm(floats)
         wide = self.wide(torch.cat([ids, self.crosses(ids)], dim=1), normed, given=floats)
         return wide + self.deep(self.row(ids, normed, given=floats)).float()

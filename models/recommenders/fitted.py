@@ -15,7 +15,7 @@ Shapes: B rows of a batch, C id columns, F float columns, N pairs of the train s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from gigabatch.models.errors import ModelError, require
 from gigabatch.models.inputs import ModelInputs
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model, Rows
 
@@ -148,9 +149,9 @@ class FittedModel(Model):
 
     # -- scores --------------------------------------------------------------------------------------------------------
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """ids [B, C], floats [B, F] -> logits [B, 1] float32; only the keys of user and item matter."""
-        self.require_inputs(ids, floats)
+        self.require_inputs(ids, floats, lists)
         self._require_fit()
         users, items = self._keys(ids)
         return self._logits(self._scores(users, items), self._popularity(items), self._knows(users))[:, None]

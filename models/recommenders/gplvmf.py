@@ -34,6 +34,7 @@ from gigabatch.models.errors import ModelError, require
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import check_settings, one_of, positive_number
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model, Rows
 from gigabatch.models.recommenders.stored_rows import KEPT, StoredRows
@@ -339,14 +340,14 @@ class GPLVMF(Model):
 
     # Predictions
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """ids [B, C], floats [B, F] -> [B, 1] float32: the posterior mean given the user's stored rows.
 
         No gradient flows from it: `training_loss` does not use it. In evaluation mode the users' systems are solved
         once, at the first call, which takes O(n^3) for every user there is; each row then takes O(n). In training mode,
         where the weights change, every call solves them all.
         """
-        self.require_inputs(ids, floats)
+        self.require_inputs(ids, floats, lists)
         with torch.no_grad(), torch.autocast(ids.device.type, enabled=False):
             coefficients = self._coefficients()
             elements = max(self.rows.most_rows * len(self.latent_ids) * self.settings.dim, 1)

@@ -13,6 +13,7 @@ Shapes: B rows of a batch, C id columns, F float columns, d `dim`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -23,6 +24,7 @@ from torch.nn import functional
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import one_of, positive, positive_number
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model, Rows
 from gigabatch.models.recommenders.drawn import LOSSES, OutputScale, drawn_training_loss
@@ -108,7 +110,7 @@ class MatrixFactorization(Model):
             self.items.weights[0][:, -1].zero_()
         self.output = OutputScale()
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """ids [B, C], floats [B, F] -> [B, 1] float32, the `score` of `user_vectors` and `item_vectors`."""
         return self.score(self.user_vectors(ids, floats), self.item_vectors(ids, floats))
 

@@ -19,6 +19,7 @@ Shapes: B rows of a batch, T types (the outputs), D `dim`, S `memory_slots`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +31,7 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import check_settings, is_number, one_of
 from gigabatch.models.layers.numeric import NumericEmbedding
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model, Rows
 
@@ -176,7 +178,7 @@ class MRMN(Model):
             if hasattr(self, name):
                 getattr(self, name).normal_().mul_(0.1)
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """ids [B, C], floats [B, F] -> [B, T] float32: scale_t (centre_t - d_t), in float32 also under autocast."""
         return self._logits(self.distances(ids, floats))
 

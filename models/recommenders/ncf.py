@@ -21,6 +21,7 @@ Shapes: B rows, C id columns, F floats, G = gmf_dim, M = mlp_dim, X = context_di
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -39,6 +40,7 @@ from gigabatch.models.layers.fields import (
     positive_list,
     probability,
 )
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model, Rows
 from gigabatch.models.recommenders.drawn import LOSSES, OutputScale, drawn_training_loss
@@ -178,7 +180,7 @@ class NCF(Model):
     def _context_width(self, settings: NCFSettings) -> int:
         return (settings.context_dim if self.in_mlp else 0) + (settings.gmf_dim if self.in_gmf else 0)
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """ids [B, C], floats [B, F] -> outputs [B, 1] float32."""
         scores = self._scores(ids, floats)
         return scores if self.output_scale is None else cast(Tensor, self.output_scale(scores))

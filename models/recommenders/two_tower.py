@@ -32,6 +32,7 @@ from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width
 from gigabatch.models.layers.fields import check_settings, float_norm, mlp, one_of, positive_number
 from gigabatch.models.layers.numeric import NUMERIC_WIDTH, NumericEmbedding
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model, Rows
 from gigabatch.models.recommenders.in_batch import (
@@ -183,7 +184,7 @@ class Tower(nn.Module):
             parts.append(self.numeric(own_floats).flatten(1))
         return torch.cat(parts, dim=1)
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """ids [B, C], floats [B, F] -> [B, d]."""
         return cast(Tensor, self.network(self.embed(ids, floats)))
 
@@ -246,7 +247,7 @@ class TwoTower(Model):
         # No bias: softmax and BPR only see differences of scores, so an optimizer would move it by rounding errors.
         return hidden.append(nn.Linear((width, *settings.top_layers)[-1], 1, bias=False))
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """ids [B, C], floats [B, F] -> [B, 1] float32; in evaluation mode the `score` of `user_vectors` and
         `item_vectors`."""
         return self.score(*self._vectors(ids, floats))

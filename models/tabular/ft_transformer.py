@@ -14,6 +14,7 @@ Shapes: B rows of a batch, C id columns, F float columns, N = C + F, d token_dim
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +28,7 @@ from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import OutputLinear, check_settings, positive_number
 from gigabatch.models.layers.numeric import NumericEmbedding
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.model import Model
 
 
@@ -103,7 +105,7 @@ class FeatureTokenizer(nn.Module):
             nn.init.uniform_(parameter, -(dim**-0.5), dim**-0.5)
         self.numeric = NumericEmbedding(inputs, numeric, dim)
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """ids [B, C], floats [B, F] -> tokens [B, N, d]: ids first."""
         tokens = self.tables(ids).unflatten(1, (ids.shape[1], self.dim))
         if self.float_vectors is not None:
@@ -202,7 +204,7 @@ class FTTransformer(Model):
         self.norm = nn.LayerNorm(dim)
         self.output = OutputLinear(dim, inputs.num_outputs)
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`."""
         self.require_inputs(ids, floats)
         tokens = self.tokenizer(ids, floats)

@@ -33,6 +33,7 @@ from gigabatch.models.layers.dropout import Dropout
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.layers.fields import check_settings, one_of, positive_number
 from gigabatch.models.layers.numeric import NumericEmbedding
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.layers.rated import Rated
 from gigabatch.models.model import Model
 
@@ -219,9 +220,9 @@ class RealMLP(Model):
         self.dropout = Dropout(settings.dropout)
         self.output = NTPLinear(sizes[-1], inputs.num_outputs)
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`."""
-        self.require_inputs(ids, floats)
+        self.require_inputs(ids, floats, lists)
         hidden = self._row(ids, floats)
         for layer, activation in self._hidden():
             hidden = self.dropout(activation(layer(hidden)))

@@ -29,6 +29,7 @@ from gigabatch.models.layers.embeddings import EmbeddingTables, embedding_width
 from gigabatch.models.layers.fields import check_settings, one_of
 from gigabatch.models.layers.members import MemberLinear, MemberOutput, MemberScale, mean_of_members
 from gigabatch.models.layers.numeric import NumericEmbedding
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model, Rows
 
@@ -136,12 +137,12 @@ class TabM(Model):
         self.dropout = Dropout(settings.dropout)
         self.output = MemberOutput(members, settings.layers[-1], inputs.num_outputs)
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`: outputs whose prediction is the mean of the members' (`mean_of_members`).
 
         Without a graph rows are worked through in parts, so that memory does not grow with them.
         """
-        self.require_inputs(ids, floats)
+        self.require_inputs(ids, floats, lists)
         rows = self._rows(ids, floats)
         if torch.is_grad_enabled() or torch.compiler.is_compiling():  # a graph that is exported has any number of rows
             return self._mean(rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from torch import Tensor
 from gigabatch.features.engines.frame import engine_of
 from gigabatch.features.schema import Entity
 from gigabatch.models.inputs import EntityColumns
+from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.model import Model
 from gigabatch.models.retrieval import ApproximateIndex, choose_index
 from gigabatch.pipeline.bundle import BLOCK_ROWS, Bundle, model_outputs
@@ -138,7 +139,7 @@ class Tower(Model):
         self.model, self.entity = model, entity
         self.training = model.training
 
-    def forward(self, ids: Tensor, floats: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """[B, d] float32."""
         vectors: Tensor = getattr(self.model, f"{self.entity}_vectors")(ids, floats)
         return vectors

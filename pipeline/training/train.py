@@ -488,8 +488,8 @@ def model_inputs(preprocessor: Preprocessor) -> ModelInputs:
         entities[entity.name] = EntityColumns(ids.index(entity.key), places, tuple(floats), first)
     sizes = tuple(column.num_ids for column in tensors.ids)
     targets = tuple((target.task, target.num_outputs) for target in tensors.targets)
-    edges = preprocessor.float_edges
-    return ModelInputs(sizes, len(tensors.floats), tensors.num_outputs, **entities, targets=targets, float_edges=edges)
+    edges, user, item = preprocessor.float_edges, entities.get("user"), entities.get("item")
+    return ModelInputs(sizes, len(tensors.floats), tensors.num_outputs, user, item, targets, edges)
 
 
 def id_counts(preprocessor: Preprocessor) -> dict[int, Tensor]:
