@@ -111,7 +111,7 @@ def ours(path: Path, cache: Path, device: str, seed: int, *overrides: str) -> tu
     valid = run.summary["metrics"]["valid"]
     seconds = run.summary["seconds"]["encode"] + run.summary["seconds"]["train"]  # peers' matrices are in theirs
     row = {"train_seconds": seconds, "seconds_of_1M_rows": scoring,
-           "valid_loss": valid.get("log_loss", valid.get("rmse"))}  # fmt: skip
+           "valid_loss": valid["logloss"] if valid["logloss"] is not None else valid["rmse"]}  # fmt: skip
     return row, predictions[:, 0] if predictions.shape[1] == 1 else predictions
 
 

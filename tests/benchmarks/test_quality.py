@@ -13,7 +13,7 @@ from scipy import stats
 from sklearn import metrics
 
 from benchmarks.quality import NET_ROWS, SECONDS, SEEDS, TRIALS, claims_of, less_best, ranked, row_of, whole
-from benchmarks.quality_fits import Fits, Peers, judged
+from benchmarks.quality_fits import Fits, Peers, judged, ours, pipeline_of
 from benchmarks.quality_peers import LOSSES, bounds, drawn, matrix, valid_loss
 from benchmarks.quality_tables import TABLES, TEST_ROWS, plain_config
 
@@ -249,6 +249,22 @@ def test_a_generated_table_is_the_same_each_time(tmp_path, name):
     features = json.loads((one / "table.yaml").read_text())["features"]
     named = {*features["categorical"], *features["continuous"], *features["targets"]}
     assert named == set(first.columns), "every column has a role"
+
+
+@pytest.mark.parametrize("name", ["small", "multiclass", "regression"])
+def test_the_valid_loss_of_ours_is_scikit_learns(tmp_path, name):
+    path = plain_config(TABLES[name], tmp_path, quick=True)
+    row, _ = ours(path, tmp_path, "cpu", 1)
+    features = pipeline_of(path, tmp_path, "cpu", "seed=1").features()
+    valid = features.frame("valid")
+    found, labels = features.train().bundle().predict(valid).to_numpy("float64"), valid[features.schema.targets[0].name]
+    if name == "regression":
+        expected = metrics.root_mean_squared_error(labels, found[:, 0])
+    else:
+        if name == "multiclass":
+            found = found / found.sum(1, keepdims=True)  # single precision, of which scikit-learn warns
+        expected = metrics.log_loss(labels, found, labels=range(max(found.shape[1], 2)))
+    assert row["valid_loss"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_quick_run_of_every_task(tmp_path):
