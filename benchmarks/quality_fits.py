@@ -111,7 +111,7 @@ def ours(path: Path, cache: Path, device: str, seed: int, *overrides: str) -> tu
     valid = run.summary["metrics"]["valid"]
     seconds = run.summary["seconds"]["encode"] + run.summary["seconds"]["train"]  # peers' matrices are in theirs
     row = {"train_seconds": seconds, "seconds_of_1M_rows": scoring,
-           "valid_loss": valid.get("log_loss", valid.get("rmse"))}  # fmt: skip
+           "valid_loss": valid["logloss"] if valid["logloss"] is not None else valid["rmse"]}  # fmt: skip
     return row, predictions[:, 0] if predictions.shape[1] == 1 else predictions
 
 
@@ -183,6 +183,7 @@ class Fits:
     def __init__(self, cache: Path, threads: int, seconds: float, device: str = "cpu", quick: bool = False) -> None:
         self.cache, self.threads, self.seconds = cache, threads, seconds
         self.device, self.quick, self.file = device, quick, cache / "results.jsonl"
+        self.commit = commit()  # of the code that was imported; later commits are not what runs here
         cache.mkdir(parents=True, exist_ok=True)
         lines = self.file.read_text().splitlines() if self.file.exists() else []
         self.done = {row["key"]: row for row in map(json.loads, lines)}
@@ -218,7 +219,7 @@ class Fits:
 
     def our(self, name: str, path: Path, folder: Path, seed: int, *overrides: str) -> Row:
         """A run of ours, from the file where it is there."""
-        key = f"{folder.name} {' '.join((name, *overrides))} seed {seed} {commit()} {self.device}"
+        key = f"{folder.name} {' '.join((name, *overrides))} seed {seed} {self.commit} {self.device}"
         if key in self.done:
             return self.done[key]
         row, scores = ours(path, self.cache, self.device, seed, *overrides)

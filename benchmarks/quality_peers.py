@@ -89,13 +89,21 @@ def table(folder: str) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
     return layout, {split: pd.read_parquet(Path(folder) / f"{split}.parquet") for split in ("train", "valid", "test")}
 
 
+def text_of(column: pd.Series) -> pd.Series:
+    """Categories as text, null as one. Whole numbers are written alike beside nulls, where pandas reads floats."""
+    text = column.astype("string")
+    if pd.api.types.is_float_dtype(column):
+        text = text.str.removesuffix(".0")
+    return text.fillna("<null>")
+
+
 def matrix(contender: str, layout: dict[str, Any], train: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
     """Native categories of the train split for LightGBM (others are missing), text for the others; null is one."""
     columns: dict[str, Any] = {}
     for name in layout["categorical"]:
-        text = frame[name].astype("string").fillna("<null>").astype(object)
+        text = text_of(frame[name]).astype(object)
         if contender == "lightgbm":
-            known = train[name].astype("string").fillna("<null>").unique()
+            known = text_of(train[name]).unique()
             text = pd.Categorical(text.where(text.isin(known)), categories=sorted(known))
         columns[name] = text
     for name in layout["continuous"]:

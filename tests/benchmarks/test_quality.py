@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,8 +12,8 @@ import pytest
 from scipy import stats
 from sklearn import metrics
 
-from benchmarks.quality import claims_of, less_best, ranked, row_of
-from benchmarks.quality_fits import Fits, Peers, judged
+from benchmarks.quality import NET_ROWS, SECONDS, SEEDS, TRIALS, claims_of, less_best, ranked, row_of, whole
+from benchmarks.quality_fits import Fits, Peers, judged, ours, pipeline_of
 from benchmarks.quality_peers import LOSSES, bounds, drawn, matrix, valid_loss
 from benchmarks.quality_tables import TABLES, TEST_ROWS, plain_config
 
@@ -137,6 +138,20 @@ def test_claims_are_made_of_what_is_whole():
     assert claims["large_batch_loss"] == (pytest.approx(0.0015), 0.001, False)
 
 
+@pytest.mark.parametrize(
+    "less", [{"trials": 5}, {"seeds": 1}, {"seconds_per_fit": 1}, {"net_rows": 0}, {"quick": True}]
+)
+def test_a_run_that_gives_peers_less_is_not_whole(less):
+    all_of_it = {"trials": TRIALS, "seeds": SEEDS, "seconds_per_fit": SECONDS, "net_rows": NET_ROWS, "quick": False}
+    assert whole(SimpleNamespace(**all_of_it))
+    assert not whole(SimpleNamespace(**{**all_of_it, **less}))
+
+
+def test_what_was_cut_off_says_its_own_limit():
+    fits = [{"auc": 0.9, "limit": 600.0}, {"out_of_time": True, "cut_off": 40.0, "limit": 40.0}]
+    assert row_of("adult", "realmlp defaults", fits, "auc")["cut_off"] == "over 40 s"
+
+
 @pytest.fixture
 def folder(tmp_path):
     folder = tmp_path / "adult-1"
@@ -165,6 +180,13 @@ def test_a_fit_of_the_file_is_not_asked_for_again(tmp_path, folder, peers):
     peers.versions["lightgbm"] = {"lightgbm": "2"}
     assert fit(1)["key"] != first["key"]
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 3
+
+
+def test_a_run_of_ours_is_kept_by_the_commit_that_was_imported(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr("benchmarks.quality_fits.ours", lambda *_: ({"train_seconds": 1.0}, np.array([0.2, 0.7])))
+    fits = Fits(tmp_path, 1, 600)
+    monkeypatch.setattr("benchmarks.quality_fits.commit", lambda: "later")
+    assert "later" not in fits.our("ours", folder, folder, 1)["key"]
 
 
 def test_a_fit_over_its_time_is_ended_and_made_again_where_there_is_more(tmp_path, folder, peers):
@@ -208,6 +230,15 @@ def test_networks_read_nulls_as_the_median_and_a_flag():
     assert matrix("lightgbm", layout, train, test)["c"].isna().tolist() == [True, False]
 
 
+@pytest.mark.parametrize("contender", ["lightgbm", "catboost", "realmlp"])
+def test_whole_numbers_are_the_same_categories_beside_nulls(contender):
+    layout = {"categorical": ["shop"], "continuous": []}
+    train = pd.DataFrame({"shop": [7, 12, 7]})
+    found = matrix(contender, layout, train, pd.DataFrame({"shop": [12.0, np.nan, 7.0]}))["shop"]
+    assert found.astype(object).tolist()[::2] == ["12", "7"]
+    assert found.isna().tolist() == [False, contender == "lightgbm", False]
+
+
 @pytest.mark.parametrize("name", GENERATED)
 def test_a_generated_table_is_the_same_each_time(tmp_path, name):
     one, other = (plain_config(TABLES[name], tmp_path / side, quick=True).parent for side in "ab")
@@ -218,6 +249,22 @@ def test_a_generated_table_is_the_same_each_time(tmp_path, name):
     features = json.loads((one / "table.yaml").read_text())["features"]
     named = {*features["categorical"], *features["continuous"], *features["targets"]}
     assert named == set(first.columns), "every column has a role"
+
+
+@pytest.mark.parametrize("name", ["small", "multiclass", "regression"])
+def test_the_valid_loss_of_ours_is_scikit_learns(tmp_path, name):
+    path = plain_config(TABLES[name], tmp_path, quick=True)
+    row, _ = ours(path, tmp_path, "cpu", 1)
+    features = pipeline_of(path, tmp_path, "cpu", "seed=1").features()
+    valid = features.frame("valid")
+    found, labels = features.train().bundle().predict(valid).to_numpy("float64"), valid[features.schema.targets[0].name]
+    if name == "regression":
+        expected = metrics.root_mean_squared_error(labels, found[:, 0])
+    else:
+        if name == "multiclass":
+            found = found / found.sum(1, keepdims=True)  # single precision, of which scikit-learn warns
+        expected = metrics.log_loss(labels, found, labels=range(max(found.shape[1], 2)))
+    assert row["valid_loss"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_quick_run_of_every_task(tmp_path):
