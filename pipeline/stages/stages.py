@@ -990,7 +990,9 @@ class Encoded:
         workflow = self.features.workflow
         if workflow is not None:
             try:
-                workflow = workflow.serving(self.features.schema.names("categorical", "continuous"))
+                served = self.features.schema
+                lists = [name for column in served.lists for name in column.columns]
+                workflow = workflow.serving([*served.names("categorical", "continuous"), *lists])
             except DataError as error:  # the model is served from rows of the features stage alone, and says why
                 workflow, info["raw_refused"] = None, str(error)
         return trained, Bundle(preprocessor, trained.model, info, device, workflow), told
