@@ -116,16 +116,23 @@ class Bundle:
         rows = torch.from_dlpack(self.preprocessor.pack(frame, targets=False)).to(self.device)
         num_ids = len(self.schema.names("categorical"))
         ids, floats = rows[:, :num_ids], rows[:, num_ids:].view(torch.float32)
-        for text in self._unknown(ids, frame):
-            log.warning(text)
         lists = [column.to(self.device) for column in frame_lists(self.preprocessor, frame)]
+        for text in self._unknown(ids, lists, frame):
+            log.warning(text)
         outputs = torch.cat(list(model_outputs(self.model, ids, floats, lists)))
         return self._named(outputs, frame)
 
-    def _unknown(self, ids: Tensor, frame: Any) -> Iterator[str]:
+    def _unknown(self, ids: Tensor, lists: Sequence[JaggedColumn], frame: Any) -> Iterator[str]:
         """What to say of columns of which no value is known: most often another spelling, such as 3.0 for 3."""
-        for name, values in zip(self.schema.names("categorical"), ids.T, strict=True):
-            vocabulary = self.preprocessor.vocabularies[name]
+        given_ids = dict(zip(self.schema.names("categorical"), ids.T, strict=True))
+        vocabularies = {name: self.preprocessor.vocabularies[name] for name in given_ids}
+        for column, found in zip(self.schema.lists, lists, strict=True):
+            given_ids[column.name], vocabularies[column.name] = (
+                found.ids,
+                self.preprocessor.list_vocabulary(column.name),
+            )
+        for name, values in given_ids.items():
+            vocabulary = vocabularies[name]
             if len(vocabulary.values) == 0 or bool((values >= vocabulary.layout.first).any()):
                 continue
             given = int((values != vocabulary.layout.null).sum())

@@ -297,5 +297,15 @@ def test_a_night_a_plan_and_a_warm_start_are_refused(tmp_path):
         Pipeline(warm).train()
     features = pipeline.features()
     timed = replace(features.schema, columns=(*features.schema.columns, Column("at", "time", "int64")))
-    with pytest.raises(ConfigError, match="nightly: .*list columns"):
+    with pytest.raises(ConfigError, match=r"nightly: .*list columns"):
         require_times(SimpleNamespace(schema=timed, pipeline=pipeline))
+
+
+def test_lists_of_which_no_element_is_known_are_told(encoded, caplog):
+    trained = new_model(model_spec(encoded.preprocessor, encoded.config), tables_of(encoded)[0], 1)
+    bundle = Bundle(encoded.preprocessor, trained, {"name": "lists"})
+    frame = encoded.features.frame("test")
+    bundle.predict(frame)
+    assert not caplog.records
+    bundle.predict(frame.assign(tags=pd.Series([["A"] * len(row) for row in frame["tags"]], index=frame.index)))
+    assert "column 'tags': none of its" in caplog.text
