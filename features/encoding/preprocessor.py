@@ -343,10 +343,13 @@ class Preprocessor:
         tuple of a list of int32 arrays [N, W] and Churn
             What `pack` gives for each part, and what `grow` gives.
         """
-        start, frames = self._start, self._read_whole(parts, "grow by")
+        start = self._start
+        _require_parts(parts, "grow by")
         if refresh_scales or self.schema.lists:  # rows can only be packed when fills and shared vocabularies are known
+            frames = [self.read(part) for part in parts]
             report = self.grow(frames, thresholds, refresh_scales=refresh_scales)
             return [self.pack(frame) for frame in frames], report
+        frames = self._read_whole(parts)
         categories, floats = self._fit_columns(frames, self._grow_column, FitContinuousStatistics)
         packed = self._packed_parts(frames, categories)  # first: where a label is none, nothing has changed
         found = {name: state for name, (state, _) in categories.items()}
@@ -431,17 +434,19 @@ class Preprocessor:
         list of int32 arrays [N, W]
             What `pack` gives for each part.
         """
-        frames = self._read_whole(parts, "fit on")
+        _require_parts(parts, "fit on")
         if self.schema.lists:  # a vocabulary may be that of several columns
+            frames = [self.read(part) for part in parts]
             self.fit(frames)
             return [self.pack(frame) for frame in frames]
+        frames = self._read_whole(parts)
         categories, floats = self._fit_columns(frames, self._fit_column, self._filling)
         self._keep({name: state for name, (state, _) in categories.items()}, floats)
         return self._packed_parts(frames, categories)
 
-    def _read_whole(self, parts: Sequence[Any], use: str) -> list[Any]:
-        """The parts' frames with all columns that are packed, typed, and regression targets that `fit` takes."""
-        _require_parts(parts, use)
+    def _read_whole(self, parts: Sequence[Any]) -> list[Any]:
+        """The parts' frames with all columns that are packed, typed, and regression targets that `fit` takes. Typed
+        once and for all: an integer of 2^24 and beyond that has become a float32 is refused as an integer."""
         frames = [self.read(part) for part in parts]
         for name in self._regressions(frames[0]):
             FitLabels(name).fit(frames)

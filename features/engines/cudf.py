@@ -89,6 +89,7 @@ arrays = cupy
 
 INFINITIES = [0x7F80, 0xFF80]  # upper 16 bits of infinity, which some NaN share
 MOST_BINS = 64  # of a column that are looked into by the kernel, which reads the column once for each
+TOGETHER_BINS = 2048  # of all columns of one launch: tables of half a gigabyte on the device, and on the host
 
 
 def codes(column: cudf.Series) -> cupy.ndarray:
@@ -162,21 +163,36 @@ def column_count(column: cudf.Series, search: Search) -> RadixHistogram:
 
 def counts_together(asked: Sequence[tuple[cudf.Series, Search]]) -> list[RadixHistogram]:
     patterns = [search.leading_patterns() for _, search in asked]
-    ours = [place for place, wanted in enumerate(patterns) if len(wanted) <= MOST_BINS]
-    columns = {place: _placed(asked[place][0]) for place in ours}
-    bins = [(place, pattern) for place in ours for pattern in patterns[place].tolist()]
+    found: dict[int, RadixHistogram] = {}
+    launch: list[int] = []  # the columns that the kernel counts next
+    for place, (column, search) in enumerate(asked):
+        if len(patterns[place]) > MOST_BINS:
+            found[place] = cudf_plain.column_count(column, search)
+            continue
+        if launch and sum(len(patterns[other]) for other in (*launch, place)) > TOGETHER_BINS:
+            found |= _rest_counts(asked, patterns, launch)
+            launch = []
+        launch.append(place)
+    if launch:
+        found |= _rest_counts(asked, patterns, launch)
+    return [found[place] for place in range(len(asked))]
+
+
+def _rest_counts(
+    asked: Sequence[tuple[cudf.Series, Search]], patterns: Sequence[np.ndarray], places: Sequence[int]
+) -> dict[int, RadixHistogram]:
+    """The counts of the columns at these places, by one launch and one read."""
+    columns = {place: _placed(asked[place][0]) for place in places}
+    bins = [(place, pattern) for place in places for pattern in patterns[place].tolist()]
     found = cupy.zeros((len(bins), PATTERNS), dtype="int32")
     add_rest_counts32(
         [columns[place].at for place, _ in bins], [pattern for _, pattern in bins], torch.from_dlpack(found)
     )
-    tables, first, counts = cupy.asnumpy(found), 0, []
-    for place, (column, search) in enumerate(asked):
-        if place not in columns:
-            counts.append(cudf_plain.column_count(column, search))
-            continue
-        counts.append(search.of_rest_counts(patterns[place], tables[first : first + len(patterns[place])]))
-        first += len(patterns[place])
-    return counts
+    tables = np.split(cupy.asnumpy(found), np.cumsum([len(patterns[place]) for place in places])[:-1])
+    return {
+        place: asked[place][1].of_rest_counts(patterns[place], table)
+        for place, table in zip(places, tables, strict=True)
+    }
 
 
 def pack(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequence[FloatWord]) -> cupy.ndarray:

@@ -17,6 +17,7 @@ import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -25,7 +26,7 @@ from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from gigabatch.features.encoding.settings import PreprocessorSettings
+from gigabatch.features.encoding.settings import CategorySettings, NumberSettings, PreprocessorSettings
 from gigabatch.features.recipes import recipe_class, require_recipe
 from gigabatch.features.setting_checks import INDICATORS
 from gigabatch.models.errors import ModelError
@@ -672,7 +673,8 @@ class RunConfig(Settings):
             if start is not None and not isinstance(start, str):  # YAML takes an id of digits for a number
                 found = _shortened(repr(start))
                 raise ConfigError(f"preprocess.from: expected a run or a folder, found {found}. Put it in quotes.")
-            settings = _strict(PreprocessSettings, given, "preprocess")
+            require_known_keys(PreprocessSettings, given, section="preprocess")
+            settings = _strict(PreprocessSettings, _with_column_settings(given), "preprocess")
             if settings.indicator not in INDICATORS:
                 known = ", ".join(INDICATORS)
                 raise ConfigError(f"preprocess.indicator: unknown value {settings.indicator!r}. Known: {known}.")
@@ -853,8 +855,8 @@ def _apply(raw: dict[str, Any], override: str | Mapping[str, Any]) -> None:
         raise ConfigError(f"override {shown}: the value is not valid YAML ({_where_yaml(error)}).") from error
     except RecursionError:
         raise ConfigError(f"override {key}=...: nested too deeply; {DEEPEST} levels are taken.") from None
-    if isinstance(value, (int, float)) and _is_text(key):
-        value = text.strip()  # such as the id of a run, 12e345678901
+    if isinstance(value, (int, float, date)) and _is_text(key):
+        value = YAML(typ="base", pure=True).load(text)  # as it stands, such as the id of a run, 12e345678901
     _set(raw, key, value, override)
 
 
@@ -879,6 +881,21 @@ def _set(raw: dict[str, Any], key: str, value: Any, override: str) -> None:
         if not isinstance(raw, dict):
             raise ConfigError(f"override {_shortened(repr(override))}: {name!r} is a value, not a section.")
     raw[last] = value
+
+
+def _with_column_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The section `preprocess`, its keys known, with settings of columns made: pydantic, left to choose, would take a
+    value that one kind refuses for the defaults of the other."""
+    columns = given.get("columns")
+    if not isinstance(columns, Mapping):
+        return dict(given)
+    numbers = {item.name for item in fields(NumberSettings)}
+    made = {}
+    for name, item in columns.items():
+        kind = NumberSettings if isinstance(item, Mapping) and numbers & item.keys() else CategorySettings
+        is_made = isinstance(item, CategorySettings | NumberSettings)
+        made[name] = item if is_made else _strict(kind, item, f"preprocess.columns.{name}")
+    return {**given, "columns": made}
 
 
 def _strict(kind: type, given: Any, where: str) -> Any:
@@ -1002,8 +1019,9 @@ def _describe(item: Any, where: str = "") -> str:
         shown = _shortened(", ".join(f"{name}={value!r}" for name, value in found.items() if name in words))
     else:
         shown = _shortened(repr(found))
-    if item["type"] in ("string_type", "path_type") and isinstance(found, (int, float)):
-        message = f"{message.removesuffix('.')}; YAML reads this text as a number unless it stands in quotes"
+    if item["type"] in ("string_type", "path_type") and isinstance(found, (int, float, date)):
+        kind = "date" if isinstance(found, date) else "number"
+        message = f"{message.removesuffix('.')}; YAML reads this text as a {kind} unless it stands in quotes"
     return f"{location}: {message.removesuffix('.')} (found {shown})." if shown else f"{location}: {message}"
 
 

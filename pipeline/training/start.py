@@ -239,8 +239,10 @@ class WarmStart:
         both = [name for name in new.schema.names("continuous") if name in old.fills]
         for name in both:
             fill, own = old.fills[name], new.fills[name]
-            if (fill.value, fill.indicator, fill.silent) != (own.value, own.indicator, own.silent):
+            if fill.value != own.value:
                 found.append(f"another fill of {name!r} ({fill.value:.6g}, now {own.value:.6g})")
+            if (fill.indicator, fill.silent) != (own.indicator, own.silent):
+                found.append(f"another indicator of {name!r} ({_indicator(fill)}, now {_indicator(own)})")
             scale, own_scale = old.scales.get(name), new.scales.get(name)
             if scale != own_scale:
                 found.append(f"another scale of {name!r} ({_scale(scale)}, now {_scale(own_scale)})")
@@ -375,6 +377,12 @@ def _difference(was: Sequence[str], is_now: Sequence[str]) -> str:
 
 def _listed(targets: Sequence[Any]) -> str:
     return ", ".join(f"{target.name}: {target.task} of {target.num_outputs}" for target in targets)
+
+
+def _indicator(fill: Any) -> str:
+    if not fill.indicator:
+        return "none"
+    return "always 0, as there were no nulls" if fill.silent else "1 where a null was"
 
 
 def _scale(scale: Any) -> str:

@@ -380,3 +380,13 @@ def test_a_saved_state_says_nothing_of_where_it_began(tmp_path):
     fresh = replace(fitted(), settings=PreprocessSettings(min_count=1, from_="current"))
     fresh.save(tmp_path / "p")
     assert Preprocessor.load(tmp_path / "p").settings == PreprocessorSettings()
+
+
+def test_integers_that_float32_rounds_grow_with_new_scales_and_are_packed_as_by_two_calls():
+    schema = Schema((Column("size", "continuous", "int64"),), ())
+    frames = [pd.DataFrame({"size": np.arange(50) * factor + 2**30}) for factor in (1_000, 77_777)]
+    one, two = (Preprocessor(schema).fit(frames[:1]) for _ in range(2))
+    (rows,), _ = one.grow_pack(frames[1:], refresh_scales=True)
+    two.grow(frames[1:], refresh_scales=True)
+    assert one.checksum == two.checksum
+    np.testing.assert_array_equal(rows, two.pack(frames[1]))

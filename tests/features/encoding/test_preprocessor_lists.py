@@ -172,3 +172,11 @@ def test_a_schema_goes_to_json_and_back():
     assert "lists" not in replace(SCHEMA, lists=()).to_json()
     with pytest.raises(DataError, match="max_length"):
         ListColumn("tags", max_length=0)
+
+
+def test_integers_that_float32_rounds_lie_beside_lists():
+    schema = Schema((Column("size", "continuous", "int64"),), (), lists=(ListColumn("tags"),))
+    frame = pd.DataFrame({"size": [2**30, 2**30 + 1, 2**31], "tags": [["a"], [], ["b", "a"]]})
+    one, two = Preprocessor(schema), Preprocessor(schema).fit([frame])
+    np.testing.assert_array_equal(one.fit_pack([frame])[0], two.pack(frame))
+    assert one.checksum == two.checksum

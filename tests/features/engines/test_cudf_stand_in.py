@@ -294,6 +294,30 @@ def test_values_are_those_of_pandas_at_a_bounded_cost(stand_in, engine, tmp_path
     assert cost.nbytes <= ROWS * row_bytes + FIXED.get(name, 0) + 2_000, cost
 
 
+def test_many_columns_are_counted_by_several_launches_of_bounded_memory(stand_in, monkeypatch):
+    """A thousand columns of sixty bins each would take tables of 16 GB at once."""
+    from gigabatch.features.engines import row_loops_cuda
+    from gigabatch.features.exact import loops_cuda
+
+    cudf, shapes = importlib.import_module("gigabatch.features.engines.cudf"), []
+    stand_in.count_launches(monkeypatch, loops_cuda, row_loops_cuda)
+
+    def counted(columns, patterns, found):
+        shapes.append(len(found))
+        return loops_cuda.add_rest_counts32(columns, patterns, found)
+
+    monkeypatch.setattr(cudf, "TOGETHER_BINS", 6)
+    monkeypatch.setattr(cudf, "add_rest_counts32", counted)
+    values = np.random.default_rng(0).normal(size=(4, 300)).astype("float32")
+    frame = pd.DataFrame({f"c{place}": column for place, column in enumerate(values)})
+    histograms = {name: on_pandas.column_statistics(frame[name]).histogram for name in frame}
+    wanted = {name: Search.start(item, [0, item.total // 2, item.total - 1]) for name, item in histograms.items()}
+    device = stand_in.from_pandas(frame)
+    found = cudf.counts_together([(device[name], search) for name, search in wanted.items()])
+    assert found == [on_pandas.column_count(frame[name], search) for name, search in wanted.items()]
+    assert shapes == [6, 6]
+
+
 def test_the_stand_in_counts_every_read_and_lets_no_array_become_one_of_numpy(stand_in):
     array = stand_in.cupy.arange(3, dtype="float32")
     reads = (lambda: array[0].item(), lambda: float(array[1]), lambda: int(array[1]), lambda: bool(array[0] == 1),

@@ -150,6 +150,29 @@ def test_single_columns_take_settings_of_categories_or_of_numbers(load):
         load("name: x\nrecipe: flights\npreprocess: {columns: {city: {min_count: 3, bins: 4}}}\n")
 
 
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("price: {bins: 1}", r"preprocess\.columns\.price: .*2 to 1024; found 1"),
+        ("price: {bins: 4.5}", r"preprocess\.columns\.price\.bins: .*4\.5"),
+        ("price: {bins: null}", r"preprocess\.columns\.price\.bins: .*None"),
+        ("city: {min_count: 0}", r"preprocess\.columns\.city: .*min_count must be at least 1"),
+        ("city: {min_count: two}", r"preprocess\.columns\.city\.min_count: .*'two'"),
+        ("price: 4", r"preprocess\.columns\.price: expected keys and values, found int"),
+    ],
+)
+def test_a_value_that_one_kind_of_column_refuses_is_not_taken_for_the_other_kind(load, column, message):
+    with pytest.raises(ConfigError, match=message):
+        load(f"{SMALLEST}preprocess: {{columns: {{{column}}}}}\n")
+
+
+def test_a_text_that_yaml_would_read_as_a_date_stays_text_in_an_override(load):
+    config = load(SMALLEST, "name=2026-11-23", "train.start_from=2026-11-22", "preprocess.from=2026-11-21  # older")
+    assert (config.name, config.train.start_from, config.preprocess.from_) == ("2026-11-23", "2026-11-22", "2026-11-21")
+    with pytest.raises(ConfigError, match=r"name: .*reads this text as a date unless it stands in quotes"):
+        load("name: 2026-11-23\nrecipe: flights\n")
+
+
 def test_an_override_may_open_a_section_that_the_file_leaves_empty(load):
     assert load(SMALLEST + "train:\n", "train.epochs=3").train.epochs == 3
 

@@ -321,6 +321,10 @@ def test_what_is_another_now_is_named(tmp_path):
     anew = Preprocessor(SCHEMA).fit([rows_of_day(1)])
     with pytest.raises(ChangedError, match=r"another fill of 'price'.*another scale of 'age'.*preprocess\.from"):
         start.require_unchanged(anew, spec_for("deepfm", anew), "log loss")
+    price = same.fills["price"]
+    flags = replace(same, fills={**same.fills, "price": replace(price, silent=not price.silent)})
+    with pytest.raises(ChangedError, match=r"with another indicator of 'price' \(.*no nulls.*\)\. "):
+        start.require_unchanged(flags, spec, "log loss")
     edges = {**same.edges, "price": same.edges["price"][1:]}
     with pytest.raises(ChangedError, match="other edges of the bins of 'price'"):
         start.require_unchanged(replace(same, edges=edges), spec, "log loss")
