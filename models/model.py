@@ -52,6 +52,12 @@ def lists_of(batch: Rows) -> Sequence[Jagged]:
     return found
 
 
+def model_call(model: nn.Module, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
+    """`model(ids, floats)`, with the lists where there are some, since not every model's forward takes them."""
+    outputs: Tensor = model(ids, floats, lists) if lists else model(ids, floats)
+    return outputs
+
+
 class TargetScale(NamedTuple):
     """Mean and deviation of a regression target in the train split, and which target and which output it is.
 
@@ -140,8 +146,7 @@ class Model(nn.Module):
         The batch's targets are standardised. Called under autocast where training runs in bfloat16; what needs float32
         must turn it off for itself.
         """
-        lists = lists_of(batch)  # which not every model takes
-        outputs = self(batch.ids, batch.floats, lists) if lists else self(batch.ids, batch.floats)
+        outputs = model_call(self, batch.ids, batch.floats, lists_of(batch))
         return loss(outputs, batch.targets, batch.weight)
 
     def require_targets(self, tasks: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -22,9 +23,10 @@ from gigabatch.features.engines.frame import engine_of, load_engine
 from gigabatch.features.errors import UNREADABLE, DataError
 from gigabatch.features.schema import Schema
 from gigabatch.features.workflow.workflow import Workflow
+from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.models.errors import ModelError
 from gigabatch.models.losses import ClassLoss, RegressionLoss, TargetLoss
-from gigabatch.models.model import Model
+from gigabatch.models.model import Model, model_call
 from gigabatch.models.modes import modes_kept
 from gigabatch.models.shelf import ModelSpec, spec_of
 from gigabatch.pipeline.config.config import ConfigError, LossSettings
@@ -91,7 +93,7 @@ class Bundle:
         Parameters
         ----------
         frame
-            Rows with the categorical and continuous columns of the schema; targets need not be there.
+            Rows with the categorical, continuous and list columns of the schema; targets need not be there.
 
         Returns
         -------
@@ -114,15 +116,23 @@ class Bundle:
         rows = torch.from_dlpack(self.preprocessor.pack(frame, targets=False)).to(self.device)
         num_ids = len(self.schema.names("categorical"))
         ids, floats = rows[:, :num_ids], rows[:, num_ids:].view(torch.float32)
-        for text in self._unknown(ids, frame):
+        lists = [column.to(self.device) for column in frame_lists(self.preprocessor, frame)]
+        for text in self._unknown(ids, lists, frame):
             log.warning(text)
-        outputs = torch.cat(list(model_outputs(self.model, ids, floats)))
+        outputs = torch.cat(list(model_outputs(self.model, ids, floats, lists)))
         return self._named(outputs, frame)
 
-    def _unknown(self, ids: Tensor, frame: Any) -> Iterator[str]:
+    def _unknown(self, ids: Tensor, lists: Sequence[JaggedColumn], frame: Any) -> Iterator[str]:
         """What to say of columns of which no value is known: most often another spelling, such as 3.0 for 3."""
-        for name, values in zip(self.schema.names("categorical"), ids.T, strict=True):
-            vocabulary = self.preprocessor.vocabularies[name]
+        given_ids = dict(zip(self.schema.names("categorical"), ids.T, strict=True))
+        vocabularies = {name: self.preprocessor.vocabularies[name] for name in given_ids}
+        for column, found in zip(self.schema.lists, lists, strict=True):
+            given_ids[column.name], vocabularies[column.name] = (
+                found.ids,
+                self.preprocessor.list_vocabulary(column.name),
+            )
+        for name, values in given_ids.items():
+            vocabulary = vocabularies[name]
             if len(vocabulary.values) == 0 or bool((values >= vocabulary.layout.first).any()):
                 continue
             given = int((values != vocabulary.layout.null).sum())
@@ -236,6 +246,9 @@ def load_bundle(folder: str | Path, device: str = "cpu", engine: str = "pandas")
     expected = [column.num_ids for column in preprocessor.tensor_schema.ids]
     if list(model.inputs.num_ids) != expected:
         raise BundleError(f"bundle {folder}: the model's tables {model.inputs.num_ids} do not fit the vocabularies.")
+    lists = [(column.num_ids, column.weighted) for column in preprocessor.tensor_schema.lists]
+    if [(column.num_ids, column.weighted) for column in model.inputs.lists] != lists:
+        raise BundleError(f"bundle {folder}: the model's lists {model.inputs.lists} do not fit the vocabularies.")
     return Bundle(preprocessor, model.to(device).eval(), info, device, workflow)
 
 
@@ -284,21 +297,43 @@ def _check(folder: Path, content: Mapping[str, Any], has_workflow: bool) -> None
             raise BundleError(f"bundle {folder}: missing or damaged, {name} is {what}. {AGAIN}")
 
 
-def model_outputs(model: Model, ids: Tensor, floats: Tensor) -> Iterator[Tensor]:
+def frame_lists(preprocessor: Preprocessor, frame: Any) -> tuple[JaggedColumn, ...]:
+    """The list columns of a frame, encoded, on the host."""
+    if not preprocessor.schema.lists:
+        return ()
+    return tuple(
+        JaggedColumn(
+            _tensor(column.ids), _tensor(column.offsets), None if column.weights is None else _tensor(column.weights)
+        )
+        for column in preprocessor.pack_lists(frame)
+    )
+
+
+def _tensor(values: np.ndarray) -> Tensor:
+    """The array's memory, or a copy where it may not be written, which torch does not know of."""
+    return torch.from_numpy(values if values.flags.writeable else values.copy())
+
+
+def model_outputs(model: Model, ids: Tensor, floats: Tensor, lists: Sequence[JaggedColumn] = ()) -> Iterator[Tensor]:
     """Outputs [rows of block, O] of each block of `BLOCK_ROWS` rows, in evaluation mode; regression values in their
     target's own unit.
 
-    ids [N, C] int32, floats [N, F] float32, on the model's device. The mode of each of the model's modules is restored.
+    ids [N, C] int32, floats [N, F] float32, lists of N rows each, on the model's device. The mode of each of the
+    model's modules is restored.
     """
-    yield from map(model.in_target_units, standardised_outputs(model, ids, floats))
+    yield from map(model.in_target_units, standardised_outputs(model, ids, floats, lists))
 
 
-def standardised_outputs(model: Model, ids: Tensor, floats: Tensor) -> Iterator[Tensor]:
+def standardised_outputs(
+    model: Model, ids: Tensor, floats: Tensor, lists: Sequence[JaggedColumn] = ()
+) -> Iterator[Tensor]:
     """`model_outputs` as the model learns them, which is what losses are of."""
     with modes_kept(model), torch.inference_mode():
         model.eval()
         for start in range(0, max(len(floats), 1), BLOCK_ROWS):  # no rows are one empty block
-            yield model(ids[start : start + BLOCK_ROWS], floats[start : start + BLOCK_ROWS])
+            stop = min(start + BLOCK_ROWS, len(floats))
+            own = [column.slice(start, stop) for column in lists]
+            yield model_call(model, ids[start:stop], floats[start:stop], own)
 
 
 def named_predictions(schema: Schema, predictions: Sequence[Tensor]) -> dict[str, Tensor]:

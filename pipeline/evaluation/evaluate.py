@@ -363,4 +363,6 @@ def feature_words(table: PackedTable) -> dict[str, list[int]]:
     owners = {indicator_name(name): name for name in schema.floats}
     for position, name in enumerate([*(column.name for column in schema.ids), *schema.floats]):
         found.setdefault(owners.get(name, name), []).append(position)
+    for position, column in enumerate(schema.lists, schema.first_list):  # a row's word says which list is its own
+        found[column.name] = [position]
     return found

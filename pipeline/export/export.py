@@ -71,6 +71,11 @@ def export_bundle(bundle: Bundle, folder: str | Path, formats: Sequence[str], ru
     engines = {engine_of(vocabulary.values).NAME for vocabulary in bundle.preprocessor.vocabularies.values()}
     if torch.device(bundle.device).type != "cpu" or engines - {"pandas"}:
         raise ExportError("export works on the CPU. Load the bundle with device='cpu' and engine='pandas'.")
+    if bundle.schema.lists:
+        raise ExportError(
+            f"list column {bundle.schema.lists[0].name!r}: models with lists are not exported yet. Predict with the "
+            "bundle (gigabatch score, Bundle.predict), or train without features.lists."
+        )
     for name in dict.fromkeys(formats):  # before any work
         FORMATS[name].require()
     folder = Path(folder)

@@ -65,6 +65,11 @@ def load_served(folder: Path, device: str = "cpu") -> ServedBundle:
     `ServingError`, also where the bundle fails its own test.
     """
     bundle = load_bundle(folder / "model", device)
+    if bundle.schema.lists:
+        raise ServingError(
+            f"bundle {folder}: list column {bundle.schema.lists[0].name!r}: a service has no lists yet. Predict with "
+            "the bundle (gigabatch score, Bundle.predict), or train without features.lists."
+        )
     bundle.model.eval().requires_grad_(False)
     ranker, obstacle = None, ""
     if bundle.schema.entity("user") is None or bundle.schema.entity("item") is None:

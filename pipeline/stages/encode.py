@@ -20,6 +20,7 @@ from gigabatch.features.refit.churn import Churn, churn_text
 from gigabatch.loaders.errors import LoaderError
 from gigabatch.loaders.tables.jagged import JaggedColumn
 from gigabatch.loaders.tables.packed import PackedTable, PackedWriter
+from gigabatch.pipeline.bundle import frame_lists
 from gigabatch.pipeline.stages.cluster import Cluster
 from gigabatch.pipeline.store.files import replacing
 
@@ -47,15 +48,7 @@ def read_together(engine: str, parts: Sequence[Path], rows_per_part: int) -> lis
 
 def pack(preprocessor: Preprocessor, frame: Any) -> PackedTable:
     """A features-stage frame as a packed table in host memory."""
-    return _table(preprocessor, preprocessor.pack(frame), on_host=True, lists=_lists(preprocessor, frame))
-
-
-def _lists(preprocessor: Preprocessor, frame: Any) -> tuple[JaggedColumn, ...]:
-    """The list columns of a frame."""
-    return tuple(
-        JaggedColumn(*(None if part is None else torch.from_numpy(part) for part in column))  # type: ignore[arg-type]
-        for column in (preprocessor.pack_lists(frame) if preprocessor.schema.lists else ())
-    )
+    return _table(preprocessor, preprocessor.pack(frame), on_host=True, lists=frame_lists(preprocessor, frame))
 
 
 def _table(preprocessor: Preprocessor, rows: Any, on_host: bool, lists: tuple[JaggedColumn, ...] = ()) -> PackedTable:

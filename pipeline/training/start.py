@@ -206,6 +206,11 @@ class WarmStart:
 
         spec: of the model that is to be trained, by `spec_after`. loss: what its loss is, in words.
         """
+        if preprocessor.schema.lists or self.bundle.schema.lists:
+            raise ChangedError(
+                f"train.start_from: run {self.run} cannot be carried over: a warm start carries no rows of list "
+                "columns yet. Train cold (train.start_from=null), or leave the lists out (features.lists)."
+            )
         if found := [*self._changed_data(preprocessor), *self._changed_model(spec, loss)]:
             raise ChangedError(f"train.start_from: run {self.run} was trained with {'; '.join(found)}. {ADVICE}")
         try:

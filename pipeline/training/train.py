@@ -30,11 +30,11 @@ from gigabatch.loaders.batches.loader import BatchLoader
 from gigabatch.loaders.batches.stream import StreamedDataset
 from gigabatch.loaders.negatives.implicit import ImplicitBatches
 from gigabatch.loaders.tables.packed import Batch, PackedTable
-from gigabatch.models.inputs import EntityColumns, ModelInputs
+from gigabatch.models.inputs import EntityColumns, ListInputs, ModelInputs
 from gigabatch.models.kernels import using_kernels
 from gigabatch.models.layers.dropout import FallingDropout
 from gigabatch.models.losses import TargetLoss
-from gigabatch.models.model import Model
+from gigabatch.models.model import Model, model_call
 from gigabatch.models.modes import modes_kept
 from gigabatch.models.optimizers.ema import WeightAverage
 from gigabatch.models.optimizers.moments import moment_kinds, read_moments, shrink_sums
@@ -52,7 +52,7 @@ from gigabatch.models.parallel.spread_tables import SpreadTables
 from gigabatch.models.recommenders.fitted import FittedModel
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.bundle import BLOCK_ROWS
-from gigabatch.pipeline.config.config import ConfigError, RunConfig, TrainSettings, WholeTrainSettings
+from gigabatch.pipeline.config.config import RunConfig, TrainSettings, WholeTrainSettings
 from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.launched import ranks_of_machine
 from gigabatch.pipeline.machine import free_memory
@@ -68,6 +68,7 @@ from gigabatch.pipeline.training.checkpoint import (
 )
 from gigabatch.pipeline.training.codistill import Codistillation, require_can_codistill
 from gigabatch.pipeline.training.defaults import id_sizes, settle
+from gigabatch.pipeline.training.lists import require_lists_can, require_lists_fit
 from gigabatch.pipeline.training.start import Carried, TrainingRecord
 from gigabatch.pipeline.training.target_scales import fitted_loss, require_labels, target_scales
 from gigabatch.pipeline.training.train_step import TrainStep, hold_in_tensors, use_cuda_graph
@@ -215,6 +216,10 @@ def train_model(
     source.kernels = settings.kernels
     if negatives is not None:
         negatives.use_kernels(settings.kernels)
+    if source.schema.lists:
+        require_lists_can(
+            settings, ranks.num_ranks, negatives is not None, codistillation is not None, start is not None
+        )
     loader, batch_size = BatchLoader(source, device=device), source.global_batch_size
     steps_per_epoch = len(loader)
     num_steps = steps_per_epoch * settings.epochs
@@ -462,22 +467,18 @@ def calibrate(
 
 
 def model_spec(preprocessor: Preprocessor, config: RunConfig) -> ModelSpec:
-    """The configured model for these vocabularies and targets."""
+    """The configured model for these vocabularies and targets.
+
+    Raises:
+        ConfigError: for list columns together with a setting that has no use for them (`require_lists_fit`).
+    """
+    require_lists_fit(config, preprocessor.schema)
     return ModelSpec(config.model.kind, model_inputs(preprocessor), config.model.settings)
 
 
 def model_inputs(preprocessor: Preprocessor) -> ModelInputs:
-    """What these vocabularies, targets and entities ask of a model.
-
-    Raises:
-        ConfigError: for a schema with list columns, which no model takes yet.
-    """
+    """What these vocabularies, targets, entities and lists ask of a model."""
     schema, tensors = preprocessor.schema, preprocessor.tensor_schema
-    if schema.lists:
-        raise ConfigError(
-            f"features.lists: {', '.join(repr(column.name) for column in schema.lists)}: lists are encoded and packed, "
-            "and no model takes them yet. Leave them out of features.lists to train."
-        )
     ids = [column.name for column in tensors.ids]
     indicators = {indicator_name(name): name for name in schema.names("continuous")}
     entities = {}
@@ -489,7 +490,12 @@ def model_inputs(preprocessor: Preprocessor) -> ModelInputs:
     sizes = tuple(column.num_ids for column in tensors.ids)
     targets = tuple((target.task, target.num_outputs) for target in tensors.targets)
     edges, user, item = preprocessor.float_edges, entities.get("user"), entities.get("item")
-    return ModelInputs(sizes, len(tensors.floats), tensors.num_outputs, user, item, targets, edges)
+    tables = [*ids, *(column.name for column in tensors.lists)]  # whose places `ListInputs.shares` tells
+    lists = tuple(
+        ListInputs(column.num_ids, None if column.shares is None else tables.index(column.shares), column.weighted)
+        for column in tensors.lists
+    )
+    return ModelInputs(sizes, len(tensors.floats), tensors.num_outputs, user, item, targets, edges, lists)
 
 
 def id_counts(preprocessor: Preprocessor) -> dict[int, Tensor]:
@@ -882,7 +888,7 @@ def evaluated_blocks(
         for words in blocks:
             batch = table.unpack(words.to(device))
             with nullcontext() if tables is None else tables.fetched(batch.ids):
-                outputs = model(batch.ids, batch.floats)
+                outputs = model_call(model, batch.ids, batch.floats, batch.lists)
             yield batch, outputs
 
 

@@ -226,6 +226,8 @@ def advise(experiment: Experiment, bounds: Bounds) -> Advice:
     LinkError
         Where collectives cannot be measured and `bounds.bandwidth` is not given.
     """
+    if experiment.schema.lists:
+        raise TrainingError("advise: several ranks do not share rows with list columns yet. Leave out features.lists.")
     started, size, rows = time.perf_counter(), experiment.settings.batch_size, len(experiment.train)
     if rows // LEAST_STEPS < size:
         raise TrainingError(

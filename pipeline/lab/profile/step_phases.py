@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gigabatch.loaders.batches.dataset import BatchDataset
 from gigabatch.models.kernels import kernel
+from gigabatch.models.model import model_call
 from gigabatch.models.optimizers.non_finite import mark_non_finite
 from gigabatch.models.optimizers.precision import full_reductions
 from gigabatch.models.optimizers.registry import set_lr_and_momentum
@@ -103,7 +104,7 @@ class PhasedStep:
         statistics = [buffer.clone() for buffer in self.step.statistics]
         laps.lap(DENSE)
         with self.precision.autocast(self.device):
-            outputs = self.model(batch.ids, batch.floats)
+            outputs = model_call(self.model, batch.ids, batch.floats, batch.lists)
             laps.lap(FORWARD)
             loss = self.loss(outputs, self.model.standardised(batch.targets), batch.weight)
         laps.lap(LOSS)
