@@ -39,7 +39,7 @@ def require_calibratable(kind: str, model: Model, valid: PackedTable) -> None:
         Where no target has logits, a multiclass target meets `isotonic`, or the model's training compares rows, so that
         its outputs are scores and no log odds.
     TrainingError
-        Where all valid labels of a target are alike.
+        Where all valid labels of a target, in rows that weigh something, are alike.
     """
     if kind == "none":
         return
@@ -54,7 +54,9 @@ def require_calibratable(kind: str, model: Model, valid: PackedTable) -> None:
             f"{name}: {type(model).__name__} learns by comparing rows, so its outputs are no log odds that a "
             "temperature could mend. Set it to isotonic or none, or give the model a loss of single rows."
         )
-    for target, labels in zip(targets, valid.unpack(valid.words).targets, strict=True):
+    rows = valid.unpack(valid.words)
+    for target, whole in zip(targets, rows.targets, strict=True):
+        labels = whole if rows.weight is None else whole[rows.weight > 0]  # the others fit nothing
         if target.task in CALIBRATED and (not len(labels) or bool((labels == labels[0]).all())):
             raise TrainingError(
                 f"{name}: the valid split's labels of {target.name!r} are all alike, so nothing can be fitted. Give it "

@@ -203,6 +203,14 @@ def test_what_cannot_be_calibrated_is_refused(kind, targets, labels, error, mess
     require_calibratable("none", model_of(), table)
 
 
+@pytest.mark.parametrize("kind", ["temperature", "isotonic"])
+@pytest.mark.parametrize("weight", [[1.0, 0, 0], [0.0, 1, 2], [0.0, 0, 0]])
+def test_labels_that_weigh_nothing_calibrate_nothing(kind, weight):
+    with pytest.raises(TrainingError, match="labels of 'click' are all alike"):
+        require_calibratable(kind, model_of(), table_of([0.0, 0, 0], [0.0, 1, 1], weight))
+    require_calibratable(kind, model_of(), table_of([0.0, 0, 0], [0.0, 1, 1], [1.0, 1, 0]))
+
+
 def test_scores_that_are_no_log_odds_have_no_temperature():
     two_tower = model_class("two_tower")
     model = ModelSpec("two_tower", INPUTS, two_tower.Settings(loss="softmax")).build()
