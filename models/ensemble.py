@@ -39,8 +39,8 @@ class Ensemble(Model):
     Raises
     ------
     ModelError
-        For fewer than two members, for members of several kinds, inputs or settings, for inputs that do not tell their
-        targets, and for one that is an ensemble itself.
+        For fewer than two members, for members of several kinds, inputs, settings or target scales, for inputs that do
+        not tell their targets, and for one that is an ensemble itself.
 
     Examples
     --------
@@ -63,6 +63,12 @@ class Ensemble(Model):
         for other in members[1:]:
             same = type(other) is type(first) and (other.inputs, other.settings) == (first.inputs, first.settings)
             require(same, "the members of an ensemble must be of one kind, with the same inputs and settings.")
+            require(
+                other.target_scales == first.target_scales,
+                "the members of an ensemble must have one scale of each target, which outputs of others would not be "
+                f"in: found {list(first.target_scales)} and {list(other.target_scales)}. Give `new_model` the same "
+                "rows, or each model the same `scale_targets` before its training.",
+            )
         super().__init__(first.inputs, first.settings)
         self.members = nn.ModuleList(members)
         if first.target_scales:
@@ -80,7 +86,8 @@ class Ensemble(Model):
 
     def member_outputs(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """What each member makes of ids [B, C] and floats [B, F]: [B, k, O] float32, with quantiles that rise."""
-        return torch.stack([self._sorted(member(ids, floats, lists).float()) for member in self.members], dim=1)
+        given = (ids, floats, lists) if lists else (ids, floats)  # not every model takes lists
+        return torch.stack([self._sorted(member(*given).float()) for member in self.members], dim=1)
 
     def _sorted(self, outputs: Tensor) -> Tensor:
         """Outputs [B, O] with the quantiles of each target in order, as `in_target_units` has them: one target's have

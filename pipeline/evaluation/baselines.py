@@ -303,12 +303,13 @@ class _Learner:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a solver that stopped at its bound of iterations
             labels = labels.astype(np.float64) if self.target.task == "regression" else labels.astype(np.int64)
-            self.model = self.made(seed).fit(self.matrix(sample), labels, sample_weight=weight)
+            self.model = self.made(seed % (1 << 32)).fit(self.matrix(sample), labels, sample_weight=weight)
 
     def prepare(self, sample: Batch, weight: np.ndarray | None) -> None:
         """Learn what `matrix` needs."""
 
     def made(self, seed: int) -> Any:
+        """The model, yet to be fitted. seed: below 2^32, as scikit-learn takes them."""
         raise NotImplementedError
 
     def matrix(self, batch: Batch) -> Any:

@@ -21,7 +21,7 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.losses import TargetLoss
 from gigabatch.models.model import Model
 from gigabatch.models.output_curves import OutputCurve
-from gigabatch.pipeline.config.config import ConfigError, NegativeSettings, PriorSettings
+from gigabatch.pipeline.config.config import ConfigError, NegativeSettings, PriorSettings, WholeTrainSettings
 from gigabatch.pipeline.training.checkpoint import TrainingError
 from gigabatch.pipeline.training.target_scales import unpacked_blocks
 
@@ -39,7 +39,7 @@ def require_calibratable(kind: str, model: Model, valid: PackedTable) -> None:
         Where no target has logits, a multiclass target meets `isotonic`, or the model's training compares rows, so that
         its outputs are scores and no log odds.
     TrainingError
-        Where all valid labels of a target are alike.
+        Where all valid labels of a target, in rows that weigh something, are alike.
     """
     if kind == "none":
         return
@@ -54,7 +54,9 @@ def require_calibratable(kind: str, model: Model, valid: PackedTable) -> None:
             f"{name}: {type(model).__name__} learns by comparing rows, so its outputs are no log odds that a "
             "temperature could mend. Set it to isotonic or none, or give the model a loss of single rows."
         )
-    for target, labels in zip(targets, valid.unpack(valid.words).targets, strict=True):
+    rows = valid.unpack(valid.words)
+    for target, whole in zip(targets, rows.targets, strict=True):
+        labels = whole if rows.weight is None else whole[rows.weight > 0]  # the others fit nothing
         if target.task in CALIBRATED and (not len(labels) or bool((labels == labels[0]).all())):
             raise TrainingError(
                 f"{name}: the valid split's labels of {target.name!r} are all alike, so nothing can be fitted. Give it "
@@ -165,6 +167,23 @@ def prior_shift(
     if rate is None:
         rate = 1 / (1 + negatives.per_positive) if negatives is not None else _share_of_ones(rows, binary[0][0])
     return math.log(settings.serve / (1 - settings.serve)) - math.log(rate / (1 - rate))
+
+
+def require_prior_fits(settings: WholeTrainSettings, loss: TargetLoss) -> None:
+    """Raise `ConfigError` where `train.prior` would move probabilities that its target's loss has already moved away
+    from the share of label 1 in training, unless isotonic curves bring them back first.
+
+    loss: of the targets, in their order.
+    """
+    if settings.prior is None or settings.calibration == "isotonic":
+        return
+    for (task, _), own in zip(loss.tasks, loss.classes, strict=True):
+        if task == "binary" and (own.class_weights is not None or own.kind == "focal"):
+            raise ConfigError(
+                f"train.prior: with the loss {own} a model's probabilities are not those of the train split's rows, "
+                "which prior takes for granted. Set train.calibration=isotonic, which mends them first, or "
+                "train.prior=null."
+            )
 
 
 def binary_places(targets: Sequence[Target]) -> list[tuple[int, int]]:

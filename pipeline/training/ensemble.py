@@ -26,7 +26,7 @@ from gigabatch.models.parallel.ranks import Ranks
 from gigabatch.models.shelf import ModelSpec
 from gigabatch.pipeline.bundle import AsAllocated
 from gigabatch.pipeline.config.config import WholeTrainSettings
-from gigabatch.pipeline.training.calibration import prior_shift, require_calibratable
+from gigabatch.pipeline.training.calibration import prior_shift, require_calibratable, require_prior_fits
 from gigabatch.pipeline.training.checkpoint import checksum_file, read_checked, write_checked
 from gigabatch.pipeline.training.start import Carried, TrainingRecord
 from gigabatch.pipeline.training.target_scales import fitted_loss
@@ -157,6 +157,7 @@ def train_members(
     with torch.device("meta"):
         shape = replace(spec, members=1).build()
     require_calibratable(settings.calibration, shape, valid)
+    require_prior_fits(settings, loss)
     shift = prior_shift(settings.prior, settings.negatives, shape, rows)
     alone = settings.model_copy(update=OF_ONE)
     seeds = [member_seed(seed, number) for number in range(spec.members)]

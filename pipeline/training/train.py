@@ -57,7 +57,13 @@ from gigabatch.pipeline.display import progress
 from gigabatch.pipeline.launched import ranks_of_machine
 from gigabatch.pipeline.machine import free_memory
 from gigabatch.pipeline.store.files import atomic_write, json_text
-from gigabatch.pipeline.training.calibration import binary_places, fit_curves, prior_shift, require_calibratable
+from gigabatch.pipeline.training.calibration import (
+    binary_places,
+    fit_curves,
+    prior_shift,
+    require_calibratable,
+    require_prior_fits,
+)
 from gigabatch.pipeline.training.callbacks import Callback, call
 from gigabatch.pipeline.training.checkpoint import (
     Progress,
@@ -233,6 +239,7 @@ def train_model(
     model.require_targets([target.task for target in source.schema.targets])
     model.calibrate(())
     require_calibratable(settings.calibration, model, valid_table)
+    require_prior_fits(settings, loss)
     counts_labels = settings.prior is not None and settings.prior.serve is not None and settings.prior.train is None
     if counts_labels and negatives is None and ranks.num_ranks > 1 and isinstance(train, BatchSource):
         raise TrainingError("train.prior: several ranks see a part of a source each. Set train.prior.train.")

@@ -229,6 +229,14 @@ def test_a_quantile_is_not_compared_with_means():
     assert found["left_out"][0] == "the constant of 'label' (it predicts the mean, and the model a quantile)"
 
 
+@pytest.mark.parametrize("task", ["binary", "regression"])
+def test_every_seed_of_a_run_is_one_of_scikit_learn(task):  # whose own are below 2^32; a member of an ensemble has more
+    train, test = table_of(task, 400, 1), table_of(task, 200, 2)
+    evaluations = {"test": evaluation_of(test, flat(test))}
+    found = baselines(ALL, train, {"test": test}, evaluations, seed=(1 << 63) - 1)["found"]
+    assert [item["name"] for item in found] == list(ALL)
+
+
 def test_where_negatives_are_drawn_the_constant_is_the_items_popularity():
     train = table_of("binary", 4000, 1)
     group = torch.arange(2000, dtype=torch.int32) // 5

@@ -16,7 +16,7 @@ from gigabatch.loaders.tables.packed import PackedTable
 from gigabatch.models.click.lr import LogisticRegression
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
-from gigabatch.models.losses import TargetLoss
+from gigabatch.models.losses import ClassLoss, TargetLoss
 from gigabatch.models.output_curves import OutputCurve
 from gigabatch.models.shelf import ModelSpec, model_class
 from gigabatch.pipeline.bundle import load_bundle, standardised_outputs
@@ -27,6 +27,7 @@ from gigabatch.pipeline.serving.scorer import RowScorer
 from gigabatch.pipeline.stages.score import evaluate_run, score_run
 from gigabatch.pipeline.training.calibration import fit_curves, prior_shift, require_calibratable
 from gigabatch.pipeline.training.checkpoint import TrainingError
+from gigabatch.pipeline.training.ensemble import train_members
 from gigabatch.pipeline.training.train import table_outputs, train_model
 from tests.models.shelf_helpers import INPUTS
 from tests.pipeline.serving import small_bundles
@@ -203,6 +204,14 @@ def test_what_cannot_be_calibrated_is_refused(kind, targets, labels, error, mess
     require_calibratable("none", model_of(), table)
 
 
+@pytest.mark.parametrize("kind", ["temperature", "isotonic"])
+@pytest.mark.parametrize("weight", [[1.0, 0, 0], [0.0, 1, 2], [0.0, 0, 0]])
+def test_labels_that_weigh_nothing_calibrate_nothing(kind, weight):
+    with pytest.raises(TrainingError, match="labels of 'click' are all alike"):
+        require_calibratable(kind, model_of(), table_of([0.0, 0, 0], [0.0, 1, 1], weight))
+    require_calibratable(kind, model_of(), table_of([0.0, 0, 0], [0.0, 1, 1], [1.0, 1, 0]))
+
+
 def test_scores_that_are_no_log_odds_have_no_temperature():
     two_tower = model_class("two_tower")
     model = ModelSpec("two_tower", INPUTS, two_tower.Settings(loss="softmax")).build()
@@ -281,6 +290,27 @@ def test_a_prior_is_of_one_binary_target_of_both_labels():
         prior_shift(prior, None, two_tower, valid_table(CLICK))
 
 
+@pytest.mark.parametrize(
+    "own", [ClassLoss(class_weights=(1.0, 9.0)), ClassLoss(class_weights="balanced"), ClassLoss(kind="focal")]
+)
+def test_a_prior_of_probabilities_that_the_loss_has_moved_needs_a_curve(own, tmp_path):
+    table, loss = table_of(*rare(600, 0)), TargetLoss([("binary", 1)], classes=[own])
+
+    def train(**given):
+        settings = TrainSettings(epochs=1, batch_size=256, lr_max=0.02, **given)
+        return train_model(model_of(), table, table, loss, settings, seed=1, device="cpu", folder=tmp_path)
+
+    for prior in ({"negatives_kept": 0.5}, {"serve": 0.01}):
+        with pytest.raises(ConfigError, match=r"train\.calibration=isotonic, which mends them"):
+            train(prior=prior, calibration="temperature")
+        with pytest.raises(ConfigError, match=r"train\.calibration=isotonic, which mends them"):
+            train_members(
+                None, ModelSpec("lr", model_of().inputs, model_of().settings, 2), table, table, loss,
+                TrainSettings(ensemble=2, prior=prior), seed=1, device="cpu", folder=tmp_path,
+            )  # fmt: skip
+    assert train(prior={"serve": 0.01}, calibration="isotonic").model.calibration
+
+
 def test_a_prior_comes_after_a_calibration(tmp_path):
     x, labels = rare(3000, 0)
     table = table_of(x, labels)
@@ -338,7 +368,10 @@ def test_a_run_says_what_calibration_has_mended(calibrated, capsys):
     evaluate_run(tiny.config, OVERFITTED, run.path, "test", run.path.parent / "again")
     again = json.loads((run.path.parent / "again" / "summary.json").read_text())
     assert again["logloss"] == pytest.approx(run.summary["logloss"], rel=1e-9)
-    assert again["calibration"] == [rows["test"]]
+    (told,) = again["calibration"]
+    assert {
+        name: value if isinstance(value, str) else pytest.approx(value, rel=1e-9) for name, value in told.items()
+    } == rows["test"]
 
 
 def test_every_way_to_a_prediction_is_calibrated(calibrated, tmp_path):

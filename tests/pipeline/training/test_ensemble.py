@@ -14,7 +14,7 @@ from gigabatch.models.ensemble import Ensemble
 from gigabatch.models.errors import ModelError
 from gigabatch.models.inputs import ModelInputs
 from gigabatch.models.losses import RegressionLoss, TargetLoss
-from gigabatch.models.model import TargetScale
+from gigabatch.models.model import Model, TargetScale
 from gigabatch.models.shelf import ModelSpec, model_class, spec_of
 from gigabatch.pipeline.bundle import load_bundle
 from gigabatch.pipeline.config.config import ConfigError, RunConfig, TrainSettings, parse_config
@@ -290,6 +290,32 @@ def test_members_that_do_not_belong_together_are_refused():
         Ensemble([lr(targets=()), lr(targets=())])
     with pytest.raises(ModelError, match="Train its members"):
         Ensemble([lr(), lr()]).training_loss(None, TargetLoss([("regression", 1)], [RegressionLoss()]))
+
+
+def test_models_trained_on_other_rows_have_other_units_and_are_no_members():
+    one, other = (lr(targets=(("regression", 1),)) for _ in range(2))
+    one.scale_targets([TargetScale(0, 0, 10.0, 2.0)])
+    for scales in ([TargetScale(0, 0, 500.0, 2.0)], []):
+        other.scale_targets(scales)
+        for members in ([one, other], [other, one]):
+            with pytest.raises(ModelError, match="one scale of each target"):
+                Ensemble(members)
+    assert other.target_scales == ()  # as it was
+
+
+class FirstFloat(Model):
+    """A model of a user's own, as in the docs of `Model`."""
+
+    Settings = LogisticRegression.Settings
+
+    def forward(self, ids, floats):
+        return floats[:, :1]
+
+
+def test_members_without_a_place_for_lists_are_called_without_them():
+    inputs = ModelInputs((5,), 1, targets=(("regression", 1),))
+    model = Ensemble([FirstFloat(inputs, FirstFloat.Settings()) for _ in range(2)])
+    assert model(torch.tensor([[3]]), torch.tensor([[0.5]])).item() == 0.5
 
 
 def test_a_bundle_keeps_the_ensemble(tiny):
