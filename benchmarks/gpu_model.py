@@ -260,6 +260,21 @@ class CountedKernels:
         moved = num_bytes(ids) + num_bytes(out) + (0 if floats is None else num_bytes(floats))
         self.tally.add("lookup", moved, rows)
 
+    def pooled_lookup(
+        self, ids: Tensor, offsets: Tensor, weights: Any, table: Tensor, pooling: str, out: Tensor, chosen: Any = None
+    ) -> None:
+        """Ids, offsets and weights, the rows of the elements at most once each, and outputs."""
+        rows = min(len(ids), len(table)) * sectors(4 * table.shape[1])
+        parts = [ids, offsets, out, *(part for part in (weights, chosen) if part is not None)]
+        self.tally.add("pooled_lookup", sum(map(num_bytes, parts)), rows)
+
+    def spread_gradient(
+        self, gradient: Tensor, offsets: Tensor, weights: Any, pooling: str, chosen: Any, out: Tensor
+    ) -> None:
+        """Each list's gradient once, and an element's for every element."""
+        parts = [gradient, offsets, out, *(part for part in (weights, chosen) if part is not None)]
+        self.tally.add("spread_gradient", sum(map(num_bytes, parts)))
+
     def column_moments(self, values: Tensor) -> tuple[Tensor, Tensor]:
         return self._sums("column_moments", num_bytes(values), values)
 

@@ -84,7 +84,7 @@ def written(table: Table, cache: Path, device: str = "cpu", quick: bool = False)
         **{role: list(schema.names(role)) for role in ("categorical", "continuous")},
     }  # fmt: skip
     frames = {split: engine_of(frame).to_pandas(frame) for split, frame in _splits(features)}
-    digest = hashlib.blake2b(json.dumps(layout).encode(), digest_size=8)
+    digest = hashlib.blake2b(json.dumps(layout, allow_nan=False).encode(), digest_size=8)
     for frame in frames.values():
         digest.update(pd.util.hash_pandas_object(frame[schema.names()], index=False).to_numpy().tobytes())
     folder = cache / "rows" / f"{table.name}-{digest.hexdigest()}"

@@ -17,7 +17,7 @@ from gigabatch.models.losses import RegressionLoss, TargetLoss
 from gigabatch.models.model import TargetScale
 from gigabatch.models.shelf import ModelSpec, model_class, spec_of
 from gigabatch.pipeline.bundle import load_bundle
-from gigabatch.pipeline.config.config import ConfigError, RunConfig, TrainSettings
+from gigabatch.pipeline.config.config import ConfigError, RunConfig, TrainSettings, parse_config
 from gigabatch.pipeline.export.export import export_bundle
 from gigabatch.pipeline.reports.charts import learning_charts
 from gigabatch.pipeline.stages import stages
@@ -180,8 +180,8 @@ def test_an_export_gives_the_mean(tiny, tmp_path):
 def test_what_does_not_go_together_is_refused():
     with pytest.raises(ValueError, match=r"ensemble: groups of codistill"):
         TrainSettings(ensemble=2, codistill={"groups": 2})
-    with pytest.raises(ValueError, match="greater than or equal to 1"):
-        TrainSettings(ensemble=0)
+    with pytest.raises(ConfigError, match=r"train\.ensemble: .*greater than or equal to 1 .*0"):
+        parse_config({"name": "x", "recipe": "flights", "train": {"ensemble": 0}})
     with pytest.raises(TrainingError, match=r"train\.ensemble: train_model trains one model"):
         train_model(None, None, None, None, TrainSettings(ensemble=2), seed=1, device="cpu", folder=None)
 
