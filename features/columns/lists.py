@@ -89,7 +89,8 @@ def _cast_lists(
     if values.null_count == len(values):
         found = pa.nulls(len(values), wanted.value_type)
     else:
-        masked = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype()}  # integers beside nulls stay integers
+        # Integers beside nulls stay integers.
+        masked = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype(), pa.uint64(): pd.UInt64Dtype()}
         typed = cast_entries(values.to_pandas(types_mapper=masked.get).rename(name), elements)
         found = pc.cast(pa.Array.from_pandas(typed), wanted.value_type)
     found = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found

@@ -8,6 +8,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 import fsspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from gigabatch.features.columns.lists import is_list_type, typed_lists
 from gigabatch.features.columns.numbers import require_digits
@@ -335,7 +337,7 @@ def _read_one(
 
     try:
         if path.endswith(PARQUET_ENDINGS):
-            frame = module.read_parquet(path)
+            frame = _with_exact_lists(module, module.read_parquet(path), path, dtypes)
         elif path.endswith(CSV_ENDINGS):
             _refuse_empty(path)
             # Text columns are read as text: a guess would turn the id 007 into the number 7.
@@ -358,6 +360,22 @@ def _read_one(
     if len(frame) == 0:
         raise DataError(f"input {path}: it has a header but no rows.")
     return frame[list(dtypes)]
+
+
+def _with_exact_lists(module: Engine, frame: Any, path: str, dtypes: Mapping[str, str]) -> Any:
+    """The frame of a Parquet file, whose lists of whole numbers are as the file has them: beside a null pandas makes
+    floats of them, which skip whole numbers from 2^53."""
+    names = [name for name, dtype in dtypes.items() if is_list_type(dtype) and name in frame.columns]
+    if not names or module.NAME != "pandas":
+        return frame
+    with fsspec.open(path, "rb") if "://" in path else nullcontext(path) as source:
+        table = pq.read_table(source, columns=names)
+    for field, column in zip(table.schema, table.columns, strict=True):
+        kinds = pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list
+        if any(kind(field.type) for kind in kinds) and field.type.value_type in (pa.int64(), pa.uint64()):
+            lists = column.cast(pa.large_list(field.type.value_type))
+            frame[field.name] = module.frames.Series(module.frames.arrays.ArrowExtensionArray(lists), index=frame.index)
+    return frame
 
 
 def csv_fields(separator: str) -> dict[str, Any]:

@@ -198,6 +198,14 @@ class TableSettings:
         named = [name for name in self.inputs if name in (*self.targets, self.weight, self.group, self.time)]
         if named:
             raise DataError(f"table: inputs names {named[0]!r}, whose role says already how it is read. Leave it out.")
+        listed = [("split_key", self.split_key)] if self.split_key else []
+        listed += [("inputs", name) for name in self.inputs]
+        for setting, name in listed:
+            if name in self.list_types:
+                raise DataError(
+                    f"table: {setting} {name!r} is a column of lists, which is read as lists alone. Name another "
+                    "column, or take it out of lists."
+                )
         try:
             workflow = self.workflow()
         except DataError as error:

@@ -3,6 +3,8 @@
 import random
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gigabatch.features.columns.lists import typed_lists
@@ -76,6 +78,18 @@ def test_text_of_lists_as_csv_files_have_it(tmp_path):
     assert [None if row is pd.NA else list(row) for row in found["b"]] == [["x"], ["x", None, "y"], None, None]
 
 
+@pytest.mark.parametrize("elements", ["int64", "string"])
+@pytest.mark.parametrize("item", [pa.int64(), pa.uint64()], ids=str)
+@pytest.mark.parametrize("kind", [pa.list_, pa.large_list, lambda item: pa.list_(item, 2)])
+def test_whole_numbers_beside_nulls_stay_what_a_parquet_file_has(tmp_path, kind, item, elements):
+    rows = [[2**60 + 1, None], [2**60 + 2, 7], None]
+    pq.write_table(pa.table({"a": pa.array(rows, kind(item))}), tmp_path / "rows.parquet")
+    found = read_files("pandas", str(tmp_path / "rows.parquet"), {"a": f"list[{elements}]"})
+    lists = [None if row is pd.NA else list(row) for row in found["a"]]
+    typed = {"int64": int, "string": str}[elements]
+    assert lists == [row and [value if value is None else typed(value) for value in row] for row in rows]
+
+
 def test_empty_text_is_an_empty_list():
     found = typed_lists(pd.Series(["", "x", None], dtype="str"), "list[string]|", lambda column, dtype: column)
     assert [None if row is pd.NA else list(row) for row in found] == [[], ["x"], None]
@@ -92,6 +106,12 @@ BAD = {
         {"lists": {"tags": {}}, "steps": ({"list_slice": {"column": "tags", "start": -2}},)},
         "Lists are columns of the files so far",
     ),
+    "a split by lists": ({"lists": {"tags": {}}, "split_key": "tags"}, "split_key 'tags' is a column of lists"),
+    "a split by weights": (
+        {"lists": {"tags": {"weights": "w"}}, "split_key": "w"},
+        "split_key 'w' is a column of lists",
+    ),
+    "inputs": ({"lists": {"tags": {}}, "inputs": {"tags": "string"}}, "inputs 'tags' is a column of lists"),
 }
 
 
