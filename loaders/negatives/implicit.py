@@ -29,7 +29,11 @@ def apart_from(known: KnownPositives | None, item_ids: range, device: torch.devi
         LoaderError: where there are fewer than two items.
     """
     if len(item_ids) < 2:
-        raise LoaderError(f"negatives: there is no other item to draw among the ids {item_ids}.")
+        held = "a single item" if len(item_ids) else "no item"
+        raise LoaderError(
+            f"negatives: the train split's vocabulary of items holds {held}, so there is no other to draw. Give rows "
+            "of more items, or lower preprocess.min_count of the item's column."
+        )
     device = device if known is None else known.items.device
     alone = torch.arange(item_ids.stop + 1, device=device)
     if known is None:

@@ -519,6 +519,12 @@ def require_later_rows(config: RunConfig) -> None:
             "new to both models. Name the time of a row, by which the one file or folder of features.path is split."
         )
     way = getattr(config.features, "way", "time")
+    if way == "given":
+        raise ConfigError(
+            "nightly: with splits that are given, the test rows need not come after those of training, and no later "
+            "night's rows would enter them, so no row is new to both models. Leave out features.valid_path and "
+            "features.test_path, and set features.split_by=time."
+        )
     if way != "time":
         raise ConfigError(
             f"nightly: with features.split_by: {way}, the test rows do not come after those of training, so no row is "

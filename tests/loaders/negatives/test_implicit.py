@@ -197,5 +197,5 @@ def test_a_sampler_that_does_not_know_the_items_of_nobody_is_refused(table):
 
 
 def test_a_single_item_has_no_negatives():
-    with pytest.raises(LoaderError, match="no other item to draw among the ids range"):
+    with pytest.raises(LoaderError, match="a single item, so there is no other to draw"):
         apart_from(None, range(3, 4))

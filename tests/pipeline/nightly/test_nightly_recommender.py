@@ -184,6 +184,17 @@ def test_splits_that_are_not_in_order_of_time_are_refused_before_any_work(home, 
     assert not (home / "artifacts").exists()
 
 
+def test_given_splits_are_refused_with_what_can_be_done(home, capsys):
+    rows = home / "clicks"
+    config = json.loads((home / "run.yaml").read_text())
+    config["features"] = {"path": f"{rows}/*.csv", "time": "at", "valid_path": "v.csv", "test_path": "t.csv"}
+    (home / "run.yaml").write_text(json.dumps(config))
+    assert run_nightly(home / "run.yaml", []) == FAILED
+    decision = last_night(home)["decision"]
+    assert "Leave out features.valid_path and features.test_path, and set features.split_by=time" in decision
+    assert "split_by: given" not in decision  # which is no value of it
+
+
 def test_a_current_model_whose_schema_names_no_item_is_refused(grown):
     folder, features = grown
     current, candidate = (load_bundle(folder / "runs" / "clicks" / "current" / "model") for _ in range(2))
