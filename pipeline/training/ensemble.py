@@ -167,6 +167,8 @@ def train_members(
         if ranks.tell(path.exists() and checksum_file(path).exists(), "members"):
             log.info("ensemble: member %d of %d was trained before", number + 1, spec.members)
             known.add(number)
+            if ranks.is_first:
+                _Finished.read(path)  # so that a damaged one is told of before the others are trained
             continue
         log.info("ensemble: member %d of %d, seed %d", number + 1, spec.members, own)
         path.parent.mkdir(parents=True, exist_ok=True)

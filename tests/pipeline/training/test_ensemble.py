@@ -119,6 +119,27 @@ def test_a_killed_training_goes_on_with_the_member_that_it_was_at(tiny, tiny_in,
     assert tiny.hidden() == []
 
 
+def test_a_damaged_member_is_told_of_before_the_others_are_trained(tiny, monkeypatch):
+    real, begun = stages.train_model, []
+
+    def killed(*arguments, **named):
+        begun.append(named["folder"])
+        if len(begun) > 1:
+            raise RuntimeError("the machine went away")
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(stages, "train_model", killed)
+    with pytest.raises(RuntimeError, match="went away"):
+        tiny.train(TWO)
+    path = begun[0] / "member.pt"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 255
+    path.write_bytes(content)
+    with pytest.raises(TrainingError, match=r"member\.pt: damaged"):
+        tiny.train(TWO)
+    assert len(begun) == 2
+
+
 def test_calibration_is_fitted_to_the_mean_and_not_to_members(tiny):
     plain, calibrated = tiny.train(TWO), tiny.train(TWO, "train.calibration=temperature")
     bundle, encoded = plain.bundle(), tiny.pipeline().features().encode()
