@@ -42,6 +42,14 @@ def list_types(dtype: str) -> tuple[str, str]:
     return elements, separator
 
 
+def of_arrow(lists: pa.ChunkedArray, index: Any, name: Any) -> Any:
+    """A pandas column that keeps Arrow's lists."""
+    import pandas as pd
+    from pandas.arrays import ArrowExtensionArray
+
+    return pd.Series(ArrowExtensionArray(lists), index=index, name=name)
+
+
 def typed_lists(column: Column, dtype: str, cast_entries: Callable[[Any, str], Any]) -> Any:
     """A column as lists of the declared type, Arrow-backed; null stays null. Of text, empty text is an empty list, and
     an empty element a null.
@@ -49,8 +57,6 @@ def typed_lists(column: Column, dtype: str, cast_entries: Callable[[Any, str], A
     cast_entries: casts a column to a type, as `gigabatch.features.reading.sources.cast` does.
     Errors (`ValueError`): a column of cuDF, one that holds no lists, text without a separator.
     """
-    import pandas as pd
-
     if engine_of(column).NAME != "pandas":
         raise ValueError("list columns are read by the pandas engine alone so far; set engine: pandas")
     elements, separator = list_types(dtype)
@@ -61,7 +67,7 @@ def typed_lists(column: Column, dtype: str, cast_entries: Callable[[Any, str], A
         arrow = arrow.dictionary_decode()
     if arrow.type != wanted:
         arrow = _cast_lists(column.name, arrow, wanted, elements, separator, cast_entries)
-    return pd.Series(pd.arrays.ArrowExtensionArray(pa.chunked_array([arrow])), index=column.index, name=column.name)
+    return of_arrow(pa.chunked_array([arrow]), column.index, column.name)
 
 
 def _cast_lists(

@@ -172,7 +172,7 @@ def counts_together(asked: Sequence[tuple[cudf.Series, Search]]) -> list[RadixHi
         if launch and sum(len(patterns[other]) for other in (*launch, place)) > TOGETHER_BINS:
             found |= _rest_counts(asked, patterns, launch)
             launch = []
-        launch.append(place)
+        launch = [*launch, place]
     if launch:
         found |= _rest_counts(asked, patterns, launch)
     return [found[place] for place in range(len(asked))]

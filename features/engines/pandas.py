@@ -80,11 +80,11 @@ def read_columns(path: Any, columns: Sequence[str] | None = None) -> pd.DataFram
 
 def write_parquet(frame: pd.DataFrame, path: Any) -> None:
     """The frame as one Parquet file, without its index."""
-    table = without_list_types(pa.Table.from_pandas(frame, preserve_index=False))
+    table = _without_list_types(pa.Table.from_pandas(frame, preserve_index=False))
     pq.write_table(table, path, compression="zstd", compression_level=1)
 
 
-def without_list_types(table: pa.Table) -> pa.Table:
+def _without_list_types(table: pa.Table) -> pa.Table:
     """The table, whose metadata for pandas call lists objects: pandas writes an Arrow type of lists that it then cannot
     read."""
     metadata = table.schema.metadata or {}

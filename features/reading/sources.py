@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gigabatch.features.columns.lists import is_list_type, typed_lists
+from gigabatch.features.columns.lists import is_list_type, of_arrow, typed_lists
 from gigabatch.features.columns.numbers import require_digits
 from gigabatch.features.columns.times import is_dates, is_text, iso_text, microseconds, require_calendar
 from gigabatch.features.engines.frame import engine_of, load_engine
@@ -374,7 +374,7 @@ def _with_exact_lists(module: Engine, frame: Any, path: str, dtypes: Mapping[str
         kinds = pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list
         if any(kind(field.type) for kind in kinds) and field.type.value_type in (pa.int64(), pa.uint64()):
             lists = column.cast(pa.large_list(field.type.value_type))
-            frame[field.name] = module.frames.Series(module.frames.arrays.ArrowExtensionArray(lists), index=frame.index)
+            frame[field.name] = of_arrow(lists, frame.index, field.name)
     return frame
 
 

@@ -195,4 +195,5 @@ def test_the_preprocessors_whole_way_uses_only_what_cudf_has(tmp_path, monkeypat
     fitted.save(tmp_path / "saved")
     loaded = Preprocessor.load(tmp_path / "saved")
     assert np.array_equal(loaded.pack(rows(3)), fitted.pack(loaded.read(rows(3))))
-    assert called == set(public)
+    of_pandas_alone = {"list_vocabulary", "pack_lists"}  # frames of cuDF with list columns are refused
+    assert called == set(public) - of_pandas_alone
