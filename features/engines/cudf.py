@@ -189,10 +189,12 @@ def _rest_counts(
         [columns[place].at for place, _ in bins], [pattern for _, pattern in bins], torch.from_dlpack(found)
     )
     tables = np.split(cupy.asnumpy(found), np.cumsum([len(patterns[place]) for place in places])[:-1])
-    return {
-        place: asked[place][1].of_rest_counts(patterns[place], table)
-        for place, table in zip(places, tables, strict=True)
-    }
+    searches = {place: search for place, (_, search) in enumerate(asked)}
+    counts: dict[int, RadixHistogram] = {}
+    for place, table in zip(places, tables, strict=True):
+        search = searches[place]
+        counts[place] = search.of_rest_counts(patterns[place], table)
+    return counts
 
 
 def pack(num_rows: int, num_words: int, ids: Sequence[IdWord], floats: Sequence[FloatWord]) -> cupy.ndarray:

@@ -114,7 +114,8 @@ class BatchLoader:
             words, lists = self._next_words()
             self.step += 1
             self._ended = self.epoch if self.step == len(self.source) else None
-            yield unpack(self.source.schema, words)._replace(lists=lists)
+            batch = unpack(self.source.schema, words)
+            yield batch._replace(lists=lists) if lists else batch
         self._start_next(self.epoch)
 
     def _start_next(self, ended: int) -> None:
