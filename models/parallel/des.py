@@ -307,8 +307,9 @@ class PulledRows(nn.Module):
         """As of `EmbeddingTables`: what there is of tables here."""
         return self.rows.tables
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """[b, C] -> [b, C d] float32."""
+        require(not lists, "rows of tables that are spread over ranks take no lists.")
         fetch = self.router.fetch(ids)
         came = self.exchange.all_to_all(self.rows(fetch.rows), fetch.send, fetch.receive, self.name)
         return came.index_select(0, fetch.inverse).view(len(ids), ids.shape[1] * came.shape[1])

@@ -88,7 +88,7 @@ def test_they_are_saved_and_a_folder_without_them_has_none(tmp_path):
 def test_growth_keeps_the_edges_that_weights_hang_on(refresh):
     preprocessor = Preprocessor(SCHEMA, PreprocessorSettings(bins=8)).fit([table()])
     edges = preprocessor.edges
-    carried = preprocessor.carried_to(SCHEMA, PreprocessorSettings(bins=16))
+    carried = preprocessor.carried_to(SCHEMA, PreprocessorSettings(bins=8))
     carried.grow([table(5_000, seed=2)], refresh_scales=refresh)
     assert carried.edges == edges
     preprocessor.update([table(5_000, seed=3)], refresh_scales=refresh)

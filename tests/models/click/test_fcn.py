@@ -123,7 +123,7 @@ def test_tri_loss_and_its_gradient_equal_a_loop(num_worse, weighted):
     one, other = (4 + noise[0], noise[1] - 4) if num_worse == 2 else (8 * labels - 4 + noise[0], 3 * noise[1])
     leaves = [torch.tensor(outputs[:, None], requires_grad=True) for outputs in (one, other)]
     model = build("fcn", **SMALL)
-    model._outputs = lambda ids, floats: leaves
+    model._outputs = lambda ids, floats, lists=(): leaves
     given = torch.tensor(weight) if weighted else None
     batch = Rows(torch.zeros(12, 3).int(), torch.zeros(12, 2), (torch.tensor(labels),), given)
     loss = model.training_loss(batch, TargetLoss([("binary", 1)]))

@@ -286,7 +286,7 @@ def test_a_graph_that_is_not_valid_is_refused(tmp_path, monkeypatch):
     """The values of no ids, reshaped, which ONNX cannot say."""
     columns = tuple(column for column in FEATURES if column.role == "continuous")
 
-    def reshaped(linear, ids, floats):
+    def reshaped(linear, ids, floats, lists=()):
         return linear.bias + linear.tables(ids).unflatten(1, (ids.shape[1], linear.num_outputs)).sum(dim=1)
 
     monkeypatch.setattr(LinearTerms, "forward", reshaped)
