@@ -95,8 +95,9 @@ class PreprocessorSettings:
         Quantile bins of every continuous column that `columns` does not name, whose edges a model may bin floats by
         (`model.numeric`); 0 for none. A packed row is the same with and without.
     distinct
-        A column with at most so many values in the train split has an edge at each of them instead of quantile bins,
-        as trees tell values apart however rare they are; 0: only where `bins` + 1 edges hold all values.
+        A column with at most so many values in the train split, and a hundred rows a value on average, has an edge at
+        each of them instead of quantile bins, as trees tell values apart however rare they are; 0: only where `bins`
+        + 1 edges hold all values.
 
     Raises
     ------

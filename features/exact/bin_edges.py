@@ -11,6 +11,7 @@ import numpy as np
 from gigabatch.features.exact.quantiles import RadixHistogram
 
 RANKS_PER_BIN = 4  # so that an edge is at most a quarter of a bin from where it would leave equal shares
+ROWS_PER_VALUE = 100  # on average, where each value is an edge: fewer rows would teach a network their noise
 
 
 def edge_ranks(histogram: RadixHistogram, bins: int, distinct: int = 0) -> np.ndarray:
@@ -22,6 +23,7 @@ def edge_ranks(histogram: RadixHistogram, bins: int, distinct: int = 0) -> np.nd
     distinct: how many values may each be an edge of their own.
     """
     total = histogram.total
+    distinct = min(distinct, total // ROWS_PER_VALUE)
     if not total or not bins:
         return np.empty(0, np.int64)
     steps = RANKS_PER_BIN * bins
@@ -46,14 +48,14 @@ def bin_edges(
     """At most `bins` + 1 or `distinct` ascending edges; none where the column has fewer than two values.
 
     ranks: as `edge_ranks` gave them; values: float64, what stands there. looked_into: of the last pass; where it
-    counted all of the column's values and they are at most `bins` + 1 or `distinct`, each is an edge. Else a value that
-    holds at least 1.6 times the share of a bin is one, and the other edges leave equally many of the remaining rows
-    between them, as near as the values that were looked up tell.
+    counted all of the column's values and they are at most `bins` + 1, or `distinct` of `ROWS_PER_VALUE` rows each on
+    average, each is an edge. Else a value that holds at least 1.6 times the share of a bin is one, and the other edges
+    leave equally many of the remaining rows between them, as near as the values that were looked up tell.
     """
     if not len(values):
         return ()
     if looked_into is not None and looked_into.exact and looked_into.total == int(ranks[-1]) + 1:
-        found = looked_into.edges()[0]
+        found, distinct = looked_into.edges()[0], min(distinct, looked_into.total // ROWS_PER_VALUE)
         if bins and 1 < len(found) <= max(bins + 1, distinct):
             return tuple(found.tolist())
     edges, first = np.unique(values, return_index=True)

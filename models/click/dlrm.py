@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from gigabatch.models.errors import require
 from gigabatch.models.inputs import ModelInputs
-from gigabatch.models.layers.fields import check_settings, float_norm, mlp, one_of, tables_of
+from gigabatch.models.layers.fields import check_settings, float_norm, mlp, one_of, rows_of, tables_of
 from gigabatch.models.layers.numeric import NUMERIC_WIDTH, NumericEmbedding
 from gigabatch.models.layers.pooled import Jagged
 from gigabatch.models.model import Model
@@ -140,7 +140,9 @@ class DLRM(Model):
     def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = ()) -> Tensor:
         """As `Model.forward`."""
         self.require_inputs(ids, floats, lists)
-        vectors = self.tables(ids, lists).unflatten(1, (ids.shape[1] + len(lists), self.settings.embedding_dim))
+        vectors = rows_of(self.tables, ids, lists).unflatten(
+            1, (ids.shape[1] + len(lists), self.settings.embedding_dim)
+        )
         dense = [] if self.bottom is None else [self.bottom(self._dense(floats))]
         vectors = torch.cat([*(vector[:, None] for vector in dense), vectors], dim=1)
         seen = vectors.flatten(1) if self.dots is None else torch.cat([*dense, self.dots(vectors)], dim=1)

@@ -5,7 +5,7 @@ Shapes: B rows of a batch, C id columns, F float columns, N = C + F fields, d th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from itertools import pairwise
 from math import inf
@@ -62,7 +62,7 @@ class FieldEmbeddings(nn.Module):
         given: the floats as the model is given them, for `numeric`, where `floats` have been normed.
         """
         num_ids = ids.shape[1] + len(lists)
-        embedded = self.tables(ids, lists).unflatten(1, (num_ids, self.dim))
+        embedded = rows_of(self.tables, ids, lists).unflatten(1, (num_ids, self.dim))
         if self.float_vectors is None:
             return embedded
         scaled = self.of_floats(floats, given)
@@ -98,7 +98,7 @@ class InputRow(nn.Module):
 
     def forward(self, ids: Tensor, floats: Tensor, lists: Sequence[Jagged] = (), given: Tensor | None = None) -> Tensor:
         """ids [B, C] int32 or int64, floats [B, F] float32 -> [B, width] float32. given: as of `FieldEmbeddings`."""
-        parts = [self.tables(ids, lists), self.float_norm(floats)]
+        parts = [rows_of(self.tables, ids, lists), self.float_norm(floats)]
         if self.numeric.num_columns:
             parts.append(self.numeric(floats if given is None else given).flatten(1))
         return torch.cat(parts, dim=1)
@@ -137,9 +137,9 @@ class LinearTerms(nn.Module):
         """ids [B, C] int32 or int64, floats [B, F] float32 -> [B, O] float32. given: as of `FieldEmbeddings`."""
         terms = self.bias.expand(floats.shape[0], self.num_outputs)
         if len(self.tables.tables):  # the sum over no table at all would make an ONNX graph that is not valid
-            terms = terms + self.tables(ids, lists).unflatten(1, (ids.shape[1] + len(lists), self.num_outputs)).sum(
-                dim=1
-            )
+            terms = terms + rows_of(self.tables, ids, lists).unflatten(
+                1, (ids.shape[1] + len(lists), self.num_outputs)
+            ).sum(dim=1)
         if self.float_weights is None:
             return terms
         return terms + self.of_floats(floats, given)
@@ -156,6 +156,11 @@ class LinearTerms(nn.Module):
 def linear_numeric(kind: str) -> str:
     """What of a model's `numeric` its linear terms take: bins, which are linear terms themselves; no waves."""
     return kind if kind == "bins" else "plain"
+
+
+def rows_of(tables: Callable[..., Tensor], ids: Tensor, lists: Sequence[Jagged]) -> Tensor:
+    """What the tables look up; what stands in for tables without lists (models/parallel) need not know of them."""
+    return tables(ids, lists) if lists else tables(ids)
 
 
 def tables_of(

@@ -65,7 +65,8 @@ def trained(ranks: Ranks, folder: Path, case: dict, steps: int | None = None):
     model = model_class(kind)(inputs(), model_class(kind).Settings(**settings))
     train, valid = table(ROWS, 1, case.get("weighted", False)), table(VALID, 2, case.get("weighted", False))
     options = TrainSettings(
-        **{"epochs": 2, "batch_size": BATCH, "lr_max": 0.02, "checkpoint_every_steps": 3} | case.get("train", {})
+        **{"epochs": 2, "batch_size": BATCH, "lr_max": 0.02, "checkpoint_every_steps": 3, "precision": "float32"}
+        | case.get("train", {})
     )
     if case.get("nan"):  # in one row, which is one rank's
         train.words[57, len(NUM_IDS)] = torch.tensor([float("nan")]).view(torch.int32)
@@ -277,7 +278,7 @@ def warm(ranks: Ranks, folder: Path, weights, record):
         model.load_state_dict(weights)
         start = Carried("earlier", record, True, [])
     folder.mkdir(parents=True, exist_ok=True)
-    options = TrainSettings(epochs=1, batch_size=BATCH, lr_max=0.02, **SPREAD)
+    options = TrainSettings(epochs=1, batch_size=BATCH, lr_max=0.02, precision="float32", **SPREAD)
     found = train_model(
         model, table(ROWS, 1), table(VALID, 2), TargetLoss([("binary", 1)]), options, seed=3, device="cpu",
         folder=folder, ranks=ranks, start=start,
