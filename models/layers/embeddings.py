@@ -25,7 +25,7 @@ WHOLE_TABLES = (
 )
 NOT_SHARDED = (
     "sharded tables hold rows of id columns, and lists are of any length. Train without sharded "
-    "tables (parallel.shard_tables=false), or leave the lists out."
+    "tables (train.tables=replicated), or leave the lists out."
 )
 MAX_FREE = 16  # buffers that a pool keeps; a step of a few layers needs about two a layer
 
