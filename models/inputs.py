@@ -12,7 +12,7 @@ from gigabatch.models.errors import ModelError, require, require_known
 
 @dataclass(frozen=True)
 class EntityColumns:
-    """Which columns describe a user, or an item: places among the ids and among the floats.
+    """Which columns describe a user, or an item: places among the ids, among the floats and among the lists.
 
     key: place among the ids of the column that names it; one of `ids`. first: ids of that column below it are none that
     is known, such as null and unseen; 0 where nobody has told.
@@ -22,9 +22,10 @@ class EntityColumns:
     ids: tuple[int, ...]
     floats: tuple[int, ...] = ()
     first: int = 0
+    lists: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        for field in ("ids", "floats"):  # JSON knows only lists
+        for field in ("ids", "floats", "lists"):  # JSON knows only lists
             object.__setattr__(self, field, tuple(getattr(self, field)))
         require(self.key in self.ids, f"the key column {self.key} of an entity is not among its id columns {self.ids}.")
 
@@ -120,7 +121,12 @@ class ModelInputs:
             if entity is not None:
                 inside = all(0 <= place < len(self.num_ids) for place in entity.ids)
                 inside = inside and all(0 <= place < self.num_floats for place in entity.floats)
-                require(inside, f"{name}: {entity} lies outside {len(self.num_ids)} ids and {self.num_floats} floats.")
+                inside = inside and all(0 <= place < len(self.lists) for place in entity.lists)
+                require(
+                    inside,
+                    f"{name}: {entity} lies outside {len(self.num_ids)} ids, {self.num_floats} floats and "
+                    f"{len(self.lists)} lists.",
+                )
 
     def _check_lists(self) -> None:
         lists = (ListInputs(**item) if isinstance(item, Mapping) else item for item in self.lists)  # as JSON has them
@@ -164,13 +170,20 @@ class ModelInputs:
         taken = {place for entity in (self.user, self.item) if entity for place in entity.floats}
         return tuple(place for place in range(self.num_floats) if place not in taken)
 
+    @property
+    def context_lists(self) -> tuple[int, ...]:
+        """Places of the lists of neither user nor item."""
+        taken = {place for entity in (self.user, self.item) if entity for place in entity.lists}
+        return tuple(place for place in range(len(self.lists)) if place not in taken)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, tuples and None, ready for JSON; without what there was not yet, where it is empty."""
         later = ("targets", "float_edges", "lists")
         found = {name: value for name, value in asdict(self).items() if name not in later or value}
         for name in ("user", "item"):
-            if found[name] is not None and not found[name]["first"]:
-                del found[name]["first"]
+            for added in ("first", "lists"):
+                if found[name] is not None and not found[name][added]:
+                    del found[name][added]
         return found
 
     @classmethod

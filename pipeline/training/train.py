@@ -493,7 +493,8 @@ def model_inputs(preprocessor: Preprocessor) -> ModelInputs:
         floats = [place for place, name in enumerate(tensors.floats) if indicators.get(name, name) in entity.columns]
         places = tuple(ids.index(name) for name in ids if name in entity.columns)
         first = preprocessor.vocabularies[entity.key].layout.first
-        entities[entity.name] = EntityColumns(ids.index(entity.key), places, tuple(floats), first)
+        own_lists = tuple(place for place, column in enumerate(tensors.lists) if column.name in entity.columns)
+        entities[entity.name] = EntityColumns(ids.index(entity.key), places, tuple(floats), first, own_lists)
     sizes = tuple(column.num_ids for column in tensors.ids)
     targets = tuple((target.task, target.num_outputs) for target in tensors.targets)
     edges, user, item = preprocessor.float_edges, entities.get("user"), entities.get("item")

@@ -1,5 +1,6 @@
 """List columns in the models of the shelf: against tables trained densely by torch, in both kinds of gradients."""
 
+import json
 from typing import NamedTuple
 
 import pytest
@@ -8,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from gigabatch.models.errors import ModelError
-from gigabatch.models.inputs import ListInputs, ModelInputs
+from gigabatch.models.inputs import EntityColumns, ListInputs, ModelInputs
 from gigabatch.models.layers.embeddings import EmbeddingTables
 from gigabatch.models.model import require_fit
 from gigabatch.models.optimizers.row_optimizer import RowOptimizer
@@ -135,3 +136,15 @@ def test_lists_that_do_not_fit_are_refused(lists, message):
     model = ModelSpec("dcn", INPUTS, model_class("dcn").Settings()).build()
     with pytest.raises(ModelError, match=message):
         model(IDS, FLOATS, lists)
+
+
+def test_lists_of_neither_user_nor_item_are_context():
+    lists = (ListInputs(7, shares=1), ListInputs(4), ListInputs(3))
+    user, item = EntityColumns(0, (0,)), EntityColumns(1, (1,), lists=(1,))
+    inputs = ModelInputs((5, 7), 0, user=user, item=item, lists=lists)
+    assert inputs.context_lists == (0, 2)
+    saved = json.loads(json.dumps(inputs.to_dict(), allow_nan=False))
+    assert ModelInputs.from_dict(saved) == inputs
+    assert "lists" not in saved["user"]
+    with pytest.raises(ModelError, match="lies outside 2 ids, 0 floats and 1 lists"):
+        ModelInputs((5, 7), 0, item=EntityColumns(1, (1,), lists=(1,)), lists=lists[:1])
