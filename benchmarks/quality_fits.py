@@ -31,6 +31,7 @@ PYTHON = ROOT / ".venv-quality/bin/python"
 UNJUDGED = ("evaluate.importance=false", "evaluate.baselines=[]")  # of our runs: what takes time and is not read here
 HIGHER = {"auc": True, "log_loss": False, "rmse": False}  # the first metric of each task: whether more is better
 FIRST = {"binary": "auc", "multiclass": "log_loss", "regression": "rmse"}
+COMMON = 400  # elements of lists that peers have a column for
 Row = dict[str, Any]
 
 
@@ -68,15 +69,14 @@ def pipeline_of(path: Path, cache: Path, device: str, *overrides: str) -> Pipeli
 def written(table: Table, cache: Path, device: str = "cpu", quick: bool = False) -> Path:
     """The rows of the features stage as Parquet, with the roles of their columns.
 
-    The folder's name has a hash of them, so that peers need no new fit where other code makes the same rows. Raises
-    ValueError for a table with list columns, which the peers do not read, and for one of several targets.
+    The folder's name has a hash of them, so that peers need no new fit where other code makes the same rows. List
+    columns, which peers do not read, become the columns of `flat_lists`. Raises ValueError for a table of several
+    targets.
     """
     features = pipeline_of(plain_config(table, cache, quick), cache, device).features()
     schema = features.schema
     if len(schema.targets) != 1:
         raise ValueError(f"benchmarks.quality: {table.name} has {len(schema.targets)} targets, peers learn one.")
-    if getattr(schema, "lists", ()):
-        raise ValueError(f"benchmarks.quality: {table.name} has list columns, for which the peers have no form yet.")
     (target,) = schema.targets
     groups = schema.names("group")
     layout = {
@@ -84,9 +84,20 @@ def written(table: Table, cache: Path, device: str = "cpu", quick: bool = False)
         **{role: list(schema.names(role)) for role in ("categorical", "continuous")},
     }  # fmt: skip
     frames = {split: engine_of(frame).to_pandas(frame) for split, frame in _splits(features)}
+    names = list(schema.names())
+    for column in schema.lists:
+        flat = {
+            split: flat_lists(frames["train"], frame, column.name, column.shares) for split, frame in frames.items()
+        }
+        for split, found in flat.items():
+            frames[split] = pd.concat([frames[split].drop(columns=column.name), found], axis=1)
+        kinds = found.dtypes.eq(object)
+        layout["categorical"] += list(found.columns[kinds])
+        layout["continuous"] += list(found.columns[~kinds])
+        names += list(found.columns)
     digest = hashlib.blake2b(json.dumps(layout, allow_nan=False).encode(), digest_size=8)
     for frame in frames.values():
-        digest.update(pd.util.hash_pandas_object(frame[schema.names()], index=False).to_numpy().tobytes())
+        digest.update(pd.util.hash_pandas_object(frame[names], index=False).to_numpy().tobytes())
     folder = cache / "rows" / f"{table.name}-{digest.hexdigest()}"
     if not (folder / "layout.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -94,6 +105,27 @@ def written(table: Table, cache: Path, device: str = "cpu", quick: bool = False)
             frame.to_parquet(folder / f"{split}.parquet")
         (folder / "layout.json").write_text(json.dumps(layout, allow_nan=False))
     return folder
+
+
+def flat_lists(train: pd.DataFrame, frame: pd.DataFrame, name: str, shares: str | None) -> pd.DataFrame:
+    """A list column as people hand it to boosted trees: its length, its last three elements, how often each of the
+    `COMMON` commonest elements of the train split is in it, and with `shares` how often that column's value is."""
+    lists = [[] if one is None else list(one) for one in frame[name]]
+    counts = pd.Series([element for one in train[name] for element in one]).value_counts(sort=True)
+    common = {element: place for place, element in enumerate(sorted(counts.index[:COMMON]))}
+    hot = np.zeros((len(lists), len(common)), "float32")
+    for row, one in enumerate(lists):
+        for element in one:
+            if element in common:
+                hot[row, common[element]] += 1
+    found: dict[str, Any] = {f"{name} length": np.array([len(one) for one in lists], "float32")}
+    for back in (1, 2, 3):
+        found[f"{name} -{back}"] = np.array([one[-back] if len(one) >= back else None for one in lists], object)
+    if shares is not None:
+        own = [one.count(value) for one, value in zip(lists, frame[shares], strict=True)]
+        found[f"{name} has {shares}"] = np.array(own, "float32")
+    bag = pd.DataFrame(hot, columns=[f"{name} {element}" for element in common], index=frame.index)
+    return pd.concat([pd.DataFrame(found, index=frame.index), bag], axis=1)
 
 
 def _splits(features: Any) -> list[tuple[str, Any]]:

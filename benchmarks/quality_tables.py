@@ -3,8 +3,6 @@
 Each is a configuration file of a recipe with its features alone: models and training have their defaults. A generated
 table is a function of its number of rows, the same each time, as train.parquet and test.parquet; the recipe cuts the
 valid split off the former. Tests have 10,000 rows and more, so that a metric's noise is small beside the differences.
-
-Histories (list columns) will be one more entry of `TABLES`.
 """
 
 from __future__ import annotations
@@ -29,6 +27,7 @@ with needed():
 
 ROOT = Path(__file__).parents[1]
 TEST_ROWS = 10_000
+LISTS: Features = {"history": {"shares": "item", "max_length": 30}, "tags": {}}  # of generated tables that have some
 Features = dict[str, Any]
 Frame = tuple[pd.DataFrame, str, str]  # rows, target, its task
 
@@ -98,8 +97,11 @@ def generated(frame_of: Callable[[int], Frame]) -> Callable[[Path, int], Feature
         frame, target, task = frame_of(rows + TEST_ROWS)
         frame.iloc[:rows].to_parquet(folder / "train.parquet")
         frame.iloc[rows:].reset_index(drop=True).to_parquet(folder / "test.parquet")
-        text = {name: not pd.api.types.is_numeric_dtype(frame[name]) for name in frame.columns.drop(target)}
+        plain = [name for name in frame.columns.drop(target) if name not in LISTS]
+        text = {name: not pd.api.types.is_numeric_dtype(frame[name]) for name in plain}
+        lists = {name: options for name, options in LISTS.items() if name in frame}
         return {
+            **({"lists": lists} if lists else {}),
             "train_path": str(folder / "train.parquet"),
             "test_path": str(folder / "test.parquet"),
             "categorical": [name for name, is_text in text.items() if is_text],
@@ -204,6 +206,36 @@ def skewed(rows: int) -> Frame:
     return frame.assign(left=left), "left", "binary"
 
 
+def histories(rows: int) -> Frame:
+    """Offers of 400 items to people of whom the items of before are known, newest last, and an offer's tags.
+
+    Tastes have six directions; whoever has had an item lately wants it less, and one tag is worth more to the young.
+    """
+    random = np.random.default_rng(27)
+    num_items, longest = 400, 40
+    items, tastes = random.normal(0, 0.8, (num_items, 6)), random.normal(0, 0.8, (rows, 6))
+    popular = random.permutation(np.arange(1, num_items + 1) ** -0.7)
+    item = few_of_many(random, num_items, rows, 0.7)
+    lengths = np.minimum(random.geometric(0.08, rows) - 1, longest)
+    past = np.empty((rows, longest), np.int64)
+    for start in range(0, rows, 20_000):  # Gumbel's maximum: an item by its popularity and the taste, without repeats
+        block = slice(start, start + 20_000)
+        chance = 1.5 * tastes[block] @ items.T + np.log(popular)
+        past[block] = np.argsort(-(chance + random.gumbel(size=chance.shape)), axis=1)[:, :longest]
+    last = lengths[:, None] - np.arange(longest) <= 3
+    had = ((past == item[:, None]) & last & (np.arange(longest) < lengths[:, None])).any(1)
+    tags = [random.choice(60, size=count, replace=False) for count in random.integers(0, 5, rows)]
+    worth, age, hour = random.normal(0, 0.5, 60), random.uniform(16, 80, rows), random.integers(0, 24, rows)
+    logit = 1.2 * (tastes * items[item]).sum(1) - 0.8 - 1.5 * had + 0.3 * np.sin(hour / 24 * 2 * np.pi)
+    logit += np.array([worth[one].sum() for one in tags])
+    logit += np.array([1.5 * (7 in one) for one in tags]) * (age < 30)
+    frame = pd.DataFrame({"item": codes("i", item), "age": age, "hour": hour})
+    named = codes("i", np.arange(num_items))
+    frame["history"] = [list(named[row[:count]]) for row, count in zip(past, lengths, strict=True)]
+    frame["tags"] = [[f"t{tag}" for tag in one] for one in tags]
+    return frame.assign(taken=happens(random, logit)), "taken", "binary"
+
+
 def large(rows: int) -> Frame:
     """Offers: rare ids and skewed numbers together, with 200,000 users."""
     random = np.random.default_rng(26)
@@ -229,6 +261,7 @@ TABLES = {
         Table("regression", generated(regression), 20_000, 600),
         Table("multiclass", generated(multiclass), 20_000, 1000),
         Table("skewed", generated(skewed), 50_000, 600),
+        Table("histories", generated(histories), 100_000, 600),
         Table("ids", generated(ids), 500_000, 600),
         Table("large", generated(large), 2_000_000, 600, large=True),
     )

@@ -13,7 +13,7 @@ from scipy import stats
 from sklearn import metrics
 
 from benchmarks.quality import NET_ROWS, SECONDS, SEEDS, TRIALS, claims_of, less_best, ranked, row_of, whole
-from benchmarks.quality_fits import Fits, Peers, judged, ours, pipeline_of
+from benchmarks.quality_fits import Fits, Peers, flat_lists, judged, ours, pipeline_of
 from benchmarks.quality_peers import LOSSES, bounds, drawn, matrix, valid_loss
 from benchmarks.quality_tables import TABLES, TEST_ROWS, plain_config
 
@@ -289,3 +289,16 @@ def test_a_name_that_is_not_known_is_refused(tmp_path, flag):
     assert done.returncode == 1
     assert "adlut" in done.stderr
     assert "Known: " in done.stderr
+
+
+def test_lists_become_columns_for_peers():
+    train = pd.DataFrame({"item": ["a", "b"], "history": [["a", "a", "b"], []]})
+    frame = pd.DataFrame({"item": ["b", "a", "z"], "history": [["z", "b", "b", "a"], [], ["b"]]})
+    flat = flat_lists(train, frame, "history", "item")
+    assert flat.columns.tolist() == [
+        "history length", "history -1", "history -2", "history -3", "history has item", "history a", "history b",
+    ]  # fmt: skip
+    assert flat["history -1"].tolist() == ["a", None, "b"]
+    assert flat["history -3"].tolist() == ["b", None, None]
+    assert flat["history has item"].tolist() == [2, 0, 0]
+    assert flat[["history length", "history a", "history b"]].to_numpy().tolist() == [[4, 1, 2], [0, 0, 0], [1, 0, 1]]
