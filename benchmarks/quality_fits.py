@@ -91,9 +91,8 @@ def written(table: Table, cache: Path, device: str = "cpu", quick: bool = False)
         }
         for split, found in flat.items():
             frames[split] = pd.concat([frames[split].drop(columns=column.name), found], axis=1)
-        kinds = found.dtypes.eq(object)
-        layout["categorical"] += list(found.columns[kinds])
-        layout["continuous"] += list(found.columns[~kinds])
+        for one in found.columns:
+            layout["continuous" if pd.api.types.is_numeric_dtype(found[one]) else "categorical"].append(one)
         names += list(found.columns)
     digest = hashlib.blake2b(json.dumps(layout, allow_nan=False).encode(), digest_size=8)
     for frame in frames.values():

@@ -247,7 +247,7 @@ def test_a_generated_table_is_the_same_each_time(tmp_path, name):
         pd.testing.assert_frame_equal(first, second)
         assert len(first) == count
     features = json.loads((one / "table.yaml").read_text())["features"]
-    named = {*features["categorical"], *features["continuous"], *features["targets"]}
+    named = {*features["categorical"], *features["continuous"], *features["targets"], *features.get("lists", ())}
     assert named == set(first.columns), "every column has a role"
 
 
@@ -298,7 +298,7 @@ def test_lists_become_columns_for_peers():
     assert flat.columns.tolist() == [
         "history length", "history -1", "history -2", "history -3", "history has item", "history a", "history b",
     ]  # fmt: skip
-    assert flat["history -1"].tolist() == ["a", None, "b"]
-    assert flat["history -3"].tolist() == ["b", None, None]
+    assert flat["history -1"].fillna("none").tolist() == ["a", "none", "b"]
+    assert flat["history -3"].fillna("none").tolist() == ["b", "none", "none"]
     assert flat["history has item"].tolist() == [2, 0, 0]
     assert flat[["history length", "history a", "history b"]].to_numpy().tolist() == [[4, 1, 2], [0, 0, 0], [1, 0, 1]]
