@@ -150,7 +150,6 @@ quality-env:  ## environment of the peers of benchmarks.quality, in .venv-qualit
 	.venv-quality/bin/python -m pip install --quiet --requirement benchmarks/peers-quality.txt
 
 bench: $(READY)  ## the benchmarks; each prints a table and ends in one JSON line
-	$(PYTHON) -m benchmarks.flights_quality $(ARGS)
 	$(PYTHON) -m benchmarks.trivago_quality $(ARGS)
 	$(PYTHON) -m benchmarks.online $(ARGS)
 	$(PYTHON) -m benchmarks.large $(ARGS)

@@ -2,10 +2,11 @@
 
     python -m benchmarks.quality [--tables adult,flights] [--contenders ours,lightgbm,catboost,realmlp,tabm]
                                  [--seeds 5] [--trials 30] [--threads 1] [--seconds_per_fit 600] [--net_rows 60000]
-                                 [--large 1] [--cache FOLDER] [--quick] [--save]
+                                 [--large 1] [--engine cudf] [--cache FOLDER] [--quick] [--save]
 
 Tables (`quality_tables.py`): flights, adult, a synthetic trivago log, and generated ones of 2,000 to 2,000,000 rows
-(the largest with `--large 1`); binary, multiclass and regression. Peers (`make quality-env`, `quality_peers.py`) read
+(the largest with `--large 1`); binary, multiclass and regression; one has lists, which become columns for the peers
+(`quality_fits.flat_lists`). Peers (`make quality-env`, `quality_peers.py`) read
 the rows of our features stage with native categories and stop early on the valid loss: LightGBM and CatBoost at their
 defaults, and with the settings of the lowest valid loss of these and `--trials` random ones, searched with one seed;
 RealMLP-TD and TabM-D of pytabkit at their tuned defaults. `ours` has the table's features and no other setting,
@@ -194,7 +195,7 @@ def whole(flags: Any) -> bool:
 def main() -> None:
     flags = arguments(
         __doc__ or "", tables="", contenders=",".join(CONTENDERS), seeds=SEEDS, trials=TRIALS, threads=1, large=0,
-        seconds_per_fit=SECONDS, net_rows=NET_ROWS, batches=1, cache="/tmp/gigabatch-quality",
+        seconds_per_fit=SECONDS, net_rows=NET_ROWS, batches=1, engine="pandas", cache="/tmp/gigabatch-quality",
     )  # fmt: skip
     if not 1 <= flags.seeds <= 5:
         raise SystemExit("benchmarks.quality: --seeds is from 1 to 5.")
@@ -208,7 +209,8 @@ def main() -> None:
     if flags.quick:
         flags.seeds, flags.trials = 1, min(flags.trials, 2)
     seeds = range(1, flags.seeds + 1)
-    fits = Fits(Path(flags.cache), flags.threads, flags.seconds_per_fit, device_of(flags).type, flags.quick)
+    place = device_of(flags).type + (f"+{flags.engine}" if flags.engine != "pandas" else "")
+    fits = Fits(Path(flags.cache), flags.threads, flags.seconds_per_fit, place, flags.quick)
     wanted = [one for one in chosen if one in (*TREES, *NETS)]
     rows: list[Row] = []
     with Peers() if wanted else nullcontext() as peers:

